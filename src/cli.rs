@@ -1,0 +1,162 @@
+//! What the user typed. `config` turns it into what the program needs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::limits;
+
+/// A durable key-value store spoken to over plain HTTP.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a data directory over HTTP.
+    Serve(Box<ServeArgs>),
+}
+
+/// Engines to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineName {
+    /// RocksDB in the data directory.
+    #[cfg(feature = "rocksdb")]
+    Rocksdb,
+    /// An ordered map in memory: the data ends with the process.
+    Memory,
+}
+
+/// What `serve` without `--engine` uses.
+#[cfg(feature = "rocksdb")]
+const DEFAULT_ENGINE: EngineName = EngineName::Rocksdb;
+#[cfg(not(feature = "rocksdb"))]
+const DEFAULT_ENGINE: EngineName = EngineName::Memory;
+
+/// Durabilities to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityName {
+    /// Acknowledged when the log is synced: safe when the machine dies.
+    Sync,
+    /// Acknowledged when the log is written: safe when the process dies.
+    Async,
+}
+
+/// Options of `klad serve`.
+#[derive(Args, Clone, Debug)]
+pub struct ServeArgs {
+    /// Address that clients are served on.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
+    pub listen: String,
+    /// Address of /livez and /readyz.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8081")]
+    pub admin_listen: String,
+    /// Directory of the data; made when it is missing.
+    #[arg(long, value_name = "DIR", default_value = "./data")]
+    pub data: PathBuf,
+    /// Where the data is kept.
+    #[arg(long, value_enum, default_value_t = DEFAULT_ENGINE)]
+    pub engine: EngineName,
+    /// Durability of writes that ask for none.
+    #[arg(long, value_enum, default_value_t = DurabilityName::Sync)]
+    pub durability: DurabilityName,
+    /// Workers [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub threads: Option<u64>,
+    /// Memory for caches, memtables, bodies and connections together [default: half of what the control group or the machine has].
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+    /// Longest time that an acknowledged async write stays unsynced.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration)]
+    pub async_sync_interval: Duration,
+    /// Free space below which writes are answered 507.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::DISK_RESERVE_BYTES))]
+    pub disk_reserve: ByteSize,
+    /// Longest key; a longer one is answered 414.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::KEY_BYTES_MAX))]
+    pub key_max: ByteSize,
+    /// Longest value; a longer one is answered 413.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::VALUE_BYTES_MAX))]
+    pub value_max: ByteSize,
+    /// Longest request line and headers together; longer ones are answered 431.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::HEAD_BYTES_MAX))]
+    pub head_max: ByteSize,
+    /// Open connections; at the limit no more are accepted until one closes [default: 10000, or what the memory allows].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub connections_max: Option<u64>,
+    /// Operations that wait for or are in storage; one more is answered 503.
+    #[arg(long, value_name = "N", default_value_t = limits::OPERATIONS_MAX, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub operations_max: u64,
+    /// Ranges in progress; one more is answered 503.
+    #[arg(long, value_name = "N", default_value_t = limits::SCANS_MAX, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub scans_max: u64,
+    /// Threads for reads that may wait for the disk.
+    #[arg(long, value_name = "N", default_value_t = limits::STORAGE_THREADS, value_parser = clap::value_parser!(u64).range(1..=99))]
+    pub storage_threads: u64,
+    /// Time for a request's head to arrive, from its first byte; then 408.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
+    pub head_timeout: Duration,
+    /// Time without a byte of a request's body; then 408.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
+    pub body_timeout: Duration,
+    /// Time without the client taking a byte of an answer; then the connection closes.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_duration)]
+    pub write_timeout: Duration,
+    /// Time between two requests; then the connection closes.
+    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = positive_duration)]
+    pub idle_timeout: Duration,
+    /// Time that requests in flight have to finish when klad is asked to stop.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    pub drain_timeout: Duration,
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration.is_zero() => Err("must be longer than nothing".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(format!("{error}; use for example 500ms or 10s")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn serve(arguments: &[&str]) -> ServeArgs {
+        let all = ["klad", "serve"].into_iter().chain(arguments.iter().copied());
+        let Command::Serve(args) = Cli::try_parse_from(all).expect("valid").command;
+        *args
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_those_of_limits() {
+        let args = serve(&[]);
+        assert_eq!(args.async_sync_interval, limits::ASYNC_SYNC_INTERVAL);
+        assert_eq!(args.head_timeout, limits::HEAD_TIMEOUT);
+        assert_eq!(args.body_timeout, limits::BODY_TIMEOUT);
+        assert_eq!(args.write_timeout, limits::WRITE_TIMEOUT);
+        assert_eq!(args.idle_timeout, limits::IDLE_TIMEOUT);
+        assert_eq!(args.drain_timeout, limits::DRAIN_TIMEOUT);
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let args = serve(&["--memory", "1GiB", "--value-max", "64KiB"]);
+        assert_eq!(args.memory, Some(ByteSize(1 << 30)));
+        assert_eq!(args.value_max, ByteSize(64 << 10));
+    }
+}

@@ -1,0 +1,20 @@
+//! The only place that reads a clock. Everything else asks here, so that what depends on time can be found.
+//!
+//! Called by every module that needs the time.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Monotonic time, for durations and deadlines.
+#[must_use]
+pub fn now() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    Instant::now()
+}
+
+/// Wall-clock time in milliseconds since 1970, for expiry and versions of the memory engine. A clock before 1970 reads 0.
+#[must_use]
+pub fn unix_ms() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+}

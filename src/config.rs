@@ -1,0 +1,210 @@
+//! From what the user typed to what the program needs: validated once, rejected and never adjusted, with the arithmetic.
+//!
+//! Called by `main`.
+
+use std::path::PathBuf;
+use std::thread;
+
+use crate::cli::{DurabilityName, EngineName, ServeArgs};
+use crate::http::service;
+use crate::limits::{
+    CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING, MEMORY_BYTES_MIN,
+    SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
+};
+use crate::memory_limit;
+use crate::operation::Durability;
+use crate::server::{self, Deadlines};
+use crate::execution;
+
+/// All that `klad serve` needs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Clients' address.
+    pub listen: String,
+    /// Admin address.
+    pub admin_listen: String,
+    /// Data directory.
+    pub data: PathBuf,
+    /// Which engine.
+    pub engine: EngineName,
+    /// How the memory is shared out.
+    pub budget: Budget,
+    /// Below so many free bytes writes are refused.
+    pub disk_reserve_bytes: u64,
+    /// For the server.
+    pub server: server::Options,
+}
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// One option is outside its range.
+    #[error("--{option} {value} is {problem} {bound} bytes")]
+    OutOfRange {
+        /// Without the dashes.
+        option: &'static str,
+        /// As given, in bytes.
+        value: u64,
+        /// `less than` or `more than`.
+        problem: &'static str,
+        /// The limit.
+        bound: u64,
+    },
+    /// The parts need more than there is.
+    #[error(
+        "--memory {total} bytes cannot hold: {connections} bytes for {connections_max} connections of {CONNECTION_BYTES}, \
+         {room} for bodies (at least one value of --value-max), {scans} for --scans-max {scans_max}; \
+         that leaves {left} for the cache, which needs at least {cache_min}. Raise --memory, or lower one of the others"
+    )]
+    DoesNotFit {
+        /// The budget.
+        total: u64,
+        /// Of it, for connections.
+        connections: u64,
+        /// How many there may be.
+        connections_max: u64,
+        /// Of it, for bodies.
+        room: u64,
+        /// Of it, for pages of ranges.
+        scans: u64,
+        /// How many there may be.
+        scans_max: u64,
+        /// Of it, what remains.
+        left: u64,
+        /// What must remain.
+        cache_min: u64,
+    },
+}
+
+/// One memory budget, bytes. `cache` holds the memtables too: they are charged to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// `--memory`.
+    pub total: u64,
+    /// Buffers of idle connections.
+    pub connections: u64,
+    /// How many connections that allows.
+    pub connections_max: u64,
+    /// Request bodies and large values on their way out.
+    pub room: u64,
+    /// Pages of ranges in progress.
+    pub scans: u64,
+    /// Block cache with memtables.
+    pub cache: u64,
+    /// Of the cache, for memtables.
+    pub memtables: u64,
+}
+
+impl Budget {
+    /// Shares `total` out.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`], with the arithmetic.
+    pub fn new(total: u64, connections_max: Option<u64>, value_max: u64, scans_max: u64) -> Result<Budget, Error> {
+        // An eighth for connections: at 1.6 GiB that is the default limit of 10,000.
+        let connections_max = connections_max.unwrap_or_else(|| (total / 8 / CONNECTION_BYTES).clamp(1, CONNECTIONS_MAX));
+        let connections = connections_max * CONNECTION_BYTES;
+        // An eighth for bodies, but always one of the largest, or it could never be stored.
+        let room = (total / 8).max(value_max);
+        // A page and hyper's copy of it.
+        let scans = scans_max * 2 * SCAN_STEP_BYTES_MAX as u64;
+        let left = total.saturating_sub(connections + room + scans);
+        let cache_min = total / 4;
+        if left < cache_min {
+            return Err(Error::DoesNotFit { total, connections, connections_max, room, scans, scans_max, left, cache_min });
+        }
+        // A twentieth stays free for what cannot be charged exactly: allocator slack, table readers, compaction buffers.
+        let cache = left - left / 20;
+        let memtables = cache / 3;
+        Ok(Budget { total, connections, connections_max, room, scans, cache, memtables })
+    }
+}
+
+impl Config {
+    /// Validates `args`.
+    ///
+    /// # Errors
+    /// [`Error`] says which option is wrong and what would be right.
+    pub fn new(args: ServeArgs) -> Result<Config, Error> {
+        at_most("key-max", args.key_max.0, KEY_BYTES_CEILING)?;
+        at_least("key-max", args.key_max.0, 1)?;
+        at_most("value-max", args.value_max.0, VALUE_BYTES_CEILING)?;
+        at_most("head-max", args.head_max.0, CONNECTION_BUFFER_BYTES_MAX as u64)?;
+        // Every byte of a key may be percent-encoded, and some headers must fit beside it.
+        at_least("head-max", args.head_max.0, 3 * args.key_max.0 + 1024)?;
+        let memory = args.memory.map_or_else(|| memory_limit::memory_limit() / 2, |size| size.0);
+        at_least("memory", memory, MEMORY_BYTES_MIN)?;
+        let budget = Budget::new(memory, args.connections_max, args.value_max.0, args.scans_max)?;
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
+        let server = server::Options {
+            threads: args.threads.map_or(cores, to_usize),
+            connections_max: to_usize(budget.connections_max),
+            head_bytes_max: to_usize(args.head_max.0),
+            deadlines: Deadlines {
+                head: args.head_timeout,
+                idle: args.idle_timeout,
+                body: args.body_timeout,
+                write: args.write_timeout,
+            },
+            drain_timeout: args.drain_timeout,
+            service: service::Options {
+                key_bytes_max: args.key_max.0,
+                value_bytes_max: args.value_max.0,
+                durability: match args.durability {
+                    DurabilityName::Sync => Durability::Sync,
+                    DurabilityName::Async => Durability::Async,
+                },
+            },
+            execution: execution::Options {
+                operations_max: to_usize(args.operations_max),
+                scans_max: to_usize(args.scans_max),
+                storage_threads: to_usize(args.storage_threads),
+                room_bytes: budget.room,
+                async_sync_interval: args.async_sync_interval,
+            },
+        };
+        Ok(Config {
+            listen: args.listen,
+            admin_listen: args.admin_listen,
+            data: args.data,
+            engine: args.engine,
+            budget,
+            disk_reserve_bytes: args.disk_reserve.0,
+            server,
+        })
+    }
+}
+
+fn at_most(option: &'static str, value: u64, bound: u64) -> Result<(), Error> {
+    if value <= bound { Ok(()) } else { Err(Error::OutOfRange { option, value, problem: "more than", bound }) }
+}
+
+fn at_least(option: &'static str, value: u64, bound: u64) -> Result<(), Error> {
+    if value >= bound { Ok(()) } else { Err(Error::OutOfRange { option, value, problem: "less than", bound }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_budget_never_exceed_it() {
+        for mebibytes in [64, 100, 256, 1024, 100 << 10] {
+            let total = mebibytes << 20;
+            let budget = Budget::new(total, None, 16 << 20, 64).expect("fits");
+            assert!(budget.connections + budget.room + budget.scans + budget.cache <= total, "{budget:?}");
+            assert!(budget.room >= 16 << 20, "{budget:?}");
+            assert!(budget.memtables < budget.cache, "{budget:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_fit_is_refused_with_the_arithmetic() {
+        let error = Budget::new(64 << 20, Some(10_000), 16 << 20, 64).expect_err("does not fit");
+        let message = error.to_string();
+        for part in ["67108864", "204800000", "10000 connections", "16777216", "8388608", "Raise --memory"] {
+            assert!(message.contains(part), "{part} is missing in: {message}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! One operation between the connection that asked and the thread that does it.
+//!
+//! The engine ends it from any thread through [`Reply`]; the connection awaits it. The permits end with the operation: when
+//! the connection goes away the operation goes on, holding them, because what was admitted still uses what they stand for.
+//! Called by `execution`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::admission::{RoomPermit, Slot};
+use crate::storage::{Reply, Result};
+use crate::sync::Mutex;
+
+/// What an operation holds until it ends.
+#[derive(Debug)]
+pub(super) struct Permits {
+    pub(super) slot: Option<Slot>,
+    pub(super) room: Option<RoomPermit>,
+}
+
+impl Permits {
+    pub(super) fn slot(slot: Slot) -> Permits {
+        Permits { slot: Some(slot), room: None }
+    }
+
+    pub(super) fn none() -> Permits {
+        Permits { slot: None, room: None }
+    }
+}
+
+/// The state that both sides share.
+#[derive(Debug)]
+pub(super) struct Ticket(Mutex<Stage>);
+
+#[derive(Debug)]
+enum Stage {
+    Waiting { permits: Permits, waker: Option<Waker> },
+    Ended(Result),
+    Collected,
+}
+
+impl Ticket {
+    pub(super) fn new(permits: Permits) -> Arc<Ticket> {
+        Arc::new(Ticket(Mutex::new(Stage::Waiting { permits, waker: None })))
+    }
+
+    /// The operation's end, once.
+    pub(super) fn ended(self: Arc<Ticket>) -> Ended {
+        Ended(self)
+    }
+}
+
+impl Reply for Ticket {
+    fn complete(&self, result: Result) {
+        let before = std::mem::replace(&mut *self.0.lock(), Stage::Ended(result));
+        let Stage::Waiting { permits, waker } = before else {
+            panic!("an operation was completed twice");
+        };
+        drop(permits);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Waits for the end of an operation.
+pub(super) struct Ended(Arc<Ticket>);
+
+impl Future for Ended {
+    type Output = Result;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result> {
+        let mut stage = self.0.0.lock();
+        match &mut *stage {
+            Stage::Waiting { waker, .. } => {
+                *waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            Stage::Ended(_) => match std::mem::replace(&mut *stage, Stage::Collected) {
+                Stage::Ended(result) => Poll::Ready(result),
+                Stage::Waiting { .. } | Stage::Collected => unreachable!("the lock is held"),
+            },
+            Stage::Collected => panic!("an operation's end was asked for twice"),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! HTTP: from a request's head and body to an operation, and from its outcome to an answer.
+//!
+//! Knows connections only as [`exchange::Exchange`], does no IO, starts no thread. Called by `server`, which lets hyper
+//! call [`service::Service`] for each request.
+
+pub mod admin;
+pub mod body;
+pub mod exchange;
+pub mod query;
+mod range;
+pub mod refusal;
+pub mod route;
+pub mod service;
+mod upload;

@@ -1,0 +1,115 @@
+//! A range on its way out: a series of scan steps, each an ordinary operation.
+//!
+//! Between steps only the next key is held, so a slow reader holds no storage thread and pins no memtable, and a range over
+//! more data than memory goes out at constant memory. Called by `service`; polled by hyper through `body`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+
+use crate::execution::admission::RoomPermit;
+use crate::execution::{Executor, ScanPermit};
+use crate::limits::{SCAN_STEP_BYTES_MAX, SCAN_STEP_ENTRIES_MAX};
+use crate::operation::{Entry, Error, Outcome, Page, ScanStep};
+
+/// The body of a range's answer.
+pub(super) struct RangeBody {
+    scan: Arc<Scan>,
+    entries: std::vec::IntoIter<Entry>,
+    next: Option<Bytes>,
+    /// Held for a large entry until the next step begins.
+    _room: Option<RoomPermit>,
+    step: Option<Pin<Box<dyn Future<Output = Result<Step, Error>>>>>,
+}
+
+struct Scan {
+    executor: Arc<Executor>,
+    permit: ScanPermit,
+    end: Option<Bytes>,
+}
+
+struct Step {
+    entries: Vec<Entry>,
+    next: Option<Bytes>,
+    room: Option<RoomPermit>,
+}
+
+impl RangeBody {
+    /// Begins the range and does its first step, so that what is wrong from the start still gets a status.
+    pub(super) async fn begin(
+        executor: Arc<Executor>,
+        start: Bytes,
+        end: Option<Bytes>,
+    ) -> Result<RangeBody, Error> {
+        let permit = executor.begin_scan()?;
+        let scan = Arc::new(Scan { executor, permit, end });
+        let first = scan.step(start).await?;
+        Ok(RangeBody {
+            scan,
+            entries: first.entries.into_iter(),
+            next: first.next,
+            _room: first.room,
+            step: None,
+        })
+    }
+
+    /// The next entry. After an error the connection is cut without the final chunk, so that no client takes a part for
+    /// the whole.
+    pub(super) fn poll_entry(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Entry, Error>>> {
+        loop {
+            if let Some(entry) = self.entries.next() {
+                return Poll::Ready(Some(Ok(entry)));
+            }
+            if let Some(step) = &mut self.step {
+                let ended = ready!(step.as_mut().poll(context));
+                self.step = None;
+                match ended {
+                    Ok(step) => {
+                        self.entries = step.entries.into_iter();
+                        self.next = step.next;
+                        self._room = step.room;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a range is cut in its middle");
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                }
+                continue;
+            }
+            let Some(from) = self.next.take() else { return Poll::Ready(None) };
+            // What was large has been handed to hyper, which asks again only when it is nearly written.
+            self._room = None;
+            let scan = self.scan.clone();
+            self.step = Some(Box::pin(async move { scan.step(from).await }));
+        }
+    }
+}
+
+impl Scan {
+    async fn step(&self, from: Bytes) -> Result<Step, Error> {
+        let mut step = ScanStep {
+            from,
+            end: self.end.clone(),
+            entries_max: SCAN_STEP_ENTRIES_MAX,
+            bytes_max: SCAN_STEP_BYTES_MAX,
+        };
+        let mut room = None;
+        loop {
+            match self.executor.scan(&self.permit, step.clone()).await? {
+                Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, room }),
+                Outcome::Page(Page::TooLarge { bytes }) => {
+                    // Once as it was read, once in hyper's write buffer.
+                    drop(room.take());
+                    room = Some(self.executor.room().take(2 * bytes as u64).await);
+                    step.bytes_max = bytes;
+                }
+                Outcome::Found { .. } | Outcome::NotFound | Outcome::Written { .. } => {
+                    unreachable!("a scan step is answered with a page")
+                }
+            }
+        }
+    }
+}

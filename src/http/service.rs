@@ -1,0 +1,211 @@
+//! Answers one request. The way of a PUT, which has all the steps: route, is a write possible, body room, body, operation,
+//! answer; each step may refuse, and nothing has happened then.
+//!
+//! Called by hyper, on a worker.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+
+use super::body::{Content, ResponseBody};
+use super::exchange::Exchange;
+use super::range::RangeBody;
+use super::refusal::Refusal;
+use super::route::{DURABILITY_HEADER, Route, route};
+use super::upload;
+use crate::execution::Executor;
+use crate::limits::CACHED_VALUE_BYTES_MAX;
+use crate::operation::{Change, Durability, Outcome, Version};
+use crate::storage::ChangeKind;
+
+/// The version of a removal, which leaves nothing that could have an `ETag`.
+pub const VERSION_HEADER: &str = "klad-version";
+
+/// Bounds and defaults of requests.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Longer keys are answered 414.
+    pub key_bytes_max: u64,
+    /// Longer values are answered 413.
+    pub value_bytes_max: u64,
+    /// Of writes that ask for none.
+    pub durability: Durability,
+}
+
+/// What all connections of a worker share.
+pub struct Service {
+    executor: Arc<Executor>,
+    options: Options,
+}
+
+type Answer = Response<ResponseBody>;
+
+impl Service {
+    /// Answers from `executor`.
+    #[must_use]
+    pub fn new(executor: Arc<Executor>, options: Options) -> Service {
+        Service { executor, options }
+    }
+
+    /// Answers one request of the connection that `exchange` belongs to.
+    pub async fn answer(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Answer {
+        exchange.request_begins();
+        let (head, body) = request.into_parts();
+        let route = match route(&head.method, &head.uri, &head.headers, self.options.key_bytes_max) {
+            Ok(route) => route,
+            Err(refusal) => return refuse(refusal, body, &head.headers, exchange).await,
+        };
+        match route {
+            Route::Put { key, durability } => {
+                self.put(Bytes::copy_from_slice(&key), durability, body, &head.headers, exchange).await
+            }
+            // A body that came with it means nothing, but must be out of the way of the next request.
+            other => {
+                let keep = upload::drain(body, &head.headers, exchange).await;
+                let answered = self.without_body(other, exchange).await;
+                answer_or_refuse(answered, keep, exchange)
+            }
+        }
+    }
+
+    async fn put(
+        &self,
+        key: Bytes,
+        durability: Option<Durability>,
+        body: Incoming,
+        headers: &HeaderMap,
+        exchange: &Rc<Exchange>,
+    ) -> Answer {
+        let admitted = self
+            .executor
+            .writable(ChangeKind::Put)
+            .map_err(Refusal::from)
+            .and_then(|()| upload::admit(&body, self.executor.room(), self.options.value_bytes_max));
+        let room = match admitted {
+            Ok(room) => room,
+            Err(refusal) => return refuse(refusal, body, headers, exchange).await,
+        };
+        match upload::read(body, room, self.options.value_bytes_max, exchange).await {
+            Ok(upload) => {
+                let durability = durability.unwrap_or(self.options.durability);
+                let change = Change::Put(upload.value);
+                let written = self.executor.write(key, change, durability, upload.room).await;
+                answer_or_refuse(written.map_err(Refusal::from).map(|outcome| put_answer(&outcome)), true, exchange)
+            }
+            // The rest of this body would be taken for the next request.
+            Err(refusal) => answer_or_refuse(Err(refusal), false, exchange),
+        }
+    }
+
+    async fn without_body(&self, route: Route<'_>, exchange: &Exchange) -> Result<Reply, Refusal> {
+        match route {
+            Route::Get { key } => {
+                let outcome = self.executor.get(&key).await?;
+                self.get_answer(outcome)
+            }
+            Route::Delete { key, durability } => {
+                self.executor.writable(ChangeKind::Delete)?;
+                let durability = durability.unwrap_or(self.options.durability);
+                let key = Bytes::copy_from_slice(&key);
+                Ok(delete_answer(&self.executor.write(key, Change::Delete, durability, None).await?))
+            }
+            Route::Range { start, end } => {
+                let start = Bytes::copy_from_slice(&start);
+                let end = end.map(|end| Bytes::copy_from_slice(&end));
+                let range = RangeBody::begin(self.executor.clone(), start, end).await?;
+                Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(CONTENT_TYPE, OCTETS))
+            }
+            Route::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
+            Route::Put { .. } => unreachable!("{:p}: a PUT has a body", exchange),
+        }
+    }
+
+    fn get_answer(&self, outcome: Outcome) -> Result<Reply, Refusal> {
+        match outcome {
+            Outcome::Found { version, value } => {
+                let mut room = None;
+                if value.len() > CACHED_VALUE_BYTES_MAX {
+                    // A slow reader holds it for as long as the write deadline lets it.
+                    let bytes = value.len() as u64;
+                    room = Some(self.executor.room().try_take(bytes).ok_or(Refusal::NoRoom { bytes, of: "answer" })?);
+                }
+                let reply = Reply::new(StatusCode::OK, Content::Bytes { rest: value, _room: room });
+                Ok(reply.with(CONTENT_TYPE, OCTETS).with(ETAG, entity_tag(version)))
+            }
+            Outcome::NotFound => Ok(Reply::new(StatusCode::NOT_FOUND, Content::bytes(Bytes::new()))),
+            Outcome::Written { .. } | Outcome::Page(_) => unreachable!("a read is answered with a value or without"),
+        }
+    }
+}
+
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// An answer before it knows its connection.
+struct Reply {
+    status: StatusCode,
+    headers: HeaderMap,
+    content: Content,
+}
+
+impl Reply {
+    fn new(status: StatusCode, content: Content) -> Reply {
+        Reply { status, headers: HeaderMap::new(), content }
+    }
+
+    fn with(mut self, name: HeaderName, value: HeaderValue) -> Reply {
+        self.headers.insert(name, value);
+        self
+    }
+}
+
+fn written(outcome: &Outcome) -> (Version, Durability) {
+    match outcome {
+        Outcome::Written { version, durability } => (*version, *durability),
+        Outcome::Found { .. } | Outcome::NotFound | Outcome::Page(_) => {
+            unreachable!("a write is answered with its version")
+        }
+    }
+}
+
+fn put_answer(outcome: &Outcome) -> Reply {
+    let (version, durability) = written(outcome);
+    Reply::new(StatusCode::CREATED, Content::bytes(Bytes::new()))
+        .with(HeaderName::from_static(DURABILITY_HEADER), HeaderValue::from_static(durability.as_str()))
+        .with(ETAG, entity_tag(version))
+}
+
+fn delete_answer(outcome: &Outcome) -> Reply {
+    let (version, durability) = written(outcome);
+    Reply::new(StatusCode::ACCEPTED, Content::bytes(Bytes::new()))
+        .with(HeaderName::from_static(DURABILITY_HEADER), HeaderValue::from_static(durability.as_str()))
+        .with(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(version.0))
+}
+
+fn entity_tag(version: Version) -> HeaderValue {
+    HeaderValue::try_from(format!("\"{version}\"")).expect("digits and quotes are a header value")
+}
+
+/// Refuses a request whose body has not been read: reads it to its end where that is cheap, else closes.
+async fn refuse(refusal: Refusal, body: Incoming, headers: &HeaderMap, exchange: &Rc<Exchange>) -> Answer {
+    let keep = upload::drain(body, headers, exchange).await;
+    answer_or_refuse(Err(refusal), keep, exchange)
+}
+
+fn answer_or_refuse(answered: Result<Reply, Refusal>, keep: bool, exchange: &Rc<Exchange>) -> Answer {
+    let Reply { status, headers, content } = answered.unwrap_or_else(|refusal| {
+        let (parts, document) = refusal.into_parts();
+        Reply { status: parts.status, headers: parts.headers, content: Content::bytes(document) }
+    });
+    let mut answer = Response::new(ResponseBody::new(content, exchange.clone()));
+    *answer.status_mut() = status;
+    *answer.headers_mut() = headers;
+    if !keep {
+        exchange.set_body_unread();
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
+}

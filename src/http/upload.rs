@@ -1,0 +1,115 @@
+//! Reads request bodies, within room that was taken before the first byte, and throws away those that nobody wants.
+//!
+//! Called by `service`.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use bytes::Bytes;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::EXPECT;
+use hyper::HeaderMap;
+
+use super::exchange::Exchange;
+use super::refusal::Refusal;
+use crate::execution::admission::{Room, RoomPermit};
+use crate::limits::DRAIN_BYTES_MAX;
+
+/// A body that was read whole, and the room it takes.
+pub(super) struct Upload {
+    pub(super) value: Bytes,
+    pub(super) room: Option<RoomPermit>,
+}
+
+/// Takes room for the body: for its length where that is known, else for the largest value, of which the rest is given back
+/// when the length is known.
+pub(super) fn admit(body: &Incoming, room: &Room, value_bytes_max: u64) -> Result<Option<RoomPermit>, Refusal> {
+    let hint = body.size_hint();
+    if hint.lower() > value_bytes_max {
+        return Err(Refusal::ValueTooLarge { limit_bytes: value_bytes_max });
+    }
+    let bytes = hint.exact().unwrap_or(value_bytes_max);
+    if bytes == 0 {
+        return Ok(None);
+    }
+    room.try_take(bytes).map(Some).ok_or(Refusal::NoRoom { bytes, of: "request body" })
+}
+
+/// Reads the whole body into `room`.
+pub(super) async fn read(
+    mut body: Incoming,
+    mut room: Option<RoomPermit>,
+    value_bytes_max: u64,
+    exchange: &Exchange,
+) -> Result<Upload, Refusal> {
+    if body.is_end_stream() {
+        return Ok(Upload { value: Bytes::new(), room: None });
+    }
+    let expected = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    let mut value = Vec::with_capacity(expected.unwrap_or(0));
+    exchange.body_begins();
+    while let Some(data) = next_data(&mut body, exchange).await? {
+        // Metered as it comes: a chunked body says its length only at its end.
+        if (value.len() + data.len()) as u64 > value_bytes_max {
+            return Err(Refusal::ValueTooLarge { limit_bytes: value_bytes_max });
+        }
+        value.extend_from_slice(&data);
+    }
+    exchange.body_ends();
+    if expected.is_none() {
+        value.shrink_to_fit();
+        if let Some(room) = &mut room {
+            room.shrink(value.len() as u64);
+        }
+    }
+    Ok(Upload { value: value.into(), room })
+}
+
+/// Reads and throws away what is left of a body that is refused, so that the connection can live on. `false`: there is too
+/// much of it, or the client waits for a go-ahead, and the connection must be closed after the answer.
+pub(super) async fn drain(mut body: Incoming, headers: &HeaderMap, exchange: &Exchange) -> bool {
+    if body.is_end_stream() {
+        return true;
+    }
+    // Asking for the body would send the 100 that tells the client to go ahead.
+    if headers.contains_key(EXPECT) || body.size_hint().lower() > DRAIN_BYTES_MAX {
+        return false;
+    }
+    let mut drained = 0;
+    exchange.body_begins();
+    while drained <= DRAIN_BYTES_MAX {
+        match next_data(&mut body, exchange).await {
+            Ok(Some(data)) => drained += data.len() as u64,
+            Ok(None) => {
+                exchange.body_ends();
+                return true;
+            }
+            Err(_) => break,
+        }
+    }
+    exchange.body_ends();
+    false
+}
+
+/// The next bytes of the body; trailers are of no use here.
+async fn next_data(body: &mut Incoming, exchange: &Exchange) -> Result<Option<Bytes>, Refusal> {
+    poll_fn(|context| {
+        loop {
+            // The sweep sets this and wakes the connection.
+            if exchange.body_timed_out() {
+                return Poll::Ready(Err(Refusal::BodyTimeout));
+            }
+            return match Pin::new(&mut *body).poll_frame(context) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(None) => Poll::Ready(Ok(None)),
+                Poll::Ready(Some(Err(error))) => Poll::Ready(Err(Refusal::BodyBroken(error.to_string()))),
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => Poll::Ready(Ok(Some(data))),
+                    Err(_trailers) => continue,
+                },
+            };
+        }
+    })
+    .await
+}

@@ -1,0 +1,27 @@
+//! klad: a durable key-value store spoken to over plain HTTP.
+//!
+//! ```text
+//!     socket ─▶ server (accept, worker) ─▶ http (route, decode) ─▶ execution (admit, choose where to run) ─▶ storage::Engine
+//!        ▲                                                                                                        │
+//!        └────────── server ◀── http (encode, one status table) ◀── execution (complete) ◀────────────────────────┘
+//! ```
+//!
+//! `ARCHITECTURE.md` has the map, the threads and what holds everywhere. Modules are declared in reading order; imports
+//! point down only, which `tests/it/tidy.rs` checks.
+
+pub mod cli;
+pub mod config;
+mod memory_limit;
+pub mod server;
+
+pub mod http;
+
+pub mod execution;
+
+pub mod storage;
+
+pub mod operation;
+
+pub mod clock;
+pub mod limits;
+pub mod sync;

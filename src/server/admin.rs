@@ -1,0 +1,64 @@
+//! The admin listener, on a thread of its own: it must answer while the workers are at their limits.
+//!
+//! Started by `server`.
+
+use std::convert::Infallible;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::Request;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::{Semaphore, watch};
+
+use super::runtime;
+use crate::http::admin::Admin;
+use crate::limits::{ADMIN_CONNECTIONS_MAX, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT};
+use crate::sync;
+
+/// Starts the admin thread.
+pub(super) fn start(listener: TcpListener, admin: Admin, mut stopped: watch::Receiver<bool>) -> JoinHandle<()> {
+    sync::spawn_thread("klad-admin", move || {
+        runtime().block_on(async {
+            tokio::select! {
+                () = serve(listener, Rc::new(admin)) => {}
+                _ = stopped.wait_for(|stopped| *stopped) => {}
+            }
+        });
+    })
+}
+
+async fn serve(listener: TcpListener, admin: Rc<Admin>) {
+    let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
+    let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS_MAX));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _peer)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept an admin connection");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let admin = admin.clone();
+        tokio::task::spawn_local(async move {
+            let service = service_fn(|request: Request<Incoming>| {
+                let answer = admin.answer(request.method(), request.uri().path());
+                std::future::ready(Ok::<_, Infallible>(answer))
+            });
+            // Few connections, so a timer for each is cheap here; it also ends idle ones.
+            let _ = http1::Builder::new()
+                .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+            drop(place);
+        });
+    }
+}

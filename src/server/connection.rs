@@ -1,0 +1,209 @@
+//! One connection: hyper on it, the verdicts of the sweep, and its end.
+//!
+//! Called by `worker`, on the worker's thread only.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::Options;
+use super::io::Io;
+use super::worker::Worker;
+use crate::http::exchange::{Exchange, Phase};
+use crate::limits::{
+    CONNECTION_BUFFER_BYTES_MAX, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT,
+};
+
+/// How long a connection may wait for its client. All are kept to within
+/// [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL).
+#[derive(Clone, Debug)]
+pub struct Deadlines {
+    /// From the first byte of a head to its last; then 408.
+    pub head: Duration,
+    /// Between two requests; then the connection closes silently.
+    pub idle: Duration,
+    /// Without a byte of an expected body; then 408.
+    pub body: Duration,
+    /// Without the peer taking a byte of an answer; then the connection closes.
+    pub write: Duration,
+}
+
+/// While klad stops, a client that has begun a request has so long for its next byte.
+const DRAIN_PATIENCE: Duration = Duration::from_millis(300);
+
+/// Sent where hyper has no say: in the middle of a head.
+const HEAD_TIMED_OUT: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+/// A connection's state outside hyper.
+pub(super) struct Connection {
+    exchange: Rc<Exchange>,
+    verdict: Cell<Option<Verdict>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// What the sweep has decided; carried out by the connection's own task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// End after the request in progress.
+    Finish,
+    /// Answer 408 in the middle of a head, and close.
+    HeadTimedOut,
+    /// Close.
+    Close,
+}
+
+enum End {
+    /// hyper has finished; `true` when it met an error that it has answered itself.
+    Finished { by_error: bool },
+    Verdict(Verdict),
+}
+
+/// hyper's settings.
+pub(super) fn http(options: &Options) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // Flat writes: head and small body leave in one write, and a range's chunks in writes of some 64 KiB.
+    http.writev(false)
+        .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
+        .max_header_size(options.head_bytes_max)
+        .max_headers(HEADERS_MAX)
+        // A client that has sent its request may close its sending side and still wants the answer.
+        .half_close(true)
+        // A timer for each request; the sweep does it for nothing.
+        .header_read_timeout(None);
+    http
+}
+
+impl Connection {
+    pub(super) fn new(now_ms: Rc<Cell<u64>>) -> Rc<Connection> {
+        Rc::new(Connection {
+            exchange: Rc::new(Exchange::new(now_ms)),
+            verdict: Cell::new(None),
+            waker: RefCell::new(None),
+        })
+    }
+
+    /// Serves until the client leaves, the sweep decides, or klad stops.
+    pub(super) async fn serve(&self, worker: &Rc<Worker>, stream: std::net::TcpStream) {
+        // A client that is gone already is no event.
+        let Ok(stream) = prepare(stream) else { return };
+        let stream = Rc::new(RefCell::new(stream));
+        let end = self.serve_http(worker, stream.clone()).await;
+        let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
+        match end {
+            End::Verdict(Verdict::HeadTimedOut) => {
+                let _ = stream.try_write(HEAD_TIMED_OUT);
+                linger(stream).await;
+            }
+            End::Finished { by_error } if by_error || self.exchange.body_unread() => linger(stream).await,
+            End::Verdict(_) | End::Finished { .. } => {}
+        }
+    }
+
+    async fn serve_http(&self, worker: &Rc<Worker>, stream: Rc<RefCell<TcpStream>>) -> End {
+        let io = TokioIo::new(Io::new(stream, self.exchange.clone(), worker.gate.clone()));
+        let service = service_fn(|request| {
+            let (worker, exchange) = (worker.clone(), self.exchange.clone());
+            async move { Ok::<_, Infallible>(worker.service.answer(request, &exchange).await) }
+        });
+        let mut http = pin!(worker.http.serve_connection(io, service));
+        poll_fn(|context| {
+            self.remember(context.waker());
+            match self.verdict.take() {
+                Some(Verdict::Finish) => http.as_mut().graceful_shutdown(),
+                Some(verdict) => return Poll::Ready(End::Verdict(verdict)),
+                None => {}
+            }
+            http.as_mut().poll(context).map(|finished| End::Finished { by_error: finished.is_err() })
+        })
+        .await
+    }
+
+    fn remember(&self, waker: &Waker) {
+        let mut remembered = self.waker.borrow_mut();
+        if !remembered.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *remembered = Some(waker.clone());
+        }
+    }
+
+    /// Decides whether the client is late.
+    pub(super) fn check(&self, now_ms: u64, deadlines: &Deadlines, draining: bool) {
+        let (phase, since_ms) = self.exchange.phase();
+        let waited = Duration::from_millis(now_ms.saturating_sub(since_ms));
+        let write_blocked = self
+            .exchange
+            .write_blocked_since_ms()
+            .is_some_and(|since_ms| now_ms.saturating_sub(since_ms) > ms(deadlines.write));
+        let body_deadline = if draining { DRAIN_PATIENCE } else { deadlines.body };
+        let verdict = match phase {
+            _ if write_blocked => Verdict::Close,
+            // Not while the last answer is still on its way out.
+            Phase::Idle if self.exchange.write_blocked_since_ms().is_some() => return,
+            Phase::Idle if draining => Verdict::Finish,
+            Phase::Idle if waited > deadlines.idle => Verdict::Close,
+            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => Verdict::Close,
+            Phase::Head if draining && waited > DRAIN_PATIENCE => Verdict::Close,
+            Phase::Head if waited > deadlines.head => Verdict::HeadTimedOut,
+            Phase::Body if waited > body_deadline => {
+                self.exchange.set_body_timed_out();
+                return self.wake();
+            }
+            Phase::Busy | Phase::Body | Phase::Head if draining => Verdict::Finish,
+            Phase::Idle | Phase::Head | Phase::Busy | Phase::Body => return,
+        };
+        self.verdict.set(Some(verdict));
+        self.wake();
+    }
+
+    /// Nothing was read for a while by klad's own doing.
+    pub(super) fn restart_clock(&self) {
+        self.exchange.restart_clock();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+fn prepare(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
+    stream.set_nonblocking(true)?;
+    // An answer is one write; waiting for more to send would only delay it.
+    stream.set_nodelay(true)?;
+    TcpStream::from_std(stream)
+}
+
+/// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with a
+/// reset, and the client might lose the answer that explains the close.
+async fn linger(mut stream: TcpStream) {
+    let read_to_end = async {
+        if stream.shutdown().await.is_err() {
+            return;
+        }
+        let mut scratch = vec![0; 16 << 10];
+        let mut left = LINGER_BYTES_MAX;
+        while let Ok(count @ 1..) = stream.read(&mut scratch).await {
+            match left.checked_sub(count) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    // Either way the connection is closed now.
+    let _ = tokio::time::timeout(LINGER_TIMEOUT, read_to_end).await;
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

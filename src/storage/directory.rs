@@ -1,0 +1,274 @@
+//! The data directory: who may use it, what is in it, and the two facts that must outlive everything else.
+//!
+//! ```text
+//!   data/KLAD       format, engine and reserved versions; replaced as a whole, synced
+//!   data/LOCK       held by the process that serves the directory
+//!   data/rocksdb/   the engine's own files
+//! ```
+//!
+//! `docs/storage-format.md` describes `KLAD`. Called by `versions` and by the engines that keep files.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::sync::Mutex;
+
+/// The layout that this klad writes, and the only one that it reads.
+pub const FORMAT: u32 = 1;
+
+const MANIFEST: &str = "KLAD";
+const LOCK: &str = "LOCK";
+
+/// A data directory that this process holds; the lock ends with the last clone.
+#[derive(Clone, Debug)]
+pub struct DataDirectory(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    manifest: Mutex<Manifest>,
+    /// Locked by the kernel for as long as it is open, whatever way the process ends.
+    _lock: File,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Manifest {
+    engine: String,
+    versions_reserved_until: u64,
+}
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel said no.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another process serves the directory.
+    #[error("{} is in use by another process (process id {process})", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// As that process wrote it down.
+        process: String,
+    },
+    /// The directory holds something, but not klad's data.
+    #[error("{} is not empty and holds no {MANIFEST} file: it is not a klad data directory", path.display())]
+    NotKlad {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Written by a newer klad.
+    #[error("{} has format {format}, this klad reads format {FORMAT}: use the klad that wrote it, or a newer one", path.display())]
+    NewerFormat {
+        /// The manifest.
+        path: PathBuf,
+        /// What it says.
+        format: String,
+    },
+    /// Written by another engine.
+    #[error("{} was written by --engine {found}, it cannot be opened with --engine {asked}", path.display())]
+    OtherEngine {
+        /// The directory.
+        path: PathBuf,
+        /// What the manifest says.
+        found: String,
+        /// What was asked for.
+        asked: String,
+    },
+    /// The manifest is not one.
+    #[error("{} is damaged: {why}", path.display())]
+    Damaged {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl DataDirectory {
+    /// Takes `path` for this process and `engine`, and makes it when it is missing or empty.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing was changed then, except that an empty directory may have been made.
+    pub fn open(path: &Path, engine: &str) -> Result<DataDirectory, Error> {
+        fs::create_dir_all(path).map_err(|source| Error::io("create", path, source))?;
+        let lock = take_lock(path)?;
+        let manifest_path = path.join(MANIFEST);
+        let manifest = match fs::read_to_string(&manifest_path) {
+            Ok(text) => Manifest::parse(&text, &manifest_path)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                refuse_foreign(path)?;
+                let manifest = Manifest { engine: engine.to_owned(), versions_reserved_until: 0 };
+                manifest.store(path)?;
+                manifest
+            }
+            Err(source) => return Err(Error::io("read", &manifest_path, source)),
+        };
+        if manifest.engine != engine {
+            let (found, asked) = (manifest.engine, engine.to_owned());
+            return Err(Error::OtherEngine { path: path.to_owned(), found, asked });
+        }
+        let inner = Inner { path: path.to_owned(), manifest: Mutex::new(manifest), _lock: lock };
+        Ok(DataDirectory(Arc::new(inner)))
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Every version below was reserved, and perhaps used, before this start.
+    #[must_use]
+    pub fn versions_reserved_until(&self) -> u64 {
+        self.0.manifest.lock().versions_reserved_until
+    }
+
+    /// Makes durable that all versions below `end` may be used; never goes back.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the reservation must then be taken as not made.
+    pub fn reserve_versions_until(&self, end: u64) -> Result<(), Error> {
+        let mut manifest = self.0.manifest.lock();
+        if end <= manifest.versions_reserved_until {
+            return Ok(());
+        }
+        let next = Manifest { engine: manifest.engine.clone(), versions_reserved_until: end };
+        next.store(&self.0.path)?;
+        *manifest = next;
+        Ok(())
+    }
+}
+
+impl Manifest {
+    fn parse(text: &str, path: &Path) -> Result<Manifest, Error> {
+        let damaged = |why: String| Error::Damaged { path: path.to_owned(), why };
+        let field = |name: &'static str| {
+            let prefix = format!("{name} = ");
+            text.lines()
+                .find_map(|line| line.strip_prefix(&prefix))
+                .ok_or_else(|| damaged(format!("it has no line {prefix:?}")))
+        };
+        // The format first: what a newer klad wrote behind it may mean anything.
+        let format = field("format")?;
+        if format != FORMAT.to_string() {
+            return Err(Error::NewerFormat { path: path.to_owned(), format: format.to_owned() });
+        }
+        let reserved = field("versions_reserved_until")?;
+        let versions_reserved_until =
+            reserved.parse().map_err(|error| damaged(format!("versions_reserved_until = {reserved}: {error}")))?;
+        Ok(Manifest { engine: field("engine")?.to_owned(), versions_reserved_until })
+    }
+
+    /// Writes the manifest beside the old one, syncs it, puts it in place, syncs the directory: after a power cut either
+    /// the old or the new one is there, whole.
+    fn store(&self, directory: &Path) -> Result<(), Error> {
+        let path = directory.join(MANIFEST);
+        let temporary = directory.join(format!("{MANIFEST}.new"));
+        let text = format!(
+            "# The identity of a klad data directory; see docs/storage-format.md. Do not edit.\n\
+             format = {FORMAT}\nengine = {}\nversions_reserved_until = {}\n",
+            self.engine, self.versions_reserved_until
+        );
+        let write = || {
+            let mut file = File::create(&temporary)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(directory)?.sync_all()
+        };
+        write().map_err(|source| Error::io("write", &path, source))
+    }
+}
+
+fn take_lock(directory: &Path) -> Result<File, Error> {
+    let path = directory.join(LOCK);
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(|source| Error::io("open", &path, source))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut process = String::new();
+            let _ = file.read_to_string(&mut process);
+            let process = if process.trim().is_empty() { "unknown" } else { process.trim() };
+            return Err(Error::InUse { path: directory.to_owned(), process: process.to_owned() });
+        }
+        Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path, source)),
+    }
+    // Only for the message above, so a failure is no reason not to serve.
+    let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+    Ok(file)
+}
+
+/// Refuses a directory in which somebody else's files lie. What an interrupted first start may leave is no reason.
+fn refuse_foreign(path: &Path) -> Result<(), Error> {
+    let entries = fs::read_dir(path).map_err(|source| Error::io("read", path, source))?;
+    for entry in entries {
+        let name = entry.map_err(|source| Error::io("read", path, source))?.file_name();
+        let ours = [LOCK, "KLAD.new", "lost+found"];
+        if !ours.iter().any(|own| name == *own) {
+            return Err(Error::NotKlad { path: path.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+impl Error {
+    fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
+        Error::Io { action, path: path.to_owned(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_owner_is_told_who_the_first_is() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let first = DataDirectory::open(temporary.path(), "rocksdb").expect("free");
+        let second = DataDirectory::open(temporary.path(), "rocksdb").expect_err("taken");
+        assert!(second.to_string().contains(&std::process::id().to_string()), "{second}");
+        drop(first);
+        DataDirectory::open(temporary.path(), "rocksdb").expect("free again");
+    }
+
+    #[test]
+    fn foreign_and_newer_directories_are_refused() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        fs::write(temporary.path().join("holiday.jpg"), b"").expect("written");
+        let error = DataDirectory::open(temporary.path(), "rocksdb").expect_err("foreign");
+        assert!(matches!(error, Error::NotKlad { .. }), "{error}");
+
+        fs::write(temporary.path().join(MANIFEST), "format = 2\nsomething = new\n").expect("written");
+        let error = DataDirectory::open(temporary.path(), "rocksdb").expect_err("newer");
+        assert!(matches!(error, Error::NewerFormat { .. }), "{error}");
+
+        fs::write(temporary.path().join(MANIFEST), "format = 1\n").expect("written");
+        let error = DataDirectory::open(temporary.path(), "rocksdb").expect_err("damaged");
+        assert!(matches!(error, Error::Damaged { .. }), "{error}");
+    }
+
+    #[test]
+    fn another_engine_is_refused() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        drop(DataDirectory::open(temporary.path(), "rocksdb").expect("free"));
+        let error = DataDirectory::open(temporary.path(), "fjall").expect_err("another engine");
+        assert!(matches!(error, Error::OtherEngine { .. }), "{error}");
+    }
+}

@@ -1,0 +1,108 @@
+//! The only boundary between serving and storing.
+//!
+//! [`Engine`] knows nothing of HTTP, and nothing above it knows RocksDB. Operations complete later, through [`Reply`], so
+//! that an engine across a network fits behind it unchanged; an embedded engine completes them before its call returns,
+//! and says by [`Engine::blocks`] that such a call belongs on a thread that may wait.
+//!
+//! ```text
+//!   execution ──▶ Engine::read_cached      worker; never waits
+//!             ──▶ Engine::read, scan       storage thread, or worker if the engine does not block
+//!             ──▶ Engine::commit           commit section, or worker if the engine does not block
+//!                       └──▶ Reply::complete, once for each operation
+//! ```
+//!
+//! Called by `execution`; engines are made by `server`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::operation::{Change, Durability, Error, Outcome, ScanStep};
+
+pub mod directory;
+pub mod memory;
+mod page;
+pub mod record;
+#[cfg(feature = "rocksdb")]
+pub mod rocksdb;
+#[cfg(feature = "rocksdb")]
+mod rocksdb_options;
+pub mod versions;
+
+pub(crate) use page::PageBuilder;
+
+/// How an operation ended.
+pub type Result = std::result::Result<Outcome, Error>;
+
+/// Where the end of one operation goes. `complete` is called exactly once, from any thread, and does not wait.
+pub trait Reply: Send + Sync {
+    /// The operation has ended.
+    fn complete(&self, result: Result);
+}
+
+/// One write on its way into the engine.
+pub struct Write {
+    /// Any bytes, at least one.
+    pub key: Bytes,
+    /// What to do to the key.
+    pub change: Change,
+    /// What the acknowledgement must mean, at least: `Sync` or `Async`.
+    pub durability: Durability,
+    /// Told when the write has happened, or has not.
+    pub reply: Arc<dyn Reply>,
+}
+
+/// A store of keys and values, ordered by the bytes of the keys.
+///
+/// What an acknowledgement means: a read that starts after it sees the write or a later one; the write has the
+/// durability that the outcome names; its version is greater than that of every write acknowledged before the write was
+/// handed over. Within one `commit` the writes take effect in their order, and all become visible together.
+pub trait Engine: Send + Sync + 'static {
+    /// The name that `--engine` takes.
+    fn name(&self) -> &'static str;
+
+    /// The durability that an acknowledgement has when `asked` was asked for.
+    fn durability(&self, asked: Durability) -> Durability;
+
+    /// Whether `read`, `scan`, `commit` and `sync` may keep the calling thread waiting for a disk.
+    fn blocks(&self) -> bool;
+
+    /// Reads `key` if that needs no disk and copies little (a value of at most
+    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX)); `None` says nothing about the key: ask `read`.
+    fn read_cached(&self, key: &[u8]) -> Option<Result>;
+
+    /// Reads `key`.
+    fn read(&self, key: &[u8], reply: &dyn Reply);
+
+    /// Does one step of a scan.
+    fn scan(&self, step: &ScanStep, reply: &dyn Reply);
+
+    /// Does all of `writes`, which must not be empty, as one batch: versions in their order, one log write, one sync when
+    /// any member asked for it.
+    fn commit(&self, writes: Vec<Write>);
+
+    /// Makes every acknowledged write safe from the death of the machine. After a failure no write is taken any more.
+    ///
+    /// # Errors
+    /// When the engine could not sync, in its words.
+    fn sync(&self) -> std::result::Result<(), String>;
+
+    /// Whether a write has a chance now; asked before a body is read.
+    ///
+    /// # Errors
+    /// Why not: `NoSpace`, `MemoryFull` or `WritesStopped`.
+    fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error>;
+
+    /// Looks after what need not be done within an operation: free space, version blocks. Called every
+    /// [`UPKEEP_INTERVAL`](crate::limits::UPKEEP_INTERVAL) by one thread, which may wait.
+    fn upkeep(&self);
+}
+
+/// The kind of a change whose body is not there yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// Stores a value.
+    Put,
+    /// Removes a value.
+    Delete,
+}

@@ -1,0 +1,197 @@
+//! The bytes of a stored value: a small versioned record. `docs/storage-format.md` draws it; change both together.
+//!
+//! ```text
+//!   byte  0       format, always 1
+//!   byte  1       flags: bit 0 expiry present, bit 1 metadata present, all others 0
+//!   bytes 2..10   version, little-endian
+//!   8 bytes       expiry in milliseconds since 1970, little-endian      (with bit 0)
+//!   4 bytes       length of the metadata, little-endian, then its bytes (with bit 1)
+//!   the rest      payload
+//! ```
+//!
+//! A record of another format, or with a flag of unknown meaning, is refused and never guessed: it was written by a newer
+//! klad, or is damaged. Called by the engines.
+
+use std::num::NonZeroU64;
+
+use crate::operation::Version;
+
+/// The format byte that this klad writes, and the only one that it reads.
+pub const FORMAT: u8 = 1;
+
+const FLAG_EXPIRY: u8 = 1 << 0;
+const FLAG_METADATA: u8 = 1 << 1;
+
+/// Bytes of format, flags and version.
+const FIXED_BYTES: usize = 10;
+
+/// One stored value, borrowed from where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Of the write that stored it.
+    pub version: Version,
+    /// Milliseconds since 1970 from which on the record counts as absent.
+    pub expires_at_ms: Option<NonZeroU64>,
+    /// Content type and user metadata, encoded by the layer that uses them; empty is "none".
+    pub metadata: &'a [u8],
+    /// The value.
+    pub payload: &'a [u8],
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The format byte is not [`FORMAT`].
+    #[error("record format {0} is not known to this klad, which reads format {FORMAT}")]
+    UnknownFormat(u8),
+    /// A flag bit is set that has no meaning in this format.
+    #[error("record flags {0:#010b} hold a bit that this klad does not know")]
+    UnknownFlags(u8),
+    /// The bytes end before the record does.
+    #[error("the record is cut short: {0} bytes")]
+    Truncated(usize),
+    /// A version or an expiry of zero, or an empty metadata block: never written.
+    #[error("the record holds a zero where there can be none")]
+    Zero,
+}
+
+impl<'a> Record<'a> {
+    /// Reads a record from all of `bytes`.
+    ///
+    /// # Errors
+    /// [`DecodeError`] says what is wrong with the bytes.
+    pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, DecodeError> {
+        let truncated = DecodeError::Truncated(bytes.len());
+        let (&format, rest) = bytes.split_first().ok_or(truncated)?;
+        if format != FORMAT {
+            return Err(DecodeError::UnknownFormat(format));
+        }
+        let (&flags, rest) = rest.split_first().ok_or(truncated)?;
+        if flags & !(FLAG_EXPIRY | FLAG_METADATA) != 0 {
+            return Err(DecodeError::UnknownFlags(flags));
+        }
+        let (version, mut rest) = rest.split_first_chunk::<8>().ok_or(truncated)?;
+        let version = NonZeroU64::new(u64::from_le_bytes(*version)).ok_or(DecodeError::Zero)?;
+        let mut expires_at_ms = None;
+        if flags & FLAG_EXPIRY != 0 {
+            let (expiry, after) = rest.split_first_chunk::<8>().ok_or(truncated)?;
+            expires_at_ms = Some(NonZeroU64::new(u64::from_le_bytes(*expiry)).ok_or(DecodeError::Zero)?);
+            rest = after;
+        }
+        let mut metadata: &[u8] = &[];
+        if flags & FLAG_METADATA != 0 {
+            let (length, after) = rest.split_first_chunk::<4>().ok_or(truncated)?;
+            let length = u32::from_le_bytes(*length) as usize;
+            if length == 0 {
+                return Err(DecodeError::Zero);
+            }
+            (metadata, rest) = after.split_at_checked(length).ok_or(truncated)?;
+        }
+        Ok(Record { version: Version(version.get()), expires_at_ms, metadata, payload: rest })
+    }
+
+    /// Appends all that comes before the payload.
+    ///
+    /// # Panics
+    /// When the version is 0, or the metadata is longer than 4 GiB: both are impossible within the limits.
+    pub fn encode_head(&self, into: &mut Vec<u8>) {
+        assert!(self.version.0 != 0, "version 0 is never given out");
+        let mut flags = 0;
+        if self.expires_at_ms.is_some() {
+            flags |= FLAG_EXPIRY;
+        }
+        if !self.metadata.is_empty() {
+            flags |= FLAG_METADATA;
+        }
+        into.extend_from_slice(&[FORMAT, flags]);
+        into.extend_from_slice(&self.version.0.to_le_bytes());
+        if let Some(expiry) = self.expires_at_ms {
+            into.extend_from_slice(&expiry.get().to_le_bytes());
+        }
+        if !self.metadata.is_empty() {
+            let length = u32::try_from(self.metadata.len()).expect("metadata is far below 4 GiB");
+            into.extend_from_slice(&length.to_le_bytes());
+            into.extend_from_slice(self.metadata);
+        }
+    }
+
+    /// Whether the record counts as absent at `now_ms` (milliseconds since 1970).
+    #[must_use]
+    pub fn expired(&self, now_ms: impl FnOnce() -> u64) -> bool {
+        self.expires_at_ms.is_some_and(|expiry| expiry.get() <= now_ms())
+    }
+}
+
+/// The head of a record without expiry and metadata, which is what `/v0` writes: always ten bytes, on the stack.
+#[must_use]
+pub fn plain_head(version: Version) -> [u8; FIXED_BYTES] {
+    assert!(version.0 != 0, "version 0 is never given out");
+    let mut head = [0; FIXED_BYTES];
+    head[0] = FORMAT;
+    head[2..].copy_from_slice(&version.0.to_le_bytes());
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encode(record: &Record<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        record.encode_head(&mut bytes);
+        bytes.extend_from_slice(record.payload);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(
+            version in 1_u64..,
+            expiry in any::<u64>(),
+            metadata in proptest::collection::vec(any::<u8>(), 0..40),
+            payload in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let record = Record {
+                version: Version(version),
+                expires_at_ms: NonZeroU64::new(expiry),
+                metadata: &metadata,
+                payload: &payload,
+            };
+            prop_assert_eq!(Record::decode(&encode(&record)), Ok(record));
+        }
+
+        #[test]
+        fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Record::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn the_documented_example_is_what_is_written() {
+        // The same bytes stand in docs/storage-format.md.
+        let record = Record { version: Version(258), expires_at_ms: None, metadata: &[], payload: b"hello" };
+        let bytes = encode(&record);
+        assert_eq!(bytes, b"\x01\x00\x02\x01\x00\x00\x00\x00\x00\x00hello");
+        assert_eq!(&bytes[..10], plain_head(Version(258)));
+    }
+
+    #[test]
+    fn unknown_formats_and_flags_are_refused() {
+        let mut bytes = encode(&Record { version: Version(1), expires_at_ms: None, metadata: &[], payload: b"v" });
+        bytes[1] = 0b100;
+        assert_eq!(Record::decode(&bytes), Err(DecodeError::UnknownFlags(0b100)));
+        bytes[0] = 2;
+        assert_eq!(Record::decode(&bytes), Err(DecodeError::UnknownFormat(2)));
+        assert_eq!(Record::decode(&[]), Err(DecodeError::Truncated(0)));
+        assert_eq!(Record::decode(&[1, 0, 1]), Err(DecodeError::Truncated(3)));
+    }
+
+    #[test]
+    fn a_record_expires_at_its_time() {
+        let record = Record { version: Version(1), expires_at_ms: NonZeroU64::new(10), metadata: &[], payload: b"" };
+        assert!(!record.expired(|| 9));
+        assert!(record.expired(|| 10));
+    }
+}

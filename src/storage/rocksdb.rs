@@ -1,0 +1,302 @@
+//! The embedded engine on RocksDB. Only this file and `rocksdb_options.rs` name its crate.
+//!
+//! Point reads are pinned `get`s, never iterators. Writes go through the commit section: one thread at a time, one batch,
+//! one log write, `write(sync = true)` when any member asked for it, so that no reader sees a write whose sync has not
+//! succeeded. A log write or sync that failed is final until restart: the kernel may have dropped the dirty pages, so
+//! trying again could succeed without the data.
+//!
+//! Made by `server`, called by `execution`.
+
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions};
+
+use super::directory::{self, DataDirectory};
+use super::record::{self, Record};
+use super::rocksdb_options;
+use super::versions::Versions;
+use super::{ChangeKind, Engine, PageBuilder, Reply, Result, Write};
+use crate::clock;
+use crate::limits::CACHED_VALUE_BYTES_MAX;
+use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
+use crate::sync::{Mutex, RwLock};
+
+/// What of the configuration concerns this engine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Block cache in bytes, memtables included: they are charged to it.
+    pub cache_bytes: u64,
+    /// Of the cache, at most so much for memtables.
+    pub memtable_bytes: u64,
+    /// Threads for flushes and compactions.
+    pub background_threads: usize,
+    /// Below so many free bytes writes are refused.
+    pub disk_reserve_bytes: u64,
+}
+
+/// Why the engine could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory itself.
+    #[error(transparent)]
+    Directory(#[from] directory::Error),
+    /// RocksDB's words.
+    #[error("RocksDB cannot open {path}: {why}")]
+    RocksDb {
+        /// Where.
+        path: String,
+        /// Its words.
+        why: String,
+    },
+}
+
+/// RocksDB, and what klad keeps beside it.
+pub struct RocksDbEngine {
+    db: DB,
+    read_all: ReadOptions,
+    read_cached: ReadOptions,
+    section: Mutex<CommitSection>,
+    versions: Versions,
+    /// Why no write is taken any more, once one has failed.
+    stopped: RwLock<Option<String>>,
+    /// Raised with `stopped`; read on the path of a request.
+    is_stopped: AtomicBool,
+    /// Acknowledged writes may not be synced yet.
+    unsynced: AtomicBool,
+    free_bytes: AtomicU64,
+    disk_reserve_bytes: u64,
+}
+
+/// What the one thread inside needs; the batch keeps its buffer.
+struct CommitSection {
+    batch: WriteBatch,
+    write_sync: WriteOptions,
+    write_async: WriteOptions,
+}
+
+impl RocksDbEngine {
+    /// Opens or creates the store in `path`.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the message says what to do about it where there is something to do.
+    pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
+        let directory = DataDirectory::open(path, "rocksdb")?;
+        let files = path.join("rocksdb");
+        let db = DB::open(&rocksdb_options::database(options), &files)
+            .map_err(|error| OpenError::RocksDb { path: files.display().to_string(), why: error.into_string() })?;
+        let mut read_cached = ReadOptions::default();
+        read_cached.set_read_tier(ReadTier::BlockCache);
+        let mut write_sync = WriteOptions::default();
+        write_sync.set_sync(true);
+        let engine = RocksDbEngine {
+            db,
+            read_all: ReadOptions::default(),
+            read_cached,
+            section: Mutex::new(CommitSection {
+                batch: WriteBatch::new(),
+                write_sync,
+                write_async: WriteOptions::default(),
+            }),
+            versions: Versions::new(directory),
+            stopped: RwLock::new(None),
+            is_stopped: AtomicBool::new(false),
+            unsynced: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(u64::MAX),
+            disk_reserve_bytes: options.disk_reserve_bytes,
+        };
+        engine.look_at_free_space();
+        Ok(engine)
+    }
+
+    fn check_stopped(&self) -> std::result::Result<(), Error> {
+        if !self.is_stopped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let why = self.stopped.read().clone().unwrap_or_default();
+        Err(Error::WritesStopped { why })
+    }
+
+    fn stop_writes(&self, why: &str) {
+        let mut stopped = self.stopped.write();
+        if stopped.is_none() {
+            tracing::error!(why, "no write is taken any more until klad is started again; reads go on");
+            *stopped = Some(why.to_owned());
+            self.is_stopped.store(true, Ordering::Release);
+        }
+    }
+
+    fn look_at_free_space(&self) {
+        match rustix::fs::statvfs(self.versions.directory().path()) {
+            Ok(space) => self.free_bytes.store(space.f_bavail.saturating_mul(space.f_frsize), Ordering::Relaxed),
+            Err(error) => tracing::warn!(%error, "cannot read the free space of the data directory"),
+        }
+    }
+
+    /// Fills the batch; the commit section is held.
+    fn fill(batch: &mut WriteBatch, writes: &[Write], first: Version) -> std::result::Result<(), String> {
+        batch.clear();
+        for (write, version) in writes.iter().zip(first.0..) {
+            match &write.change {
+                Change::Put(value) => {
+                    let head = record::plain_head(Version(version));
+                    batch
+                        .put_vectored(&[IoSlice::new(&write.key)], &[IoSlice::new(&head), IoSlice::new(value)])
+                        .map_err(rust_rocksdb::Error::into_string)?;
+                }
+                Change::Delete => batch.delete(&write.key),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does `writes` inside the commit section and answers the version of the first.
+    fn write(&self, writes: &[Write]) -> std::result::Result<Version, Error> {
+        let mut section = self.section.lock();
+        self.check_stopped()?;
+        // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
+        let first = self.versions.take(writes.len()).map_err(|error| Error::WritesStopped { why: error.to_string() })?;
+        let undetermined = |why: String| {
+            self.stop_writes(&why);
+            Error::Undetermined { why }
+        };
+        let CommitSection { batch, write_sync, write_async } = &mut *section;
+        Self::fill(batch, writes, first).map_err(undetermined)?;
+        let sync = writes.iter().any(|write| write.durability == Durability::Sync);
+        if !sync {
+            // Before the write: a sync that runs at the same time may or may not cover it.
+            self.unsynced.store(true, Ordering::Release);
+        }
+        self.db
+            .write_opt(batch, if sync { write_sync } else { write_async })
+            .map_err(|error| undetermined(error.into_string()))?;
+        Ok(first)
+    }
+}
+
+/// Reads a stored record as the answer to a point read.
+fn answer(stored: &[u8]) -> Result {
+    let record = Record::decode(stored).map_err(|error| Error::Unreadable { why: error.to_string() })?;
+    if record.expired(clock::unix_ms) {
+        return Ok(Outcome::NotFound);
+    }
+    Ok(Outcome::Found { version: record.version, value: Bytes::copy_from_slice(record.payload) })
+}
+
+fn read_failed(error: rust_rocksdb::Error) -> Error {
+    Error::ReadFailed { why: error.into_string() }
+}
+
+impl Engine for RocksDbEngine {
+    fn name(&self) -> &'static str {
+        "rocksdb"
+    }
+
+    fn durability(&self, asked: Durability) -> Durability {
+        asked
+    }
+
+    fn blocks(&self) -> bool {
+        true
+    }
+
+    fn read_cached(&self, key: &[u8]) -> Option<Result> {
+        match self.db.get_pinned_opt(key, &self.read_cached) {
+            Ok(Some(stored)) if stored.len() > CACHED_VALUE_BYTES_MAX => None,
+            Ok(Some(stored)) => Some(answer(&stored)),
+            Ok(None) => Some(Ok(Outcome::NotFound)),
+            // Neither memtable nor block cache could tell.
+            Err(error) if error.kind() == ErrorKind::Incomplete => None,
+            Err(error) => Some(Err(read_failed(error))),
+        }
+    }
+
+    fn read(&self, key: &[u8], reply: &dyn Reply) {
+        reply.complete(match self.db.get_pinned_opt(key, &self.read_all) {
+            Ok(Some(stored)) => answer(&stored),
+            Ok(None) => Ok(Outcome::NotFound),
+            Err(error) => Err(read_failed(error)),
+        });
+    }
+
+    fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
+        reply.complete(self.scan_step(step));
+    }
+
+    fn commit(&self, writes: Vec<Write>) {
+        assert!(!writes.is_empty(), "an empty commit has nothing to answer");
+        match self.write(&writes) {
+            Ok(first) => {
+                for (write, version) in writes.into_iter().zip(first.0..) {
+                    let version = Version(version);
+                    write.reply.complete(Ok(Outcome::Written { version, durability: write.durability }));
+                }
+            }
+            Err(error) => {
+                for write in writes {
+                    write.reply.complete(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn sync(&self) -> std::result::Result<(), String> {
+        if !self.unsynced.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.db.flush_wal(true).map_err(|error| {
+            let why = error.into_string();
+            self.stop_writes(&why);
+            why
+        })
+    }
+
+    fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
+        self.check_stopped()?;
+        let free_bytes = self.free_bytes.load(Ordering::Relaxed);
+        // Removing is how space is won back, so it may use the upper half of the reserve.
+        let reserve_bytes = match change {
+            ChangeKind::Put => self.disk_reserve_bytes,
+            ChangeKind::Delete => self.disk_reserve_bytes / 2,
+        };
+        if free_bytes < reserve_bytes {
+            return Err(Error::NoSpace { free_bytes, reserve_bytes });
+        }
+        Ok(())
+    }
+
+    fn upkeep(&self) {
+        self.look_at_free_space();
+        if let Err(error) = self.versions.top_up() {
+            tracing::warn!(%error, "cannot reserve versions ahead of time");
+        }
+    }
+}
+
+impl RocksDbEngine {
+    fn scan_step(&self, step: &ScanStep) -> Result {
+        let mut page = PageBuilder::new(step);
+        let mut iterator = self.db.raw_iterator_opt(rocksdb_options::scan(step.end.as_deref()));
+        iterator.seek(&step.from);
+        while let Some((key, stored)) = iterator.item() {
+            let record = Record::decode(stored).map_err(|error| Error::Unreadable { why: error.to_string() })?;
+            if !record.expired(clock::unix_ms) {
+                // Sized before it is copied: a value may be large.
+                if !page.has_room(key.len() + record.payload.len()) {
+                    return Ok(Outcome::Page(page.stop_before(key, record.payload.len())));
+                }
+                let mut both = BytesMut::with_capacity(key.len() + record.payload.len());
+                both.extend_from_slice(key);
+                both.extend_from_slice(record.payload);
+                let value = both.split_off(key.len()).freeze();
+                page.add(both.freeze(), value);
+            }
+            iterator.next();
+        }
+        // The loop also ends where the iterator met an error.
+        iterator.status().map_err(read_failed)?;
+        Ok(Outcome::Page(page.finish()))
+    }
+}

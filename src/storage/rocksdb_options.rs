@@ -1,0 +1,149 @@
+//! RocksDB's options, each with its reason. Source, where none is named: RocksDB 11.12, `include/rocksdb/options.h`,
+//! `advanced_options.h` and `table.h`. Called by `rocksdb.rs`.
+
+use rust_rocksdb::{
+    BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, DataBlockIndexType, Env,
+    Options as RocksDbOptions, ReadOptions, WriteBufferManager,
+};
+
+use super::rocksdb::Options;
+
+/// Memtables of one store: one that fills, one or two that are being flushed, and one of room before writes must wait.
+const MEMTABLES: u64 = 4;
+
+/// No memtable is larger: what is in memtables is what a start after a kill has to read again from the log. Measured on two
+/// cores with entries of 30 bytes: 16 MiB of memtable are 0.15 s of replay (`docs/decisions/`).
+const MEMTABLE_BYTES_MAX: u64 = 16 << 20;
+
+/// All options of the database.
+pub(super) fn database(options: &Options) -> RocksDbOptions {
+    let mut db = RocksDbOptions::default();
+    db.create_if_missing(true);
+    let cache = cache(options);
+    files_and_threads(&mut db, options);
+    memtables(&mut db, options, &cache);
+    log(&mut db);
+    levels(&mut db);
+    db.set_block_based_table_factory(&tables(&cache));
+    db
+}
+
+/// HyperClockCache has no lock on a hit, and `cache.h` calls it "now generally recommended over LRUCache". An estimated
+/// charge of 0 makes its table grow by itself, which the dummy entries of the memtables' charge need.
+fn cache(options: &Options) -> Cache {
+    Cache::new_hyper_clock_cache(to_usize(options.cache_bytes), 0)
+}
+
+fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
+    // Every table stays open: a read that must not wait (ReadTier::BlockCache) could not open one.
+    db.set_max_open_files(-1);
+    // Opening a table then reads only its footer: no statistics are gathered over all tables at start.
+    db.set_skip_stats_update_on_db_open(true);
+    let threads = i32::try_from(options.background_threads).expect("few threads").max(1);
+    db.set_max_background_jobs(threads + 1);
+    let mut env = Env::new().expect("the default environment is always there");
+    env.set_low_priority_background_threads(threads);
+    env.set_high_priority_background_threads(1);
+    // Compactions yield to requests where both want the core; flushes do not, because writes wait for them in the end.
+    env.lower_thread_pool_cpu_priority();
+    env.lower_thread_pool_io_priority();
+    db.set_env(&env);
+    // On few cores one compaction split in two would only take the workers' cores.
+    db.set_max_subcompactions(1);
+    // Deleting files and freeing memtables happens on background threads, not under a request.
+    db.set_avoid_unnecessary_blocking_io(true);
+    // Table files are pushed out steadily, or the log's sync would queue behind a burst of them. Not for the log itself:
+    // wal_bytes_per_sync can leave holes that recovery does not pass (RocksDB's own crash test keeps it off).
+    db.set_bytes_per_sync(1 << 20);
+    // klad has its own observation; a dump every 600 s is work and log lines that no one asked for.
+    db.set_stats_dump_period_sec(0);
+    db.set_stats_persist_period_sec(0);
+    // RocksDB's own LOG files: bounded.
+    db.set_max_log_file_size(16 << 20);
+    db.set_keep_log_file_num(4);
+    // An error of the log is final until restart (see rocksdb.rs): RocksDB must not resume behind klad's back.
+    db.set_max_bgerror_resume_count(0);
+}
+
+fn memtables(db: &mut RocksDbOptions, options: &Options, cache: &Cache) {
+    // Charged to the block cache, so that the cache's capacity bounds both. No stall of its own: `commit` would wait in it.
+    let total = to_usize(options.memtable_bytes);
+    db.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(total, false, cache.clone()));
+    db.set_write_buffer_size(to_usize((options.memtable_bytes / MEMTABLES).min(MEMTABLE_BYTES_MAX)));
+    db.set_max_write_buffer_number(i32::try_from(MEMTABLES).expect("small"));
+    // A miss in a memtable costs a hash instead of a search through the skip list; a twentieth of it holds the bits.
+    db.set_memtable_prefix_bloom_ratio(0.05);
+    db.set_memtable_whole_key_filtering(true);
+    // One thread writes: nothing to gain from concurrent insertion, and no spinning for a leader.
+    db.set_allow_concurrent_memtable_write(false);
+    db.set_enable_write_thread_adaptive_yield(false);
+}
+
+fn log(db: &mut RocksDbOptions) {
+    // After the death of the machine the unsynced end of the log may have holes; what is before the first is the prefix of
+    // commit order that `async` promises.
+    db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+    // A start after a kill puts the log into memtables and is ready, instead of writing tables first.
+    db.set_avoid_flush_during_recovery(true);
+    // A stop need not write tables either: the log has everything.
+    db.set_avoid_flush_during_shutdown(true);
+    // Log that a start would have to read again: as much as the memtables hold, and never more.
+    db.set_max_total_wal_size(MEMTABLES * MEMTABLE_BYTES_MAX);
+}
+
+fn levels(db: &mut RocksDbOptions) {
+    // Levels sized from the last one up: space amplification of about 1.1 whatever the size of the store.
+    db.set_level_compaction_dynamic_level_bytes(true);
+    // Level 0 lives shortly and is written by the flush that writes may wait for: not compressed. In between LZ4, which
+    // costs little. The last level holds nine tenths of the data and is written least often: ZSTD.
+    let mut per_level = [DBCompressionType::Lz4; 7];
+    per_level[0] = DBCompressionType::None;
+    db.set_compression_per_level(&per_level);
+    db.set_bottommost_compression_type(DBCompressionType::Zstd);
+    // Level 1: half of ZSTD's default effort for a twentieth more space; two cores have better things to do.
+    db.set_bottommost_compression_options(-14, 1, 0, 0, true);
+    // Four memtables make the base of the tree.
+    db.set_max_bytes_for_level_base(4 * MEMTABLES * MEMTABLE_BYTES_MAX);
+    db.set_target_file_size_base(32 << 20);
+}
+
+fn tables(cache: &Cache) -> BlockBasedOptions {
+    let mut tables = BlockBasedOptions::default();
+    tables.set_block_cache(cache);
+    // A small block is less to search for a point read; 4 KiB is also what one page of the disk holds.
+    tables.set_block_size(4 << 10);
+    tables.set_format_version(6);
+    // 10 bits a key: one read in a hundred of an absent key looks further. On all levels, because 404 must be cheap too.
+    tables.set_bloom_filter(10.0, false);
+    tables.set_optimize_filters_for_memory(true);
+    // Index and filters are in the cache, hence in the budget. In pieces, of which only the top stays for good: whole ones
+    // of a table with small entries are megabytes, and a store larger than memory would swap them.
+    tables.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    tables.set_partition_filters(true);
+    tables.set_metadata_block_size(4 << 10);
+    tables.set_cache_index_and_filter_blocks(true);
+    tables.set_cache_index_and_filter_blocks_with_high_priority(true);
+    tables.set_pin_top_level_index_and_filter(true);
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    // A hash table in each block finds a key without binary search: a fifth less CPU in the block's seek for 5 % more space
+    // (RocksDB blog, 2018-08-23).
+    tables.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+    tables
+}
+
+/// Options of one scan step.
+pub(super) fn scan(end: Option<&[u8]>) -> ReadOptions {
+    let mut options = ReadOptions::default();
+    if let Some(end) = end {
+        options.set_iterate_upper_bound(end);
+    }
+    // A scan over everything must not throw out what point reads use.
+    options.fill_cache(false);
+    // What a step reads at the most, in one piece.
+    options.set_readahead_size(crate::limits::SCAN_STEP_BYTES_MAX);
+    options
+}
+
+fn to_usize(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("klad is built for 64-bit machines")
+}

@@ -1,0 +1,271 @@
+//! Every mutex, condition variable, queue and thread of klad's own comes from here, so that a lock profile sees all waits
+//! and no queue is without a bound.
+//!
+//! A thread that panics ends the process (see `lib.rs`), so a lock is never met poisoned by a caller that lives on.
+//! Called by all modules; `clippy.toml` forbids the standard types elsewhere.
+
+#![expect(clippy::disallowed_types, reason = "the wrappers of the types that are forbidden elsewhere")]
+
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+/// A mutex; `lock` cannot fail.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(std::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// Holds `value`.
+    pub const fn new(value: T) -> Self {
+        Mutex(std::sync::Mutex::new(value))
+    }
+
+    /// Waits until no other thread holds the lock.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A readers-writer lock; taking it cannot fail.
+#[derive(Debug, Default)]
+pub struct RwLock<T>(std::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// Holds `value`.
+    pub const fn new(value: T) -> Self {
+        RwLock(std::sync::RwLock::new(value))
+    }
+
+    /// Waits until no thread writes.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other thread reads or writes.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A condition variable for [`Mutex`].
+#[derive(Debug, Default)]
+pub struct Condvar(std::sync::Condvar);
+
+impl Condvar {
+    /// No one waits yet.
+    pub const fn new() -> Self {
+        Condvar(std::sync::Condvar::new())
+    }
+
+    /// Gives up the lock until woken; may wake without cause.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As `wait`, for `timeout` at most.
+    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration) -> MutexGuard<'a, T> {
+        self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Wakes one waiter.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all waiters.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// A first-in, first-out queue with a bound, between any number of producers and consumer threads.
+#[derive(Debug)]
+pub struct BoundedQueue<T> {
+    state: Mutex<QueueState<T>>,
+    not_empty: Condvar,
+    capacity: usize,
+}
+
+#[derive(Debug)]
+struct QueueState<T> {
+    items: VecDeque<T>,
+    /// Consumers inside `wait`: a producer that finds none makes no system call.
+    waiting: usize,
+    closed: bool,
+}
+
+/// Why an item was not queued; the item comes back.
+#[derive(Debug, PartialEq, Eq)]
+pub enum PushError<T> {
+    /// The queue holds `capacity` items.
+    Full(T),
+    /// The queue was closed.
+    Closed(T),
+}
+
+impl<T> BoundedQueue<T> {
+    /// Holds at most `capacity` items (at least 1).
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        assert!(capacity >= 1, "a queue without room could never pass anything on");
+        let state = QueueState { items: VecDeque::new(), waiting: 0, closed: false };
+        BoundedQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity }
+    }
+
+    /// Appends, without waiting.
+    ///
+    /// # Errors
+    /// [`PushError`] when the queue is full or closed.
+    pub fn push(&self, item: T) -> Result<(), PushError<T>> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(PushError::Closed(item));
+        }
+        if state.items.len() >= self.capacity {
+            return Err(PushError::Full(item));
+        }
+        state.items.push_back(item);
+        let wake = state.waiting > 0;
+        drop(state);
+        if wake {
+            self.not_empty.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Moves items to the end of `into`, waiting for the first: at least one, then more while there are fewer than `max`
+    /// and their costs together stay within `cost_max`. `false`: the queue is closed and empty.
+    pub fn pop_many(&self, max: usize, cost_max: usize, cost: impl Fn(&T) -> usize, into: &mut Vec<T>) -> bool {
+        let Some(mut state) = self.wait_for_items() else { return false };
+        let mut total = 0;
+        while into.len() < max {
+            let Some(item) = state.items.front() else { break };
+            total += cost(item);
+            if total > cost_max && !into.is_empty() {
+                break;
+            }
+            into.extend(state.items.pop_front());
+        }
+        true
+    }
+
+    /// Takes the oldest item, waiting for one. `None`: the queue is closed and empty.
+    pub fn pop(&self) -> Option<T> {
+        self.wait_for_items()?.items.pop_front()
+    }
+
+    fn wait_for_items(&self) -> Option<MutexGuard<'_, QueueState<T>>> {
+        let mut state = self.state.lock();
+        while state.items.is_empty() {
+            if state.closed {
+                return None;
+            }
+            state.waiting += 1;
+            state = self.not_empty.wait(state);
+            state.waiting -= 1;
+        }
+        Some(state)
+    }
+
+    /// Refuses new items from now on; consumers get what is left, then the end.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.not_empty.notify_all();
+    }
+}
+
+/// A flag that is raised once, with threads waiting for it.
+#[derive(Debug, Default)]
+pub struct Signal {
+    raised: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Signal {
+    /// Raises the flag, for good.
+    pub fn raise(&self) {
+        *self.raised.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the flag, for `timeout` at most; `true` when it is raised.
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        let deadline = crate::clock::now() + timeout;
+        let mut raised = self.raised.lock();
+        while !*raised {
+            let left = deadline.saturating_duration_since(crate::clock::now());
+            if left.is_zero() {
+                return false;
+            }
+            raised = self.changed.wait_timeout(raised, left);
+        }
+        true
+    }
+}
+
+/// Starts a thread with a name: profiles and `top -H` show it. At most 15 bytes are kept by Linux.
+///
+/// # Panics
+/// When the machine can start no more threads: at start there is no way on without it.
+pub fn spawn_thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    assert!(name.len() <= 15, "Linux would cut the thread name {name:?}");
+    #[expect(clippy::disallowed_methods, reason = "this is the one place, and the thread has a name")]
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .unwrap_or_else(|error| panic!("cannot start thread {name}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_refuses_at_its_bound_and_keeps_order() {
+        let queue = BoundedQueue::new(2);
+        assert_eq!(queue.push(1), Ok(()));
+        assert_eq!(queue.push(2), Ok(()));
+        assert_eq!(queue.push(3), Err(PushError::Full(3)));
+        let mut all = Vec::new();
+        assert!(queue.pop_many(10, usize::MAX, |_| 1, &mut all));
+        assert_eq!(all, [1, 2]);
+    }
+
+    #[test]
+    fn batches_end_at_their_cost_but_hold_at_least_one() {
+        let queue = BoundedQueue::new(3);
+        for cost in [9, 2, 2] {
+            queue.push(cost).expect("there is room");
+        }
+        let mut batch = Vec::new();
+        assert!(queue.pop_many(10, 3, |cost| *cost, &mut batch));
+        assert_eq!(batch, [9]);
+        batch.clear();
+        assert!(queue.pop_many(10, 3, |cost| *cost, &mut batch));
+        assert_eq!(batch, [2]);
+    }
+
+    #[test]
+    fn closed_queue_gives_what_is_left_then_ends() {
+        let queue = BoundedQueue::new(2);
+        assert_eq!(queue.push(1), Ok(()));
+        queue.close();
+        assert_eq!(queue.push(2), Err(PushError::Closed(2)));
+        assert_eq!(queue.pop(), Some(1));
+        assert_eq!(queue.pop(), None);
+    }
+
+    #[test]
+    fn waiting_consumer_is_woken() {
+        let queue = std::sync::Arc::new(BoundedQueue::new(1));
+        let consumer = {
+            let queue = queue.clone();
+            spawn_thread("test-consumer", move || queue.pop())
+        };
+        queue.push(7).expect("there is room");
+        assert_eq!(consumer.join().expect("no panic"), Some(7));
+    }
+}
