@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::thread;
 
 use crate::cli::{DurabilityName, EngineName, ServeArgs};
+use crate::execution;
 use crate::http::service;
 use crate::limits::{
     CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING, MEMORY_BYTES_MIN,
-    SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
+    MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
 };
 use crate::memory_limit;
 use crate::operation::Durability;
 use crate::server::{self, Deadlines};
-use crate::execution;
 
 /// All that `klad serve` needs.
 #[derive(Clone, Debug)]
@@ -102,7 +102,8 @@ impl Budget {
     /// [`Error::DoesNotFit`], with the arithmetic.
     pub fn new(total: u64, connections_max: Option<u64>, value_max: u64, scans_max: u64) -> Result<Budget, Error> {
         // An eighth for connections: at 1.6 GiB that is the default limit of 10,000.
-        let connections_max = connections_max.unwrap_or_else(|| (total / 8 / CONNECTION_BYTES).clamp(1, CONNECTIONS_MAX));
+        let connections_max =
+            connections_max.unwrap_or_else(|| (total / 8 / CONNECTION_BYTES).clamp(1, CONNECTIONS_MAX));
         let connections = connections_max * CONNECTION_BYTES;
         // An eighth for bodies, but always one of the largest, or it could never be stored.
         let room = (total / 8).max(value_max);
@@ -111,11 +112,20 @@ impl Budget {
         let left = total.saturating_sub(connections + room + scans);
         let cache_min = total / 4;
         if left < cache_min {
-            return Err(Error::DoesNotFit { total, connections, connections_max, room, scans, scans_max, left, cache_min });
+            return Err(Error::DoesNotFit {
+                total,
+                connections,
+                connections_max,
+                room,
+                scans,
+                scans_max,
+                left,
+                cache_min,
+            });
         }
         // A twentieth stays free for what cannot be charged exactly: allocator slack, table readers, compaction buffers.
         let cache = left - left / 20;
-        let memtables = cache / 3;
+        let memtables = (cache / 3).min(MEMTABLES * MEMTABLE_BYTES_MAX);
         Ok(Budget { total, connections, connections_max, room, scans, cache, memtables })
     }
 }

@@ -19,13 +19,12 @@ use tokio::signal::unix::{SignalKind, signal};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// jemalloc's settings, read before `main`. Unused pages go back to the kernel within a second, by a thread of its own, so
-/// that the resident set follows the memory budget; sampling for heap profiles can be switched on while klad runs.
+/// that the resident set follows the memory budget.
 #[expect(unsafe_code, reason = "jemalloc looks for this symbol")]
 // SAFETY: no other symbol of the program has this name, and jemalloc reads it as a pointer to a C string, which it is.
 #[unsafe(export_name = "malloc_conf")]
-pub static MALLOC_CONF: Option<&'static std::ffi::c_char> = Some(c_str(
-    c"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,prof:true,prof_active:false,lg_prof_sample:19",
-));
+pub static MALLOC_CONF: Option<&'static std::ffi::c_char> =
+    Some(c_str(c"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0"));
 
 const fn c_str(text: &'static std::ffi::CStr) -> &'static std::ffi::c_char {
     #[expect(unsafe_code, reason = "a C string's address as jemalloc wants it")]

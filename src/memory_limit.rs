@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Bytes that klad may use at most.
 #[must_use]
-pub fn memory_limit() -> u64 {
+pub(crate) fn memory_limit() -> u64 {
     let machine = machine_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()).unwrap_or(1 << 30);
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     group_limit(Path::new("/sys/fs/cgroup"), &groups).map_or(machine, |limit| limit.min(machine))
@@ -37,7 +37,8 @@ fn group_limit(mount: &Path, groups: &str) -> Option<u64> {
         };
         for ancestor in Path::new(path.trim_start_matches('/')).ancestors() {
             // "max" (version 2) is no number, hence no limit; version 1 says a number larger than any machine.
-            let limit = fs::read_to_string(root.join(ancestor).join(file)).ok().and_then(|text| text.trim().parse().ok());
+            let limit =
+                fs::read_to_string(root.join(ancestor).join(file)).ok().and_then(|text| text.trim().parse().ok());
             smallest = match (smallest, limit) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),

@@ -33,6 +33,7 @@ pub enum Durability {
 
 impl Durability {
     /// The word used in headers, parameters and options.
+    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Durability::None => "none",
@@ -42,6 +43,7 @@ impl Durability {
     }
 
     /// Reads what a client or an operator may ask for: `sync` or `async`.
+    #[must_use]
     pub fn from_request(word: &str) -> Option<Durability> {
         match word {
             "sync" => Some(Durability::Sync),

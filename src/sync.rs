@@ -56,6 +56,7 @@ pub struct Condvar(std::sync::Condvar);
 
 impl Condvar {
     /// No one waits yet.
+    #[must_use]
     pub const fn new() -> Self {
         Condvar(std::sync::Condvar::new())
     }

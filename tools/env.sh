@@ -1,6 +1,11 @@
 # The one build environment, read by `make` and `.ci/run`; for plain cargo: `. tools/env.sh`.
 # Changing a value here recompiles RocksDB (about 30 minutes of CPU time), unless ccache still has it.
 
+# Where rustup puts cargo; a shell that is not a login shell may not know it.
+if ! command -v cargo >/dev/null 2>&1 && [ -x "$HOME/.cargo/bin/cargo" ]; then
+    export PATH="$HOME/.cargo/bin:$PATH"
+fi
+
 # Outlives the clone: a second clone, or a second run of CI on the same machine, compiles no C++.
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/klad/target}"
 

@@ -95,7 +95,7 @@ impl Executor {
         if let Some(result) = self.engine.read_cached(key) {
             return result;
         }
-        let ticket = Ticket::new(Permits::slot(self.operation_slot()?));
+        let ticket = Ticket::new(Permits::new(self.operation_slot()?, None));
         if self.engine.blocks() {
             self.queue_read(ReadTask::Get { key: Bytes::copy_from_slice(key), ticket: ticket.clone() })?;
         } else {
@@ -108,14 +108,8 @@ impl Executor {
     ///
     /// # Errors
     /// As [`Executor::get`], and [`Executor::writable`]'s.
-    pub async fn write(
-        &self,
-        key: Bytes,
-        change: Change,
-        durability: Durability,
-        room: Option<RoomPermit>,
-    ) -> Result {
-        let ticket = Ticket::new(Permits { slot: Some(self.operation_slot()?), room });
+    pub async fn write(&self, key: Bytes, change: Change, durability: Durability, room: Option<RoomPermit>) -> Result {
+        let ticket = Ticket::new(Permits::new(self.operation_slot()?, room));
         let write = Write { key, change, durability, reply: ticket.clone() };
         if self.engine.blocks() {
             self.writes.push(write).map_err(|error| self.refused(&error))?;
@@ -175,9 +169,7 @@ impl Executor {
     /// Slots bound the queues, so `Full` is not met; if it were, it would be the same answer.
     fn refused<T>(&self, error: &PushError<T>) -> Error {
         match error {
-            PushError::Full(_) => {
-                Error::Overloaded { what: "a queue is full", limit: self.operations.limit() as u64 }
-            }
+            PushError::Full(_) => Error::Overloaded { what: "a queue is full", limit: self.operations.limit() as u64 },
             PushError::Closed(_) => Error::Stopping,
         }
     }

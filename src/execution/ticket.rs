@@ -13,20 +13,20 @@ use super::admission::{RoomPermit, Slot};
 use crate::storage::{Reply, Result};
 use crate::sync::Mutex;
 
-/// What an operation holds until it ends.
+/// What an operation holds until it ends; only ever dropped.
 #[derive(Debug)]
 pub(super) struct Permits {
-    pub(super) slot: Option<Slot>,
-    pub(super) room: Option<RoomPermit>,
+    _slot: Option<Slot>,
+    _room: Option<RoomPermit>,
 }
 
 impl Permits {
-    pub(super) fn slot(slot: Slot) -> Permits {
-        Permits { slot: Some(slot), room: None }
+    pub(super) fn new(slot: Slot, room: Option<RoomPermit>) -> Permits {
+        Permits { _slot: Some(slot), _room: room }
     }
 
     pub(super) fn none() -> Permits {
-        Permits { slot: None, room: None }
+        Permits { _slot: None, _room: None }
     }
 }
 

@@ -69,9 +69,9 @@ impl Body for ResponseBody {
                 let frame = rest.split_to(rest.len().min(RESPONSE_FRAME_BYTES_MAX));
                 Poll::Ready(Some(Ok(Frame::data(Piece::Plain(frame)))))
             }
-            Content::Range(range) => range.poll_entry(context).map(|entry| {
-                entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value))))
-            }),
+            Content::Range(range) => range
+                .poll_entry(context)
+                .map(|entry| entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value))))),
         }
     }
 

@@ -36,7 +36,8 @@ pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, BadEscape> {
 }
 
 fn hex(digit: u8) -> Result<u8, BadEscape> {
-    char::from(digit).to_digit(16).map(|value| value as u8).ok_or(BadEscape)
+    let value = char::from(digit).to_digit(16).ok_or(BadEscape)?;
+    Ok(u8::try_from(value).expect("a hexadecimal digit is below 16"))
 }
 
 /// The decoded value of the first parameter called `name`; `None` where there is none. A parameter without `=` has the

@@ -21,9 +21,12 @@ pub(super) struct RangeBody {
     entries: std::vec::IntoIter<Entry>,
     next: Option<Bytes>,
     /// Held for a large entry until the next step begins.
-    _room: Option<RoomPermit>,
-    step: Option<Pin<Box<dyn Future<Output = Result<Step, Error>>>>>,
+    room: Option<RoomPermit>,
+    step: Option<RunningStep>,
 }
+
+/// A step that has not ended yet.
+type RunningStep = Pin<Box<dyn Future<Output = Result<Step, Error>>>>;
 
 struct Scan {
     executor: Arc<Executor>,
@@ -39,21 +42,11 @@ struct Step {
 
 impl RangeBody {
     /// Begins the range and does its first step, so that what is wrong from the start still gets a status.
-    pub(super) async fn begin(
-        executor: Arc<Executor>,
-        start: Bytes,
-        end: Option<Bytes>,
-    ) -> Result<RangeBody, Error> {
+    pub(super) async fn begin(executor: Arc<Executor>, start: Bytes, end: Option<Bytes>) -> Result<RangeBody, Error> {
         let permit = executor.begin_scan()?;
         let scan = Arc::new(Scan { executor, permit, end });
         let first = scan.step(start).await?;
-        Ok(RangeBody {
-            scan,
-            entries: first.entries.into_iter(),
-            next: first.next,
-            _room: first.room,
-            step: None,
-        })
+        Ok(RangeBody { scan, entries: first.entries.into_iter(), next: first.next, room: first.room, step: None })
     }
 
     /// The next entry. After an error the connection is cut without the final chunk, so that no client takes a part for
@@ -70,7 +63,7 @@ impl RangeBody {
                     Ok(step) => {
                         self.entries = step.entries.into_iter();
                         self.next = step.next;
-                        self._room = step.room;
+                        self.room = step.room;
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a range is cut in its middle");
@@ -81,7 +74,7 @@ impl RangeBody {
             }
             let Some(from) = self.next.take() else { return Poll::Ready(None) };
             // What was large has been handed to hyper, which asks again only when it is nearly written.
-            self._room = None;
+            drop(self.room.take());
             let scan = self.scan.clone();
             self.step = Some(Box::pin(async move { scan.step(from).await }));
         }

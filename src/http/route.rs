@@ -50,12 +50,7 @@ pub enum Route<'r> {
 ///
 /// # Errors
 /// [`Refusal`]: unknown path, wrong method, bad parameters, key longer than `key_bytes_max`.
-pub fn route<'r>(
-    method: &Method,
-    uri: &'r Uri,
-    headers: &HeaderMap,
-    key_bytes_max: u64,
-) -> Result<Route<'r>, Refusal> {
+pub fn route<'r>(method: &Method, uri: &'r Uri, headers: &HeaderMap, key_bytes_max: u64) -> Result<Route<'r>, Refusal> {
     let query = uri.query().unwrap_or("");
     match uri.path() {
         "/v0/entity" => {
@@ -67,7 +62,11 @@ pub fn route<'r>(
                 return Ok(Route::Get { key });
             }
             let durability = durability(query, headers)?;
-            if *method == Method::PUT { Ok(Route::Put { key, durability }) } else { Ok(Route::Delete { key, durability }) }
+            if *method == Method::PUT {
+                Ok(Route::Put { key, durability })
+            } else {
+                Ok(Route::Delete { key, durability })
+            }
         }
         "/v0/entities" => {
             only_get(method)?;

@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use bytes::Bytes;
+use hyper::HeaderMap;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::EXPECT;
-use hyper::HeaderMap;
 
 use super::exchange::Exchange;
 use super::refusal::Refusal;

@@ -20,9 +20,7 @@ use super::Options;
 use super::io::Io;
 use super::worker::Worker;
 use crate::http::exchange::{Exchange, Phase};
-use crate::limits::{
-    CONNECTION_BUFFER_BYTES_MAX, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT,
-};
+use crate::limits::{CONNECTION_BUFFER_BYTES_MAX, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT};
 
 /// How long a connection may wait for its client. All are kept to within
 /// [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL).
@@ -42,8 +40,7 @@ pub struct Deadlines {
 const DRAIN_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Sent where hyper has no say: in the middle of a head.
-const HEAD_TIMED_OUT: &[u8] =
-    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+const HEAD_TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// A connection's state outside hyper.
 pub(super) struct Connection {
@@ -65,7 +62,9 @@ enum Verdict {
 
 enum End {
     /// hyper has finished; `true` when it met an error that it has answered itself.
-    Finished { by_error: bool },
+    Finished {
+        by_error: bool,
+    },
     Verdict(Verdict),
 }
 

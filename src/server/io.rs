@@ -29,11 +29,7 @@ impl Io {
 }
 
 impl AsyncRead for Io {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         ready!(self.gate.poll_open(context));
         let before = buffer.filled().len();
         ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer))?;

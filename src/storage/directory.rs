@@ -100,7 +100,7 @@ impl DataDirectory {
     /// # Errors
     /// [`Error`]; nothing was changed then, except that an empty directory may have been made.
     pub fn open(path: &Path, engine: &str) -> Result<DataDirectory, Error> {
-        fs::create_dir_all(path).map_err(|source| Error::io("create", path, source))?;
+        create_durably(path)?;
         let lock = take_lock(path)?;
         let manifest_path = path.join(MANIFEST);
         let manifest = match fs::read_to_string(&manifest_path) {
@@ -125,6 +125,16 @@ impl DataDirectory {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
+    }
+
+    /// Makes the engine's own directory inside, where it is not there yet.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn subdirectory(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = self.0.path.join(name);
+        create_durably(&path)?;
+        Ok(path)
     }
 
     /// Every version below was reserved, and perhaps used, before this start.
@@ -188,6 +198,23 @@ impl Manifest {
         };
         write().map_err(|source| Error::io("write", &path, source))
     }
+}
+
+/// Makes a directory, and those above it, so that they are still there after a power cut: a new name is durable when the
+/// directory that holds it is synced.
+fn create_durably(path: &Path) -> Result<(), Error> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if parent != path {
+        create_durably(parent)?;
+    }
+    fs::create_dir(path).map_err(|source| Error::io("create", path, source))?;
+    File::open(parent).and_then(|parent| parent.sync_all()).map_err(|source| Error::io("sync", parent, source))
 }
 
 fn take_lock(directory: &Path) -> Result<File, Error> {

@@ -39,11 +39,11 @@ impl MemoryEngine {
         MemoryEngine { state: RwLock::new(State { map: BTreeMap::new(), bytes: 0, next_version }), bytes_max }
     }
 
-    fn lookup(&self, key: &[u8]) -> Result {
-        Ok(match self.state.read().map.get(key) {
+    fn lookup(&self, key: &[u8]) -> Outcome {
+        match self.state.read().map.get(key) {
             Some((version, value)) => Outcome::Found { version: *version, value: value.clone() },
             None => Outcome::NotFound,
-        })
+        }
     }
 
     fn scan_step(&self, step: &ScanStep) -> Page {
@@ -64,10 +64,10 @@ impl MemoryEngine {
 }
 
 impl State {
-    fn apply(&mut self, key: Bytes, change: Change, bytes_max: u64) -> Result {
-        let old = self.map.get(&key).map_or(0, |(_, value)| charge(&key, value));
+    fn apply(&mut self, key: &Bytes, change: Change, bytes_max: u64) -> Result {
+        let old = self.map.get(key).map_or(0, |(_, value)| charge(key, value));
         let new = match &change {
-            Change::Put(value) => charge(&key, value),
+            Change::Put(value) => charge(key, value),
             Change::Delete => 0,
         };
         let bytes = self.bytes - old + new;
@@ -80,9 +80,9 @@ impl State {
         match change {
             // Both are copied: a value may be a slice of a much larger receive buffer.
             Change::Put(value) => {
-                self.map.insert(Bytes::copy_from_slice(&key), (version, Bytes::copy_from_slice(&value)))
+                self.map.insert(Bytes::copy_from_slice(key), (version, Bytes::copy_from_slice(&value)))
             }
-            Change::Delete => self.map.remove(&key),
+            Change::Delete => self.map.remove(key),
         };
         Ok(Outcome::Written { version, durability: Durability::None })
     }
@@ -106,11 +106,11 @@ impl Engine for MemoryEngine {
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
-        Some(self.lookup(key))
+        Some(Ok(self.lookup(key)))
     }
 
     fn read(&self, key: &[u8], reply: &dyn Reply) {
-        reply.complete(self.lookup(key));
+        reply.complete(Ok(self.lookup(key)));
     }
 
     fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
@@ -121,7 +121,7 @@ impl Engine for MemoryEngine {
         let mut state = self.state.write();
         let ended: Vec<_> = writes
             .into_iter()
-            .map(|write| (state.apply(write.key, write.change, self.bytes_max), write.reply))
+            .map(|write| (state.apply(&write.key, write.change, self.bytes_max), write.reply))
             .collect();
         drop(state);
         for (result, reply) in ended {

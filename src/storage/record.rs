@@ -159,7 +159,8 @@ mod tests {
                 metadata: &metadata,
                 payload: &payload,
             };
-            prop_assert_eq!(Record::decode(&encode(&record)), Ok(record));
+            let bytes = encode(&record);
+            prop_assert_eq!(Record::decode(&bytes), Ok(record));
         }
 
         #[test]

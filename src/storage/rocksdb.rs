@@ -84,7 +84,7 @@ impl RocksDbEngine {
     /// [`OpenError`]; the message says what to do about it where there is something to do.
     pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
         let directory = DataDirectory::open(path, "rocksdb")?;
-        let files = path.join("rocksdb");
+        let files = directory.subdirectory("rocksdb")?;
         let db = DB::open(&rocksdb_options::database(options), &files)
             .map_err(|error| OpenError::RocksDb { path: files.display().to_string(), why: error.into_string() })?;
         let mut read_cached = ReadOptions::default();
@@ -157,7 +157,8 @@ impl RocksDbEngine {
         let mut section = self.section.lock();
         self.check_stopped()?;
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
-        let first = self.versions.take(writes.len()).map_err(|error| Error::WritesStopped { why: error.to_string() })?;
+        let first =
+            self.versions.take(writes.len()).map_err(|error| Error::WritesStopped { why: error.to_string() })?;
         let undetermined = |why: String| {
             self.stop_writes(&why);
             Error::Undetermined { why }

@@ -7,13 +7,7 @@ use rust_rocksdb::{
 };
 
 use super::rocksdb::Options;
-
-/// Memtables of one store: one that fills, one or two that are being flushed, and one of room before writes must wait.
-const MEMTABLES: u64 = 4;
-
-/// No memtable is larger: what is in memtables is what a start after a kill has to read again from the log. Measured on two
-/// cores with entries of 30 bytes: 16 MiB of memtable are 0.15 s of replay (`docs/decisions/`).
-const MEMTABLE_BYTES_MAX: u64 = 16 << 20;
+use crate::limits::{MEMTABLE_BYTES_MAX, MEMTABLES};
 
 /// All options of the database.
 pub(super) fn database(options: &Options) -> RocksDbOptions {
@@ -28,7 +22,7 @@ pub(super) fn database(options: &Options) -> RocksDbOptions {
     db
 }
 
-/// HyperClockCache has no lock on a hit, and `cache.h` calls it "now generally recommended over LRUCache". An estimated
+/// HyperClockCache has no lock on a hit, and `cache.h` calls it "now generally recommended over `LRUCache`". An estimated
 /// charge of 0 makes its table grow by itself, which the dummy entries of the memtables' charge need.
 fn cache(options: &Options) -> Cache {
     Cache::new_hyper_clock_cache(to_usize(options.cache_bytes), 0)
@@ -102,8 +96,8 @@ fn levels(db: &mut RocksDbOptions) {
     db.set_bottommost_compression_type(DBCompressionType::Zstd);
     // Level 1: half of ZSTD's default effort for a twentieth more space; two cores have better things to do.
     db.set_bottommost_compression_options(-14, 1, 0, 0, true);
-    // Four memtables make the base of the tree.
-    db.set_max_bytes_for_level_base(4 * MEMTABLES * MEMTABLE_BYTES_MAX);
+    // Twice what the four files of level 0 that start a compaction hold, so that it rewrites little besides them.
+    db.set_max_bytes_for_level_base(2 * 4 * MEMTABLE_BYTES_MAX);
     db.set_target_file_size_base(32 << 20);
 }
 

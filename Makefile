@@ -1,0 +1,28 @@
+# The commands of klad. `make run` and `make test` are all that a newcomer needs; each does its own set-up.
+#
+# Recipes are one line; what they do is in tools/. Plain cargo works as well, after `. tools/env.sh` (docs/building.md).
+
+.PHONY: help run test build lint deny
+
+help:  ## these lines
+	@awk -F ':.*## +' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+
+run:  ## build, and serve ./data on 127.0.0.1:8080; more options: make run ARGS="--memory 1GiB"
+	@tools/setup.sh
+	@exec tools/run.sh $(ARGS)
+
+test:  ## all checks and all tests
+	@tools/setup.sh
+	@exec tools/test.sh
+
+build:  ## the program, without running it
+	@tools/setup.sh
+	@exec tools/build.sh
+
+lint:  ## formatting and clippy
+	@tools/setup.sh
+	@exec tools/test.sh format clippy
+
+deny:  ## licences, sources and unwanted crates of all dependencies
+	@tools/setup.sh
+	@exec tools/deny.sh

@@ -1,0 +1,96 @@
+//! Slow and silent clients: each is let go at its deadline, and no one else notices.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use super::support::{ServerBuilder, wait_until};
+
+#[test]
+fn a_stalled_head_is_408() {
+    let server = ServerBuilder::new("memory").arg("--head-timeout", "300ms").start();
+    for part in ["G", "GET /v0/status HTTP/1.1\r\nHost: loc"] {
+        let mut client = server.client();
+        client.send_raw(part);
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.status, answer.header("connection")), (408, Some("close")), "{part}");
+        assert!(client.is_closed_silently());
+    }
+    // Also where it follows a whole request.
+    let mut client = server.client();
+    assert_eq!(client.get("/v0/status").status, 200);
+    client.send_raw("GET /v0/st");
+    assert_eq!(client.answer().unwrap().status, 408);
+}
+
+#[test]
+fn an_idle_connection_is_closed_silently() {
+    let server = ServerBuilder::new("memory").arg("--idle-timeout", "300ms").start();
+    let mut fresh = server.client();
+    let mut used = server.client();
+    assert_eq!(used.get("/v0/status").status, 200);
+    assert!(fresh.is_closed_silently());
+    assert!(used.is_closed_silently());
+}
+
+#[test]
+fn a_stalled_body_is_408_and_nothing_is_stored() {
+    let server = ServerBuilder::new("memory").arg("--body-timeout", "300ms").start();
+    for head in ["Content-Length: 10\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"] {
+        let mut client = server.client();
+        client.send_raw(format!("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\n{head}"));
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.status, answer.header("connection")), (408, Some("close")), "{head}");
+        assert!(client.is_closed_silently());
+        assert_eq!(server.client().get("/v0/entity?id=k").status, 404);
+    }
+    // A refused body that does not come is given up, and the refusal is still told.
+    let mut client = server.client();
+    client.send_raw("PUT /v0/entity?id= HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
+    assert_eq!(client.answer().unwrap().status, 400);
+}
+
+#[test]
+fn a_reader_that_takes_nothing_is_let_go() {
+    let server = ServerBuilder::new("memory").arg("--write-timeout", "300ms").arg("--scans-max", "1").start();
+    let mut client = server.client();
+    for n in 0..40 {
+        client.put(&format!("/v0/entity?id={n:02}"), &vec![b'v'; 1 << 20]);
+    }
+    client.send("GET", "/v0/entities?start=0", &[], None).unwrap();
+    assert_eq!(client.head().unwrap().0, 200);
+    // 40 MB do not fit the kernel's buffers. When the connection is gone, so is its range.
+    let mut other = server.client();
+    wait_until("the range's place is free", || other.get("/v0/entities?start=39").status == 200);
+    let mut rest = Vec::new();
+    let _ = client.stream.read_to_end(&mut rest);
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "the final chunk would say that this was all");
+}
+
+#[test]
+fn a_client_that_sends_slowly_but_steadily_is_served() {
+    let server = ServerBuilder::new("memory").arg("--body-timeout", "500ms").start();
+    let mut client = server.client();
+    client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n");
+    for byte in 0..10_u8 {
+        // Ten times 100 ms are longer than the deadline, which is for the next byte, not for all.
+        std::thread::sleep(Duration::from_millis(100));
+        client.send_raw([byte]);
+    }
+    assert_eq!(client.answer().unwrap().status, 201);
+}
+
+#[test]
+fn an_operation_outlives_the_connection_that_asked() {
+    for engine in super::support::ENGINES {
+        let server = ServerBuilder::new(engine).start();
+        for n in 0..50 {
+            let mut client = server.client();
+            client.send("PUT", &format!("/v0/entity?id={n}"), &[], Some(b"v")).unwrap();
+            // Gone before the answer.
+        }
+        let mut client = server.client();
+        for n in 0..50 {
+            wait_until("the value is stored", || client.get(&format!("/v0/entity?id={n}")).status == 200);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What a synced write's answer means, with the log's sync held or failing under klad.
+
+use std::time::Duration;
+
+use super::support::planted::Defect;
+use super::support::shim::Shim;
+use super::support::{ServerBuilder, wait_until};
+
+const KEY: &str = "/v0/entity?id=k";
+
+/// While the log's sync is held, no `sync` write is answered and none can be read; afterwards both.
+fn waits_for_the_sync(defect: Option<Defect>) -> Result<(), String> {
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").defect(defect)).start();
+    let mut reader = server.client();
+    assert_eq!(reader.put(KEY, b"old").status, 201);
+    wait_until("the first write is through, which a defective server may have answered early", || {
+        reader.get(KEY).body == b"old"
+    });
+    shim.hold();
+    let mut writer = server.client();
+    writer.send("PUT", KEY, &[], Some(b"new")).unwrap();
+    shim.wait_until_held();
+    let mut remover = server.client();
+    remover.send("DELETE", "/v0/entity?id=other", &[], None).unwrap();
+    let silent = writer.is_silent_for(Duration::from_millis(300)) && remover.is_silent_for(Duration::from_millis(100));
+    let seen = reader.get(KEY).body;
+    shim.pass();
+    if !silent {
+        return Err("a write was answered before its sync".to_owned());
+    }
+    if seen != b"old" {
+        return Err("a write could be read before its sync".to_owned());
+    }
+    assert_eq!(writer.answer().unwrap().status, 201);
+    assert_eq!(remover.answer().unwrap().status, 202);
+    assert_eq!(reader.get(KEY).body, b"new");
+    Ok(())
+}
+
+#[test]
+fn a_write_is_answered_and_visible_only_after_its_sync() {
+    waits_for_the_sync(None).unwrap();
+}
+
+#[test]
+fn twin_an_acknowledgement_before_the_sync_is_noticed() {
+    let found = waits_for_the_sync(Some(Defect::AcknowledgesBeforeSync)).expect_err("planted");
+    assert!(found.contains("answered before"), "{found}");
+}
+
+#[test]
+fn twin_a_value_visible_before_the_sync_is_noticed() {
+    let found = waits_for_the_sync(Some(Defect::VisibleBeforeSync)).expect_err("planted");
+    assert!(found.contains("read before"), "{found}");
+}
+
+/// After a failed log write or sync: 500, then every write refused with nothing done, reads served, `/readyz` says why, and
+/// a new start goes on.
+fn failure_is_final(fail: fn(&Shim), defect: Option<Defect>) -> Result<(), String> {
+    let shim = Shim::new();
+    let data = tempfile::tempdir().unwrap();
+    let builder = ServerBuilder::new("rocksdb").data(data.path()).defect(defect);
+    let server = shim.preload(builder.clone()).start();
+    let mut client = server.client();
+    assert_eq!(client.put(KEY, b"old").status, 201);
+    fail(&shim);
+    let failed = client.put("/v0/entity?id=undetermined", b"v");
+    if failed.status != 500 {
+        return Err(format!("a write whose log failed was answered {}", failed.status));
+    }
+    // The disk is well again, but what the kernel did with the dirty pages nobody knows.
+    shim.pass();
+    for target in ["/v0/entity?id=later", "/v0/entity?id=later&durability=async"] {
+        let later = [client.put(target, b"v"), client.delete(target)];
+        for answer in later {
+            if answer.status != 503 {
+                return Err(format!("a write after the failure was answered {}", answer.status));
+            }
+            assert_eq!(answer.header("retry-after"), Some("30"));
+            assert!(answer.text().contains("writes-stopped"), "{}", answer.text());
+        }
+    }
+    assert_eq!(client.get(KEY).body, b"old");
+    assert_eq!(client.get("/v0/entities?start=k&end=l").chunks.unwrap(), [b"k\nold"]);
+    let ready = server.admin("/readyz");
+    assert!(ready.status == 503 && ready.text().contains("Input/output error"), "{}", ready.text());
+    assert_eq!(server.admin("/livez").status, 200);
+    server.kill();
+    let server = builder.defect(None).start();
+    let mut client = server.client();
+    assert_eq!(client.get(KEY).body, b"old");
+    assert_eq!(client.get("/v0/entity?id=later").status, 404, "a refused write has no effect");
+    assert_eq!(client.put("/v0/entity?id=later", b"v").status, 201);
+    Ok(())
+}
+
+#[test]
+fn a_failed_sync_is_final() {
+    failure_is_final(Shim::fail_syncs, None).unwrap();
+}
+
+#[test]
+fn a_failed_log_write_is_final() {
+    failure_is_final(Shim::fail_writes, None).unwrap();
+}
+
+#[test]
+fn twin_a_forgotten_failure_is_noticed() {
+    failure_is_final(Shim::fail_syncs, Some(Defect::ForgetsFailure)).expect_err("planted");
+}
+
+#[test]
+fn a_failed_sync_of_async_writes_is_final_too() {
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "20ms")).start();
+    let mut client = server.client();
+    shim.fail_syncs();
+    assert_eq!(client.put("/v0/entity?id=k&durability=async", b"v").status, 201);
+    wait_until("the sync has failed", || server.admin("/readyz").status == 503);
+    shim.pass();
+    assert_eq!(client.put("/v0/entity?id=k&durability=async", b"v2").status, 503);
+    assert_eq!(client.get(KEY).body, b"v");
+}
+
+#[test]
+fn async_writes_are_synced_within_the_interval() {
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "20ms")).start();
+    let mut client = server.client();
+    shim.hold();
+    // Answered although no sync can end.
+    assert_eq!(client.put("/v0/entity?id=k&durability=async", b"v").status, 201);
+    assert_eq!(client.get(KEY).body, b"v");
+    shim.wait_until_held();
+    shim.pass();
+}
+
+#[test]
+fn operations_beyond_their_number_are_503_and_have_no_effect() {
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--operations-max", "2")).start();
+    let mut reader = server.client();
+    assert_eq!(reader.put(KEY, b"old").status, 201);
+    shim.hold();
+    let mut writers: Vec<_> = (0..3).map(|n| (n, server.client())).collect();
+    for (n, writer) in &mut writers {
+        writer.send("PUT", &format!("/v0/entity?id=w{n}"), &[], Some(b"v")).unwrap();
+    }
+    shim.wait_until_held();
+    // Two have the places and wait for the sync; whichever came last is refused.
+    let mut refused = None;
+    wait_until("one is answered", || {
+        refused = writers.iter_mut().position(|(_, writer)| !writer.is_silent_for(Duration::from_millis(20)));
+        refused.is_some()
+    });
+    let (number, mut client) = writers.remove(refused.unwrap());
+    let answer = client.answer().unwrap();
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+    assert_eq!(reader.get(KEY).body, b"old", "what is in memory needs no place");
+    shim.pass();
+    for (_, writer) in &mut writers {
+        assert_eq!(writer.answer().unwrap().status, 201);
+    }
+    let key = format!("/v0/entity?id=w{number}");
+    assert_eq!(reader.get(&key).status, 404, "a refused write has no effect");
+    assert_eq!(reader.put(&key, b"v").status, 201, "the places are free again");
+}
+
+/// Thirty-two clients write at the same time while each sync is slow: those that wait gather for the next sync.
+fn shares_syncs(defect: Option<Defect>) -> Result<(), String> {
+    const CLIENTS: u64 = 32;
+    const WRITES: u64 = 20;
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").defect(defect)).start();
+    shim.slow();
+    let before = shim.syncs();
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let server = &server;
+            scope.spawn(move || {
+                let mut connection = server.client();
+                for n in 0..WRITES {
+                    assert_eq!(connection.put(&format!("/v0/entity?id={client}-{n}"), b"v").status, 201);
+                }
+            });
+        }
+    });
+    let syncs = shim.syncs() - before;
+    println!("{syncs} syncs for {} writes", CLIENTS * WRITES);
+    assert!(syncs >= WRITES, "each client waited for a sync of each of its writes");
+    if syncs > CLIENTS * WRITES / 4 {
+        return Err(format!("{syncs} syncs are more than a quarter of the writes"));
+    }
+    Ok(())
+}
+
+#[test]
+fn writes_that_come_together_share_a_sync() {
+    shares_syncs(None).unwrap();
+}
+
+#[test]
+fn twin_a_sync_for_each_write_is_noticed() {
+    shares_syncs(Some(Defect::SyncsEachWrite)).expect_err("planted");
+}

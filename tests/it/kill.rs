@@ -1,0 +1,136 @@
+//! SIGKILL under load: what was acknowledged is there, and versions neither repeat nor fall.
+//!
+//! Method: eight clients, each with keys of its own, write and remove one after the other and keep a journal of what they
+//! sent and what was acknowledged. The server is killed at a random instant and started again on the same directory. Each
+//! key must then hold its last acknowledged value or a later one that was sent and not acknowledged; what is found becomes
+//! the base of the next round. Values are never written twice, so what is found names the write that stored it.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::support::planted::Defect;
+use super::support::{Client, ServerBuilder, random, wait_until};
+
+const CLIENTS: usize = 8;
+const KEYS: usize = 40;
+
+/// What may be found under a key: the value of the last acknowledged write and of every write sent after it; `None` is a
+/// removal.
+type Allowed = HashMap<String, Vec<Option<String>>>;
+
+/// One client's account of what it did.
+struct Journal {
+    allowed: Allowed,
+    /// Versions of acknowledged writes, in the order of the answers.
+    versions: Vec<u64>,
+}
+
+impl Journal {
+    /// Writes until the server is gone.
+    fn run(&mut self, number: usize, address: SocketAddr, round: usize, mut random: fastrand::Rng, done: &AtomicU64) {
+        let Ok(mut client) = Client::try_connect(address) else { return };
+        for n in 0.. {
+            let key = format!("c{number}k{}", random.usize(0..KEYS));
+            let value = (random.usize(0..5) > 0).then(|| format!("{number}-{round}-{n}"));
+            let durability = if random.bool() { "sync" } else { "async" };
+            let target = format!("/v0/entity?id={key}&durability={durability}");
+            let allowed = self.allowed.entry(key).or_insert_with(|| vec![None]);
+            allowed.push(value.clone());
+            let answer = match &value {
+                Some(value) => client.try_request("PUT", &target, &[], Some(value.as_bytes())),
+                None => client.try_request("DELETE", &target, &[], None),
+            };
+            let Ok(answer) = answer else { return };
+            assert!(matches!(answer.status, 201 | 202), "{}", answer.status);
+            *allowed = vec![value];
+            self.versions.push(answer.version());
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Compares with what the server has, which becomes all that is allowed.
+    fn compare(&mut self, client: &mut Client) -> Result<(), String> {
+        for (key, allowed) in &mut self.allowed {
+            let answer = client.get(&format!("/v0/entity?id={key}"));
+            let found = (answer.status == 200).then(|| answer.text());
+            if !allowed.contains(&found) {
+                return Err(format!("{key} holds {found:?}, allowed are {allowed:?}"));
+            }
+            *allowed = vec![found];
+        }
+        Ok(())
+    }
+}
+
+fn check_versions(journals: &[Journal]) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    for journal in journals {
+        for (position, version) in journal.versions.iter().enumerate() {
+            if !seen.insert(*version) {
+                return Err(format!("version {version} was given twice"));
+            }
+            if position > 0 && journal.versions[position - 1] >= *version {
+                return Err(format!("version {version} came after {}", journal.versions[position - 1]));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Kills a server `kills` times under load and checks what is left.
+fn survives_kills(kills: usize, defect: Option<Defect>) -> Result<(), String> {
+    let mut random = random();
+    let data = tempfile::tempdir().unwrap();
+    // Small memtables, so that kills meet flushes and compactions as well.
+    let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--memory", "64MiB").defect(defect);
+    let mut journals: Vec<Journal> =
+        (0..CLIENTS).map(|_| Journal { allowed: Allowed::new(), versions: Vec::new() }).collect();
+    let mut acknowledged = 0;
+    for round in 0..kills {
+        let server = builder.start();
+        let mut client = server.client();
+        for journal in &mut journals {
+            journal.compare(&mut client)?;
+        }
+        let done = AtomicU64::new(0);
+        let address = server.address;
+        // A number of writes and then some time, so that the instant falls anywhere in the life of a write.
+        let (writes, then) = (random.u64(1..3_000), Duration::from_micros(random.u64(0..3_000)));
+        std::thread::scope(|scope| {
+            for (number, journal) in journals.iter_mut().enumerate() {
+                let (random, done) = (random.fork(), &done);
+                scope.spawn(move || journal.run(number, address, round, random, done));
+            }
+            wait_until("enough was written", || done.load(Ordering::Relaxed) >= writes);
+            std::thread::sleep(then);
+            server.kill();
+        });
+        acknowledged += done.load(Ordering::Relaxed);
+        check_versions(&journals)?;
+    }
+    let server = builder.start();
+    for journal in &mut journals {
+        journal.compare(&mut server.client())?;
+    }
+    println!("{acknowledged} acknowledged writes over {kills} kills");
+    Ok(())
+}
+
+#[test]
+fn acknowledged_writes_survive_twenty_kills() {
+    survives_kills(20, None).unwrap();
+}
+
+#[test]
+fn twin_lost_writes_are_noticed() {
+    let found = survives_kills(3, Some(Defect::LosesWrites)).expect_err("planted");
+    assert!(found.contains("allowed are"), "{found}");
+}
+
+#[test]
+fn twin_repeated_versions_are_noticed() {
+    let found = survives_kills(3, Some(Defect::RepeatsVersions)).expect_err("planted");
+    assert!(found.contains("version"), "{found}");
+}

@@ -1,0 +1,129 @@
+//! Starting and stopping: what is there afterwards, and what is said when it cannot be.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use super::support::{ENGINES, ServerBuilder};
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn data_outlives_stop_and_kill_on_the_same_port() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = ServerBuilder::new("rocksdb").data(&data.path().join("made/on/start"));
+    let server = builder.start();
+    let address = server.address;
+    let mut client = server.client();
+    let first = client.put("/v0/entity?id=k", b"hello").version();
+    // The connection stays open over the stop: its address must be free for the next start all the same.
+    assert_eq!(server.stop().code(), Some(0));
+    let builder = builder.listen(address);
+    let server = builder.start();
+    let answer = server.client().get("/v0/entity?id=k");
+    assert_eq!((answer.body.as_slice(), answer.version()), (b"hello".as_slice(), first));
+    assert!(server.client().put("/v0/entity?id=k2", b"v").version() > first);
+    server.kill();
+    let server = builder.start();
+    assert_eq!(server.client().get("/v0/entity?id=k").body, b"hello");
+    assert_eq!(server.client().get("/v0/entity?id=k2").body, b"v");
+    assert_eq!(server.stop().code(), Some(0));
+    // A directory that was deleted while klad was stopped is made anew.
+    std::fs::remove_dir_all(data.path().join("made")).unwrap();
+    let server = builder.start();
+    assert_eq!(server.client().get("/v0/entity?id=k").status, 404);
+    assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 201);
+}
+
+#[test]
+fn a_request_in_flight_is_answered_before_the_end() {
+    for engine in ENGINES {
+        for signal in [Signal::TERM, Signal::INT] {
+            let mut server = ServerBuilder::new(engine).start();
+            let mut client = server.client();
+            let mut idle = server.client();
+            assert_eq!(idle.get("/v0/status").status, 200);
+            client.send_raw(
+                "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+            );
+            // The request has begun.
+            assert_eq!(client.any_answer().unwrap().status, 100);
+            server.signal(signal);
+            assert!(idle.is_closed_silently());
+            client.send_raw("ok");
+            let answer = client.answer().unwrap();
+            assert_eq!(answer.status, 201);
+            assert!(client.is_closed_silently());
+            assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+        }
+    }
+}
+
+#[test]
+fn health_is_told_apart_from_readiness() {
+    let server = ServerBuilder::new("memory").start();
+    assert_eq!(server.admin("/livez").status, 200);
+    assert_eq!(server.admin("/readyz").status, 200);
+    assert_eq!(server.admin("/nothing").status, 404);
+    assert_eq!(server.client().get("/readyz").status, 400, "not on the data plane");
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn a_second_process_on_the_same_data_is_told_who_has_it() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = ServerBuilder::new("rocksdb").data(data.path());
+    let server = builder.start();
+    let failed = builder.try_start().err().expect("in use");
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(failed.log.contains("in use") && failed.log.contains(&server.process().to_string()), "{}", failed.log);
+    assert_eq!(server.client().get("/v0/status").status, 200, "the first is not disturbed");
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn a_directory_of_another_kind_is_refused_and_left_alone() {
+    let data = tempfile::tempdir().unwrap();
+    let photograph = data.path().join("holiday.jpg");
+    std::fs::write(&photograph, b"picture").unwrap();
+    let failed = ServerBuilder::new("rocksdb").data(data.path()).try_start().err().expect("refused");
+    assert!(failed.log.contains("not a klad data directory"), "{}", failed.log);
+    assert_eq!(std::fs::read(photograph).unwrap(), b"picture");
+    assert!(!data.path().join("rocksdb").exists());
+}
+
+#[test]
+fn a_busy_port_is_named_before_the_data_is_touched() {
+    let server = ServerBuilder::new("memory").start();
+    let data = tempfile::tempdir().unwrap();
+    let fresh = data.path().join("data");
+    let failed = ServerBuilder::new(ENGINES[0]).data(&fresh).listen(server.address).try_start().err().expect("busy");
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(failed.log.contains(&server.address.to_string()) && failed.log.contains("another port"), "{}", failed.log);
+    assert!(!fresh.exists());
+}
+
+#[test]
+fn wrong_usage_is_explained() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_klad")).args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (arguments, words) in [
+        (&["serve", "--colour", "red"][..], "--colour"),
+        (&["serve", "--memory", "lots"], "lots"),
+        (&["serve", "--head-timeout", "0s"], "longer than nothing"),
+        (&["serve", "--threads", "0"], "1..=1024"),
+        (&["sreve"], "serve"),
+    ] {
+        let (code, message) = run(arguments);
+        assert_eq!(code, Some(2), "{message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
+    }
+    // Understood, but impossible: with the arithmetic.
+    let (code, message) = run(&["serve", "--memory", "64MiB", "--connections-max", "10000"]);
+    assert_eq!(code, Some(1));
+    assert!(message.contains("10000 connections") && message.contains("Raise --memory"), "{message}");
+    let (code, message) = run(&["serve", "--listen", "nowhere"]);
+    assert_eq!(code, Some(1));
+    assert!(message.contains("nowhere") && message.contains("127.0.0.1:8080"), "{message}");
+}

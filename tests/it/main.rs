@@ -1,0 +1,25 @@
+//! The one integration binary: every test goes through the socket of a server that it starts, unless it reads the source.
+//!
+//! `support` starts servers and speaks to them; the other modules are named after what they promise. A check that guards a
+//! promise is a function that returns what it found wrong, so that its planted-defect twin can show that it finds it.
+
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests are clients, not klad")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that panics has said what is wrong")]
+#![allow(clippy::format_push_string, clippy::format_collect, reason = "no test is short of allocations")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the harness shows what a failed test has said")]
+
+mod support;
+
+mod connections;
+mod contract;
+#[cfg(feature = "rocksdb")]
+mod disk;
+#[cfg(feature = "rocksdb")]
+mod held_sync;
+#[cfg(feature = "rocksdb")]
+mod kill;
+mod lifecycle;
+mod limits;
+mod ranges;
+mod readme;
+mod tidy;

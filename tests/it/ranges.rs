@@ -1,0 +1,193 @@
+//! Ranges: compared with a model, streamed at constant memory, cut where they fail.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::support::planted::Defect;
+use super::support::{Client, ENGINES, ServerBuilder, encode, random, resident_bytes};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn chunk(key: &[u8], value: &[u8]) -> Vec<u8> {
+    [key, b"\n", value].concat()
+}
+
+fn expected(model: &Model, start: &[u8], end: Option<&[u8]>) -> Vec<Vec<u8>> {
+    if end.is_some_and(|end| end <= start) {
+        return Vec::new();
+    }
+    let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec()));
+    model.range((Bound::Included(start.to_vec()), end)).map(|(key, value)| chunk(key, value)).collect()
+}
+
+fn range(client: &mut Client, start: &[u8], end: Option<&[u8]>) -> Result<Vec<Vec<u8>>, String> {
+    let end = end.map_or_else(String::new, |end| format!("&end={}", encode(end)));
+    let target = format!("/v0/entities?start={}{end}", encode(start));
+    let answer = client.try_request("GET", &target, &[], None).map_err(|error| error.to_string())?;
+    if answer.status != 200 {
+        return Err(format!("status {}", answer.status));
+    }
+    answer.chunks.ok_or_else(|| "the body is not chunked".to_owned())
+}
+
+/// Fills a server with random entries, overwrites and removes some, and compares random ranges with a model.
+fn agrees_with_model(builder: &ServerBuilder) -> Result<(), String> {
+    let mut random = random();
+    let server = builder.start();
+    let mut client = server.client();
+    let mut model = Model::new();
+    // Few distinct bytes, so that keys are prefixes of one another and ranges meet their borders; enough entries for
+    // several steps, and some larger than a step.
+    let key = |random: &mut fastrand::Rng| -> Vec<u8> {
+        (0..random.usize(1..6)).map(|_| *random.choice(b"\0\n/az\xff").unwrap()).collect()
+    };
+    for n in 0..2_500 {
+        let key = key(&mut random);
+        let target = format!("/v0/entity?id={}&durability=async", encode(&key));
+        if n % 7 == 0 {
+            client.delete(&target);
+            model.remove(&key);
+        } else {
+            let length = if n % 500 == 1 { 200_000 } else { random.usize(0..100) };
+            let value: Vec<u8> = (0..length).map(|_| random.u8(..)).collect();
+            client.put(&target, &value);
+            model.insert(key, value);
+        }
+    }
+    assert!(model.len() > 600, "several steps");
+    for n in 0..150 {
+        let start = if n == 0 { vec![0] } else { key(&mut random) };
+        let end = (n % 3 != 0).then(|| key(&mut random));
+        let got = range(&mut client, &start, end.as_deref())?;
+        if got != expected(&model, &start, end.as_deref()) {
+            return Err(format!("the range from {start:?} to {end:?} is not what the model says"));
+        }
+    }
+    // The borders themselves.
+    for pair in model.keys().collect::<Vec<_>>().windows(2) {
+        let got = range(&mut client, pair[0], Some(pair[1]))?;
+        if got != [chunk(pair[0], &model[pair[0]])] {
+            return Err(format!("between neighbours {pair:?}: {} entries", got.len()));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn ranges_agree_with_a_model() {
+    for engine in ENGINES {
+        agrees_with_model(&ServerBuilder::new(engine)).unwrap();
+    }
+}
+
+#[test]
+fn twin_an_inclusive_end_is_noticed() {
+    let planted = ServerBuilder::new("memory").defect(Some(Defect::InclusiveEnd));
+    agrees_with_model(&planted).expect_err("the end is not part of a range");
+}
+
+#[test]
+fn twin_an_entry_lost_between_steps_is_noticed() {
+    let planted = ServerBuilder::new("memory").defect(Some(Defect::SkipsAtSteps));
+    agrees_with_model(&planted).expect_err("no entry is lost between steps");
+}
+
+#[test]
+fn range_parameters_are_checked() {
+    for engine in ENGINES {
+        let server = ServerBuilder::new(engine).start();
+        let mut client = server.client();
+        client.put("/v0/entity?id=k", b"v");
+        for target in [
+            "/v0/entities",
+            "/v0/entities?start=",
+            "/v0/entities?end=z",
+            "/v0/entities?start=a&end=",
+            "/v0/entities?start=%zz",
+        ] {
+            assert_eq!(client.get(target).status, 400, "{target}");
+        }
+        for target in ["/v0/entities?start=z", "/v0/entities?start=z&end=a", "/v0/entities?start=k&end=k"] {
+            let answer = client.get(target);
+            assert_eq!((answer.status, answer.body.len()), (200, 0), "{target}");
+        }
+        let answer = client.get("/v0/entities?start=%00");
+        assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
+        assert_eq!(answer.chunks.unwrap(), [b"k\nv"]);
+    }
+}
+
+#[test]
+fn a_range_that_fails_in_its_middle_is_cut_without_an_end() {
+    let server = ServerBuilder::new("memory").defect(Some(Defect::FailsInMidRange)).start();
+    let mut client = server.client();
+    for n in 0..1_000 {
+        client.put(&format!("/v0/entity?id={n:04}"), &[b'v'; 1 << 10]);
+    }
+    client.send("GET", "/v0/entities?start=0", &[], None).unwrap();
+    assert_eq!(client.head().unwrap().0, 200);
+    let mut entries = 0;
+    let ended = loop {
+        match client.chunk() {
+            Ok(Some(_)) => entries += 1,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    assert!(ended.is_err(), "the final chunk would say that {entries} entries are all");
+    assert!(entries < 1_000);
+}
+
+#[test]
+fn ranges_beyond_their_number_are_503_and_the_others_go_on() {
+    let server = ServerBuilder::new("memory").arg("--scans-max", "1").start();
+    let mut client = server.client();
+    for n in 0..40 {
+        client.put(&format!("/v0/entity?id={n:04}"), &vec![b'v'; 1 << 20]);
+    }
+    client.send("GET", "/v0/entities?start=0", &[], None).unwrap();
+    assert_eq!(client.head().unwrap().0, 200);
+    let mut other = server.client();
+    let answer = other.get("/v0/entities?start=0");
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(other.get("/v0/entity?id=0001").status, 200, "points are not ranges");
+    let mut entries = 0;
+    while client.chunk().unwrap().is_some() {
+        entries += 1;
+    }
+    assert_eq!(entries, 40);
+    super::support::wait_until("the place is free again", || other.get("/v0/entities?start=0038").status == 200);
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn a_slow_reader_of_more_data_than_memory_is_served_at_constant_memory() {
+    const MEMORY: u64 = 64 << 20;
+    const ENTRIES: usize = 6_000;
+    const VALUE_BYTES: usize = 32 << 10;
+    let server = ServerBuilder::new("rocksdb").arg("--memory", "64MiB").arg("--durability", "async").start();
+    let mut client = server.client();
+    let mut random = random();
+    for n in 0..ENTRIES {
+        let value: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(VALUE_BYTES).collect();
+        assert_eq!(client.put(&format!("/v0/entity?id={n:06}"), &value).status, 201);
+    }
+    assert!((ENTRIES * VALUE_BYTES) as u64 > 2 * MEMORY, "more data than memory");
+    client.send("GET", "/v0/entities?start=0", &[], None).unwrap();
+    assert_eq!(client.head().unwrap().0, 200);
+    let mut most = 0;
+    for n in 0..ENTRIES {
+        let chunk = client.chunk().unwrap().expect("not the end yet");
+        assert_eq!(chunk.len(), 7 + VALUE_BYTES);
+        assert_eq!(&chunk[..7], format!("{n:06}\n").as_bytes());
+        if n % 100 == 0 {
+            // Slower than the server: the kernel's buffers are full, and it must wait.
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            most = most.max(resident_bytes(server.process()));
+        }
+    }
+    assert_eq!(client.chunk().unwrap(), None);
+    println!("resident memory at most {} MiB with --memory 64MiB", most >> 20);
+    assert!(most <= MEMORY + MEMORY / 10 + (64 << 20), "{most} bytes");
+}

@@ -1,0 +1,218 @@
+//! A plain HTTP/1.1 client on a blocking socket, which shows what a library would hide: chunks, order, the end of a
+//! connection.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::PATIENCE;
+
+/// One connection.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// A final answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    /// The chunks, where the body came in chunks.
+    pub(crate) chunks: Option<Vec<Vec<u8>>>,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The version in `ETag` or `Klad-Version`.
+    pub(crate) fn version(&self) -> u64 {
+        let etag = self.header("etag").map(|etag| etag.trim_matches('"'));
+        etag.or_else(|| self.header("klad-version")).expect("a version").parse().expect("a number")
+    }
+}
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> Client {
+        Client::try_connect(address).expect("the server accepts connections")
+    }
+
+    pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Client> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream, buffer: Vec::new() })
+    }
+
+    pub(crate) fn get(&mut self, target: &str) -> Answer {
+        self.request("GET", target, &[], None)
+    }
+
+    pub(crate) fn put(&mut self, target: &str, value: &[u8]) -> Answer {
+        self.request("PUT", target, &[], Some(value))
+    }
+
+    pub(crate) fn delete(&mut self, target: &str) -> Answer {
+        self.request("DELETE", target, &[], None)
+    }
+
+    pub(crate) fn request(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> Answer {
+        self.try_request(method, target, headers, body).expect("an answer")
+    }
+
+    pub(crate) fn try_request(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> io::Result<Answer> {
+        self.send(method, target, headers, body)?;
+        self.answer()
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> io::Result<()> {
+        let mut request = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n");
+        for (name, value) in headers {
+            request += &format!("{name}: {value}\r\n");
+        }
+        if let Some(body) = body {
+            request += &format!("Content-Length: {}\r\n", body.len());
+        }
+        let mut bytes = (request + "\r\n").into_bytes();
+        bytes.extend_from_slice(body.unwrap_or_default());
+        self.stream.write_all(&bytes)
+    }
+
+    pub(crate) fn send_raw(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("the server reads");
+    }
+
+    /// The next final answer; interim ones (100) are passed over.
+    pub(crate) fn answer(&mut self) -> io::Result<Answer> {
+        loop {
+            let answer = self.any_answer()?;
+            if answer.status >= 200 {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// The next answer, interim ones included.
+    pub(crate) fn any_answer(&mut self) -> io::Result<Answer> {
+        let (status, headers) = self.head()?;
+        let mut answer = Answer { status, headers, body: Vec::new(), chunks: None };
+        if status < 200 {
+            return Ok(answer);
+        }
+        if answer.header("transfer-encoding") == Some("chunked") {
+            let mut chunks = Vec::new();
+            while let Some(chunk) = self.chunk()? {
+                answer.body.extend_from_slice(&chunk);
+                chunks.push(chunk);
+            }
+            answer.chunks = Some(chunks);
+        } else if let Some(length) = answer.header("content-length") {
+            let length = length.parse().map_err(|_| bad("content-length"))?;
+            answer.body = self.take(length)?;
+        }
+        Ok(answer)
+    }
+
+    /// Status and headers of the next answer; the body is left to be read.
+    pub(crate) fn head(&mut self) -> io::Result<(u16, Vec<(String, String)>)> {
+        loop {
+            let mut storage = [httparse::EMPTY_HEADER; 32];
+            let mut head = httparse::Response::new(&mut storage);
+            match head.parse(&self.buffer).map_err(|error| bad(&error.to_string()))? {
+                httparse::Status::Complete(length) => {
+                    let status = head.code.expect("complete");
+                    let headers = head
+                        .headers
+                        .iter()
+                        .map(|header| (header.name.to_owned(), String::from_utf8_lossy(header.value).into_owned()))
+                        .collect();
+                    self.buffer.drain(..length);
+                    return Ok((status, headers));
+                }
+                httparse::Status::Partial => self.fill()?,
+            }
+        }
+    }
+
+    /// The next chunk; `None` is the final one.
+    pub(crate) fn chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let line = loop {
+            if let Some(end) = self.buffer.windows(2).position(|two| two == b"\r\n") {
+                break self.take(end + 2)?;
+            }
+            self.fill()?;
+        };
+        let digits = std::str::from_utf8(&line[..line.len() - 2]).map_err(|_| bad("chunk size"))?;
+        let length = usize::from_str_radix(digits, 16).map_err(|_| bad("chunk size"))?;
+        let chunk = self.take(length)?;
+        if self.take(2)? != b"\r\n" {
+            return Err(bad("chunk end"));
+        }
+        Ok((length > 0).then_some(chunk))
+    }
+
+    fn take(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        while self.buffer.len() < length {
+            self.fill()?;
+        }
+        let rest = self.buffer.split_off(length);
+        Ok(std::mem::replace(&mut self.buffer, rest))
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        let mut some = [0; 16 << 10];
+        match self.stream.read(&mut some)? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            count => {
+                self.buffer.extend_from_slice(&some[..count]);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether nothing comes within `time`.
+    pub(crate) fn is_silent_for(&mut self, time: Duration) -> bool {
+        assert!(self.buffer.is_empty(), "an answer is there already");
+        self.stream.set_read_timeout(Some(time)).unwrap();
+        let ended = self.fill();
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        matches!(ended, Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+    }
+
+    /// Whether the server closes the connection without another byte.
+    pub(crate) fn is_closed_silently(&mut self) -> bool {
+        let ended = self.fill();
+        self.buffer.is_empty()
+            && matches!(ended, Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset))
+    }
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what.to_owned())
+}

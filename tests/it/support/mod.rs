@@ -1,0 +1,49 @@
+//! Starting servers, speaking to them, and planting defects in them.
+
+pub(crate) mod client;
+pub(crate) mod planted;
+pub(crate) mod server;
+#[cfg(feature = "rocksdb")]
+pub(crate) mod shim;
+
+use std::time::{Duration, Instant};
+
+pub(crate) use client::{Answer, Client};
+pub(crate) use server::{Server, ServerBuilder};
+
+/// The engines that this build has.
+pub(crate) const ENGINES: &[&str] = if cfg!(feature = "rocksdb") { &["rocksdb", "memory"] } else { &["memory"] };
+
+/// Nothing that a test waits for takes so long, unless it is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Waits until `condition` holds.
+///
+/// # Panics
+/// When it does not within [`PATIENCE`].
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A random generator whose seed is printed, and can be given by `KLAD_TEST_SEED`.
+pub(crate) fn random() -> fastrand::Rng {
+    let seed = std::env::var("KLAD_TEST_SEED").ok().map_or_else(|| fastrand::u64(..), |text| text.parse().unwrap());
+    println!("KLAD_TEST_SEED={seed}");
+    fastrand::Rng::with_seed(seed)
+}
+
+/// Percent-encodes every byte.
+pub(crate) fn encode(key: &[u8]) -> String {
+    key.iter().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// Resident memory of a process, bytes.
+pub(crate) fn resident_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
+}

@@ -1,0 +1,268 @@
+//! Servers with planted defects: this test binary runs itself as a server whose engine is wrapped in one that breaks a
+//! promise. A check that lets such a server pass checks nothing. Nothing of it is compiled into klad.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+
+use clap::Parser as _;
+use klad::cli;
+use klad::config::Config;
+use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
+use klad::server::{Server, listen};
+use klad::storage::memory::MemoryEngine;
+use klad::storage::{ChangeKind, Engine, Reply, Result, Write};
+
+/// What is wrong with the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    /// A `sync` write is acknowledged before its sync has succeeded.
+    AcknowledgesBeforeSync,
+    /// A `sync` write can be read before its sync has succeeded.
+    VisibleBeforeSync,
+    /// One acknowledged write in 50 is not stored.
+    LosesWrites,
+    /// Versions begin anew with each start.
+    RepeatsVersions,
+    /// After a failed log write or sync it goes on as if nothing had been.
+    ForgetsFailure,
+    /// Writes that came together are committed one by one.
+    SyncsEachWrite,
+    /// The end of a range is part of it.
+    InclusiveEnd,
+    /// The first entry of each step but the first is missing.
+    SkipsAtSteps,
+    /// The third scan step fails: by then hyper has flushed what came before.
+    FailsInMidRange,
+}
+
+const ALL: [Defect; 9] = [
+    Defect::AcknowledgesBeforeSync,
+    Defect::VisibleBeforeSync,
+    Defect::LosesWrites,
+    Defect::RepeatsVersions,
+    Defect::ForgetsFailure,
+    Defect::SyncsEachWrite,
+    Defect::InclusiveEnd,
+    Defect::SkipsAtSteps,
+    Defect::FailsInMidRange,
+];
+
+const DEFECT: &str = "KLAD_TEST_DEFECT";
+const ARGUMENTS: &str = "KLAD_TEST_ARGUMENTS";
+
+/// A command that runs this binary as a server with `defect`.
+pub(crate) fn command(defect: Defect, arguments: &[String]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "support::planted::runs_a_server_when_told_to", "--nocapture"])
+        .env(DEFECT, format!("{defect:?}"))
+        .env(ARGUMENTS, arguments.join("\n"));
+    command
+}
+
+/// Not a test but the other end of [`command`]: without its environment it has nothing to do.
+#[test]
+fn runs_a_server_when_told_to() {
+    let (Ok(defect), Ok(arguments)) = (std::env::var(DEFECT), std::env::var(ARGUMENTS)) else { return };
+    let defect = ALL.into_iter().find(|one| format!("{one:?}") == defect).expect("a known defect");
+    let arguments = ["klad"].into_iter().chain(arguments.lines());
+    let cli::Command::Serve(args) = cli::Cli::try_parse_from(arguments).expect("valid").command;
+    let config = Config::new(*args).expect("valid");
+    let listener = listen::bind(&config.listen).expect("free");
+    let admin_listener = listen::bind(&config.admin_listen).expect("free");
+    let inner = engine(&config);
+    let engine = Arc::new(Defective { inner, defect, writes: AtomicU64::new(0), steps: AtomicU64::new(0) });
+    let server = Server::start(&config.server, engine, listener, admin_listener).expect("serves");
+    eprintln!("serving listen={} admin={}", server.address(), server.admin_address());
+    // Until it is killed.
+    loop {
+        std::thread::park();
+    }
+}
+
+fn engine(config: &Config) -> Arc<dyn Engine> {
+    match config.engine {
+        #[cfg(feature = "rocksdb")]
+        cli::EngineName::Rocksdb => Arc::new(
+            klad::storage::rocksdb::RocksDbEngine::open(
+                &config.data,
+                &klad::storage::rocksdb::Options {
+                    cache_bytes: config.budget.cache,
+                    memtable_bytes: config.budget.memtables,
+                    background_threads: 1,
+                    disk_reserve_bytes: config.disk_reserve_bytes,
+                },
+            )
+            .expect("opens"),
+        ),
+        cli::EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),
+    }
+}
+
+struct Defective {
+    inner: Arc<dyn Engine>,
+    defect: Defect,
+    writes: AtomicU64,
+    steps: AtomicU64,
+}
+
+/// Gives an outcome to whoever waits for it, here.
+struct Collect(mpsc::SyncSender<Result>);
+
+impl Reply for Collect {
+    fn complete(&self, result: Result) {
+        self.0.send(result).expect("waited for");
+    }
+}
+
+/// Passes an outcome on, changed.
+struct Changed<F> {
+    reply: Arc<dyn Reply>,
+    change: F,
+}
+
+impl<F: Fn(Result) -> Result + Send + Sync> Reply for Changed<F> {
+    fn complete(&self, result: Result) {
+        self.reply.complete((self.change)(result));
+    }
+}
+
+impl Defective {
+    fn commit_one(&self, mut write: Write) -> Result {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        write.reply = Arc::new(Collect(sender));
+        self.inner.commit(vec![write]);
+        receiver.recv().expect("completed")
+    }
+
+    fn scan_one(&self, step: &ScanStep) -> Result {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.inner.scan(step, &Collect(sender));
+        receiver.recv().expect("completed")
+    }
+
+    fn commit_defectively(&self, mut write: Write) {
+        let number = self.writes.fetch_add(1, Ordering::Relaxed) + 1;
+        let reply = write.reply.clone();
+        let asked = write.durability;
+        match self.defect {
+            Defect::AcknowledgesBeforeSync => {
+                reply.complete(Ok(Outcome::Written { version: Version(number), durability: asked }));
+                let _ = self.commit_one(write);
+            }
+            Defect::VisibleBeforeSync => {
+                write.durability = Durability::Async;
+                let done = self.commit_one(write);
+                let synced = self.inner.sync();
+                reply.complete(match (done, synced) {
+                    (Ok(Outcome::Written { version, .. }), Ok(())) => {
+                        Ok(Outcome::Written { version, durability: asked })
+                    }
+                    (done, Ok(())) => done,
+                    (_, Err(why)) => Err(Error::Undetermined { why }),
+                });
+            }
+            Defect::LosesWrites if number.is_multiple_of(50) => {
+                // A version of its own, so that only the loss can be noticed.
+                write.change = klad::operation::Change::Delete;
+                write.key = b"klad-test-lost".as_slice().into();
+                self.inner.commit(vec![write]);
+            }
+            Defect::RepeatsVersions => {
+                let change = move |result: Result| {
+                    result.map(|outcome| match outcome {
+                        Outcome::Written { durability, .. } => {
+                            Outcome::Written { version: Version(number), durability }
+                        }
+                        other => other,
+                    })
+                };
+                write.reply = Arc::new(Changed { reply, change });
+                self.inner.commit(vec![write]);
+            }
+            Defect::ForgetsFailure => {
+                let change = move |result: Result| match result {
+                    Err(Error::WritesStopped { .. }) => {
+                        Ok(Outcome::Written { version: Version(number), durability: asked })
+                    }
+                    other => other,
+                };
+                write.reply = Arc::new(Changed { reply, change });
+                self.inner.commit(vec![write]);
+            }
+            _ => self.inner.commit(vec![write]),
+        }
+    }
+
+    fn scan_defectively(&self, step: &ScanStep) -> Result {
+        let before = self.steps.fetch_add(1, Ordering::Relaxed);
+        let first = before == 0;
+        let mut step = step.clone();
+        if self.defect == Defect::InclusiveEnd {
+            step.end = step.end.map(|end| [&end[..], b"\0"].concat().into());
+        }
+        let mut result = self.scan_one(&step);
+        match (&mut result, self.defect) {
+            (Ok(Outcome::Page(Page::Entries { entries, .. })), Defect::SkipsAtSteps)
+                if !first && !entries.is_empty() =>
+            {
+                entries.remove(0);
+            }
+            (_, Defect::FailsInMidRange) if before >= 2 => {
+                return Err(Error::ReadFailed { why: "planted".to_owned() });
+            }
+            _ => {}
+        }
+        result
+    }
+}
+
+impl Engine for Defective {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn durability(&self, asked: Durability) -> Durability {
+        self.inner.durability(asked)
+    }
+
+    fn blocks(&self) -> bool {
+        self.inner.blocks()
+    }
+
+    fn read_cached(&self, key: &[u8]) -> Option<Result> {
+        self.inner.read_cached(key)
+    }
+
+    fn read(&self, key: &[u8], reply: &dyn Reply) {
+        self.inner.read(key, reply);
+    }
+
+    fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
+        reply.complete(self.scan_defectively(step));
+    }
+
+    fn commit(&self, writes: Vec<Write>) {
+        match self.defect {
+            Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::FailsInMidRange => self.inner.commit(writes),
+            _ => writes.into_iter().for_each(|write| self.commit_defectively(write)),
+        }
+    }
+
+    fn sync(&self) -> std::result::Result<(), String> {
+        self.inner.sync()
+    }
+
+    fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
+        match self.defect {
+            Defect::ForgetsFailure => Ok(()),
+            _ => self.inner.writable(change),
+        }
+    }
+
+    fn upkeep(&self) {
+        self.inner.upkeep();
+    }
+}

@@ -1,0 +1,191 @@
+//! A klad of its own for each test: the built binary, or this test binary with a planted defect.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::planted::{self, Defect};
+use super::{Client, PATIENCE, wait_until};
+
+/// What to start.
+#[derive(Clone, Default)]
+pub(crate) struct ServerBuilder {
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    data: Option<PathBuf>,
+    defect: Option<Defect>,
+    listen: Option<SocketAddr>,
+}
+
+/// A running klad; killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    log: Arc<Mutex<String>>,
+    /// The data's directory, where the server had none given.
+    _temporary: Option<TempDir>,
+}
+
+/// How a server that did not get to serving ended.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) status: ExitStatus,
+    pub(crate) log: String,
+}
+
+impl ServerBuilder {
+    pub(crate) fn new(engine: &str) -> ServerBuilder {
+        ServerBuilder::default().arg("--engine", engine)
+    }
+
+    pub(crate) fn arg(mut self, name: &str, value: &str) -> ServerBuilder {
+        self.arguments.extend([name.to_owned(), value.to_owned()]);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> ServerBuilder {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn data(mut self, path: &Path) -> ServerBuilder {
+        self.data = Some(path.to_owned());
+        self
+    }
+
+    pub(crate) fn listen(mut self, address: SocketAddr) -> ServerBuilder {
+        self.listen = Some(address);
+        self
+    }
+
+    pub(crate) fn defect(mut self, defect: Option<Defect>) -> ServerBuilder {
+        self.defect = defect;
+        self
+    }
+
+    pub(crate) fn start(&self) -> Server {
+        self.try_start().unwrap_or_else(|failed| panic!("klad did not start: {failed:?}"))
+    }
+
+    pub(crate) fn try_start(&self) -> Result<Server, Failed> {
+        let temporary = self.data.is_none().then(|| tempfile::tempdir().unwrap());
+        let data = self.data.clone().unwrap_or_else(|| temporary.as_ref().unwrap().path().to_owned());
+        let mut arguments = vec!["serve".to_owned()];
+        let listen = self.listen.map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
+        for (name, value) in [
+            ("--listen", listen.as_str()),
+            ("--admin-listen", "127.0.0.1:0"),
+            ("--data", data.to_str().unwrap()),
+            ("--disk-reserve", "1MiB"),
+        ] {
+            if !self.arguments.iter().any(|argument| argument == name) {
+                arguments.extend([name.to_owned(), value.to_owned()]);
+            }
+        }
+        arguments.extend(self.arguments.clone());
+        let mut command = match self.defect {
+            None => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_klad"));
+                command.args(&arguments);
+                command
+            }
+            Some(defect) => planted::command(defect, &arguments),
+        };
+        command.envs(self.environment.clone()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (log, serving) = follow(&mut child);
+        // The sender is gone when the process has ended without serving.
+        if let Ok((address, admin)) = serving.recv_timeout(PATIENCE) {
+            return Ok(Server { child, address, admin, log, _temporary: temporary });
+        }
+        let _ = child.kill();
+        let status = child.wait().unwrap();
+        let log = log.lock().unwrap().clone();
+        Err(Failed { status, log })
+    }
+}
+
+type Log = Arc<Mutex<String>>;
+
+/// Collects what the process says, and finds the line that names its addresses.
+fn follow(child: &mut Child) -> (Log, mpsc::Receiver<(SocketAddr, SocketAddr)>) {
+    let log = Log::default();
+    let (sender, receiver) = mpsc::channel();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let shared = log.clone();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if let (Some(address), Some(admin)) = (field(&line, "listen="), field(&line, "admin=")) {
+                let _ = sender.send((address.parse().unwrap(), admin.parse().unwrap()));
+            }
+            let mut log = shared.lock().unwrap();
+            log.push_str(&line);
+            log.push('\n');
+        }
+    });
+    (log, receiver)
+}
+
+fn field<'l>(line: &'l str, name: &str) -> Option<&'l str> {
+    let (_, after) = line.split_once(name)?;
+    after.split_whitespace().next()
+}
+
+impl Server {
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    pub(crate) fn admin(&self, target: &str) -> super::Answer {
+        Client::connect(self.admin).get(target)
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Asks the server to stop, and waits for its end.
+    pub(crate) fn stop(mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    /// Ends the process as a crash would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("klad has ended", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            println!("klad said:\n{}", self.log());
+        }
+    }
+}

@@ -1,0 +1,104 @@
+// Stands between klad and the kernel for the files that end in ".log" (RocksDB's write-ahead log): holds, slows or
+// fails their syncs and fails their writes, as the file "mode" in $KLAD_SHIM says at each call; adds a byte to the file
+// "syncs" for each sync. See shim.rs.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef int (*sync_fn)(int);
+typedef ssize_t (*write_fn)(int, const void *, size_t);
+typedef ssize_t (*pwrite_fn)(int, const void *, size_t, off_t);
+
+static ssize_t real_write(int fd, const void *bytes, size_t count) {
+    static write_fn real;
+    if (!real) real = (write_fn)dlsym(RTLD_NEXT, "write");
+    return real(fd, bytes, count);
+}
+
+static int is_log(int fd) {
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length < 4) return 0;
+    return memcmp(path + length - 4, ".log", 4) == 0;
+}
+
+static int mode_is(const char *wanted) {
+    const char *directory = getenv("KLAD_SHIM");
+    if (!directory) return 0;
+    char path[4096], mode[32];
+    snprintf(path, sizeof path, "%s/mode", directory);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t length = read(fd, mode, sizeof mode - 1);
+    close(fd);
+    if (length < 0) return 0;
+    mode[length] = 0;
+    return strcmp(mode, wanted) == 0;
+}
+
+static void tell_held(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/held", getenv("KLAD_SHIM"));
+    int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+}
+
+static void tell_synced(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/syncs", getenv("KLAD_SHIM"));
+    int fd = open(path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    if (fd < 0) return;
+    if (real_write(fd, ".", 1) != 1) perror("shim");
+    close(fd);
+}
+
+static int sync_through(const char *name, int fd) {
+    sync_fn real = (sync_fn)dlsym(RTLD_NEXT, name);
+    if (is_log(fd)) {
+        tell_synced();
+        if (mode_is("slow")) {
+            struct timespec pause = {0, 5000000};
+            nanosleep(&pause, NULL);
+        }
+        if (mode_is("hold")) {
+            tell_held();
+            struct timespec pause = {0, 1000000};
+            while (mode_is("hold")) nanosleep(&pause, NULL);
+        }
+        if (mode_is("fail-sync")) {
+            errno = EIO;
+            return -1;
+        }
+    }
+    return real(fd);
+}
+
+int fdatasync(int fd) { return sync_through("fdatasync", fd); }
+
+int fsync(int fd) { return sync_through("fsync", fd); }
+
+ssize_t write(int fd, const void *bytes, size_t count) {
+    if (is_log(fd) && mode_is("fail-write")) {
+        errno = EIO;
+        return -1;
+    }
+    return real_write(fd, bytes, count);
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t count, off_t offset) {
+    pwrite_fn real = (pwrite_fn)dlsym(RTLD_NEXT, "pwrite");
+    if (is_log(fd) && mode_is("fail-write")) {
+        errno = EIO;
+        return -1;
+    }
+    return real(fd, bytes, count, offset);
+}

@@ -1,0 +1,216 @@
+//! The rules that a compiler does not check: imports point down, files are reachable and small enough, documents name what
+//! exists. The rules stand here as data.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Rows from the top; a module may import from its own row's `own` list and from every row below. A module beside another
+/// in a row does not import it, unless it is named.
+const ROWS: &[&[&str]] = &[
+    &["main", "lib"],
+    &["config"],
+    &["cli", "memory_limit", "server"],
+    &["http"],
+    &["execution"],
+    &["storage"],
+    &["operation", "sync"],
+    &["clock", "limits"],
+];
+
+/// Files that may hold unsafe code.
+const UNSAFE: &[&str] = &["src/main.rs"];
+
+/// Only these may name the crate.
+const ROCKSDB: &[&str] = &["src/storage/rocksdb.rs", "src/storage/rocksdb_options.rs"];
+
+/// A file is to fit a reader's head.
+const LINES_MAX: usize = 600;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(below: &str, ending: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut open: Vec<PathBuf> = vec![root().join(below)];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+                found.push((name, std::fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no .{ending} below {below}");
+    found.sort();
+    found
+}
+
+/// The module at the top of `src` that a file belongs to.
+fn module(file: &str) -> &str {
+    let inside = file.strip_prefix("src/").expect("a source file");
+    inside.split(['/', '.']).next().expect("a name")
+}
+
+fn row(module: &str) -> Option<usize> {
+    ROWS.iter().position(|row| row.contains(&module))
+}
+
+/// Modules of klad that `text` names, as `crate::x` or `klad::x`.
+fn imports(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for prefix in ["crate::", "klad::"] {
+        for (position, _) in text.match_indices(prefix) {
+            let before = text[..position].chars().next_back();
+            if before.is_some_and(|before| before.is_alphanumeric() || before == '_' || before == ':') {
+                continue;
+            }
+            let after = &text[position + prefix.len()..];
+            let names = after.strip_prefix('{').map_or(after, |list| list.split('}').next().unwrap());
+            let list = if names.len() < after.len() { names.split(',').collect() } else { vec![names] };
+            for name in list {
+                let name: String = name.trim().chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+                if !name.is_empty() {
+                    found.insert(name);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn wrong_imports(file: &str, text: &str) -> Vec<String> {
+    let own = module(file);
+    let own_row = row(own).unwrap_or_else(|| panic!("{own} has no row: give it one"));
+    imports(text)
+        .into_iter()
+        .filter(|name| name != own)
+        .filter(|name| row(name).is_none_or(|its| its <= own_row && own != "main"))
+        .filter(|name| row(name).is_some())
+        .collect()
+}
+
+#[test]
+fn imports_point_down() {
+    for (file, text) in files("src", "rs") {
+        // What only tests use is not part of the shape.
+        let text = text.split("#[cfg(test)]").next().unwrap();
+        assert_eq!(wrong_imports(&file, text), Vec::<String>::new(), "{file} imports upwards or sideways");
+    }
+}
+
+#[test]
+fn twin_an_upward_import_is_noticed() {
+    assert_eq!(wrong_imports("src/storage/mod.rs", "use crate::http::body;"), ["http"]);
+    assert_eq!(wrong_imports("src/http/mod.rs", "fn f() { crate::server::run() }"), ["server"]);
+    assert_eq!(wrong_imports("src/http/mod.rs", "use crate::{execution, server};"), ["server"]);
+    assert!(wrong_imports("src/http/mod.rs", "use crate::execution::Executor; use crate::http::x;").is_empty());
+}
+
+#[test]
+fn only_the_engine_names_rocksdb_and_unsafe_code_is_where_it_may_be() {
+    for (file, text) in files("src", "rs") {
+        assert!(!text.contains("rust_rocksdb") || ROCKSDB.contains(&file.as_str()), "{file} names the RocksDB crate");
+        let has_unsafe = text.contains("unsafe {") || text.contains("unsafe fn") || text.contains("#[unsafe");
+        assert!(!has_unsafe || UNSAFE.contains(&file.as_str()), "{file} has unsafe code");
+    }
+}
+
+#[test]
+fn every_source_file_is_reachable_and_of_a_size_to_read() {
+    for below in ["src", "tests/it", "xtask/src"] {
+        let all = files(below, "rs");
+        for (file, text) in &all {
+            let lines = text.lines().count();
+            assert!(lines <= LINES_MAX, "{file} has {lines} lines: split it");
+            let path = Path::new(file);
+            let stem = path.file_stem().unwrap().to_str().unwrap();
+            if ["main", "lib"].contains(&stem) {
+                continue;
+            }
+            let name = if stem == "mod" { path.parent().unwrap().file_name().unwrap().to_str().unwrap() } else { stem };
+            let declaration = format!("mod {name};");
+            assert!(all.iter().any(|(_, text)| text.contains(&declaration)), "{file} is declared nowhere");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_over() {
+    // Spelt in two parts, or this file would be found.
+    let marks =
+        [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("dbg", "!("), concat!("#[ig", "nore")];
+    for below in ["src", "tests/it", "xtask/src"] {
+        for (file, text) in files(below, "rs") {
+            for mark in marks {
+                assert!(!text.contains(mark), "{file} holds {mark}");
+            }
+        }
+    }
+}
+
+/// Words in backticks that look like files of this project.
+fn named_files(document: &str) -> BTreeSet<String> {
+    document
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|word| !word.contains(char::is_whitespace) && !word.contains(['<', '*', '$', '{']))
+        .filter(|word| {
+            let starts = ["src/", "tests/", "docs/", "xtask/", "tools/", ".ci/", ".cargo/"];
+            let top = [
+                "README.md",
+                "ARCHITECTURE.md",
+                "CONTRIBUTING.md",
+                "CHANGELOG.md",
+                "LICENSE",
+                "Makefile",
+                "Cargo.toml",
+            ];
+            starts.iter().any(|start| word.starts_with(start)) || top.contains(word)
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn documents_name_only_files_that_exist() {
+    let mut documents = files("docs", "md");
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+        documents.push((name.to_owned(), std::fs::read_to_string(root().join(name)).unwrap()));
+    }
+    let mut named = 0;
+    for (document, text) in documents {
+        for file in named_files(&text) {
+            assert!(root().join(&file).exists(), "{document} names {file}, which is not there");
+            named += 1;
+        }
+    }
+    assert!(named > 20, "the documents name the files they speak of");
+}
+
+#[test]
+fn twin_a_missing_file_is_noticed() {
+    let named = named_files("see `src/nowhere.rs` and `src/<module>` and `cargo test`");
+    assert_eq!(named.into_iter().collect::<Vec<_>>(), ["src/nowhere.rs"]);
+}
+
+#[test]
+fn every_option_is_documented() {
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_klad")).args(["serve", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let document = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let options: Vec<_> = help
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("--"))
+        .map(|option| option.trim_end_matches([',', ';', '.', ':']))
+        .filter(|option| *option != "help" && *option != "help'")
+        .collect();
+    assert!(options.len() > 15, "{options:?}");
+    for option in options {
+        assert!(document.contains(&format!("`--{option}")), "docs/configuration.md does not explain --{option}");
+    }
+}

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Succeeds when the target directory holds RocksDB, compiled from the version that Cargo.lock names, or when an installed
+# one is linked: then a build compiles no C++.
+set -eu
+
+cd "$(dirname "$0")/.."
+. tools/env.sh
+
+case "${ROCKSDB_COMPILE:-}" in
+1 | [Tt][Rr][Uu][Ee]) ;;
+*)
+    if [ -n "${ROCKSDB_LIB_DIR+set}" ]; then exit 0; fi
+    case "${ROCKSDB_USE_PKG_CONFIG:-}" in
+    1 | [Tt][Rr][Uu][Ee]) exit 0 ;;
+    esac
+    ;;
+esac
+
+version=$(sed -n '/^name = "rust-librocksdb-sys"$/{n;s/^version = "\(.*\)"$/\1/p;}' Cargo.lock)
+for output in "$CARGO_TARGET_DIR"/release/build/rust-librocksdb-sys-*/output; do
+    # The build script's output is written when it has succeeded, and names the directory of its sources.
+    if [ -e "${output%output}out/librocksdb.a" ] && grep -q -F "/rust-librocksdb-sys-$version" "$output"; then exit 0; fi
+done
+exit 1

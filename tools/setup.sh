@@ -1,0 +1,152 @@
+#!/bin/sh
+# Sees to it that the machine has what a build and the tests need; called first by every target of the Makefile.
+#
+# Says nothing and takes milliseconds when nothing is missing. On Debian and Ubuntu it installs what is missing, with sudo
+# where it is not root; elsewhere it says what to install, and fails. Rust is never installed behind the user's back.
+set -eu
+
+cd "$(dirname "$0")/.."
+. tools/env.sh
+
+say() { echo "klad: $*" >&2; }
+
+# --- Rust ------------------------------------------------------------------------------------------------------------
+
+rust_wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+
+if ! command -v cargo >/dev/null 2>&1 || ! command -v rustc >/dev/null 2>&1; then
+    say "cargo is missing. Install Rust $rust_wanted or newer with rustup (https://rustup.rs), open a new shell, and try again:"
+    say "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
+    exit 1
+fi
+
+# "rustc 1.95.0 (59807616e 2026-04-14)" becomes 1 and 95.
+rust_found=$(rustc --version | cut -d ' ' -f 2)
+found_major=${rust_found%%.*}
+found_minor=${rust_found#*.}
+found_minor=${found_minor%%.*}
+wanted_major=${rust_wanted%%.*}
+wanted_minor=${rust_wanted#*.}
+wanted_minor=${wanted_minor%%.*}
+if [ "$found_major" -lt "$wanted_major" ] ||
+    { [ "$found_major" -eq "$wanted_major" ] && [ "$found_minor" -lt "$wanted_minor" ]; }; then
+    say "rustc is $rust_found, klad needs $rust_wanted or newer (rust-version in Cargo.toml): rustup update stable"
+    exit 1
+fi
+
+# --- Everything else -------------------------------------------------------------------------------------------------
+
+any() {
+    for path in "$@"; do
+        if [ -e "$path" ]; then return 0; fi
+    done
+    return 1
+}
+
+# The library, and the compiler's own headers beside it: without them the bindings' generator finds no stddef.h.
+have_libclang() {
+    if [ -n "${LIBCLANG_PATH:-}" ]; then return 0; fi
+    any /usr/lib/llvm*/lib/libclang.so* /usr/lib/llvm*/lib/libclang-*.so* /usr/lib/libclang.so* /usr/lib64/libclang.so* \
+        /usr/lib64/llvm*/lib*/libclang.so* /usr/lib/*/libclang-*.so* /usr/local/lib/libclang.so* \
+        /Library/Developer/CommandLineTools/usr/lib/libclang.dylib \
+        /Applications/Xcode.app/Contents/Developer/Toolchains/XcodeDefault.xctoolchain/usr/lib/libclang.dylib \
+        /opt/homebrew/opt/llvm/lib/libclang.dylib /usr/local/opt/llvm/lib/libclang.dylib || return 1
+    [ "$(uname)" = Darwin ] ||
+        any /usr/lib/llvm*/lib/clang/*/include/stddef.h /usr/lib/clang/*/include/stddef.h \
+            /usr/lib64/clang/*/include/stddef.h /usr/lib64/llvm*/lib*/clang/*/include/stddef.h \
+            /usr/local/lib/clang/*/include/stddef.h
+}
+
+# Sets `missing` to the things that are not there, by their names in the table of `package`.
+look() {
+    missing=
+    command -v cc >/dev/null 2>&1 && command -v c++ >/dev/null 2>&1 || missing="$missing compiler"
+    command -v make >/dev/null 2>&1 || missing="$missing make"
+    have_libclang || missing="$missing libclang"
+    command -v ccache >/dev/null 2>&1 || missing="$missing ccache"
+    command -v curl >/dev/null 2>&1 || missing="$missing curl"
+}
+
+# What brings a thing, on a system; "-" where it comes with the system.
+package() {
+    case "$1:$2" in
+    debian:compiler) echo g++ ;;
+    debian:libclang) echo libclang-dev ;;
+    fedora:compiler) echo gcc-c++ ;;
+    fedora:libclang) echo clang-devel ;;
+    arch:compiler) echo gcc ;;
+    arch:libclang) echo clang ;;
+    macos:compiler | macos:make | macos:libclang) echo "-" ;;
+    *) echo "$2" ;;
+    esac
+}
+
+packages() {
+    system=$1
+    list=
+    for thing in $missing; do
+        name=$(package "$system" "$thing")
+        [ "$name" = "-" ] || list="$list $name"
+    done
+    echo "${list# }"
+}
+
+look
+[ -n "$missing" ] || exit 0
+
+case "$(uname)" in
+Darwin) system=macos ;;
+*)
+    if command -v apt-get >/dev/null 2>&1; then
+        system=debian
+    elif command -v dnf >/dev/null 2>&1; then
+        system=fedora
+    elif command -v pacman >/dev/null 2>&1; then
+        system=arch
+    else
+        system=other
+    fi
+    ;;
+esac
+
+list=$(packages "$system")
+case "$system" in
+debian)
+    as_root=
+    if [ "$(id -u)" -ne 0 ]; then
+        as_root=sudo
+        if ! command -v sudo >/dev/null 2>&1; then
+            say "missing:$missing. As root: apt-get update && apt-get install -y $list"
+            exit 1
+        fi
+    fi
+    say "installing what is missing: ${as_root:+$as_root }apt-get install $list"
+    # shellcheck disable=SC2086
+    if ! { $as_root apt-get update -qq &&
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $list >/dev/null; }; then
+        say "apt-get failed, see above; missing:$missing"
+        exit 1
+    fi
+    look
+    if [ -n "$missing" ]; then
+        say "still missing after the installation:$missing"
+        exit 1
+    fi
+    ;;
+fedora)
+    say "missing:$missing. Install with: sudo dnf install $list"
+    exit 1
+    ;;
+arch)
+    say "missing:$missing. Install with: sudo pacman -S --needed $list"
+    exit 1
+    ;;
+macos)
+    say "missing:$missing. Install with: xcode-select --install${list:+, and: brew install $list}"
+    exit 1
+    ;;
+*)
+    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache and curl"
+    exit 1
+    ;;
+esac

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Runs phases of the checks, each named when it begins, and says at the end how long each took. `make test` runs all of
+# them, `make lint` two. The first phase that fails ends the run.
+#
+#   tools/test.sh [PHASE...]        format, build, clippy, memory-engine, test
+#
+# Everything is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile RocksDB's C++ a second time.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+. tools/env.sh
+# make's job server is not cargo's.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+
+all=(format build clippy memory-engine test)
+
+# The command of a phase, one line.
+command_of() {
+    case "$1" in
+    format) echo cargo fmt --all --check ;;
+    # First of those that compile, so that what C++ costs is not charged to another phase.
+    build) echo cargo test --release --locked --workspace --no-run ;;
+    clippy) echo cargo clippy --release --locked --workspace --all-targets -- -D warnings ;;
+    # Without RocksDB klad is the memory engine alone. clippy does all that `cargo check` does; what can fail only with
+    # RocksDB keeps its `Result`. Not a build: that would leave a klad without RocksDB in the target directory.
+    memory-engine)
+        echo cargo clippy --release --locked --package klad --no-default-features --lib --bins -- \
+            -D warnings -A clippy::unnecessary-wraps
+        ;;
+    test) echo cargo test --release --locked --workspace ;;
+    *) return 1 ;;
+    esac
+}
+
+phases=("$@")
+[ $# -gt 0 ] || phases=("${all[@]}")
+for phase in "${phases[@]}"; do
+    if ! command_of "$phase" >/dev/null; then
+        echo "there is no phase $phase; there are: ${all[*]}" >&2
+        exit 2
+    fi
+done
+
+for component in fmt clippy; do
+    if ! cargo "$component" --version >/dev/null 2>&1; then
+        echo "cargo $component is missing: rustup component add rustfmt clippy" >&2
+        exit 1
+    fi
+done
+
+summary=()
+
+report() {
+    printf '%s\n' "${summary[@]}" "total: $SECONDS s"
+}
+
+SECONDS=0
+for phase in "${phases[@]}"; do
+    read -r -a command <<<"$(command_of "$phase")"
+    echo "== phase $phase: ${command[*]}"
+    begin=$SECONDS
+    if "${command[@]}"; then
+        summary+=("phase $phase: $((SECONDS - begin)) s")
+    else
+        status=$?
+        summary+=("phase $phase: failed after $((SECONDS - begin)) s")
+        report
+        exit "$status"
+    fi
+done
+report
