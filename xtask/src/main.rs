@@ -1,1 +1,85 @@
-fn main() {}
+//! The project's chores that are more than one call of cargo: `cargo xtask <chore>`.
+//!
+//! A chore is a file with an `Args` and a `run`, and one line in each of [`Chore`] and [`main`]. Results go to stdout,
+//! messages to stderr; the exit code is 0, 1 for a bound that was exceeded and for a failure, 2 for wrong usage. xtask
+//! never depends on klad: it sees of it what any client sees.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod memory;
+mod restart;
+
+mod entries;
+mod fill;
+mod http;
+mod klad;
+mod progress;
+mod range;
+mod resident;
+mod text;
+
+/// The project's chores.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", max_term_width = 100, disable_help_subcommand = true)]
+struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+/// The chores.
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Check that klad's resident memory stays within its budget.
+    Memory(memory::Args),
+    /// Kill klad while it is written to, and check how soon it serves again.
+    Restart(restart::Args),
+}
+
+/// How a chore that could be done has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Every bound is kept.
+    Within,
+    /// One is not; the chore has said which.
+    Exceeded,
+}
+
+impl Verdict {
+    /// The word in reports.
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Within => "within",
+            Verdict::Exceeded => "EXCEEDED",
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let ended = match Cli::parse().chore {
+        Chore::Memory(args) => memory::run(&args),
+        Chore::Restart(args) => restart::run(&args),
+    };
+    match ended {
+        Ok(Verdict::Within) => ExitCode::SUCCESS,
+        Ok(Verdict::Exceeded) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+}
