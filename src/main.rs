@@ -97,6 +97,7 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+#[cfg_attr(not(feature = "rocksdb"), expect(clippy::unnecessary_wraps, reason = "only RocksDB can fail to open"))]
 fn open_engine(config: &Config) -> anyhow::Result<Arc<dyn Engine>> {
     Ok(match config.engine {
         #[cfg(feature = "rocksdb")]

@@ -229,7 +229,7 @@ impl Threads {
         Threads { executor, running, stop }
     }
 
-    /// Lets everything that was admitted end, refuses what comes after, and syncs.
+    /// Lets everything that was admitted end, refuses what comes after, syncs, and leaves all in order.
     ///
     /// # Errors
     /// When the last sync failed, in the engine's words.
@@ -240,7 +240,9 @@ impl Threads {
         for thread in self.running {
             thread.join().expect("a thread that panics ends the process");
         }
-        self.executor.engine.sync()
+        let synced = self.executor.engine.sync();
+        self.executor.engine.upkeep();
+        synced
     }
 }
 

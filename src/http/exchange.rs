@@ -4,7 +4,7 @@
 //! ```text
 //!   Idle ──first byte──▶ Head ──whole head──▶ Busy ◀──▶ Body        (Body: waiting for the client's bytes)
 //!    ▲                                          │
-//!    └──────────────── answered ────────────────┘
+//!    └──────────────── answered ────────────────┘          Linger: closed for writing, until the client closes
 //! ```
 //!
 //! Called by `service`, `upload` and `body`, and by `server`.
@@ -22,6 +22,8 @@ pub enum Phase {
     Busy,
     /// For the rest of a body.
     Body,
+    /// For the client's end, after the last answer.
+    Linger,
 }
 
 /// The state of one connection. Times are milliseconds of the worker's coarse clock.
@@ -70,8 +72,8 @@ impl Exchange {
         match self.phase.get() {
             Phase::Idle => self.enter(Phase::Head),
             Phase::Body => self.since_ms.set(self.now_ms.get()),
-            Phase::Head => {}
             Phase::Busy => self.read_ahead.set(true),
+            Phase::Head | Phase::Linger => {}
         }
         if count > grown_from {
             self.grown.set(true);
@@ -109,6 +111,11 @@ impl Exchange {
     /// The answer was handed over; the next request may come, or has begun to.
     pub fn answered(&self) {
         self.enter(if self.read_ahead.replace(false) { Phase::Head } else { Phase::Idle });
+    }
+
+    /// The last answer was given; what still comes is thrown away.
+    pub fn lingers(&self) {
+        self.enter(Phase::Linger);
     }
 
     /// The sweep found that the body does not come; the service asks by [`Exchange::body_timed_out`].

@@ -36,7 +36,7 @@ pub struct Deadlines {
     pub write: Duration,
 }
 
-/// While klad stops, a client that has begun a request has so long for its next byte.
+/// While klad stops, a client has so long for the next thing that is waited for.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Sent where hyper has no say: in the middle of a head.
@@ -102,9 +102,9 @@ impl Connection {
         match end {
             End::Verdict(Verdict::HeadTimedOut) => {
                 let _ = stream.try_write(HEAD_TIMED_OUT);
-                linger(stream).await;
+                self.linger(stream).await;
             }
-            End::Finished { by_error } if by_error || self.exchange.body_unread() => linger(stream).await,
+            End::Finished { by_error } if by_error || self.exchange.body_unread() => self.linger(stream).await,
             End::Verdict(_) | End::Finished { .. } => {}
         }
     }
@@ -128,6 +128,33 @@ impl Connection {
         .await
     }
 
+    /// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with
+    /// a reset, and the client might lose the answer that explains the close.
+    async fn linger(&self, mut stream: TcpStream) {
+        self.exchange.lingers();
+        let mut read_to_end = pin!(async {
+            if stream.shutdown().await.is_err() {
+                return;
+            }
+            let mut scratch = vec![0; 16 << 10];
+            let mut left = LINGER_BYTES_MAX;
+            while let Ok(count @ 1..) = stream.read(&mut scratch).await {
+                match left.checked_sub(count) {
+                    Some(rest) => left = rest,
+                    None => return,
+                }
+            }
+        });
+        poll_fn(|context| {
+            self.remember(context.waker());
+            match self.verdict.take() {
+                Some(Verdict::Close) => Poll::Ready(()),
+                _ => read_to_end.as_mut().poll(context),
+            }
+        })
+        .await;
+    }
+
     fn remember(&self, waker: &Waker) {
         let mut remembered = self.waker.borrow_mut();
         if !remembered.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -139,11 +166,11 @@ impl Connection {
     pub(super) fn check(&self, now_ms: u64, deadlines: &Deadlines, draining: bool) {
         let (phase, since_ms) = self.exchange.phase();
         let waited = Duration::from_millis(now_ms.saturating_sub(since_ms));
+        let patience = |deadline: Duration| if draining { deadline.min(DRAIN_PATIENCE) } else { deadline };
         let write_blocked = self
             .exchange
             .write_blocked_since_ms()
-            .is_some_and(|since_ms| now_ms.saturating_sub(since_ms) > ms(deadlines.write));
-        let body_deadline = if draining { DRAIN_PATIENCE } else { deadlines.body };
+            .is_some_and(|since_ms| now_ms.saturating_sub(since_ms) > ms(patience(deadlines.write)));
         let verdict = match phase {
             _ if write_blocked => Verdict::Close,
             // Not while the last answer is still on its way out.
@@ -151,14 +178,14 @@ impl Connection {
             Phase::Idle if draining => Verdict::Finish,
             Phase::Idle if waited > deadlines.idle => Verdict::Close,
             Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => Verdict::Close,
-            Phase::Head if draining && waited > DRAIN_PATIENCE => Verdict::Close,
-            Phase::Head if waited > deadlines.head => Verdict::HeadTimedOut,
-            Phase::Body if waited > body_deadline => {
+            Phase::Linger if waited > patience(LINGER_TIMEOUT) => Verdict::Close,
+            Phase::Head if waited > patience(deadlines.head) => Verdict::HeadTimedOut,
+            Phase::Body if waited > patience(deadlines.body) => {
                 self.exchange.set_body_timed_out();
                 return self.wake();
             }
             Phase::Busy | Phase::Body | Phase::Head if draining => Verdict::Finish,
-            Phase::Idle | Phase::Head | Phase::Busy | Phase::Body => return,
+            Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
         };
         self.verdict.set(Some(verdict));
         self.wake();
@@ -181,26 +208,6 @@ fn prepare(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
     // An answer is one write; waiting for more to send would only delay it.
     stream.set_nodelay(true)?;
     TcpStream::from_std(stream)
-}
-
-/// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with a
-/// reset, and the client might lose the answer that explains the close.
-async fn linger(mut stream: TcpStream) {
-    let read_to_end = async {
-        if stream.shutdown().await.is_err() {
-            return;
-        }
-        let mut scratch = vec![0; 16 << 10];
-        let mut left = LINGER_BYTES_MAX;
-        while let Ok(count @ 1..) = stream.read(&mut scratch).await {
-            match left.checked_sub(count) {
-                Some(rest) => left = rest,
-                None => return,
-            }
-        }
-    };
-    // Either way the connection is closed now.
-    let _ = tokio::time::timeout(LINGER_TIMEOUT, read_to_end).await;
 }
 
 fn ms(duration: Duration) -> u64 {

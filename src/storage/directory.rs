@@ -3,6 +3,7 @@
 //! ```text
 //!   data/KLAD       format, engine and reserved versions; replaced as a whole, synced
 //!   data/LOCK       held by the process that serves the directory
+//!   data/SYNCED     how far the log is synced (high_water.rs)
 //!   data/rocksdb/   the engine's own files
 //! ```
 //!

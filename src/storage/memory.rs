@@ -14,8 +14,8 @@ use crate::operation::{Change, Durability, Error, Outcome, Page, ScanStep, Versi
 use crate::sync::RwLock;
 
 /// What an entry costs beyond the bytes of key and value: tree node, two reference-counted buffers, allocator classes.
-/// Measured with 1,000,000 entries of 20 bytes: 200 bytes of resident memory each.
-const ENTRY_OVERHEAD_BYTES: u64 = 180;
+/// Measured with 1,000,000 entries of 20 bytes, put in scrambled order: 179 bytes of resident memory each.
+const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
 /// The map with its account.
 pub struct MemoryEngine {

@@ -20,6 +20,8 @@ use bytes::Bytes;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep};
 
 pub mod directory;
+#[cfg(feature = "rocksdb")]
+pub mod high_water;
 pub mod memory;
 mod page;
 pub mod record;

@@ -15,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions};
 
 use super::directory::{self, DataDirectory};
+use super::high_water::{self, HighWater};
 use super::record::{self, Record};
 use super::rocksdb_options;
 use super::versions::Versions;
@@ -43,6 +44,9 @@ pub enum OpenError {
     /// The directory itself.
     #[error(transparent)]
     Directory(#[from] directory::Error),
+    /// Writes that were synced are missing.
+    #[error(transparent)]
+    HighWater(#[from] high_water::Error),
     /// RocksDB's words.
     #[error("RocksDB cannot open {path}: {why}")]
     RocksDb {
@@ -66,6 +70,9 @@ pub struct RocksDbEngine {
     is_stopped: AtomicBool,
     /// Acknowledged writes may not be synced yet.
     unsynced: AtomicBool,
+    /// RocksDB's sequence number up to which the log is synced.
+    synced_until: AtomicU64,
+    high_water: HighWater,
     free_bytes: AtomicU64,
     disk_reserve_bytes: u64,
 }
@@ -87,6 +94,8 @@ impl RocksDbEngine {
         let files = directory.subdirectory("rocksdb")?;
         let db = DB::open(&rocksdb_options::database(options), &files)
             .map_err(|error| OpenError::RocksDb { path: files.display().to_string(), why: error.into_string() })?;
+        let recovered = db.latest_sequence_number();
+        let high_water = HighWater::check(path, recovered)?;
         let mut read_cached = ReadOptions::default();
         read_cached.set_read_tier(ReadTier::BlockCache);
         let mut write_sync = WriteOptions::default();
@@ -104,6 +113,8 @@ impl RocksDbEngine {
             stopped: RwLock::new(None),
             is_stopped: AtomicBool::new(false),
             unsynced: AtomicBool::new(false),
+            synced_until: AtomicU64::new(0),
+            high_water,
             free_bytes: AtomicU64::new(u64::MAX),
             disk_reserve_bytes: options.disk_reserve_bytes,
         };
@@ -173,6 +184,10 @@ impl RocksDbEngine {
         self.db
             .write_opt(batch, if sync { write_sync } else { write_async })
             .map_err(|error| undetermined(error.into_string()))?;
+        if sync {
+            // A synced write syncs all of the log before it.
+            self.synced_until.fetch_max(self.db.latest_sequence_number(), Ordering::AcqRel);
+        }
         Ok(first)
     }
 }
@@ -247,11 +262,14 @@ impl Engine for RocksDbEngine {
         if !self.unsynced.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
+        let until = self.db.latest_sequence_number();
         self.db.flush_wal(true).map_err(|error| {
             let why = error.into_string();
             self.stop_writes(&why);
             why
-        })
+        })?;
+        self.synced_until.fetch_max(until, Ordering::AcqRel);
+        Ok(())
     }
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
@@ -270,6 +288,7 @@ impl Engine for RocksDbEngine {
 
     fn upkeep(&self) {
         self.look_at_free_space();
+        self.high_water.advance(self.synced_until.load(Ordering::Acquire));
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }

@@ -94,7 +94,7 @@ fn levels(db: &mut RocksDbOptions) {
     per_level[0] = DBCompressionType::None;
     db.set_compression_per_level(&per_level);
     db.set_bottommost_compression_type(DBCompressionType::Zstd);
-    // Level 1: half of ZSTD's default effort for a twentieth more space; two cores have better things to do.
+    // Effort 1, the least of ZSTD's regular ones: on few cores compactions compete with requests.
     db.set_bottommost_compression_options(-14, 1, 0, 0, true);
     // Twice what the four files of level 0 that start a compaction hold, so that it rewrites little besides them.
     db.set_max_bytes_for_level_base(2 * 4 * MEMTABLE_BYTES_MAX);

@@ -1,8 +1,10 @@
-//! Free space: below the reserve writes are 507, and they recover by themselves.
+//! What the disk is asked for: free space, and values that memory no longer has.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
-use super::support::{ServerBuilder, wait_until};
+use super::support::{Server, ServerBuilder, random, wait_until};
 
 /// Enough that what else happens on the machine's disk does not matter.
 const MARGIN_BYTES: u64 = 3 << 30;
@@ -29,4 +31,108 @@ fn writes_are_507_below_the_reserve_and_recover() {
     std::fs::remove_file(path).unwrap();
     wait_until("writes are taken again", || client.put("/v0/entity?id=k", b"x").status == 201);
     assert_eq!(server.admin("/readyz").status, 200);
+}
+
+/// Every key of a database larger than memory must be found with its own value: what memory cannot tell must never be told as
+/// "absent" or "empty", which RocksDB's reads without a disk have done in the past (its issue 8453).
+#[test]
+fn keys_that_are_not_in_memory_are_found() {
+    const KEYS: u32 = 40_000;
+    let value = |key: u32| {
+        let mut random = fastrand::Rng::with_seed(u64::from(key));
+        let length = random.usize(1..6_000);
+        std::iter::repeat_with(|| random.u8(..)).take(length).collect::<Vec<u8>>()
+    };
+    let data = tempfile::tempdir().unwrap();
+    let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--memory", "64MiB").arg("--durability", "async");
+    let server = builder.start();
+    let mut client = server.client();
+    for key in 0..KEYS {
+        assert_eq!(client.put(&format!("/v0/entity?id={key}"), &value(key)).status, 201);
+    }
+    let mut random = random();
+    let mut check = |server: &Server, reads: u32| {
+        let mut client = server.client();
+        for _ in 0..reads {
+            let key = random.u32(0..KEYS + KEYS / 10);
+            let answer = client.get(&format!("/v0/entity?id={key}"));
+            let expected = if key < KEYS { (200, value(key)) } else { (404, Vec::new()) };
+            assert!((answer.status, answer.body) == expected, "key {key}: status {}", answer.status);
+        }
+    };
+    check(&server, 20_000);
+    server.kill();
+    // Nothing is in memory now but what the log held.
+    check(&builder.start(), 5_000);
+}
+
+/// Flips a bit somewhere in the log of a killed server, and starts again: every key that was answered must be there, or klad
+/// must refuse to start. `mark` tells whether the mark of what was synced is left in place.
+fn a_damaged_log_is_noticed(mark: bool) -> Result<(), String> {
+    const KEYS: usize = 400;
+    let mut random = random();
+    for _ in 0..8 {
+        let data = tempfile::tempdir().unwrap();
+        let builder = ServerBuilder::new("rocksdb").data(data.path());
+        let server = builder.start();
+        let mut client = server.client();
+        for key in 0..KEYS {
+            assert_eq!(client.put(&format!("/v0/entity?id={key}"), format!("value {key}").as_bytes()).status, 201);
+        }
+        wait_until("the mark has caught up", || marked(data.path()) >= KEYS as u64);
+        server.kill();
+        let log = log_file(data.path());
+        let length = log.metadata().unwrap().len();
+        let position = random.u64(0..length);
+        let mut byte = [0];
+        log.read_exact_at(&mut byte, position).unwrap();
+        log.write_all_at(&[byte[0] ^ (1 << random.u32(0..8))], position).unwrap();
+        if !mark {
+            std::fs::remove_file(data.path().join("SYNCED")).unwrap();
+        }
+        match builder.try_start() {
+            Err(failed) => {
+                println!("byte {position} of {length}: refused");
+                assert!(
+                    failed.log.contains("the log is damaged") || failed.log.contains("Corruption"),
+                    "{}",
+                    failed.log
+                );
+                assert!(builder.try_start().is_err(), "refusing must not mend what it refuses");
+            }
+            Ok(server) => {
+                let mut client = server.client();
+                for key in 0..KEYS {
+                    let answer = client.get(&format!("/v0/entity?id={key}"));
+                    if answer.status != 200 || answer.body != format!("value {key}").as_bytes() {
+                        return Err(format!("byte {position} of {length}: key {key} was answered {}", answer.status));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn marked(data: &Path) -> u64 {
+    let text = std::fs::read_to_string(data.join("SYNCED")).unwrap_or_default();
+    text.split(' ').nth(2).and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The log that holds all writes: the largest.
+fn log_file(data: &Path) -> File {
+    let files = std::fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap().path());
+    let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    let path = logs.max_by_key(|path| path.metadata().unwrap().len()).expect("a log");
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+#[test]
+fn no_synced_write_is_lost_in_silence_when_the_log_is_damaged() {
+    a_damaged_log_is_noticed(true).unwrap();
+}
+
+#[test]
+fn twin_without_the_mark_a_damaged_log_loses_writes_in_silence() {
+    a_damaged_log_is_noticed(false).expect_err("nothing else would notice");
 }

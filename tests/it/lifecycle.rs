@@ -59,6 +59,29 @@ fn a_request_in_flight_is_answered_before_the_end() {
 }
 
 #[test]
+fn clients_that_do_not_move_do_not_keep_klad_from_stopping() {
+    // Longer than this test would wait, if any of these clients could hold the stop for so long.
+    let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
+    let mut reader = server.client();
+    for n in 0..40 {
+        reader.put(&format!("/v0/entity?id={n}"), &vec![b'v'; 1 << 20]);
+    }
+    // One takes nothing of its answer, one has begun a head, one a body, one was refused and does not close, one is silent.
+    reader.send("GET", "/v0/entities?start=0", &[], None).unwrap();
+    assert_eq!(reader.head().unwrap().0, 200);
+    let mut head = server.client();
+    head.send_raw("GET /v0/st");
+    let mut body = server.client();
+    body.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
+    let mut refused = server.client();
+    refused.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
+    assert_eq!(refused.answer().unwrap().status, 413);
+    let _silent = server.client();
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
+
+#[test]
 fn health_is_told_apart_from_readiness() {
     let server = ServerBuilder::new("memory").start();
     assert_eq!(server.admin("/livez").status, 200);

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that panics has said what is wrong")]
 #![allow(clippy::format_push_string, clippy::format_collect, reason = "no test is short of allocations")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the harness shows what a failed test has said")]
+#![cfg_attr(not(feature = "rocksdb"), allow(dead_code, unused_imports, reason = "for the tests that need a disk"))]
 
 mod support;
 

@@ -1,0 +1,132 @@
+//! How far the log is known to be synced, kept outside the log: a start that recovers less has met a damaged log, and must
+//! not pass the rest off as all there is.
+//!
+//! RocksDB's recovery takes the log up to the first record that is not whole and ends there without an error: it cannot
+//! tell an end torn by a power cut from a byte that went bad in the middle. The mark can: what was synced before cannot be
+//! missing from a sound log.
+//!
+//! The file is overwritten in place and never synced, so it costs a page of the kernel's cache: after a power cut an older
+//! mark may be there, which asks for less and is still true. Called by the engines that have a log.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::sync::Mutex;
+
+/// The file's name in the data directory.
+pub const FILE: &str = "SYNCED";
+
+/// The mark of one data directory.
+#[derive(Debug)]
+pub struct HighWater {
+    file: File,
+    stored: Mutex<u64>,
+}
+
+/// Why a store is not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel said no.
+    #[error("cannot open {}: {source}", path.display())]
+    Io {
+        /// The mark's file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Writes that were synced are missing.
+    #[error(
+        "the log is damaged: it gives back writes up to number {recovered}, but all up to {synced} had been synced. \
+         Bring the data back from a copy; or, to serve what is left and give up the rest, remove {} and start again",
+        path.display()
+    )]
+    LogIsShort {
+        /// RocksDB's sequence number after recovery.
+        recovered: u64,
+        /// The mark.
+        synced: u64,
+        /// The mark's file.
+        path: PathBuf,
+    },
+}
+
+impl HighWater {
+    /// Compares the mark in `directory` with what was `recovered`, and goes on from there.
+    ///
+    /// # Errors
+    /// [`Error::LogIsShort`] when something that was synced is missing.
+    pub fn check(directory: &Path, recovered: u64) -> Result<HighWater, Error> {
+        let path = directory.join(FILE);
+        let synced = match fs::read_to_string(&path) {
+            Ok(text) => parse(&text).unwrap_or_else(|| {
+                tracing::warn!(path = %path.display(), "not a mark of what was synced; the log cannot be checked against it");
+                0
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(source) => return Err(Error::Io { path, source }),
+        };
+        if recovered < synced {
+            return Err(Error::LogIsShort { recovered, synced, path });
+        }
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|source| Error::Io { path, source })?;
+        Ok(HighWater { file, stored: Mutex::new(synced) })
+    }
+
+    /// Everything up to `sequence` has been synced.
+    pub fn advance(&self, sequence: u64) {
+        let mut stored = self.stored.lock();
+        if sequence <= *stored {
+            return;
+        }
+        match self.file.write_all_at(line(sequence).as_bytes(), 0) {
+            Ok(()) => *stored = sequence,
+            // Without a newer mark the next start checks less; nothing that was promised depends on it.
+            Err(error) => tracing::warn!(%error, "cannot keep the mark of what was synced"),
+        }
+    }
+}
+
+/// Of one length whatever the number, so that it can be overwritten in place; the number twice, so that half an overwrite
+/// is noticed.
+fn line(sequence: u64) -> String {
+    format!("synced_until = {sequence:020} {sequence:020}\n")
+}
+
+fn parse(text: &str) -> Option<u64> {
+    let number = text.strip_prefix("synced_until = ")?.split(' ').next()?.parse().ok()?;
+    (text == line(number)).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_is_shorter_than_what_was_synced_is_refused() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mark = HighWater::check(directory.path(), 7).expect("nothing was synced yet");
+        mark.advance(12);
+        mark.advance(9);
+        HighWater::check(directory.path(), 12).expect("all is there");
+        HighWater::check(directory.path(), 13).expect("more is there");
+        let error = HighWater::check(directory.path(), 11).expect_err("one is missing");
+        assert!(error.to_string().contains("up to number 11, but all up to 12"), "{error}");
+        fs::remove_file(directory.path().join(FILE)).expect("removed");
+        HighWater::check(directory.path(), 11).expect("given up");
+    }
+
+    #[test]
+    fn half_an_overwrite_is_no_mark() {
+        assert_eq!(parse(&line(u64::MAX)), Some(u64::MAX));
+        assert_eq!(parse(&line(5).replacen('5', "6", 1)), None);
+        assert_eq!(parse(""), None);
+        assert_eq!(parse("synced_until = 5 5\n"), None);
+    }
+}
