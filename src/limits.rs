@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// Default of `--head-max`, bytes. Request line and headers together; more is answered 431 (the request line alone: 414).
+/// Default of `--head-max`, bytes. Request line and headers together; more is answered 431.
 /// Room for a key of 4 KiB with every byte percent-encoded (12 KiB) and for 20 KiB of headers; nginx takes 32 KiB.
 pub const HEAD_BYTES_MAX: u64 = 32 << 10;
 

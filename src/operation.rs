@@ -166,6 +166,12 @@ pub enum Error {
         /// What failed.
         why: String,
     },
+    /// No block of versions could be made durable; the next write tries again.
+    #[error("no version could be reserved for the write: {why}")]
+    NoVersion {
+        /// What failed.
+        why: String,
+    },
     /// A read failed.
     #[error("the read failed: {why}")]
     ReadFailed {

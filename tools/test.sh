@@ -21,9 +21,11 @@ command_of() {
     # First of those that compile, so that what C++ costs is not charged to another phase.
     build) echo cargo test --release --locked --workspace --no-run ;;
     clippy) echo cargo clippy --release --locked --workspace --all-targets -- -D warnings ;;
-    # Without RocksDB klad is the memory engine alone. Before the full tests, which leave the full klad in the target
-    # directory.
-    memory-engine) echo cargo test --release --locked --package klad --no-default-features ;;
+    # Without RocksDB klad is the memory engine alone. In a directory of its own, or that klad would lie where the full one
+    # is looked for.
+    memory-engine)
+        echo cargo test --release --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine"
+        ;;
     test) echo cargo test --release --locked --workspace ;;
     *) return 1 ;;
     esac

@@ -78,7 +78,7 @@ impl Refusal {
             Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
             Refusal::NoRoom { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::Operation(error) => match error {
-                Error::Overloaded { .. } | Error::Stopping | Error::WritesStopped { .. } => {
+                Error::Overloaded { .. } | Error::Stopping | Error::WritesStopped { .. } | Error::NoVersion { .. } => {
                     StatusCode::SERVICE_UNAVAILABLE
                 }
                 Error::NoSpace { .. } | Error::MemoryFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
@@ -110,6 +110,7 @@ impl Refusal {
                 Error::NoSpace { .. } => "no-space",
                 Error::MemoryFull { .. } => "memory-full",
                 Error::WritesStopped { .. } => "writes-stopped",
+                Error::NoVersion { .. } => "no-version",
                 Error::ReadFailed { .. } => "read-failed",
                 Error::Unreadable { .. } => "unreadable-record",
                 Error::Undetermined { .. } => "undetermined",

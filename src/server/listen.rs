@@ -11,17 +11,17 @@ pub enum Error {
     #[error("{0:?} is not an address to listen on; use for example 127.0.0.1:8080")]
     NotAnAddress(String),
     /// The kernel said no.
-    #[error("cannot listen on {address}: {source}{}", hint(source))]
+    #[error("cannot listen on {address}: {cause}{}", hint(cause))]
     Bind {
         /// Where.
         address: SocketAddr,
         /// The kernel's answer.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 }
 
-fn hint(source: &std::io::Error) -> &'static str {
-    match source.kind() {
+fn hint(cause: &std::io::Error) -> &'static str {
+    match cause.kind() {
         std::io::ErrorKind::AddrInUse => " (another process listens there; choose another port)",
         std::io::ErrorKind::PermissionDenied => " (ports below 1024 need privileges; choose a higher one)",
         _ => "",
@@ -47,5 +47,5 @@ pub fn bind(address: &str) -> Result<TcpListener, Error> {
         socket.listen(i32::try_from(LISTEN_BACKLOG).expect("a small constant"))?;
         Ok(socket.into())
     };
-    bind().map_err(|source| Error::Bind { address, source })
+    bind().map_err(|cause| Error::Bind { address, cause })
 }

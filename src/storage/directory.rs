@@ -44,14 +44,14 @@ struct Manifest {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel said no.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {cause}", path.display())]
     Io {
         /// What was tried.
         action: &'static str,
         /// On what.
         path: PathBuf,
         /// The kernel's answer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Another process serves the directory.
     #[error("{} is in use by another process (process id {process})", path.display())]
@@ -99,20 +99,23 @@ impl DataDirectory {
     /// Takes `path` for this process and `engine`, and makes it when it is missing or empty.
     ///
     /// # Errors
-    /// [`Error`]; nothing was changed then, except that an empty directory may have been made.
+    /// [`Error`]; nobody else's directory was changed then.
     pub fn open(path: &Path, engine: &str) -> Result<DataDirectory, Error> {
         create_durably(path)?;
-        let lock = take_lock(path)?;
         let manifest_path = path.join(MANIFEST);
+        // Before anything is written into it.
+        if !manifest_path.exists() {
+            refuse_foreign(path)?;
+        }
+        let lock = take_lock(path)?;
         let manifest = match fs::read_to_string(&manifest_path) {
             Ok(text) => Manifest::parse(&text, &manifest_path)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                refuse_foreign(path)?;
                 let manifest = Manifest { engine: engine.to_owned(), versions_reserved_until: 0 };
                 manifest.store(path)?;
                 manifest
             }
-            Err(source) => return Err(Error::io("read", &manifest_path, source)),
+            Err(cause) => return Err(Error::io("read", &manifest_path, cause)),
         };
         if manifest.engine != engine {
             let (found, asked) = (manifest.engine, engine.to_owned());
@@ -197,7 +200,7 @@ impl Manifest {
             fs::rename(&temporary, &path)?;
             File::open(directory)?.sync_all()
         };
-        write().map_err(|source| Error::io("write", &path, source))
+        write().map_err(|cause| Error::io("write", &path, cause))
     }
 }
 
@@ -214,8 +217,8 @@ fn create_durably(path: &Path) -> Result<(), Error> {
     if parent != path {
         create_durably(parent)?;
     }
-    fs::create_dir(path).map_err(|source| Error::io("create", path, source))?;
-    File::open(parent).and_then(|parent| parent.sync_all()).map_err(|source| Error::io("sync", parent, source))
+    fs::create_dir(path).map_err(|cause| Error::io("create", path, cause))?;
+    File::open(parent).and_then(|parent| parent.sync_all()).map_err(|cause| Error::io("sync", parent, cause))
 }
 
 fn take_lock(directory: &Path) -> Result<File, Error> {
@@ -227,7 +230,7 @@ fn take_lock(directory: &Path) -> Result<File, Error> {
         .create(true)
         .truncate(false)
         .open(&path)
-        .map_err(|source| Error::io("open", &path, source))?;
+        .map_err(|cause| Error::io("open", &path, cause))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -236,7 +239,7 @@ fn take_lock(directory: &Path) -> Result<File, Error> {
             let process = if process.trim().is_empty() { "unknown" } else { process.trim() };
             return Err(Error::InUse { path: directory.to_owned(), process: process.to_owned() });
         }
-        Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path, source)),
+        Err(TryLockError::Error(cause)) => return Err(Error::io("lock", &path, cause)),
     }
     // Only for the message above, so a failure is no reason not to serve.
     let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -245,9 +248,9 @@ fn take_lock(directory: &Path) -> Result<File, Error> {
 
 /// Refuses a directory in which somebody else's files lie. What an interrupted first start may leave is no reason.
 fn refuse_foreign(path: &Path) -> Result<(), Error> {
-    let entries = fs::read_dir(path).map_err(|source| Error::io("read", path, source))?;
+    let entries = fs::read_dir(path).map_err(|cause| Error::io("read", path, cause))?;
     for entry in entries {
-        let name = entry.map_err(|source| Error::io("read", path, source))?.file_name();
+        let name = entry.map_err(|cause| Error::io("read", path, cause))?.file_name();
         let ours = [LOCK, "KLAD.new", "lost+found"];
         if !ours.iter().any(|own| name == *own) {
             return Err(Error::NotKlad { path: path.to_owned() });
@@ -257,8 +260,8 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
 }
 
 impl Error {
-    fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
-        Error::Io { action, path: path.to_owned(), source }
+    fn io(action: &'static str, path: &Path, cause: io::Error) -> Error {
+        Error::Io { action, path: path.to_owned(), cause }
     }
 }
 
@@ -282,6 +285,7 @@ mod tests {
         fs::write(temporary.path().join("holiday.jpg"), b"").expect("written");
         let error = DataDirectory::open(temporary.path(), "rocksdb").expect_err("foreign");
         assert!(matches!(error, Error::NotKlad { .. }), "{error}");
+        assert_eq!(fs::read_dir(temporary.path()).expect("there").count(), 1, "nothing was added");
 
         fs::write(temporary.path().join(MANIFEST), "format = 2\nsomething = new\n").expect("written");
         let error = DataDirectory::open(temporary.path(), "rocksdb").expect_err("newer");

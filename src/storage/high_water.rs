@@ -29,12 +29,12 @@ pub struct HighWater {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel said no.
-    #[error("cannot open {}: {source}", path.display())]
+    #[error("cannot open {}: {cause}", path.display())]
     Io {
         /// The mark's file.
         path: PathBuf,
         /// The kernel's answer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Writes that were synced are missing.
     #[error(
@@ -65,7 +65,7 @@ impl HighWater {
                 0
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(source) => return Err(Error::Io { path, source }),
+            Err(cause) => return Err(Error::Io { path, cause }),
         };
         if recovered < synced {
             return Err(Error::LogIsShort { recovered, synced, path });
@@ -75,7 +75,7 @@ impl HighWater {
             .create(true)
             .truncate(false)
             .open(&path)
-            .map_err(|source| Error::Io { path, source })?;
+            .map_err(|cause| Error::Io { path, cause })?;
         Ok(HighWater { file, stored: Mutex::new(synced) })
     }
 

@@ -168,8 +168,7 @@ impl RocksDbEngine {
         let mut section = self.section.lock();
         self.check_stopped()?;
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
-        let first =
-            self.versions.take(writes.len()).map_err(|error| Error::WritesStopped { why: error.to_string() })?;
+        let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
         let undetermined = |why: String| {
             self.stop_writes(&why);
             Error::Undetermined { why }

@@ -94,20 +94,19 @@ fn bodies_beyond_the_room_are_503_and_the_room_comes_back() {
     let builder = ServerBuilder::new("memory").arg("--memory", "64MiB").arg("--value-max", "8MiB");
     let server = builder.start();
     let mut first = server.client();
-    first.send_raw("PUT /v0/entity?id=first HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6000000\r\n\r\n");
+    first.send_raw(
+        "PUT /v0/entity?id=first HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 6000000\r\n\r\n",
+    );
+    // The go-ahead says that the first body has its room; the second does not fit beside it.
+    assert_eq!(first.any_answer().unwrap().status, 100);
     let mut second = server.client();
-    wait_until("the first body has its room", || {
-        // Does not fit beside the first; where it comes too early it is taken, and done.
-        let answer = second.put("/v0/entity?id=second", &vec![2; 3 << 20]);
-        if answer.status == 503 {
-            assert_eq!(answer.header("retry-after"), Some("1"));
-            let document: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
-            assert_eq!(document["code"].as_str(), Some("no-room"));
-        }
-        // The refused body was too large to be thrown away: the connection ends.
-        second = server.client();
-        answer.status == 503
-    });
+    let answer = second.put("/v0/entity?id=second", &vec![2; 3 << 20]);
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+    // Too large to be thrown away, so the connection ends.
+    assert_eq!(answer.header("connection"), Some("close"));
+    let document: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(document["code"].as_str(), Some("no-room"));
+    let mut second = server.client();
     // An unknown length is charged as the largest.
     second.send_raw("PUT /v0/entity?id=chunked HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n");
     assert_eq!(second.answer().unwrap().status, 503);
