@@ -101,9 +101,9 @@ impl Budget {
     /// # Errors
     /// [`Error::DoesNotFit`], with the arithmetic.
     pub fn new(total: u64, connections_max: Option<u64>, value_max: u64, scans_max: u64) -> Result<Budget, Error> {
-        // An eighth for connections: at 1.6 GiB that is the default limit of 10,000.
+        // A sixth for connections, up to the default limit: 2,730 at 256 MiB, 10,000 from 938 MiB on.
         let connections_max =
-            connections_max.unwrap_or_else(|| (total / 8 / CONNECTION_BYTES).clamp(1, CONNECTIONS_MAX));
+            connections_max.unwrap_or_else(|| (total / 6 / CONNECTION_BYTES).clamp(1, CONNECTIONS_MAX));
         let connections = connections_max * CONNECTION_BYTES;
         // An eighth for bodies, but always one of the largest, or it could never be stored.
         let room = (total / 8).max(value_max);
@@ -213,7 +213,7 @@ mod tests {
     fn what_cannot_fit_is_refused_with_the_arithmetic() {
         let error = Budget::new(64 << 20, Some(10_000), 16 << 20, 64).expect_err("does not fit");
         let message = error.to_string();
-        for part in ["67108864", "204800000", "10000 connections", "16777216", "8388608", "Raise --memory"] {
+        for part in ["67108864", "163840000", "10000 connections", "16777216", "8388608", "Raise --memory"] {
             assert!(message.contains(part), "{part} is missing in: {message}");
         }
     }

@@ -40,9 +40,9 @@ pub const RESPONSE_FRAME_BYTES_MAX: usize = 64 << 10;
 pub const CACHED_VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// What one idle connection is charged in the memory budget, bytes: hyper's two initial buffers of 8 KiB, its state and the
-/// task. Measured (`cargo xtask memory`): 2,000 connections after one small request each add 19 MiB of resident memory,
-/// 10 KiB each, because only part of the buffers has been touched.
-pub const CONNECTION_BYTES: u64 = 20 << 10;
+/// task, of which small requests touch only a part. Measured (`cargo xtask memory`): 2,000 connections after one small
+/// request each add 19 to 26 MiB of resident memory, 10 to 13 KiB each.
+pub const CONNECTION_BYTES: u64 = 16 << 10;
 
 /// Default of `--connections-max`, where the memory budget allows it; at the limit klad stops accepting until one closes.
 pub const CONNECTIONS_MAX: u64 = 10_000;

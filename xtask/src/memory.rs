@@ -1,8 +1,8 @@
 //! `cargo xtask memory`: does klad's resident memory stay within its budget, in everything that fills memory?
 //!
 //! ```text
-//!   start ─▶ fill ─▶ idle connections ─▶ range, with point reads beside it ─▶ SIGTERM
-//!   └────────── resident memory, every 50 ms ──────────┘
+//!   start ─▶ fill ─▶ point reads ─▶ idle connections ─▶ range, with point reads beside it ─▶ SIGTERM
+//!   └───────────────── resident memory, every 50 ms ─────────────────┘
 //! ```
 
 use std::path::Path;
@@ -29,8 +29,8 @@ use crate::text::{grouped, mebibytes};
 /// What klad may need beside its budget and a tenth of it, bytes: the program, its stacks, the allocator's own.
 const FREE_BYTES: u64 = 64 << 20;
 
-/// Connections beside the idle ones, rounded up: of the fill, the range and the point reads.
-const OTHER_CONNECTIONS: u64 = 16;
+/// Point reads before the range, so many that the block cache of any budget up to 256 MiB is full of blocks.
+const POINT_READS: u64 = 200_000;
 
 /// Which keys are read at random; any number would do, and the same one repeats a run.
 const READS_SEED: u64 = 1;
@@ -87,11 +87,8 @@ fn measure(args: &Args, program: &Path, data: &Path) -> Result<Report> {
         data: data.to_owned(),
         memory: args.memory,
         addresses: Addresses::any(),
-        // By default klad allows as many connections as an eighth of the budget holds: 1,638 at 256 MiB. And the idle ones
-        // must hold their memory until the end of the range, however long it takes.
-        more: ["--connections-max", &(args.idle + OTHER_CONNECTIONS).to_string(), "--idle-timeout", "1h"]
-            .map(str::to_owned)
-            .to_vec(),
+        // The idle ones must hold their memory until the end of the range, however long it takes.
+        more: ["--idle-timeout", "1h"].map(str::to_owned).to_vec(),
     };
     let mut klad = Klad::start(&settings)?;
     let pid = klad.pid().as_raw_nonzero().get().unsigned_abs();
@@ -104,8 +101,15 @@ fn measure(args: &Args, program: &Path, data: &Path) -> Result<Report> {
     fill.run(addresses.data, None)?;
     drop(progress);
 
-    sampler.phase("idle connections")?;
+    sampler.phase("point reads")?;
     let mut random = fastrand::Rng::with_seed(READS_SEED);
+    let mut connection = Connection::open(addresses.data)?;
+    for _ in 0..POINT_READS {
+        read_one(&mut connection, entries, &mut random)?;
+    }
+    drop(connection);
+
+    sampler.phase("idle connections")?;
     let idle: Vec<Connection> =
         (0..args.idle).map(|_| idle_connection(addresses, entries, &mut random)).collect::<Result<_>>()?;
 
