@@ -68,7 +68,7 @@ pub struct ServeArgs {
     #[arg(long, value_enum, default_value_t = DurabilityName::Sync)]
     pub durability: DurabilityName,
     /// Workers [default: one for each core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=999))]
     pub threads: Option<u64>,
     /// Memory for caches, memtables, bodies and connections together [default: half of what the control group or the machine has].
     #[arg(long, value_name = "SIZE")]

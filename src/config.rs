@@ -9,8 +9,8 @@ use crate::cli::{DurabilityName, EngineName, ServeArgs};
 use crate::execution;
 use crate::http::service;
 use crate::limits::{
-    CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING, MEMORY_BYTES_MIN,
-    MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
+    CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING,
+    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
 };
 use crate::memory_limit;
 use crate::operation::Durability;
@@ -144,6 +144,7 @@ impl Config {
         at_least("head-max", args.head_max.0, 3 * args.key_max.0 + 1024)?;
         let memory = args.memory.map_or_else(|| memory_limit::memory_limit() / 2, |size| size.0);
         at_least("memory", memory, MEMORY_BYTES_MIN)?;
+        at_most("memory", memory, MEMORY_BYTES_CEILING)?;
         let budget = Budget::new(memory, args.connections_max, args.value_max.0, args.scans_max)?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");

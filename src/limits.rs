@@ -107,6 +107,21 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Deadlines are looked at so often, hence kept to so much.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Unsent bytes that the kernel holds of one connection before klad must wait (`TCP_NOTSENT_LOWAT`): a reader that takes some
+/// lets klad write again soon. Without it the kernel says so only when a good part of a send buffer of megabytes is free,
+/// and a slow reader looks like one that takes nothing.
+pub const NOT_SENT_BYTES_MAX: u32 = 128 << 10;
+
+/// hyper's write buffer keeps the capacity of the largest entry of a range that it has copied; a connection that was offered
+/// more than so many bytes at once is closed after the answer, because only that gives the memory back.
+pub const OVERSIZED_BYTES: usize = 1 << 20;
+
+/// A range waits so long for room for a large entry: the first step is then answered 503, a later one cut.
+pub const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An admin connection lives at most so long: its answers are small, and a client that reads none must not keep its place.
+pub const ADMIN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Default of `--async-sync-interval`: the longest that an `async` write stays unsynced.
 pub const ASYNC_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -136,6 +151,9 @@ pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 
 /// The smallest `--memory`, bytes: below it the caches are too small to be of use.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// No `--memory` may be larger, bytes: body room is counted in 32 bits of KiB.
+pub const MEMORY_BYTES_CEILING: u64 = 16 << 40;
 
 /// `Retry-After` in seconds where no wait can be estimated, and the longest that is ever told.
 pub const RETRY_AFTER_SECONDS_MAX: u64 = 30;

@@ -1,7 +1,7 @@
 //! Every mutex, condition variable, queue and thread of klad's own comes from here, so that a lock profile sees all waits
 //! and no queue is without a bound.
 //!
-//! A thread that panics ends the process (see `lib.rs`), so a lock is never met poisoned by a caller that lives on.
+//! A thread that panics ends the process (see `main.rs`), so a lock is never met poisoned by a caller that lives on.
 //! Called by all modules; `clippy.toml` forbids the standard types elsewhere.
 
 #![expect(clippy::disallowed_types, reason = "the wrappers of the types that are forbidden elsewhere")]

@@ -11,6 +11,8 @@
 
 use std::cell::Cell;
 
+use crate::limits::{GROWN_BYTES, OVERSIZED_BYTES};
+
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -42,6 +44,8 @@ pub struct Exchange {
     body_unread: Cell<bool>,
     /// hyper's buffers have grown.
     grown: Cell<bool>,
+    /// They have grown so far that the connection must end after the answer.
+    oversized: Cell<bool>,
     /// The worker's clock.
     now_ms: std::rc::Rc<Cell<u64>>,
 }
@@ -58,6 +62,7 @@ impl Exchange {
             body_timed_out: Cell::new(false),
             body_unread: Cell::new(false),
             grown: Cell::new(false),
+            oversized: Cell::new(false),
             now_ms,
         }
     }
@@ -68,27 +73,30 @@ impl Exchange {
     }
 
     /// `count` bytes came in.
-    pub fn bytes_read(&self, count: usize, grown_from: usize) {
+    pub fn bytes_read(&self, count: usize) {
         match self.phase.get() {
             Phase::Idle => self.enter(Phase::Head),
             Phase::Body => self.since_ms.set(self.now_ms.get()),
             Phase::Busy => self.read_ahead.set(true),
             Phase::Head | Phase::Linger => {}
         }
-        if count > grown_from {
+        if count > GROWN_BYTES {
             self.grown.set(true);
         }
     }
 
     /// The peer took bytes of `offered`, or (`taken` false) none.
-    pub fn bytes_written(&self, taken: bool, offered: usize, grown_from: usize) {
+    pub fn bytes_written(&self, taken: bool, offered: usize) {
         if taken {
             self.write_blocked_since_ms.set(None);
         } else if self.write_blocked_since_ms.get().is_none() {
             self.write_blocked_since_ms.set(Some(self.now_ms.get()));
         }
-        if offered > grown_from {
+        if offered > GROWN_BYTES {
             self.grown.set(true);
+        }
+        if offered > OVERSIZED_BYTES {
+            self.oversized.set(true);
         }
     }
 
@@ -155,6 +163,12 @@ impl Exchange {
     #[must_use]
     pub fn write_blocked_since_ms(&self) -> Option<u64> {
         self.write_blocked_since_ms.get()
+    }
+
+    /// Whether the connection must end after the answer, because only that gives its memory back.
+    #[must_use]
+    pub fn oversized(&self) -> bool {
+        self.oversized.get()
     }
 
     /// Whether the connection holds more memory than an idle one is charged.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::execution::admission::RoomPermit;
 use crate::execution::{Executor, ScanPermit};
-use crate::limits::{SCAN_STEP_BYTES_MAX, SCAN_STEP_ENTRIES_MAX};
+use crate::limits::{ROOM_TIMEOUT, SCAN_STEP_BYTES_MAX, SCAN_STEP_ENTRIES_MAX};
 use crate::operation::{Entry, Error, Outcome, Page, ScanStep};
 
 /// The body of a range's answer.
@@ -20,8 +20,8 @@ pub(super) struct RangeBody {
     scan: Arc<Scan>,
     entries: std::vec::IntoIter<Entry>,
     next: Option<Bytes>,
-    /// Held for a large entry until the next step begins.
-    room: Option<RoomPermit>,
+    /// Held for the largest entry so far, to the end: hyper's buffer has grown to it and keeps that capacity.
+    room: Option<HeldRoom>,
     step: Option<RunningStep>,
 }
 
@@ -37,7 +37,13 @@ struct Scan {
 struct Step {
     entries: Vec<Entry>,
     next: Option<Bytes>,
-    room: Option<RoomPermit>,
+    room: Option<HeldRoom>,
+}
+
+/// Room, and for how many bytes it was taken.
+struct HeldRoom {
+    _permit: RoomPermit,
+    bytes: u64,
 }
 
 impl RangeBody {
@@ -45,7 +51,7 @@ impl RangeBody {
     pub(super) async fn begin(executor: Arc<Executor>, start: Bytes, end: Option<Bytes>) -> Result<RangeBody, Error> {
         let permit = executor.begin_scan()?;
         let scan = Arc::new(Scan { executor, permit, end });
-        let first = scan.step(start).await?;
+        let first = scan.step(start, None).await?;
         Ok(RangeBody { scan, entries: first.entries.into_iter(), next: first.next, room: first.room, step: None })
     }
 
@@ -73,30 +79,35 @@ impl RangeBody {
                 continue;
             }
             let Some(from) = self.next.take() else { return Poll::Ready(None) };
-            // What was large has been handed to hyper, which asks again only when it is nearly written.
-            drop(self.room.take());
-            let scan = self.scan.clone();
-            self.step = Some(Box::pin(async move { scan.step(from).await }));
+            let (scan, room) = (self.scan.clone(), self.room.take());
+            self.step = Some(Box::pin(async move { scan.step(from, room).await }));
         }
     }
 }
 
 impl Scan {
-    async fn step(&self, from: Bytes) -> Result<Step, Error> {
+    async fn step(&self, from: Bytes, mut room: Option<HeldRoom>) -> Result<Step, Error> {
         let mut step = ScanStep {
             from,
             end: self.end.clone(),
             entries_max: SCAN_STEP_ENTRIES_MAX,
             bytes_max: SCAN_STEP_BYTES_MAX,
         };
-        let mut room = None;
         loop {
             match self.executor.scan(&self.permit, step.clone()).await? {
                 Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, room }),
                 Outcome::Page(Page::TooLarge { bytes }) => {
                     // Once as it was read, once in hyper's write buffer.
-                    drop(room.take());
-                    room = Some(self.executor.room().take(2 * bytes as u64).await);
+                    let needed = 2 * bytes as u64;
+                    if room.as_ref().is_none_or(|held| held.bytes < needed) {
+                        // Given back first: two that wait for each other's room would wait for ever.
+                        drop(room.take());
+                        let wait = tokio::time::timeout(ROOM_TIMEOUT, self.executor.room().take(needed));
+                        let limit = self.executor.room().bytes();
+                        let what = "no room for a large entry of the range";
+                        let permit = wait.await.map_err(|_| Error::Overloaded { what, limit })?;
+                        room = Some(HeldRoom { _permit: permit, bytes: needed });
+                    }
                     step.bytes_max = bytes;
                 }
                 Outcome::Found { .. } | Outcome::NotFound | Outcome::Written { .. } => {

@@ -65,8 +65,11 @@ impl Service {
             }
             // A body that came with it means nothing, but must be out of the way of the next request.
             other => {
-                let keep = upload::drain(body, &head.headers, exchange).await;
-                let answered = self.without_body(other, exchange).await;
+                let keep = match upload::drain(body, &head.headers, exchange).await {
+                    Ok(keep) => keep,
+                    Err(refusal) => return answer_or_refuse(Err(refusal), false, exchange),
+                };
+                let answered = self.without_body(other).await;
                 answer_or_refuse(answered, keep, exchange)
             }
         }
@@ -101,7 +104,7 @@ impl Service {
         }
     }
 
-    async fn without_body(&self, route: Route<'_>, exchange: &Exchange) -> Result<Reply, Refusal> {
+    async fn without_body(&self, route: Route<'_>) -> Result<Reply, Refusal> {
         match route {
             Route::Get { key } => {
                 let outcome = self.executor.get(&key).await?;
@@ -120,7 +123,7 @@ impl Service {
                 Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(CONTENT_TYPE, OCTETS))
             }
             Route::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
-            Route::Put { .. } => unreachable!("{:p}: a PUT has a body", exchange),
+            Route::Put { .. } => unreachable!("a PUT has a body"),
         }
     }
 
@@ -191,7 +194,8 @@ fn entity_tag(version: Version) -> HeaderValue {
 
 /// Refuses a request whose body has not been read: reads it to its end where that is cheap, else closes.
 async fn refuse(refusal: Refusal, body: Incoming, headers: &HeaderMap, exchange: &Rc<Exchange>) -> Answer {
-    let keep = upload::drain(body, headers, exchange).await;
+    // What else is wrong with the request does not matter any more.
+    let keep = upload::drain(body, headers, exchange).await.unwrap_or(false);
     answer_or_refuse(Err(refusal), keep, exchange)
 }
 

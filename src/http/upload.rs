@@ -66,30 +66,29 @@ pub(super) async fn read(
     Ok(Upload { value: value.into(), room })
 }
 
-/// Reads and throws away what is left of a body that is refused, so that the connection can live on. `false`: there is too
-/// much of it, or the client waits for a go-ahead, and the connection must be closed after the answer.
-pub(super) async fn drain(mut body: Incoming, headers: &HeaderMap, exchange: &Exchange) -> bool {
+/// Reads and throws away what is left of a body that nobody wants, so that the connection can live on. `false`: there is
+/// too much of it, or the client waits for a go-ahead, and the connection must be closed after the answer.
+///
+/// Fails where the body is none: a request of which a part is missing is not carried out.
+pub(super) async fn drain(mut body: Incoming, headers: &HeaderMap, exchange: &Exchange) -> Result<bool, Refusal> {
     if body.is_end_stream() {
-        return true;
+        return Ok(true);
     }
     // Asking for the body would send the 100 that tells the client to go ahead.
     if headers.contains_key(EXPECT) || body.size_hint().lower() > DRAIN_BYTES_MAX {
-        return false;
+        return Ok(false);
     }
     let mut drained = 0;
     exchange.body_begins();
-    while drained <= DRAIN_BYTES_MAX {
-        match next_data(&mut body, exchange).await {
-            Ok(Some(data)) => drained += data.len() as u64,
-            Ok(None) => {
-                exchange.body_ends();
-                return true;
-            }
-            Err(_) => break,
+    while let Some(data) = next_data(&mut body, exchange).await? {
+        drained += data.len() as u64;
+        if drained > DRAIN_BYTES_MAX {
+            exchange.body_ends();
+            return Ok(false);
         }
     }
     exchange.body_ends();
-    false
+    Ok(true)
 }
 
 /// The next bytes of the body; trailers are of no use here.

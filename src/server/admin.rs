@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::runtime;
 use crate::http::admin::Admin;
-use crate::limits::{ADMIN_CONNECTIONS_MAX, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT};
+use crate::limits::{ADMIN_CONNECTION_TIMEOUT, ADMIN_CONNECTIONS_MAX, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT};
 use crate::sync;
 
 /// Starts the admin thread.
@@ -52,12 +52,12 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>) {
                 std::future::ready(Ok::<_, Infallible>(answer))
             });
             // Few connections, so a timer for each is cheap here; it also ends idle ones.
-            let _ = http1::Builder::new()
+            let serving = http1::Builder::new()
                 .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+                .serve_connection(TokioIo::new(stream), service);
+            let _ = tokio::time::timeout(ADMIN_CONNECTION_TIMEOUT, serving).await;
             drop(place);
         });
     }

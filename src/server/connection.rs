@@ -20,7 +20,9 @@ use super::Options;
 use super::io::Io;
 use super::worker::Worker;
 use crate::http::exchange::{Exchange, Phase};
-use crate::limits::{CONNECTION_BUFFER_BYTES_MAX, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT};
+use crate::limits::{
+    CONNECTION_BUFFER_BYTES_MAX, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT, NOT_SENT_BYTES_MAX,
+};
 
 /// How long a connection may wait for its client. All are kept to within
 /// [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL).
@@ -185,6 +187,7 @@ impl Connection {
                 return self.wake();
             }
             Phase::Busy | Phase::Body | Phase::Head if draining => Verdict::Finish,
+            Phase::Idle | Phase::Busy if self.exchange.oversized() => Verdict::Finish,
             Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
         };
         self.verdict.set(Some(verdict));
@@ -207,6 +210,7 @@ fn prepare(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
     // An answer is one write; waiting for more to send would only delay it.
     stream.set_nodelay(true)?;
+    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(NOT_SENT_BYTES_MAX)?;
     TcpStream::from_std(stream)
 }
 

@@ -12,7 +12,6 @@ use tokio::net::TcpStream;
 
 use super::gate::Gate;
 use crate::http::exchange::Exchange;
-use crate::limits::GROWN_BYTES;
 
 /// A connection's socket.
 pub(super) struct Io {
@@ -35,7 +34,7 @@ impl AsyncRead for Io {
         ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer))?;
         let count = buffer.filled().len() - before;
         if count > 0 {
-            self.exchange.bytes_read(count, GROWN_BYTES);
+            self.exchange.bytes_read(count);
         }
         Poll::Ready(Ok(()))
     }
@@ -44,7 +43,7 @@ impl AsyncRead for Io {
 impl AsyncWrite for Io {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
-        self.exchange.bytes_written(written.is_ready(), bytes.len(), GROWN_BYTES);
+        self.exchange.bytes_written(written.is_ready(), bytes.len());
         written
     }
 

@@ -59,8 +59,8 @@ impl HighWater {
     /// [`Error::LogIsShort`] when something that was synced is missing.
     pub fn check(directory: &Path, recovered: u64) -> Result<HighWater, Error> {
         let path = directory.join(FILE);
-        let synced = match fs::read_to_string(&path) {
-            Ok(text) => parse(&text).unwrap_or_else(|| {
+        let synced = match fs::read(&path) {
+            Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(parse).unwrap_or_else(|| {
                 tracing::warn!(path = %path.display(), "not a mark of what was synced; the log cannot be checked against it");
                 0
             }),
@@ -75,6 +75,7 @@ impl HighWater {
             .create(true)
             .truncate(false)
             .open(&path)
+            .and_then(|file| file.set_len(line(0).len() as u64).map(|()| file))
             .map_err(|cause| Error::Io { path, cause })?;
         Ok(HighWater { file, stored: Mutex::new(synced) })
     }
@@ -120,6 +121,10 @@ mod tests {
         assert!(error.to_string().contains("up to number 11, but all up to 12"), "{error}");
         fs::remove_file(directory.path().join(FILE)).expect("removed");
         HighWater::check(directory.path(), 11).expect("given up");
+        // Damage to the mark itself is no reason not to serve, and is mended by the next mark.
+        fs::write(directory.path().join(FILE), [0xFF; 500]).expect("written");
+        HighWater::check(directory.path(), 0).expect("no mark").advance(5);
+        HighWater::check(directory.path(), 4).expect_err("a mark again");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The memory engine: an ordered map behind one lock. For tests, and as the yardstick of a server without a disk.
 //!
 //! Its data ends with the process, so every acknowledgement says `none`, whatever was asked for. It never waits for a
-//! disk, so its calls are made on the workers. Made by `server`, called by `execution`.
+//! disk, so its calls are made on the workers. Made by `main`, called by `execution`.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

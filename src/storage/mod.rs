@@ -11,7 +11,7 @@
 //!                       └──▶ Reply::complete, once for each operation
 //! ```
 //!
-//! Called by `execution`; engines are made by `server`.
+//! Called by `execution`; engines are made by `main`.
 
 use std::sync::Arc;
 

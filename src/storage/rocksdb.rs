@@ -5,7 +5,7 @@
 //! succeeded. A log write or sync that failed is final until restart: the kernel may have dropped the dirty pages, so
 //! trying again could succeed without the data.
 //!
-//! Made by `server`, called by `execution`.
+//! Made by `main`, called by `execution`.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::rocksdb_options;
 use super::versions::Versions;
 use super::{ChangeKind, Engine, PageBuilder, Reply, Result, Write};
 use crate::clock;
-use crate::limits::CACHED_VALUE_BYTES_MAX;
+use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX};
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
 use crate::sync::{Mutex, RwLock};
 
@@ -70,8 +70,6 @@ pub struct RocksDbEngine {
     is_stopped: AtomicBool,
     /// Acknowledged writes may not be synced yet.
     unsynced: AtomicBool,
-    /// RocksDB's sequence number up to which the log is synced.
-    synced_until: AtomicU64,
     high_water: HighWater,
     free_bytes: AtomicU64,
     disk_reserve_bytes: u64,
@@ -113,7 +111,6 @@ impl RocksDbEngine {
             stopped: RwLock::new(None),
             is_stopped: AtomicBool::new(false),
             unsynced: AtomicBool::new(false),
-            synced_until: AtomicU64::new(0),
             high_water,
             free_bytes: AtomicU64::new(u64::MAX),
             disk_reserve_bytes: options.disk_reserve_bytes,
@@ -176,17 +173,22 @@ impl RocksDbEngine {
         let CommitSection { batch, write_sync, write_async } = &mut *section;
         Self::fill(batch, writes, first).map_err(undetermined)?;
         let sync = writes.iter().any(|write| write.durability == Durability::Sync);
-        if !sync {
-            // Before the write: a sync that runs at the same time may or may not cover it.
-            self.unsynced.store(true, Ordering::Release);
-        }
         self.db
             .write_opt(batch, if sync { write_sync } else { write_async })
             .map_err(|error| undetermined(error.into_string()))?;
-        if sync {
-            // A synced write syncs all of the log before it.
-            self.synced_until.fetch_max(self.db.latest_sequence_number(), Ordering::AcqRel);
+        if batch.size_in_bytes() > COMMIT_BYTES_MAX {
+            // It would keep the capacity of the largest value that ever came.
+            *batch = WriteBatch::new();
         }
+        if sync {
+            // A synced write syncs all of the log before it. Marked before anyone is answered.
+            self.high_water.advance(self.db.latest_sequence_number());
+        } else {
+            // After the write: a sync that has begun before it may not cover it, and one must follow.
+            self.unsynced.store(true, Ordering::Release);
+        }
+        // A sync of earlier writes may have failed meanwhile, and nothing is acknowledged after that.
+        self.check_stopped().map_err(|error| undetermined(error.to_string()))?;
         Ok(first)
     }
 }
@@ -258,6 +260,9 @@ impl Engine for RocksDbEngine {
     }
 
     fn sync(&self) -> std::result::Result<(), String> {
+        if let Err(error) = self.check_stopped() {
+            return Err(error.to_string());
+        }
         if !self.unsynced.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
@@ -267,7 +272,7 @@ impl Engine for RocksDbEngine {
             self.stop_writes(&why);
             why
         })?;
-        self.synced_until.fetch_max(until, Ordering::AcqRel);
+        self.high_water.advance(until);
         Ok(())
     }
 
@@ -287,7 +292,6 @@ impl Engine for RocksDbEngine {
 
     fn upkeep(&self) {
         self.look_at_free_space();
-        self.high_water.advance(self.synced_until.load(Ordering::Acquire));
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }

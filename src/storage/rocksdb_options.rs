@@ -81,8 +81,6 @@ fn log(db: &mut RocksDbOptions) {
     db.set_avoid_flush_during_recovery(true);
     // A stop need not write tables either: the log has everything.
     db.set_avoid_flush_during_shutdown(true);
-    // Log that a start would have to read again: as much as the memtables hold, and never more.
-    db.set_max_total_wal_size(MEMTABLES * MEMTABLE_BYTES_MAX);
 }
 
 fn levels(db: &mut RocksDbOptions) {

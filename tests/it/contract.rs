@@ -287,6 +287,13 @@ fn malformed_requests_are_400_and_close() {
         client.send_raw("PUT /v0/entity?id=m HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
         assert_eq!(client.answer().unwrap().status, 400);
         assert_eq!(server.client().get("/v0/entity?id=m").status, 404);
+        // Nor removed.
+        let mut client = server.client();
+        assert_eq!(client.put("/v0/entity?id=m", b"v").status, 201);
+        client
+            .send_raw("DELETE /v0/entity?id=m HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
+        assert_eq!(client.answer().unwrap().status, 400);
+        assert_eq!(server.client().get("/v0/entity?id=m").status, 200);
     });
 }
 
@@ -295,7 +302,7 @@ fn a_large_value_comes_back_whole() {
     each_engine(|_, client| {
         let value: Vec<u8> = (0..3_000_001_u32).map(|n| (n % 251) as u8).collect();
         assert_eq!(client.put("/v0/entity?id=large", &value).status, 201);
-        // From memory, then (RocksDB) the same way again: both paths of the answer.
+        // From memory, then (RocksDB) the same way again: the answer does not use it up.
         for _ in 0..2 {
             let answer = client.get("/v0/entity?id=large");
             assert_eq!(answer.header("content-length"), Some("3000001"));

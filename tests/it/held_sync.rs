@@ -204,3 +204,31 @@ fn writes_that_come_together_share_a_sync() {
 fn twin_a_sync_for_each_write_is_noticed() {
     shares_syncs(Some(Defect::SyncsEachWrite)).expect_err("planted");
 }
+
+/// A sync that begins while the write is under way does not cover it: another one must follow.
+#[test]
+fn an_async_write_is_synced_even_if_a_sync_overtakes_it() {
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "50ms")).start();
+    let mut client = server.client();
+    shim.slow_writes();
+    for n in 0..3 {
+        assert_eq!(client.put(&format!("/v0/entity?id={n}&durability=async"), b"v").status, 201);
+        let before = shim.syncs();
+        wait_until("a sync follows the write", || shim.syncs() > before);
+    }
+}
+
+/// A sync of earlier writes fails while a write is under way: that write is not acknowledged either.
+#[test]
+fn nothing_is_acknowledged_after_a_failed_sync() {
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "50ms")).start();
+    let mut client = server.client();
+    shim.slow_writes_and_fail_syncs();
+    assert_eq!(client.put("/v0/entity?id=first&durability=async", b"v").status, 201);
+    let second = client.put("/v0/entity?id=second&durability=async", b"v").status;
+    assert!(matches!(second, 500 | 503), "{second}");
+    shim.pass();
+    assert_eq!(server.stop().code(), Some(1), "not everything is synced");
+}

@@ -74,7 +74,7 @@ static int sync_through(const char *name, int fd) {
             struct timespec pause = {0, 1000000};
             while (mode_is("hold")) nanosleep(&pause, NULL);
         }
-        if (mode_is("fail-sync")) {
+        if (mode_is("fail-sync") || mode_is("slow-write-fail-sync")) {
             errno = EIO;
             return -1;
         }
@@ -87,6 +87,10 @@ int fdatasync(int fd) { return sync_through("fdatasync", fd); }
 int fsync(int fd) { return sync_through("fsync", fd); }
 
 ssize_t write(int fd, const void *bytes, size_t count) {
+    if (is_log(fd) && (mode_is("slow-write") || mode_is("slow-write-fail-sync"))) {
+        struct timespec pause = {0, 300000000};
+        nanosleep(&pause, NULL);
+    }
     if (is_log(fd) && mode_is("fail-write")) {
         errno = EIO;
         return -1;

@@ -51,6 +51,16 @@ impl Shim {
         std::fs::metadata(self.path("syncs")).map_or(0, |file| file.len())
     }
 
+    /// Each write takes 300 ms longer.
+    pub(crate) fn slow_writes(&self) {
+        self.set("slow-write");
+    }
+
+    /// Each write takes 300 ms longer, and syncs fail with EIO.
+    pub(crate) fn slow_writes_and_fail_syncs(&self) {
+        self.set("slow-write-fail-sync");
+    }
+
     /// Syncs fail with EIO.
     pub(crate) fn fail_syncs(&self) {
         self.set("fail-sync");
