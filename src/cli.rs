@@ -22,6 +22,9 @@ pub struct Cli {
 pub enum Command {
     /// Serve a data directory over HTTP.
     Serve(Box<ServeArgs>),
+    /// Load an HTTP server, klad or any other, and say what it did.
+    #[cfg(target_os = "linux")]
+    Bench(Box<crate::bench::args::BenchArgs>),
 }
 
 /// Engines to choose from.
@@ -133,7 +136,7 @@ mod tests {
 
     fn serve(arguments: &[&str]) -> ServeArgs {
         let all = ["klad", "serve"].into_iter().chain(arguments.iter().copied());
-        let Command::Serve(args) = Cli::try_parse_from(all).expect("valid").command;
+        let Command::Serve(args) = Cli::try_parse_from(all).expect("valid").command else { panic!("not serve") };
         *args
     }
 

@@ -18,3 +18,22 @@ pub fn unix_ms() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
+
+/// The monotonic clock as every process of this machine reads it, nanoseconds: for records that are compared across
+/// processes.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    nanoseconds(rustix::time::ClockId::Monotonic)
+}
+
+/// CPU time that the calling thread has used, nanoseconds.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    nanoseconds(rustix::time::ClockId::ThreadCPUTime)
+}
+
+fn nanoseconds(clock: rustix::time::ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(clock);
+    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    seconds.unwrap_or(0) * 1_000_000_000 + nanoseconds.unwrap_or(0)
+}

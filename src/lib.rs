@@ -16,6 +16,9 @@ pub mod server;
 
 pub mod http;
 
+#[cfg(target_os = "linux")]
+pub mod bench;
+
 pub mod execution;
 
 pub mod storage;

@@ -1,4 +1,5 @@
-//! Picks the subcommand, prints the error chain, sets the exit code: 0 clean, 1 failure, 2 usage.
+//! Picks the subcommand, prints the error chain, sets the exit code: 0 clean, 1 failure, 2 usage; `klad bench` has 3 and
+//! 4 beside them.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -44,6 +45,8 @@ fn main() -> ExitCode {
     end_the_process_on_panic();
     let ended = match cli.command {
         Command::Serve(args) => serve(*args),
+        #[cfg(target_os = "linux")]
+        Command::Bench(args) => return bench(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,6 +65,21 @@ fn end_the_process_on_panic() {
         print(info);
         std::process::abort();
     }));
+}
+
+/// Exit codes of `klad bench` are for scripts: see docs/bench.md.
+#[cfg(target_os = "linux")]
+fn bench(args: &klad::bench::args::BenchArgs) -> ExitCode {
+    use klad::bench::runner::{Error, Verdict, run};
+    let (error, code) = match run(args) {
+        Ok(Verdict::Met) => return ExitCode::SUCCESS,
+        Ok(Verdict::Missed) => return ExitCode::from(3),
+        Ok(Verdict::NotValid) => return ExitCode::from(4),
+        Err(Error::Usage(error)) => (error, 2),
+        Err(Error::Failed(error)) => (error, 1),
+    };
+    let _ = writeln!(std::io::stderr(), "klad bench: {error:#}");
+    ExitCode::from(code)
 }
 
 fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {

@@ -158,6 +158,11 @@ impl<T> BoundedQueue<T> {
         self.wait_for_items()?.items.pop_front()
     }
 
+    /// Takes the oldest item if there is one, without waiting.
+    pub fn try_pop(&self) -> Option<T> {
+        self.state.lock().items.pop_front()
+    }
+
     fn wait_for_items(&self) -> Option<MutexGuard<'_, QueueState<T>>> {
         let mut state = self.state.lock();
         while state.items.is_empty() {

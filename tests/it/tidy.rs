@@ -10,7 +10,7 @@ const ROWS: &[&[&str]] = &[
     &["main", "lib"],
     &["config"],
     &["cli", "memory_limit", "server"],
-    &["http"],
+    &["bench", "http"],
     &["execution"],
     &["storage"],
     &["operation", "sync"],

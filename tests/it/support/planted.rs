@@ -68,7 +68,9 @@ fn runs_a_server_when_told_to() {
     let (Ok(defect), Ok(arguments)) = (std::env::var(DEFECT), std::env::var(ARGUMENTS)) else { return };
     let defect = ALL.into_iter().find(|one| format!("{one:?}") == defect).expect("a known defect");
     let arguments = ["klad"].into_iter().chain(arguments.lines());
-    let cli::Command::Serve(args) = cli::Cli::try_parse_from(arguments).expect("valid").command;
+    let cli::Command::Serve(args) = cli::Cli::try_parse_from(arguments).expect("valid").command else {
+        panic!("the arguments are those of serve")
+    };
     let config = Config::new(*args).expect("valid");
     let listener = listen::bind(&config.listen).expect("free");
     let admin_listener = listen::bind(&config.admin_listen).expect("free");

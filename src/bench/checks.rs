@@ -1,0 +1,169 @@
+//! The generator's judgement on its own run: whether the figures are the server's and not its own. Called by `runner`.
+
+use super::recorder::Failure;
+use super::result::{Check, Section, micros};
+use super::schedule::{Mode, Nanos};
+use super::text::time_us;
+
+/// A thread of the generator that used more of a core than this may have been what was measured.
+const CPU_SHARE_MAX: f64 = 0.9;
+
+/// Less of the schedule than this having been sent, the load was not the one that was asked for.
+const SENT_SHARE_MIN: f64 = 0.99;
+
+/// What is judged.
+#[derive(Debug)]
+pub struct Evidence<'a> {
+    /// Open or closed.
+    pub mode: Mode,
+    /// The measured part.
+    pub section: &'a Section,
+    /// `--lag-max`.
+    pub lag_max: Nanos,
+    /// CPU time by time, of each thread, from 0 to 1.
+    pub cpu_shares: &'a [f64],
+    /// Connections that were asked for at the start.
+    pub connections: usize,
+    /// Connections that were made by then.
+    pub connected: usize,
+    /// Connections at the end, and how many there could be, where they are opened on demand.
+    pub grown: Option<(usize, usize)>,
+}
+
+/// All checks, each with its figure.
+#[must_use]
+pub fn judge(evidence: &Evidence) -> Vec<Check> {
+    vec![send_lag(evidence), generator_cpu(evidence), rate(evidence), connections(evidence), machine_limits(evidence)]
+}
+
+fn check(name: &str, passed: bool, detail: String) -> Check {
+    Check { name: name.to_owned(), passed, detail }
+}
+
+fn send_lag(evidence: &Evidence) -> Check {
+    if evidence.mode == Mode::Closed {
+        return check("send_lag", true, "closed load has no schedule to be late for".to_owned());
+    }
+    let bound = micros(evidence.lag_max);
+    let Some(lag) = evidence.section.send_lag.at(99.9) else {
+        return check("send_lag", true, "nothing was sent".to_owned());
+    };
+    let passed = lag.value_us <= bound;
+    let relation = if passed { "within" } else { "more than" };
+    check(
+        "send_lag",
+        passed,
+        format!("99.9% of sends were at most {} late, {relation} {}", time_us(lag.value_us), time_us(bound)),
+    )
+}
+
+fn generator_cpu(evidence: &Evidence) -> Check {
+    let share = evidence.cpu_shares.iter().copied().fold(0.0, f64::max);
+    let passed = share <= CPU_SHARE_MAX;
+    let advice = if passed {
+        ""
+    } else {
+        ": the server may be faster than these figures; give --threads, or a machine of its own"
+    };
+    let detail = format!(
+        "the busiest thread of the generator used {:.0}% of a core, bound {:.0}%{advice}",
+        share * 100.0,
+        CPU_SHARE_MAX * 100.0
+    );
+    check("generator_cpu", passed, detail)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of requests")]
+fn rate(evidence: &Evidence) -> Check {
+    let section = evidence.section;
+    if evidence.mode == Mode::Closed {
+        let passed = section.sent > 0;
+        return check("rate", passed, format!("closed load: {} requests were sent", section.sent));
+    }
+    let share = if section.scheduled == 0 { 0.0 } else { section.sent as f64 / section.scheduled as f64 };
+    let passed = share >= SENT_SHARE_MIN;
+    let mut detail = format!(
+        "{} of {} requests were sent ({:.2}%), at least {:.0}% are wanted",
+        section.sent,
+        section.scheduled,
+        share * 100.0,
+        SENT_SHARE_MIN * 100.0
+    );
+    if !passed && section.unsent > 0 {
+        detail.push_str(match evidence.grown {
+            Some((open, max)) if open >= max => {
+                ": all connections were busy, and there were as many as --connections-max allows"
+            }
+            Some(_) => ": they waited for connections",
+            None => ": all connections were busy; with --connections-max the load would not wait for the server",
+        });
+    }
+    check("rate", passed, detail)
+}
+
+fn connections(evidence: &Evidence) -> Check {
+    let Evidence { connections, connected, .. } = *evidence;
+    let grown =
+        evidence.grown.map_or_else(String::new, |(open, max)| format!(", {open} at the end, {max} at the most"));
+    let detail = format!("{connected} of {connections} were made before the start{grown}");
+    check("connections", connected == connections, detail)
+}
+
+fn machine_limits(evidence: &Evidence) -> Check {
+    let count = |failure: Failure| evidence.section.errors.get(failure.name()).copied().unwrap_or(0);
+    let (ports, descriptors) = (count(Failure::Ports), count(Failure::Descriptors));
+    let detail = match (ports, descriptors) {
+        (0, 0) => "neither ports nor descriptors ran out".to_owned(),
+        (0, _) => format!("{descriptors} connections found no descriptor left (ulimit -n)"),
+        _ => format!(
+            "{ports} connections found no local port left (net.ipv4.ip_local_port_range), {descriptors} no descriptor"
+        ),
+    };
+    check("machine_limits", ports + descriptors == 0, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recorder::histogram;
+    use super::super::result::Distribution;
+    use super::*;
+
+    fn section(lag: Nanos) -> Section {
+        let mut lags = histogram();
+        lags.record_n(1_000, 9_980).expect("in range");
+        lags.record_n(lag, 20).expect("in range");
+        Section { scheduled: 10_000, sent: 10_000, send_lag: Distribution::of(&lags), ..Section::default() }
+    }
+
+    fn failed(section: &Section, change: impl FnOnce(&mut Evidence)) -> Vec<String> {
+        let mut evidence = Evidence {
+            mode: Mode::Open,
+            section,
+            lag_max: 1_000_000,
+            cpu_shares: &[0.5],
+            connections: 64,
+            connected: 64,
+            grown: None,
+        };
+        change(&mut evidence);
+        judge(&evidence).into_iter().filter(|check| !check.passed).map(|check| check.name).collect()
+    }
+
+    #[test]
+    fn a_run_that_is_well_passes() {
+        assert_eq!(failed(&section(900_000), |_| {}), Vec::<String>::new());
+    }
+
+    #[test]
+    fn twin_each_check_can_fail() {
+        let well = section(0);
+        assert_eq!(failed(&section(1_100_000), |_| {}), ["send_lag"]);
+        assert_eq!(failed(&well, |evidence| evidence.cpu_shares = &[0.1, 0.95]), ["generator_cpu"]);
+        assert_eq!(failed(&Section { sent: 9_800, unsent: 200, ..well.clone() }, |_| {}), ["rate"]);
+        assert_eq!(failed(&well, |evidence| evidence.connected = 63), ["connections"]);
+        let mut out_of_ports = well.clone();
+        out_of_ports.errors.insert(Failure::Ports.name().to_owned(), 1);
+        assert_eq!(failed(&out_of_ports, |_| {}), ["machine_limits"]);
+        assert_eq!(failed(&Section::default(), |evidence| evidence.mode = Mode::Closed), ["rate"]);
+    }
+}

@@ -1,0 +1,474 @@
+//! The generator: starts requests when they are due, reads answers, and records both ends against the schedule.
+//!
+//! ```text
+//!     schedule ──▶ start ──▶ connection ──▶ server
+//!        │           │ send lag               │
+//!        │           ▼                        ▼
+//!        └─────▶ recorder ◀── response ── answer, failure, deadline, end of the run
+//!                    │        (from the intended start; service: from the send)
+//!                    └──▶ collector, once for each interval
+//! ```
+//!
+//! One of these runs on each thread, on a [`Network`]. A thread takes a start from the schedule only when it has a
+//! connection free for it, and waits for its time with it in hand; so starts are not late because another thread sleeps, and
+//! threads do not wake for each other's. What is due while every connection is busy waits, and its time counts.
+//! Called by `runner`, and by the tests in `simulated`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::network::{Network, Read, Ready};
+use super::recorder::{Ended, Failure, Outcome, Recorder};
+use super::response::Answer;
+use super::schedule::{Mode, Nanos, Phases, Source, Start};
+use super::slots::{Current, Link, Slots};
+use super::workload::{Requests, Workload};
+
+/// Bytes that are read at a time; bodies are forgotten, so one buffer serves all connections of a thread.
+const READ_BYTES: usize = 64 << 10;
+
+/// How long a connection that could not be made rests in closed mode, where nothing else would bound the attempts.
+const RETRY_PAUSE: Nanos = 10_000_000;
+
+/// What all threads of a run share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The run's parts.
+    pub phases: Phases,
+    /// Where starts come from.
+    pub source: Source,
+    /// What is sent.
+    pub workload: Arc<Workload>,
+    /// Deadline of a request, from its intended start.
+    pub timeout: Nanos,
+    /// How long to wait at the end for answers under way.
+    pub drain: Nanos,
+    /// Longest response time of goodput.
+    pub good_within: Nanos,
+    /// Length of an interval.
+    pub interval: Nanos,
+    /// Connections of all threads may grow to so many; `None`: their number is fixed.
+    pub connections_max: Option<usize>,
+    /// Connections of all threads.
+    pub connections: AtomicUsize,
+    /// A mistake that the tests must notice.
+    #[cfg(test)]
+    pub planted: Option<super::simulated::Planted>,
+}
+
+impl Shared {
+    /// Open or closed.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self.source {
+            Source::Open(_) => Mode::Open,
+            Source::Closed | Source::Count(_) => Mode::Closed,
+        }
+    }
+
+    /// One more connection, if there may be.
+    fn grow(&self) -> bool {
+        let Some(max) = self.connections_max else { return false };
+        let grown = self
+            .connections
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < max).then_some(count + 1));
+        grown.is_ok()
+    }
+
+    fn can_grow(&self) -> bool {
+        self.connections_max.is_some_and(|max| self.connections.load(Ordering::Relaxed) < max)
+    }
+
+    /// How a request that was never sent ends: with the run, or with its deadline if that was earlier.
+    fn unsent(&self, start: Start, requests: &mut Requests) -> Ended {
+        let age = self.phases.end().saturating_sub(start.intended);
+        let outcome = if age >= self.timeout { Outcome::TimedOut } else { Outcome::Unfinished };
+        let operation = requests.operation();
+        Ended { phase: start.phase, operation, outcome, response: age.min(self.timeout), service: None }
+    }
+
+    /// Records what no thread has taken from the schedule by the end of the run. To be called when all threads have ended.
+    pub fn record_rest(&self, recorder: &mut Recorder) {
+        let mut requests = Requests::new(self.workload.clone(), 0);
+        let end = self.phases.end();
+        while let (Mode::Open, Some(start)) = (self.mode(), self.source.take(end, &self.phases)) {
+            recorder.record(&self.unsent(start, &mut requests), self.good_within);
+        }
+    }
+}
+
+/// One thread's generator. `deliver` is called with the number of an interval and the recorder that was filled in it, and
+/// leaves an empty one.
+pub struct Generator<N, D> {
+    shared: Arc<Shared>,
+    network: N,
+    deliver: D,
+    requests: Requests,
+    recorder: Recorder,
+    slots: Slots,
+    /// Connections that rest after they could not be made, until the time.
+    paused: VecDeque<(Nanos, usize)>,
+    /// The start in hand.
+    next: Option<Start>,
+    /// No more starts: the schedule is at its end, or the run is.
+    over: bool,
+    interval: u64,
+    buffer: Box<[u8]>,
+    request: Vec<u8>,
+}
+
+impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
+    /// With `connections` connections, closed as yet.
+    pub fn new(shared: Arc<Shared>, network: N, thread: usize, connections: usize, deliver: D) -> Self {
+        Generator {
+            network,
+            deliver,
+            requests: Requests::new(shared.workload.clone(), thread),
+            recorder: Recorder::new(shared.phases.all().len()),
+            slots: Slots::new(connections, shared.connections_max.is_some()),
+            paused: VecDeque::new(),
+            next: None,
+            over: false,
+            interval: 0,
+            buffer: vec![0; READ_BYTES].into(),
+            request: Vec::new(),
+            shared,
+        }
+    }
+
+    /// What was recorded and could not be delivered.
+    pub fn into_recorder(self) -> Recorder {
+        self.recorder
+    }
+
+    /// The network, to set its clock between [`Generator::connect`] and [`Generator::run`].
+    pub fn network(&mut self) -> &mut N {
+        &mut self.network
+    }
+
+    /// Makes all connections, before the run, for `patience` at the most. Returns how many are made, and why another is not.
+    pub fn connect(&mut self, patience: Nanos) -> (usize, Option<Failure>) {
+        let deadline = self.network.now().saturating_add(patience);
+        let mut failure = None;
+        let mut open = 0;
+        let mut connecting = 0;
+        for slot in 0..self.slots.len() {
+            match self.network.connect(slot) {
+                Ok(true) => {
+                    self.slots[slot].link = Link::Open;
+                    open += 1;
+                }
+                Ok(false) => {
+                    self.slots[slot].link = Link::Connecting;
+                    connecting += 1;
+                }
+                Err(why) => failure = Some(why),
+            }
+        }
+        let mut ready = Vec::new();
+        while connecting > 0 && self.network.now() < deadline {
+            self.network.wait(deadline, &mut ready);
+            for event in &ready {
+                if self.slots[event.connection].link != Link::Connecting {
+                    continue;
+                }
+                match self.network.connected(event.connection) {
+                    Ok(false) => continue,
+                    Ok(true) => {
+                        self.slots[event.connection].link = Link::Open;
+                        open += 1;
+                    }
+                    Err(why) => {
+                        self.close(event.connection);
+                        failure = Some(why);
+                    }
+                }
+                connecting -= 1;
+            }
+        }
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].link == Link::Connecting {
+                self.close(slot);
+                failure = failure.or(Some(Failure::Connect));
+            }
+        }
+        (open, failure)
+    }
+
+    /// Makes the load, from time 0 to the end of the schedule and the drain after it.
+    pub fn run(&mut self) {
+        let end = self.shared.phases.end();
+        let mut ready = Vec::new();
+        loop {
+            let now = self.network.now();
+            self.turn_interval(now);
+            self.expire(now);
+            self.start_due(now);
+            if now >= end {
+                // Whatever is due and has no connection by now is left unsent.
+                self.over = true;
+                if self.slots.oldest().is_none() || now >= end.saturating_add(self.shared.drain) {
+                    break;
+                }
+            }
+            if self.over && self.shared.mode() == Mode::Closed && self.slots.oldest().is_none() {
+                break;
+            }
+            let until = self.next_event(now, end);
+            self.network.wait(until, &mut ready);
+            for event in &ready {
+                self.on_ready(*event);
+            }
+        }
+        self.finish();
+    }
+
+    /// When there is something to do that no connection tells of.
+    fn next_event(&self, now: Nanos, end: Nanos) -> Nanos {
+        let mut until = (self.interval + 1).saturating_mul(self.shared.interval);
+        until = until.min(if now < end { end } else { end.saturating_add(self.shared.drain) });
+        if let Some((_, intended)) = self.slots.oldest() {
+            until = until.min(intended.saturating_add(self.shared.timeout));
+        }
+        if let Some(start) = self.next.filter(|_| !self.over && (self.slots.has_free() || self.shared.can_grow())) {
+            until = until.min(start.intended);
+        }
+        if let Some((resumes, _)) = self.paused.front() {
+            until = until.min(*resumes);
+        }
+        until
+    }
+
+    fn turn_interval(&mut self, now: Nanos) {
+        let interval = now / self.shared.interval;
+        if interval > self.interval {
+            (self.deliver)(self.interval, &mut self.recorder);
+            self.interval = interval;
+        }
+        while let Some((_, slot)) = self.paused.pop_front_if(|(resumes, _)| *resumes <= now) {
+            self.slots.give_back(slot, now);
+        }
+    }
+
+    /// Ends requests whose deadline has passed, and their connections with them: an answer could still come.
+    fn expire(&mut self, now: Nanos) {
+        while let Some((slot, intended)) = self.slots.oldest() {
+            if intended.saturating_add(self.shared.timeout) > now {
+                break;
+            }
+            self.close(slot);
+            self.ended(slot, Outcome::TimedOut, now);
+            self.slots.give_back(slot, now);
+        }
+    }
+
+    /// Starts what is due.
+    fn start_due(&mut self, mut now: Nanos) {
+        while !self.over {
+            let Some(start) = self.next.or_else(|| self.take_start(now)) else { return };
+            self.next = Some(start);
+            if start.intended > now {
+                return;
+            }
+            if now - start.intended >= self.shared.timeout {
+                self.next = None;
+                let operation = self.requests.operation();
+                let (phase, response) = (start.phase, self.shared.timeout);
+                let ended = Ended { phase, operation, outcome: Outcome::TimedOut, response, service: None };
+                self.recorder.record(&ended, self.shared.good_within);
+                continue;
+            }
+            let Some(slot) = self.take_slot() else { return };
+            self.next = None;
+            self.start(slot, start, now);
+            if !self.slots.has_free() && !self.shared.can_grow() {
+                return;
+            }
+            now = self.network.now();
+        }
+    }
+
+    /// The next start of the schedule, if there is a connection for it.
+    fn take_start(&mut self, now: Nanos) -> Option<Start> {
+        if !self.slots.has_free() && !self.shared.can_grow() {
+            return None;
+        }
+        let start = self.shared.source.take(now, &self.shared.phases);
+        self.over |= start.is_none();
+        start
+    }
+
+    fn take_slot(&mut self) -> Option<usize> {
+        if let Some(slot) = self.slots.take() {
+            return Some(slot);
+        }
+        self.shared.grow().then(|| self.slots.add())
+    }
+
+    fn start(&mut self, slot: usize, start: Start, now: Nanos) {
+        self.request.clear();
+        let request = self.requests.next(&mut self.request);
+        self.slots.begin(slot, Current { intended: start.intended, phase: start.phase, request, sent: None });
+        let could = start.intended.max(self.slots[slot].free_since);
+        let lag = &mut self.recorder.phase(start.phase).counters.send_lag;
+        lag.record(now.saturating_sub(could)).expect("the histogram grows");
+        if self.slots[slot].link == Link::Open {
+            let request = std::mem::take(&mut self.request);
+            self.send(slot, &request, now);
+            self.request = request;
+            return;
+        }
+        self.slots[slot].unsent.clone_from(&self.request);
+        match self.network.connect(slot) {
+            Ok(true) => self.on_connected(slot, now),
+            Ok(false) => self.slots[slot].link = Link::Connecting,
+            Err(why) => self.fail(slot, why, now),
+        }
+    }
+
+    fn on_connected(&mut self, slot: usize, now: Nanos) {
+        self.slots[slot].link = Link::Open;
+        let request = std::mem::take(&mut self.slots[slot].unsent);
+        self.send(slot, &request, now);
+    }
+
+    /// Sends a request, or what is left of it.
+    fn send(&mut self, slot: usize, bytes: &[u8], now: Nanos) {
+        let Some(current) = &mut self.slots[slot].current else { return };
+        let counters = &mut self.recorder.phase(current.phase).counters;
+        counters.sent += u64::from(current.sent.is_none());
+        current.sent.get_or_insert(now);
+        match self.network.send(slot, bytes) {
+            Ok(sent) => {
+                counters.bytes_sent += sent as u64;
+                if sent < bytes.len() {
+                    self.slots[slot].unsent = bytes[sent..].to_vec();
+                }
+            }
+            Err(why) => self.fail(slot, why, now),
+        }
+    }
+
+    fn on_ready(&mut self, event: Ready) {
+        let slot = event.connection;
+        match self.slots[slot].link {
+            Link::Closed => return,
+            Link::Connecting => {
+                let now = self.network.now();
+                match self.network.connected(slot) {
+                    Ok(false) => return,
+                    Ok(true) => self.on_connected(slot, now),
+                    Err(why) => return self.fail(slot, why, now),
+                }
+            }
+            Link::Open if event.writable && !self.slots[slot].unsent.is_empty() => {
+                let now = self.network.now();
+                let rest = std::mem::take(&mut self.slots[slot].unsent);
+                self.send(slot, &rest, now);
+            }
+            Link::Open => {}
+        }
+        if event.readable && self.slots[slot].link == Link::Open {
+            self.read(slot, event.ended);
+        }
+    }
+
+    /// Reads what is there. A read that does not fill the buffer has emptied the connection, unless its end is known to
+    /// follow.
+    fn read(&mut self, slot: usize, ended: bool) {
+        loop {
+            let read = self.network.read(slot, &mut self.buffer);
+            let now = self.network.now();
+            match (read, self.slots[slot].current) {
+                (Read::Nothing, _) => return,
+                (Read::Bytes(count), Some(current)) => {
+                    self.recorder.phase(current.phase).counters.bytes_received += count as u64;
+                    match self.slots[slot].reader.feed(&self.buffer[..count], current.request.bodiless) {
+                        Ok((taken, Some(answer))) => {
+                            return self.answered(slot, answer, !ended && taken == count, now);
+                        }
+                        Ok((_, None)) if count == self.buffer.len() || ended => {}
+                        Ok((_, None)) => return,
+                        Err(_) => return self.fail(slot, Failure::Malformed, now),
+                    }
+                }
+                (Read::End, Some(_)) => {
+                    return match self.slots[slot].reader.end() {
+                        Some(answer) => self.answered(slot, answer, false, now),
+                        None => self.fail(slot, Failure::Closed, now),
+                    };
+                }
+                (Read::Broken, Some(_)) => return self.fail(slot, Failure::Reset, now),
+                // Nothing was asked for: the server has closed an idle connection, or says something that is no answer. The
+                // connection stays among the free, and is made anew when its turn comes.
+                (Read::Bytes(_) | Read::End | Read::Broken, None) => return self.close(slot),
+            }
+        }
+    }
+
+    fn answered(&mut self, slot: usize, answer: Answer, reusable: bool, now: Nanos) {
+        // An answer before the request was sent to its end leaves a connection that no other request can follow on.
+        if !reusable || !answer.keep_alive || !self.slots[slot].unsent.is_empty() {
+            self.close(slot);
+        }
+        if let Some(current) = self.ended(slot, Outcome::of_status(answer.status), now) {
+            self.recorder.phase(current.phase).counters.count_status(answer.status);
+        }
+        self.slots.give_back(slot, now);
+        self.start_due(now);
+    }
+
+    fn fail(&mut self, slot: usize, why: Failure, now: Nanos) {
+        self.close(slot);
+        if let Some(current) = self.ended(slot, Outcome::Failed, now) {
+            self.recorder.phase(current.phase).counters.count_failure(why);
+        }
+        let unmade = matches!(why, Failure::Connect | Failure::Ports | Failure::Descriptors);
+        if unmade && self.shared.mode() == Mode::Closed {
+            self.paused.push_back((now + RETRY_PAUSE, slot));
+        } else {
+            self.slots.give_back(slot, now);
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        self.network.close(slot);
+        let slot = &mut self.slots[slot];
+        slot.link = Link::Closed;
+        slot.reader.restart();
+    }
+
+    /// Records the end of a slot's request.
+    fn ended(&mut self, slot: usize, outcome: Outcome, now: Nanos) -> Option<Current> {
+        let current = self.slots.end(slot)?;
+        let ended = Ended {
+            phase: current.phase,
+            operation: current.request.operation,
+            outcome,
+            response: now.saturating_sub(current.intended),
+            service: current.sent.map(|sent| now.saturating_sub(sent)),
+        };
+        #[cfg(test)]
+        let Some(ended) = super::simulated::Planted::apply(self.shared.planted, ended) else { return Some(current) };
+        self.recorder.record(&ended, self.shared.good_within);
+        self.requests.settle(current.request);
+        Some(current)
+    }
+
+    /// Records what the end of the run has left open, at its age.
+    fn finish(&mut self) {
+        let now = self.network.now();
+        while let Some((slot, _)) = self.slots.oldest() {
+            self.close(slot);
+            if let Some(current) = self.ended(slot, Outcome::Unfinished, now) {
+                self.recorder.phase(current.phase).counters.in_flight += u64::from(current.sent.is_some());
+            }
+        }
+        if let Some(start) = self.next.take() {
+            let unsent = self.shared.unsent(start, &mut self.requests);
+            self.recorder.record(&unsent, self.shared.good_within);
+        }
+        (self.deliver)(self.interval, &mut self.recorder);
+    }
+}

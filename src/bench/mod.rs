@@ -1,0 +1,50 @@
+//! The load tester: open load against any HTTP/1.1 server, with figures that can be believed.
+//!
+//! ```text
+//!     args ─▶ plan ─▶ threads: schedule ─▶ generator ─▶ network ─▶ server
+//!                                              │
+//!                              recorder ◀──────┘
+//!                                  │ once a second
+//!                              collector ─▶ progress, interval log ─▶ result ─▶ checks, slo ─▶ text, files
+//! ```
+//!
+//! A request has an intended start that no server can put off, and its response time counts from there. It must never wait
+//! for an answer to another, but for a connection, and that shows. Nothing here is shared with `server` and `http`: a mistake
+//! in framing at both ends would cancel out. Called by `main`.
+
+pub mod args;
+pub mod runner;
+
+pub mod plan;
+pub mod url;
+
+pub mod schedule;
+
+pub mod keys;
+pub mod workload;
+
+pub mod generator;
+mod slots;
+
+pub mod response;
+
+pub mod network;
+pub mod socket;
+pub mod threads;
+
+pub mod collector;
+pub mod recorder;
+
+pub mod checks;
+pub mod result;
+pub mod slo;
+
+pub mod files;
+pub mod machine;
+pub mod progress;
+pub mod text;
+
+pub mod units;
+
+#[cfg(test)]
+mod simulated;

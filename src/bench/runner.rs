@@ -1,0 +1,225 @@
+//! One `klad bench`: plan, fill, load, judge, report. Called by `main`.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, ensure};
+use hdrhistogram::serialization::V2DeflateSerializer;
+
+use super::args::{BenchArgs, When};
+use super::checks::{self, Evidence};
+use super::collector::Spectrum;
+use super::files::{self, IntervalLog};
+use super::generator::Shared;
+use super::machine::{self, CpuTimes};
+use super::plan::Plan;
+use super::progress::Progress;
+use super::recorder::Outcome;
+use super::result::{Interval, RunResult, SCHEMA, Started, Target};
+use super::schedule::{Phase, Phases, SECOND, Source, nanos};
+use super::text;
+use super::threads::{self, Driven};
+use super::workload::Workload;
+
+/// How a run that could be made has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Valid, and every objective is met.
+    Met,
+    /// Valid, and an objective is missed.
+    Missed,
+    /// The figures are not to be believed.
+    NotValid,
+}
+
+/// Why there was no run.
+#[derive(Debug)]
+pub enum Error {
+    /// The options make no sense together.
+    Usage(anyhow::Error),
+    /// Something else.
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Error {
+    fn from(error: anyhow::Error) -> Self {
+        Error::Failed(error)
+    }
+}
+
+/// Descriptors that are not connections: standard streams, an epoll for each thread, files.
+const OTHER_DESCRIPTORS: u64 = 300;
+
+/// Makes a run and reports it.
+///
+/// # Errors
+/// When options contradict each other, the server cannot be reached, the database cannot be filled, or a file cannot be
+/// written.
+pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
+    if args.json_schema {
+        print(&files::json_schema())?;
+        print("\n")?;
+        return Ok(Verdict::Met);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let plan = Plan::new(args, cores).map_err(Error::Usage)?;
+    check_descriptors(plan.load.connections_max)?;
+    let address = plan.url.reach()?;
+    if let Some((keys, workload)) = &plan.fill {
+        fill(&plan, address, *keys, workload, args.progress)?;
+    }
+    let mut hlog = args.hlog.as_deref().map(files::create).transpose()?;
+    let cpu_before = CpuTimes::read();
+    let (driven, intervals) = load(&plan, address, args.progress, hlog.as_mut())?;
+    let steal = CpuTimes::read().zip(cpu_before).and_then(|(now, before)| now.steal_percent_since(before));
+    if let Some(hlog) = hlog {
+        files::finish(hlog)?;
+    }
+    let (result, spectrum) = conclude(args, &plan, address, &driven, intervals, cores, steal);
+    report(args, &result, &spectrum)?;
+    Ok(match &result.slo {
+        _ if !result.valid => Verdict::NotValid,
+        Some(slo) if !slo.met => Verdict::Missed,
+        _ => Verdict::Met,
+    })
+}
+
+fn check_descriptors(connections_max: usize) -> anyhow::Result<()> {
+    let limit = machine::raise_descriptor_limit();
+    let wanted = connections_max as u64 + OTHER_DESCRIPTORS;
+    ensure!(
+        limit >= wanted,
+        "{connections_max} connections need {wanted} descriptors, and the limit is {limit}: raise it (ulimit -n)"
+    );
+    Ok(())
+}
+
+/// PUTs the first keys, as fast as it goes.
+fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, when: When) -> anyhow::Result<()> {
+    let shared = &plan.shared;
+    // As long as it takes: the count ends it.
+    let phases = Phases::new(0, &[Phase { from: 0.0, to: 0.0, length: nanos(Duration::from_hours(24 * 365)) }]);
+    let filling = Arc::new(Shared {
+        phases,
+        source: Source::count(keys),
+        workload: workload.clone(),
+        timeout: shared.timeout,
+        drain: 0,
+        good_within: shared.timeout,
+        interval: SECOND,
+        connections_max: None,
+        connections: AtomicUsize::new(plan.connections),
+        #[cfg(test)]
+        planted: None,
+    });
+    let progress = Progress::of_fill(when, keys);
+    let mut filled = 0;
+    let driven = threads::drive(&filling, address, plan.threads, plan.connections, |interval, _| {
+        filled += interval.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
+        progress.filled(filled);
+        Ok(())
+    })?;
+    progress.finish();
+    let (section, _) = driven.collector.measured();
+    let served = section.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
+    ensure!(
+        served == keys,
+        "only {served} of {keys} keys could be filled; statuses {:?}, failures {:?}",
+        section.statuses,
+        section.errors
+    );
+    Ok(())
+}
+
+/// The run itself.
+fn load(
+    plan: &Plan,
+    address: SocketAddr,
+    when: When,
+    hlog: Option<&mut (std::path::PathBuf, std::io::BufWriter<std::fs::File>)>,
+) -> anyhow::Result<(Driven, Vec<Interval>)> {
+    let shared = &plan.shared;
+    let mut serializer = V2DeflateSerializer::new();
+    let start = SystemTime::UNIX_EPOCH + Duration::from_millis(crate::clock::unix_ms());
+    let mut log = hlog.map(|file| IntervalLog::begin(file, &mut serializer, start)).transpose()?;
+    let progress = Progress::of_run(when, Duration::from_nanos(shared.phases.end()));
+    let mut intervals = Vec::new();
+    let driven = threads::drive(shared, address, plan.threads, plan.connections, |interval, tally| {
+        progress.show(interval);
+        if let Some(log) = &mut log {
+            log.add(interval, tally)?;
+        }
+        intervals.push(interval.clone());
+        Ok(())
+    });
+    progress.finish();
+    Ok((driven?, intervals))
+}
+
+fn conclude(
+    args: &BenchArgs,
+    plan: &Plan,
+    address: SocketAddr,
+    driven: &Driven,
+    intervals: Vec<Interval>,
+    cores: usize,
+    steal: Option<f64>,
+) -> (RunResult, Spectrum) {
+    let shared = &plan.shared;
+    let (measured, spectrum) = driven.collector.measured();
+    let checks = checks::judge(&Evidence {
+        mode: shared.mode(),
+        section: &measured,
+        lag_max: nanos(args.lag_max),
+        cpu_shares: &driven.cpu_shares,
+        connections: plan.connections,
+        connected: driven.connected,
+        grown: shared.connections_max.map(|max| (shared.connections.load(Ordering::Relaxed), max)),
+    });
+    let started = SystemTime::UNIX_EPOCH + Duration::from_millis(driven.started_unix_ms);
+    let result = RunResult {
+        schema: SCHEMA.to_owned(),
+        klad_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: std::env::args().collect(),
+        started: Started {
+            utc: humantime::format_rfc3339_millis(started).to_string(),
+            monotonic_ns: driven.started_monotonic_ns,
+        },
+        machine: machine::describe(cores, steal),
+        target: Target {
+            url: args.url.clone().unwrap_or_default(),
+            address: address.to_string(),
+            same_machine: machine::is_own(address),
+        },
+        load: plan.load.clone(),
+        valid: checks.iter().all(|check| check.passed),
+        checks,
+        slo: args.slo.as_ref().map(|objectives| objectives.judge(&measured, &spectrum.response)),
+        measured,
+        warm_up: driven.collector.warm_up(),
+        stages: driven.collector.stages(),
+        intervals,
+    };
+    (result, spectrum)
+}
+
+fn report(args: &BenchArgs, result: &RunResult, spectrum: &Spectrum) -> anyhow::Result<()> {
+    if let Some(path) = &args.hgrm {
+        files::write(path, &text::percentile_spectrum(&spectrum.response))?;
+    }
+    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    match &args.json {
+        Some(_) if json_to_stdout => return print(&files::json(result)),
+        Some(path) => files::write(path, &files::json(result))?,
+        None => {}
+    }
+    print(&text::report(result, spectrum))
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write the result")
+}

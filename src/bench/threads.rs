@@ -1,0 +1,248 @@
+//! The threads of a run: started, connected, set off at the same moment, and listened to until they end.
+//!
+//! ```text
+//!     klad-bench-0 … klad-bench-N ── filled recorders ──▶ the calling thread: collector, progress, interval log
+//!                                 ◀─ empty ones ────────
+//! ```
+//!
+//! Called by `runner`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use anyhow::{bail, ensure};
+
+use super::collector::Collector;
+use super::generator::{Generator, Shared};
+use super::recorder::{Failure, Recorder, Tally};
+use super::result::Interval;
+use super::schedule::{Nanos, SECOND};
+use super::socket::Sockets;
+use crate::clock;
+use crate::sync::{BoundedQueue, Condvar, Mutex, PushError, spawn_thread};
+
+/// Filled recorders that may wait for the collector, for each thread: seconds of it not running. Then a thread goes on with
+/// the recorder it has, and its intervals become longer.
+const DELIVERIES_MAX: usize = 16;
+
+/// For all connections to be made before the start.
+const CONNECT_PATIENCE: Nanos = 10 * SECOND;
+
+/// A filled recorder.
+struct Delivery {
+    thread: usize,
+    interval: u64,
+    recorder: Recorder,
+}
+
+/// What the threads and the caller share beside the run itself.
+struct Crew {
+    filled: BoundedQueue<Delivery>,
+    empty: BoundedQueue<Recorder>,
+    ready: BoundedQueue<anyhow::Result<(usize, Option<Failure>)>>,
+    running: AtomicUsize,
+    origin: Mutex<Origin>,
+    origin_known: Condvar,
+}
+
+/// The start of the schedule.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// Connections are still being made.
+    Unknown,
+    /// It is now.
+    At(Instant),
+    /// There will be no run.
+    Never,
+}
+
+/// What a thread leaves.
+struct Left {
+    recorder: Recorder,
+    cpu_share: f64,
+}
+
+/// A run that has ended.
+#[derive(Debug)]
+pub struct Driven {
+    /// All that was recorded.
+    pub collector: Collector,
+    /// CPU time by time, of each thread.
+    pub cpu_shares: Vec<f64>,
+    /// Connections that were made before the start.
+    pub connected: usize,
+    /// The start on `CLOCK_MONOTONIC`, nanoseconds.
+    pub started_monotonic_ns: u64,
+    /// The start, milliseconds since 1970.
+    pub started_unix_ms: u64,
+}
+
+/// Makes the load of `shared` on `threads` threads with `connections` connections. `show` is called with each interval, and
+/// ends the run when it fails.
+///
+/// # Errors
+/// When no connection can be made, or what `show` returned.
+pub fn drive(
+    shared: &Arc<Shared>,
+    address: SocketAddr,
+    threads: usize,
+    connections: usize,
+    mut show: impl FnMut(&Interval, &Tally) -> anyhow::Result<()>,
+) -> anyhow::Result<Driven> {
+    let crew = Arc::new(Crew {
+        filled: BoundedQueue::new(DELIVERIES_MAX * threads),
+        empty: BoundedQueue::new(DELIVERIES_MAX * threads),
+        ready: BoundedQueue::new(threads),
+        running: AtomicUsize::new(threads),
+        origin: Mutex::new(Origin::Unknown),
+        origin_known: Condvar::new(),
+    });
+    let handles: Vec<_> = (0..threads)
+        .map(|thread| {
+            let share = connections / threads + usize::from(thread < connections % threads);
+            start_thread(crew.clone(), shared.clone(), address, thread, share)
+        })
+        .collect();
+    let connected = connect_all(&crew, threads)?;
+    let started_unix_ms = clock::unix_ms();
+    let started_monotonic_ns = clock::monotonic_ns();
+    crew.set_off(Origin::At(clock::now()));
+
+    let mut collector =
+        Collector::new(shared.phases.clone(), shared.mode(), threads, shared.interval, shared.good_within);
+    while let Some(mut delivery) = crew.filled.pop() {
+        collector.add(delivery.thread, delivery.interval, &delivery.recorder);
+        delivery.recorder.clear();
+        // A full queue means that there are enough.
+        let _ = crew.empty.push(delivery.recorder);
+        while let Some((interval, tally)) = collector.next_interval(false) {
+            show(&interval, &tally)?;
+        }
+    }
+    let cpu_shares = gather(handles, shared, &mut collector);
+    while let Some((interval, tally)) = collector.next_interval(true) {
+        show(&interval, &tally)?;
+    }
+    Ok(Driven { collector, cpu_shares, connected, started_monotonic_ns, started_unix_ms })
+}
+
+/// Waits until every thread has made its connections; returns how many there are.
+fn connect_all(crew: &Crew, threads: usize) -> anyhow::Result<usize> {
+    let mut connected = 0;
+    let mut failure = None;
+    for _ in 0..threads {
+        match crew.ready.pop().expect("it is never closed") {
+            Ok((count, why)) => {
+                connected += count;
+                failure = failure.or(why);
+            }
+            Err(error) => {
+                crew.set_off(Origin::Never);
+                return Err(error);
+            }
+        }
+    }
+    if connected == 0 {
+        crew.set_off(Origin::Never);
+        let Some(why) = failure else { bail!("no connection was asked for") };
+        ensure!(why != Failure::Descriptors, "no connection could be made: no descriptor is left (ulimit -n)");
+        ensure!(why != Failure::Ports, "no connection could be made: no local port is left");
+        bail!("no connection could be made");
+    }
+    Ok(connected)
+}
+
+/// What the threads leave, and what none of them has taken from the schedule.
+fn gather(handles: Vec<JoinHandle<Option<Left>>>, shared: &Shared, collector: &mut Collector) -> Vec<f64> {
+    let mut cpu_shares = Vec::new();
+    for handle in handles {
+        if let Some(left) = handle.join().expect("a panic ends the process") {
+            collector.add_rest(&left.recorder);
+            cpu_shares.push(left.cpu_share);
+        }
+    }
+    let mut rest = Recorder::new(shared.phases.all().len());
+    shared.record_rest(&mut rest);
+    collector.add_rest(&rest);
+    cpu_shares
+}
+
+fn start_thread(
+    crew: Arc<Crew>,
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    thread: usize,
+    connections: usize,
+) -> JoinHandle<Option<Left>> {
+    spawn_thread(&format!("klad-bench-{thread}"), move || {
+        let left = run_thread(&crew, shared, address, thread, connections);
+        if crew.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            crew.filled.close();
+        }
+        left
+    })
+}
+
+fn run_thread(
+    crew: &Crew,
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    thread: usize,
+    connections: usize,
+) -> Option<Left> {
+    let phases = shared.phases.all().len();
+    let sockets = match Sockets::new(address) {
+        Ok(sockets) => sockets,
+        Err(error) => {
+            crew.ready.push(Err(error)).unwrap_or_else(|_| unreachable!("there is a place for each thread"));
+            return None;
+        }
+    };
+    let mut generator = Generator::new(shared, sockets, thread, connections, |interval, recorder: &mut Recorder| {
+        crew.deliver(thread, interval, recorder, phases);
+    });
+    let connected = generator.connect(CONNECT_PATIENCE);
+    crew.ready.push(Ok(connected)).unwrap_or_else(|_| unreachable!("there is a place for each thread"));
+    let origin = crew.wait_for_origin()?;
+    generator.network().set_origin(origin);
+    let cpu_before = clock::thread_cpu_ns();
+    generator.run();
+    let used = clock::thread_cpu_ns().saturating_sub(cpu_before);
+    let cpu_share = share(used, clock::now().saturating_duration_since(origin).as_nanos());
+    Some(Left { recorder: generator.into_recorder(), cpu_share })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn share(used: u64, of: u128) -> f64 {
+    used as f64 / of.max(1) as f64
+}
+
+impl Crew {
+    /// Hands a filled recorder over, and leaves an empty one; or leaves it as it is when the collector is far behind.
+    fn deliver(&self, thread: usize, interval: u64, recorder: &mut Recorder, phases: usize) {
+        let fresh = self.empty.try_pop().unwrap_or_else(|| Recorder::new(phases));
+        let delivery = Delivery { thread, interval, recorder: std::mem::replace(recorder, fresh) };
+        if let Err(PushError::Full(delivery) | PushError::Closed(delivery)) = self.filled.push(delivery) {
+            let _ = self.empty.push(std::mem::replace(recorder, delivery.recorder));
+        }
+    }
+
+    fn set_off(&self, origin: Origin) {
+        *self.origin.lock() = origin;
+        self.origin_known.notify_all();
+    }
+
+    fn wait_for_origin(&self) -> Option<Instant> {
+        let mut origin = self.origin.lock();
+        loop {
+            match *origin {
+                Origin::At(origin) => return Some(origin),
+                Origin::Never => return None,
+                Origin::Unknown => origin = self.origin_known.wait(origin),
+            }
+        }
+    }
+}

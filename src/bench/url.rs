@@ -1,0 +1,126 @@
+//! Where requests go: `http://HOST[:PORT][/PATH]`, with `{key}` where the key belongs. Called by `plan` and `runner`.
+
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+
+/// Stands for the key in a path.
+const KEY: &str = "{key}";
+
+/// klad's own point operations.
+const KLAD_TARGET: &str = "/v0/entity?id={key}";
+
+/// For one address to be connected to, when the name has several.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A URL, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Host and port as they were given: the `Host` header.
+    pub authority: String,
+    /// Name or address, without brackets.
+    host: String,
+    port: u16,
+    /// Path and query; empty when there is none.
+    target: String,
+}
+
+impl FromStr for Url {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Url, String> {
+        let hint = || format!("{text:?} is no URL such as http://127.0.0.1:8080");
+        if text.starts_with("https:") {
+            return Err("klad bench speaks plain HTTP only, not https".to_owned());
+        }
+        let rest = text.strip_prefix("http://").ok_or_else(hint)?;
+        let rest = rest.split('#').next().unwrap_or_default();
+        let split = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(split);
+        let (host, port) = match authority.rfind(':').filter(|colon| !authority[*colon..].contains(']')) {
+            Some(colon) => (&authority[..colon], authority[colon + 1..].parse().map_err(|_| hint())?),
+            None => (authority, 80),
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() || authority.contains('@') || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(hint());
+        }
+        let target = if target.starts_with('?') { format!("/{target}") } else { target.to_owned() };
+        Ok(Url { authority: authority.to_owned(), host: host.to_owned(), port, target })
+    }
+}
+
+impl Url {
+    /// The request's target, cut at each `{key}`. A workload of keys needs one; without a path it is klad's.
+    ///
+    /// # Errors
+    /// When a workload of keys has a path without a place for the key.
+    pub fn target(&self, keys: bool) -> anyhow::Result<Vec<Vec<u8>>> {
+        let target = match self.target.as_str() {
+            "" | "/" if keys => KLAD_TARGET,
+            "" => "/",
+            target => target,
+        };
+        ensure!(
+            !keys || target.contains(KEY),
+            "the URL's path has no {KEY}: where does the key go? Such as http://{}{}",
+            self.authority,
+            KLAD_TARGET
+        );
+        Ok(target.split(KEY).map(|piece| piece.as_bytes().to_vec()).collect())
+    }
+
+    /// The first of the host's addresses that can be connected to.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn reach(&self) -> anyhow::Result<SocketAddr> {
+        let addresses: Vec<_> = (self.host.as_str(), self.port)
+            .to_socket_addrs()
+            .with_context(|| format!("cannot find {}", self.host))?
+            .collect();
+        let mut failure = None;
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+                Ok(_) => return Ok(address),
+                Err(error) => failure = Some((address, error)),
+            }
+        }
+        match failure {
+            Some((address, error)) => Err(error).with_context(|| format!("cannot connect to {address}")),
+            None => bail!("{} has no address", self.host),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(text: &str) -> (String, u16, String) {
+        let url: Url = text.parse().expect("valid");
+        (url.host, url.port, url.target)
+    }
+
+    #[test]
+    fn urls_are_taken_apart() {
+        assert_eq!(parts("http://h:8080"), ("h".into(), 8080, String::new()));
+        assert_eq!(parts("http://h/a?b={key}#c"), ("h".into(), 80, "/a?b={key}".into()));
+        assert_eq!(parts("http://[::1]:81/"), ("::1".into(), 81, "/".into()));
+        assert_eq!(parts("http://[::1]?q"), ("::1".into(), 80, "/?q".into()));
+        for wrong in ["h:8080", "https://h", "http://", "http://:80", "http://h:99999", "http://a@h", "http://h/a b"] {
+            assert!(wrong.parse::<Url>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn keys_have_a_place() {
+        let target = |text: &str, keys| text.parse::<Url>().expect("valid").target(keys);
+        assert_eq!(target("http://h", true).expect("klad's"), [b"/v0/entity?id=".to_vec(), Vec::new()]);
+        assert_eq!(target("http://h/kv/{key}?raw", true).expect("its own"), [b"/kv/".to_vec(), b"?raw".to_vec()]);
+        assert_eq!(target("http://h", false).expect("the root"), [b"/".to_vec()]);
+        assert!(target("http://h/kv", true).is_err());
+    }
+}
