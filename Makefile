@@ -2,7 +2,7 @@
 #
 # Recipes are one line; what they do is in tools/. Plain cargo works as well, after `. tools/env.sh` (docs/building.md).
 
-.PHONY: help run test build lint deny
+.PHONY: help run bench test build lint deny
 
 help:  ## these lines
 	@awk -F ':.*## +' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
@@ -10,6 +10,10 @@ help:  ## these lines
 run:  ## build, and serve ./data on 127.0.0.1:8080; more options: make run ARGS="--memory 1GiB"
 	@tools/setup.sh
 	@exec tools/run.sh $(ARGS)
+
+bench:  ## load a server and judge it: make bench ARGS="http://127.0.0.1:8080 --workload put --rate 5k/s"
+	@tools/setup.sh
+	@exec tools/bench.sh $(ARGS)
 
 test:  ## all checks and all tests
 	@tools/setup.sh

@@ -27,7 +27,7 @@ pub struct BenchArgs {
     /// Order of keys [default: sequential; zipfian for YCSB].
     #[arg(long, value_enum, value_name = "ORDER", help_heading = "Workload")]
     pub key_order: Option<Order>,
-    /// Keys to choose from [default: --fill's, the file's, no end when sequential, else 1000000].
+    /// Keys to choose from [default: those of --fill, of the file, no end when sequential, else 1000000].
     #[arg(long, value_name = "N", value_parser = units::count, help_heading = "Workload")]
     pub keys: Option<u64>,
     /// Number of the first key.
@@ -105,7 +105,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Judgement")]
     pub good_within: Option<Duration>,
     /// The run is not valid when the generator's own lag at 99.9 percent exceeds this.
-    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration, help_heading = "Judgement")]
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = units::duration, help_heading = "Judgement")]
     pub lag_max: Duration,
 
     /// Result as JSON; - is the standard output, instead of the text.

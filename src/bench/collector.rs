@@ -48,12 +48,17 @@ impl Collector {
 
     /// Adds what a thread has recorded in an interval.
     pub fn add(&mut self, thread: usize, interval: u64, recorder: &Recorder) {
+        let after_the_end = interval * self.interval >= self.phases.end();
+        self.progress[thread] = interval + 1;
+        let nothing = |tally: &Tally| tally.counters.sent == 0 && tally.cells().next().is_none();
+        if after_the_end && recorder.phases().all(|(_, tally)| nothing(tally)) {
+            return;
+        }
         let into = self.pending.entry(interval.max(self.next)).or_default();
         for (phase, tally) in recorder.phases() {
             self.tallies[phase].add(tally);
             into.add(tally);
         }
-        self.progress[thread] = interval + 1;
     }
 
     /// Adds what belongs to no interval: requests that were never sent.
@@ -78,9 +83,10 @@ impl Collector {
 
     fn row(&self, interval: u64, tally: &Tally) -> Interval {
         let start = interval * self.interval;
-        let end = (start + self.interval).min(self.phases.end()).max(start);
-        let scheduled =
-            (self.mode == Mode::Open && end > start).then(|| self.phases.due(start, end) / seconds(end - start));
+        // What ends in the drain lies in intervals after the schedule.
+        let over = start >= self.phases.end();
+        let end = if over { start + self.interval } else { (start + self.interval).min(self.phases.end()) };
+        let scheduled = (self.mode == Mode::Open).then(|| self.phases.due(start, end) / seconds(end - start));
         let mut outcomes = BTreeMap::new();
         let mut good = 0;
         let mut waited_for = histogram();

@@ -118,7 +118,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
     });
     let progress = Progress::of_fill(when, keys);
     let mut filled = 0;
-    let driven = threads::drive(&filling, address, plan.threads, plan.connections, |interval, _| {
+    let driven = threads::drive(&filling, address, plan.threads, plan.connections, |_, interval, _| {
         filled += interval.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
         progress.filled(filled);
         Ok(())
@@ -144,12 +144,15 @@ fn load(
 ) -> anyhow::Result<(Driven, Vec<Interval>)> {
     let shared = &plan.shared;
     let mut serializer = V2DeflateSerializer::new();
-    let start = SystemTime::UNIX_EPOCH + Duration::from_millis(crate::clock::unix_ms());
-    let mut log = hlog.map(|file| IntervalLog::begin(file, &mut serializer, start)).transpose()?;
+    let mut unbegun = hlog.map(|file| (file, &mut serializer));
+    let mut log = None;
     let progress = Progress::of_run(when, Duration::from_nanos(shared.phases.end()));
     let mut intervals = Vec::new();
-    let driven = threads::drive(shared, address, plan.threads, plan.connections, |interval, tally| {
+    let driven = threads::drive(shared, address, plan.threads, plan.connections, |started_unix_ms, interval, tally| {
         progress.show(interval);
+        if let Some((file, serializer)) = unbegun.take() {
+            log = Some(IntervalLog::begin(file, serializer, since_1970(started_unix_ms))?);
+        }
         if let Some(log) = &mut log {
             log.add(interval, tally)?;
         }
@@ -180,7 +183,7 @@ fn conclude(
         connected: driven.connected,
         grown: shared.connections_max.map(|max| (shared.connections.load(Ordering::Relaxed), max)),
     });
-    let started = SystemTime::UNIX_EPOCH + Duration::from_millis(driven.started_unix_ms);
+    let started = since_1970(driven.started_unix_ms);
     let result = RunResult {
         schema: SCHEMA.to_owned(),
         klad_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -205,6 +208,10 @@ fn conclude(
         intervals,
     };
     (result, spectrum)
+}
+
+fn since_1970(millis: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
 }
 
 fn report(args: &BenchArgs, result: &RunResult, spectrum: &Spectrum) -> anyhow::Result<()> {

@@ -125,7 +125,8 @@ impl Slots {
     pub(super) fn end(&mut self, slot: usize) -> Option<Current> {
         let own = &mut self.all[slot];
         let current = own.current.take()?;
-        own.unsent.clear();
+        // What a large request has grown goes with it: connections would add up to the memory of one each.
+        own.unsent = Vec::new();
         let (before, after) = (own.before.take(), own.after.take());
         match before {
             Some(before) => self.all[before].after = after,

@@ -102,11 +102,14 @@ fn head(text: &mut String, result: &RunResult) {
             line(text, format_args!("  Open load, {arrival} arrivals: {}; seed {}", stages.join(", "), load.seed));
             line(
                 text,
-                format_args!("  Latency counts from the intended start, so that nothing coordinated is omitted"),
+                format_args!("  Latency is counted from the intended start of each request: no coordinated omission"),
             );
         }
         Mode::Closed => {
-            line(text, format_args!("  Closed load: latency counts from the send, and omits what waited to be sent"));
+            line(
+                text,
+                format_args!("  Closed load: latency is counted from the send, and what the server put off is omitted"),
+            );
         }
     }
     line(text, format_args!("  {}", load.workload));

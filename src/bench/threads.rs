@@ -7,13 +7,13 @@
 //!
 //! Called by `runner`.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 
 use super::collector::Collector;
 use super::generator::{Generator, Shared};
@@ -30,6 +30,9 @@ const DELIVERIES_MAX: usize = 16;
 
 /// For all connections to be made before the start.
 const CONNECT_PATIENCE: Nanos = 10 * SECOND;
+
+/// For one connection, when none could be made.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A filled recorder.
 struct Delivery {
@@ -80,8 +83,8 @@ pub struct Driven {
     pub started_unix_ms: u64,
 }
 
-/// Makes the load of `shared` on `threads` threads with `connections` connections. `show` is called with each interval, and
-/// ends the run when it fails.
+/// Makes the load of `shared` on `threads` threads with `connections` connections. `show` is called with the
+/// start (milliseconds since 1970) and each interval, and ends the run when it fails.
 ///
 /// # Errors
 /// When no connection can be made, or what `show` returned.
@@ -90,7 +93,7 @@ pub fn drive(
     address: SocketAddr,
     threads: usize,
     connections: usize,
-    mut show: impl FnMut(&Interval, &Tally) -> anyhow::Result<()>,
+    mut show: impl FnMut(u64, &Interval, &Tally) -> anyhow::Result<()>,
 ) -> anyhow::Result<Driven> {
     let crew = Arc::new(Crew {
         filled: BoundedQueue::new(DELIVERIES_MAX * threads),
@@ -106,7 +109,7 @@ pub fn drive(
             start_thread(crew.clone(), shared.clone(), address, thread, share)
         })
         .collect();
-    let connected = connect_all(&crew, threads)?;
+    let connected = connect_all(&crew, threads, address)?;
     let started_unix_ms = clock::unix_ms();
     let started_monotonic_ns = clock::monotonic_ns();
     crew.set_off(Origin::At(clock::now()));
@@ -119,18 +122,18 @@ pub fn drive(
         // A full queue means that there are enough.
         let _ = crew.empty.push(delivery.recorder);
         while let Some((interval, tally)) = collector.next_interval(false) {
-            show(&interval, &tally)?;
+            show(started_unix_ms, &interval, &tally)?;
         }
     }
     let cpu_shares = gather(handles, shared, &mut collector);
     while let Some((interval, tally)) = collector.next_interval(true) {
-        show(&interval, &tally)?;
+        show(started_unix_ms, &interval, &tally)?;
     }
     Ok(Driven { collector, cpu_shares, connected, started_monotonic_ns, started_unix_ms })
 }
 
 /// Waits until every thread has made its connections; returns how many there are.
-fn connect_all(crew: &Crew, threads: usize) -> anyhow::Result<usize> {
+fn connect_all(crew: &Crew, threads: usize, address: SocketAddr) -> anyhow::Result<usize> {
     let mut connected = 0;
     let mut failure = None;
     for _ in 0..threads {
@@ -148,9 +151,11 @@ fn connect_all(crew: &Crew, threads: usize) -> anyhow::Result<usize> {
     if connected == 0 {
         crew.set_off(Origin::Never);
         let Some(why) = failure else { bail!("no connection was asked for") };
-        ensure!(why != Failure::Descriptors, "no connection could be made: no descriptor is left (ulimit -n)");
-        ensure!(why != Failure::Ports, "no connection could be made: no local port is left");
-        bail!("no connection could be made");
+        ensure!(why != Failure::Descriptors, "cannot connect to {address}: no descriptor is left (ulimit -n)");
+        ensure!(why != Failure::Ports, "cannot connect to {address}: no local port is left");
+        // Once more, for the kernel's words.
+        TcpStream::connect_timeout(&address, RETRY_TIMEOUT).with_context(|| format!("cannot connect to {address}"))?;
+        bail!("none of the connections to {address} could be made in time");
     }
     Ok(connected)
 }

@@ -72,7 +72,7 @@ impl Url {
         Ok(target.split(KEY).map(|piece| piece.as_bytes().to_vec()).collect())
     }
 
-    /// The first of the host's addresses that can be connected to.
+    /// The host's address; where it has several, as `localhost` may, the first that can be connected to.
     ///
     /// # Errors
     /// When there is none.
@@ -81,6 +81,9 @@ impl Url {
             .to_socket_addrs()
             .with_context(|| format!("cannot find {}", self.host))?
             .collect();
+        if let [only] = addresses[..] {
+            return Ok(only);
+        }
         let mut failure = None;
         for address in addresses {
             match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {

@@ -200,17 +200,31 @@ fn twin_a_missing_file_is_noticed() {
 
 #[test]
 fn every_option_is_documented() {
-    let help = std::process::Command::new(env!("CARGO_BIN_EXE_klad")).args(["serve", "--help"]).output().unwrap();
+    options_are_documented("serve", "docs/configuration.md");
+    options_are_documented("bench", "docs/bench.md");
+}
+
+#[test]
+fn the_schema_of_results_is_the_one_in_the_documents() {
+    let printed =
+        std::process::Command::new(env!("CARGO_BIN_EXE_klad")).args(["bench", "--json-schema"]).output().unwrap();
+    let document = std::fs::read_to_string(root().join("docs/bench.schema.json")).unwrap();
+    let update = "run: klad bench --json-schema > docs/bench.schema.json";
+    assert!(String::from_utf8(printed.stdout).unwrap() == document, "docs/bench.schema.json is out of date; {update}");
+}
+
+fn options_are_documented(subcommand: &str, document_path: &str) {
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_klad")).args([subcommand, "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
-    let document = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let document = std::fs::read_to_string(root().join(document_path)).unwrap();
     let options: Vec<_> = help
         .split_whitespace()
         .filter_map(|word| word.strip_prefix("--"))
-        .map(|option| option.trim_end_matches([',', ';', '.', ':']))
+        .map(|option| option.trim_end_matches([',', ';', '.', ':', ']']))
         .filter(|option| *option != "help" && *option != "help'")
         .collect();
     assert!(options.len() > 15, "{options:?}");
     for option in options {
-        assert!(document.contains(&format!("`--{option}")), "docs/configuration.md does not explain --{option}");
+        assert!(document.contains(&format!("`--{option}")), "{document_path} does not explain --{option}");
     }
 }
