@@ -68,6 +68,11 @@ impl Collector {
         }
     }
 
+    /// The run was ended early.
+    pub fn cut(&mut self, at: Nanos) {
+        self.phases = self.phases.cut(at);
+    }
+
     /// The next interval that every thread has delivered, or that any has when the run is over.
     pub fn next_interval(&mut self, over: bool) -> Option<(Interval, Tally)> {
         let last = *self.pending.last_key_value()?.0;
@@ -136,6 +141,7 @@ impl Collector {
         stages
             .iter()
             .zip(&self.tallies[1..])
+            .filter(|(stage, _)| stage.length > 0)
             .map(|(stage, tally)| section(tally, stage.length, self.good_within))
             .collect()
     }
@@ -175,7 +181,8 @@ fn section(tally: &Tally, length: Nanos, good_within: Nanos) -> Section {
     let counters = &tally.counters;
     let statuses: BTreeMap<u16, u64> = counters.statuses().collect();
     let scheduled = outcomes.values().sum();
-    let per_second = |count: u64| count as f64 / seconds(length);
+    // A run that was ended in its warm-up has measured nothing.
+    let per_second = |count: u64| if length == 0 { 0.0 } else { count as f64 / seconds(length) };
     let spectrum = Spectrum::of(tally);
     Section {
         duration_s: seconds(length),

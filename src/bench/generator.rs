@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::network::{Network, Read, Ready};
 use super::recorder::{Ended, Failure, Outcome, Recorder};
@@ -52,12 +52,23 @@ pub struct Shared {
     pub connections_max: Option<usize>,
     /// Connections of all threads.
     pub connections: AtomicUsize,
+    /// When somebody has asked the run to end early; [`NEVER`] while nobody has.
+    pub interrupted: AtomicU64,
     /// A mistake that the tests must notice.
     #[cfg(test)]
     pub planted: Option<super::simulated::Planted>,
 }
 
+/// No interruption.
+pub const NEVER: Nanos = Nanos::MAX;
+
 impl Shared {
+    /// When the schedule ends, or has been ended.
+    #[must_use]
+    pub fn end(&self) -> Nanos {
+        self.phases.end().min(self.interrupted.load(Ordering::Relaxed))
+    }
+
     /// Open or closed.
     #[must_use]
     pub fn mode(&self) -> Mode {
@@ -82,7 +93,7 @@ impl Shared {
 
     /// How a request that was never sent ends: with the run, or with its deadline if that was earlier.
     fn unsent(&self, start: Start, requests: &mut Requests) -> Ended {
-        let age = self.phases.end().saturating_sub(start.intended);
+        let age = self.end().saturating_sub(start.intended);
         let outcome = if age >= self.timeout { Outcome::TimedOut } else { Outcome::Unfinished };
         let operation = requests.operation();
         Ended { phase: start.phase, operation, outcome, response: age.min(self.timeout), service: None }
@@ -91,8 +102,11 @@ impl Shared {
     /// Records what no thread has taken from the schedule by the end of the run. To be called when all threads have ended.
     pub fn record_rest(&self, recorder: &mut Recorder) {
         let mut requests = Requests::new(self.workload.clone(), 0);
-        let end = self.phases.end();
+        let end = self.end();
         while let (Mode::Open, Some(start)) = (self.mode(), self.source.take(end, &self.phases)) {
+            if start.intended >= end {
+                break;
+            }
             recorder.record(&self.unsent(start, &mut requests), self.good_within);
         }
     }
@@ -198,9 +212,9 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
 
     /// Makes the load, from time 0 to the end of the schedule and the drain after it.
     pub fn run(&mut self) {
-        let end = self.shared.phases.end();
         let mut ready = Vec::new();
         loop {
+            let end = self.shared.end();
             let now = self.network.now();
             self.turn_interval(now);
             self.expire(now);
@@ -268,7 +282,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         while !self.over {
             let Some(start) = self.next.or_else(|| self.take_start(now)) else { return };
             self.next = Some(start);
-            if start.intended > now {
+            if start.intended > now || start.intended >= self.shared.end() {
                 return;
             }
             if now - start.intended >= self.shared.timeout {
@@ -465,7 +479,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                 self.recorder.phase(current.phase).counters.in_flight += u64::from(current.sent.is_some());
             }
         }
-        if let Some(start) = self.next.take() {
+        if let Some(start) = self.next.take().filter(|start| start.intended < self.shared.end()) {
             let unsent = self.shared.unsent(start, &mut self.requests);
             self.recorder.record(&unsent, self.shared.good_within);
         }

@@ -1,13 +1,13 @@
 //! From what was typed to what is done: validated once, before anything is sent. Called by `runner`.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use anyhow::{Context as _, bail, ensure};
 
 use super::args::BenchArgs;
 use super::collector::interval_of;
-use super::generator::Shared;
+use super::generator::{NEVER, Shared};
 use super::keys::{Keys, Lines, Names, Order};
 use super::recorder::Operation;
 use super::result::{Load, Stage};
@@ -76,6 +76,7 @@ impl Plan {
             good_within: args.good_within.map_or(timeout, nanos),
             connections_max,
             connections: AtomicUsize::new(connections),
+            interrupted: AtomicU64::new(NEVER),
             #[cfg(test)]
             planted: None,
         };

@@ -41,6 +41,8 @@ pub struct RunResult {
     pub target: Target,
     /// What was asked for.
     pub load: Load,
+    /// When somebody ended the run early, from the start of the schedule; lengths and rates are those of what was run.
+    pub interrupted_s: Option<f64>,
     /// `false`: at least one check failed, and the figures are not to be believed.
     pub valid: bool,
     /// The generator's judgement on itself.

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, ensure};
@@ -14,13 +14,13 @@ use super::args::{BenchArgs, When};
 use super::checks::{self, Evidence};
 use super::collector::Spectrum;
 use super::files::{self, IntervalLog};
-use super::generator::Shared;
+use super::generator::{NEVER, Shared};
 use super::machine::{self, CpuTimes};
 use super::plan::Plan;
 use super::progress::Progress;
 use super::recorder::Outcome;
 use super::result::{Interval, RunResult, SCHEMA, Started, Target};
-use super::schedule::{Phase, Phases, SECOND, Source, nanos};
+use super::schedule::{Phase, Phases, SECOND, Source, nanos, seconds};
 use super::text;
 use super::threads::{self, Driven};
 use super::workload::Workload;
@@ -113,6 +113,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
         interval: SECOND,
         connections_max: None,
         connections: AtomicUsize::new(plan.connections),
+        interrupted: AtomicU64::new(NEVER),
         #[cfg(test)]
         planted: None,
     });
@@ -188,6 +189,7 @@ fn conclude(
         schema: SCHEMA.to_owned(),
         klad_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: std::env::args().collect(),
+        interrupted_s: driven.interrupted.map(seconds),
         started: Started {
             utc: humantime::format_rfc3339_millis(started).to_string(),
             monotonic_ns: driven.started_monotonic_ns,

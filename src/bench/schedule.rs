@@ -143,6 +143,23 @@ impl Phases {
         self.0.len() - 1
     }
 
+    /// The same, ended at `at`: later phases have no length.
+    #[must_use]
+    pub fn cut(&self, at: Nanos) -> Phases {
+        let mut left = at;
+        let cut = |phase: &Phase| {
+            let length = phase.length.min(left);
+            left -= length;
+            let to = if length == 0 {
+                phase.from
+            } else {
+                phase.from + (phase.to - phase.from) * seconds(length) / phase.seconds()
+            };
+            Phase { from: phase.from, to, length }
+        };
+        Phases(self.0.iter().map(cut).collect())
+    }
+
     /// Requests due in `from..to`, as the rate has it.
     #[must_use]
     pub fn due(&self, from: Nanos, to: Nanos) -> f64 {
@@ -311,6 +328,16 @@ mod tests {
     fn a_ramp_down_to_nothing_ends() {
         let phases = phases(0, &[(20.0, 0.0, 10)]);
         assert_eq!(starts(&phases, Arrival::Constant, 1).len(), 100);
+    }
+
+    #[test]
+    fn a_cut_leaves_what_was_before_it() {
+        let whole = phases(SECOND, &[(0.0, 20.0, 10), (5.0, 5.0, 10)]);
+        let cut = whole.cut(6 * SECOND);
+        assert_eq!(cut.end(), 6 * SECOND);
+        assert_eq!(cut.all()[1], Phase { from: 0.0, to: 10.0, length: 5 * SECOND });
+        assert_eq!(cut.all()[2].length, 0);
+        assert!((whole.due(0, 6 * SECOND) - cut.due(0, 6 * SECOND)).abs() < 1e-9);
     }
 
     #[test]

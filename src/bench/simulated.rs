@@ -7,10 +7,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use super::collector::{Collector, interval_of};
-use super::generator::{Generator, Shared};
+use super::generator::{Generator, NEVER, Shared};
 use super::keys::{Keys, Names, Order};
 use super::network::{Network, Read, Ready};
 use super::recorder::{Ended, Failure, Operation, Outcome, Recorder};
@@ -184,6 +184,7 @@ struct Scenario {
     connections: usize,
     connections_max: Option<usize>,
     timeout: Nanos,
+    interrupted: Nanos,
     planted: Option<Planted>,
 }
 
@@ -194,7 +195,14 @@ const DRAIN: Nanos = SECOND;
 
 impl Scenario {
     fn fixed(script: Script) -> Scenario {
-        Scenario { script, connections: 64, connections_max: None, timeout: 60 * SECOND, planted: None }
+        Scenario {
+            script,
+            connections: 64,
+            connections_max: None,
+            timeout: 60 * SECOND,
+            interrupted: NEVER,
+            planted: None,
+        }
     }
 
     fn on_demand(script: Script) -> Scenario {
@@ -234,6 +242,7 @@ impl Scenario {
             good_within: self.timeout,
             connections_max: self.connections_max,
             connections: AtomicUsize::new(self.connections),
+            interrupted: AtomicU64::new(self.interrupted),
             planted: self.planted,
         });
         let mut collector =
@@ -507,6 +516,16 @@ fn closed_load_sends_when_the_answer_is_there() {
     assert_eq!(measured.outcomes[&Outcome::Served], 8 * 4_000);
     let (counted, _) = scenario.run_source(phases, Source::count(100)).measured();
     assert_eq!(counted.scheduled, 0, "a hundred are done within the warm-up");
+}
+
+#[test]
+fn an_interrupted_run_reports_what_was_run() {
+    let (phases, source) = Scenario::source();
+    let mut collector = Scenario { interrupted: 7 * SECOND, ..Scenario::fixed(constant) }.run_source(phases, source);
+    collector.cut(7 * SECOND);
+    let (measured, _) = collector.measured();
+    assert_eq!((measured.scheduled, measured.outcomes[&Outcome::Served]), (5_000, 5_000));
+    assert!((measured.sent_per_s - 1_000.0).abs() < 1e-9);
 }
 
 #[test]

@@ -82,6 +82,9 @@ fn line(text: &mut String, arguments: std::fmt::Arguments) {
 
 fn head(text: &mut String, result: &RunResult) {
     let load = &result.load;
+    if let Some(interrupted) = result.interrupted_s {
+        line(text, format_args!("Ended early, {interrupted:.3}s after the start"));
+    }
     line(text, format_args!("Running {} test @ {}", seconds(load.duration_s), result.target.url));
     line(text, format_args!("  {} threads and {} connections", load.threads, load.connections));
     if load.connections_max > load.connections {
@@ -391,6 +394,6 @@ fn totals(text: &mut String, section: &Section) {
         line(text, format_args!("  Non-2xx or 3xx responses: {others}"));
     }
     line(text, format_args!("Requests/sec: {:>9.2}", section.answered_per_s));
-    let received = section.bytes_received as f64 / section.duration_s;
+    let received = if section.duration_s > 0.0 { section.bytes_received as f64 / section.duration_s } else { 0.0 };
     line(text, format_args!("Transfer/sec: {:>10}B", binary(received)));
 }

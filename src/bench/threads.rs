@@ -14,12 +14,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::collector::Collector;
 use super::generator::{Generator, Shared};
 use super::recorder::{Failure, Recorder, Tally};
 use super::result::Interval;
-use super::schedule::{Nanos, SECOND};
+use super::schedule::{Nanos, SECOND, nanos};
 use super::socket::Sockets;
 use crate::clock;
 use crate::sync::{BoundedQueue, Condvar, Mutex, PushError, spawn_thread};
@@ -77,6 +78,8 @@ pub struct Driven {
     pub cpu_shares: Vec<f64>,
     /// Connections that were made before the start.
     pub connected: usize,
+    /// When the run was ended early, from its start.
+    pub interrupted: Option<Nanos>,
     /// The start on `CLOCK_MONOTONIC`, nanoseconds.
     pub started_monotonic_ns: u64,
     /// The start, milliseconds since 1970.
@@ -112,7 +115,9 @@ pub fn drive(
     let connected = connect_all(&crew, threads, address)?;
     let started_unix_ms = clock::unix_ms();
     let started_monotonic_ns = clock::monotonic_ns();
-    crew.set_off(Origin::At(clock::now()));
+    let origin = clock::now();
+    end_on_interrupt(shared.clone(), origin)?;
+    crew.set_off(Origin::At(origin));
 
     let mut collector =
         Collector::new(shared.phases.clone(), shared.mode(), threads, shared.interval, shared.good_within);
@@ -126,10 +131,32 @@ pub fn drive(
         }
     }
     let cpu_shares = gather(handles, shared, &mut collector);
+    let interrupted = (shared.end() < shared.phases.end()).then(|| shared.end());
+    if let Some(at) = interrupted {
+        collector.cut(at);
+    }
     while let Some((interval, tally)) = collector.next_interval(true) {
         show(started_unix_ms, &interval, &tally)?;
     }
-    Ok(Driven { collector, cpu_shares, connected, started_monotonic_ns, started_unix_ms })
+    Ok(Driven { collector, cpu_shares, connected, interrupted, started_monotonic_ns, started_unix_ms })
+}
+
+/// The first SIGINT ends the schedule, so that what was measured is reported; the second ends the process.
+fn end_on_interrupt(shared: Arc<Shared>, origin: Instant) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut interrupts = {
+        let _inside = runtime.enter();
+        signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?
+    };
+    spawn_thread("klad-signals", move || {
+        runtime.block_on(interrupts.recv());
+        let now = clock::now().saturating_duration_since(origin);
+        shared.interrupted.fetch_min(nanos(now), Ordering::Relaxed);
+        runtime.block_on(interrupts.recv());
+        // As the shell says of a process that SIGINT has ended.
+        std::process::exit(130);
+    });
+    Ok(())
 }
 
 /// Waits until every thread has made its connections; returns how many there are.
