@@ -80,7 +80,10 @@ fn rate(evidence: &Evidence) -> Check {
         let passed = section.sent > 0;
         return check("rate", passed, format!("closed load: {} requests were sent", section.sent));
     }
-    let share = if section.scheduled == 0 { 0.0 } else { section.sent as f64 / section.scheduled as f64 };
+    if section.scheduled == 0 {
+        return check("rate", false, "nothing was measured: the run ended before its warm-up did".to_owned());
+    }
+    let share = section.sent as f64 / section.scheduled as f64;
     let passed = share >= SENT_SHARE_MIN;
     let mut detail = format!(
         "{} of {} requests were sent ({:.2}%), at least {:.0}% are wanted",
@@ -89,7 +92,12 @@ fn rate(evidence: &Evidence) -> Check {
         share * 100.0,
         SENT_SHARE_MIN * 100.0
     );
-    if !passed && section.unsent > 0 {
+    let unmade = section.errors.get(Failure::Connect.name()).copied().unwrap_or(0);
+    if !passed && unmade > 0 {
+        detail.push_str(": ");
+        detail.push_str(&unmade.to_string());
+        detail.push_str(" found no server to connect to");
+    } else if !passed && section.unsent > 0 {
         detail.push_str(match evidence.grown {
             Some((open, max)) if open >= max => {
                 ": all connections were busy, and there were as many as --connections-max allows"

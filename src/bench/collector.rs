@@ -61,10 +61,17 @@ impl Collector {
         }
     }
 
-    /// Adds what belongs to no interval: requests that were never sent.
+    /// Adds what no thread has delivered: requests that were never sent. They belong to the interval in which the schedule
+    /// ended.
     pub fn add_rest(&mut self, recorder: &Recorder) {
+        let last = self.phases.end().saturating_sub(1) / self.interval;
+        if recorder.phases().all(|(_, tally)| tally.cells().next().is_none()) {
+            return;
+        }
+        let into = self.pending.entry(last.max(self.next)).or_default();
         for (phase, tally) in recorder.phases() {
             self.tallies[phase].add(tally);
+            into.add(tally);
         }
     }
 

@@ -27,15 +27,7 @@ pub fn json(result: &RunResult) -> String {
     text
 }
 
-/// Writes a whole file.
-///
-/// # Errors
-/// When that fails; the path is in the error.
-pub fn write(path: &Path, content: &str) -> anyhow::Result<()> {
-    std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// Creates a file for what comes during the run, so that a wrong path is known before it.
+/// Creates a file before the run, so that a wrong path is known before it.
 ///
 /// # Errors
 /// When that fails; the path is in the error.
@@ -86,6 +78,15 @@ impl<'a> IntervalLog<'a> {
         }
         Ok(())
     }
+}
+
+/// Writes all of a file's content.
+///
+/// # Errors
+/// When that fails; the path is in the error.
+pub fn fill((path, mut file): (PathBuf, BufWriter<File>), content: &str) -> anyhow::Result<()> {
+    file.write_all(content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    finish((path, file))
 }
 
 /// Writes what is still in a file's buffer.

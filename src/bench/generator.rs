@@ -91,7 +91,9 @@ impl Shared {
         self.connections_max.is_some_and(|max| self.connections.load(Ordering::Relaxed) < max)
     }
 
-    /// How a request that was never sent ends: with the run, or with its deadline if that was earlier.
+    /// How a request that was never sent ends: with the schedule, or with its deadline if that was earlier. Its age is taken
+    /// at the end of the schedule and not of the drain, in which nothing is sent: it is to be the least that it would have
+    /// taken.
     fn unsent(&self, start: Start, requests: &mut Requests) -> Ended {
         let age = self.end().saturating_sub(start.intended);
         let outcome = if age >= self.timeout { Outcome::TimedOut } else { Outcome::Unfinished };
@@ -103,11 +105,24 @@ impl Shared {
     pub fn record_rest(&self, recorder: &mut Recorder) {
         let mut requests = Requests::new(self.workload.clone(), 0);
         let end = self.end();
+        // There may be millions, and those that follow each other differ by less than the histogram can tell.
+        let mut alike: Option<(Ended, u64)> = None;
         while let (Mode::Open, Some(start)) = (self.mode(), self.source.take(end, &self.phases)) {
             if start.intended >= end {
                 break;
             }
-            recorder.record(&self.unsent(start, &mut requests), self.good_within);
+            let unsent = self.unsent(start, &mut requests);
+            alike = match alike {
+                Some((first, count)) if first.is_alike(&unsent) => Some((first, count + 1)),
+                Some((first, count)) => {
+                    recorder.record_unsent(&first, count);
+                    Some((unsent, 1))
+                }
+                None => Some((unsent, 1)),
+            };
+        }
+        if let Some((first, count)) = alike {
+            recorder.record_unsent(&first, count);
         }
     }
 }
@@ -127,6 +142,8 @@ pub struct Generator<N, D> {
     next: Option<Start>,
     /// No more starts: the schedule is at its end, or the run is.
     over: bool,
+    /// Starts are being made.
+    starting: bool,
     interval: u64,
     buffer: Box<[u8]>,
     request: Vec<u8>,
@@ -144,6 +161,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             paused: VecDeque::new(),
             next: None,
             over: false,
+            starting: false,
             interval: 0,
             buffer: vec![0; READ_BYTES].into(),
             request: Vec::new(),
@@ -278,7 +296,15 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     }
 
     /// Starts what is due.
-    fn start_due(&mut self, mut now: Nanos) {
+    fn start_due(&mut self, now: Nanos) {
+        // A start that meets a broken connection may free one, which ends here again: the loop that is running goes on.
+        if !std::mem::replace(&mut self.starting, true) {
+            self.start_all_due(now);
+            self.starting = false;
+        }
+    }
+
+    fn start_all_due(&mut self, mut now: Nanos) {
         while !self.over {
             let Some(start) = self.next.or_else(|| self.take_start(now)) else { return };
             self.next = Some(start);
@@ -329,7 +355,10 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         lag.record(now.saturating_sub(could)).expect("the histogram grows");
         if self.slots[slot].link == Link::Open {
             let request = std::mem::take(&mut self.request);
-            self.send(slot, &request, now);
+            let sent = self.send(slot, &request, now);
+            if sent < request.len() && self.slots[slot].current.is_some() {
+                self.slots[slot].unsent = request[sent..].to_vec();
+            }
             self.request = request;
             return;
         }
@@ -343,24 +372,43 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
 
     fn on_connected(&mut self, slot: usize, now: Nanos) {
         self.slots[slot].link = Link::Open;
-        let request = std::mem::take(&mut self.slots[slot].unsent);
-        self.send(slot, &request, now);
+        self.send_rest(slot, now);
     }
 
-    /// Sends a request, or what is left of it.
-    fn send(&mut self, slot: usize, bytes: &[u8], now: Nanos) {
-        let Some(current) = &mut self.slots[slot].current else { return };
+    /// Sends what a connection has not taken yet.
+    fn send_rest(&mut self, slot: usize, now: Nanos) {
+        let unsent = std::mem::take(&mut self.slots[slot].unsent);
+        let taken = self.slots[slot].taken;
+        let sent = self.send(slot, &unsent[taken..], now);
+        let whole = taken + sent == unsent.len();
+        // The request may be over: the answer came before it was sent, or the connection broke.
+        if self.slots[slot].current.is_some() && !whole {
+            self.slots[slot].unsent = unsent;
+            self.slots[slot].taken = taken + sent;
+        } else {
+            self.slots[slot].taken = 0;
+        }
+    }
+
+    /// Sends a request, or what is left of it, and returns how much of it the connection has taken.
+    fn send(&mut self, slot: usize, bytes: &[u8], now: Nanos) -> usize {
+        let Some(current) = &mut self.slots[slot].current else { return 0 };
         let counters = &mut self.recorder.phase(current.phase).counters;
         counters.sent += u64::from(current.sent.is_none());
         current.sent.get_or_insert(now);
         match self.network.send(slot, bytes) {
             Ok(sent) => {
                 counters.bytes_sent += sent as u64;
-                if sent < bytes.len() {
-                    self.slots[slot].unsent = bytes[sent..].to_vec();
-                }
+                sent
             }
-            Err(why) => self.fail(slot, why, now),
+            Err(why) => {
+                // A server that refuses a body answers before it closes, and the answer may still be there.
+                self.read(slot, true);
+                if self.slots[slot].current.is_some() {
+                    self.fail(slot, why, now);
+                }
+                0
+            }
         }
     }
 
@@ -376,15 +424,14 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                     Err(why) => return self.fail(slot, why, now),
                 }
             }
-            Link::Open if event.writable && !self.slots[slot].unsent.is_empty() => {
-                let now = self.network.now();
-                let rest = std::mem::take(&mut self.slots[slot].unsent);
-                self.send(slot, &rest, now);
-            }
             Link::Open => {}
         }
         if event.readable && self.slots[slot].link == Link::Open {
             self.read(slot, event.ended);
+        }
+        if event.writable && self.slots[slot].link == Link::Open && !self.slots[slot].unsent.is_empty() {
+            let now = self.network.now();
+            self.send_rest(slot, now);
         }
     }
 

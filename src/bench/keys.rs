@@ -176,7 +176,7 @@ impl Keys {
         if self.order != Order::Latest {
             return;
         }
-        let index = number - self.first - self.count.unwrap_or(0);
+        let index = number.wrapping_sub(self.first).wrapping_sub(self.count.unwrap_or(0));
         let mut settled = self.settled.lock();
         let place = usize::try_from(index - settled.limit).expect("fits memory");
         if settled.ended.len() <= place {

@@ -71,7 +71,8 @@ impl Progress {
                 bar.set_message(words);
             }
             Progress::Lines => {
-                let _ = writeln!(std::io::stderr(), "{:>5}s {words}", position(interval));
+                let end = interval.start_s + interval.length_s;
+                let _ = writeln!(std::io::stderr(), "{end:>7.1}s {words}");
             }
             Progress::Hidden => {}
         }

@@ -179,14 +179,14 @@ fn add(into: &mut Histogram<u64>, from: &Histogram<u64>) {
 }
 
 /// Statuses that are counted one by one.
-const STATUSES: std::ops::Range<u16> = 100..600;
+const STATUSES: std::ops::Range<u16> = 100..1000;
 
 /// What a phase has beside its cells.
 #[derive(Clone, Debug)]
 pub struct Counters {
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that ended without having been sent.
+    /// Requests that timed out or were left open without having been sent.
     pub unsent: u64,
     /// Requests that were under way at the end of the run.
     pub in_flight: u64,
@@ -372,7 +372,29 @@ impl Recorder {
         if ended.outcome.is_good() && ended.response <= good_within {
             cell.good += 1;
         }
-        tally.counters.unsent += u64::from(ended.service.is_none());
+        let waited = matches!(ended.outcome, Outcome::TimedOut | Outcome::Unfinished);
+        tally.counters.unsent += u64::from(waited && ended.service.is_none());
+    }
+
+    /// Records `count` requests that were never sent and have ended alike.
+    pub fn record_unsent(&mut self, ended: &Ended, count: u64) {
+        assert!(ended.service.is_none(), "it was never sent");
+        let tally = self.phase(ended.phase);
+        let cell = tally.cell(ended.operation, ended.outcome);
+        cell.response.record_n(ended.response, count).expect("the histogram grows");
+        tally.counters.unsent += count;
+    }
+}
+
+impl Ended {
+    /// Whether no figure tells one from the other: their times differ by less than 2^-13, a quarter of what the histogram
+    /// can tell apart.
+    #[must_use]
+    pub fn is_alike(&self, other: &Ended) -> bool {
+        let apart = self.response.abs_diff(other.response);
+        (self.phase, self.operation, self.outcome) == (other.phase, other.operation, other.outcome)
+            && self.service == other.service
+            && apart <= self.response >> 13
     }
 }
 

@@ -178,9 +178,9 @@ pub struct Section {
     pub scheduled: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that were not sent by the end of the run; among `timed_out` or `unfinished`.
+    /// Requests that were not sent by the end of the schedule; among `timed_out` or `unfinished`, at their age at that time.
     pub unsent: u64,
-    /// Requests that were sent and had no answer at the end of the run; among `unfinished`.
+    /// Requests that were sent and had no answer at the end of the drain; among `unfinished`, at their age at that time.
     pub in_flight_at_end: u64,
     /// `scheduled` by the length.
     pub scheduled_per_s: f64,

@@ -68,11 +68,14 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let plan = Plan::new(args, cores).map_err(Error::Usage)?;
     check_descriptors(plan.load.connections_max)?;
+    // Before the run, so that a wrong path costs no run.
+    let json = args.json.as_deref().filter(|path| *path != Path::new("-")).map(files::create).transpose()?;
+    let hgrm = args.hgrm.as_deref().map(files::create).transpose()?;
+    let mut hlog = args.hlog.as_deref().map(files::create).transpose()?;
     let address = plan.url.reach()?;
     if let Some((keys, workload)) = &plan.fill {
         fill(&plan, address, *keys, workload, args.progress)?;
     }
-    let mut hlog = args.hlog.as_deref().map(files::create).transpose()?;
     let cpu_before = CpuTimes::read();
     let (driven, intervals) = load(&plan, address, args.progress, hlog.as_mut())?;
     let steal = CpuTimes::read().zip(cpu_before).and_then(|(now, before)| now.steal_percent_since(before));
@@ -80,7 +83,14 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
         files::finish(hlog)?;
     }
     let (result, spectrum) = conclude(args, &plan, address, &driven, intervals, cores, steal);
-    report(args, &result, &spectrum)?;
+    if let Some(hgrm) = hgrm {
+        files::fill(hgrm, &text::percentile_spectrum(&spectrum.response))?;
+    }
+    if let Some(json) = json {
+        files::fill(json, &files::json(&result))?;
+    }
+    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    print(&if json_to_stdout { files::json(&result) } else { text::report(&result, &spectrum) })?;
     Ok(match &result.slo {
         _ if !result.valid => Verdict::NotValid,
         Some(slo) if !slo.met => Verdict::Missed,
@@ -91,6 +101,7 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
 fn check_descriptors(connections_max: usize) -> anyhow::Result<()> {
     let limit = machine::raise_descriptor_limit();
     let wanted = connections_max as u64 + OTHER_DESCRIPTORS;
+    machine::grow_descriptor_table(wanted.min(limit));
     ensure!(
         limit >= wanted,
         "{connections_max} connections need {wanted} descriptors, and the limit is {limit}: raise it (ulimit -n)"
@@ -126,6 +137,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
     })?;
     progress.finish();
     let (section, _) = driven.collector.measured();
+    ensure!(driven.interrupted.is_none(), "interrupted while {filled} of {keys} keys were filled");
     let served = section.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
     ensure!(
         served == keys,
@@ -214,19 +226,6 @@ fn conclude(
 
 fn since_1970(millis: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
-}
-
-fn report(args: &BenchArgs, result: &RunResult, spectrum: &Spectrum) -> anyhow::Result<()> {
-    if let Some(path) = &args.hgrm {
-        files::write(path, &text::percentile_spectrum(&spectrum.response))?;
-    }
-    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    match &args.json {
-        Some(_) if json_to_stdout => return print(&files::json(result)),
-        Some(path) => files::write(path, &files::json(result))?,
-        None => {}
-    }
-    print(&text::report(result, spectrum))
 }
 
 fn print(text: &str) -> anyhow::Result<()> {

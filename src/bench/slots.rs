@@ -36,8 +36,9 @@ pub(super) struct Current {
 pub(super) struct Slot {
     pub(super) link: Link,
     pub(super) reader: Reader,
-    /// What the connection has not taken yet of the request.
+    /// A request that the connection has not taken whole, and how much of it it has.
     pub(super) unsent: Vec<u8>,
+    pub(super) taken: usize,
     pub(super) current: Option<Current>,
     /// Since when it has had nothing to do.
     pub(super) free_since: Nanos,
@@ -50,7 +51,7 @@ pub(super) struct Slot {
 #[derive(Debug)]
 pub(super) struct Slots {
     all: Vec<Slot>,
-    /// Free ones. In a stack the next is at the back, and closed ones lie at the front.
+    /// Free ones. In a stack the next is at the back; one that is given back closed goes to the front.
     free: VecDeque<usize>,
     stack: bool,
     /// The list of those under way, by intended start: all have the same time, so the first is the first to be too late.
@@ -75,6 +76,7 @@ impl Slots {
             link: Link::Closed,
             reader: Reader::new(),
             unsent: Vec::new(),
+            taken: 0,
             current: None,
             free_since: 0,
             before: None,
@@ -126,7 +128,7 @@ impl Slots {
         let own = &mut self.all[slot];
         let current = own.current.take()?;
         // What a large request has grown goes with it: connections would add up to the memory of one each.
-        own.unsent = Vec::new();
+        (own.unsent, own.taken) = (Vec::new(), 0);
         let (before, after) = (own.before.take(), own.after.take());
         match before {
             Some(before) => self.all[before].after = after,

@@ -30,7 +30,7 @@ use crate::sync::{BoundedQueue, Condvar, Mutex, PushError, spawn_thread};
 const DELIVERIES_MAX: usize = 16;
 
 /// For all connections to be made before the start.
-const CONNECT_PATIENCE: Nanos = 10 * SECOND;
+const CONNECT_PATIENCE: Nanos = 5 * SECOND;
 
 /// For one connection, when none could be made.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);

@@ -219,6 +219,8 @@ impl Requests {
         match (&workload.fixed, operation) {
             (_, Operation::Put) => write_body(value(&workload.values, key, &mut self.value, &mut self.random), into),
             (Some(Fixed { body: Some(body), .. }), _) => write_body(body, into),
+            // Methods whose requests have a body as a rule say that they have none (RFC 9110, section 8.6).
+            (Some(_), _) if matches!(method, "POST" | "PUT" | "PATCH") => write_body(b"", into),
             _ => into.extend_from_slice(b"\r\n"),
         }
         Request { operation, key, bodiless: method == "HEAD" }

@@ -11,6 +11,10 @@
 
 mod support;
 
+mod bench;
+mod bench_files;
+mod bench_network;
+mod bench_usage;
 mod connections;
 mod contract;
 #[cfg(feature = "rocksdb")]

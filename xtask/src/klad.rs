@@ -24,7 +24,7 @@ const STOP_MAX: Duration = Duration::from_secs(30);
 /// connection could sit on one while klad is down, even xtask's own, connected to itself.
 const FIXED_PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// The option that both chores share.
+/// The option that all chores share.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ProgramArgs {
     /// The klad to run [default: the one beside xtask].

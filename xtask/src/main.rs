@@ -1,20 +1,25 @@
 //! The project's chores that are more than one call of cargo: `cargo xtask <chore>`.
 //!
-//! A chore is a file with an `Args` and a `run`, and one line in each of [`Chore`] and [`main`]. Results go to stdout,
-//! messages to stderr; the exit code is 0, 1 for a bound that was exceeded and for a failure, 2 for wrong usage. xtask
-//! never depends on klad: it sees of it what any client sees.
+//! A chore is a file, or a directory of files, with an `Args` and a `run`, and one line in each of [`Chore`] and [`main`].
+//! Results go to stdout, messages to stderr; the exit code is 0, 1 for a bound that was exceeded and for a failure, 2 for
+//! wrong usage. xtask never depends on klad: it sees of it what any client sees.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench_cost;
+mod bench_truth;
 mod memory;
 mod restart;
 
+mod bench;
+mod cores;
 mod entries;
 mod fill;
 mod http;
 mod klad;
+mod process;
 mod progress;
 mod range;
 mod resident;
@@ -32,6 +37,10 @@ struct Cli {
 /// The chores.
 #[derive(Debug, Subcommand)]
 enum Chore {
+    /// Check that klad bench costs no more than wrk.
+    BenchCost(bench_cost::Args),
+    /// Check what klad bench reports against a server that knows the truth.
+    BenchTruth(bench_truth::Args),
     /// Check that klad's resident memory stays within its budget.
     Memory(memory::Args),
     /// Kill klad while it is written to, and check how soon it serves again.
@@ -48,6 +57,11 @@ enum Verdict {
 }
 
 impl Verdict {
+    /// Of all bounds together.
+    fn of(within: bool) -> Verdict {
+        if within { Verdict::Within } else { Verdict::Exceeded }
+    }
+
     /// The word in reports.
     fn word(self) -> &'static str {
         match self {
@@ -59,6 +73,8 @@ impl Verdict {
 
 fn main() -> ExitCode {
     let ended = match Cli::parse().chore {
+        Chore::BenchCost(args) => bench_cost::run(&args),
+        Chore::BenchTruth(args) => bench_truth::run(&args),
         Chore::Memory(args) => memory::run(&args),
         Chore::Restart(args) => restart::run(&args),
     };

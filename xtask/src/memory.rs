@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bytesize::ByteSize;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
 use crate::Verdict;
@@ -21,6 +20,7 @@ use crate::entries::Entries;
 use crate::fill::Fill;
 use crate::http::Connection;
 use crate::klad::{Addresses, Klad, ProgramArgs, Settings};
+use crate::process::raise_descriptor_limit;
 use crate::progress::Progress;
 use crate::range;
 use crate::resident::{Phase, Sampler};
@@ -159,13 +159,6 @@ fn range_with_point_reads(addresses: Addresses, entries: Entries, mut random: fa
         range.context("the range failed")?;
         point_reads.context("a point read beside the range failed")
     })
-}
-
-/// The idle connections are descriptors; klad inherits the limit, and raises it by itself too.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    // When even the hard limit is too low, opening a connection says so.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// What klad promises about its resident memory, bytes.

@@ -1,10 +1,14 @@
 //! Starting servers, speaking to them, and planting defects in them.
 
+pub(crate) mod bencher;
 pub(crate) mod client;
 pub(crate) mod planted;
+pub(crate) mod results;
+pub(crate) mod scripted;
 pub(crate) mod server;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod shim;
+pub(crate) mod wrk2;
 
 use std::time::{Duration, Instant};
 

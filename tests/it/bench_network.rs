@@ -1,0 +1,277 @@
+//! What `klad bench` makes of servers that answer in every way that HTTP allows, badly, late or not at all.
+
+use std::time::Duration;
+
+use super::support::bencher::{Bencher, Run, together};
+use super::support::scripted::{Deaf, Script, Scripted};
+use super::support::{ServerBuilder, wait_until};
+
+/// A run at a server with each of the scripts, all at the same time.
+fn at_each(scripts: &[Script], options: &str) -> Vec<(Scripted, Run)> {
+    let servers: Vec<_> = scripts.iter().map(|script| Scripted::start(*script)).collect();
+    let runs: Vec<_> = servers.iter().map(|server| Bencher::new(&server.url("/"), options)).collect();
+    servers.into_iter().zip(together(&runs)).collect()
+}
+
+fn at(script: Script, options: &str) -> (Scripted, Run) {
+    at_each(&[script], options).pop().unwrap()
+}
+
+/// Scheduled requests by outcome, in the order of the documents.
+fn outcomes(run: &Run) -> [u64; 6] {
+    ["served", "not_found", "refused", "failed", "timed_out", "unfinished"]
+        .map(|outcome| run.measured(&format!("outcomes/{outcome}")))
+}
+
+#[test]
+fn an_answer_is_served_however_it_is_framed() {
+    let scripts = [Script::Answers, Script::Chunked, Script::ByteByByte, Script::InterimFirst];
+    for ((server, run), script) in at_each(&scripts, "--connections 20").iter().zip(scripts) {
+        run.assert_all_served();
+        assert_eq!((run.measured("statuses/200"), run.measured("errors/closed")), (50, 0), "{script:?}");
+        let record = server.record();
+        assert_eq!((record.accepted, record.too_early), (20, 0), "{script:?}: connections go on");
+        assert_eq!(record.requests.len(), 50);
+    }
+}
+
+#[test]
+fn a_connection_that_ends_with_its_answer_is_made_anew_without_a_failure() {
+    let scripts = [
+        Script::AnnouncesClose,
+        Script::ClosesWhenIdle,
+        Script::UntilClose,
+        Script::Http10,
+        Script::AnswersTwice,
+        Script::AnswersWith(204),
+    ];
+    for ((server, run), script) in at_each(&scripts, "--connections 25").iter().zip(scripts) {
+        run.assert_all_served();
+        assert_eq!(run.result["measured"]["statuses"].as_object().unwrap().len(), 1, "{script:?}: the second is none");
+        let accepted = server.record().accepted;
+        // 25 before the start, and one for each request after the first 25.
+        assert_eq!(accepted, 50, "{script:?}");
+    }
+}
+
+#[test]
+fn refusals_and_not_found_are_told_apart_and_only_the_latter_is_a_response() {
+    let scripts = [Script::RefusesEveryTenth, Script::AnswersWith(404), Script::AnswersWith(429)];
+    let runs = at_each(&scripts, "");
+    let found: Vec<_> = runs.iter().map(|(_, run)| (outcomes(run), run.measured("response/count"))).collect();
+    assert_eq!(
+        found,
+        [([45, 0, 5, 0, 0, 0], 45), ([0, 50, 0, 0, 0, 0], 50), ([0, 0, 50, 0, 0, 0], 0)],
+        "503 every tenth, 404, 429"
+    );
+    assert_eq!((runs[0].1.measured("statuses/503"), runs[0].1.measured("statuses/200")), (5, 45));
+    for (_, run) in &runs {
+        run.assert_failed_checks(&[]);
+        assert!(run.ended.stdout.contains("  Non-2xx or 3xx responses: "), "{}", run.ended.stdout);
+    }
+}
+
+#[test]
+fn other_statuses_have_the_outcome_that_the_documents_say() {
+    let statuses = [299, 301, 400, 500, 504];
+    let runs = at_each(&statuses.map(Script::AnswersWith), "--duration 200ms --connections 2");
+    let found: Vec<_> =
+        runs.iter().map(|(_, run)| outcomes(run).iter().position(|count| *count > 0).unwrap()).collect();
+    let (served, failed, timed_out) = (0, 3, 4);
+    assert_eq!(found, [served, served, failed, failed, timed_out]);
+    for (status, (_, run)) in statuses.iter().zip(&runs) {
+        assert_eq!(run.measured(&format!("statuses/{status}")), run.measured("scheduled"), "{status}");
+    }
+}
+
+#[test]
+fn a_status_that_http_does_not_have_is_counted_all_the_same() {
+    let (_, run) = at(Script::AnswersWith(700), "");
+    assert_eq!(outcomes(&run), [0, 0, 0, 50, 0, 0]);
+}
+
+#[test]
+fn goodput_is_of_answers_within_the_time_that_was_asked_for() {
+    let good =
+        |options: &str| at(Script::RefusesEveryTenth, options).1.result["measured"]["goodput_per_s"].as_f64().unwrap();
+    assert!((good("--good-within 1h --timeout 1h") - 90.0).abs() < 1e-6, "45 of 50 in half a second");
+    assert!(good("--good-within 1ns").abs() < 1e-6);
+}
+
+#[test]
+fn what_is_no_whole_answer_is_a_failure_with_its_kind() {
+    let scripts = [Script::ResetsEveryTenth, Script::ClosesInTheMiddle, Script::Garbage];
+    let runs = at_each(&scripts, "--connections 20");
+    let kinds = ["reset", "closed", "malformed"];
+    for (((_, run), kind), failed) in runs.iter().zip(kinds).zip([5, 50, 50]) {
+        assert_eq!(outcomes(run), [50 - failed, 0, 0, failed, 0, 0], "{kind}");
+        assert_eq!(run.measured(&format!("errors/{kind}")), failed, "{}", run.ended.stdout);
+        assert_eq!(run.measured("response/count"), 50 - failed, "a failure is no response");
+        assert!(run.ended.stdout.contains(&format!("  Socket errors: connect 0, read {failed}, ")));
+        run.assert_failed_checks(&[]);
+    }
+}
+
+/// The run must have ended by its end and drain, and a margin for a machine that is busy.
+fn assert_ended_in_time(run: &Run, duration_and_drain: Duration) {
+    let most = duration_and_drain + Duration::from_secs(5);
+    assert!(run.ended.took < most, "{:?} is more than {most:?}", run.ended.took);
+}
+
+/// The server has accepted so many connections or will soon, and no more.
+fn assert_accepts(server: &Scripted, connections: usize) {
+    wait_until("connections are accepted", || server.record().accepted >= connections);
+    assert_eq!(server.record().accepted, connections);
+}
+
+#[test]
+fn a_silent_server_does_not_hold_the_end_of_a_run() {
+    let servers = (Scripted::start(Script::Silent), Deaf::start(128));
+    let options = "--connections 3 --drain 200ms";
+    let runs = together(&[
+        Bencher::new(&servers.0.url("/"), options),
+        Bencher::new(&format!("http://{}/", servers.1.address), options),
+    ]);
+    for run in &runs {
+        assert_ended_in_time(run, Duration::from_millis(700));
+        assert_eq!(outcomes(run), [0, 0, 0, 0, 0, 50]);
+        let left = ["sent", "in_flight_at_end", "unsent", "response/count"].map(|name| run.measured(name));
+        assert_eq!(left, [3, 3, 47, 50], "what was waited for is in the distribution");
+        run.assert_failed_checks(&["rate"]);
+        assert!(run.ended.stdout.starts_with("NOT VALID: rate: 3 of 50 "), "{}", run.ended.stdout);
+        assert!(run.ended.stdout.contains("--connections-max"), "it says what could be done");
+        assert!(
+            run.ended.stdout.contains("  Left open at the end: 3 in flight, 47 never sent"),
+            "{}",
+            run.ended.stdout
+        );
+    }
+    assert_accepts(&servers.0, 3);
+}
+
+#[test]
+fn connections_on_demand_meet_a_server_that_does_not_answer_up_to_their_number() {
+    let options = ["--connections-max 80", "--connections-max 50 --rate 200/s"];
+    let servers = options.map(|_| Scripted::start(Script::Silent));
+    let runs: Vec<_> = options
+        .iter()
+        .zip(&servers)
+        .map(|(options, server)| Bencher::new(&server.url("/"), &format!("--connections 2 --drain 200ms {options}")))
+        .collect();
+    let runs = together(&runs);
+    for run in &runs {
+        assert_ended_in_time(run, Duration::from_millis(700));
+    }
+    // Room for each of the 50 requests.
+    assert_eq!((outcomes(&runs[0]), runs[0].measured("in_flight_at_end")), ([0, 0, 0, 0, 0, 50], 50));
+    assert_accepts(&servers[0], 50);
+    runs[0].assert_failed_checks(&[]);
+    // Room for half of the 100.
+    let left = ["outcomes/unfinished", "in_flight_at_end", "unsent"].map(|name| runs[1].measured(name));
+    assert_eq!(left, [100, 50, 50]);
+    assert_accepts(&servers[1], 50);
+    runs[1].assert_failed_checks(&["rate"]);
+    assert!(runs[1].ended.stdout.contains("as many as --connections-max allows"), "{}", runs[1].ended.stdout);
+}
+
+#[test]
+fn connections_on_demand_are_not_opened_without_need() {
+    let (server, run) = at(Script::Answers, "--connections 2 --connections-max 50");
+    run.assert_all_served();
+    // A stall of the machine may need some more, but not one for each request.
+    assert!(server.record().accepted < 25, "{}", server.record().accepted);
+}
+
+#[test]
+fn requests_whose_connection_is_never_made_are_left_open() {
+    // The kernel takes one or two for such a backlog, and lets the others wait.
+    let server = Deaf::start(0);
+    let run = Bencher::new(
+        &format!("http://{}/", server.address),
+        "--connections 1 --connections-max 20 --drain 200ms --timeout 20s",
+    )
+    .run();
+    assert_ended_in_time(&run, Duration::from_millis(700));
+    assert_eq!(outcomes(&run), [0, 0, 0, 0, 0, 50]);
+    let (sent, in_flight) = (run.measured("sent"), run.measured("in_flight_at_end"));
+    assert!(sent == in_flight && sent < 20, "{sent} {in_flight}");
+    assert!(run.ended.stdout.contains(&format!(" {sent} in flight, {} never sent", 50 - sent)), "{}", run.ended.stdout);
+    run.assert_failed_checks(&["rate"]);
+}
+
+#[test]
+fn a_deadline_counts_from_the_intended_start_whether_the_request_was_sent_or_not() {
+    let (server, run) = at(Script::Silent, "--connections 5 --timeout 200ms --duration 1s");
+    assert_ended_in_time(&run, Duration::from_millis(1200));
+    let [.., timed_out, unfinished] = outcomes(&run);
+    // The last may be left open by the end instead.
+    assert_eq!(timed_out + unfinished, 100);
+    assert!(timed_out >= 70, "{timed_out}");
+    let at_most_us = run.result["measured"]["response"]["percentiles"][0]["value_us"].as_f64().unwrap();
+    assert!(at_most_us >= 190_000.0, "{at_most_us}");
+    // Each five connections are closed after 200 ms, and made anew.
+    assert!(run.measured("unsent") > 0 && run.measured("sent") >= 5);
+    let accepted = server.record().accepted as u64;
+    assert!(accepted > 5 && accepted <= 5 + run.measured("sent"), "{accepted}");
+    run.assert_failed_checks(&["rate"]);
+}
+
+#[test]
+fn closed_load_sends_the_next_request_when_the_answer_is_there() {
+    let (server, run) = at(Script::Answers, "--closed --connections 3 --duration 300ms");
+    let record = server.record();
+    assert_eq!((record.accepted, record.too_early), (3, 0));
+    assert!(record.requests.len() > 30, "more than one for each connection: {}", record.requests.len());
+    assert_eq!(run.measured("sent"), record.requests.len() as u64);
+    assert_eq!(run.measured("outcomes/served"), run.measured("scheduled"));
+    assert_eq!(run.result["load"]["mode"], "closed");
+    assert!(run.ended.stdout.contains("Closed load: "), "{}", run.ended.stdout);
+}
+
+#[test]
+fn large_requests_arrive_whole_at_a_server_that_reads_slowly() {
+    let (fixed, random) = (Scripted::start(Script::ReadsSlowly), Scripted::start(Script::ReadsSlowly));
+    let mut body = vec![0; 8 << 20];
+    super::support::random().fill(&mut body);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &body).unwrap();
+    let options = "--rate 6/s --connections 3";
+    let runs = together(&[
+        Bencher::new(&fixed.url("/"), options)
+            .arg("--method", "PUT")
+            .arg("--body", format!("@{}", file.path().display())),
+        Bencher::new(&random.url(""), &format!("{options} --workload put --value-size 8MiB")),
+    ]);
+    runs.iter().for_each(Run::assert_all_served);
+    let record = fixed.record();
+    assert_eq!(record.requests.len(), 3);
+    assert!(record.requests.iter().all(|request| request.ends_with(&body)), "a body has arrived damaged");
+    let sent: usize = record.requests.iter().map(Vec::len).sum();
+    assert_eq!(runs[0].measured("bytes_sent"), sent as u64);
+    let record = random.record();
+    let tails: Vec<_> = record.requests.iter().map(|request| &request[request.len() - (8 << 20)..]).collect();
+    assert_eq!(tails.len(), 3);
+    assert!(tails.windows(2).all(|pair| pair[0] != pair[1]));
+}
+
+#[test]
+fn a_refusal_that_comes_before_the_body_was_sent_is_a_refusal() {
+    let server = Scripted::start(Script::RefusesBeforeTheBody);
+    let run = Bencher::new(&server.url(""), "--workload put --value-size 8MiB --rate 20/s --connections 10").run();
+    assert_eq!(outcomes(&run), [0, 0, 10, 0, 0, 0], "{}", run.ended.stdout);
+}
+
+#[test]
+fn a_server_that_dies_shows_as_failures_and_what_it_has_answered_still_counts() {
+    let server = ServerBuilder::new("memory").start();
+    let url = format!("http://{}", server.address);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let running = Bencher::new(&url, "--workload put --connections 5 --duration 1s").arg("--json", file.path()).start();
+    wait_until("some keys are there", || server.client().get("/v0/entity?id=key19").status == 200);
+    server.kill();
+    let run = Run::read(running.wait(), file.path());
+    let [served, .., failed, _, _] = outcomes(&run);
+    assert!(served >= 10 && failed > 0 && run.measured("errors/connect") > 0, "{}", run.ended.stdout);
+    assert!(!run.ended.stdout.contains("all connections were busy"), "{}", run.ended.stdout);
+    run.assert_failed_checks(&["rate"]);
+}

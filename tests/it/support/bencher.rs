@@ -1,0 +1,164 @@
+//! Runs of `klad bench`: the built binary as a process of its own, whose result is held against all that every result must
+//! satisfy before a test sees it.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{results, wait_until};
+
+/// How a process has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) took: Duration,
+}
+
+/// A run to be made.
+#[derive(Clone, Debug)]
+pub(crate) struct Bencher {
+    arguments: Vec<String>,
+}
+
+/// A run that was made.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) ended: Ended,
+    /// What `--json` has written.
+    pub(crate) result: Value,
+}
+
+/// A process that was started, and does not outlive the test.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    directory: tempfile::TempDir,
+    started: Instant,
+}
+
+/// What tests want unless they say something else: short, and not judged by how busy the machine is.
+const DEFAULTS: [(&str, &str, &[&str]); 5] = [
+    ("--rate", "100/s", &["--rate", "--stages", "--closed"]),
+    ("--duration", "500ms", &["--duration", "--stages"]),
+    ("--warm-up", "0s", &["--warm-up"]),
+    // The end of a drain is the last answer; this is for machines that stand still.
+    ("--drain", "10s", &["--drain"]),
+    ("--lag-max", "10s", &["--lag-max"]),
+];
+
+impl Bencher {
+    /// `klad bench URL`, and options that are separated by spaces.
+    pub(crate) fn new(url: &str, options: &str) -> Bencher {
+        let arguments = ["bench", url].into_iter().chain(options.split_whitespace()).map(str::to_owned).collect();
+        Bencher { arguments }
+    }
+
+    /// An option whose value has a space in it, or is a path.
+    pub(crate) fn arg(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Bencher {
+        let value = value.as_ref().to_str().unwrap().to_owned();
+        self.arguments.extend([name.to_owned(), value]);
+        self
+    }
+
+    /// Starts it, with the defaults of tests, and without a result as JSON.
+    pub(crate) fn start(&self) -> Running {
+        let given = |names: &[&str]| self.arguments.iter().any(|argument| names.contains(&argument.as_str()));
+        let missing = DEFAULTS.iter().filter(|(_, _, names)| !given(names));
+        Running::start(
+            self.arguments.iter().map(String::as_str).chain(missing.flat_map(|(name, value, _)| [*name, value])),
+        )
+    }
+
+    /// Makes it, and sees that its result is one.
+    pub(crate) fn run(&self) -> Run {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let ended = self.clone().arg("--json", file.path()).start().wait();
+        Run::read(ended, file.path())
+    }
+}
+
+impl Run {
+    /// The result in `json`, which must satisfy what every result must.
+    pub(crate) fn read(ended: Ended, json: &Path) -> Run {
+        assert!(matches!(ended.code, Some(0 | 3 | 4)), "there was no run: {ended:?}");
+        let result: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+        assert_eq!(results::faults(&result), Vec::<String>::new(), "{}", ended.stdout);
+        assert_eq!(results::text_faults(&ended.stdout, &result), Vec::<String>::new(), "{}", ended.stdout);
+        Run { ended, result }
+    }
+
+    /// A count of the result, by its JSON pointer; a status or kind of error that is not there has none.
+    pub(crate) fn count(&self, pointer: &str) -> u64 {
+        results::count(&self.result, pointer)
+    }
+
+    /// A count of the measured part.
+    pub(crate) fn measured(&self, pointer: &str) -> u64 {
+        self.count(&format!("/measured/{pointer}"))
+    }
+
+    /// Demands that the checks of these names have failed, and the others not.
+    pub(crate) fn assert_failed_checks(&self, expected: &[&str]) {
+        let checks = self.result["checks"].as_array().unwrap();
+        let failed: Vec<_> =
+            checks.iter().filter(|check| check["passed"] == false).map(|check| &check["name"]).collect();
+        assert_eq!(failed, expected, "{}", self.ended.stdout);
+        assert_eq!(self.ended.code == Some(4), !expected.is_empty(), "{}", self.ended.stdout);
+    }
+
+    /// Demands that every scheduled request was served, and that there were some.
+    pub(crate) fn assert_all_served(&self) {
+        assert!(self.measured("scheduled") > 0);
+        assert_eq!(self.measured("outcomes/served"), self.measured("scheduled"), "{}", self.ended.stdout);
+        self.assert_failed_checks(&[]);
+    }
+}
+
+/// Makes runs at the same time: they sleep most of theirs.
+pub(crate) fn together(runs: &[Bencher]) -> Vec<Run> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = runs.iter().map(|run| scope.spawn(|| run.run())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why))).collect()
+    })
+}
+
+/// `klad` with these arguments and no others, to its end.
+pub(crate) fn klad(arguments: &[&str]) -> Ended {
+    Running::start(arguments.iter().copied()).wait()
+}
+
+impl Running {
+    fn start<'a>(arguments: impl Iterator<Item = &'a str>) -> Running {
+        // Into files: a pipe that nobody reads would hold the process up.
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| Stdio::from(File::create(directory.path().join(name)).unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_klad"));
+        command.args(arguments).stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
+        let started = Instant::now();
+        let child = command.spawn().unwrap();
+        Running { child, directory, started }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(mut self) -> Ended {
+        let mut status = None;
+        wait_until("klad bench has ended", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        let took = self.started.elapsed();
+        let said = |name: &str| std::fs::read_to_string(self.directory.path().join(name)).unwrap();
+        Ended { code: status.unwrap().code(), stdout: said("stdout"), stderr: said("stderr"), took }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
