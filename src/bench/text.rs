@@ -155,7 +155,10 @@ fn thread_stats(text: &mut String, result: &RunResult, response: &Histogram<u64>
         line(text, format_args!("    {name:<10}{mean}{stdev}{max}{within:>8.2}%"));
     };
     row("Latency", time_us, spread_of_histogram(response));
-    let rates: Vec<f64> = result.intervals.iter().filter(|row| !row.warm_up && row.length_s > 0.0).map(rate).collect();
+    // Without the drain, whose few answers are no rate.
+    let end = result.load.warm_up_s + result.load.duration_s;
+    let measured = |row: &&Interval| !row.warm_up && row.start_s < end;
+    let rates: Vec<f64> = result.intervals.iter().filter(measured).map(rate).collect();
     let threads = f64::from(u32::try_from(result.load.threads).unwrap_or(1));
     row("Req/Sec", metric, spread(&rates.iter().map(|rate| rate / threads).collect::<Vec<_>>()));
 }
