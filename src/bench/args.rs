@@ -17,14 +17,14 @@ use super::workload::Mix;
 Exit codes: 0 valid, and within --slo; 1 the run could not be made; 2 wrong usage; 3 outside --slo; 4 the run is not valid.\n\
 docs/bench.md explains every option and every figure.")]
 pub struct BenchArgs {
-    /// Server, as http://HOST:PORT; a path may hold {key} [default path: klad's, /v0/entity?id={key}].
+    /// Server, as http://HOST:PORT; a path may hold {key} [default path: /; with --workload klad's, /v0/entity?id={key}].
     #[arg(value_name = "URL", required_unless_present = "json_schema")]
     pub url: Option<String>,
 
     /// Requests: get, put, delete, mixed:95/5 (percent of get and put), ycsb-a, ycsb-b, ycsb-c [default: one fixed request].
     #[arg(long, value_name = "NAME", help_heading = "Workload")]
     pub workload: Option<Mix>,
-    /// Order of keys [default: sequential; zipfian for YCSB].
+    /// Order of keys [default: sequential; uniform for mixed; zipfian for YCSB].
     #[arg(long, value_enum, value_name = "ORDER", help_heading = "Workload")]
     pub key_order: Option<Order>,
     /// Keys to choose from [default: those of --fill, of the file, no end when sequential, else 1000000].
@@ -49,7 +49,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FORMAT", conflicts_with = "value_size", help_heading = "Workload")]
     pub value_format: Option<KeyFormat>,
     /// PUT the first N keys before the run, as fast as it goes.
-    #[arg(long, value_name = "N", value_parser = units::count, help_heading = "Workload")]
+    #[arg(long, value_name = "N", value_parser = units::count, requires = "workload", help_heading = "Workload")]
     pub fill: Option<u64>,
     /// Method of the fixed request.
     #[arg(long, value_name = "METHOD", default_value = "GET", conflicts_with = "workload", help_heading = "Workload")]
@@ -88,7 +88,7 @@ pub struct BenchArgs {
     /// Length of the measured part.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Load")]
     pub duration: Duration,
-    /// Before the measured part, at its first rate; kept apart in the result.
+    /// Before the measured part, at its first rate (of a ramp from 0, its last); kept apart in the result.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration_or_zero, help_heading = "Load")]
     pub warm_up: Duration,
     /// Deadline of each request, from its intended start.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
+use super::gap::Gap;
 use super::recorder::{Outcome, Recorder, Tally, histogram};
 use super::result::{Cell, Distribution, Interval, Section, Summary, micros};
 use super::schedule::{Mode, Nanos, Phases, SECOND, seconds};
@@ -35,6 +36,7 @@ pub struct Collector {
     pending: BTreeMap<u64, Tally>,
     /// The next interval to be closed.
     next: u64,
+    gap: Gap,
 }
 
 impl Collector {
@@ -43,15 +45,15 @@ impl Collector {
     pub fn new(phases: Phases, mode: Mode, threads: usize, interval: Nanos, good_within: Nanos) -> Collector {
         let tallies = phases.all().iter().map(|_| Tally::new()).collect();
         let progress = vec![0; threads];
-        Collector { phases, mode, interval, good_within, tallies, progress, pending: BTreeMap::new(), next: 0 }
+        let gap = Gap::new(phases.warm_up(), interval);
+        Collector { phases, mode, interval, good_within, tallies, progress, pending: BTreeMap::new(), next: 0, gap }
     }
 
     /// Adds what a thread has recorded in an interval.
     pub fn add(&mut self, thread: usize, interval: u64, recorder: &Recorder) {
         let after_the_end = interval * self.interval >= self.phases.end();
         self.progress[thread] = interval + 1;
-        let nothing = |tally: &Tally| tally.counters.sent == 0 && tally.cells().next().is_none();
-        if after_the_end && recorder.phases().all(|(_, tally)| nothing(tally)) {
+        if after_the_end && recorder.phases().all(|(_, tally)| tally.is_empty()) {
             return;
         }
         let into = self.pending.entry(interval.max(self.next)).or_default();
@@ -88,6 +90,7 @@ impl Collector {
             return None;
         }
         let tally = self.pending.remove(&self.next).unwrap_or_default();
+        self.gap.add(self.next, tally.counters.good_pieces, self.phases.end());
         let row = self.row(self.next, &tally);
         self.next += 1;
         Some((row, tally))
@@ -120,6 +123,12 @@ impl Collector {
             response: Summary::of(&waited_for),
             send_lag: Summary::of(&tally.counters.send_lag),
         }
+    }
+
+    /// The longest time in what is measured in which no good answer came. All intervals must have been closed.
+    #[must_use]
+    pub fn longest_gap(&self) -> Nanos {
+        self.gap.longest(self.phases.end())
     }
 
     /// The warm-up, if there is one.
@@ -177,11 +186,9 @@ impl Spectrum {
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn section(tally: &Tally, length: Nanos, good_within: Nanos) -> Section {
     let mut outcomes: BTreeMap<_, _> = Outcome::ALL.into_iter().map(|outcome| (outcome, 0)).collect();
-    let mut good = 0;
     let mut cells = Vec::new();
     for (operation, outcome, cell) in tally.cells() {
         *outcomes.entry(outcome).or_insert(0) += cell.response.len();
-        good += cell.good;
         let (response, service) = (Distribution::of(&cell.response), Distribution::of(&cell.service));
         cells.push(Cell { operation, outcome, response, service });
     }
@@ -199,8 +206,8 @@ fn section(tally: &Tally, length: Nanos, good_within: Nanos) -> Section {
         in_flight_at_end: counters.in_flight,
         scheduled_per_s: per_second(scheduled),
         sent_per_s: per_second(counters.sent),
-        answered_per_s: per_second(statuses.values().sum()),
-        goodput_per_s: per_second(good),
+        answered_per_s: per_second(counters.answered),
+        goodput_per_s: per_second(counters.good),
         good_within_us: micros(good_within),
         bytes_received: counters.bytes_received,
         bytes_sent: counters.bytes_sent,

@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::gap;
 use super::network::{Network, Read, Ready};
 use super::recorder::{Ended, Failure, Outcome, Recorder};
 use super::response::Answer;
@@ -27,6 +28,12 @@ use super::workload::{Requests, Workload};
 
 /// Bytes that are read at a time; bodies are forgotten, so one buffer serves all connections of a thread.
 const READ_BYTES: usize = 64 << 10;
+
+/// The generator looks at the clock at least so often.
+const TICK: Nanos = 5_000_000;
+
+/// Less is the ordinary business of a machine that does other things too.
+const STALL_MIN: Nanos = 500_000;
 
 /// How long a connection that could not be made rests in closed mode, where nothing else would bound the attempts.
 const RETRY_PAUSE: Nanos = 10_000_000;
@@ -67,6 +74,12 @@ impl Shared {
     #[must_use]
     pub fn end(&self) -> Nanos {
         self.phases.end().min(self.interrupted.load(Ordering::Relaxed))
+    }
+
+    /// Whether somebody has had enough of waiting for the last answers.
+    fn was_interrupted_in_drain(&self) -> bool {
+        let at = self.interrupted.load(Ordering::Relaxed);
+        at != NEVER && at >= self.phases.end()
     }
 
     /// Open or closed.
@@ -145,6 +158,9 @@ pub struct Generator<N, D> {
     /// Starts are being made.
     starting: bool,
     interval: u64,
+    /// When the clock was last read, and the last time in which it should have been and was not.
+    seen: Nanos,
+    stall: std::ops::Range<Nanos>,
     buffer: Box<[u8]>,
     request: Vec<u8>,
 }
@@ -163,6 +179,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             over: false,
             starting: false,
             interval: 0,
+            seen: 0,
+            stall: 0..0,
             buffer: vec![0; READ_BYTES].into(),
             request: Vec::new(),
             shared,
@@ -233,14 +251,15 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         let mut ready = Vec::new();
         loop {
             let end = self.shared.end();
-            let now = self.network.now();
+            let now = self.now();
             self.turn_interval(now);
             self.expire(now);
             self.start_due(now);
             if now >= end {
                 // Whatever is due and has no connection by now is left unsent.
                 self.over = true;
-                if self.slots.oldest().is_none() || now >= end.saturating_add(self.shared.drain) {
+                let drained = now >= end.saturating_add(self.shared.drain) || self.shared.was_interrupted_in_drain();
+                if drained || self.slots.oldest().is_none() {
                     break;
                 }
             }
@@ -249,6 +268,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             }
             let until = self.next_event(now, end);
             self.network.wait(until, &mut ready);
+            let woken = self.network.now();
+            self.look_for_stall(until, woken);
             for event in &ready {
                 self.on_ready(*event);
             }
@@ -256,9 +277,30 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         self.finish();
     }
 
+    /// Reads the clock, which is done for every event: what lies between two readings is time in which this thread was not
+    /// there.
+    fn now(&mut self) -> Nanos {
+        let now = self.network.now();
+        self.look_for_stall(self.seen, now);
+        now
+    }
+
+    /// The clock should have been read soon after `due`, and was read at `now`.
+    fn look_for_stall(&mut self, due: Nanos, now: Nanos) {
+        #[cfg(test)]
+        let now_seen = if self.shared.planted == Some(super::simulated::Planted::StallsUnseen) { due } else { now };
+        #[cfg(not(test))]
+        let now_seen = now;
+        if now_seen.saturating_sub(due) > STALL_MIN {
+            self.stall = due..now;
+        }
+        self.seen = now;
+    }
+
     /// When there is something to do that no connection tells of.
     fn next_event(&self, now: Nanos, end: Nanos) -> Nanos {
-        let mut until = (self.interval + 1).saturating_mul(self.shared.interval);
+        // Often enough to know whether this thread is run when it should be.
+        let mut until = (self.interval + 1).saturating_mul(self.shared.interval).min(now.saturating_add(TICK));
         until = until.min(if now < end { end } else { end.saturating_add(self.shared.drain) });
         if let Some((_, intended)) = self.slots.oldest() {
             until = until.min(intended.saturating_add(self.shared.timeout));
@@ -325,7 +367,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             if !self.slots.has_free() && !self.shared.can_grow() {
                 return;
             }
-            now = self.network.now();
+            now = self.now();
         }
     }
 
@@ -351,8 +393,11 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         let request = self.requests.next(&mut self.request);
         self.slots.begin(slot, Current { intended: start.intended, phase: start.phase, request, sent: None });
         let could = start.intended.max(self.slots[slot].free_since);
+        // What fell due while this thread was not there is late by the rest of that time, even if all connections were busy
+        // with answers that nobody read.
+        let missed = if self.stall.contains(&start.intended) { self.stall.end - start.intended } else { 0 };
         let lag = &mut self.recorder.phase(start.phase).counters.send_lag;
-        lag.record(now.saturating_sub(could)).expect("the histogram grows");
+        lag.record(now.saturating_sub(could).max(missed)).expect("the histogram grows");
         if self.slots[slot].link == Link::Open {
             let request = std::mem::take(&mut self.request);
             let sent = self.send(slot, &request, now);
@@ -417,7 +462,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         match self.slots[slot].link {
             Link::Closed => return,
             Link::Connecting => {
-                let now = self.network.now();
+                let now = self.now();
                 match self.network.connected(slot) {
                     Ok(false) => return,
                     Ok(true) => self.on_connected(slot, now),
@@ -430,7 +475,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             self.read(slot, event.ended);
         }
         if event.writable && self.slots[slot].link == Link::Open && !self.slots[slot].unsent.is_empty() {
-            let now = self.network.now();
+            let now = self.now();
             self.send_rest(slot, now);
         }
     }
@@ -440,7 +485,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     fn read(&mut self, slot: usize, ended: bool) {
         loop {
             let read = self.network.read(slot, &mut self.buffer);
-            let now = self.network.now();
+            let now = self.now();
             match (read, self.slots[slot].current) {
                 (Read::Nothing, _) => return,
                 (Read::Bytes(count), Some(current)) => {
@@ -475,6 +520,9 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
         if let Some(current) = self.ended(slot, Outcome::of_status(answer.status), now) {
             self.recorder.phase(current.phase).counters.count_status(answer.status);
+            if now < self.shared.end() {
+                self.recorder.phase(self.shared.phases.at(now)).counters.answered += 1;
+            }
         }
         self.slots.give_back(slot, now);
         self.start_due(now);
@@ -512,14 +560,18 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         };
         #[cfg(test)]
         let Some(ended) = super::simulated::Planted::apply(self.shared.planted, ended) else { return Some(current) };
-        self.recorder.record(&ended, self.shared.good_within);
+        if self.recorder.record(&ended, self.shared.good_within) && now < self.shared.end() {
+            let counters = &mut self.recorder.phase(self.shared.phases.at(now)).counters;
+            counters.good += 1;
+            counters.good_pieces |= gap::piece(now, self.shared.interval);
+        }
         self.requests.settle(current.request);
         Some(current)
     }
 
     /// Records what the end of the run has left open, at its age.
     fn finish(&mut self) {
-        let now = self.network.now();
+        let now = self.now();
         while let Some((slot, _)) = self.slots.oldest() {
             self.close(slot);
             if let Some(current) = self.ended(slot, Outcome::Unfinished, now) {

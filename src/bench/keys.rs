@@ -227,7 +227,7 @@ impl Chooser {
                 u64::try_from(spread).expect("less than the count")
             }
             Order::Latest => {
-                let newest = count + keys.settled.lock().limit - 1;
+                let newest = count.wrapping_add(keys.settled.lock().limit).wrapping_sub(1);
                 newest.saturating_sub(self.rank(random))
             }
         };
@@ -237,7 +237,7 @@ impl Chooser {
     /// Number of the next key to put.
     pub fn put(&self, keys: &Keys, random: &mut Xoshiro256PlusPlus) -> u64 {
         match (keys.order, keys.count) {
-            (Order::Latest, Some(count)) => keys.first.wrapping_add(count + keys.next()),
+            (Order::Latest, Some(count)) => keys.first.wrapping_add(count).wrapping_add(keys.next()),
             _ => self.existing(keys, random),
         }
     }

@@ -61,20 +61,3 @@ pub fn is_own(address: SocketAddr) -> bool {
     });
     address.ip().is_loopback() || leaves_from.is_ok_and(|from| from.ip() == address.ip())
 }
-
-/// Makes room for `count` descriptors in the process's table, before the run: the kernel doubles the table when it is full,
-/// and a process with threads then waits 7 to 15 ms for all of them (measured at 256, 512, 1,024 and 2,048 connections opened
-/// on demand). The table never shrinks. Where it fails the run is only less smooth.
-pub fn grow_descriptor_table(count: u64) {
-    let Ok(highest) = i32::try_from(count.saturating_sub(1)) else { return };
-    drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), highest));
-}
-
-/// Raises the limit of open files as far as it goes, and returns it.
-#[must_use]
-pub fn raise_descriptor_limit() -> u64 {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
-}

@@ -33,6 +33,7 @@ pub mod socket;
 pub mod threads;
 
 pub mod collector;
+pub mod gap;
 pub mod recorder;
 
 pub mod checks;

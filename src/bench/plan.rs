@@ -53,6 +53,10 @@ impl Plan {
         let threads =
             args.threads.map_or((cores / CORES_PER_THREAD).max(1), |threads| usize::try_from(threads).unwrap_or(1));
         let (connections, connections_max) = connections(args)?;
+        ensure!(
+            args.threads.is_none() || threads <= connections,
+            "--threads {threads} is more than --connections {connections}, of which each thread needs one"
+        );
         let threads = threads.min(connections);
         let workload = Arc::new(workload(args, &url, keys(args)?)?);
         let fill = match args.fill {
@@ -108,7 +112,13 @@ fn connections(args: &BenchArgs) -> anyhow::Result<(usize, Option<usize>)> {
 
 fn order(args: &BenchArgs) -> Order {
     let zipfian = args.workload.as_ref().is_some_and(|mix| mix.zipfian);
-    args.key_order.unwrap_or(if zipfian { Order::Zipfian } else { Order::Sequential })
+    // In sequence, what one kind of request writes another would never read.
+    let mixed = args.workload.as_ref().is_some_and(|mix| mix.weights.len() > 1);
+    args.key_order.unwrap_or(match (zipfian, mixed) {
+        (true, _) => Order::Zipfian,
+        (false, true) => Order::Uniform,
+        (false, false) => Order::Sequential,
+    })
 }
 
 fn keys(args: &BenchArgs) -> anyhow::Result<Keys> {

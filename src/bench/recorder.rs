@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::gap::Pieces;
 use super::schedule::Nanos;
 
 /// What was asked of the server.
@@ -89,10 +90,14 @@ impl Outcome {
         }
     }
 
-    /// Whether it is what the client wanted to know.
+    /// Whether it is what the client wanted to know: that a key is absent is, that a page is not there is not.
     #[must_use]
-    pub fn is_good(self) -> bool {
-        matches!(self, Outcome::Served | Outcome::NotFound)
+    pub fn is_good_for(self, operation: Operation) -> bool {
+        match self {
+            Outcome::Served => true,
+            Outcome::NotFound => operation != Operation::Request,
+            Outcome::Refused | Outcome::Failed | Outcome::TimedOut | Outcome::Unfinished => false,
+        }
     }
 
     /// Whether it belongs in the distribution of response times: neither a refusal nor a failure is a response, and what
@@ -190,6 +195,12 @@ pub struct Counters {
     pub unsent: u64,
     /// Requests that were under way at the end of the run.
     pub in_flight: u64,
+    /// Answers that came in this phase, whenever their requests were to start.
+    pub answered: u64,
+    /// The good ones among them.
+    pub good: u64,
+    /// When good answers came, in this interval.
+    pub good_pieces: Pieces,
     /// Heads and bodies of answers.
     pub bytes_received: u64,
     /// Heads and bodies of requests.
@@ -208,6 +219,9 @@ impl Counters {
             sent: 0,
             unsent: 0,
             in_flight: 0,
+            answered: 0,
+            good: 0,
+            good_pieces: 0,
             bytes_received: 0,
             bytes_sent: 0,
             statuses: vec![0; STATUSES.len()].into(),
@@ -220,6 +234,9 @@ impl Counters {
         self.sent += other.sent;
         self.unsent += other.unsent;
         self.in_flight += other.in_flight;
+        self.answered += other.answered;
+        self.good += other.good;
+        self.good_pieces |= other.good_pieces;
         self.bytes_received += other.bytes_received;
         self.bytes_sent += other.bytes_sent;
         self.statuses.iter_mut().zip(&other.statuses).for_each(|(into, from)| *into += from);
@@ -295,6 +312,14 @@ impl Tally {
         self.counters.add(&other.counters);
     }
 
+    /// Whether nothing happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let counters = &self.counters;
+        let nothing = counters.sent + counters.answered + counters.bytes_received + counters.bytes_sent == 0;
+        nothing && self.cells().next().is_none()
+    }
+
     fn clear(&mut self) {
         self.cells.iter_mut().flatten().flatten().for_each(|cell| cell.clear());
         self.counters.clear();
@@ -335,7 +360,7 @@ impl Recorder {
     /// nothing happened this time gives its memory back, or long runs of stages would hold it for each.
     pub fn clear(&mut self) {
         for tally in &mut self.tallies {
-            let idle = tally.as_ref().is_some_and(|tally| tally.cells().next().is_none() && tally.counters.sent == 0);
+            let idle = tally.as_ref().is_some_and(|tally| tally.is_empty());
             if idle {
                 *tally = None;
             } else if let Some(tally) = tally {
@@ -361,19 +386,19 @@ pub struct Ended {
 }
 
 impl Recorder {
-    /// Records one request. `good_within` bounds the response time of what counts as goodput.
-    pub fn record(&mut self, ended: &Ended, good_within: Nanos) {
+    /// Records one request, and says whether it counts as goodput: `good_within` bounds its response time.
+    pub fn record(&mut self, ended: &Ended, good_within: Nanos) -> bool {
         let tally = self.phase(ended.phase);
         let cell = tally.cell(ended.operation, ended.outcome);
         cell.response.record(ended.response).expect("the histogram grows");
         if let Some(service) = ended.service {
             cell.service.record(service).expect("the histogram grows");
         }
-        if ended.outcome.is_good() && ended.response <= good_within {
-            cell.good += 1;
-        }
+        let good = ended.outcome.is_good_for(ended.operation) && ended.response <= good_within;
+        cell.good += u64::from(good);
         let waited = matches!(ended.outcome, Outcome::TimedOut | Outcome::Unfinished);
         tally.counters.unsent += u64::from(waited && ended.service.is_none());
+        good
     }
 
     /// Records `count` requests that were never sent and have ended alike.

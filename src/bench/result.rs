@@ -55,6 +55,9 @@ pub struct RunResult {
     pub warm_up: Option<Section>,
     /// The stages of the measured part, each for itself; empty when there is one only.
     pub stages: Vec<Section>,
+    /// The longest time in the measured part without a good answer (served or not found within `good_within_us`), from its
+    /// beginning, between two, or to its end; looked at in hundredths of an interval, and at most two of them too short.
+    pub longest_gap_s: f64,
     /// The run in pieces of equal length, warm-up included, by the time of completion.
     pub intervals: Vec<Interval>,
 }
@@ -186,9 +189,9 @@ pub struct Section {
     pub scheduled_per_s: f64,
     /// `sent` by the length.
     pub sent_per_s: f64,
-    /// Answers of any kind by the length.
+    /// Answers of any kind that came in this part, whenever their requests were to start, by the length.
     pub answered_per_s: f64,
-    /// Answers served or not found, within `good_within_us`, by the length.
+    /// Of these, served, or for a workload of keys not found, within `good_within_us` of their intended start, by the length.
     pub goodput_per_s: f64,
     /// Longest response time of a good answer.
     pub good_within_us: f64,

@@ -24,6 +24,7 @@ use super::schedule::{Phase, Phases, SECOND, Source, nanos, seconds};
 use super::text;
 use super::threads::{self, Driven};
 use super::workload::Workload;
+use crate::descriptors;
 
 /// How a run that could be made has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +100,9 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
 }
 
 fn check_descriptors(connections_max: usize) -> anyhow::Result<()> {
-    let limit = machine::raise_descriptor_limit();
+    let limit = descriptors::raise_limit();
     let wanted = connections_max as u64 + OTHER_DESCRIPTORS;
-    machine::grow_descriptor_table(wanted.min(limit));
+    descriptors::grow_table(wanted.min(limit));
     ensure!(
         limit >= wanted,
         "{connections_max} connections need {wanted} descriptors, and the limit is {limit}: raise it (ulimit -n)"
@@ -129,15 +130,20 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
         planted: None,
     });
     let progress = Progress::of_fill(when, keys);
-    let mut filled = 0;
+    let (mut filled, mut failed) = (0, false);
     let driven = threads::drive(&filling, address, plan.threads, plan.connections, |_, interval, _| {
         filled += interval.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
         progress.filled(filled);
+        // One that is not taken is not filled by going on.
+        if interval.outcomes.iter().any(|(outcome, count)| *outcome != Outcome::Served && *count > 0) {
+            failed = true;
+            filling.interrupted.store(0, Ordering::Relaxed);
+        }
         Ok(())
     })?;
     progress.finish();
     let (section, _) = driven.collector.measured();
-    ensure!(driven.interrupted.is_none(), "interrupted while {filled} of {keys} keys were filled");
+    ensure!(failed || driven.interrupted.is_none(), "interrupted while {filled} of {keys} keys were filled");
     let served = section.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
     ensure!(
         served == keys,
@@ -200,7 +206,7 @@ fn conclude(
     let result = RunResult {
         schema: SCHEMA.to_owned(),
         klad_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: std::env::args().collect(),
+        command: without_secrets(std::env::args()),
         interrupted_s: driven.interrupted.map(seconds),
         started: Started {
             utc: humantime::format_rfc3339_millis(started).to_string(),
@@ -219,9 +225,22 @@ fn conclude(
         measured,
         warm_up: driven.collector.warm_up(),
         stages: driven.collector.stages(),
+        longest_gap_s: seconds(driven.collector.longest_gap()),
         intervals,
     };
     (result, spectrum)
+}
+
+/// The command, without the values of headers that say who may do what: results are published.
+fn without_secrets(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    const SECRET: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
+    let hide = |argument: String| match argument.split_once(':') {
+        Some((name, _)) if SECRET.iter().any(|secret| name.to_ascii_lowercase().ends_with(secret)) => {
+            format!("{name}: ***")
+        }
+        _ => argument,
+    };
+    arguments.map(hide).collect()
 }
 
 fn since_1970(millis: u64) -> SystemTime {

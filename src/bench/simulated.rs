@@ -32,6 +32,8 @@ pub enum Planted {
     RefusedAsServed,
     /// Every failure is left out.
     FailedDropped,
+    /// What falls due while the generator is not run is not its fault.
+    StallsUnseen,
 }
 
 impl Planted {
@@ -87,11 +89,20 @@ struct Simulated {
     /// By time, then by order of their making.
     happenings: BinaryHeap<Reverse<Planned>>,
     made: u64,
+    stall: Option<(Nanos, Nanos)>,
 }
 
 impl Simulated {
     fn new(script: Script) -> Simulated {
-        Simulated { now: 0, script, requests: 0, connections: Vec::new(), happenings: BinaryHeap::new(), made: 0 }
+        Simulated {
+            now: 0,
+            script,
+            requests: 0,
+            connections: Vec::new(),
+            happenings: BinaryHeap::new(),
+            made: 0,
+            stall: None,
+        }
     }
 
     fn happen(&mut self, at: Nanos, connection: usize, happening: Happening) {
@@ -157,6 +168,9 @@ impl Network for Simulated {
 
     fn wait(&mut self, until: Nanos, ready: &mut Vec<Ready>) {
         ready.clear();
+        if let Some((_, length)) = self.stall.take_if(|(at, _)| *at <= self.now) {
+            self.now += length;
+        }
         let Some(Reverse((at, ..))) = self.happenings.peek().filter(|Reverse((at, ..))| *at <= until) else {
             self.now = self.now.max(until);
             return;
@@ -185,6 +199,8 @@ struct Scenario {
     connections_max: Option<usize>,
     timeout: Nanos,
     interrupted: Nanos,
+    /// The generator's thread is not run for so long from then on.
+    stall: Option<(Nanos, Nanos)>,
     planted: Option<Planted>,
 }
 
@@ -201,6 +217,7 @@ impl Scenario {
             connections_max: None,
             timeout: 60 * SECOND,
             interrupted: NEVER,
+            stall: None,
             planted: None,
         }
     }
@@ -251,7 +268,8 @@ impl Scenario {
             collector.add(0, interval, recorder);
             recorder.clear();
         };
-        let mut generator = Generator::new(shared.clone(), Simulated::new(self.script), 0, self.connections, deliver);
+        let network = Simulated { stall: self.stall, ..Simulated::new(self.script) };
+        let mut generator = Generator::new(shared.clone(), network, 0, self.connections, deliver);
         let (connected, failure) = generator.connect(SECOND);
         assert_eq!((connected, failure), (self.connections, None));
         generator.run();
@@ -528,6 +546,41 @@ fn an_interrupted_run_reports_what_was_run() {
     assert!((measured.sent_per_s - 1_000.0).abs() < 1e-9);
 }
 
+/// With connections that are all busy, so that answers wait unread and no request finds one free.
+fn stalled(planted: Option<Planted>) -> (Section, Section) {
+    let stall = Some((10 * SECOND, 300 * MILLISECOND));
+    Scenario { connections: 1, stall, planted, ..Scenario::fixed(constant) }.run()
+}
+
+#[test]
+fn a_generator_that_was_not_run_says_so() {
+    // 300 of 20,000 fell due in 300 ms.
+    let (_, section) = stalled(None);
+    assert!((270_000.0..=300_000.0).contains(&section.send_lag.at(99.9).expect("there").value_us));
+}
+
+#[test]
+fn twin_a_stall_that_is_blamed_on_the_server_is_noticed() {
+    let (_, section) = stalled(Some(Planted::StallsUnseen));
+    assert!(section.send_lag.at(99.9).expect("there").value_us < 2_000.0);
+}
+
+fn slow(_: u64, at: Nanos) -> Reply {
+    Reply::Answer { at: at + 10 * MILLISECOND, status: 200 }
+}
+
+fn late(_: u64, at: Nanos) -> Reply {
+    Reply::Answer { at: at + SECOND / 2, status: 200 }
+}
+
+#[test]
+fn rates_count_what_came_in_time() {
+    let (_, section) = Scenario { connections: 1, ..Scenario::fixed(slow) }.run();
+    assert!((section.answered_per_s - 100.0).abs() <= 0.1, "{}", section.answered_per_s);
+    let (warm_up, section) = Scenario::on_demand(late).run();
+    assert!((section.answered_per_s - 1_000.0).abs() <= 0.1 && (warm_up.answered_per_s - 750.0).abs() <= 1.0);
+}
+
 #[test]
 fn intervals_show_when_it_happened() {
     let (phases, source) = Scenario::source();
@@ -537,4 +590,11 @@ fn intervals_show_when_it_happened() {
     assert!(rows[0].warm_up && rows[1].warm_up && !rows[2].warm_up);
     assert_eq!((done(11), done(12), done(13)), (1_000, 1, 1_999));
     assert_eq!((rows[12].sent, rows[12].scheduled_per_s), (1_000, Some(1_000.0)));
+    // The freeze of a second, seen to a hundredth on either side.
+    let gap = collector.longest_gap();
+    assert!((980 * MILLISECOND..=SECOND).contains(&gap), "{gap}");
+    let (phases, source) = Scenario::source();
+    let mut steady = Scenario::on_demand(constant).run_source(phases, source);
+    while steady.next_interval(true).is_some() {}
+    assert!(steady.longest_gap() <= 10 * MILLISECOND, "{}", steady.longest_gap());
 }

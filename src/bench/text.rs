@@ -61,6 +61,9 @@ pub fn report(result: &RunResult, spectrum: &Spectrum) -> String {
     if !result.valid {
         line(&mut text, format_args!("The figures below are not to be believed.\n"));
     }
+    if let Some(warning) = unserved(&result.measured) {
+        line(&mut text, format_args!("WARNING: {warning}\n"));
+    }
     head(&mut text, result);
     thread_stats(&mut text, result, &spectrum.response);
     latency_distribution(&mut text, &spectrum.response);
@@ -69,10 +72,29 @@ pub fn report(result: &RunResult, spectrum: &Spectrum) -> String {
     line(&mut text, format_args!("----------------------------------------------------------"));
     percentiles(&mut text, &result.measured);
     outcomes(&mut text, &result.measured);
+    let gap = time_us(result.longest_gap_s * 1e6);
+    line(&mut text, format_args!("  Longest time without an answer served or not found within that: {gap}"));
     stages(&mut text, result);
     judgement(&mut text, result);
     totals(&mut text, &result.measured);
     text
+}
+
+/// What makes figures meaningless though they are right.
+fn unserved(section: &Section) -> Option<String> {
+    let count = |outcome| section.outcomes.get(&outcome).copied().unwrap_or(0);
+    let (served, not_found) = (count(Outcome::Served), count(Outcome::NotFound));
+    if served > 0 || section.scheduled == 0 {
+        return None;
+    }
+    let statuses: Vec<_> = section.statuses.keys().map(u16::to_string).collect();
+    Some(match not_found {
+        0 => format!(
+            "nothing was served (statuses: {})",
+            if statuses.is_empty() { "none".into() } else { statuses.join(", ") }
+        ),
+        _ => "nothing was found: is the path right, and are the keys there (--fill)?".to_owned(),
+    })
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments) {

@@ -32,10 +32,13 @@ impl FromStr for Url {
 
     fn from_str(text: &str) -> Result<Url, String> {
         let hint = || format!("{text:?} is no URL such as http://127.0.0.1:8080");
-        if text.starts_with("https:") {
+        if text.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("https:")) {
             return Err("klad bench speaks plain HTTP only, not https".to_owned());
         }
-        let rest = text.strip_prefix("http://").ok_or_else(hint)?;
+        let (scheme, rest) = text.split_once("://").ok_or_else(hint)?;
+        if !scheme.eq_ignore_ascii_case("http") {
+            return Err(hint());
+        }
         let rest = rest.split('#').next().unwrap_or_default();
         let split = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(split);
@@ -44,7 +47,12 @@ impl FromStr for Url {
             None => (authority, 80),
         };
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        if host.is_empty() || authority.contains('@') || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        if port == 0
+            || host.is_empty()
+            || host.contains(['[', ']'])
+            || authority.contains('@')
+            || text.contains(|c: char| c.is_whitespace() || c.is_control())
+        {
             return Err(hint());
         }
         let target = if target.starts_with('?') { format!("/{target}") } else { target.to_owned() };
@@ -111,9 +119,20 @@ mod tests {
     fn urls_are_taken_apart() {
         assert_eq!(parts("http://h:8080"), ("h".into(), 8080, String::new()));
         assert_eq!(parts("http://h/a?b={key}#c"), ("h".into(), 80, "/a?b={key}".into()));
+        assert_eq!(parts("HTTP://h"), ("h".into(), 80, String::new()));
         assert_eq!(parts("http://[::1]:81/"), ("::1".into(), 81, "/".into()));
         assert_eq!(parts("http://[::1]?q"), ("::1".into(), 80, "/?q".into()));
-        for wrong in ["h:8080", "https://h", "http://", "http://:80", "http://h:99999", "http://a@h", "http://h/a b"] {
+        for wrong in [
+            "h:8080",
+            "https://h",
+            "http://",
+            "http://:80",
+            "http://h:99999",
+            "http://a@h",
+            "http://h/a b",
+            "http://[::1",
+            "http://h:0",
+        ] {
             assert!(wrong.parse::<Url>().is_err(), "{wrong}");
         }
     }

@@ -182,11 +182,6 @@ impl Requests {
         self.write(operation, key, into)
     }
 
-    /// Appends the PUT of a key.
-    pub fn put(&mut self, key: u64, into: &mut Vec<u8>) {
-        self.write(Operation::Put, key, into);
-    }
-
     /// The request for `key` has ended.
     pub fn settle(&self, request: Request) {
         if request.operation == Operation::Put {
