@@ -43,6 +43,37 @@ const DEFAULT_ENGINE: EngineName = EngineName::Rocksdb;
 #[cfg(not(feature = "rocksdb"))]
 const DEFAULT_ENGINE: EngineName = EngineName::Memory;
 
+/// Strategies to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExecutionName {
+    /// Reads that memory can answer on the worker, others on storage threads; writes through one committer.
+    Adaptive,
+    /// Everything on the worker, which waits for the disk.
+    Inline,
+    /// Everything on threads behind one bounded queue.
+    Pool,
+    /// Everything on threads that steal work from each other.
+    Stealing,
+}
+
+/// Ways of reading a key to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PointReadsName {
+    /// A pinned get.
+    Get,
+    /// An iterator for each read.
+    Iterator,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SwitchName {
+    /// As it should be.
+    On,
+    /// For comparisons.
+    Off,
+}
+
 /// Durabilities to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityName {
@@ -67,6 +98,9 @@ pub struct ServeArgs {
     /// Where the data is kept.
     #[arg(long, value_enum, default_value_t = DEFAULT_ENGINE)]
     pub engine: EngineName,
+    /// Each call of storage takes so much longer: a slow disk, to rehearse with.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    pub engine_delay: Duration,
     /// Durability of writes that ask for none.
     #[arg(long, value_enum, default_value_t = DurabilityName::Sync)]
     pub durability: DurabilityName,
@@ -94,24 +128,59 @@ pub struct ServeArgs {
     /// Open connections; at the limit no more are accepted until one closes [default: 10000, or what the memory allows].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub connections_max: Option<u64>,
+    /// Open connections from one address; one more is answered 503 and closed. Behind a proxy all clients have its address
+    /// [default: no limit].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub connections_per_peer: Option<u64>,
     /// Operations that wait for or are in storage; one more is answered 503.
     #[arg(long, value_name = "N", default_value_t = limits::OPERATIONS_MAX, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub operations_max: u64,
     /// Ranges in progress; one more is answered 503.
     #[arg(long, value_name = "N", default_value_t = limits::SCANS_MAX, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub scans_max: u64,
-    /// Threads for reads that may wait for the disk.
+    /// Where operations run.
+    #[arg(long, value_enum, value_name = "STRATEGY", default_value_t = ExecutionName::Adaptive)]
+    pub execution: ExecutionName,
+    /// Threads of --execution pool and stealing.
+    #[arg(long, value_name = "N", default_value_t = limits::POOL_THREADS, value_parser = clap::value_parser!(u64).range(1..=999))]
+    pub pool_threads: u64,
+    /// Time for which a thread of --execution pool that has nothing to do looks for work before it sleeps.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    pub pool_spin: Duration,
+    /// Operations that may wait in --execution pool and stealing; one more is answered 503.
+    #[arg(long, value_name = "N", default_value_t = limits::QUEUE_LIMIT, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub queue_limit: u64,
+    /// In a queue for storage that has stood for 100 ms, what has waited longer is refused, 503.
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = positive_duration)]
+    pub queue_target: Duration,
+    /// Nothing waits longer for storage, whatever storage does; then 503.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration)]
+    pub queue_age_max: Duration,
+    /// After a turn of a worker that was longer, requests are let in newest first and no connection is accepted.
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive_duration)]
+    pub turn_max: Duration,
+    /// Whether overload is refused and paused; off is there to show what happens without.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On)]
+    pub admission: SwitchName,
+    /// How RocksDB reads a key; iterator is slower, and is there to repeat a published mistake.
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = PointReadsName::Get)]
+    pub point_reads: PointReadsName,
+    /// Threads of --execution adaptive for reads that may wait for the disk.
     #[arg(long, value_name = "N", default_value_t = limits::STORAGE_THREADS, value_parser = clap::value_parser!(u64).range(1..=99))]
     pub storage_threads: u64,
     /// Time for a request's head to arrive, from its first byte; then 408.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
     pub head_timeout: Duration,
-    /// Time without a byte of a request's body; then 408.
+    /// Time without a byte of a request's body, or below --body-rate-min; then 408.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
     pub body_timeout: Duration,
-    /// Time without the client taking a byte of an answer; then the connection closes.
+    /// Time without the client taking a byte of an answer, or below --body-rate-min; then the connection closes.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_duration)]
     pub write_timeout: Duration,
+    /// Least bytes a second that a client must send of a body, or take of an answer; 0 lets them be slow, also when room for
+    /// bodies runs out.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::BODY_RATE_BYTES_MIN))]
+    pub body_rate_min: ByteSize,
     /// Time between two requests; then the connection closes.
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = positive_duration)]
     pub idle_timeout: Duration,
@@ -153,6 +222,9 @@ mod tests {
         assert_eq!(args.body_timeout, limits::BODY_TIMEOUT);
         assert_eq!(args.write_timeout, limits::WRITE_TIMEOUT);
         assert_eq!(args.idle_timeout, limits::IDLE_TIMEOUT);
+        assert_eq!(args.queue_target, limits::QUEUE_TARGET);
+        assert_eq!(args.queue_age_max, limits::QUEUE_AGE_MAX);
+        assert_eq!(args.turn_max, limits::TURN_MAX);
         assert_eq!(args.drain_timeout, limits::DRAIN_TIMEOUT);
     }
 

@@ -4,13 +4,16 @@
 
 use std::path::PathBuf;
 use std::thread;
+use std::time::Duration;
 
-use crate::cli::{DurabilityName, EngineName, ServeArgs};
-use crate::execution;
+use crate::cli::{DurabilityName, EngineName, ExecutionName, PointReadsName, ServeArgs, SwitchName};
+use crate::descriptors;
+use crate::execution::admission::Room;
+use crate::execution::{self, Queues, Strategy};
 use crate::http::service;
 use crate::limits::{
-    CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING,
-    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
+    BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING,
+    MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
 };
 use crate::memory_limit;
 use crate::operation::Durability;
@@ -27,6 +30,10 @@ pub struct Config {
     pub data: PathBuf,
     /// Which engine.
     pub engine: EngineName,
+    /// Each call of storage takes so much longer.
+    pub engine_delay: Duration,
+    /// RocksDB reads keys through an iterator.
+    pub iterator_reads: bool,
     /// How the memory is shared out.
     pub budget: Budget,
     /// Below so many free bytes writes are refused.
@@ -49,6 +56,19 @@ pub enum Error {
         problem: &'static str,
         /// The limit.
         bound: u64,
+    },
+    /// More connections than descriptors.
+    #[error(
+        "--connections-max {connections_max} is more than {available}: the limit of open files is {limit}, less {} for \
+         RocksDB's files and klad's own. Raise it (ulimit -n), or lower --connections-max", limit - available
+    )]
+    TooFewDescriptors {
+        /// As given.
+        connections_max: u64,
+        /// How many there can be.
+        available: u64,
+        /// The hard limit.
+        limit: u64,
     },
     /// The parts need more than there is.
     #[error(
@@ -100,13 +120,10 @@ impl Budget {
     ///
     /// # Errors
     /// [`Error::DoesNotFit`], with the arithmetic.
-    pub fn new(total: u64, connections_max: Option<u64>, value_max: u64, scans_max: u64) -> Result<Budget, Error> {
-        // A sixth for connections, up to the default limit: 2,730 at 256 MiB, 10,000 from 938 MiB on.
-        let connections_max =
-            connections_max.unwrap_or_else(|| (total / 6 / CONNECTION_BYTES).clamp(1, CONNECTIONS_MAX));
+    pub fn new(total: u64, connections_max: u64, value_max: u64, scans_max: u64) -> Result<Budget, Error> {
         let connections = connections_max * CONNECTION_BYTES;
-        // An eighth for bodies, but always one of the largest, or it could never be stored.
-        let room = (total / 8).max(value_max);
+        // An eighth for bodies, but always one of the largest beside the small ones' share, or it could never be stored.
+        let room = (total / 8).max(Room::bytes_for(value_max));
         // A page and hyper's copy of it.
         let scans = scans_max * 2 * SCAN_STEP_BYTES_MAX as u64;
         let left = total.saturating_sub(connections + room + scans);
@@ -145,19 +162,27 @@ impl Config {
         let memory = args.memory.map_or_else(|| memory_limit::memory_limit() / 2, |size| size.0);
         at_least("memory", memory, MEMORY_BYTES_MIN)?;
         at_most("memory", memory, MEMORY_BYTES_CEILING)?;
-        let budget = Budget::new(memory, args.connections_max, args.value_max.0, args.scans_max)?;
+        at_most("body-rate-min", args.body_rate_min.0, BODY_RATE_BYTES_CEILING)?;
+        // Raised first: what counts is how far it goes.
+        let connections_max = connections_max(args.connections_max, memory, descriptors::raise_limit())?;
+        let budget = Budget::new(memory, connections_max, args.value_max.0, args.scans_max)?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
         let server = server::Options {
             threads: args.threads.map_or(cores, to_usize),
             connections_max: to_usize(budget.connections_max),
+            connections_per_peer: args.connections_per_peer.map(to_usize),
             head_bytes_max: to_usize(args.head_max.0),
             deadlines: Deadlines {
                 head: args.head_timeout,
                 idle: args.idle_timeout,
                 body: args.body_timeout,
                 write: args.write_timeout,
+                body_rate_bytes_min: args.body_rate_min.0,
             },
+            // The other strategies are there to be compared, as they are.
+            turn_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
+                .then_some(args.turn_max),
             drain_timeout: args.drain_timeout,
             service: service::Options {
                 key_bytes_max: args.key_max.0,
@@ -168,9 +193,11 @@ impl Config {
                 },
             },
             execution: execution::Options {
+                strategy: strategy(&args),
+                queues: (args.admission == SwitchName::On)
+                    .then_some(Queues { target: args.queue_target, age_max: args.queue_age_max }),
                 operations_max: to_usize(args.operations_max),
                 scans_max: to_usize(args.scans_max),
-                storage_threads: to_usize(args.storage_threads),
                 room_bytes: budget.room,
                 async_sync_interval: args.async_sync_interval,
             },
@@ -180,10 +207,36 @@ impl Config {
             admin_listen: args.admin_listen,
             data: args.data,
             engine: args.engine,
+            engine_delay: args.engine_delay,
+            iterator_reads: args.point_reads == PointReadsName::Iterator,
             budget,
             disk_reserve_bytes: args.disk_reserve.0,
             server,
         })
+    }
+}
+
+/// As asked for, or what a sixth of the memory and the limit of open files hold, up to the default limit: 2,730 at 256 MiB,
+/// 10,000 from 938 MiB on.
+fn connections_max(asked: Option<u64>, memory: u64, descriptors_limit: u64) -> Result<u64, Error> {
+    let available = descriptors::for_connections(descriptors_limit);
+    match asked {
+        Some(connections_max) if connections_max > available => {
+            Err(Error::TooFewDescriptors { connections_max, available, limit: descriptors_limit })
+        }
+        Some(connections_max) => Ok(connections_max),
+        None => Ok((memory / 6 / CONNECTION_BYTES).min(available).clamp(1, CONNECTIONS_MAX)),
+    }
+}
+
+fn strategy(args: &ServeArgs) -> Strategy {
+    let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
+    let (threads, queue_limit) = (to_usize(args.pool_threads), to_usize(args.queue_limit));
+    match args.execution {
+        ExecutionName::Adaptive => Strategy::Adaptive { storage_threads: to_usize(args.storage_threads) },
+        ExecutionName::Inline => Strategy::Inline,
+        ExecutionName::Pool => Strategy::Pool { threads, queue_limit, spin: args.pool_spin },
+        ExecutionName::Stealing => Strategy::Stealing { threads, queue_limit },
     }
 }
 
@@ -203,18 +256,30 @@ mod tests {
     fn the_parts_of_a_budget_never_exceed_it() {
         for mebibytes in [64, 100, 256, 1024, 100 << 10] {
             let total = mebibytes << 20;
-            let budget = Budget::new(total, None, 16 << 20, 64).expect("fits");
+            let connections_max = connections_max(None, total, 20_000).expect("as it fits");
+            let budget = Budget::new(total, connections_max, 16 << 20, 64).expect("fits");
             assert!(budget.connections + budget.room + budget.scans + budget.cache <= total, "{budget:?}");
-            assert!(budget.room >= 16 << 20, "{budget:?}");
+            assert!(Room::new(budget.room).try_take(16 << 20).is_some(), "{budget:?}");
             assert!(budget.memtables < budget.cache, "{budget:?}");
         }
     }
 
     #[test]
+    fn no_more_connections_than_descriptors() {
+        assert_eq!(connections_max(None, 1 << 40, 20_000), Ok(10_000));
+        assert_eq!(connections_max(None, 1 << 40, 4_096), Ok(3_072));
+        assert_eq!(connections_max(Some(3_072), 1 << 40, 4_096), Ok(3_072));
+        let message = connections_max(Some(5_000), 1 << 40, 4_096).expect_err("too many").to_string();
+        for part in ["5000", "3072", "4096", "1024", "ulimit -n"] {
+            assert!(message.contains(part), "{part} is missing in: {message}");
+        }
+    }
+
+    #[test]
     fn what_cannot_fit_is_refused_with_the_arithmetic() {
-        let error = Budget::new(64 << 20, Some(10_000), 16 << 20, 64).expect_err("does not fit");
+        let error = Budget::new(64 << 20, 10_000, 16 << 20, 64).expect_err("does not fit");
         let message = error.to_string();
-        for part in ["67108864", "163840000", "10000 connections", "16777216", "8388608", "Raise --memory"] {
+        for part in ["67108864", "163840000", "10000 connections", "19523584", "8388608", "Raise --memory"] {
             assert!(message.contains(part), "{part} is missing in: {message}");
         }
     }

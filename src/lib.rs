@@ -26,5 +26,6 @@ pub mod storage;
 pub mod operation;
 
 pub mod clock;
+pub mod descriptors;
 pub mod limits;
 pub mod sync;

@@ -47,6 +47,17 @@ pub const CONNECTION_BYTES: u64 = 16 << 10;
 /// Default of `--connections-max`, where the memory budget allows it; at the limit klad stops accepting until one closes.
 pub const CONNECTIONS_MAX: u64 = 10_000;
 
+/// Times that `Klad-Timeout` may ask for; others are answered 400. Below a millisecond nothing would be left when the head
+/// is read, and an hour is beyond what any client waits.
+pub const TIMEOUT_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
+
+/// Default of `--pool-threads`, for `--execution pool` and `stealing`.
+pub const POOL_THREADS: u64 = 4;
+
+/// Default of `--queue-limit`: operations that may wait in `--execution pool` and `stealing`; one more is answered 503. The
+/// largest of the sizes that the published report compares.
+pub const QUEUE_LIMIT: u64 = 1_024;
+
 /// Default of `--operations-max`: operations that wait for or are in the engine; one more is answered 503. At 50,000
 /// writes a second 4,096 are 80 ms of queue.
 pub const OPERATIONS_MAX: u64 = 4_096;
@@ -70,8 +81,98 @@ pub const COMMIT_WRITES_MAX: usize = 1_024;
 /// Bytes of keys and values in one batch, unless one write alone is larger.
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 
+/// `async` writes that one turn of a worker has gathered are written by the worker itself up to so many bytes of keys and
+/// values; more would hold up its other connections. At 1 GB/s 256 KiB take a quarter of a millisecond.
+pub const TURN_COMMIT_BYTES_MAX: usize = 256 << 10;
+
+/// A queue for storage that has not been empty for so long stands: what comes is more than what is served. As `CoDel`'s
+/// interval (RFC 8289, 100 ms).
+pub const QUEUE_STANDS: Duration = Duration::from_millis(100);
+
+/// Default of `--queue-target`: in a queue that stands, what has waited longer is refused. As `CoDel`'s target (RFC 8289)
+/// and Facebook's setting.
+pub const QUEUE_TARGET: Duration = Duration::from_millis(5);
+
+/// Default of `--queue-age-max`: nothing waits longer for storage, whatever storage does: a write that waits behind a stalled disk is refused, 503.
+pub const QUEUE_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Default of `--turn-max`. A worker's turn, from a request to the end of the pass over all tasks that were ready with it, is what a request waits for
+/// the worker. After a longer one requests are let in by the gate. At 12 µs each some 4,000 requests on one core; a fifth of
+/// the 250 ms that an impatient client waits.
+pub const TURN_MAX: Duration = Duration::from_millis(50);
+
+/// While the gate is closed, as many requests are let in at a turn as this time serves; and when clients are in a hurry, a
+/// worker whose turns are longer gets no new connections. Tried at a fifth of a core: 20 ms served 3 to 8 % fewer requests
+/// within 250 ms, because more connections were taken in.
+pub const TURN_TARGET: Duration = Duration::from_millis(5);
+
+/// A turn with fewer requests says nothing about load, however long it was.
+pub const TURN_REQUESTS_MIN: u32 = 32;
+
+/// A request that has waited at the gate for so long is let in by turns with the newest. Clients with shorter patience have
+/// gone by then.
+pub const REQUEST_AGED: Duration = Duration::from_secs(1);
+
+/// While all gates are closed the acceptor looks so often whether one has opened.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
+
+/// The fewest connections a second that the acceptor takes while a worker can do more.
+pub const ACCEPTS_MIN: u32 = 8;
+
+/// From so many connections a second on, what the acceptor takes has no bound.
+pub const ACCEPTS_MAX: u32 = 32_768;
+
+/// The first bound under strain, connections a second: it grows or shrinks from there.
+pub const ACCEPTS_CAUTIOUS: u32 = 256;
+
+/// The bound is halved or doubled so often: after overload it is gone within twelve of these, 600 ms.
+pub const ACCEPT_STEP: Duration = Duration::from_millis(50);
+
+/// A client that has named a deadline, or has left before its answer, means that clients are in a hurry for so long.
+pub const HURRY: Duration = Duration::from_secs(1);
+
+/// Service rates are measured, and queues looked at for their age, so often.
+pub const PACE_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Body room is counted in units of so many bytes.
 pub const ROOM_UNIT_BYTES: u64 = 1 << 10;
+
+/// Bodies up to so many bytes count as small: most values are, and the room of 1,000 of them is that of one large upload.
+pub const SMALL_BODY_BYTES: u64 = 4 << 10;
+
+/// One part in so many of the body room is kept for small bodies; the larger ones and large answers share the rest, so that
+/// they never refuse a small one. An eighth of the room at `--memory 1GiB` is 16 MiB: 4,096 small bodies, as many as there
+/// are operation slots by default.
+pub const SMALL_BODY_ROOM_PARTS: u64 = 8;
+
+/// Default of `--body-rate-min`, bytes a second: a client that sends a body or takes an answer more slowly for
+/// `--body-timeout` or `--write-timeout` is ended. A modem of 1995 does three times as much; nginx has no such bound, Apache's
+/// `mod_reqtimeout` asks for 500.
+pub const BODY_RATE_BYTES_MIN: u64 = 1 << 10;
+
+/// A larger body or answer leaves as much of the room free as it takes, up to one part in so many: 2 MiB at `--memory 1GiB`,
+/// in which 128 values of 16 KiB find their place when uploads have taken all else.
+pub const LARGE_BODY_LEAVES_PARTS: u64 = 64;
+
+/// No `--body-rate-min` may be larger, bytes a second: beyond it the kernel's buffers, not the client, are what is measured.
+pub const BODY_RATE_BYTES_CEILING: u64 = 1 << 20;
+
+/// Whoever has held room for less time is not ended when room runs out: until then nothing can be said of its rate.
+pub const EVICTION_AGE_MIN: Duration = Duration::from_secs(1);
+
+/// Whoever sends more bytes a second than this is not ended when room runs out. Half a megabit: the largest value by default
+/// takes four minutes at it.
+pub const EVICTION_RATE_BYTES_MAX: u64 = 64 << 10;
+
+/// When room runs out, those who send no more bytes a second than this are ended first, whichever worker has them.
+pub const EVICTION_RATE_FIRST_BYTES_MAX: u64 = BODY_RATE_BYTES_MIN;
+
+/// After a lack of room has stood for so long, every worker has looked for the very slow among its connections, and all that
+/// are slow may be ended.
+pub const ROOM_LACK_STANDS: Duration = Duration::from_millis(125);
+
+/// What a refused request lacked is remembered for so long: every worker looks for the very slow, and then for all slow ones.
+pub const ROOM_LACK_LIFETIME: Duration = Duration::from_millis(250);
 
 /// A refused request's body is read and thrown away up to so many bytes, so that the connection lives on; beyond, the
 /// connection is closed after the answer.
@@ -98,10 +199,11 @@ pub const GROWN_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Buffers count as grown when one read or write has carried more than so many bytes.
 pub const GROWN_BYTES: usize = 16 << 10;
 
-/// Default of `--body-timeout`: without a byte of an expected body; then 408.
+/// Default of `--body-timeout`: without a byte of an expected body, or below `--body-rate-min`; then 408.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Default of `--write-timeout`: without the peer taking a byte of an answer; then the connection closes.
+/// Default of `--write-timeout`: without the peer taking a byte of an answer, or below `--body-rate-min`; then the connection
+/// closes.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Deadlines are looked at so often, hence kept to so much.
@@ -146,6 +248,21 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that the kernel holds until they are accepted; the kernel's own limit (`somaxconn`) is 4,096 today.
 pub const LISTEN_BACKLOG: u32 = 4_096;
 
+/// The same while connections are accepted cautiously: what waits longer than its client is of no use to anyone, and the
+/// kernel keeps it for us at no cost beyond. Enough for what is accepted in [`ACCEPT_PAUSE`] at the largest bounded rate.
+pub const LISTEN_BACKLOG_CAUTIOUS: u32 = 32;
+
+/// Connections beyond `--connections-per-peer` that are kept for [`REFUSED_LINGER_TIMEOUT`], so that their client sees the
+/// answer; more are closed at once.
+pub const REFUSED_LINGERING_MAX: usize = 64;
+
+/// A connection beyond `--connections-per-peer` is closed after so long, or when its client has closed.
+pub const REFUSED_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Descriptors that are kept for all but connections: RocksDB's files (32 MiB each, so 30 GiB of data), logs, listeners,
+/// epoll instances, [`ADMIN_CONNECTIONS_MAX`] and [`REFUSED_LINGERING_MAX`].
+pub const DESCRIPTORS_KEPT: u64 = 1_024;
+
 /// Connections of the admin listener; more are closed at once. It serves people and one scraper.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 
@@ -155,8 +272,14 @@ pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// No `--memory` may be larger, bytes: body room is counted in 32 bits of KiB.
 pub const MEMORY_BYTES_CEILING: u64 = 16 << 40;
 
-/// `Retry-After` in seconds where no wait can be estimated, and the longest that is ever told.
-pub const RETRY_AFTER_SECONDS_MAX: u64 = 30;
+/// The longest wait that `Retry-After` tells, and what it tells where only an operator can help.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// The shortest wait that `Klad-Retry-After-Ms` tells: 0 would be an invitation to try again at once.
+pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(1);
+
+/// The wait that is told where none was measured.
+pub const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
 // The encoded key must fit the head with room for headers.
 const _: () = assert!(3 * KEY_BYTES_MAX + (8 << 10) <= HEAD_BYTES_MAX);
@@ -167,3 +290,12 @@ const _: () = assert!(HEAD_BYTES_MAX <= CONNECTION_BUFFER_BYTES_MAX as u64);
 // Between two looks at the disk less than the reserve can be written, at 1 GB/s.
 const _: () = assert!(UPKEEP_INTERVAL.as_millis() * 1_000_000 <= DISK_RESERVE_BYTES as u128);
 const _: () = assert!(GROWN_BYTES as u64 <= CONNECTION_BYTES);
+// Every worker looks at least once before a lack of room stands, and once more before it is forgotten.
+const _: () = assert!(SWEEP_INTERVAL.as_millis() < ROOM_LACK_STANDS.as_millis());
+const _: () = assert!(SWEEP_INTERVAL.as_millis() + ROOM_LACK_STANDS.as_millis() <= ROOM_LACK_LIFETIME.as_millis());
+// The first to be ended are among all that may be.
+const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);
+// A small body is drained when it is refused, and its connection lives on.
+const _: () = assert!(SMALL_BODY_BYTES <= DRAIN_BYTES_MAX && SMALL_BODY_ROOM_PARTS > 1);
+const _: () = assert!(LARGE_BODY_LEAVES_PARTS.is_multiple_of(SMALL_BODY_ROOM_PARTS));
+const _: () = assert!((ADMIN_CONNECTIONS_MAX + REFUSED_LINGERING_MAX) as u64 <= DESCRIPTORS_KEPT / 4);

@@ -10,8 +10,11 @@ use bytesize::ByteSize;
 use clap::Parser as _;
 use klad::cli::{Cli, Command, EngineName};
 use klad::config::Config;
+use klad::descriptors;
+use klad::limits::DESCRIPTORS_KEPT;
 use klad::server::{Server, listen};
 use klad::storage::Engine;
+use klad::storage::delayed::Delayed;
 use klad::storage::memory::MemoryEngine;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -84,11 +87,15 @@ fn bench(args: &klad::bench::args::BenchArgs) -> ExitCode {
 
 fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     let config = Config::new(args)?;
-    raise_descriptor_limit(config.budget.connections_max);
+    // Before there are threads.
+    descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Both before the data directory is touched.
     let listener = listen::bind(&config.listen)?;
     let admin_listener = listen::bind(&config.admin_listen)?;
-    let engine = open_engine(&config)?;
+    let mut engine = open_engine(&config)?;
+    if !config.engine_delay.is_zero() {
+        engine = Arc::new(Delayed::new(engine, config.engine_delay));
+    }
     let durability = engine.durability(config.server.service.durability);
     let name = engine.name();
     let server = Server::start(&config.server, engine, listener, admin_listener).context("cannot serve")?;
@@ -126,6 +133,7 @@ fn open_engine(config: &Config) -> anyhow::Result<Arc<dyn Engine>> {
                 memtable_bytes: config.budget.memtables,
                 background_threads: config.server.threads,
                 disk_reserve_bytes: config.disk_reserve_bytes,
+                iterator_reads: config.iterator_reads,
             },
         )?),
         EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),
@@ -149,19 +157,4 @@ fn wait_for_stop() -> anyhow::Result<()> {
         std::process::exit(1);
     });
     Ok(())
-}
-
-/// Each connection is a descriptor, and so is each of RocksDB's files.
-fn raise_descriptor_limit(connections_max: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if now < connections_max + 1024 {
-        tracing::warn!(
-            descriptors = now,
-            connections_max,
-            "the limit of open files leaves no room for so many connections and the data's files; raise it (ulimit -n)"
-        );
-    }
 }

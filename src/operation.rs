@@ -4,6 +4,7 @@
 //! Called by `storage`, `execution` and `http`.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -142,7 +143,12 @@ pub enum Error {
         what: &'static str,
         /// The bound's value, in the unit that `what` names.
         limit: u64,
+        /// The wait that is to be expected, from measured service; `None`: nothing was measured yet.
+        retry_after: Option<Duration>,
     },
+    /// The deadline that the request set passed while it waited: it was not begun.
+    #[error("the deadline of the request passed before it was begun")]
+    DeadlinePassed,
     /// The server is about to stop.
     #[error("the server is stopping")]
     Stopping,
@@ -166,6 +172,9 @@ pub enum Error {
         /// What failed.
         why: String,
     },
+    /// Storage takes no writes until it has caught up with those it has.
+    #[error("storage has stopped taking writes until it has caught up")]
+    Stalled,
     /// No block of versions could be made durable; the next write tries again.
     #[error("no version could be reserved for the write: {why}")]
     NoVersion {

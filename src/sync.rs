@@ -7,7 +7,8 @@
 #![expect(clippy::disallowed_types, reason = "the wrappers of the types that are forbidden elsewhere")]
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -26,6 +27,15 @@ impl<T> Mutex<T> {
     /// Waits until no other thread holds the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the lock if no thread holds it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
@@ -88,6 +98,8 @@ pub struct BoundedQueue<T> {
     state: Mutex<QueueState<T>>,
     not_empty: Condvar,
     capacity: usize,
+    /// As long as the queue, for whoever looks without the lock.
+    len: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -113,7 +125,7 @@ impl<T> BoundedQueue<T> {
     pub fn new(capacity: usize) -> Self {
         assert!(capacity >= 1, "a queue without room could never pass anything on");
         let state = QueueState { items: VecDeque::new(), waiting: 0, closed: false };
-        BoundedQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity }
+        BoundedQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity, len: AtomicUsize::new(0) }
     }
 
     /// Appends, without waiting.
@@ -121,14 +133,23 @@ impl<T> BoundedQueue<T> {
     /// # Errors
     /// [`PushError`] when the queue is full or closed.
     pub fn push(&self, item: T) -> Result<(), PushError<T>> {
+        self.push_below(self.capacity, item)
+    }
+
+    /// As `push`, where fewer than `limit` items wait.
+    ///
+    /// # Errors
+    /// As `push`.
+    pub fn push_below(&self, limit: usize, item: T) -> Result<(), PushError<T>> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(PushError::Closed(item));
         }
-        if state.items.len() >= self.capacity {
+        if state.items.len() >= limit.min(self.capacity) {
             return Err(PushError::Full(item));
         }
         state.items.push_back(item);
+        self.len.store(state.items.len(), Ordering::Relaxed);
         let wake = state.waiting > 0;
         drop(state);
         if wake {
@@ -150,17 +171,38 @@ impl<T> BoundedQueue<T> {
             }
             into.extend(state.items.pop_front());
         }
+        self.len.store(state.items.len(), Ordering::Relaxed);
         true
     }
 
     /// Takes the oldest item, waiting for one. `None`: the queue is closed and empty.
     pub fn pop(&self) -> Option<T> {
-        self.wait_for_items()?.items.pop_front()
+        let state = self.wait_for_items()?;
+        self.pop_front(state)
+    }
+
+    /// As `pop`, looking again for `spin` before it sleeps: a hand-over to a thread that is awake costs less. The looks
+    /// take no lock.
+    pub fn pop_spinning(&self, spin: Duration) -> Option<T> {
+        if !spin.is_zero() && self.len.load(Ordering::Relaxed) == 0 {
+            let until = crate::clock::now() + spin;
+            while self.len.load(Ordering::Relaxed) == 0 && crate::clock::now() < until {
+                std::hint::spin_loop();
+            }
+        }
+        self.pop()
     }
 
     /// Takes the oldest item if there is one, without waiting.
     pub fn try_pop(&self) -> Option<T> {
-        self.state.lock().items.pop_front()
+        let state = self.state.lock();
+        self.pop_front(state)
+    }
+
+    fn pop_front(&self, mut state: MutexGuard<'_, QueueState<T>>) -> Option<T> {
+        let item = state.items.pop_front();
+        self.len.store(state.items.len(), Ordering::Relaxed);
+        item
     }
 
     fn wait_for_items(&self) -> Option<MutexGuard<'_, QueueState<T>>> {
@@ -174,6 +216,16 @@ impl<T> BoundedQueue<T> {
             state.waiting -= 1;
         }
         Some(state)
+    }
+
+    /// How many items wait; of use only as an estimate.
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Whether none waits; as exact as [`BoundedQueue::len`].
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Refuses new items from now on; consumers get what is left, then the end.

@@ -4,10 +4,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::ROOM_UNIT_BYTES;
+use crate::clock;
+use crate::limits::{
+    LARGE_BODY_LEAVES_PARTS, ROOM_LACK_LIFETIME, ROOM_LACK_STANDS, ROOM_UNIT_BYTES, SMALL_BODY_BYTES,
+    SMALL_BODY_ROOM_PARTS,
+};
+use crate::sync::Mutex;
 
 /// A number of places.
 #[derive(Debug)]
@@ -51,15 +57,47 @@ impl Drop for Slot {
 }
 
 /// Bytes that request bodies and large answers may take together, in units of [`ROOM_UNIT_BYTES`].
+///
+/// ```text
+///   ├──────────── larger than SMALL_BODY_BYTES, together ────────────┼── small bodies ──┤
+///   0                                                               7/8                 8/8
+/// ```
+///
+/// What can be refused also leaves as much free as it takes, up to [`LARGE_BODY_LEAVES_PARTS`]: when room runs out, the
+/// largest are refused first, and those half their size still find some.
 #[derive(Debug)]
 pub struct Room {
+    all: Share,
+    /// What all but small bodies may take of it.
+    large: Share,
+    lack: Mutex<Option<Lack>>,
+}
+
+#[derive(Debug)]
+struct Share {
     free: Arc<Semaphore>,
     units: u32,
 }
 
 /// Some of the room; free again when dropped.
 #[derive(Debug)]
-pub struct RoomPermit(OwnedSemaphorePermit);
+pub struct RoomPermit {
+    // In this order: whoever finds some of the large share free finds as much free of all.
+    all: OwnedSemaphorePermit,
+    large: Option<OwnedSemaphorePermit>,
+}
+
+/// What a request that was refused lacked: the sweeps end slow clients until as much is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// Of the room, missing when it was refused, less what has been won since.
+    pub bytes: u64,
+    /// What the request wanted.
+    wanted_bytes: u64,
+    /// When the first of those was refused that came close upon each other, and the last.
+    since: Instant,
+    noted: Instant,
+}
 
 impl Room {
     /// `bytes` of room, all free.
@@ -69,39 +107,154 @@ impl Room {
     #[must_use]
     pub fn new(bytes: u64) -> Room {
         let units = u32::try_from(bytes / ROOM_UNIT_BYTES).expect("room is far below 4 TiB");
-        Room { free: Arc::new(Semaphore::new(units as usize)), units }
+        let small_units = u32::try_from(u64::from(units) / SMALL_BODY_ROOM_PARTS).expect("a part of it");
+        Room { all: Share::new(units), large: Share::new(units - small_units), lack: Mutex::default() }
     }
 
-    /// Room for `bytes`, if there is.
+    /// The least room in which one body of `body_bytes` is taken.
+    #[must_use]
+    pub fn bytes_for(body_bytes: u64) -> u64 {
+        let units = body_bytes.div_ceil(ROOM_UNIT_BYTES);
+        // Of so many parts: one is left free, and as many are kept for small bodies as make their share.
+        let parts = LARGE_BODY_LEAVES_PARTS;
+        (units * parts).div_ceil(parts - 1 - parts / SMALL_BODY_ROOM_PARTS) * ROOM_UNIT_BYTES
+    }
+
+    /// Room for `bytes`, if there is. If not, what is lacking is noted for the sweeps.
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> Option<RoomPermit> {
-        self.free.clone().try_acquire_many_owned(self.units(bytes)?).ok().map(RoomPermit)
+        let units = self.share(bytes).units_of(bytes)?;
+        let fits = self.free_bytes(bytes) >= self.needed_bytes(bytes);
+        let taken = if fits { self.take_now(bytes, units) } else { None };
+        if taken.is_none() {
+            self.note_lack(bytes);
+        }
+        taken
+    }
+
+    fn take_now(&self, bytes: u64, units: u32) -> Option<RoomPermit> {
+        let large = if is_small(bytes) { None } else { Some(self.large.try_take(units)?) };
+        Some(RoomPermit { all: self.all.try_take(units)?, large })
     }
 
     /// Room for `bytes`, first come, first served; for what is under way and cannot be refused any more. More than there
     /// is at all gets all of it.
     pub async fn take(&self, bytes: u64) -> RoomPermit {
-        let units = self.units(bytes).unwrap_or(self.units);
-        RoomPermit(self.free.clone().acquire_many_owned(units).await.expect("the semaphore is never closed"))
+        let units = self.share(bytes).units_of(bytes).unwrap_or(self.large.units);
+        if let Some(taken) = self.take_now(bytes, units) {
+            return taken;
+        }
+        self.note_lack(bytes);
+        let large = if is_small(bytes) { None } else { Some(self.large.take(units).await) };
+        RoomPermit { all: self.all.take(units).await, large }
     }
 
     /// All there is, bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        u64::from(self.units) * ROOM_UNIT_BYTES
+        u64::from(self.all.units) * ROOM_UNIT_BYTES
     }
 
-    fn units(&self, bytes: u64) -> Option<u32> {
+    /// What a request of the last [`ROOM_LACK_LIFETIME`] has lacked and would lack still, for one sweep to win; the other
+    /// workers' sweeps do not see it until [`Room::put_back`].
+    #[must_use]
+    pub fn take_lack(&self) -> Option<Lack> {
+        let lacks = |lack: &Lack| self.free_bytes(lack.wanted_bytes) < self.needed_bytes(lack.wanted_bytes);
+        self.lack.lock().take().filter(|lack| lack.is_fresh() && lacks(lack))
+    }
+
+    /// The sweep that took `lack` has won `won_bytes` of it; the rest is for other workers.
+    pub fn put_back(&self, lack: Lack, won_bytes: u64) {
+        let bytes = lack.bytes.saturating_sub(won_bytes);
+        let mut noted = self.lack.lock();
+        if bytes > 0 && noted.is_none_or(|noted| noted.bytes < bytes) {
+            *noted = Some(Lack { bytes, ..lack });
+        }
+    }
+
+    /// The most that any of those refused lately lacked, not all of it: clients that are refused come again, some of them
+    /// many times, and would have everybody ended.
+    fn note_lack(&self, wanted_bytes: u64) {
+        let bytes = self.needed_bytes(wanted_bytes).saturating_sub(self.free_bytes(wanted_bytes));
+        let now = clock::now();
+        let mut noted = self.lack.lock();
+        let fresh = noted.filter(Lack::is_fresh);
+        if fresh.is_none_or(|fresh| fresh.bytes <= bytes) {
+            let since = fresh.map_or(now, |fresh| fresh.since);
+            *noted = Some(Lack { bytes, wanted_bytes, since, noted: now });
+        }
+    }
+
+    /// What must be free for a request for `bytes` that can be refused.
+    fn needed_bytes(&self, bytes: u64) -> u64 {
+        let leaves = if is_small(bytes) { 0 } else { bytes.min(self.bytes() / LARGE_BODY_LEAVES_PARTS) };
+        bytes.saturating_add(leaves)
+    }
+
+    /// What a request for `bytes` may find now.
+    fn free_bytes(&self, bytes: u64) -> u64 {
+        self.share(bytes).free_bytes().min(self.all.free_bytes())
+    }
+
+    fn share(&self, bytes: u64) -> &Share {
+        if is_small(bytes) { &self.all } else { &self.large }
+    }
+}
+
+fn is_small(bytes: u64) -> bool {
+    bytes <= SMALL_BODY_BYTES
+}
+
+impl Share {
+    fn new(units: u32) -> Share {
+        Share { free: Arc::new(Semaphore::new(units as usize)), units }
+    }
+
+    fn try_take(&self, units: u32) -> Option<OwnedSemaphorePermit> {
+        self.free.clone().try_acquire_many_owned(units).ok()
+    }
+
+    async fn take(&self, units: u32) -> OwnedSemaphorePermit {
+        self.free.clone().acquire_many_owned(units).await.expect("the semaphore is never closed")
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.free.available_permits() as u64 * ROOM_UNIT_BYTES
+    }
+
+    fn units_of(&self, bytes: u64) -> Option<u32> {
         u32::try_from(bytes.div_ceil(ROOM_UNIT_BYTES)).ok().filter(|units| *units <= self.units)
     }
 }
 
+impl Lack {
+    /// Whether every worker has looked for the very slow by now.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        clock::now() - self.since >= ROOM_LACK_STANDS
+    }
+
+    fn is_fresh(&self) -> bool {
+        clock::now() - self.noted < ROOM_LACK_LIFETIME
+    }
+}
+
 impl RoomPermit {
+    /// How many bytes it stands for.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.all.num_permits() as u64 * ROOM_UNIT_BYTES
+    }
+
     /// Gives back all but what `bytes` need.
     pub fn shrink(&mut self, bytes: u64) {
         let needed = usize::try_from(bytes.div_ceil(ROOM_UNIT_BYTES)).unwrap_or(usize::MAX);
-        if let Some(rest) = self.0.num_permits().checked_sub(needed) {
-            drop(self.0.split(rest));
+        let Some(rest) = self.all.num_permits().checked_sub(needed) else { return };
+        drop(self.all.split(rest));
+        match &mut self.large {
+            large if is_small(bytes) => *large = None,
+            Some(large) => drop(large.split(rest)),
+            None => {}
         }
     }
 }
@@ -123,13 +276,80 @@ mod tests {
     #[test]
     fn room_is_counted_in_units_and_shrinks() {
         let room = Room::new(16 << 10);
-        let mut most = room.try_take((15 << 10) + 1).expect("there is just room");
-        assert!(room.try_take(1).is_none());
-        most.shrink(1_025);
-        assert!(room.try_take(14 << 10).is_some());
-        assert!(room.try_take((14 << 10) + 1).is_none());
+        let mut most = room.try_take((13 << 10) + 1).expect("there is just room");
+        assert!(room.try_take(5 << 10).is_none());
+        most.shrink((5 << 10) + 1);
+        assert_eq!(most.bytes(), 6 << 10);
+        // A large one leaves a 64th free.
+        assert!(room.try_take((8 << 10) - 256).is_some());
+        assert!(room.try_take((8 << 10) - 255).is_none());
         drop(most);
-        assert!(room.try_take(16 << 10).is_some());
-        assert!(room.try_take((16 << 10) + 1).is_none(), "more than there is at all");
+        assert!(room.try_take((14 << 10) - 256).is_some());
+        assert!(room.try_take((14 << 10) + 1).is_none(), "more than there is at all");
+    }
+
+    #[test]
+    fn large_requests_leave_an_eighth_to_small_ones() {
+        let room = Room::new(64 << 10);
+        let _large = room.try_take(55 << 10).expect("seven eighths, less what it leaves");
+        assert!(room.try_take(SMALL_BODY_BYTES + 1).is_none());
+        let first = room.try_take(SMALL_BODY_BYTES).expect("small");
+        let _second = room.try_take(SMALL_BODY_BYTES).expect("small");
+        let _third = room.try_take(1 << 10).expect("small");
+        assert!(room.try_take(1).is_none());
+        drop(first);
+        assert!(room.try_take(SMALL_BODY_BYTES + 1).is_none());
+        assert!(room.try_take(1).is_some());
+    }
+
+    #[test]
+    fn what_turned_out_to_be_small_leaves_the_large_share() {
+        let room = Room::new(64 << 10);
+        let mut unknown = room.try_take(55 << 10).expect("seven eighths, less what it leaves");
+        unknown.shrink(SMALL_BODY_BYTES);
+        assert!(room.try_take(55 << 10).is_some());
+        assert!(room.try_take(60 << 10).is_none());
+    }
+
+    #[test]
+    fn room_for_a_body_is_room_enough() {
+        for body_bytes in [0, 1, 1_024, 1_025, 8 << 10, 100_000, (16 << 20) - 1, 16 << 20, 1 << 30] {
+            let bytes = Room::bytes_for(body_bytes);
+            assert!(Room::new(bytes).try_take(body_bytes).is_some(), "{body_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_smaller_one_still_finds_room_where_a_large_one_does_not() {
+        let room = Room::new(1 << 20);
+        let mut held = Vec::new();
+        while let Some(permit) = room.try_take(16 << 10) {
+            held.push(permit);
+        }
+        assert!(room.try_take(8 << 10).is_some());
+        while let Some(permit) = room.try_take(8 << 10) {
+            held.push(permit);
+        }
+        assert!(room.try_take(5 << 10).is_none() && room.try_take(SMALL_BODY_BYTES).is_some());
+    }
+
+    #[test]
+    fn what_was_lacking_is_won_once() {
+        let room = Room::new(64 << 10);
+        assert_eq!(room.take_lack(), None);
+        let held = room.try_take(50 << 10).expect("free");
+        assert!(room.try_take(20 << 10).is_none());
+        assert!(room.try_take(8 << 10).is_none());
+        let lack = room.take_lack().expect("just refused");
+        assert_eq!(lack.bytes, 15 << 10, "the most that one lacked, with what it leaves");
+        assert_eq!(room.take_lack(), None, "another worker has it");
+        room.put_back(lack, 10 << 10);
+        let rest = room.take_lack().expect("not all was won");
+        assert_eq!(rest.bytes, 5 << 10);
+        room.put_back(rest, 5 << 10);
+        assert_eq!(room.take_lack(), None);
+        room.put_back(rest, 0);
+        drop(held);
+        assert_eq!(room.take_lack(), None, "there is room by now");
     }
 }

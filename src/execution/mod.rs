@@ -1,46 +1,98 @@
-//! Admits operations and chooses where each runs, so that no storage call ever keeps a worker waiting.
+//! Admits operations and runs each where the strategy says.
 //!
 //! ```text
-//!   worker ──get──▶ Engine::read_cached ──in memory──▶ answer, same turn, no queue
-//!                        └─not in memory─▶ slot ─▶ reads queue ─▶ klad-storage-N ─▶ Ticket ─▶ worker
-//!   worker ──put, delete──────────────────▶ slot ─▶ writes queue ─▶ klad-commit ──▶ Ticket ─▶ worker
+//!   --execution   reads                                            writes
+//!   adaptive      worker if memory can answer, else storage thread committer, in batches
+//!   inline        worker, blocking it                              worker, blocking it
+//!   pool          threads behind one bounded queue                 the same
+//!   stealing      threads that steal from each other               the same
 //! ```
 //!
 //! An operation's slot and bytes travel inside its [`ticket::Ticket`] and end with the operation, never with the connection
-//! that asked for it. Both queues hold at most as many operations as there are slots, so an admitted operation finds room.
-//! An engine that does not block (memory, later one across a network) is called on the worker. Called by `http`; started
-//! and stopped by `server`.
+//! that asked for it. In `adaptive` an engine that does not block (memory, later one across a network) is called on the
+//! worker. `docs/execution.md` compares the strategies. Called by `http`; started and stopped by `server`.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bytes::Bytes;
+use crate::limits::{PACE_INTERVAL, UPKEEP_INTERVAL};
+use crate::operation::Error;
+use crate::storage::{ChangeKind, Engine};
+use crate::sync::{self, PushError, Signal};
 
-use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, UPKEEP_INTERVAL};
-use crate::operation::{Change, Durability, Error, ScanStep};
-use crate::storage::{ChangeKind, Engine, Result, Write};
-use crate::sync::{self, BoundedQueue, PushError, Signal};
-
+mod adaptive;
 pub mod admission;
+mod delay_queue;
+mod inbox;
+mod local;
+mod pace;
+mod pool;
+mod stealing;
+mod task;
 mod ticket;
 
+use adaptive::Adaptive;
 use admission::{Room, RoomPermit, Slot, Slots};
-use ticket::{Permits, Ticket};
+pub use local::{Local, Turn};
+use pool::Pool;
+use stealing::Stealing;
+pub use task::Deadline;
+use task::{Task, has_passed};
+use ticket::Permits;
 
 /// Bounds of the executor.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Where operations run.
+    pub strategy: Strategy,
+    /// When waiting is refused; `None`: never, and only `--queue-limit` bounds what waits.
+    pub queues: Option<Queues>,
     /// Operations that wait for or are in the engine, at most.
     pub operations_max: usize,
     /// Ranges in progress, at most.
     pub scans_max: usize,
-    /// Threads for reads that may wait for the disk.
-    pub storage_threads: usize,
     /// Bytes of request bodies and of large values on their way out, at most.
     pub room_bytes: u64,
     /// The longest that an acknowledged `async` write stays unsynced.
     pub async_sync_interval: Duration,
+}
+
+/// How long operations may wait for storage.
+#[derive(Clone, Copy, Debug)]
+pub struct Queues {
+    /// In a queue that stands.
+    pub target: Duration,
+    /// In any.
+    pub age_max: Duration,
+}
+
+/// Where operations run, with what only that strategy needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// On the worker what cannot block, the rest where it blocks nobody.
+    Adaptive {
+        /// Threads for reads that may wait for the disk.
+        storage_threads: usize,
+    },
+    /// On the worker, blocking it.
+    Inline,
+    /// On threads behind one queue.
+    Pool {
+        /// How many.
+        threads: usize,
+        /// Operations that may wait; one more is refused.
+        queue_limit: usize,
+        /// How long a thread without work looks for some before it sleeps.
+        spin: Duration,
+    },
+    /// On threads that steal from each other.
+    Stealing {
+        /// How many.
+        threads: usize,
+        /// Operations that may wait; one more is refused.
+        queue_limit: usize,
+    },
 }
 
 /// Runs operations on an engine.
@@ -49,8 +101,20 @@ pub struct Executor {
     operations: Arc<Slots>,
     scans: Arc<Slots>,
     room: Room,
-    reads: Arc<BoundedQueue<ReadTask>>,
-    writes: Arc<BoundedQueue<Write>>,
+    runner: Runner,
+    /// Reads that need no disk are done on the worker.
+    asks_memory_first: bool,
+    /// What a full queue is named and bounded by, in a refusal.
+    queue_limit: usize,
+}
+
+/// The strategy's queues.
+enum Runner {
+    /// On the calling thread.
+    Here,
+    Adaptive(Arc<Adaptive>),
+    Pool(Arc<Pool>),
+    Stealing(Arc<Stealing>),
 }
 
 /// The executor's threads, to be stopped and waited for.
@@ -58,11 +122,6 @@ pub struct Threads {
     executor: Arc<Executor>,
     running: Vec<JoinHandle<()>>,
     stop: Arc<Signal>,
-}
-
-enum ReadTask {
-    Get { key: Bytes, ticket: Arc<Ticket> },
-    Scan { step: ScanStep, ticket: Arc<Ticket> },
 }
 
 /// The right to have one range in progress; every step of it finds a place on a storage thread.
@@ -74,56 +133,45 @@ impl Executor {
     /// Starts the threads that `engine` needs.
     #[must_use]
     pub fn start(engine: Arc<dyn Engine>, options: &Options) -> (Arc<Executor>, Threads) {
+        let scans_max = options.scans_max;
+        // Counted in any case, so that a bound far beyond any number of connections is none.
+        let operations_max = if options.queues.is_some() { options.operations_max } else { 1 << 30 };
+        let (runner, running, queue_limit) = match options.strategy {
+            Strategy::Adaptive { storage_threads } if engine.blocks() => {
+                let adaptive = Adaptive::new(operations_max, storage_threads, options.queues);
+                let running = adaptive.start(&engine);
+                (Runner::Adaptive(adaptive), running, operations_max)
+            }
+            Strategy::Adaptive { .. } | Strategy::Inline => (Runner::Here, Vec::new(), operations_max),
+            Strategy::Pool { threads, queue_limit, spin } => {
+                let pool = Pool::new(queue_limit, scans_max, threads);
+                let running = pool.start(&engine, spin);
+                (Runner::Pool(pool), running, queue_limit)
+            }
+            Strategy::Stealing { threads, queue_limit } => {
+                let stealing = Stealing::new(queue_limit, scans_max, threads);
+                let running = stealing.start(&engine);
+                (Runner::Stealing(stealing), running, queue_limit)
+            }
+        };
         let executor = Arc::new(Executor {
-            operations: Slots::new(options.operations_max),
-            scans: Slots::new(options.scans_max),
+            operations: Slots::new(operations_max),
+            scans: Slots::new(scans_max),
             room: Room::new(options.room_bytes),
-            // A step of each scan, beside every admitted read.
-            reads: Arc::new(BoundedQueue::new(options.operations_max + options.scans_max)),
-            writes: Arc::new(BoundedQueue::new(options.operations_max)),
+            runner,
+            asks_memory_first: matches!(options.strategy, Strategy::Adaptive { .. }),
+            queue_limit,
             engine,
         });
-        let threads = Threads::start(executor.clone(), options);
+        let threads = Threads::start(executor.clone(), running, options.async_sync_interval);
         (executor, threads)
-    }
-
-    /// Reads a key.
-    ///
-    /// # Errors
-    /// [`Error::Overloaded`] and [`Error::Stopping`] before anything was done, else what the engine says.
-    pub async fn get(&self, key: &[u8]) -> Result {
-        if let Some(result) = self.engine.read_cached(key) {
-            return result;
-        }
-        let ticket = Ticket::new(Permits::new(self.operation_slot()?, None));
-        if self.engine.blocks() {
-            self.queue_read(ReadTask::Get { key: Bytes::copy_from_slice(key), ticket: ticket.clone() })?;
-        } else {
-            self.engine.read(key, &*ticket);
-        }
-        ticket.ended().await
-    }
-
-    /// Writes a key; `room` was taken for the body and ends with the operation.
-    ///
-    /// # Errors
-    /// As [`Executor::get`], and [`Executor::writable`]'s.
-    pub async fn write(&self, key: Bytes, change: Change, durability: Durability, room: Option<RoomPermit>) -> Result {
-        let ticket = Ticket::new(Permits::new(self.operation_slot()?, room));
-        let write = Write { key, change, durability, reply: ticket.clone() };
-        if self.engine.blocks() {
-            self.writes.push(write).map_err(|error| self.refused(&error))?;
-        } else {
-            self.engine.commit(vec![write]);
-        }
-        ticket.ended().await
     }
 
     /// Whether a write has a chance now; asked before its body is read.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::MemoryFull`] or [`Error::WritesStopped`].
-    pub fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
+    pub fn writable(&self, change: ChangeKind) -> Result<(), Error> {
         self.engine.writable(change)
     }
 
@@ -131,24 +179,14 @@ impl Executor {
     ///
     /// # Errors
     /// [`Error::Overloaded`] when as many are in progress as may be.
-    pub fn begin_scan(&self) -> std::result::Result<ScanPermit, Error> {
+    pub fn begin_scan(&self) -> Result<ScanPermit, Error> {
         let limit = self.scans.limit() as u64;
-        let slot = self.scans.take().ok_or(Error::Overloaded { what: "too many ranges are in progress", limit })?;
+        let slot = self.scans.take().ok_or(Error::Overloaded {
+            what: "too many ranges are in progress",
+            limit,
+            retry_after: None,
+        })?;
         Ok(ScanPermit { _slot: slot })
-    }
-
-    /// Does one step of a range.
-    ///
-    /// # Errors
-    /// What the engine says, or [`Error::Stopping`].
-    pub async fn scan(&self, _permit: &ScanPermit, step: ScanStep) -> Result {
-        let ticket = Ticket::new(Permits::none());
-        if self.engine.blocks() {
-            self.queue_read(ReadTask::Scan { step, ticket: ticket.clone() })?;
-        } else {
-            self.engine.scan(&step, &*ticket);
-        }
-        ticket.ended().await
     }
 
     /// Room for bodies and large answers.
@@ -157,66 +195,90 @@ impl Executor {
         &self.room
     }
 
-    fn operation_slot(&self) -> std::result::Result<Slot, Error> {
-        let limit = self.operations.limit() as u64;
-        self.operations.take().ok_or(Error::Overloaded { what: "too many operations wait for storage", limit })
+    /// Takes an operation slot, if the deadline has not passed on the way here; `wait` estimates for a refusal.
+    fn permits(
+        &self,
+        room: Option<RoomPermit>,
+        deadline: Deadline,
+        wait: impl Fn() -> Option<Duration>,
+    ) -> Result<Permits, Error> {
+        if has_passed(deadline) {
+            return Err(Error::DeadlinePassed);
+        }
+        let slot = self.operations.take().ok_or_else(|| Error::Overloaded {
+            what: "too many operations wait for storage",
+            limit: self.operations.limit() as u64,
+            retry_after: wait(),
+        })?;
+        Ok(Permits::new(slot, room))
     }
 
-    fn queue_read(&self, task: ReadTask) -> std::result::Result<(), Error> {
-        self.reads.push(task).map_err(|error| self.refused(&error))
-    }
-
-    /// Slots bound the queues, so `Full` is not met; if it were, it would be the same answer.
-    fn refused<T>(&self, error: &PushError<T>) -> Error {
-        match error {
-            PushError::Full(_) => Error::Overloaded { what: "a queue is full", limit: self.operations.limit() as u64 },
+    fn run(&self, task: Task) -> Result<(), Error> {
+        let pushed = match &self.runner {
+            Runner::Here => {
+                task.run(&*self.engine);
+                return Ok(());
+            }
+            Runner::Adaptive(adaptive) => adaptive.push(task),
+            Runner::Pool(pool) => pool.push(task),
+            Runner::Stealing(stealing) => stealing.push(task),
+        };
+        pushed.map_err(|error| match error {
+            PushError::Full(_) => Error::Overloaded {
+                what: "the queue for storage is full",
+                limit: self.queue_limit as u64,
+                retry_after: self.read_wait(),
+            },
             PushError::Closed(_) => Error::Stopping,
+        })
+    }
+
+    /// How long a read that came now would wait for storage.
+    fn read_wait(&self) -> Option<Duration> {
+        match &self.runner {
+            Runner::Here => None,
+            Runner::Adaptive(adaptive) => adaptive.read_wait(),
+            Runner::Pool(pool) => pool.wait(),
+            Runner::Stealing(stealing) => stealing.wait(),
         }
     }
 
-    fn run_reads(&self) {
-        while let Some(task) = self.reads.pop() {
-            match task {
-                ReadTask::Get { key, ticket } => self.engine.read(&key, &*ticket),
-                ReadTask::Scan { step, ticket } => self.engine.scan(&step, &*ticket),
-            }
+    /// How long a write that came now would wait for storage.
+    fn write_wait(&self) -> Option<Duration> {
+        match &self.runner {
+            Runner::Adaptive(adaptive) => adaptive.write_wait(),
+            Runner::Here | Runner::Pool(_) | Runner::Stealing(_) => self.read_wait(),
         }
     }
 
-    /// The committer: takes what has gathered while the last batch was written, and writes it as the next.
-    fn run_commits(&self) {
-        loop {
-            let mut batch = Vec::new();
-            if !self.writes.pop_many(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, write_bytes, &mut batch) {
-                return;
-            }
-            self.engine.commit(batch);
+    fn tick(&self) {
+        match &self.runner {
+            Runner::Here => {}
+            Runner::Adaptive(adaptive) => adaptive.tick(),
+            Runner::Pool(pool) => pool.tick(),
+            Runner::Stealing(stealing) => stealing.tick(),
         }
     }
-}
 
-fn write_bytes(write: &Write) -> usize {
-    let value_bytes = match &write.change {
-        Change::Put(value) => value.len(),
-        Change::Delete => 0,
-    };
-    write.key.len() + value_bytes
+    fn close(&self) {
+        match &self.runner {
+            Runner::Here => {}
+            Runner::Adaptive(adaptive) => adaptive.close(),
+            Runner::Pool(pool) => pool.close(),
+            Runner::Stealing(stealing) => stealing.close(),
+        }
+    }
 }
 
 impl Threads {
-    fn start(executor: Arc<Executor>, options: &Options) -> Threads {
+    fn start(executor: Arc<Executor>, mut running: Vec<JoinHandle<()>>, async_sync_interval: Duration) -> Threads {
         let stop = Arc::new(Signal::default());
-        let mut running = Vec::new();
+        running.push(every("klad-pace", PACE_INTERVAL, &stop, {
+            let executor = executor.clone();
+            move || executor.tick()
+        }));
         if executor.engine.blocks() {
-            for number in 0..options.storage_threads {
-                let executor = executor.clone();
-                running.push(sync::spawn_thread(&format!("klad-storage-{number}"), move || executor.run_reads()));
-            }
-            running.push({
-                let executor = executor.clone();
-                sync::spawn_thread("klad-commit", move || executor.run_commits())
-            });
-            running.push(every("klad-sync", options.async_sync_interval, &stop, {
+            running.push(every("klad-sync", async_sync_interval, &stop, {
                 let engine = executor.engine.clone();
                 // A failure has been logged, and has stopped all writes, where it happened.
                 move || drop(engine.sync())
@@ -233,9 +295,8 @@ impl Threads {
     ///
     /// # Errors
     /// When the last sync failed, in the engine's words.
-    pub fn stop(self) -> std::result::Result<(), String> {
-        self.executor.reads.close();
-        self.executor.writes.close();
+    pub fn stop(self) -> Result<(), String> {
+        self.executor.close();
         self.stop.raise();
         for thread in self.running {
             thread.join().expect("a thread that panics ends the process");

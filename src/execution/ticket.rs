@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::admission::{RoomPermit, Slot};
+use super::inbox::Inbox;
+use super::task::{Deadline, has_passed};
 use crate::storage::{Reply, Result};
 use crate::sync::Mutex;
 
@@ -32,7 +34,13 @@ impl Permits {
 
 /// The state that both sides share.
 #[derive(Debug)]
-pub(super) struct Ticket(Mutex<Stage>);
+pub(super) struct Ticket {
+    stage: Mutex<Stage>,
+    deadline: Deadline,
+    inbox: Arc<Inbox>,
+    /// Else whoever ends it also ends others, and announces all at once.
+    announces: bool,
+}
 
 #[derive(Debug)]
 enum Stage {
@@ -42,8 +50,18 @@ enum Stage {
 }
 
 impl Ticket {
-    pub(super) fn new(permits: Permits) -> Arc<Ticket> {
-        Arc::new(Ticket(Mutex::new(Stage::Waiting { permits, waker: None })))
+    pub(super) fn new(permits: Permits, deadline: Deadline, inbox: Arc<Inbox>, announces: bool) -> Arc<Ticket> {
+        let stage = Mutex::new(Stage::Waiting { permits, waker: None });
+        Arc::new(Ticket { stage, deadline, inbox, announces })
+    }
+
+    pub(super) fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
+    /// Whether the operation is not worth beginning any more.
+    pub(super) fn deadline_has_passed(&self) -> bool {
+        has_passed(self.deadline)
     }
 
     /// The operation's end, once.
@@ -54,13 +72,16 @@ impl Ticket {
 
 impl Reply for Ticket {
     fn complete(&self, result: Result) {
-        let before = std::mem::replace(&mut *self.0.lock(), Stage::Ended(result));
+        let before = std::mem::replace(&mut *self.stage.lock(), Stage::Ended(result));
         let Stage::Waiting { permits, waker } = before else {
             panic!("an operation was completed twice");
         };
         drop(permits);
         if let Some(waker) = waker {
-            waker.wake();
+            self.inbox.leave(waker);
+            if self.announces {
+                self.inbox.announce();
+            }
         }
     }
 }
@@ -72,7 +93,7 @@ impl Future for Ended {
     type Output = Result;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result> {
-        let mut stage = self.0.0.lock();
+        let mut stage = self.0.stage.lock();
         match &mut *stage {
             Stage::Waiting { waker, .. } => {
                 *waker = Some(context.waker().clone());

@@ -23,7 +23,7 @@ pub(super) enum Content {
         /// What has not been handed to hyper yet.
         rest: Bytes,
         /// Held for a large value until it is on its way.
-        _room: Option<RoomPermit>,
+        room: Option<RoomPermit>,
     },
     /// A range in progress.
     Range(RangeBody),
@@ -31,7 +31,15 @@ pub(super) enum Content {
 
 impl Content {
     pub(super) fn bytes(rest: impl Into<Bytes>) -> Content {
-        Content::Bytes { rest: rest.into(), _room: None }
+        Content::Bytes { rest: rest.into(), room: None }
+    }
+
+    /// Bytes of room that it holds now.
+    fn room_bytes(&self) -> u64 {
+        match self {
+            Content::Bytes { room, .. } => room.as_ref().map_or(0, RoomPermit::bytes),
+            Content::Range(range) => range.room_bytes(),
+        }
     }
 }
 
@@ -43,6 +51,7 @@ pub struct ResponseBody {
 
 impl ResponseBody {
     pub(super) fn new(content: Content, exchange: Rc<Exchange>) -> ResponseBody {
+        exchange.set_room_held(content.room_bytes());
         ResponseBody { content, exchange }
     }
 }
@@ -61,7 +70,8 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Piece>, operation::Error>>> {
-        match &mut self.content {
+        let this = &mut *self;
+        match &mut this.content {
             Content::Bytes { rest, .. } => {
                 if rest.is_empty() {
                     return Poll::Ready(None);
@@ -69,9 +79,13 @@ impl Body for ResponseBody {
                 let frame = rest.split_to(rest.len().min(RESPONSE_FRAME_BYTES_MAX));
                 Poll::Ready(Some(Ok(Frame::data(Piece::Plain(frame)))))
             }
-            Content::Range(range) => range
-                .poll_entry(context)
-                .map(|entry| entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value))))),
+            Content::Range(range) => {
+                let polled = range.poll_entry(context);
+                this.exchange.set_room_held(range.room_bytes());
+                polled.map(|entry| {
+                    entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value))))
+                })
+            }
         }
     }
 

@@ -11,6 +11,7 @@
 
 use std::cell::Cell;
 
+use super::meter::{Flow, Meter};
 use crate::limits::{GROWN_BYTES, OVERSIZED_BYTES};
 
 /// What is waited for.
@@ -36,8 +37,14 @@ pub struct Exchange {
     since_ms: Cell<u64>,
     /// Bytes came in that the current request has not used: the next head has begun.
     read_ahead: Cell<bool>,
-    /// Since when the peer has taken no byte of what klad wants to write.
-    write_blocked_since_ms: Cell<Option<u64>>,
+    /// The next head may have begun in hyper's buffer, unseen: nobody has looked since the last answer.
+    unlooked: Cell<bool>,
+    /// What the client sends of a body; waited for throughout `Body`.
+    sent: Meter,
+    /// What it takes of an answer; waited for while it takes nothing.
+    taken: Meter,
+    /// Bytes of room that end with this connection: those of a body that comes in, or of an answer on its way out.
+    room_held_bytes: Cell<u64>,
     /// The sweep found that the body does not come.
     body_timed_out: Cell<bool>,
     /// The answer is given before the body was read: linger when closing.
@@ -58,7 +65,10 @@ impl Exchange {
             phase: Cell::new(Phase::Idle),
             since_ms: Cell::new(now_ms.get()),
             read_ahead: Cell::new(false),
-            write_blocked_since_ms: Cell::new(None),
+            unlooked: Cell::new(false),
+            sent: Meter::default(),
+            taken: Meter::default(),
+            room_held_bytes: Cell::new(0),
             body_timed_out: Cell::new(false),
             body_unread: Cell::new(false),
             grown: Cell::new(false),
@@ -72,11 +82,20 @@ impl Exchange {
         self.since_ms.set(self.now_ms.get());
     }
 
+    /// Whether the next bytes begin a request.
+    #[must_use]
+    pub fn awaits_request(&self) -> bool {
+        self.phase.get() == Phase::Idle
+    }
+
     /// `count` bytes came in.
     pub fn bytes_read(&self, count: usize) {
         match self.phase.get() {
             Phase::Idle => self.enter(Phase::Head),
-            Phase::Body => self.since_ms.set(self.now_ms.get()),
+            Phase::Body => {
+                self.since_ms.set(self.now_ms.get());
+                self.sent.add(count);
+            }
             Phase::Busy => self.read_ahead.set(true),
             Phase::Head | Phase::Linger => {}
         }
@@ -85,12 +104,14 @@ impl Exchange {
         }
     }
 
-    /// The peer took bytes of `offered`, or (`taken` false) none.
-    pub fn bytes_written(&self, taken: bool, offered: usize) {
-        if taken {
-            self.write_blocked_since_ms.set(None);
-        } else if self.write_blocked_since_ms.get().is_none() {
-            self.write_blocked_since_ms.set(Some(self.now_ms.get()));
+    /// The peer took `taken` bytes of `offered`; `None`: none now.
+    pub fn bytes_written(&self, taken: Option<usize>, offered: usize) {
+        match taken {
+            Some(count) => {
+                self.taken.wait_ends(self.now_ms.get());
+                self.taken.add(count);
+            }
+            None => self.taken.wait_begins(self.now_ms.get()),
         }
         if offered > GROWN_BYTES {
             self.grown.set(true);
@@ -103,22 +124,45 @@ impl Exchange {
     /// A whole head was read.
     pub fn request_begins(&self) {
         self.read_ahead.set(false);
+        self.taken.begin_anew();
         self.enter(Phase::Busy);
     }
 
-    /// The service waits for the client's bytes, until [`Exchange::body_ends`].
-    pub fn body_begins(&self) {
+    /// The service waits for the client's bytes, until [`Exchange::body_ends`]; `room_bytes` are held for them.
+    pub fn body_begins(&self, room_bytes: u64) {
+        self.set_room_held(room_bytes);
+        self.sent.begin_waiting(self.now_ms.get());
         self.enter(Phase::Body);
     }
 
     /// The service waits for the client's bytes no longer.
     pub fn body_ends(&self) {
+        self.set_room_held(0);
         self.enter(Phase::Busy);
+    }
+
+    /// So many bytes of room would be free if the connection ended.
+    pub fn set_room_held(&self, bytes: u64) {
+        self.room_held_bytes.set(bytes);
+    }
+
+    /// How many bytes of room would be free if the connection ended.
+    #[must_use]
+    pub fn room_held_bytes(&self) -> u64 {
+        self.room_held_bytes.get()
     }
 
     /// The answer was handed over; the next request may come, or has begun to.
     pub fn answered(&self) {
+        self.set_room_held(0);
+        self.unlooked.set(true);
         self.enter(if self.read_ahead.replace(false) { Phase::Head } else { Phase::Idle });
+    }
+
+    /// Whether the next head may have begun unseen, in the same segment as the end of the request before it; asked once for
+    /// each answer.
+    pub fn take_unlooked(&self) -> bool {
+        self.unlooked.replace(false)
     }
 
     /// The last answer was given; what still comes is thrown away.
@@ -148,9 +192,11 @@ impl Exchange {
         self.body_unread.get()
     }
 
-    /// The waits begin anew: klad itself has read nothing for a while.
-    pub fn restart_clock(&self) {
-        self.since_ms.set(self.now_ms.get());
+    /// The wait for a request begins anew: klad itself reads none.
+    pub fn restart_idle_clock(&self) {
+        if self.phase.get() == Phase::Idle {
+            self.since_ms.set(self.now_ms.get());
+        }
     }
 
     /// What is waited for, and since when.
@@ -162,7 +208,19 @@ impl Exchange {
     /// Since when the peer takes nothing.
     #[must_use]
     pub fn write_blocked_since_ms(&self) -> Option<u64> {
-        self.write_blocked_since_ms.get()
+        self.taken.waits_since_ms()
+    }
+
+    /// What has come of the body that is waited for.
+    #[must_use]
+    pub fn sent(&self) -> Flow {
+        self.sent.flow(self.now_ms.get())
+    }
+
+    /// What was taken of the answer since it was first waited for.
+    #[must_use]
+    pub fn taken(&self) -> Flow {
+        self.taken.flow(self.now_ms.get())
     }
 
     /// Whether the connection must end after the answer, because only that gives its memory back.

@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod body;
 pub mod exchange;
+pub mod meter;
 pub mod query;
 mod range;
 pub mod refusal;

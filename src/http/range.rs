@@ -5,19 +5,19 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 
 use crate::execution::admission::RoomPermit;
-use crate::execution::{Executor, ScanPermit};
+use crate::execution::{Local, ScanPermit};
 use crate::limits::{ROOM_TIMEOUT, SCAN_STEP_BYTES_MAX, SCAN_STEP_ENTRIES_MAX};
 use crate::operation::{Entry, Error, Outcome, Page, ScanStep};
 
 /// The body of a range's answer.
 pub(super) struct RangeBody {
-    scan: Arc<Scan>,
+    scan: Rc<Scan>,
     entries: std::vec::IntoIter<Entry>,
     next: Option<Bytes>,
     /// Held for the largest entry so far, to the end: hyper's buffer has grown to it and keeps that capacity.
@@ -29,7 +29,7 @@ pub(super) struct RangeBody {
 type RunningStep = Pin<Box<dyn Future<Output = Result<Step, Error>>>>;
 
 struct Scan {
-    executor: Arc<Executor>,
+    local: Rc<Local>,
     permit: ScanPermit,
     end: Option<Bytes>,
 }
@@ -42,17 +42,22 @@ struct Step {
 
 /// Room, and for how many bytes it was taken.
 struct HeldRoom {
-    _permit: RoomPermit,
+    permit: RoomPermit,
     bytes: u64,
 }
 
 impl RangeBody {
     /// Begins the range and does its first step, so that what is wrong from the start still gets a status.
-    pub(super) async fn begin(executor: Arc<Executor>, start: Bytes, end: Option<Bytes>) -> Result<RangeBody, Error> {
-        let permit = executor.begin_scan()?;
-        let scan = Arc::new(Scan { executor, permit, end });
+    pub(super) async fn begin(local: Rc<Local>, start: Bytes, end: Option<Bytes>) -> Result<RangeBody, Error> {
+        let permit = local.executor().begin_scan()?;
+        let scan = Rc::new(Scan { local, permit, end });
         let first = scan.step(start, None).await?;
         Ok(RangeBody { scan, entries: first.entries.into_iter(), next: first.next, room: first.room, step: None })
+    }
+
+    /// Bytes of room that it holds now.
+    pub(super) fn room_bytes(&self) -> u64 {
+        self.room.as_ref().map_or(0, |held| held.permit.bytes())
     }
 
     /// The next entry. After an error the connection is cut without the final chunk, so that no client takes a part for
@@ -94,7 +99,7 @@ impl Scan {
             bytes_max: SCAN_STEP_BYTES_MAX,
         };
         loop {
-            match self.executor.scan(&self.permit, step.clone()).await? {
+            match self.local.scan(&self.permit, step.clone()).await? {
                 Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, room }),
                 Outcome::Page(Page::TooLarge { bytes }) => {
                     // Once as it was read, once in hyper's write buffer.
@@ -102,11 +107,11 @@ impl Scan {
                     if room.as_ref().is_none_or(|held| held.bytes < needed) {
                         // Given back first: two that wait for each other's room would wait for ever.
                         drop(room.take());
-                        let wait = tokio::time::timeout(ROOM_TIMEOUT, self.executor.room().take(needed));
-                        let limit = self.executor.room().bytes();
+                        let wait = tokio::time::timeout(ROOM_TIMEOUT, self.local.executor().room().take(needed));
+                        let limit = self.local.executor().room().bytes();
                         let what = "no room for a large entry of the range";
-                        let permit = wait.await.map_err(|_| Error::Overloaded { what, limit })?;
-                        room = Some(HeldRoom { _permit: permit, bytes: needed });
+                        let permit = wait.await.map_err(|_| Error::Overloaded { what, limit, retry_after: None })?;
+                        room = Some(HeldRoom { permit, bytes: needed });
                     }
                     step.bytes_max = bytes;
                 }

@@ -1,13 +1,18 @@
 //! Everything that a request can be answered with instead of what it asked for, and the one table of statuses.
 //!
-//! A refusal below 500, and 503 and 507, says that nothing has happened. 500 on a write says that the outcome is
+//! A refusal below 500, and 503, 504 and 507, says that nothing has happened. 500 on a write says that the outcome is
 //! undetermined. Called by all of `http`.
+
+use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 
-use crate::limits::RETRY_AFTER_SECONDS_MAX;
+use crate::limits::{RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
 use crate::operation::Error;
+
+/// `Retry-After`, in milliseconds.
+const RETRY_AFTER_MS_HEADER: &str = "klad-retry-after-ms";
 
 /// Why a request gets no other answer.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +32,9 @@ pub enum Refusal {
     /// A `%` without two hexadecimal digits.
     #[error("parameter {0} holds a % that is not followed by two hexadecimal digits")]
     BadEscape(&'static str),
+    /// Not a time such as `250ms`.
+    #[error("klad-timeout is a time from 1ms to 1h, such as 250ms or 10s")]
+    BadTimeout,
     /// Neither `sync` nor `async`.
     #[error("durability is sync or async")]
     BadDurability,
@@ -71,6 +79,7 @@ impl Refusal {
             | Refusal::EmptyParameter(_)
             | Refusal::BadEscape(_)
             | Refusal::BadDurability
+            | Refusal::BadTimeout
             | Refusal::BodyBroken(_) => StatusCode::BAD_REQUEST,
             Refusal::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Refusal::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -78,9 +87,12 @@ impl Refusal {
             Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
             Refusal::NoRoom { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::Operation(error) => match error {
-                Error::Overloaded { .. } | Error::Stopping | Error::WritesStopped { .. } | Error::NoVersion { .. } => {
-                    StatusCode::SERVICE_UNAVAILABLE
-                }
+                Error::Overloaded { .. }
+                | Error::Stopping
+                | Error::Stalled
+                | Error::WritesStopped { .. }
+                | Error::NoVersion { .. } => StatusCode::SERVICE_UNAVAILABLE,
+                Error::DeadlinePassed => StatusCode::GATEWAY_TIMEOUT,
                 Error::NoSpace { .. } | Error::MemoryFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
                 Error::ReadFailed { .. } | Error::Unreadable { .. } | Error::Undetermined { .. } => {
                     StatusCode::INTERNAL_SERVER_ERROR
@@ -99,6 +111,7 @@ impl Refusal {
             Refusal::EmptyParameter(_) => "empty-parameter",
             Refusal::BadEscape(_) => "bad-escape",
             Refusal::BadDurability => "bad-durability",
+            Refusal::BadTimeout => "bad-timeout",
             Refusal::KeyTooLong { .. } => "key-too-long",
             Refusal::ValueTooLarge { .. } => "value-too-large",
             Refusal::NoRoom { .. } => "no-room",
@@ -106,7 +119,9 @@ impl Refusal {
             Refusal::BodyBroken(_) => "body-broken",
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
+                Error::DeadlinePassed => "deadline-passed",
                 Error::Stopping => "stopping",
+                Error::Stalled => "stalled",
                 Error::NoSpace { .. } => "no-space",
                 Error::MemoryFull { .. } => "memory-full",
                 Error::WritesStopped { .. } => "writes-stopped",
@@ -118,12 +133,13 @@ impl Refusal {
         }
     }
 
-    /// Seconds until it may be worth trying again, for a 503.
-    fn retry_after_seconds(&self) -> u64 {
+    /// The wait until it may be worth trying again, for a 503.
+    fn retry_after(&self) -> Duration {
         match self {
             // Only a restart helps, and that takes an operator.
-            Refusal::Operation(Error::WritesStopped { .. }) => RETRY_AFTER_SECONDS_MAX,
-            _ => 1,
+            Refusal::Operation(Error::WritesStopped { .. }) => RETRY_AFTER_MAX,
+            Refusal::Operation(Error::Overloaded { retry_after: Some(wait), .. }) => *wait,
+            _ => RETRY_AFTER_UNKNOWN,
         }
     }
 
@@ -140,7 +156,10 @@ impl Refusal {
         parts.status = status;
         parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            parts.headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after_seconds()));
+            let wait = self.retry_after().clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
+            let wait_ms = u64::try_from(wait.as_millis()).expect("at most half a minute");
+            parts.headers.insert(RETRY_AFTER, HeaderValue::from(wait_ms.div_ceil(1_000)));
+            parts.headers.insert(RETRY_AFTER_MS_HEADER, HeaderValue::from(wait_ms));
         }
         if let Refusal::MethodNotAllowed(allow) = self {
             parts.headers.insert(ALLOW, HeaderValue::from_static(allow));

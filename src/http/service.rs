@@ -4,7 +4,6 @@
 //! Called by hyper, on a worker.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -17,13 +16,18 @@ use super::range::RangeBody;
 use super::refusal::Refusal;
 use super::route::{DURABILITY_HEADER, Route, route};
 use super::upload;
-use crate::execution::Executor;
-use crate::limits::CACHED_VALUE_BYTES_MAX;
+use crate::clock;
+use crate::execution::admission::Room;
+use crate::execution::{Deadline, Local};
+use crate::limits::{CACHED_VALUE_BYTES_MAX, TIMEOUT_RANGE};
 use crate::operation::{Change, Durability, Outcome, Version};
 use crate::storage::ChangeKind;
 
 /// The version of a removal, which leaves nothing that could have an `ETag`.
 pub const VERSION_HEADER: &str = "klad-version";
+
+/// How long a request may wait before it is begun, counted from the arrival of its head.
+pub const TIMEOUT_HEADER: &str = "klad-timeout";
 
 /// Bounds and defaults of requests.
 #[derive(Clone, Debug)]
@@ -38,30 +42,42 @@ pub struct Options {
 
 /// What all connections of a worker share.
 pub struct Service {
-    executor: Arc<Executor>,
+    local: Rc<Local>,
     options: Options,
 }
 
 type Answer = Response<ResponseBody>;
 
 impl Service {
-    /// Answers from `executor`.
+    /// Answers from the executor of this worker.
     #[must_use]
-    pub fn new(executor: Arc<Executor>, options: Options) -> Service {
-        Service { executor, options }
+    pub fn new(local: Rc<Local>, options: Options) -> Service {
+        Service { local, options }
+    }
+
+    /// Room for bodies and large answers.
+    #[must_use]
+    pub fn room(&self) -> &Room {
+        self.local.executor().room()
     }
 
     /// Answers one request of the connection that `exchange` belongs to.
     pub async fn answer(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Answer {
         exchange.request_begins();
+        self.local.request_begins();
         let (head, body) = request.into_parts();
-        let route = match route(&head.method, &head.uri, &head.headers, self.options.key_bytes_max) {
-            Ok(route) => route,
+        let routed = route(&head.method, &head.uri, &head.headers, self.options.key_bytes_max);
+        let (route, deadline) = match routed.and_then(|route| Ok((route, deadline(&head.headers)?))) {
+            Ok(both) => both,
             Err(refusal) => return refuse(refusal, body, &head.headers, exchange).await,
         };
+        if deadline.is_some() {
+            self.local.request_hurries();
+        }
         match route {
             Route::Put { key, durability } => {
-                self.put(Bytes::copy_from_slice(&key), durability, body, &head.headers, exchange).await
+                let key = Bytes::copy_from_slice(&key);
+                self.put(key, durability, deadline, body, &head.headers, exchange).await
             }
             // A body that came with it means nothing, but must be out of the way of the next request.
             other => {
@@ -69,7 +85,7 @@ impl Service {
                     Ok(keep) => keep,
                     Err(refusal) => return answer_or_refuse(Err(refusal), false, exchange),
                 };
-                let answered = self.without_body(other).await;
+                let answered = self.without_body(other, deadline).await;
                 answer_or_refuse(answered, keep, exchange)
             }
         }
@@ -79,15 +95,17 @@ impl Service {
         &self,
         key: Bytes,
         durability: Option<Durability>,
+        deadline: Deadline,
         body: Incoming,
         headers: &HeaderMap,
         exchange: &Rc<Exchange>,
     ) -> Answer {
         let admitted = self
-            .executor
+            .local
+            .executor()
             .writable(ChangeKind::Put)
             .map_err(Refusal::from)
-            .and_then(|()| upload::admit(&body, self.executor.room(), self.options.value_bytes_max));
+            .and_then(|()| upload::admit(&body, self.local.executor().room(), self.options.value_bytes_max));
         let room = match admitted {
             Ok(room) => room,
             Err(refusal) => return refuse(refusal, body, headers, exchange).await,
@@ -96,7 +114,7 @@ impl Service {
             Ok(upload) => {
                 let durability = durability.unwrap_or(self.options.durability);
                 let change = Change::Put(upload.value);
-                let written = self.executor.write(key, change, durability, upload.room).await;
+                let written = self.local.write(key, change, durability, upload.room, deadline).await;
                 answer_or_refuse(written.map_err(Refusal::from).map(|outcome| put_answer(&outcome)), true, exchange)
             }
             // The rest of this body would be taken for the next request.
@@ -104,22 +122,22 @@ impl Service {
         }
     }
 
-    async fn without_body(&self, route: Route<'_>) -> Result<Reply, Refusal> {
+    async fn without_body(&self, route: Route<'_>, deadline: Deadline) -> Result<Reply, Refusal> {
         match route {
             Route::Get { key } => {
-                let outcome = self.executor.get(&key).await?;
+                let outcome = self.local.get(&key, deadline).await?;
                 self.get_answer(outcome)
             }
             Route::Delete { key, durability } => {
-                self.executor.writable(ChangeKind::Delete)?;
+                self.local.executor().writable(ChangeKind::Delete)?;
                 let durability = durability.unwrap_or(self.options.durability);
                 let key = Bytes::copy_from_slice(&key);
-                Ok(delete_answer(&self.executor.write(key, Change::Delete, durability, None).await?))
+                Ok(delete_answer(&self.local.write(key, Change::Delete, durability, None, deadline).await?))
             }
             Route::Range { start, end } => {
                 let start = Bytes::copy_from_slice(&start);
                 let end = end.map(|end| Bytes::copy_from_slice(&end));
-                let range = RangeBody::begin(self.executor.clone(), start, end).await?;
+                let range = RangeBody::begin(self.local.clone(), start, end).await?;
                 Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(CONTENT_TYPE, OCTETS))
             }
             Route::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
@@ -134,15 +152,25 @@ impl Service {
                 if value.len() > CACHED_VALUE_BYTES_MAX {
                     // A slow reader holds it for as long as the write deadline lets it.
                     let bytes = value.len() as u64;
-                    room = Some(self.executor.room().try_take(bytes).ok_or(Refusal::NoRoom { bytes, of: "answer" })?);
+                    room = Some(
+                        self.local.executor().room().try_take(bytes).ok_or(Refusal::NoRoom { bytes, of: "answer" })?,
+                    );
                 }
-                let reply = Reply::new(StatusCode::OK, Content::Bytes { rest: value, _room: room });
+                let reply = Reply::new(StatusCode::OK, Content::Bytes { rest: value, room });
                 Ok(reply.with(CONTENT_TYPE, OCTETS).with(ETAG, entity_tag(version)))
             }
             Outcome::NotFound => Ok(Reply::new(StatusCode::NOT_FOUND, Content::bytes(Bytes::new()))),
             Outcome::Written { .. } | Outcome::Page(_) => unreachable!("a read is answered with a value or without"),
         }
     }
+}
+
+/// When the request, whose head has just arrived, is not worth beginning any more.
+fn deadline(headers: &HeaderMap) -> Result<Deadline, Refusal> {
+    let Some(header) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
+    let timeout = header.to_str().ok().and_then(|text| humantime::parse_duration(text).ok());
+    let timeout = timeout.filter(|timeout| TIMEOUT_RANGE.contains(timeout)).ok_or(Refusal::BadTimeout)?;
+    Ok(Some(clock::now() + timeout))
 }
 
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");

@@ -48,7 +48,7 @@ pub(super) async fn read(
     }
     let expected = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     let mut value = Vec::with_capacity(expected.unwrap_or(0));
-    exchange.body_begins();
+    exchange.body_begins(room.as_ref().map_or(0, RoomPermit::bytes));
     while let Some(data) = next_data(&mut body, exchange).await? {
         // Metered as it comes: a chunked body says its length only at its end.
         if (value.len() + data.len()) as u64 > value_bytes_max {
@@ -79,7 +79,7 @@ pub(super) async fn drain(mut body: Incoming, headers: &HeaderMap, exchange: &Ex
         return Ok(false);
     }
     let mut drained = 0;
-    exchange.body_begins();
+    exchange.body_begins(0);
     while let Some(data) = next_data(&mut body, exchange).await? {
         drained += data.len() as u64;
         if drained > DRAIN_BYTES_MAX {

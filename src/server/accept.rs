@@ -1,16 +1,23 @@
-//! The one acceptor: hands each connection to the worker with the fewest, and stops accepting at the limit.
+//! The one acceptor: hands each connection to the worker with the fewest, stops accepting at the limit, and refuses those of
+//! a peer that has too many.
 //!
 //! Never reads from a connection. Started by `server`.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{Semaphore, watch};
 
+use super::peers::{Peers, Place, Refuser};
 use super::runtime;
 use super::worker::{Accepted, WorkerHandle};
+use crate::clock;
+use crate::limits::{
+    ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
+};
 use crate::sync;
 
 /// After an error that only time can mend (no more descriptors), the next try.
@@ -21,36 +28,132 @@ pub(super) fn start(
     listener: TcpListener,
     workers: Vec<WorkerHandle>,
     connections_max: usize,
+    connections_per_peer: Option<usize>,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = accept_all(listener, workers, connections_max) => {}
+                () = accept_all(listener, workers, connections_max, connections_per_peer) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
     })
 }
 
-async fn accept_all(listener: TcpListener, workers: Vec<WorkerHandle>, connections_max: usize) {
+async fn accept_all(
+    listener: TcpListener,
+    workers: Vec<WorkerHandle>,
+    connections_max: usize,
+    connections_per_peer: Option<usize>,
+) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
+    let mut caution = Caution::new();
     let places = Arc::new(Semaphore::new(connections_max));
+    let peers = connections_per_peer.map(Peers::new);
+    let refuser = Refuser::new();
     loop {
         // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
-        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
-        let stream = accept(&listener).await;
-        let fewest = workers.iter().min_by_key(|worker| worker.connections()).expect("at least one worker");
-        fewest.hand(Accepted { stream, place });
+        let of_all = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        caution.wait(&listener, &workers).await;
+        let (stream, address) = accept(&listener).await;
+        if caution.is_taken() && has_left(&stream) {
+            continue;
+        }
+        let of_peer = peers.as_ref().map(|peers| peers.take(address));
+        if matches!(of_peer, Some(None)) {
+            refuser.refuse(stream);
+            continue;
+        }
+        caution.accepted();
+        let place = Place { _of_all: of_all, _of_peer: of_peer.flatten() };
+        let least = |worker: &&WorkerHandle| (worker.is_strained(), worker.connections());
+        let worker = workers.iter().min_by_key(least).expect("at least one worker");
+        worker.hand(Accepted { stream, place });
     }
 }
 
+/// How fast connections are accepted while workers are strained, and after: what is not accepted waits in the kernel and
+/// costs nothing, where taking it in costs more than a request. As the window of TCP: half as many after each
+/// [`ACCEPT_STEP`] under strain, twice as many after each without.
+struct Caution {
+    /// Connections a second; at [`ACCEPTS_MAX`] as many as come.
+    rate: u32,
+    /// Since the last pause.
+    accepted: u32,
+    step: Instant,
+}
+
+impl Caution {
+    fn new() -> Caution {
+        Caution { rate: ACCEPTS_MAX, accepted: 0, step: clock::now() }
+    }
+
+    /// Waits until one more may be accepted.
+    async fn wait(&mut self, listener: &tokio::net::TcpListener, workers: &[WorkerHandle]) {
+        loop {
+            self.look(listener, workers);
+            let batch = ACCEPT_PAUSE.as_secs_f64() * f64::from(self.rate);
+            let pause = match (workers.iter().all(WorkerHandle::is_closed), self.is_taken()) {
+                (true, _) => ACCEPT_PAUSE,
+                (false, true) if f64::from(self.accepted) >= batch => ACCEPT_PAUSE.div_f64(batch.min(1.0)),
+                (false, _) => return,
+            };
+            self.accepted = 0;
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn look(&mut self, listener: &tokio::net::TcpListener, workers: &[WorkerHandle]) {
+        let strained = workers.iter().all(WorkerHandle::is_strained);
+        if !strained && !self.is_taken() {
+            return;
+        }
+        let length = clock::now().saturating_duration_since(self.step);
+        if self.is_taken() && length < ACCEPT_STEP {
+            return;
+        }
+        let before = self.is_taken();
+        self.rate = if !strained {
+            (self.rate * 2).min(ACCEPTS_MAX)
+        } else if before {
+            (self.rate / 2).max(ACCEPTS_MIN)
+        } else {
+            ACCEPTS_CAUTIOUS
+        };
+        self.step = clock::now();
+        if before != self.is_taken() {
+            // First come, first served: a long backlog would soon hold only clients that have given up.
+            let backlog = if self.is_taken() { LISTEN_BACKLOG_CAUTIOUS } else { LISTEN_BACKLOG };
+            let backlog = i32::try_from(backlog).expect("a small constant");
+            if let Err(error) = rustix::net::listen(listener, backlog) {
+                tracing::warn!(%error, "cannot change the length of the listen backlog");
+            }
+        }
+    }
+
+    fn is_taken(&self) -> bool {
+        self.rate < ACCEPTS_MAX
+    }
+
+    fn accepted(&mut self) {
+        self.accepted += 1;
+    }
+}
+
+/// Whether the client has closed its side already: it has given up while it waited, and serving it would be in vain. A
+/// client that only says so early, and waits for its answer, is told by the reset to try again.
+fn has_left(stream: &TcpStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 /// The next connection, out of this thread's epoll instance again: it will be in its worker's.
-async fn accept(listener: &tokio::net::TcpListener) -> TcpStream {
+async fn accept(listener: &tokio::net::TcpListener) -> (TcpStream, IpAddr) {
     loop {
-        let accepted = listener.accept().await.and_then(|(stream, _peer)| stream.into_std());
+        let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer.ip())));
         match accepted {
-            Ok(stream) => return stream,
+            Ok(accepted) => return accepted,
             // The client has gone again.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
             Err(error) => {

@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::{Future as _, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -17,11 +17,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::Options;
+use super::gate::Pass;
 use super::io::Io;
 use super::worker::Worker;
 use crate::http::exchange::{Exchange, Phase};
+use crate::http::meter::Flow;
 use crate::limits::{
-    CONNECTION_BUFFER_BYTES_MAX, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT, NOT_SENT_BYTES_MAX,
+    CONNECTION_BUFFER_BYTES_MAX, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT,
+    NOT_SENT_BYTES_MAX,
 };
 
 /// How long a connection may wait for its client. All are kept to within
@@ -32,10 +35,12 @@ pub struct Deadlines {
     pub head: Duration,
     /// Between two requests; then the connection closes silently.
     pub idle: Duration,
-    /// Without a byte of an expected body; then 408.
+    /// Without a byte of an expected body, or below the rate; then 408.
     pub body: Duration,
-    /// Without the peer taking a byte of an answer; then the connection closes.
+    /// Without the peer taking a byte of an answer, or below the rate; then the connection closes.
     pub write: Duration,
+    /// Bytes a second of a body in either direction. 0: no client is ended for being slow.
+    pub body_rate_bytes_min: u64,
 }
 
 /// While klad stops, a client has so long for the next thing that is waited for.
@@ -58,8 +63,20 @@ enum Verdict {
     Finish,
     /// Answer 408 in the middle of a head, and close.
     HeadTimedOut,
+    /// Look whether a head has begun in hyper's buffer.
+    Look,
     /// Close.
     Close,
+}
+
+/// Room that ending a connection would win.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holding {
+    pub(super) room_bytes: u64,
+    /// What the client does for it.
+    pub(super) bytes_per_second: u64,
+    /// For how long it was waited for.
+    pub(super) waited: Duration,
 }
 
 enum End {
@@ -112,22 +129,34 @@ impl Connection {
     }
 
     async fn serve_http(&self, worker: &Rc<Worker>, stream: Rc<RefCell<TcpStream>>) -> End {
-        let io = TokioIo::new(Io::new(stream, self.exchange.clone(), worker.gate.clone()));
-        let service = service_fn(|request| {
-            let (worker, exchange) = (worker.clone(), self.exchange.clone());
-            async move { Ok::<_, Infallible>(worker.service.answer(request, &exchange).await) }
-        });
-        let mut http = pin!(worker.http.serve_connection(io, service));
-        poll_fn(|context| {
-            self.remember(context.waker());
-            match self.verdict.take() {
-                Some(Verdict::Finish) => http.as_mut().graceful_shutdown(),
-                Some(verdict) => return Poll::Ready(End::Verdict(verdict)),
-                None => {}
+        let mut io = TokioIo::new(Io::new(stream, self.exchange.clone(), Pass::new(worker.gate.clone())));
+        loop {
+            let service = service_fn(|request| {
+                let (worker, exchange) = (worker.clone(), self.exchange.clone());
+                async move { Ok::<_, Infallible>(worker.service.answer(request, &exchange).await) }
+            });
+            let mut http = worker.http.serve_connection(io, service);
+            let end = poll_fn(|context| {
+                self.remember(context.waker());
+                match self.verdict.take() {
+                    Some(Verdict::Finish) => Pin::new(&mut http).graceful_shutdown(),
+                    // Since the sweep asked a request may have come.
+                    Some(Verdict::Look) if self.exchange.phase().0 != Phase::Idle => {}
+                    Some(verdict) => return Poll::Ready(End::Verdict(verdict)),
+                    None => {}
+                }
+                Pin::new(&mut http).poll(context).map(|finished| End::Finished { by_error: finished.is_err() })
+            })
+            .await;
+            let End::Verdict(Verdict::Look) = end else { return end };
+            // hyper shows what it has read only by being taken apart. It is idle and everything is written, so there is
+            // nothing else to lose, and a new one goes on where it was.
+            let parts = http.into_parts();
+            if parts.read_buf.iter().any(|byte| !b"\r\n".contains(byte)) {
+                return End::Verdict(Verdict::HeadTimedOut);
             }
-            http.as_mut().poll(context).map(|finished| End::Finished { by_error: finished.is_err() })
-        })
-        .await
+            io = parts.io;
+        }
     }
 
     /// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with
@@ -169,20 +198,25 @@ impl Connection {
         let (phase, since_ms) = self.exchange.phase();
         let waited = Duration::from_millis(now_ms.saturating_sub(since_ms));
         let patience = |deadline: Duration| if draining { deadline.min(DRAIN_PATIENCE) } else { deadline };
-        let write_blocked = self
-            .exchange
-            .write_blocked_since_ms()
-            .is_some_and(|since_ms| now_ms.saturating_sub(since_ms) > ms(patience(deadlines.write)));
+        let too_slow =
+            |flow: Flow, deadline| flow.waited > deadline && flow.bytes_per_second() < deadlines.body_rate_bytes_min;
+        let write_blocked = self.exchange.write_blocked_since_ms().is_some_and(|since_ms| {
+            let stalled = now_ms.saturating_sub(since_ms) > ms(patience(deadlines.write));
+            stalled || too_slow(self.exchange.taken(), deadlines.write)
+        });
         let verdict = match phase {
             _ if write_blocked => Verdict::Close,
             // Not while the last answer is still on its way out.
             Phase::Idle if self.exchange.write_blocked_since_ms().is_some() => return,
             Phase::Idle if draining => Verdict::Finish,
+            Phase::Idle if waited > deadlines.idle.min(deadlines.head) && self.exchange.take_unlooked() => {
+                Verdict::Look
+            }
             Phase::Idle if waited > deadlines.idle => Verdict::Close,
             Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => Verdict::Close,
             Phase::Linger if waited > patience(LINGER_TIMEOUT) => Verdict::Close,
             Phase::Head if waited > patience(deadlines.head) => Verdict::HeadTimedOut,
-            Phase::Body if waited > patience(deadlines.body) => {
+            Phase::Body if waited > patience(deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
                 self.exchange.set_body_timed_out();
                 return self.wake();
             }
@@ -194,9 +228,37 @@ impl Connection {
         self.wake();
     }
 
-    /// Nothing was read for a while by klad's own doing.
-    pub(super) fn restart_clock(&self) {
-        self.exchange.restart_clock();
+    /// What could be won by [`Connection::evict`]; `None` where nothing is, or where it is too early to tell.
+    pub(super) fn evictable(&self, now_ms: u64) -> Option<Holding> {
+        let room_bytes = self.exchange.room_held_bytes();
+        let ends = self.verdict.get() == Some(Verdict::Close) || self.exchange.body_timed_out();
+        if room_bytes == 0 || ends {
+            return None;
+        }
+        let (bytes_per_second, waited) = match self.exchange.write_blocked_since_ms() {
+            Some(since_ms) => (0, Duration::from_millis(now_ms.saturating_sub(since_ms))),
+            None if self.exchange.phase().0 == Phase::Body => {
+                let sent = self.exchange.sent();
+                (sent.bytes_per_second(), sent.waited)
+            }
+            None => return None,
+        };
+        (waited > EVICTION_AGE_MIN).then_some(Holding { room_bytes, bytes_per_second, waited })
+    }
+
+    /// Ends what holds room: an upload by 408, an answer by closing.
+    pub(super) fn evict(&self) {
+        if self.exchange.write_blocked_since_ms().is_some() {
+            self.verdict.set(Some(Verdict::Close));
+        } else {
+            self.exchange.set_body_timed_out();
+        }
+        self.wake();
+    }
+
+    /// No request is read, by klad's own doing.
+    pub(super) fn restart_idle_clock(&self) {
+        self.exchange.restart_idle_clock();
     }
 
     fn wake(&self) {

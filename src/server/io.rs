@@ -2,15 +2,16 @@
 //! the sweep knows who is late. Made by `connection`.
 
 use std::cell::RefCell;
+use std::future::Future as _;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::gate::Gate;
+use super::gate::Pass;
 use crate::http::exchange::Exchange;
 
 /// A connection's socket.
@@ -18,22 +19,44 @@ pub(super) struct Io {
     /// Shared with the connection, which has the last word where hyper has none.
     stream: Rc<RefCell<TcpStream>>,
     exchange: Rc<Exchange>,
-    gate: Rc<Gate>,
+    pass: Pass,
 }
 
 impl Io {
-    pub(super) fn new(stream: Rc<RefCell<TcpStream>>, exchange: Rc<Exchange>, gate: Rc<Gate>) -> Io {
-        Io { stream, exchange, gate }
+    pub(super) fn new(stream: Rc<RefCell<TcpStream>>, exchange: Rc<Exchange>, pass: Pass) -> Io {
+        Io { stream, exchange, pass }
+    }
+}
+
+impl Io {
+    /// Waits for a request, then for the gate; `false`: the client has given up.
+    fn poll_pass(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let stream = self.stream.borrow();
+        let ready = ready!(pin!(stream.ready(Interest::READABLE)).poll(context))?;
+        if ready.is_read_closed() && !self.pass.is_passed() {
+            self.pass.client_has_left();
+            return Poll::Ready(Ok(false));
+        }
+        self.pass.poll(context).map(|()| Ok(true))
     }
 }
 
 impl AsyncRead for Io {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        ready!(self.gate.poll_open(context));
+        if !self.pass.is_free() && self.exchange.awaits_request() && !ready!(self.poll_pass(context))? {
+            // As if the client had closed both sides.
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer))?;
+        let read = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer));
+        if read.is_err() {
+            // What it was sent came back: it had closed before its answer.
+            self.pass.client_has_left();
+        }
+        read?;
         let count = buffer.filled().len() - before;
         if count > 0 {
+            self.pass.used();
             self.exchange.bytes_read(count);
         }
         Poll::Ready(Ok(()))
@@ -43,7 +66,15 @@ impl AsyncRead for Io {
 impl AsyncWrite for Io {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
-        self.exchange.bytes_written(written.is_ready(), bytes.len());
+        let taken = match &written {
+            Poll::Ready(Ok(count)) => Some(*count),
+            Poll::Ready(Err(_)) => Some(0),
+            Poll::Pending => None,
+        };
+        self.exchange.bytes_written(taken, bytes.len());
+        if let Poll::Ready(Err(_)) = written {
+            self.pass.client_has_left();
+        }
         written
     }
 

@@ -24,9 +24,11 @@ use crate::storage::Engine;
 mod accept;
 mod admin;
 mod connection;
+mod eviction;
 pub mod gate;
 mod io;
 pub mod listen;
+mod peers;
 mod worker;
 
 pub use connection::Deadlines;
@@ -38,10 +40,14 @@ pub struct Options {
     pub threads: usize,
     /// Open connections, at most; then klad stops accepting until one closes.
     pub connections_max: usize,
+    /// Of them from one address, at most; then 503. `None`: no such limit.
+    pub connections_per_peer: Option<usize>,
     /// Bytes of a request's head.
     pub head_bytes_max: usize,
     /// What a connection may wait for, and how long.
     pub deadlines: Deadlines,
+    /// After a longer turn a worker lets requests in by its gate; `None`: never.
+    pub turn_max: Option<Duration>,
     /// Requests in flight have so long to finish when klad stops.
     pub drain_timeout: Duration,
     /// Of requests.
@@ -86,7 +92,8 @@ impl Server {
             hands.push(worker);
             serving.push(thread);
         }
-        serving.push(accept::start(listener, hands, options.connections_max, stopped));
+        let (most, per_peer) = (options.connections_max, options.connections_per_peer);
+        serving.push(accept::start(listener, hands, most, per_peer, stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
         let admin = admin::start(admin_listener, Admin::new(executor, stopping.clone()), admin_stopped);

@@ -3,22 +3,25 @@
 //! Nothing here waits for storage or for a lock that is held long. Started by `server`; fed by `accept`.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use slab::Slab;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
 use super::connection::{self, Connection};
-use super::gate::Gate;
-use super::{Deadlines, Options, runtime};
+use super::gate::{Gate, Sign};
+use super::peers::Place;
+use super::{Deadlines, Options, eviction, runtime};
 use crate::clock;
-use crate::execution::Executor;
+use crate::execution::{Executor, Local};
 use crate::http::service::Service;
 use crate::limits::SWEEP_INTERVAL;
 use crate::sync;
@@ -26,19 +29,30 @@ use crate::sync;
 /// A connection on its way to a worker, with its place among all connections.
 pub(super) struct Accepted {
     pub(super) stream: TcpStream,
-    pub(super) place: OwnedSemaphorePermit,
+    pub(super) place: Place,
 }
 
 /// The acceptor's end of a worker.
 pub(super) struct WorkerHandle {
     sender: mpsc::Sender<Accepted>,
     connections: Arc<AtomicUsize>,
+    sign: Arc<Sign>,
 }
 
 impl WorkerHandle {
     /// How many the worker has, those on their way included.
     pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Whether it should have no more connections for now.
+    pub(super) fn is_strained(&self) -> bool {
+        self.sign.is_strained()
+    }
+
+    /// Whether it lets in only what it can serve.
+    pub(super) fn is_closed(&self) -> bool {
+        self.sign.is_closed()
     }
 
     pub(super) fn hand(&self, accepted: Accepted) {
@@ -54,6 +68,7 @@ impl WorkerHandle {
 pub(super) struct Worker {
     pub(super) service: Service,
     pub(super) http: hyper::server::conn::http1::Builder,
+    local: Rc<Local>,
     pub(super) gate: Rc<Gate>,
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
@@ -72,14 +87,18 @@ pub(super) fn start(
 ) -> (WorkerHandle, JoinHandle<()>) {
     let (sender, receiver) = mpsc::channel(options.connections_max);
     let connections = Arc::new(AtomicUsize::new(0));
-    let handle = WorkerHandle { sender, connections: connections.clone() };
+    let sign = Arc::<Sign>::default();
+    let handle = WorkerHandle { sender, connections: connections.clone(), sign: sign.clone() };
     let options = options.clone();
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
         let runtime = runtime();
+        let local = Local::new(executor);
+        let gate = Gate::new(options.turn_max, sign);
         let worker = Rc::new(Worker {
-            service: Service::new(executor, options.service.clone()),
+            service: Service::new(local.clone(), options.service.clone()),
+            local,
             http: connection::http(&options),
-            gate: Rc::new(Gate::default()),
+            gate,
             now_ms: Rc::new(Cell::new(0)),
             connections: RefCell::new(Slab::new()),
             count: connections,
@@ -99,6 +118,7 @@ impl Worker {
         drain_timeout: Duration,
     ) {
         let sweep = tokio::task::spawn_local(self.clone().sweep());
+        let turns = tokio::task::spawn_local(self.clone().turns());
         loop {
             tokio::select! {
                 biased;
@@ -117,6 +137,7 @@ impl Worker {
         }
         self.drain(drain_timeout).await;
         sweep.abort();
+        turns.abort();
     }
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {
@@ -146,6 +167,19 @@ impl Worker {
         }
     }
 
+    /// The turn's own task.
+    async fn turns(self: Rc<Worker>) {
+        poll_fn(|context| {
+            if let Some(turn) = self.local.poll_turn(context)
+                && self.gate.turn_ended(turn)
+            {
+                self.local.turn_goes_on();
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
     async fn sweep(self: Rc<Worker>) {
         let start = clock::now();
         let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
@@ -154,14 +188,18 @@ impl Worker {
             ticks.tick().await;
             let now_ms = u64::try_from((clock::now() - start).as_millis()).expect("klad runs for less than an aeon");
             self.now_ms.set(now_ms);
+            self.gate.rested();
             self.check_all();
+            if self.deadlines.body_rate_bytes_min > 0 {
+                eviction::make_room(&self.connections.borrow(), self.service.room(), now_ms);
+            }
         }
     }
 
     fn check_all(&self) {
         for (_, connection) in self.connections.borrow().iter() {
             if self.gate.is_closed() {
-                connection.restart_clock();
+                connection.restart_idle_clock();
             }
             connection.check(self.now_ms.get(), &self.deadlines, self.draining.get());
         }

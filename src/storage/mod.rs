@@ -19,6 +19,7 @@ use bytes::Bytes;
 
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep};
 
+pub mod delayed;
 pub mod directory;
 #[cfg(feature = "rocksdb")]
 pub mod high_water;
@@ -82,6 +83,15 @@ pub trait Engine: Send + Sync + 'static {
     /// Does all of `writes`, which must not be empty, as one batch: versions in their order, one log write, one sync when
     /// any member asked for it.
     fn commit(&self, writes: Vec<Write>);
+
+    /// As [`Engine::commit`], on a worker: if that waits for nothing, neither for another thread nor for a disk; else gives
+    /// all back, and nothing has happened.
+    ///
+    /// # Errors
+    /// The writes.
+    fn try_commit(&self, writes: Vec<Write>) -> std::result::Result<(), Vec<Write>> {
+        Err(writes)
+    }
 
     /// Makes every acknowledged write safe from the death of the machine. After a failure no write is taken any more.
     ///

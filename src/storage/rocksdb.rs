@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions};
+use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
 use super::directory::{self, DataDirectory};
 use super::high_water::{self, HighWater};
@@ -36,6 +36,8 @@ pub struct Options {
     pub background_threads: usize,
     /// Below so many free bytes writes are refused.
     pub disk_reserve_bytes: u64,
+    /// Read keys through an iterator instead of a get: a mistake that a published report has measured.
+    pub iterator_reads: bool,
 }
 
 /// Why the engine could not be opened.
@@ -72,7 +74,10 @@ pub struct RocksDbEngine {
     unsynced: AtomicBool,
     high_water: HighWater,
     free_bytes: AtomicU64,
+    /// RocksDB takes no writes until it has flushed or compacted.
+    stalled: AtomicBool,
     disk_reserve_bytes: u64,
+    iterator_reads: bool,
 }
 
 /// What the one thread inside needs; the batch keeps its buffer.
@@ -80,6 +85,8 @@ struct CommitSection {
     batch: WriteBatch,
     write_sync: WriteOptions,
     write_async: WriteOptions,
+    /// As `write_async`, but fails where it would have to wait.
+    write_now: WriteOptions,
 }
 
 impl RocksDbEngine {
@@ -98,6 +105,8 @@ impl RocksDbEngine {
         read_cached.set_read_tier(ReadTier::BlockCache);
         let mut write_sync = WriteOptions::default();
         write_sync.set_sync(true);
+        let mut write_now = WriteOptions::default();
+        write_now.set_no_slowdown(true);
         let engine = RocksDbEngine {
             db,
             read_all: ReadOptions::default(),
@@ -106,6 +115,7 @@ impl RocksDbEngine {
                 batch: WriteBatch::new(),
                 write_sync,
                 write_async: WriteOptions::default(),
+                write_now,
             }),
             versions: Versions::new(directory),
             stopped: RwLock::new(None),
@@ -113,7 +123,9 @@ impl RocksDbEngine {
             unsynced: AtomicBool::new(false),
             high_water,
             free_bytes: AtomicU64::new(u64::MAX),
+            stalled: AtomicBool::new(false),
             disk_reserve_bytes: options.disk_reserve_bytes,
+            iterator_reads: options.iterator_reads,
         };
         engine.look_at_free_space();
         Ok(engine)
@@ -166,16 +178,42 @@ impl RocksDbEngine {
         self.check_stopped()?;
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
         let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
-        let undetermined = |why: String| {
-            self.stop_writes(&why);
-            Error::Undetermined { why }
-        };
-        let CommitSection { batch, write_sync, write_async } = &mut *section;
-        Self::fill(batch, writes, first).map_err(undetermined)?;
         let sync = writes.iter().any(|write| write.durability == Durability::Sync);
+        let CommitSection { batch, write_sync, write_async, .. } = &mut *section;
+        Self::fill(batch, writes, first).map_err(|why| self.undetermined(why))?;
         self.db
             .write_opt(batch, if sync { write_sync } else { write_async })
-            .map_err(|error| undetermined(error.into_string()))?;
+            .map_err(|error| self.undetermined(error.into_string()))?;
+        self.finish(batch, sync)?;
+        Ok(first)
+    }
+
+    /// As `write`, for writes that ask for no sync, if nothing is to be waited for; `None`: nothing has happened.
+    fn try_write(&self, writes: &[Write]) -> Option<std::result::Result<Version, Error>> {
+        let mut section = self.section.try_lock()?;
+        if let Err(stopped) = self.check_stopped() {
+            return Some(Err(stopped));
+        }
+        let first = self.versions.try_take(writes.len())?;
+        let CommitSection { batch, write_now, .. } = &mut *section;
+        if let Err(why) = Self::fill(batch, writes, first) {
+            return Some(Err(self.undetermined(why)));
+        }
+        match self.db.write_opt(batch, write_now) {
+            Ok(()) => Some(self.finish(batch, false).map(|()| first)),
+            // RocksDB slows writes down or has stopped them, and says so before it has done anything.
+            Err(error) if error.kind() == ErrorKind::Incomplete => None,
+            Err(error) => Some(Err(self.undetermined(error.into_string()))),
+        }
+    }
+
+    fn undetermined(&self, why: String) -> Error {
+        self.stop_writes(&why);
+        Error::Undetermined { why }
+    }
+
+    /// What follows a log write, before anyone is answered.
+    fn finish(&self, batch: &mut WriteBatch, sync: bool) -> std::result::Result<(), Error> {
         if batch.size_in_bytes() > COMMIT_BYTES_MAX {
             // It would keep the capacity of the largest value that ever came.
             *batch = WriteBatch::new();
@@ -188,8 +226,7 @@ impl RocksDbEngine {
             self.unsynced.store(true, Ordering::Release);
         }
         // A sync of earlier writes may have failed meanwhile, and nothing is acknowledged after that.
-        self.check_stopped().map_err(|error| undetermined(error.to_string()))?;
-        Ok(first)
+        self.check_stopped().map_err(|error| self.undetermined(error.to_string()))
     }
 }
 
@@ -200,6 +237,22 @@ fn answer(stored: &[u8]) -> Result {
         return Ok(Outcome::NotFound);
     }
     Ok(Outcome::Found { version: record.version, value: Bytes::copy_from_slice(record.payload) })
+}
+
+fn answer_writes(writes: Vec<Write>, written: std::result::Result<Version, Error>) {
+    match written {
+        Ok(first) => {
+            for (write, version) in writes.into_iter().zip(first.0..) {
+                let version = Version(version);
+                write.reply.complete(Ok(Outcome::Written { version, durability: write.durability }));
+            }
+        }
+        Err(error) => {
+            for write in writes {
+                write.reply.complete(Err(error.clone()));
+            }
+        }
+    }
 }
 
 fn read_failed(error: rust_rocksdb::Error) -> Error {
@@ -220,9 +273,16 @@ impl Engine for RocksDbEngine {
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
-        match self.db.get_pinned_opt(key, &self.read_cached) {
-            Ok(Some(stored)) if stored.len() > CACHED_VALUE_BYTES_MAX => None,
-            Ok(Some(stored)) => Some(answer(&stored)),
+        let small = |stored: &[u8]| (stored.len() <= CACHED_VALUE_BYTES_MAX).then(|| answer(stored));
+        let found = if self.iterator_reads {
+            let mut options = ReadOptions::default();
+            options.set_read_tier(ReadTier::BlockCache);
+            self.seek(key, options, small)
+        } else {
+            self.db.get_pinned_opt(key, &self.read_cached).map(|stored| stored.map(|stored| small(&stored)))
+        };
+        match found {
+            Ok(Some(answer)) => answer,
             Ok(None) => Some(Ok(Outcome::NotFound)),
             // Neither memtable nor block cache could tell.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
@@ -231,11 +291,12 @@ impl Engine for RocksDbEngine {
     }
 
     fn read(&self, key: &[u8], reply: &dyn Reply) {
-        reply.complete(match self.db.get_pinned_opt(key, &self.read_all) {
-            Ok(Some(stored)) => answer(&stored),
-            Ok(None) => Ok(Outcome::NotFound),
-            Err(error) => Err(read_failed(error)),
-        });
+        let found = if self.iterator_reads {
+            self.seek(key, ReadOptions::default(), answer)
+        } else {
+            self.db.get_pinned_opt(key, &self.read_all).map(|stored| stored.map(|stored| answer(&stored)))
+        };
+        reply.complete(found.map_err(read_failed).and_then(|answer| answer.unwrap_or(Ok(Outcome::NotFound))));
     }
 
     fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
@@ -244,18 +305,17 @@ impl Engine for RocksDbEngine {
 
     fn commit(&self, writes: Vec<Write>) {
         assert!(!writes.is_empty(), "an empty commit has nothing to answer");
-        match self.write(&writes) {
-            Ok(first) => {
-                for (write, version) in writes.into_iter().zip(first.0..) {
-                    let version = Version(version);
-                    write.reply.complete(Ok(Outcome::Written { version, durability: write.durability }));
-                }
+        let written = self.write(&writes);
+        answer_writes(writes, written);
+    }
+
+    fn try_commit(&self, writes: Vec<Write>) -> std::result::Result<(), Vec<Write>> {
+        match self.try_write(&writes) {
+            Some(written) => {
+                answer_writes(writes, written);
+                Ok(())
             }
-            Err(error) => {
-                for write in writes {
-                    write.reply.complete(Err(error.clone()));
-                }
-            }
+            None => Err(writes),
         }
     }
 
@@ -278,6 +338,9 @@ impl Engine for RocksDbEngine {
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
         self.check_stopped()?;
+        if self.stalled.load(Ordering::Relaxed) {
+            return Err(Error::Stalled);
+        }
         let free_bytes = self.free_bytes.load(Ordering::Relaxed);
         // Removing is how space is won back, so it may use the upper half of the reserve.
         let reserve_bytes = match change {
@@ -292,6 +355,8 @@ impl Engine for RocksDbEngine {
 
     fn upkeep(&self) {
         self.look_at_free_space();
+        let stopped = self.db.property_int_value(properties::IS_WRITE_STOPPED);
+        self.stalled.store(matches!(stopped, Ok(Some(1..))), Ordering::Relaxed);
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }
@@ -299,6 +364,21 @@ impl Engine for RocksDbEngine {
 }
 
 impl RocksDbEngine {
+    /// Reads a key as the first of a range.
+    fn seek<T>(
+        &self,
+        key: &[u8],
+        options: ReadOptions,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> std::result::Result<Option<T>, rust_rocksdb::Error> {
+        let mut iterator = self.db.raw_iterator_opt(options);
+        iterator.seek(key);
+        if let Some((_, stored)) = iterator.item().filter(|(found, _)| *found == key) {
+            return Ok(Some(read(stored)));
+        }
+        iterator.status().map(|()| None)
+    }
+
     fn scan_step(&self, step: &ScanStep) -> Result {
         let mut page = PageBuilder::new(step);
         let mut iterator = self.db.raw_iterator_opt(rocksdb_options::scan(step.end.as_deref()));

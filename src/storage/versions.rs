@@ -52,6 +52,18 @@ impl Versions {
         Ok(Version(first))
     }
 
+    /// As [`Versions::take`], unless that would have to make a block durable first.
+    #[must_use]
+    pub fn try_take(&self, count: usize) -> Option<Version> {
+        let mut state = self.state.lock();
+        let first = state.next;
+        let end = first + count as u64;
+        (end <= state.reserved_until).then(|| {
+            state.next = end;
+            Version(first)
+        })
+    }
+
     /// Reserves the next block while half of the current one is left, so that `take` seldom has to.
     ///
     /// # Errors

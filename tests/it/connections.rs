@@ -23,6 +23,41 @@ fn a_stalled_head_is_408() {
 }
 
 #[test]
+fn a_stalled_head_is_408_also_where_it_came_with_the_request_before_it() {
+    let server = ServerBuilder::new("memory").arg("--head-timeout", "300ms").start();
+    let put = "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv";
+    let chunked =
+        "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nv\r\n0\r\n\r\n";
+    let get = "GET /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for (requests, statuses) in
+        [(put.to_owned(), &[201][..]), (chunked.to_owned(), &[201]), (get.repeat(2), &[200, 200])]
+    {
+        let mut client = server.client();
+        client.send_raw(requests + "GET /v0/sta");
+        for status in statuses {
+            assert_eq!(client.answer().unwrap().status, *status);
+        }
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.status, answer.header("connection")), (408, Some("close")));
+        assert!(client.is_closed_silently());
+    }
+}
+
+#[test]
+fn a_connection_that_has_sent_nothing_more_is_not_taken_for_one_that_has() {
+    let server = ServerBuilder::new("memory").arg("--head-timeout", "100ms").start();
+    let mut client = server.client();
+    for _ in 0..3 {
+        // Some send an empty line after a body.
+        client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv\r\n");
+        assert_eq!(client.answer().unwrap().status, 201);
+        assert!(client.is_silent_for(Duration::from_millis(400)));
+        assert_eq!(client.get("/v0/entity?id=k").body, b"v");
+        assert!(client.is_silent_for(Duration::from_millis(400)));
+    }
+}
+
+#[test]
 fn an_idle_connection_is_closed_silently() {
     let server = ServerBuilder::new("memory").arg("--idle-timeout", "300ms").start();
     let mut fresh = server.client();
@@ -68,7 +103,7 @@ fn a_reader_that_takes_nothing_is_let_go() {
 
 #[test]
 fn a_client_that_sends_slowly_but_steadily_is_served() {
-    let server = ServerBuilder::new("memory").arg("--body-timeout", "500ms").start();
+    let server = ServerBuilder::new("memory").arg("--body-timeout", "500ms").arg("--body-rate-min", "0").start();
     let mut client = server.client();
     client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n");
     for byte in 0..10_u8 {
@@ -81,7 +116,7 @@ fn a_client_that_sends_slowly_but_steadily_is_served() {
 
 #[test]
 fn an_operation_outlives_the_connection_that_asked() {
-    for engine in super::support::ENGINES {
+    for engine in super::support::SETUPS {
         let server = ServerBuilder::new(engine).start();
         for n in 0..50 {
             let mut client = server.client();

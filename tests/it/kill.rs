@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::support::planted::Defect;
-use super::support::{Client, ServerBuilder, random, wait_until};
+use super::support::{Client, ROCKSDB_SETUPS, ServerBuilder, random, wait_until};
 
 const CLIENTS: usize = 8;
 const KEYS: usize = 40;
@@ -93,11 +93,11 @@ fn check_versions(journals: &[Journal]) -> Result<(), String> {
 }
 
 /// Kills a server `kills` times under load and checks what is left.
-fn survives_kills(kills: usize, defect: Option<Defect>) -> Result<(), String> {
+fn survives_kills(setup: &str, kills: usize, defect: Option<Defect>) -> Result<(), String> {
     let mut random = random();
     let data = tempfile::tempdir().unwrap();
     // Small memtables, so that kills meet flushes and compactions as well.
-    let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--memory", "64MiB").defect(defect);
+    let builder = ServerBuilder::new(setup).data(data.path()).arg("--memory", "64MiB").defect(defect);
     let mut journals: Vec<Journal> =
         (0..CLIENTS).map(|_| Journal { allowed: Allowed::new(), versions: Vec::new() }).collect();
     let (mut acknowledged, mut flushed) = (0, 0);
@@ -135,17 +135,24 @@ fn survives_kills(kills: usize, defect: Option<Defect>) -> Result<(), String> {
 
 #[test]
 fn acknowledged_writes_survive_twenty_kills() {
-    survives_kills(20, None).unwrap();
+    survives_kills("rocksdb", 20, None).unwrap();
+}
+
+#[test]
+fn acknowledged_writes_survive_kills_with_every_strategy() {
+    for setup in &ROCKSDB_SETUPS[1..] {
+        survives_kills(setup, 6, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
+    }
 }
 
 #[test]
 fn twin_lost_writes_are_noticed() {
-    let found = survives_kills(3, Some(Defect::LosesWrites)).expect_err("planted");
+    let found = survives_kills("rocksdb", 3, Some(Defect::LosesWrites)).expect_err("planted");
     assert!(found.contains("allowed are"), "{found}");
 }
 
 #[test]
 fn twin_repeated_versions_are_noticed() {
-    let found = survives_kills(3, Some(Defect::RepeatsVersions)).expect_err("planted");
+    let found = survives_kills("rocksdb", 3, Some(Defect::RepeatsVersions)).expect_err("planted");
     assert!(found.contains("version"), "{found}");
 }

@@ -2,11 +2,11 @@
 
 use std::io::Write as _;
 
-use super::support::{ENGINES, ServerBuilder, encode, wait_until};
+use super::support::{SETUPS, ServerBuilder, encode, wait_until};
 
 #[test]
 fn keys_up_to_the_limit_are_taken_and_longer_ones_are_414() {
-    for engine in ENGINES {
+    for engine in SETUPS {
         let server = ServerBuilder::new(engine).arg("--key-max", "100B").start();
         let mut client = server.client();
         let longest = encode(&[0xAB; 100]);
@@ -32,7 +32,7 @@ fn the_default_key_limit_holds_with_every_byte_escaped() {
 
 #[test]
 fn values_up_to_the_limit_are_taken_and_longer_ones_are_413() {
-    for engine in ENGINES {
+    for engine in SETUPS {
         let server = ServerBuilder::new(engine).arg("--value-max", "1KiB").start();
         let mut client = server.client();
         assert_eq!(client.put("/v0/entity?id=k", &[1; 1024]).status, 201);
@@ -92,7 +92,8 @@ fn heads_beyond_the_limit_are_431() {
 fn bodies_beyond_the_room_are_503_and_the_room_comes_back() {
     // Room is an eighth of the memory, but at least the largest value: here exactly that.
     let builder = ServerBuilder::new("memory").arg("--memory", "64MiB").arg("--value-max", "8MiB");
-    let server = builder.start();
+    // The first is slow, and must not make room for the others.
+    let server = builder.arg("--body-rate-min", "0").start();
     let mut first = server.client();
     first.send_raw(
         "PUT /v0/entity?id=first HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 6000000\r\n\r\n",
@@ -139,6 +140,18 @@ fn connections_beyond_the_limit_wait_their_turn() {
     drop(first);
     assert_eq!(third.answer().unwrap().status, 200);
     assert_eq!(second.get("/v0/status").status, 200);
+}
+
+#[test]
+fn more_connections_than_open_files_are_refused_at_start() {
+    let klad = env!("CARGO_BIN_EXE_klad");
+    let script = format!("ulimit -n 2000; exec {klad} serve --engine memory --connections-max 1500");
+    let ended = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    for part in ["--connections-max 1500", "more than 1000", "open files is 2000", "ulimit -n"] {
+        assert!(said.contains(part), "{part} is missing in: {said}");
+    }
 }
 
 #[test]

@@ -20,6 +20,8 @@ mod contract;
 #[cfg(feature = "rocksdb")]
 mod disk;
 #[cfg(feature = "rocksdb")]
+mod execution;
+#[cfg(feature = "rocksdb")]
 mod held_sync;
 #[cfg(feature = "rocksdb")]
 mod kill;
@@ -27,4 +29,5 @@ mod lifecycle;
 mod limits;
 mod ranges;
 mod readme;
+mod slow_clients;
 mod tidy;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::support::planted::Defect;
-use super::support::{Client, ENGINES, ServerBuilder, encode, random, resident_bytes};
+use super::support::{Client, SETUPS, ServerBuilder, encode, random, resident_bytes};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -75,7 +75,7 @@ fn agrees_with_model(builder: &ServerBuilder) -> Result<(), String> {
 
 #[test]
 fn ranges_agree_with_a_model() {
-    for engine in ENGINES {
+    for engine in SETUPS {
         agrees_with_model(&ServerBuilder::new(engine)).unwrap();
     }
 }
@@ -94,7 +94,7 @@ fn twin_an_entry_lost_between_steps_is_noticed() {
 
 #[test]
 fn range_parameters_are_checked() {
-    for engine in ENGINES {
+    for engine in SETUPS {
         let server = ServerBuilder::new(engine).start();
         let mut client = server.client();
         client.put("/v0/entity?id=k", b"v");

@@ -14,7 +14,8 @@ const ROWS: &[&[&str]] = &[
     &["execution"],
     &["storage"],
     &["operation", "sync"],
-    &["clock", "limits"],
+    &["clock", "descriptors"],
+    &["limits"],
 ];
 
 /// Files that may hold unsafe code.

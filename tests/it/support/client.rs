@@ -45,11 +45,14 @@ impl Client {
     }
 
     pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Client> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_nodelay(true)?;
-        Ok(Client { stream, buffer: Vec::new() })
+        Ok(Client::from_stream(TcpStream::connect_timeout(&address, PATIENCE)?))
+    }
+
+    pub(crate) fn from_stream(stream: TcpStream) -> Client {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client { stream, buffer: Vec::new() }
     }
 
     pub(crate) fn get(&mut self, target: &str) -> Answer {

@@ -18,6 +18,25 @@ pub(crate) use server::{Server, ServerBuilder};
 /// The engines that this build has.
 pub(crate) const ENGINES: &[&str] = if cfg!(feature = "rocksdb") { &["rocksdb", "memory"] } else { &["memory"] };
 
+/// The engines with every strategy, as `engine/strategy`; the engine alone is with the default one.
+pub(crate) const SETUPS: &[&str] = if cfg!(feature = "rocksdb") {
+    &[
+        "rocksdb",
+        "rocksdb/inline",
+        "rocksdb/pool",
+        "rocksdb/stealing",
+        "memory",
+        "memory/inline",
+        "memory/pool",
+        "memory/stealing",
+    ]
+} else {
+    &["memory", "memory/inline", "memory/pool", "memory/stealing"]
+};
+
+/// The strategies on an engine that blocks.
+pub(crate) const ROCKSDB_SETUPS: &[&str] = &["rocksdb", "rocksdb/inline", "rocksdb/pool", "rocksdb/stealing"];
+
 /// Nothing that a test waits for takes so long, unless it is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 

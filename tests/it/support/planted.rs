@@ -33,11 +33,19 @@ pub(crate) enum Defect {
     InclusiveEnd,
     /// The first entry of each step but the first is missing.
     SkipsAtSteps,
+    /// A read that needs the disk takes a while. No defect but a slow disk.
+    SlowDisk,
+    /// A read on the worker takes a while.
+    SlowCachedReads,
+    /// A write that took long is answered as if it had been refused.
+    RefusesWhatWasDone,
+    /// A write of the key `leak` is never answered.
+    ForgetsReplies,
     /// The third scan step fails: by then hyper has flushed what came before.
     FailsInMidRange,
 }
 
-const ALL: [Defect; 9] = [
+const ALL: [Defect; 13] = [
     Defect::AcknowledgesBeforeSync,
     Defect::VisibleBeforeSync,
     Defect::LosesWrites,
@@ -47,7 +55,17 @@ const ALL: [Defect; 9] = [
     Defect::InclusiveEnd,
     Defect::SkipsAtSteps,
     Defect::FailsInMidRange,
+    Defect::SlowDisk,
+    Defect::SlowCachedReads,
+    Defect::RefusesWhatWasDone,
+    Defect::ForgetsReplies,
 ];
+
+/// How long slow reads take.
+const SLOW: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// What counts as a write that took long.
+const LONG: std::time::Duration = std::time::Duration::from_millis(100);
 
 const DEFECT: &str = "KLAD_TEST_DEFECT";
 const ARGUMENTS: &str = "KLAD_TEST_ARGUMENTS";
@@ -95,6 +113,7 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                     memtable_bytes: config.budget.memtables,
                     background_threads: 1,
                     disk_reserve_bytes: config.disk_reserve_bytes,
+                    iterator_reads: config.iterator_reads,
                 },
             )
             .expect("opens"),
@@ -184,6 +203,16 @@ impl Defective {
                 write.reply = Arc::new(Changed { reply, change });
                 self.inner.commit(vec![write]);
             }
+            Defect::RefusesWhatWasDone => {
+                let begun = std::time::Instant::now();
+                let done = self.commit_one(write);
+                reply.complete(if begun.elapsed() > LONG { Err(Error::DeadlinePassed) } else { done });
+            }
+            Defect::ForgetsReplies if write.key == b"leak".as_slice() => {
+                // As whoever loses it in a collection that is never emptied.
+                std::mem::forget(reply);
+                let _ = self.commit_one(write);
+            }
             Defect::ForgetsFailure => {
                 let change = move |result: Result| match result {
                     Err(Error::WritesStopped { .. }) => {
@@ -235,10 +264,18 @@ impl Engine for Defective {
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
+        match self.defect {
+            Defect::SlowDisk => return None,
+            Defect::SlowCachedReads => std::thread::sleep(SLOW),
+            _ => {}
+        }
         self.inner.read_cached(key)
     }
 
     fn read(&self, key: &[u8], reply: &dyn Reply) {
+        if self.defect == Defect::SlowDisk {
+            std::thread::sleep(SLOW);
+        }
         self.inner.read(key, reply);
     }
 

@@ -40,8 +40,10 @@ pub(crate) struct Failed {
 }
 
 impl ServerBuilder {
-    pub(crate) fn new(engine: &str) -> ServerBuilder {
-        ServerBuilder::default().arg("--engine", engine)
+    /// `engine` or `engine/strategy`.
+    pub(crate) fn new(setup: &str) -> ServerBuilder {
+        let (engine, strategy) = setup.split_once('/').unwrap_or((setup, "adaptive"));
+        ServerBuilder::default().arg("--engine", engine).arg("--execution", strategy)
     }
 
     pub(crate) fn arg(mut self, name: &str, value: &str) -> ServerBuilder {

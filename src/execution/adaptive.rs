@@ -1,0 +1,221 @@
+//! `--execution adaptive`: reads on the worker where memory can answer, else on a storage thread; writes gathered over a
+//! turn of the worker, then in one batch.
+//!
+//! ```text
+//!   worker ──get──▶ Engine::read_cached ──in memory──▶ answer, same turn, no queue
+//!                        └─not in memory─▶ reads ─▶ klad-storage-N ─▶ Ticket ─▶ Inbox ─▶ worker
+//!   worker ──put, delete──▶ gathered ──end of turn──┬─ async ─▶ Engine::try_commit, on the worker
+//!                                                   └─ sync, or the section is taken ─▶ writes ─▶ klad-commit ─▶ Inbox
+//! ```
+//!
+//! Both queues control their delay ([`DelayQueue`]) and have a place for every operation slot, so an admitted operation
+//! finds room. `docs/execution.md` has the figures of what else was tried. Called by `execution` and `local`.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::Queues;
+use super::delay_queue::DelayQueue;
+use super::inbox::Inbox;
+use super::pace::Pace;
+use super::task::Task;
+use crate::clock;
+use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, TURN_COMMIT_BYTES_MAX};
+use crate::operation::{Durability, Error};
+use crate::storage::{Engine, Write};
+use crate::sync::{self, PushError};
+
+/// The two queues, and how fast each is served.
+pub(super) struct Adaptive {
+    reads: DelayQueue,
+    writes: DelayQueue,
+    read_pace: Pace,
+    write_pace: Pace,
+    storage_threads: usize,
+    /// For refusals.
+    target_ms: u64,
+}
+
+impl Adaptive {
+    /// With a place for each of `operations_max` operations; `control` of `None` refuses nothing else.
+    pub(super) fn new(operations_max: usize, storage_threads: usize, control: Option<Queues>) -> Arc<Adaptive> {
+        Arc::new(Adaptive {
+            reads: DelayQueue::new(operations_max, control),
+            writes: DelayQueue::new(operations_max, control),
+            read_pace: Pace::default(),
+            write_pace: Pace::default(),
+            storage_threads,
+            target_ms: control.map_or(0, |control| u64::try_from(control.target.as_millis()).unwrap_or(u64::MAX)),
+        })
+    }
+
+    /// Hands a read or a step of a range to the storage threads.
+    pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
+        self.reads.push(task)
+    }
+
+    /// The storage threads and the committer.
+    pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>) -> Vec<JoinHandle<()>> {
+        let mut running = Vec::new();
+        for number in 0..self.storage_threads {
+            let (own, engine) = (self.clone(), engine.clone());
+            running.push(sync::spawn_thread(&format!("klad-storage-{number}"), move || own.run_reads(&*engine)));
+        }
+        let (own, engine) = (self.clone(), engine.clone());
+        running.push(sync::spawn_thread("klad-commit", move || own.run_commits(&*engine)));
+        running
+    }
+
+    fn run_reads(&self, engine: &dyn Engine) {
+        let mut refused = Vec::new();
+        while let Some(task) = self.reads.pop(&mut refused) {
+            self.refuse_reads(&mut refused);
+            if let Some(task) = task.take() {
+                let began = clock::now();
+                task.run(engine);
+                self.read_pace.served(1, began);
+            }
+        }
+    }
+
+    /// The committer: takes what has gathered while the last batch was written, and writes it as the next.
+    fn run_commits(&self, engine: &dyn Engine) {
+        let (mut tasks, mut refused) = (Vec::new(), Vec::new());
+        while self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
+            self.refuse_writes(&mut refused);
+            let inboxes = inboxes(&tasks);
+            let batch: Vec<Write> = tasks.drain(..).filter_map(Task::take).filter_map(write_of).collect();
+            if !batch.is_empty() {
+                let (began, count) = (clock::now(), batch.len());
+                engine.commit(batch);
+                self.write_pace.served(count, began);
+            }
+            announce(&inboxes);
+        }
+    }
+
+    /// Writes what a worker has gathered in one turn: what needs no sync here and now, if it need not wait for anything;
+    /// the rest goes to the committer with one wake-up.
+    pub(super) fn commit_turn(&self, engine: &dyn Engine, gathered: &mut Vec<Task>) {
+        let mut tasks: Vec<Task> = Vec::with_capacity(gathered.len());
+        let (mut here, mut bytes) = (Vec::new(), 0);
+        for task in gathered.drain(..) {
+            match task {
+                Task::Write { write, ticket } if write.durability != Durability::Sync => {
+                    let task = Task::Write { write, ticket };
+                    bytes += task.write_bytes();
+                    here.push(task);
+                }
+                task => tasks.push(task),
+            }
+        }
+        if bytes > TURN_COMMIT_BYTES_MAX || here.len() > COMMIT_WRITES_MAX {
+            tasks.append(&mut here);
+        }
+        tasks.extend(commit_here(engine, here));
+        if tasks.is_empty() {
+            return;
+        }
+        self.writes.push_all(&mut tasks);
+        // Every slot has a place, so only a closed queue leaves some.
+        let inboxes = inboxes(&tasks);
+        for task in tasks {
+            task.refuse(Error::Stopping);
+        }
+        announce(&inboxes);
+    }
+
+    /// Measures, and refuses what has waited beyond all bounds: called often, by a thread that never waits for storage.
+    pub(super) fn tick(&self) {
+        self.read_pace.tick();
+        self.write_pace.tick();
+        let mut refused = Vec::new();
+        self.reads.expire(&mut refused);
+        self.refuse_reads(&mut refused);
+        self.writes.expire(&mut refused);
+        self.refuse_writes(&mut refused);
+    }
+
+    fn refuse_reads(&self, refused: &mut Vec<Task>) {
+        if !refused.is_empty() {
+            refuse(refused, self.target_ms, self.read_wait());
+        }
+    }
+
+    fn refuse_writes(&self, refused: &mut Vec<Task>) {
+        if !refused.is_empty() {
+            refuse(refused, self.target_ms, self.write_wait());
+        }
+    }
+
+    /// How long a read that came now would wait.
+    pub(super) fn read_wait(&self) -> Option<Duration> {
+        self.read_pace.wait(self.reads.len(), self.storage_threads)
+    }
+
+    /// How long a write that came now would wait.
+    pub(super) fn write_wait(&self) -> Option<Duration> {
+        self.write_pace.wait(self.writes.len(), 1)
+    }
+
+    pub(super) fn close(&self) {
+        self.reads.close();
+        self.writes.close();
+    }
+}
+
+/// Commits on this thread if that waits for nothing; else gives all back.
+fn commit_here(engine: &dyn Engine, here: Vec<Task>) -> Vec<Task> {
+    let (mut writes, mut tickets) = (Vec::with_capacity(here.len()), Vec::with_capacity(here.len()));
+    for task in here.into_iter().filter_map(Task::take) {
+        if let Task::Write { write, ticket } = task {
+            writes.push(write);
+            tickets.push(ticket);
+        }
+    }
+    if writes.is_empty() {
+        return Vec::new();
+    }
+    match engine.try_commit(writes) {
+        Ok(()) => Vec::new(),
+        Err(writes) => writes.into_iter().zip(tickets).map(|(write, ticket)| Task::Write { write, ticket }).collect(),
+    }
+}
+
+fn refuse(refused: &mut Vec<Task>, limit: u64, retry_after: Option<Duration>) {
+    let inboxes = inboxes(refused);
+    let error = Error::Overloaded {
+        what: "the queue for storage stands, and this has waited too many ms in it",
+        limit,
+        retry_after,
+    };
+    for task in refused.drain(..) {
+        task.refuse(error.clone());
+    }
+    announce(&inboxes);
+}
+
+/// The inboxes of `tasks`, each once: there are few workers.
+fn inboxes(tasks: &[Task]) -> Vec<Arc<Inbox>> {
+    let mut inboxes: Vec<Arc<Inbox>> = Vec::new();
+    for inbox in tasks.iter().map(Task::inbox) {
+        if !inboxes.iter().any(|known| Arc::ptr_eq(known, inbox)) {
+            inboxes.push(inbox.clone());
+        }
+    }
+    inboxes
+}
+
+fn announce(inboxes: &[Arc<Inbox>]) {
+    for inbox in inboxes {
+        inbox.announce();
+    }
+}
+
+fn write_of(task: Task) -> Option<Write> {
+    match task {
+        Task::Write { write, .. } => Some(write),
+        Task::Get { .. } | Task::Scan { .. } => None,
+    }
+}

@@ -1,0 +1,327 @@
+//! A queue with controlled delay: while it stands, what has waited too long is refused and the newest is served first.
+//!
+//! ```text
+//!   emptied within QUEUE_STANDS    oldest first, nothing is refused
+//!   otherwise (it stands)          newest first; what waited --queue-target is refused
+//! ```
+//!
+//! A short queue absorbs bursts; a standing one only delays, and oldest first it would serve those whose clients give up
+//! next. After RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13, 2015). Steps of ranges that are under way are never
+//! refused and have a place of their own, every fourth. Called by `adaptive`.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::Queues;
+use super::task::Task;
+use crate::clock;
+use crate::limits::QUEUE_STANDS;
+use crate::sync::{Condvar, Mutex, MutexGuard, PushError};
+
+/// One in so many places is for a step of a range while both kinds wait.
+const STEP_EVERY: u64 = 4;
+
+/// Operations that wait for storage.
+pub(super) struct DelayQueue {
+    state: Mutex<State>,
+    not_empty: Condvar,
+    capacity: usize,
+    /// `None`: oldest first, and nothing is refused.
+    control: Option<Queues>,
+}
+
+struct State {
+    /// The oldest in front, with the times of their arrival.
+    waiting: VecDeque<(Instant, Task)>,
+    steps: VecDeque<Task>,
+    /// When `waiting` was last seen empty.
+    emptied: Instant,
+    taken: u64,
+    /// Threads that wait for work: a producer that finds none makes no system call.
+    idle: usize,
+    closed: bool,
+}
+
+impl DelayQueue {
+    /// With places for `capacity` operations (at least 1).
+    pub(super) fn new(capacity: usize, control: Option<Queues>) -> DelayQueue {
+        assert!(capacity >= 1, "a queue without room could never pass anything on");
+        let state = State {
+            waiting: VecDeque::new(),
+            steps: VecDeque::new(),
+            emptied: clock::now(),
+            taken: 0,
+            idle: 0,
+            closed: false,
+        };
+        DelayQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity, control }
+    }
+
+    /// Appends `task`, or says why not.
+    pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
+        let mut state = self.state.lock();
+        state.admits(self.capacity, task).map(|task| state.append(clock::now(), task))?;
+        self.wake(state);
+        Ok(())
+    }
+
+    /// Appends all of `tasks` that find room; the rest stay.
+    pub(super) fn push_all(&self, tasks: &mut Vec<Task>) {
+        let now = clock::now();
+        let mut state = self.state.lock();
+        let room = if state.closed { 0 } else { self.capacity.saturating_sub(state.waiting.len()).min(tasks.len()) };
+        for task in tasks.drain(..room) {
+            state.append(now, task);
+        }
+        self.wake(state);
+    }
+
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let wake = state.idle > 0;
+        drop(state);
+        if wake {
+            self.not_empty.notify_one();
+        }
+    }
+
+    /// Takes one, waiting for it; what is refused on the way goes into `refused`. `None`: closed and empty.
+    pub(super) fn pop(&self, refused: &mut Vec<Task>) -> Option<Task> {
+        let mut state = self.wait_for_work()?;
+        let step_is_due = state.waiting.is_empty() || state.taken.is_multiple_of(STEP_EVERY);
+        state.taken += 1;
+        if step_is_due && let Some(step) = state.steps.pop_front() {
+            return Some(step);
+        }
+        let now = clock::now();
+        let standing = self.control.filter(|_| state.is_standing(now));
+        let task = state.take(standing.is_some());
+        if let Some(control) = standing {
+            state.refuse(now, control.target, refused);
+        }
+        state.note_emptiness(now);
+        task
+    }
+
+    /// Takes at least one, then more while there are fewer than `max` and their costs together stay within `cost_max`,
+    /// into `batch`; otherwise as [`DelayQueue::pop`]. What one batch holds never stands. `false`: closed and empty.
+    pub(super) fn pop_batch(
+        &self,
+        max: usize,
+        cost_max: usize,
+        batch: &mut Vec<Task>,
+        refused: &mut Vec<Task>,
+    ) -> bool {
+        let Some(mut state) = self.wait_for_work() else { return false };
+        let now = clock::now();
+        let standing = self.control.filter(|_| state.is_standing(now) && !state.fits(max, cost_max));
+        let mut cost = 0;
+        while batch.len() < max
+            && let Some(next) = state.peek(standing.is_some())
+        {
+            cost += next.write_bytes();
+            if cost > cost_max && !batch.is_empty() {
+                break;
+            }
+            batch.extend(state.take(standing.is_some()));
+        }
+        if let Some(control) = standing {
+            state.refuse(now, control.target, refused);
+        }
+        state.note_emptiness(now);
+        true
+    }
+
+    /// Takes out all that have waited too long for any queue, whoever serves or does not.
+    pub(super) fn expire(&self, refused: &mut Vec<Task>) {
+        if let Some(control) = self.control {
+            self.state.lock().refuse(clock::now(), control.age_max, refused);
+        }
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        let state = self.state.lock();
+        state.waiting.len() + state.steps.len()
+    }
+
+    /// Refuses new operations from now on; threads get what is left, then the end.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.not_empty.notify_all();
+    }
+
+    fn wait_for_work(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        while state.waiting.is_empty() && state.steps.is_empty() {
+            if state.closed {
+                return None;
+            }
+            state.idle += 1;
+            state = self.not_empty.wait(state);
+            state.idle -= 1;
+        }
+        Some(state)
+    }
+}
+
+impl State {
+    fn admits(&self, capacity: usize, task: Task) -> Result<Task, PushError<Task>> {
+        match &task {
+            _ if self.closed => Err(PushError::Closed(task)),
+            Task::Get { .. } | Task::Write { .. } if self.waiting.len() >= capacity => Err(PushError::Full(task)),
+            // There are never more than ranges, which are counted.
+            Task::Get { .. } | Task::Write { .. } | Task::Scan { .. } => Ok(task),
+        }
+    }
+
+    fn append(&mut self, now: Instant, task: Task) {
+        if let Task::Scan { .. } = task {
+            return self.steps.push_back(task);
+        }
+        if self.waiting.is_empty() {
+            self.emptied = now;
+        }
+        self.waiting.push_back((now, task));
+    }
+
+    fn is_standing(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.emptied) > QUEUE_STANDS
+    }
+
+    /// Whether one batch takes all.
+    fn fits(&self, max: usize, cost_max: usize) -> bool {
+        self.waiting.len() <= max && self.waiting.iter().map(|(_, task)| task.write_bytes()).sum::<usize>() <= cost_max
+    }
+
+    fn peek(&self, newest: bool) -> Option<&Task> {
+        let next = if newest { self.waiting.back() } else { self.waiting.front() };
+        next.map(|(_, task)| task)
+    }
+
+    fn take(&mut self, newest: bool) -> Option<Task> {
+        let next = if newest { self.waiting.pop_back() } else { self.waiting.pop_front() };
+        next.map(|(_, task)| task)
+    }
+
+    fn refuse(&mut self, now: Instant, age: Duration, refused: &mut Vec<Task>) {
+        while self.waiting.front().is_some_and(|(since, _)| now.saturating_duration_since(*since) > age) {
+            refused.extend(self.take(false));
+        }
+    }
+
+    fn note_emptiness(&mut self, now: Instant) {
+        if self.waiting.is_empty() {
+            self.emptied = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::execution::ticket::{Permits, Ticket};
+
+    const QUEUES: Queues = Queues { target: Duration::from_millis(5), age_max: Duration::from_secs(1) };
+
+    fn read(name: &'static str) -> Task {
+        let ticket = Ticket::new(Permits::none(), None, Arc::default(), true);
+        Task::Get { key: bytes::Bytes::from_static(name.as_bytes()), ticket }
+    }
+
+    fn names(tasks: &[Task]) -> String {
+        let name = |task: &Task| match task {
+            Task::Get { key, .. } => String::from_utf8_lossy(key).into_owned(),
+            Task::Scan { .. } | Task::Write { .. } => unreachable!("only reads are queued here"),
+        };
+        tasks.iter().map(name).collect::<Vec<_>>().join(" ")
+    }
+
+    fn both(taken: &[Task], refused: &[Task]) -> String {
+        format!("{}|{}", names(taken), names(refused))
+    }
+
+    /// A queue that was empty `stands_ms` ago, with reads that have waited for so many ms.
+    fn queue(control: Option<Queues>, stands_ms: u64, waited_ms: &[(&'static str, u64)]) -> DelayQueue {
+        let queue = DelayQueue::new(8, control);
+        let now = clock::now();
+        let before = |ms| now.checked_sub(Duration::from_millis(ms)).expect("the machine has run for longer");
+        {
+            let mut state = queue.state.lock();
+            for (name, ms) in waited_ms {
+                state.append(before(*ms), read(name));
+            }
+            state.emptied = before(stands_ms);
+        }
+        queue
+    }
+
+    fn pop_one(queue: &DelayQueue) -> String {
+        let mut refused = Vec::new();
+        let taken: Vec<Task> = queue.pop(&mut refused).into_iter().collect();
+        both(&taken, &refused)
+    }
+
+    const SHORT: u64 = 50;
+    const LONG: u64 = 500;
+    const THREE: [(&str, u64); 3] = [("old", 400), ("middle", 300), ("new", 1)];
+
+    #[test]
+    fn a_burst_is_served_in_order_and_nothing_is_refused() {
+        let queue = queue(Some(QUEUES), SHORT, &THREE);
+        assert_eq!(pop_one(&queue), "old|");
+        assert_eq!(pop_one(&queue), "middle|");
+    }
+
+    #[test]
+    fn a_standing_queue_serves_the_newest_and_refuses_what_waited_too_long() {
+        let queue = queue(Some(QUEUES), LONG, &THREE);
+        assert_eq!(pop_one(&queue), "new|old middle");
+        // It was emptied, so what comes now is a burst again.
+        queue.push(read("a")).ok().expect("room");
+        queue.push(read("b")).ok().expect("room");
+        assert_eq!(pop_one(&queue), "a|");
+    }
+
+    #[test]
+    fn without_control_the_oldest_is_next_for_ever() {
+        let queue = queue(None, LONG, &THREE);
+        assert_eq!(pop_one(&queue), "old|");
+        let mut refused = Vec::new();
+        queue.expire(&mut refused);
+        assert!(refused.is_empty());
+    }
+
+    #[test]
+    fn a_batch_that_takes_all_refuses_nothing() {
+        let (mut batch, mut refused) = (Vec::new(), Vec::new());
+        assert!(queue(Some(QUEUES), LONG, &THREE).pop_batch(3, usize::MAX, &mut batch, &mut refused));
+        assert_eq!(both(&batch, &refused), "old middle new|");
+        batch.clear();
+        assert!(queue(Some(QUEUES), LONG, &THREE).pop_batch(2, usize::MAX, &mut batch, &mut refused));
+        assert_eq!(both(&batch, &refused), "new middle|old");
+    }
+
+    #[test]
+    fn what_nobody_serves_is_refused_at_its_age() {
+        let queue = queue(Some(QUEUES), SHORT, &[("old", 1_500), ("new", 900)]);
+        let mut refused = Vec::new();
+        queue.expire(&mut refused);
+        assert_eq!((names(&refused), queue.len()), ("old".to_owned(), 1));
+    }
+
+    #[test]
+    fn a_full_queue_and_a_closed_one_take_nothing() {
+        let queue = DelayQueue::new(1, Some(QUEUES));
+        assert!(queue.push(read("a")).is_ok());
+        assert!(matches!(queue.push(read("b")), Err(PushError::Full(_))));
+        queue.close();
+        assert!(matches!(queue.push(read("b")), Err(PushError::Closed(_))));
+        let mut left = vec![read("c")];
+        queue.push_all(&mut left);
+        assert_eq!(names(&left), "c");
+        assert_eq!(pop_one(&queue), "a|");
+        assert!(queue.pop(&mut Vec::new()).is_none());
+    }
+}

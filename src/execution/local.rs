@@ -1,0 +1,173 @@
+//! A worker's side of the executor: what the connections of one worker call, on its thread only.
+//!
+//! A turn is one pass over the tasks that are ready. It begins with the first request, which wakes the turn's own task; that
+//! comes behind all tasks that are ready by then, so the writes of a turn are gathered when it runs, and the time from one to
+//! the other is what any request waits for the worker. Called by `http` and `server`.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::admission::RoomPermit;
+use super::inbox::Inbox;
+use super::task::{Deadline, Task};
+use super::ticket::{Permits, Ticket};
+use super::{Executor, Runner, ScanPermit};
+use crate::clock;
+use crate::operation::{Change, Durability, ScanStep};
+use crate::storage::{Result, Write};
+
+/// The executor, as one worker sees it.
+pub struct Local {
+    executor: Arc<Executor>,
+    inbox: Arc<Inbox>,
+    /// Writes of this turn.
+    gathered: RefCell<Vec<Task>>,
+    turn: RefCell<Option<Waker>>,
+    /// The turn's task is woken, since then.
+    began: Cell<Option<Instant>>,
+    /// Requests of this turn.
+    requests: Cell<u32>,
+    hurried: Cell<bool>,
+    scratch: RefCell<Vec<Waker>>,
+}
+
+/// A turn that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// From its first request to its end.
+    pub length: Duration,
+    /// Begun in it.
+    pub requests: u32,
+    /// One of them came with a deadline.
+    pub hurried: bool,
+}
+
+impl Local {
+    /// For the worker on whose thread this is called.
+    #[must_use]
+    pub fn new(executor: Arc<Executor>) -> Rc<Local> {
+        Rc::new(Local {
+            executor,
+            inbox: Arc::default(),
+            gathered: RefCell::default(),
+            turn: RefCell::default(),
+            began: Cell::new(None),
+            requests: Cell::new(0),
+            hurried: Cell::new(false),
+            scratch: RefCell::default(),
+        })
+    }
+
+    /// What all workers share.
+    #[must_use]
+    pub fn executor(&self) -> &Arc<Executor> {
+        &self.executor
+    }
+
+    /// A request has come: a turn has begun, if none had.
+    pub fn request_begins(&self) {
+        self.requests.set(self.requests.get() + 1);
+        self.turn_begins();
+    }
+
+    /// The request that has come has a deadline.
+    pub fn request_hurries(&self) {
+        self.hurried.set(true);
+    }
+
+    /// There is more to be done behind what is ready now.
+    pub fn turn_goes_on(&self) {
+        self.turn_begins();
+    }
+
+    fn turn_begins(&self) {
+        if self.began.get().is_none() {
+            self.began.set(Some(clock::now()));
+            if let Some(turn) = &*self.turn.borrow() {
+                turn.wake_by_ref();
+            }
+        }
+    }
+
+    /// The turn's end: wakes the connections whose operations have ended, and writes what was gathered. Answers how long
+    /// the turn was, if a request began it.
+    pub fn poll_turn(&self, context: &Context<'_>) -> Option<Turn> {
+        if !self.turn.borrow().as_ref().is_some_and(|turn| turn.will_wake(context.waker())) {
+            self.inbox.set_turn(context.waker());
+            *self.turn.borrow_mut() = Some(context.waker().clone());
+        }
+        let (requests, hurried) = (self.requests.take(), self.hurried.take());
+        let turn = self.began.take().map(|began| {
+            let length = clock::now().saturating_duration_since(began);
+            Turn { length, requests, hurried }
+        });
+        self.write_gathered();
+        self.inbox.wake_ended(&mut self.scratch.borrow_mut());
+        turn
+    }
+
+    fn write_gathered(&self) {
+        let mut gathered = self.gathered.borrow_mut();
+        if let (Runner::Adaptive(adaptive), false) = (&self.executor.runner, gathered.is_empty()) {
+            adaptive.commit_turn(&*self.executor.engine, &mut gathered);
+        }
+    }
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`](crate::operation::Error::Overloaded), `DeadlinePassed` and `Stopping` before anything was done,
+    /// else what the engine says.
+    pub async fn get(&self, key: &[u8], deadline: Deadline) -> Result {
+        if self.executor.asks_memory_first
+            && let Some(result) = self.executor.engine.read_cached(key)
+        {
+            return result;
+        }
+        let permits = self.executor.permits(None, deadline, || self.executor.read_wait())?;
+        let ticket = Ticket::new(permits, deadline, self.inbox.clone(), true);
+        self.executor.run(Task::Get { key: Bytes::copy_from_slice(key), ticket: ticket.clone() })?;
+        ticket.ended().await
+    }
+
+    /// Writes a key; `room` was taken for the body and ends with the operation.
+    ///
+    /// # Errors
+    /// As [`Local::get`], and [`Executor::writable`]'s.
+    pub async fn write(
+        &self,
+        key: Bytes,
+        change: Change,
+        durability: Durability,
+        room: Option<RoomPermit>,
+        deadline: Deadline,
+    ) -> Result {
+        let permits = self.executor.permits(room, deadline, || self.executor.write_wait())?;
+        let gathers = matches!(self.executor.runner, Runner::Adaptive(_));
+        let ticket = Ticket::new(permits, deadline, self.inbox.clone(), !gathers);
+        let write = Write { key, change, durability, reply: ticket.clone() };
+        let task = Task::Write { write, ticket: ticket.clone() };
+        if gathers {
+            self.gathered.borrow_mut().push(task);
+            self.turn_begins();
+        } else {
+            self.executor.run(task)?;
+        }
+        ticket.ended().await
+    }
+
+    /// Does one step of a range.
+    ///
+    /// # Errors
+    /// What the engine says, or [`Error::Stopping`](crate::operation::Error::Stopping).
+    pub async fn scan(&self, _permit: &ScanPermit, step: ScanStep) -> Result {
+        let ticket = Ticket::new(Permits::none(), None, self.inbox.clone(), true);
+        self.executor.run(Task::Scan { step, ticket: ticket.clone() })?;
+        ticket.ended().await
+    }
+}

@@ -1,0 +1,71 @@
+//! `--execution pool`: threads behind one first-in, first-out queue with a bound, a mutex and a condition variable.
+//!
+//! ```text
+//!   worker ──every operation──▶ queue (--queue-limit, else 503) ─▶ klad-pool-0 … N ─▶ Ticket ─▶ worker
+//! ```
+//!
+//! What two of the published reports measured, and kept plain for that reason: no batch, no sharing of syncs, no regard to
+//! what is in memory. A thread that finds the queue empty looks again for `--pool-spin` before it sleeps. Called by
+//! `execution`.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::pace::Pace;
+use super::task::Task;
+use crate::clock;
+use crate::storage::Engine;
+use crate::sync::{self, BoundedQueue, PushError};
+
+/// The queue.
+pub(super) struct Pool {
+    queue: BoundedQueue<Task>,
+    /// Operations that may wait; steps of ranges that are under way find room beyond it, or a full queue would cut them.
+    limit: usize,
+    threads: usize,
+    pace: Pace,
+}
+
+impl Pool {
+    pub(super) fn new(queue_limit: usize, scans_max: usize, threads: usize) -> Arc<Pool> {
+        let queue = BoundedQueue::new(queue_limit + scans_max);
+        Arc::new(Pool { queue, limit: queue_limit, threads, pace: Pace::default() })
+    }
+
+    pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
+        match task {
+            Task::Scan { .. } => self.queue.push(task),
+            Task::Get { .. } | Task::Write { .. } => self.queue.push_below(self.limit, task),
+        }
+    }
+
+    pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>, spin: Duration) -> Vec<JoinHandle<()>> {
+        let thread = |number| {
+            let (own, engine) = (self.clone(), engine.clone());
+            sync::spawn_thread(&format!("klad-pool-{number}"), move || {
+                while let Some(task) = own.queue.pop_spinning(spin) {
+                    if let Some(task) = task.take() {
+                        let began = clock::now();
+                        task.run(&*engine);
+                        own.pace.served(1, began);
+                    }
+                }
+            })
+        };
+        (0..self.threads).map(thread).collect()
+    }
+
+    /// How long an operation that came now would wait.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        self.pace.wait(self.queue.len(), self.threads)
+    }
+
+    pub(super) fn tick(&self) {
+        self.pace.tick();
+    }
+
+    pub(super) fn close(&self) {
+        self.queue.close();
+    }
+}

@@ -1,0 +1,283 @@
+//! Where operations run, what happens at the bounds of their queues, and when their deadline passes.
+
+use std::time::Duration;
+
+use super::support::planted::Defect;
+use super::support::shim::Shim;
+use super::support::{Client, ROCKSDB_SETUPS, Server, ServerBuilder, wait_until};
+
+fn entity(key: &str) -> String {
+    format!("/v0/entity?id={key}")
+}
+
+/// Clients that have each sent a PUT and have no answer yet.
+fn put_without_answer(server: &Server, keys: &[&str]) -> Vec<Client> {
+    keys.iter()
+        .map(|key| {
+            let mut client = server.client();
+            client.send("PUT", &entity(key), &[], Some(b"v")).unwrap();
+            client
+        })
+        .collect()
+}
+
+/// With one thread and two places, of four writes one is under way, two wait and one is refused: whichever came last.
+fn refuses_beyond_the_queue(strategy: &str) {
+    let shim = Shim::new();
+    let builder = ServerBuilder::new(&format!("rocksdb/{strategy}"));
+    let builder = builder.arg("--pool-threads", "1").arg("--queue-limit", "2");
+    let server = shim.preload(builder).start();
+    shim.hold();
+    let first = put_without_answer(&server, &["w0"]);
+    shim.wait_until_held();
+    let mut others = put_without_answer(&server, &["w1", "w2", "w3"]);
+    let mut refused = None;
+    wait_until("one is answered", || {
+        refused = others.iter_mut().position(|client| !client.is_silent_for(Duration::from_millis(20)));
+        refused.is_some()
+    });
+    let refused = refused.unwrap();
+    let answer = others[refused].answer().unwrap();
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+    assert!(answer.text().contains("overloaded") && answer.text().contains("limit 2"), "{}", answer.text());
+    shim.pass();
+    let mut clients: Vec<_> = first.into_iter().chain(others).collect();
+    // All answers before any read: while a write waits, a read may find the queue full.
+    for (number, client) in clients.iter_mut().enumerate() {
+        if number != refused + 1 {
+            assert_eq!(client.answer().unwrap().status, 201);
+        }
+    }
+    for (number, mut client) in clients.into_iter().enumerate() {
+        let mut reader = server.client();
+        let target = entity(&format!("w{number}"));
+        if number == refused + 1 {
+            assert_eq!(reader.get(&target).status, 404, "a refused write has no effect");
+            assert_eq!(client.put(&target, b"v").status, 201, "its connection lives on, and there is room again");
+        } else {
+            assert_eq!(reader.get(&target).status, 200);
+        }
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_and_what_it_refused_has_no_effect() {
+    refuses_beyond_the_queue("pool");
+    refuses_beyond_the_queue("stealing");
+}
+
+/// A write that waits behind a held sync past its deadline is 504 and absent; one that was under way is awaited.
+fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
+    let shim = Shim::new();
+    let builder = ServerBuilder::new(setup).arg("--pool-threads", "1").arg("--threads", "4").defect(defect);
+    let server = shim.preload(builder).start();
+    let timeout = [("Klad-Timeout", "50ms")];
+    shim.hold();
+    let mut under_way = server.client();
+    under_way.send("PUT", &entity("under-way"), &timeout, Some(b"v")).unwrap();
+    shim.wait_until_held();
+    let mut waiting = server.client();
+    waiting.send("PUT", &entity("waiting"), &timeout, Some(b"v")).unwrap();
+    let mut patient = server.client();
+    patient.send("PUT", &entity("patient"), &[("Klad-Timeout", "60s")], Some(b"v")).unwrap();
+    assert!(waiting.is_silent_for(Duration::from_millis(200)), "no answer is made up while the outcome is open");
+    shim.pass();
+    let mut reader = server.client();
+    for (key, mut client, expected) in
+        [("under-way", under_way, 201), ("patient", patient, 201), ("waiting", waiting, 504)]
+    {
+        let answer = client.answer().unwrap();
+        if answer.status == 504 && reader.get(&entity(key)).status != 404 {
+            return Err(format!("{key} was refused and has happened"));
+        }
+        assert_eq!(answer.status, expected, "{key}: {}", answer.text());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_deadline_that_passes_in_the_queue_is_504_without_effect() {
+    for setup in ["rocksdb", "rocksdb/pool", "rocksdb/stealing"] {
+        keeps_deadlines(setup, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
+    }
+}
+
+#[test]
+fn twin_a_refused_write_that_happened_is_noticed() {
+    let found = keeps_deadlines("rocksdb", Some(Defect::RefusesWhatWasDone)).expect_err("planted");
+    assert!(found.contains("has happened"), "{found}");
+}
+
+#[test]
+fn a_timeout_that_is_none_is_400() {
+    let server = ServerBuilder::new("memory").start();
+    for wrong in ["", "0ms", "-1s", "soon", "2h", "500us", "250"] {
+        let answer = server.client().request("GET", &entity("k"), &[("Klad-Timeout", wrong)], None);
+        assert_eq!((answer.status, answer.text().contains("bad-timeout")), (400, true), "{wrong}: {}", answer.text());
+    }
+    assert_eq!(server.client().request("GET", &entity("k"), &[("Klad-Timeout", "250ms")], None).status, 404);
+}
+
+/// One worker; a read that waits for the disk must not keep another connection waiting.
+fn worker_is_never_blocked(setup: &str, defect: Defect) -> Result<(), String> {
+    let server = ServerBuilder::new(setup).arg("--threads", "1").defect(Some(defect)).start();
+    let mut slow = server.client();
+    let mut other = server.client();
+    assert_eq!(other.get("/v0/status").status, 200);
+    slow.send("GET", &entity("k"), &[], None).unwrap();
+    // The worker reads the slow request before this one, for it was there before.
+    assert_eq!(other.get("/v0/status").status, 200);
+    if !slow.is_silent_for(Duration::from_millis(1)) {
+        return Err("another connection was answered only after the slow read".to_owned());
+    }
+    assert_eq!(slow.answer().unwrap().status, 404);
+    Ok(())
+}
+
+#[test]
+fn no_read_of_the_disk_blocks_a_worker() {
+    for setup in ["rocksdb", "rocksdb/pool", "rocksdb/stealing"] {
+        worker_is_never_blocked(setup, Defect::SlowDisk).unwrap_or_else(|found| panic!("{setup}: {found}"));
+    }
+}
+
+#[test]
+fn twin_a_storage_call_that_blocks_a_worker_is_noticed() {
+    worker_is_never_blocked("rocksdb", Defect::SlowCachedReads).expect_err("planted");
+    worker_is_never_blocked("rocksdb/inline", Defect::SlowDisk).expect_err("it is what inline means");
+}
+
+/// Clients that leave before their answer take no place with them.
+fn gives_places_back(setup: &str, defect: Option<Defect>) -> Result<(), String> {
+    let shim = Shim::new();
+    let builder = ServerBuilder::new(setup).arg("--operations-max", "4").arg("--pool-threads", "4").defect(defect);
+    let server = shim.preload(builder).start();
+    let mut client = server.client();
+    shim.hold();
+    let leaving = put_without_answer(&server, &["leak", "a", "b"]);
+    shim.wait_until_held();
+    drop(leaving);
+    shim.pass();
+    wait_until("what they asked for is done", || {
+        ["leak", "a", "b"].iter().all(|key| client.get(&entity(key)).status == 200)
+    });
+    // All four places must be there again, at once.
+    shim.hold();
+    let mut all = put_without_answer(&server, &["w0", "w1", "w2", "w3"]);
+    shim.wait_until_held();
+    let refused = all.iter_mut().any(|client| !client.is_silent_for(Duration::from_millis(100)));
+    shim.pass();
+    if refused {
+        return Err("a place is missing".to_owned());
+    }
+    for mut client in all {
+        assert_eq!(client.answer().unwrap().status, 201);
+    }
+    Ok(())
+}
+
+#[test]
+fn clients_that_leave_take_no_place_with_them() {
+    for setup in ["rocksdb", "rocksdb/pool", "rocksdb/stealing"] {
+        gives_places_back(setup, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
+    }
+}
+
+#[test]
+fn twin_a_leaked_slot_is_noticed() {
+    gives_places_back("rocksdb", Some(Defect::ForgetsReplies)).expect_err("planted");
+}
+
+#[test]
+fn reads_through_an_iterator_agree_with_gets() {
+    for setup in ROCKSDB_SETUPS {
+        let server = ServerBuilder::new(setup).arg("--point-reads", "iterator").start();
+        let mut client = server.client();
+        for key in ["a", "b", "bb", "d"] {
+            assert_eq!(client.put(&entity(key), key.as_bytes()).status, 201);
+        }
+        assert_eq!(client.delete(&entity("bb")).status, 202);
+        for (key, status) in [("", 400), ("a", 200), ("b", 200), ("bb", 404), ("c", 404), ("d", 200), ("e", 404)] {
+            assert_eq!(client.get(&entity(key)).status, status, "{setup}: {key}");
+        }
+        assert_eq!(client.get(&entity("b")).body, b"b");
+    }
+}
+
+/// A write that waits behind a disk that does nothing is refused at its age, and what was refused has no effect.
+fn refuses_what_is_old(arguments: &[(&str, &str)]) -> Result<(), String> {
+    let shim = Shim::new();
+    let builder =
+        arguments.iter().fold(ServerBuilder::new("rocksdb"), |builder, (name, value)| builder.arg(name, value));
+    let server = shim.preload(builder).start();
+    shim.hold();
+    let mut under_way = put_without_answer(&server, &["under-way"]);
+    shim.wait_until_held();
+    let mut waiting = put_without_answer(&server, &["waiting"]);
+    let silent = waiting[0].is_silent_for(Duration::from_secs(2));
+    let refused = if silent { None } else { Some(waiting[0].answer().unwrap()) };
+    shim.pass();
+    assert_eq!(under_way[0].answer().unwrap().status, 201, "what was taken is awaited, however long it takes");
+    let Some(refused) = refused else { return Err("it waits for as long as the disk likes".to_owned()) };
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    let milliseconds: u64 = refused.header("klad-retry-after-ms").unwrap().parse().unwrap();
+    assert!((1..=30).contains(&seconds) && seconds == milliseconds.div_ceil(1_000), "{seconds} s, {milliseconds} ms");
+    let mut client = server.client();
+    assert_eq!(client.put(&entity("later"), b"v").status, 201);
+    assert_eq!(client.get(&entity("waiting")).status, 404, "a refused write has no effect");
+    Ok(())
+}
+
+#[test]
+fn a_write_that_waits_too_long_for_the_disk_is_refused() {
+    refuses_what_is_old(&[("--queue-age-max", "100ms")]).unwrap();
+}
+
+#[test]
+fn twin_a_queue_without_an_age_is_noticed() {
+    refuses_what_is_old(&[("--queue-age-max", "100ms"), ("--admission", "off")]).expect_err("nothing is refused");
+}
+
+/// More requests at once than a worker's turn may hold, over and over: the gate closes, and everyone is served in the end.
+#[test]
+fn nobody_is_forgotten_at_a_closed_gate() {
+    let builder = ServerBuilder::new("memory").arg("--threads", "1").arg("--turn-max", "1us");
+    let server = builder.start();
+    assert_eq!(server.client().put(&entity("k"), b"v").status, 201);
+    let mut clients: Vec<Client> = (0..200).map(|_| server.client()).collect();
+    // Only clients in a hurry close it.
+    let hurry = [("Klad-Timeout", "60s")];
+    for round in 0..20 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            // Bodies and heads in pieces pass too.
+            match (number + round) % 3 {
+                0 => client.send("PUT", &entity("k"), &[], Some(b"v")).unwrap(),
+                _ => client.send("GET", &entity("k"), &hurry, None).unwrap(),
+            }
+        }
+        for client in &mut clients {
+            let status = client.answer().unwrap().status;
+            assert!(status == 200 || status == 201, "{status}");
+        }
+    }
+    // New connections too, also those that say at once that nothing more will come.
+    let mut last = server.client();
+    assert_eq!(last.get(&entity("k")).body, b"v");
+}
+
+/// A rehearsed slow disk slows what goes to it, and only that.
+#[test]
+fn an_engine_delay_is_waited_for_and_holds_up_no_worker() {
+    for setup in ["memory", "rocksdb"] {
+        let server = ServerBuilder::new(setup).arg("--threads", "1").arg("--engine-delay", "300ms").start();
+        let mut slow = server.client();
+        let mut other = server.client();
+        assert_eq!(other.get("/v0/status").status, 200);
+        slow.send("PUT", &entity("k"), &[], Some(b"v")).unwrap();
+        assert_eq!(other.get("/v0/status").status, 200);
+        assert!(slow.is_silent_for(Duration::from_millis(1)), "{setup}: it took no time");
+        assert_eq!(slow.answer().unwrap().status, 201);
+        assert_eq!(slow.get(&entity("k")).body, b"v");
+    }
+}
