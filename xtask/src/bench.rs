@@ -35,6 +35,8 @@ pub(crate) struct RunResult {
     pub(crate) measured: Section,
     /// The warm-up.
     pub(crate) warm_up: Option<Section>,
+    /// Without a good answer, seconds.
+    pub(crate) longest_gap_s: f64,
 }
 
 /// The start of the schedule.
@@ -62,6 +64,8 @@ pub(crate) struct Section {
     pub(crate) duration_s: f64,
     /// Requests that were to be.
     pub(crate) scheduled: u64,
+    /// Served or not found in time, by the length.
+    pub(crate) goodput_per_s: f64,
     /// Of them, sent.
     pub(crate) sent: u64,
     /// Of them, not sent.
@@ -130,12 +134,22 @@ pub(crate) fn run(
     wall_max: Duration,
     directory: &Path,
 ) -> Result<(RunResult, Ended)> {
+    cores::on(core, || run_anywhere(program, arguments, wall_max, directory))
+}
+
+/// The same on any core.
+pub(crate) fn run_anywhere(
+    program: &Path,
+    arguments: &[String],
+    wall_max: Duration,
+    directory: &Path,
+) -> Result<(RunResult, Ended)> {
     let json = directory.join("bench.json");
     let mut command = Command::new(program);
     command.arg("bench").args(arguments).args(["--progress", "never"]).arg("--json").arg(&json);
     // The text, which says the same. What klad bench warns of comes with the checks of its result.
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    let ended = cores::on(core, || Running::start(&mut command))?.wait(wall_max).context("klad bench")?;
+    let ended = Running::start(&mut command)?.wait(wall_max).context("klad bench")?;
     match ended.status.code() {
         Some(0 | NOT_VALID) => {}
         _ => bail!("klad bench has failed with {}: klad bench {}", ended.status, arguments.join(" ")),
@@ -170,13 +184,13 @@ pub(crate) mod tests {
         let distribution =
             json!({ "count": 1, "percentiles": [{ "percentile": 99.9, "value_us": 1.5, "enough": true }] });
         let section = json!({
-            "duration_s": 10.0, "scheduled": 1, "sent": 1, "unsent": 0, "in_flight_at_end": 0,
+            "duration_s": 10.0, "scheduled": 1, "goodput_per_s": 0.1, "sent": 1, "unsent": 0, "in_flight_at_end": 0,
             "outcomes": { "served": 1, "refused": 0 }, "statuses": { "200": 1 },
             "response": distribution, "service": distribution,
             "cells": [{ "operation": "get", "outcome": "served", "response": distribution }],
         });
         json!({
-            "schema": schema, "started": { "utc": "", "monotonic_ns": 7 }, "valid": true, "warm_up": null,
+            "schema": schema, "started": { "utc": "", "monotonic_ns": 7 }, "valid": true, "warm_up": null, "longest_gap_s": 0.0,
             "checks": [{ "name": "send_lag", "passed": true, "detail": "" }], "measured": section,
         })
     }

@@ -113,7 +113,12 @@ impl Klad {
             .args(["--listen", &addresses.data.to_string(), "--admin-listen", &addresses.admin.to_string()])
             .arg("--data")
             .arg(data)
-            .args(["--memory", &memory.0.to_string(), "--durability", "async"])
+            .args(["--memory", &memory.0.to_string()])
+            .args(if more.iter().any(|word| word == "--durability") {
+                [].as_slice()
+            } else {
+                &["--durability", "async"]
+            })
             .args(more)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())

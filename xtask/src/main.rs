@@ -11,7 +11,9 @@ use clap::{Parser, Subcommand};
 mod bench_cost;
 mod bench_truth;
 mod memory;
+mod overload;
 mod restart;
+mod slow_clients;
 
 mod bench;
 mod cores;
@@ -21,6 +23,7 @@ mod http;
 mod klad;
 mod process;
 mod progress;
+mod quota;
 mod range;
 mod resident;
 mod text;
@@ -43,8 +46,12 @@ enum Chore {
     BenchTruth(bench_truth::Args),
     /// Check that klad's resident memory stays within its budget.
     Memory(memory::Args),
+    /// Ask more of klad than it can do, and check what is left of it.
+    Overload(overload::Args),
     /// Kill klad while it is written to, and check how soon it serves again.
     Restart(restart::Args),
+    /// Hold klad up with slow and hostile clients, and check what that costs everyone else.
+    SlowClients(slow_clients::Args),
 }
 
 /// How a chore that could be done has ended.
@@ -76,7 +83,9 @@ fn main() -> ExitCode {
         Chore::BenchCost(args) => bench_cost::run(&args),
         Chore::BenchTruth(args) => bench_truth::run(&args),
         Chore::Memory(args) => memory::run(&args),
+        Chore::Overload(args) => overload::run(&args),
         Chore::Restart(args) => restart::run(&args),
+        Chore::SlowClients(args) => slow_clients::run(&args),
     };
     match ended {
         Ok(Verdict::Within) => ExitCode::SUCCESS,
