@@ -46,7 +46,7 @@ const DEFAULT_ENGINE: EngineName = EngineName::Memory;
 /// Strategies to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExecutionName {
-    /// Reads that memory can answer on the worker, others on storage threads; writes through one committer.
+    /// Reads that memory can answer and writes that need no sync on the worker, others on threads that may wait.
     Adaptive,
     /// Everything on the worker, which waits for the disk.
     Inline,

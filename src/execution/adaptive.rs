@@ -85,7 +85,12 @@ impl Adaptive {
         while self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
             self.refuse_writes(&mut refused);
             let inboxes = inboxes(&tasks);
+            let before = tasks.len();
             let batch: Vec<Write> = tasks.drain(..).filter_map(Task::take).filter_map(write_of).collect();
+            if batch.len() < before {
+                // Those whose deadline has passed need not wait for the others.
+                announce(&inboxes);
+            }
             if !batch.is_empty() {
                 let (began, count) = (clock::now(), batch.len());
                 engine.commit(batch);
@@ -130,11 +135,16 @@ impl Adaptive {
     pub(super) fn tick(&self) {
         self.read_pace.tick();
         self.write_pace.tick();
-        let mut refused = Vec::new();
-        self.reads.expire(&mut refused);
+        let (mut refused, mut late) = (Vec::new(), Vec::new());
+        self.reads.expire(&mut refused, &mut late);
         self.refuse_reads(&mut refused);
-        self.writes.expire(&mut refused);
+        self.writes.expire(&mut refused, &mut late);
         self.refuse_writes(&mut refused);
+        let inboxes = inboxes(&late);
+        for task in late {
+            task.refuse(Error::DeadlinePassed);
+        }
+        announce(&inboxes);
     }
 
     fn refuse_reads(&self, refused: &mut Vec<Task>) {

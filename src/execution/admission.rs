@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
 use crate::limits::{
-    LARGE_BODY_LEAVES_PARTS, ROOM_LACK_LIFETIME, ROOM_LACK_STANDS, ROOM_UNIT_BYTES, SMALL_BODY_BYTES,
+    LARGE_BODY_LEAVES_PARTS, ROOM_LACK_LIFETIME, ROOM_LACK_STANDS, ROOM_RETRY, ROOM_UNIT_BYTES, SMALL_BODY_BYTES,
     SMALL_BODY_ROOM_PARTS,
 };
 use crate::sync::Mutex;
@@ -137,16 +137,18 @@ impl Room {
         Some(RoomPermit { all: self.all.try_take(units)?, large })
     }
 
-    /// Room for `bytes`, first come, first served; for what is under way and cannot be refused any more. More than there
+    /// Room for `bytes`, tried again until it is there; for what is under way and cannot be refused any more. More than there
     /// is at all gets all of it.
     pub async fn take(&self, bytes: u64) -> RoomPermit {
         let units = self.share(bytes).units_of(bytes).unwrap_or(self.large.units);
-        if let Some(taken) = self.take_now(bytes, units) {
-            return taken;
+        loop {
+            if let Some(taken) = self.take_now(bytes, units) {
+                return taken;
+            }
+            self.note_lack(bytes);
+            // Not in the semaphores' queues: whoever waits there takes all that is free until it is enough.
+            tokio::time::sleep(ROOM_RETRY).await;
         }
-        self.note_lack(bytes);
-        let large = if is_small(bytes) { None } else { Some(self.large.take(units).await) };
-        RoomPermit { all: self.all.take(units).await, large }
     }
 
     /// All there is, bytes.
@@ -212,10 +214,6 @@ impl Share {
 
     fn try_take(&self, units: u32) -> Option<OwnedSemaphorePermit> {
         self.free.clone().try_acquire_many_owned(units).ok()
-    }
-
-    async fn take(&self, units: u32) -> OwnedSemaphorePermit {
-        self.free.clone().acquire_many_owned(units).await.expect("the semaphore is never closed")
     }
 
     fn free_bytes(&self) -> u64 {

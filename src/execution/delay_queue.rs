@@ -131,11 +131,14 @@ impl DelayQueue {
         true
     }
 
-    /// Takes out all that have waited too long for any queue, whoever serves or does not.
-    pub(super) fn expire(&self, refused: &mut Vec<Task>) {
+    /// Takes out all that have waited too long for any queue, whoever serves or does not, and ends those whose deadline has
+    /// passed.
+    pub(super) fn expire(&self, refused: &mut Vec<Task>, late: &mut Vec<Task>) {
+        let mut state = self.state.lock();
         if let Some(control) = self.control {
-            self.state.lock().refuse(clock::now(), control.age_max, refused);
+            state.refuse(clock::now(), control.age_max, refused);
         }
+        late.extend(state.take_late());
     }
 
     /// How many wait.
@@ -209,6 +212,16 @@ impl State {
         }
     }
 
+    fn take_late(&mut self) -> Vec<Task> {
+        if !self.waiting.iter().any(|(_, task)| task.is_late()) {
+            return Vec::new();
+        }
+        let (late, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(|(_, task)| task.is_late());
+        self.waiting = waiting;
+        let late: VecDeque<(Instant, Task)> = late;
+        late.into_iter().map(|(_, task)| task).collect()
+    }
+
     fn note_emptiness(&mut self, now: Instant) {
         if self.waiting.is_empty() {
             self.emptied = now;
@@ -221,12 +234,18 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::execution::admission::Slots;
     use crate::execution::ticket::{Permits, Ticket};
 
     const QUEUES: Queues = Queues { target: Duration::from_millis(5), age_max: Duration::from_secs(1) };
 
     fn read(name: &'static str) -> Task {
-        let ticket = Ticket::new(Permits::none(), None, Arc::default(), true);
+        read_by(name, None)
+    }
+
+    fn read_by(name: &'static str, deadline: Option<Instant>) -> Task {
+        let ticket =
+            Ticket::new(Permits::new(Slots::new(1).take().expect("free"), None), deadline, Arc::default(), true);
         Task::Get { key: bytes::Bytes::from_static(name.as_bytes()), ticket }
     }
 
@@ -289,7 +308,7 @@ mod tests {
         let queue = queue(None, LONG, &THREE);
         assert_eq!(pop_one(&queue), "old|");
         let mut refused = Vec::new();
-        queue.expire(&mut refused);
+        queue.expire(&mut refused, &mut Vec::new());
         assert!(refused.is_empty());
     }
 
@@ -306,9 +325,12 @@ mod tests {
     #[test]
     fn what_nobody_serves_is_refused_at_its_age() {
         let queue = queue(Some(QUEUES), SHORT, &[("old", 1_500), ("new", 900)]);
-        let mut refused = Vec::new();
-        queue.expire(&mut refused);
-        assert_eq!((names(&refused), queue.len()), ("old".to_owned(), 1));
+        let now = clock::now();
+        queue.push(read_by("late", Some(now))).ok().expect("room");
+        queue.push(read_by("patient", now.checked_add(Duration::from_mins(1)))).ok().expect("room");
+        let (mut refused, mut late) = (Vec::new(), Vec::new());
+        queue.expire(&mut refused, &mut late);
+        assert_eq!((both(&refused, &late), queue.len()), ("old|late".to_owned(), 2));
     }
 
     #[test]

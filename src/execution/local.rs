@@ -165,8 +165,8 @@ impl Local {
     ///
     /// # Errors
     /// What the engine says, or [`Error::Stopping`](crate::operation::Error::Stopping).
-    pub async fn scan(&self, _permit: &ScanPermit, step: ScanStep) -> Result {
-        let ticket = Ticket::new(Permits::none(), None, self.inbox.clone(), true);
+    pub async fn scan(&self, permit: &ScanPermit, step: ScanStep) -> Result {
+        let ticket = Ticket::new(Permits::of_scan(permit.clone()), None, self.inbox.clone(), true);
         self.executor.run(Task::Scan { step, ticket: ticket.clone() })?;
         ticket.ended().await
     }

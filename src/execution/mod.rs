@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   --execution   reads                                            writes
-//!   adaptive      worker if memory can answer, else storage thread committer, in batches
+//!   adaptive      worker if memory can answer, else storage thread a batch a turn: worker, or committer
 //!   inline        worker, blocking it                              worker, blocking it
 //!   pool          threads behind one bounded queue                 the same
 //!   stealing      threads that steal from each other               the same
@@ -124,10 +124,10 @@ pub struct Threads {
     stop: Arc<Signal>,
 }
 
-/// The right to have one range in progress; every step of it finds a place on a storage thread.
-pub struct ScanPermit {
-    _slot: Slot,
-}
+/// The right to have one range in progress; every step of it finds a place on a storage thread, and holds the right too: the
+/// step of a range whose client has gone still waits there.
+#[derive(Clone, Debug)]
+pub struct ScanPermit(#[expect(dead_code, reason = "held until it is dropped")] Arc<Slot>);
 
 impl Executor {
     /// Starts the threads that `engine` needs.
@@ -186,7 +186,7 @@ impl Executor {
             limit,
             retry_after: None,
         })?;
-        Ok(ScanPermit { _slot: slot })
+        Ok(ScanPermit(Arc::new(slot)))
     }
 
     /// Room for bodies and large answers.

@@ -33,6 +33,11 @@ impl Task {
         self.ticket().inbox()
     }
 
+    /// Whether its deadline has passed.
+    pub(super) fn is_late(&self) -> bool {
+        self.ticket().deadline_has_passed()
+    }
+
     /// Ends it before it was begun.
     pub(super) fn refuse(self, error: Error) {
         self.ticket().complete(Err(error));

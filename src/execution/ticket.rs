@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::ScanPermit;
 use super::admission::{RoomPermit, Slot};
 use super::inbox::Inbox;
 use super::task::{Deadline, has_passed};
@@ -20,15 +21,16 @@ use crate::sync::Mutex;
 pub(super) struct Permits {
     _slot: Option<Slot>,
     _room: Option<RoomPermit>,
+    _scan: Option<ScanPermit>,
 }
 
 impl Permits {
     pub(super) fn new(slot: Slot, room: Option<RoomPermit>) -> Permits {
-        Permits { _slot: Some(slot), _room: room }
+        Permits { _slot: Some(slot), _room: room, _scan: None }
     }
 
-    pub(super) fn none() -> Permits {
-        Permits { _slot: None, _room: None }
+    pub(super) fn of_scan(permit: ScanPermit) -> Permits {
+        Permits { _slot: None, _room: None, _scan: Some(permit) }
     }
 }
 

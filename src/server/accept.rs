@@ -55,8 +55,7 @@ async fn accept_all(
     loop {
         // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
         let of_all = places.clone().acquire_owned().await.expect("the semaphore is never closed");
-        caution.wait(&listener, &workers).await;
-        let (stream, address) = accept(&listener).await;
+        let (stream, address) = caution.accept(&listener, &workers).await;
         if caution.is_taken() && has_left(&stream) {
             continue;
         }
@@ -87,6 +86,20 @@ struct Caution {
 impl Caution {
     fn new() -> Caution {
         Caution { rate: ACCEPTS_MAX, accepted: 0, step: clock::now() }
+    }
+
+    /// The next connection, when it may be accepted.
+    async fn accept(&mut self, listener: &tokio::net::TcpListener, workers: &[WorkerHandle]) -> (TcpStream, IpAddr) {
+        loop {
+            self.wait(listener, workers).await;
+            if !self.is_taken() {
+                return accept(listener).await;
+            }
+            // The bound grows whether connections come or not.
+            if let Ok(accepted) = tokio::time::timeout(ACCEPT_STEP, accept(listener)).await {
+                return accepted;
+            }
+        }
     }
 
     /// Waits until one more may be accepted.

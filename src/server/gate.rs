@@ -39,10 +39,6 @@ pub struct Gate {
     arrivals: Cell<u64>,
     /// Let in at each turn.
     quota: Cell<u32>,
-    /// Of them, those who come in this turn and need not wait.
-    kept: Cell<u32>,
-    /// And of those, not taken yet.
-    left: Cell<u32>,
     aged_is_next: Cell<bool>,
     /// Clients are in a hurry until then.
     hurry: Cell<Option<Instant>>,
@@ -104,8 +100,6 @@ impl Gate {
             waiting: RefCell::default(),
             arrivals: Cell::new(0),
             quota: Cell::new(1),
-            kept: Cell::new(0),
-            left: Cell::new(0),
             aged_is_next: Cell::new(false),
             hurry: Cell::new(None),
             sign,
@@ -139,16 +133,13 @@ impl Gate {
             if !strained || !long(turn_max) {
                 return false;
             }
+            // Nobody waits yet: those who come in the next turn will.
             self.set_closed(true);
-            self.quota.set(turn.requests);
+            self.quota.set(next_quota(turn.requests, turn.length, turn.requests));
+            return true;
         }
-        let before = self.kept.get();
         self.quota.set(next_quota(self.quota.get(), turn.length, turn.requests));
-        // Places are kept for those who come now, the newest: twice as many as took one. A quarter is for those who wait.
-        let kept = (2 * (before - self.left.get()) + 8).min(self.quota.get() / 4 * 3);
-        self.left.set(kept);
-        self.kept.set(kept);
-        for _ in kept..self.quota.get() {
+        for _ in 0..self.quota.get() {
             let Some(place) = self.take_next() else {
                 // Who was let in is served; there is room for whoever comes.
                 self.set_closed(false);
@@ -224,11 +215,6 @@ impl Pass {
         if self.is_passed() || self.is_free() {
             return Poll::Ready(());
         }
-        if let (State::Outside, Some(left)) = (self.state.get(), self.gate.left.get().checked_sub(1)) {
-            self.gate.left.set(left);
-            self.state.set(State::Passed);
-            return Poll::Ready(());
-        }
         let place = self.leave().unwrap_or_else(|| {
             let arrival = self.gate.arrivals.get();
             self.gate.arrivals.set(arrival + 1);
@@ -296,7 +282,7 @@ mod tests {
         pass.poll(&Context::from_waker(Waker::noop())).is_ready()
     }
 
-    /// Whether `turn` closes it: nobody waits yet, so it opens again at once, and only the strain is seen.
+    /// Whether `turn` strains it.
     fn strains(gate: &Gate, turn: Turn) -> bool {
         gate.turn_ended(turn);
         gate.sign.is_strained()
@@ -310,11 +296,18 @@ mod tests {
         assert!(!strains(&Gate::new(None, Arc::default()), long(1_000, true)));
         let strained = gate();
         assert!(strains(&strained, long(1_000, true)));
+        assert!(strained.is_closed());
+        assert!(strains(&strained, turn(TURN_TARGET / 2, 1_000, false)), "it was closed during this turn");
+        assert!(!strained.is_closed(), "nobody waited");
         assert!(strains(&strained, long(1_000, false)), "the hurry of a moment ago is remembered");
+        strained.turn_ended(turn(TURN_TARGET / 2, 1_000, true));
         assert!(!strains(&strained, turn(TURN_TARGET / 2, 1_000, true)));
         let left = gate();
         Pass::new(left.clone()).client_has_left();
         assert!(strains(&left, long(1_000, false)));
+        left.rested();
+        assert!(left.sign.is_strained(), "it is closed");
+        left.set_closed(false);
         left.rested();
         assert!(!left.sign.is_strained());
     }

@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
 use super::gate::Pass;
@@ -32,7 +32,12 @@ impl Io {
     /// Waits for a request, then for the gate; `false`: the client has given up.
     fn poll_pass(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let stream = self.stream.borrow();
-        let ready = ready!(pin!(stream.ready(Interest::READABLE)).poll(context))?;
+        // This remembers whom to wake; what follows does not, and does not have to.
+        ready!(stream.poll_read_ready(context))?;
+        let ready = match pin!(stream.ready(Interest::READABLE)).poll(context) {
+            Poll::Ready(ready) => ready?,
+            Poll::Pending => Ready::READABLE,
+        };
         if ready.is_read_closed() && !self.pass.is_passed() {
             self.pass.client_has_left();
             return Poll::Ready(Ok(false));

@@ -84,8 +84,8 @@ pub trait Engine: Send + Sync + 'static {
     /// any member asked for it.
     fn commit(&self, writes: Vec<Write>);
 
-    /// As [`Engine::commit`], on a worker: if that waits for nothing, neither for another thread nor for a disk; else gives
-    /// all back, and nothing has happened.
+    /// As [`Engine::commit`], on a worker: if that waits for no sync, no other commit and no flush or compaction; else gives
+    /// all back, and nothing has happened. (Log writes go to the kernel's memory, and now and then a log file is made.)
     ///
     /// # Errors
     /// The writes.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::support::planted::Defect;
 use super::support::shim::Shim;
 use super::support::{Client, ROCKSDB_SETUPS, Server, ServerBuilder, wait_until};
@@ -80,7 +82,14 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     waiting.send("PUT", &entity("waiting"), &timeout, Some(b"v")).unwrap();
     let mut patient = server.client();
     patient.send("PUT", &entity("patient"), &[("Klad-Timeout", "60s")], Some(b"v")).unwrap();
-    assert!(waiting.is_silent_for(Duration::from_millis(200)), "no answer is made up while the outcome is open");
+    if setup == "rocksdb" && defect.is_none() {
+        // Whatever the disk does.
+        assert_eq!(waiting.answer().unwrap().status, 504);
+        waiting.send("GET", &entity("waiting"), &[], None).unwrap();
+        assert_eq!(waiting.answer().unwrap().status, 404);
+        waiting.send("PUT", &entity("waiting"), &timeout, Some(b"v")).unwrap();
+    }
+    assert!(under_way.is_silent_for(Duration::from_millis(200)), "no answer is made up while the outcome is open");
     shim.pass();
     let mut reader = server.client();
     for (key, mut client, expected) in
@@ -145,6 +154,48 @@ fn no_read_of_the_disk_blocks_a_worker() {
 fn twin_a_storage_call_that_blocks_a_worker_is_noticed() {
     worker_is_never_blocked("rocksdb", Defect::SlowCachedReads).expect_err("planted");
     worker_is_never_blocked("rocksdb/inline", Defect::SlowDisk).expect_err("it is what inline means");
+}
+
+/// One worker; an `async` write beside a held sync, or any other, must not keep another connection waiting.
+fn writes_block_no_worker(defect: Option<Defect>) -> Result<(), String> {
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--threads", "1").defect(defect)).start();
+    let (mut quick, mut other) = (server.client(), server.client());
+    for client in [&mut quick, &mut other] {
+        assert_eq!(client.get("/v0/status").status, 200);
+    }
+    if defect.is_none() {
+        shim.hold();
+    }
+    let mut synced = put_without_answer(&server, &["synced"]);
+    if defect.is_none() {
+        shim.wait_until_held();
+    }
+    quick.send("PUT", "/v0/entity?id=quick&durability=async", &[], Some(b"v")).unwrap();
+    // The worker reads the write before this one, for it was there before.
+    let begun = std::time::Instant::now();
+    for _ in 0..10 {
+        assert_eq!(other.get("/v0/status").status, 200);
+    }
+    let waited = begun.elapsed();
+    shim.pass();
+    assert_eq!(synced[0].answer().unwrap().status, 201);
+    assert_eq!(quick.answer().unwrap().status, 201);
+    // The planted defect takes half a second.
+    if waited > Duration::from_millis(400) {
+        return Err(format!("another connection waited {waited:?} for a write"));
+    }
+    Ok(())
+}
+
+#[test]
+fn no_write_blocks_a_worker() {
+    writes_block_no_worker(None).unwrap();
+}
+
+#[test]
+fn twin_a_write_that_blocks_a_worker_is_noticed() {
+    writes_block_no_worker(Some(Defect::SlowWritesHere)).expect_err("planted");
 }
 
 /// Clients that leave before their answer take no place with them.
@@ -239,31 +290,49 @@ fn twin_a_queue_without_an_age_is_noticed() {
     refuses_what_is_old(&[("--queue-age-max", "100ms"), ("--admission", "off")]).expect_err("nothing is refused");
 }
 
-/// More requests at once than a worker's turn may hold, over and over: the gate closes, and everyone is served in the end.
-#[test]
-fn nobody_is_forgotten_at_a_closed_gate() {
+/// More requests at once than a worker's turn may hold: versions in the order in which the requests were sent, twice on the
+/// same connections.
+fn versions_of_a_crowd(admission: &str) -> [Vec<u64>; 2] {
     let builder = ServerBuilder::new("memory").arg("--threads", "1").arg("--turn-max", "1us");
-    let server = builder.start();
-    assert_eq!(server.client().put(&entity("k"), b"v").status, 201);
-    let mut clients: Vec<Client> = (0..200).map(|_| server.client()).collect();
-    // Only clients in a hurry close it.
-    let hurry = [("Klad-Timeout", "60s")];
-    for round in 0..20 {
-        for (number, client) in clients.iter_mut().enumerate() {
-            // Bodies and heads in pieces pass too.
-            match (number + round) % 3 {
-                0 => client.send("PUT", &entity("k"), &[], Some(b"v")).unwrap(),
-                _ => client.send("GET", &entity("k"), &hurry, None).unwrap(),
-            }
-        }
-        for client in &mut clients {
-            let status = client.answer().unwrap().status;
-            assert!(status == 200 || status == 201, "{status}");
-        }
+    let server = builder.arg("--admission", admission).start();
+    let mut clients: Vec<Client> = (0..2_500).map(|_| server.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.get(&entity("k")).status, 404);
     }
-    // New connections too, also those that say at once that nothing more will come.
-    let mut last = server.client();
-    assert_eq!(last.get(&entity("k")).body, b"v");
+    [(); 2].map(|()| {
+        // All of them lie in the kernel when the server looks.
+        server.signal(Signal::STOP);
+        for client in &mut clients {
+            // Only clients in a hurry close the gate.
+            client.send("PUT", &entity("other"), &[("Klad-Timeout", "60s")], Some(b"v")).unwrap();
+        }
+        server.signal(Signal::CONT);
+        let version = |client: &mut Client| {
+            let answer = client.answer().unwrap();
+            assert_eq!(answer.status, 201, "nobody is forgotten");
+            answer.header("etag").unwrap().trim_matches('"').parse().unwrap()
+        };
+        clients.iter_mut().map(version).collect()
+    })
+}
+
+/// How many were served before the one that was sent just before them.
+fn overtaken(versions: &[u64]) -> usize {
+    versions.windows(2).filter(|pair| pair[0] > pair[1]).count()
+}
+
+#[test]
+fn a_closed_gate_lets_in_the_newest_and_forgets_nobody() {
+    let rounds = versions_of_a_crowd("on");
+    let most = rounds.iter().map(|versions| overtaken(versions)).max().unwrap();
+    assert!(most > 200, "the gate has not closed: only {most} of 2,500 came before those that were there before");
+}
+
+#[test]
+fn twin_without_a_gate_the_oldest_is_first() {
+    let rounds = versions_of_a_crowd("off");
+    let most = rounds.iter().map(|versions| overtaken(versions)).max().unwrap();
+    assert!(most < 50, "{most} of 2,500 came before those that were there before");
 }
 
 /// A rehearsed slow disk slows what goes to it, and only that.

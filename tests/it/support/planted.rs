@@ -37,6 +37,8 @@ pub(crate) enum Defect {
     SlowDisk,
     /// A read on the worker takes a while.
     SlowCachedReads,
+    /// A write that is made on the worker takes a while.
+    SlowWritesHere,
     /// A write that took long is answered as if it had been refused.
     RefusesWhatWasDone,
     /// A write of the key `leak` is never answered.
@@ -45,7 +47,8 @@ pub(crate) enum Defect {
     FailsInMidRange,
 }
 
-const ALL: [Defect; 13] = [
+const ALL: [Defect; 14] = [
+    Defect::SlowWritesHere,
     Defect::AcknowledgesBeforeSync,
     Defect::VisibleBeforeSync,
     Defect::LosesWrites,
@@ -288,6 +291,14 @@ impl Engine for Defective {
             Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::FailsInMidRange => self.inner.commit(writes),
             _ => writes.into_iter().for_each(|write| self.commit_defectively(write)),
         }
+    }
+
+    fn try_commit(&self, writes: Vec<Write>) -> std::result::Result<(), Vec<Write>> {
+        if self.defect != Defect::SlowWritesHere {
+            return Err(writes);
+        }
+        std::thread::sleep(SLOW);
+        self.inner.try_commit(writes)
     }
 
     fn sync(&self) -> std::result::Result<(), String> {

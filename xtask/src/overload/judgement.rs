@@ -8,6 +8,9 @@ use crate::text::{grouped, mebibytes};
 /// Least goodput, as a share of the peak, by multiple of the capacity.
 const GOODPUT_MIN: [(u64, f64); 2] = [(2, 0.95), (5, 0.90)];
 
+/// Least goodput at any level, as a share of the capacity: a server that served little at every level would have no peak.
+const OF_CAPACITY_MIN: f64 = 0.75;
+
 /// Longest time without a good answer.
 pub(super) const GAP_MAX: Duration = Duration::from_millis(100);
 
@@ -72,6 +75,13 @@ impl Part {
                     "{at}: goodput is {:.1} % of the peak, at least {:.0} % are wanted",
                     share * 100.0,
                     least * 100.0
+                ));
+            }
+            if level.goodput < self.capacity * OF_CAPACITY_MIN {
+                let least = OF_CAPACITY_MIN * 100.0;
+                faults.push(format!(
+                    "{at}: goodput is {:.1} % of the capacity, at least {least:.0} % are wanted",
+                    level.goodput / self.capacity * 100.0
                 ));
             }
             if level.gap > GAP_MAX {
@@ -199,8 +209,9 @@ mod tests {
         assert_eq!(faults(|part| part.twin = Some(500.0)), 1);
         assert_eq!(
             faults(|part| part.levels.iter_mut().for_each(|level| level.goodput = 0.0)),
-            4,
+            7,
             "nothing was served"
         );
+        assert_eq!(faults(|part| part.capacity = 1_300.0), 2, "little at every level");
     }
 }

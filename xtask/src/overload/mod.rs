@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   klad serve, held to a fifth of a core, or with storage that takes 1 ms a call
-//!     ▲ 64 connections, closed: the capacity
+//!     ▲ 1,000 connections, closed: the capacity
 //!     ▲ 1, 2 and 5 times that, open, a new connection for each request that finds all busy, deadline 250 ms
 //!     ▲ one quiet reader: how soon are answers as quick as before, when the load is over?
 //! ```

@@ -155,7 +155,9 @@ impl Report {
     }
 
     fn verdict(&self) -> Verdict {
-        Verdict::of(self.small.is_within() && self.large.is_within() && self.resident <= Report::resident_max())
+        let attacked = self.clients[0].0 >= CLIENTS[0] as u64 * 99 / 100;
+        let within = self.small.is_within() && self.large.is_within() && self.resident <= Report::resident_max();
+        Verdict::of(attacked && within)
     }
 
     fn print(&self) {
@@ -188,7 +190,8 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let off = ["--body-timeout", "1h", "--body-rate-min", "0", "--write-timeout", "1h"];
     let twin = measure(&program, 1, *args.duration, &off)?;
     twin.print();
-    let fails = twin.verdict() == Verdict::Exceeded;
+    // By what deadlines are for: room that nobody gives back.
+    let fails = Got::middle(&twin.large.attacked).unserved > 0.5;
     println!("twin {}", if fails { "exceeds, as demanded" } else { "DOES NOT EXCEED" });
     Ok(Verdict::of(report.verdict() == Verdict::Within && fails))
 }
