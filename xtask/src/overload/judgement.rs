@@ -55,6 +55,20 @@ pub(super) struct Part {
     pub(super) twin: Option<f64>,
 }
 
+impl Level {
+    /// Adds a further round to so many: rates and shares as the mean, times as the longest.
+    pub(super) fn add(&mut self, other: Level, rounds: u32) {
+        let mean = |all: f64, one: f64| (all * f64::from(rounds) + one) / f64::from(rounds + 1);
+        self.goodput = mean(self.goodput, other.goodput);
+        self.refused = mean(self.refused, other.refused);
+        self.timed_out = mean(self.timed_out, other.timed_out);
+        self.p99_us = self.p99_us.zip(other.p99_us).map(|(all, one)| all.max(one));
+        self.gap = self.gap.max(other.gap);
+        self.back = self.back.zip(other.back).map(|(all, one)| all.max(one));
+        self.doubts.extend(other.doubts);
+    }
+}
+
 impl Part {
     /// The best goodput at any level.
     fn peak(&self) -> f64 {
@@ -189,6 +203,15 @@ mod tests {
         change(&mut part);
         assert_eq!(part.verdict() == Verdict::Within, part.faults().is_empty());
         part.faults().len()
+    }
+
+    #[test]
+    fn rounds_are_added_up() {
+        let mut all = level(1, 900.0);
+        all.add(Level { gap: 2 * GAP_MAX, back: None, ..level(1, 1_200.0) }, 1);
+        all.add(level(1, 1_200.0), 2);
+        assert!((all.goodput - 1_100.0).abs() < 1e-9);
+        assert_eq!((all.gap, all.back), (2 * GAP_MAX, None), "the worst round counts");
     }
 
     #[test]

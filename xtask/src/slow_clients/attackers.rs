@@ -42,7 +42,7 @@ pub(super) enum Kind {
 const BODY_BYTES: [usize; 6] = [256 << 10, 128 << 10, 64 << 10, 32 << 10, 16 << 10, 8 << 10];
 
 /// Of each of the smaller ones.
-const SMALLER: usize = 50;
+const SMALLER: usize = 10;
 
 /// Where the large value is.
 pub(super) const LARGE: &str = "/v0/entity?id=large";

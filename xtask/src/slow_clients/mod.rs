@@ -187,7 +187,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let report = measure(&program, args.rounds, *args.duration, &[])?;
     report.print();
     println!("\ntwin: the same with body deadlines off");
-    let off = ["--body-timeout", "1h", "--body-rate-min", "0", "--write-timeout", "1h"];
+    let off = ["--body-timeout", "1h", "--body-rate-min", "0"];
     let twin = measure(&program, 1, *args.duration, &off)?;
     twin.print();
     // By what deadlines are for: room that nobody gives back.
