@@ -146,6 +146,12 @@ pub enum Error {
         /// The wait that is to be expected, from measured service; `None`: nothing was measured yet.
         retry_after: Option<Duration>,
     },
+    /// Request bodies and large answers take all the room there is.
+    #[error("no room for {bytes} bytes of answer now")]
+    NoRoom {
+        /// What the value needs.
+        bytes: u64,
+    },
     /// The deadline that the request set passed while it waited: it was not begun.
     #[error("the deadline of the request passed before it was begun")]
     DeadlinePassed,

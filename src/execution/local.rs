@@ -18,7 +18,7 @@ use super::task::{Deadline, Task};
 use super::ticket::{Permits, Ticket};
 use super::{Executor, Runner, ScanPermit};
 use crate::clock;
-use crate::operation::{Change, Durability, ScanStep};
+use crate::operation::{Change, Durability, Error, Outcome, ScanStep};
 use crate::storage::{Result, Write};
 
 /// The executor, as one worker sees it.
@@ -118,21 +118,26 @@ impl Local {
         }
     }
 
-    /// Reads a key.
+    /// Reads a key; with the value the room that was taken for it, if it is large and had to be copied.
     ///
     /// # Errors
-    /// [`Error::Overloaded`](crate::operation::Error::Overloaded), `DeadlinePassed` and `Stopping` before anything was done,
+    /// [`Error::Overloaded`], `DeadlinePassed` and `Stopping` before anything was done,
     /// else what the engine says.
-    pub async fn get(&self, key: &[u8], deadline: Deadline) -> Result {
+    pub async fn get(
+        &self,
+        key: &[u8],
+        deadline: Deadline,
+    ) -> std::result::Result<(Outcome, Option<RoomPermit>), Error> {
         if self.executor.asks_memory_first
             && let Some(result) = self.executor.engine.read_cached(key)
         {
-            return result;
+            return result.map(|outcome| (outcome, None));
         }
         let permits = self.executor.permits(None, deadline, || self.executor.read_wait())?;
-        let ticket = Ticket::new(permits, deadline, self.inbox.clone(), true);
+        let ticket = Ticket::of_read(permits, deadline, self.inbox.clone(), self.executor.room.clone());
         self.executor.run(Task::Get { key: Bytes::copy_from_slice(key), ticket: ticket.clone() })?;
-        ticket.ended().await
+        let outcome = ticket.clone().ended().await?;
+        Ok((outcome, ticket.take_answer_room()))
     }
 
     /// Writes a key; `room` was taken for the body and ends with the operation.
@@ -164,7 +169,7 @@ impl Local {
     /// Does one step of a range.
     ///
     /// # Errors
-    /// What the engine says, or [`Error::Stopping`](crate::operation::Error::Stopping).
+    /// What the engine says, or [`Error::Stopping`].
     pub async fn scan(&self, permit: &ScanPermit, step: ScanStep) -> Result {
         let ticket = Ticket::new(Permits::of_scan(permit.clone()), None, self.inbox.clone(), true);
         self.executor.run(Task::Scan { step, ticket: ticket.clone() })?;

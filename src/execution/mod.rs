@@ -100,7 +100,7 @@ pub struct Executor {
     engine: Arc<dyn Engine>,
     operations: Arc<Slots>,
     scans: Arc<Slots>,
-    room: Room,
+    room: Arc<Room>,
     runner: Runner,
     /// Reads that need no disk are done on the worker.
     asks_memory_first: bool,
@@ -157,7 +157,7 @@ impl Executor {
         let executor = Arc::new(Executor {
             operations: Slots::new(operations_max),
             scans: Slots::new(scans_max),
-            room: Room::new(options.room_bytes),
+            room: Arc::new(Room::new(options.room_bytes)),
             runner,
             asks_memory_first: matches!(options.strategy, Strategy::Adaptive { .. }),
             queue_limit,

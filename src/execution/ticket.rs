@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::ScanPermit;
-use super::admission::{RoomPermit, Slot};
+use super::admission::{Room, RoomPermit, Slot};
 use super::inbox::Inbox;
 use super::task::{Deadline, has_passed};
 use crate::storage::{Reply, Result};
@@ -42,6 +42,9 @@ pub(super) struct Ticket {
     inbox: Arc<Inbox>,
     /// Else whoever ends it also ends others, and announces all at once.
     announces: bool,
+    /// Where a read takes room for a large value, before it is copied.
+    room: Option<Arc<Room>>,
+    answer_room: Mutex<Option<RoomPermit>>,
 }
 
 #[derive(Debug)]
@@ -54,7 +57,19 @@ enum Stage {
 impl Ticket {
     pub(super) fn new(permits: Permits, deadline: Deadline, inbox: Arc<Inbox>, announces: bool) -> Arc<Ticket> {
         let stage = Mutex::new(Stage::Waiting { permits, waker: None });
-        Arc::new(Ticket { stage, deadline, inbox, announces })
+        Arc::new(Ticket { stage, deadline, inbox, announces, room: None, answer_room: Mutex::new(None) })
+    }
+
+    /// Of a read, whose value may need some of `room`.
+    pub(super) fn of_read(permits: Permits, deadline: Deadline, inbox: Arc<Inbox>, room: Arc<Room>) -> Arc<Ticket> {
+        let stage = Mutex::new(Stage::Waiting { permits, waker: None });
+        let answer_room = Mutex::new(None);
+        Arc::new(Ticket { stage, deadline, inbox, announces: true, room: Some(room), answer_room })
+    }
+
+    /// The room that was taken for the value, when the operation has ended.
+    pub(super) fn take_answer_room(&self) -> Option<RoomPermit> {
+        self.answer_room.lock().take()
     }
 
     pub(super) fn inbox(&self) -> &Arc<Inbox> {
@@ -85,6 +100,14 @@ impl Reply for Ticket {
                 self.inbox.announce();
             }
         }
+    }
+
+    fn admits(&self, value_bytes: usize) -> bool {
+        let Some(room) = &self.room else { return true };
+        let taken = room.try_take(value_bytes as u64);
+        let admitted = taken.is_some();
+        *self.answer_room.lock() = taken;
+        admitted
     }
 }
 

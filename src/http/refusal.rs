@@ -88,6 +88,7 @@ impl Refusal {
             Refusal::NoRoom { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. }
+                | Error::NoRoom { .. }
                 | Error::Stopping
                 | Error::Stalled
                 | Error::WritesStopped { .. }
@@ -119,6 +120,7 @@ impl Refusal {
             Refusal::BodyBroken(_) => "body-broken",
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
+                Error::NoRoom { .. } => "no-room",
                 Error::DeadlinePassed => "deadline-passed",
                 Error::Stopping => "stopping",
                 Error::Stalled => "stalled",

@@ -17,7 +17,7 @@ use super::refusal::Refusal;
 use super::route::{DURABILITY_HEADER, Route, route};
 use super::upload;
 use crate::clock;
-use crate::execution::admission::Room;
+use crate::execution::admission::{Room, RoomPermit};
 use crate::execution::{Deadline, Local};
 use crate::limits::{CACHED_VALUE_BYTES_MAX, TIMEOUT_RANGE};
 use crate::operation::{Change, Durability, Outcome, Version};
@@ -125,8 +125,8 @@ impl Service {
     async fn without_body(&self, route: Route<'_>, deadline: Deadline) -> Result<Reply, Refusal> {
         match route {
             Route::Get { key } => {
-                let outcome = self.local.get(&key, deadline).await?;
-                self.get_answer(outcome)
+                let (outcome, room) = self.local.get(&key, deadline).await?;
+                self.get_answer(outcome, room)
             }
             Route::Delete { key, durability } => {
                 self.local.executor().writable(ChangeKind::Delete)?;
@@ -145,11 +145,10 @@ impl Service {
         }
     }
 
-    fn get_answer(&self, outcome: Outcome) -> Result<Reply, Refusal> {
+    fn get_answer(&self, outcome: Outcome, mut room: Option<RoomPermit>) -> Result<Reply, Refusal> {
         match outcome {
             Outcome::Found { version, value } => {
-                let mut room = None;
-                if value.len() > CACHED_VALUE_BYTES_MAX {
+                if room.is_none() && value.len() > CACHED_VALUE_BYTES_MAX {
                     // A slow reader holds it for as long as the write deadline lets it.
                     let bytes = value.len() as u64;
                     room = Some(

@@ -41,6 +41,12 @@ pub type Result = std::result::Result<Outcome, Error>;
 pub trait Reply: Send + Sync {
     /// The operation has ended.
     fn complete(&self, result: Result);
+
+    /// Whether there is room for a value of so many bytes, to be asked before one is copied that is larger than
+    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX), once; if not, the answer is `NoRoom`.
+    fn admits(&self, _value_bytes: usize) -> bool {
+        true
+    }
 }
 
 /// One write on its way into the engine.

@@ -239,6 +239,14 @@ fn answer(stored: &[u8]) -> Result {
     Ok(Outcome::Found { version: record.version, value: Bytes::copy_from_slice(record.payload) })
 }
 
+/// The same, if there is room for the copy.
+fn answer_with_room(stored: &[u8], reply: &dyn Reply) -> Result {
+    if stored.len() > CACHED_VALUE_BYTES_MAX && !reply.admits(stored.len()) {
+        return Err(Error::NoRoom { bytes: stored.len() as u64 });
+    }
+    answer(stored)
+}
+
 fn answer_writes(writes: Vec<Write>, written: std::result::Result<Version, Error>) {
     match written {
         Ok(first) => {
@@ -292,9 +300,10 @@ impl Engine for RocksDbEngine {
 
     fn read(&self, key: &[u8], reply: &dyn Reply) {
         let found = if self.iterator_reads {
-            self.seek(key, ReadOptions::default(), answer)
+            self.seek(key, ReadOptions::default(), |stored| answer_with_room(stored, reply))
         } else {
-            self.db.get_pinned_opt(key, &self.read_all).map(|stored| stored.map(|stored| answer(&stored)))
+            let found = self.db.get_pinned_opt(key, &self.read_all);
+            found.map(|stored| stored.map(|stored| answer_with_room(&stored, reply)))
         };
         reply.complete(found.map_err(read_failed).and_then(|answer| answer.unwrap_or(Ok(Outcome::NotFound))));
     }

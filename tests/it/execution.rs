@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::support::planted::Defect;
 use super::support::shim::Shim;
-use super::support::{Client, ROCKSDB_SETUPS, Server, ServerBuilder, wait_until};
+use super::support::{Client, ROCKSDB_SETUPS, Server, ServerBuilder, peak_resident_bytes, wait_until};
 
 fn entity(key: &str) -> String {
     format!("/v0/entity?id={key}")
@@ -349,4 +349,41 @@ fn an_engine_delay_is_waited_for_and_holds_up_no_worker() {
         assert_eq!(slow.answer().unwrap().status, 201);
         assert_eq!(slow.get(&entity("k")).body, b"v");
     }
+}
+
+/// Many ask for a large value at once: a few get it, the others are refused before it is copied for them.
+fn copies_only_what_there_is_room_for(defect: Option<Defect>) -> Result<(), String> {
+    const VALUE_BYTES: usize = 12 << 20;
+    // The queue itself refuses nothing.
+    let patient = ServerBuilder::new("rocksdb").arg("--queue-target", "1h").arg("--queue-age-max", "1h");
+    let server = patient.arg("--memory", "64MiB").defect(defect).start();
+    let target = "/v0/entity?id=large";
+    assert_eq!(server.client().put(target, &vec![0; VALUE_BYTES]).status, 201);
+    let mut clients: Vec<_> = (0..200).map(|_| server.client()).collect();
+    for client in &mut clients {
+        client.send("GET", target, &[], None).unwrap();
+    }
+    for client in &mut clients {
+        // They read one after the other: who reads too late may have had to make room.
+        let Ok(answer) = client.answer() else { continue };
+        match answer.status {
+            200 => assert_eq!(answer.body.len(), VALUE_BYTES),
+            503 => assert!(answer.text().contains("no-room"), "{}", answer.text()),
+            other => panic!("{other}"),
+        }
+    }
+    // What `cargo xtask memory` allows, and a value for each storage thread.
+    let bound = (64 << 20) * 11 / 10 + (64 << 20) + 4 * VALUE_BYTES as u64;
+    let peak = peak_resident_bytes(server.process());
+    if peak > bound { Err(format!("{peak} bytes were resident, bound {bound}")) } else { Ok(()) }
+}
+
+#[test]
+fn large_values_are_copied_only_into_room() {
+    copies_only_what_there_is_room_for(None).unwrap();
+}
+
+#[test]
+fn twin_copies_without_room_are_noticed() {
+    copies_only_what_there_is_room_for(Some(Defect::CopiesWithoutRoom)).expect_err("planted");
 }

@@ -66,7 +66,16 @@ pub(crate) fn encode(key: &[u8]) -> String {
 
 /// Resident memory of a process, bytes.
 pub(crate) fn resident_bytes(process: u32) -> u64 {
+    status_bytes(process, "VmRSS:")
+}
+
+/// The most that it was since the process began.
+pub(crate) fn peak_resident_bytes(process: u32) -> u64 {
+    status_bytes(process, "VmHWM:")
+}
+
+fn status_bytes(process: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
 }

@@ -37,6 +37,8 @@ pub(crate) enum Defect {
     SlowDisk,
     /// A read on the worker takes a while.
     SlowCachedReads,
+    /// A large value is copied whether there is room or not.
+    CopiesWithoutRoom,
     /// A write that is made on the worker takes a while.
     SlowWritesHere,
     /// A write that took long is answered as if it had been refused.
@@ -47,7 +49,8 @@ pub(crate) enum Defect {
     FailsInMidRange,
 }
 
-const ALL: [Defect; 14] = [
+const ALL: [Defect; 15] = [
+    Defect::CopiesWithoutRoom,
     Defect::SlowWritesHere,
     Defect::AcknowledgesBeforeSync,
     Defect::VisibleBeforeSync,
@@ -150,6 +153,15 @@ struct Changed<F> {
 impl<F: Fn(Result) -> Result + Send + Sync> Reply for Changed<F> {
     fn complete(&self, result: Result) {
         self.reply.complete((self.change)(result));
+    }
+}
+
+/// A reply that nobody asks for room.
+struct Unasked<'r>(&'r dyn Reply);
+
+impl Reply for Unasked<'_> {
+    fn complete(&self, result: Result) {
+        self.0.complete(result);
     }
 }
 
@@ -279,7 +291,10 @@ impl Engine for Defective {
         if self.defect == Defect::SlowDisk {
             std::thread::sleep(SLOW);
         }
-        self.inner.read(key, reply);
+        match self.defect {
+            Defect::CopiesWithoutRoom => self.inner.read(key, &Unasked(reply)),
+            _ => self.inner.read(key, reply),
+        }
     }
 
     fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
