@@ -158,23 +158,6 @@ impl<T> BoundedQueue<T> {
         Ok(())
     }
 
-    /// Moves items to the end of `into`, waiting for the first: at least one, then more while there are fewer than `max`
-    /// and their costs together stay within `cost_max`. `false`: the queue is closed and empty.
-    pub fn pop_many(&self, max: usize, cost_max: usize, cost: impl Fn(&T) -> usize, into: &mut Vec<T>) -> bool {
-        let Some(mut state) = self.wait_for_items() else { return false };
-        let mut total = 0;
-        while into.len() < max {
-            let Some(item) = state.items.front() else { break };
-            total += cost(item);
-            if total > cost_max && !into.is_empty() {
-                break;
-            }
-            into.extend(state.items.pop_front());
-        }
-        self.len.store(state.items.len(), Ordering::Relaxed);
-        true
-    }
-
     /// Takes the oldest item, waiting for one. `None`: the queue is closed and empty.
     pub fn pop(&self) -> Option<T> {
         let state = self.wait_for_items()?;
@@ -287,23 +270,7 @@ mod tests {
         assert_eq!(queue.push(1), Ok(()));
         assert_eq!(queue.push(2), Ok(()));
         assert_eq!(queue.push(3), Err(PushError::Full(3)));
-        let mut all = Vec::new();
-        assert!(queue.pop_many(10, usize::MAX, |_| 1, &mut all));
-        assert_eq!(all, [1, 2]);
-    }
-
-    #[test]
-    fn batches_end_at_their_cost_but_hold_at_least_one() {
-        let queue = BoundedQueue::new(3);
-        for cost in [9, 2, 2] {
-            queue.push(cost).expect("there is room");
-        }
-        let mut batch = Vec::new();
-        assert!(queue.pop_many(10, 3, |cost| *cost, &mut batch));
-        assert_eq!(batch, [9]);
-        batch.clear();
-        assert!(queue.pop_many(10, 3, |cost| *cost, &mut batch));
-        assert_eq!(batch, [2]);
+        assert_eq!((queue.try_pop(), queue.try_pop(), queue.try_pop()), (Some(1), Some(2), None));
     }
 
     #[test]

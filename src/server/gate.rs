@@ -13,7 +13,7 @@
 //! such haste and must not wait for ever. What is kept out waits in the kernel, which costs nothing, where a refusal would
 //! cost most of what an answer does. Clients without haste are served in order, however many there are.
 //!
-//! It opens when nobody waits. While it is closed no deadline of klad's own runs: what klad does not read cannot be late.
+//! It opens when nobody waits. While it is closed nobody is closed for being idle: what klad does not read cannot be late.
 //! Called by `io` and `worker`; the acceptor sees its [`Sign`].
 
 use std::cell::{Cell, RefCell};
