@@ -28,4 +28,5 @@ pub mod operation;
 pub mod clock;
 pub mod descriptors;
 pub mod limits;
+pub mod metrics;
 pub mod sync;

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hyper::{Method, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode};
 
 use super::refusal::Refusal;
 use crate::execution::Executor;
@@ -26,16 +27,10 @@ impl Admin {
     }
 
     /// Answers one request.
-    #[must_use]
-    pub fn answer(&self, method: &Method, path: &str) -> Response<String> {
-        let answered = match path {
-            "/livez" | "/readyz" if method != Method::GET => Err(Refusal::MethodNotAllowed("GET")),
-            "/livez" => Ok("ok\n".to_owned()),
-            "/readyz" => self.ready().map(|()| "ready\n".to_owned()),
-            _ => Err(Refusal::UnknownPath),
-        };
+    pub async fn answer(&self, request: Request<Incoming>) -> Response<String> {
+        let answered = self.route(&request).await;
         match answered {
-            Ok(text) => Response::new(text),
+            Ok(answer) => answer,
             Err(Refusal::UnknownPath) => {
                 let mut answer = Response::new("there is nothing at this path; try /livez or /readyz\n".to_owned());
                 *answer.status_mut() = StatusCode::NOT_FOUND;
@@ -45,6 +40,17 @@ impl Admin {
                 let (parts, document) = refusal.into_parts();
                 Response::from_parts(parts, document)
             }
+        }
+    }
+
+    #[expect(clippy::unused_async, reason = "answers to come read bodies and wait for storage")]
+    async fn route(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+        let text = |text: &str| Ok(Response::new(text.to_owned()));
+        match (request.uri().path(), request.method()) {
+            ("/livez", &Method::GET) => text("ok\n"),
+            ("/readyz", &Method::GET) => self.ready().and_then(|()| text("ready\n")),
+            ("/livez" | "/readyz", _) => Err(Refusal::MethodNotAllowed("GET")),
+            _ => Err(Refusal::UnknownPath),
         }
     }
 

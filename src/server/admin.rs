@@ -47,10 +47,8 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>) {
         let Ok(place) = places.clone().try_acquire_owned() else { continue };
         let admin = admin.clone();
         tokio::task::spawn_local(async move {
-            let service = service_fn(|request: Request<Incoming>| {
-                let answer = admin.answer(request.method(), request.uri().path());
-                std::future::ready(Ok::<_, Infallible>(answer))
-            });
+            let service =
+                service_fn(async |request: Request<Incoming>| Ok::<_, Infallible>(admin.answer(request).await));
             // Few connections, so a timer for each is cheap here; it also ends idle ones.
             let serving = http1::Builder::new()
                 .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)

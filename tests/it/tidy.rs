@@ -14,7 +14,7 @@ const ROWS: &[&[&str]] = &[
     &["execution"],
     &["storage"],
     &["operation", "sync"],
-    &["clock", "descriptors"],
+    &["clock", "descriptors", "metrics"],
     &["limits"],
 ];
 
