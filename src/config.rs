@@ -170,34 +170,9 @@ impl Config {
         let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
         let server = server::Options {
             threads: args.threads.map_or(cores, to_usize),
-            connections_max: to_usize(budget.connections_max),
-            connections_per_peer: args.connections_per_peer.map(to_usize),
-            head_bytes_max: to_usize(args.head_max.0),
-            deadlines: Deadlines {
-                head: args.head_timeout,
-                idle: args.idle_timeout,
-                body: args.body_timeout,
-                write: args.write_timeout,
-                body_rate_bytes_min: args.body_rate_min.0,
-            },
-            // The other strategies are there to be compared, as they are.
-            turn_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
-                .then_some(args.turn_max),
-            drain_timeout: args.drain_timeout,
-            service: service::Options {
-                key_bytes_max: args.key_max.0,
-                value_bytes_max: args.value_max.0,
-                durability: match args.durability {
-                    DurabilityName::Sync => Durability::Sync,
-                    DurabilityName::Async => Durability::Async,
-                },
-            },
+            limits: limits(&args, &budget),
             execution: execution::Options {
                 strategy: strategy(&args),
-                queues: (args.admission == SwitchName::On)
-                    .then_some(Queues { target: args.queue_target, age_max: args.queue_age_max }),
-                operations_max: to_usize(args.operations_max),
-                scans_max: to_usize(args.scans_max),
                 room_bytes: budget.room,
                 async_sync_interval: args.async_sync_interval,
             },
@@ -229,14 +204,50 @@ fn connections_max(asked: Option<u64>, memory: u64, descriptors_limit: u64) -> R
     }
 }
 
+/// What may change while klad serves.
+fn limits(args: &ServeArgs, budget: &Budget) -> server::Limits {
+    let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
+    server::Limits {
+        connections_max: to_usize(budget.connections_max),
+        connections_per_peer: args.connections_per_peer.map(to_usize),
+        head_bytes_max: to_usize(args.head_max.0),
+        deadlines: Deadlines {
+            head: args.head_timeout,
+            idle: args.idle_timeout,
+            body: args.body_timeout,
+            write: args.write_timeout,
+            body_rate_bytes_min: args.body_rate_min.0,
+        },
+        // The other strategies are there to be compared, as they are.
+        turn_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
+            .then_some(args.turn_max),
+        drain_timeout: args.drain_timeout,
+        service: service::Options {
+            key_bytes_max: args.key_max.0,
+            value_bytes_max: args.value_max.0,
+            durability: match args.durability {
+                DurabilityName::Sync => Durability::Sync,
+                DurabilityName::Async => Durability::Async,
+            },
+        },
+        operations: execution::Limits {
+            queues: (args.admission == SwitchName::On)
+                .then_some(Queues { target: args.queue_target, age_max: args.queue_age_max }),
+            operations_max: to_usize(args.operations_max),
+            queue_limit: to_usize(args.queue_limit),
+            scans_max: to_usize(args.scans_max),
+        },
+    }
+}
+
 fn strategy(args: &ServeArgs) -> Strategy {
     let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
-    let (threads, queue_limit) = (to_usize(args.pool_threads), to_usize(args.queue_limit));
+    let threads = to_usize(args.pool_threads);
     match args.execution {
         ExecutionName::Adaptive => Strategy::Adaptive { storage_threads: to_usize(args.storage_threads) },
         ExecutionName::Inline => Strategy::Inline,
-        ExecutionName::Pool => Strategy::Pool { threads, queue_limit, spin: args.pool_spin },
-        ExecutionName::Stealing => Strategy::Stealing { threads, queue_limit },
+        ExecutionName::Pool => Strategy::Pool { threads, spin: args.pool_spin },
+        ExecutionName::Stealing => Strategy::Stealing { threads },
     }
 }
 

@@ -47,6 +47,9 @@ pub const CONNECTION_BYTES: u64 = 16 << 10;
 /// Default of `--connections-max`, where the memory budget allows it; at the limit klad stops accepting until one closes.
 pub const CONNECTIONS_MAX: u64 = 10_000;
 
+/// No `--connections-max` may be larger.
+pub const CONNECTIONS_CEILING: usize = 1_000_000;
+
 /// Times that `Klad-Timeout` may ask for; others are answered 400. Below a millisecond nothing would be left when the head
 /// is read, and an hour is beyond what any client waits.
 pub const TIMEOUT_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
@@ -57,6 +60,15 @@ pub const POOL_THREADS: u64 = 4;
 /// Default of `--queue-limit`: operations that may wait in `--execution pool` and `stealing`; one more is answered 503. The
 /// largest of the sizes that the published report compares.
 pub const QUEUE_LIMIT: u64 = 1_024;
+
+/// No `--queue-limit` may be larger.
+pub const QUEUE_LIMIT_CEILING: usize = 1_000_000;
+
+/// No `--scans-max` may be larger.
+pub const SCANS_CEILING: usize = 10_000;
+
+/// Operation slots where nothing bounds them (`--admission off`): far more than there can be connections.
+pub const SLOTS_CEILING: usize = 1 << 30;
 
 /// Default of `--operations-max`: operations that wait for or are in the engine; one more is answered 503. At 50,000
 /// writes a second 4,096 are 80 ms of queue.

@@ -96,7 +96,7 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     if !config.engine_delay.is_zero() {
         engine = Arc::new(Delayed::new(engine, config.engine_delay));
     }
-    let durability = engine.durability(config.server.service.durability);
+    let durability = engine.durability(config.server.limits.service.durability);
     let name = engine.name();
     let server = Server::start(&config.server, engine, listener, admin_listener).context("cannot serve")?;
     tracing::info!(

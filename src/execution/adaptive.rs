@@ -12,6 +12,7 @@
 //! finds room. `docs/execution.md` has the figures of what else was tried. Called by `execution` and `local`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use super::inbox::Inbox;
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
-use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, TURN_COMMIT_BYTES_MAX};
+use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, SLOTS_CEILING, TURN_COMMIT_BYTES_MAX};
 use crate::operation::{Durability, Error};
 use crate::storage::{Engine, Write};
 use crate::sync::{self, PushError};
@@ -34,20 +35,27 @@ pub(super) struct Adaptive {
     write_pace: Pace,
     storage_threads: usize,
     /// For refusals.
-    target_ms: u64,
+    target_ms: AtomicU64,
 }
 
 impl Adaptive {
-    /// With a place for each of `operations_max` operations; `control` of `None` refuses nothing else.
-    pub(super) fn new(operations_max: usize, storage_threads: usize, control: Option<Queues>) -> Arc<Adaptive> {
+    /// With a place for each operation that there may ever be; `control` of `None` refuses nothing else.
+    pub(super) fn new(storage_threads: usize, control: Option<Queues>) -> Arc<Adaptive> {
         Arc::new(Adaptive {
-            reads: DelayQueue::new(operations_max, control),
-            writes: DelayQueue::new(operations_max, control),
+            reads: DelayQueue::new(SLOTS_CEILING, control),
+            writes: DelayQueue::new(SLOTS_CEILING, control),
             read_pace: Pace::default(),
             write_pace: Pace::default(),
             storage_threads,
-            target_ms: control.map_or(0, |control| u64::try_from(control.target.as_millis()).unwrap_or(u64::MAX)),
+            target_ms: AtomicU64::new(target_ms(control)),
         })
+    }
+
+    /// Changes how long is too long in a queue.
+    pub(super) fn set_control(&self, control: Option<Queues>) {
+        self.target_ms.store(target_ms(control), Ordering::Relaxed);
+        self.reads.set_control(control);
+        self.writes.set_control(control);
     }
 
     /// Hands a read or a step of a range to the storage threads.
@@ -149,13 +157,13 @@ impl Adaptive {
 
     fn refuse_reads(&self, refused: &mut Vec<Task>) {
         if !refused.is_empty() {
-            refuse(refused, self.target_ms, self.read_wait());
+            refuse(refused, self.target_ms.load(Ordering::Relaxed), self.read_wait());
         }
     }
 
     fn refuse_writes(&self, refused: &mut Vec<Task>) {
         if !refused.is_empty() {
-            refuse(refused, self.target_ms, self.write_wait());
+            refuse(refused, self.target_ms.load(Ordering::Relaxed), self.write_wait());
         }
     }
 
@@ -173,6 +181,10 @@ impl Adaptive {
         self.reads.close();
         self.writes.close();
     }
+}
+
+fn target_ms(control: Option<Queues>) -> u64 {
+    control.map_or(0, |control| u64::try_from(control.target.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Commits on this thread if that waits for nothing; else gives all back.

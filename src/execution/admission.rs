@@ -19,7 +19,7 @@ use crate::sync::Mutex;
 #[derive(Debug)]
 pub struct Slots {
     taken: AtomicUsize,
-    limit: usize,
+    limit: AtomicUsize,
 }
 
 /// One place; free again when dropped.
@@ -31,13 +31,14 @@ impl Slots {
     #[must_use]
     pub fn new(limit: usize) -> Arc<Slots> {
         assert!(limit >= 1, "without a place nothing could ever be done");
-        Arc::new(Slots { taken: AtomicUsize::new(0), limit })
+        Arc::new(Slots { taken: AtomicUsize::new(0), limit: AtomicUsize::new(limit) })
     }
 
     /// A place, if one is free.
     #[must_use]
     pub fn take(self: &Arc<Slots>) -> Option<Slot> {
-        let one_more = |taken| (taken < self.limit).then_some(taken + 1);
+        let limit = self.limit();
+        let one_more = |taken| (taken < limit).then_some(taken + 1);
         self.taken.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).ok()?;
         Some(Slot(self.clone()))
     }
@@ -45,7 +46,19 @@ impl Slots {
     /// How many there are.
     #[must_use]
     pub fn limit(&self) -> usize {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// From now on there are `limit` (at least 1). Where more are taken, none is free until enough have come back.
+    pub fn set_limit(&self, limit: usize) {
+        assert!(limit >= 1, "without a place nothing could ever be done");
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// How many are taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
     }
 }
 
@@ -269,6 +282,21 @@ mod tests {
         assert!(slots.take().is_none());
         drop(first);
         assert!(slots.take().is_some());
+    }
+
+    #[test]
+    fn a_limit_may_change_while_slots_are_taken() {
+        let slots = Slots::new(2);
+        let (first, second) = (slots.take().expect("free"), slots.take().expect("free"));
+        slots.set_limit(1);
+        drop(first);
+        assert!(slots.take().is_none(), "the second fills the one place that is left");
+        slots.set_limit(3);
+        let third = slots.take().expect("free");
+        let fourth = slots.take().expect("free");
+        assert!(slots.take().is_none() && slots.taken() == 3);
+        drop((second, third, fourth));
+        assert_eq!(slots.taken(), 0);
     }
 
     #[test]

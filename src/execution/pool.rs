@@ -9,12 +9,14 @@
 //! `execution`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
+use crate::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
 use crate::storage::Engine;
 use crate::sync::{self, BoundedQueue, PushError};
 
@@ -22,21 +24,29 @@ use crate::sync::{self, BoundedQueue, PushError};
 pub(super) struct Pool {
     queue: BoundedQueue<Task>,
     /// Operations that may wait; steps of ranges that are under way find room beyond it, or a full queue would cut them.
-    limit: usize,
+    limit: AtomicUsize,
     threads: usize,
     pace: Pace,
 }
 
 impl Pool {
-    pub(super) fn new(queue_limit: usize, scans_max: usize, threads: usize) -> Arc<Pool> {
-        let queue = BoundedQueue::new(queue_limit + scans_max);
-        Arc::new(Pool { queue, limit: queue_limit, threads, pace: Pace::default() })
+    pub(super) fn new(queue_limit: usize, threads: usize) -> Arc<Pool> {
+        let queue = BoundedQueue::new(QUEUE_LIMIT_CEILING + SCANS_CEILING);
+        Arc::new(Pool { queue, limit: AtomicUsize::new(queue_limit), threads, pace: Pace::default() })
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, queue_limit: usize) {
+        self.limit.store(queue_limit, Ordering::Relaxed);
     }
 
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
         match task {
             Task::Scan { .. } => self.queue.push(task),
-            Task::Get { .. } | Task::Write { .. } => self.queue.push_below(self.limit, task),
+            Task::Get { .. } | Task::Write { .. } => self.queue.push_below(self.limit(), task),
         }
     }
 

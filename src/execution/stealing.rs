@@ -21,6 +21,7 @@ use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
+use crate::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
 use crate::storage::Engine;
 use crate::sync::{self, Condvar, Mutex, PushError};
 
@@ -35,8 +36,7 @@ pub(super) struct Stealing {
     inboxes: [Injector<Task>; INBOXES],
     /// Tasks that wait in any queue.
     waiting: AtomicUsize,
-    limit: usize,
-    scans_max: usize,
+    limit: AtomicUsize,
     threads: usize,
     pace: Pace,
     /// Threads that sleep or are about to; read without the lock by whoever submits.
@@ -72,12 +72,11 @@ thread_local! {
 static NEXT_INBOX: AtomicUsize = AtomicUsize::new(0);
 
 impl Stealing {
-    pub(super) fn new(queue_limit: usize, scans_max: usize, threads: usize) -> Arc<Stealing> {
+    pub(super) fn new(queue_limit: usize, threads: usize) -> Arc<Stealing> {
         Arc::new(Stealing {
             inboxes: std::array::from_fn(|_| Injector::new()),
             waiting: AtomicUsize::new(0),
-            limit: queue_limit,
-            scans_max,
+            limit: AtomicUsize::new(queue_limit),
             threads,
             pace: Pace::default(),
             sleepers: AtomicUsize::new(0),
@@ -87,10 +86,18 @@ impl Stealing {
         })
     }
 
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, queue_limit: usize) {
+        self.limit.store(queue_limit, Ordering::Relaxed);
+    }
+
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
         let limit = match task {
-            Task::Scan { .. } => self.limit + self.scans_max,
-            Task::Get { .. } | Task::Write { .. } => self.limit,
+            Task::Scan { .. } => QUEUE_LIMIT_CEILING + SCANS_CEILING,
+            Task::Get { .. } | Task::Write { .. } => self.limit(),
         };
         let one_more = |waiting| (waiting < limit).then_some(waiting + 1);
         if self.waiting.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_more).is_err() {

@@ -9,16 +9,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::peers::{Peers, Place, Refuser};
-use super::runtime;
+use super::places::Places;
 use super::worker::{Accepted, WorkerHandle};
+use super::{Limits, runtime};
 use crate::clock;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
 };
-use crate::sync;
+use crate::sync::{self, Live};
 
 /// After an error that only time can mend (no more descriptors), the next try.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -27,45 +28,38 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub(super) fn start(
     listener: TcpListener,
     workers: Vec<WorkerHandle>,
-    connections_max: usize,
-    connections_per_peer: Option<usize>,
+    limits: Arc<Live<Limits>>,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = accept_all(listener, workers, connections_max, connections_per_peer) => {}
+                () = accept_all(listener, workers, limits) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
     })
 }
 
-async fn accept_all(
-    listener: TcpListener,
-    workers: Vec<WorkerHandle>,
-    connections_max: usize,
-    connections_per_peer: Option<usize>,
-) {
+async fn accept_all(listener: TcpListener, workers: Vec<WorkerHandle>, limits: Arc<Live<Limits>>) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
     let mut caution = Caution::new();
-    let places = Arc::new(Semaphore::new(connections_max));
-    let peers = connections_per_peer.map(Peers::new);
+    let places = Places::new(limits.clone());
+    let peers = Peers::new();
     let refuser = Refuser::new();
     loop {
         // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
-        let of_all = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let of_all = places.take().await;
         let (stream, address) = caution.accept(&listener, &workers).await;
         if caution.is_taken() && has_left(&stream) {
             continue;
         }
-        let of_peer = peers.as_ref().map(|peers| peers.take(address));
-        if matches!(of_peer, Some(None)) {
+        let Some(of_peer) = peers.take(address, limits.get().connections_per_peer) else {
             refuser.refuse(stream);
             continue;
-        }
+        };
         caution.accepted();
-        let place = Place { _of_all: of_all, _of_peer: of_peer.flatten() };
+        let place = Place { _of_all: of_all, _of_peer: of_peer };
         let least = |worker: &&WorkerHandle| (worker.is_strained(), worker.connections());
         let worker = workers.iter().min_by_key(least).expect("at least one worker");
         worker.hand(Accepted { stream, place });

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::Options;
+use super::Limits;
 use super::gate::Pass;
 use super::io::Io;
 use super::worker::Worker;
@@ -88,12 +88,12 @@ enum End {
 }
 
 /// hyper's settings.
-pub(super) fn http(options: &Options) -> http1::Builder {
+pub(super) fn http(limits: &Limits) -> http1::Builder {
     let mut http = http1::Builder::new();
     // Flat writes: head and small body leave in one write, and a range's chunks in writes of some 64 KiB.
     http.writev(false)
         .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
-        .max_header_size(options.head_bytes_max)
+        .max_header_size(limits.head_bytes_max)
         .max_headers(HEADERS_MAX)
         // A client that has sent its request may close its sending side and still wants the answer.
         .half_close(true)
@@ -135,7 +135,7 @@ impl Connection {
                 let (worker, exchange) = (worker.clone(), self.exchange.clone());
                 async move { Ok::<_, Infallible>(worker.service.answer(request, &exchange).await) }
             });
-            let mut http = worker.http.serve_connection(io, service);
+            let mut http = worker.http.borrow().serve_connection(io, service);
             let end = poll_fn(|context| {
                 self.remember(context.waker());
                 match self.verdict.take() {

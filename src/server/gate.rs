@@ -33,7 +33,7 @@ use crate::limits::{HURRY, REQUEST_AGED, TURN_REQUESTS_MIN, TURN_TARGET};
 pub struct Gate {
     closed: Cell<bool>,
     /// It closes after a longer turn; `None`: never.
-    turn_max: Option<Duration>,
+    turn_max: Cell<Option<Duration>>,
     /// By time of arrival.
     waiting: RefCell<BTreeMap<u64, Place>>,
     arrivals: Cell<u64>,
@@ -96,7 +96,7 @@ impl Gate {
     pub fn new(turn_max: Option<Duration>, sign: Arc<Sign>) -> Rc<Gate> {
         Rc::new(Gate {
             closed: Cell::new(false),
-            turn_max,
+            turn_max: Cell::new(turn_max),
             waiting: RefCell::default(),
             arrivals: Cell::new(0),
             quota: Cell::new(1),
@@ -104,6 +104,11 @@ impl Gate {
             hurry: Cell::new(None),
             sign,
         })
+    }
+
+    /// Changes after how long a turn it closes.
+    pub fn set_turn_max(&self, turn_max: Option<Duration>) {
+        self.turn_max.set(turn_max);
     }
 
     /// Whether requests must wait.
@@ -119,7 +124,7 @@ impl Gate {
 
     /// A turn has ended: closes, lets in, or opens. `true`: there must be another turn soon.
     pub fn turn_ended(&self, turn: Turn) -> bool {
-        let Some(turn_max) = self.turn_max else { return false };
+        let Some(turn_max) = self.turn_max.get() else { return false };
         if turn.hurried {
             self.hurry();
         }

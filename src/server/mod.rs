@@ -20,6 +20,7 @@ use crate::execution::{self, Executor};
 use crate::http::admin::Admin;
 use crate::http::service;
 use crate::storage::Engine;
+use crate::sync::Live;
 
 mod accept;
 mod admin;
@@ -29,6 +30,7 @@ pub mod gate;
 mod io;
 pub mod listen;
 mod peers;
+mod places;
 mod worker;
 
 pub use connection::Deadlines;
@@ -38,11 +40,20 @@ pub use connection::Deadlines;
 pub struct Options {
     /// Workers.
     pub threads: usize,
+    /// What may change while klad serves.
+    pub limits: Limits,
+    /// Of operations.
+    pub execution: execution::Options,
+}
+
+/// Bounds that may change while klad serves; [`Server::set_limits`].
+#[derive(Clone, Debug)]
+pub struct Limits {
     /// Open connections, at most; then klad stops accepting until one closes.
     pub connections_max: usize,
     /// Of them from one address, at most; then 503. `None`: no such limit.
     pub connections_per_peer: Option<usize>,
-    /// Bytes of a request's head.
+    /// Bytes of a request's head; of connections that are accepted from now on.
     pub head_bytes_max: usize,
     /// What a connection may wait for, and how long.
     pub deadlines: Deadlines,
@@ -53,7 +64,7 @@ pub struct Options {
     /// Of requests.
     pub service: service::Options,
     /// Of operations.
-    pub execution: execution::Options,
+    pub operations: execution::Limits,
 }
 
 /// A serving klad.
@@ -66,6 +77,29 @@ pub struct Server {
     stop_admin: watch::Sender<bool>,
     admin: JoinHandle<()>,
     storage: execution::Threads,
+    limits: LiveLimits,
+}
+
+/// Changes the bounds of a serving klad.
+#[derive(Clone)]
+pub struct LiveLimits {
+    limits: Arc<Live<Limits>>,
+    executor: Arc<Executor>,
+}
+
+impl LiveLimits {
+    /// What holds now.
+    #[must_use]
+    pub fn get(&self) -> Arc<Limits> {
+        self.limits.get()
+    }
+
+    /// Changes bounds, within [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL). What is under way goes on under the old
+    /// ones; nothing that was admitted is refused for it.
+    pub fn set(&self, limits: Limits) {
+        self.executor.set_limits(&limits.operations);
+        self.limits.set(limits);
+    }
 }
 
 impl Server {
@@ -83,21 +117,22 @@ impl Server {
         let admin_address = admin_listener.local_addr()?;
         listener.set_nonblocking(true)?;
         admin_listener.set_nonblocking(true)?;
-        let (executor, storage) = Executor::start(engine, &options.execution);
+        let (executor, storage) = Executor::start(engine, &options.execution, &options.limits.operations);
+        let limits = Live::new(options.limits.clone());
         let (stop, stopped) = watch::channel(false);
         let mut serving = Vec::new();
         let mut hands = Vec::new();
         for number in 0..options.threads {
-            let (worker, thread) = worker::start(number, options, executor.clone(), stopped.clone());
+            let (worker, thread) = worker::start(number, limits.clone(), executor.clone(), stopped.clone());
             hands.push(worker);
             serving.push(thread);
         }
-        let (most, per_peer) = (options.connections_max, options.connections_per_peer);
-        serving.push(accept::start(listener, hands, most, per_peer, stopped));
+        serving.push(accept::start(listener, hands, limits.clone(), stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
-        let admin = admin::start(admin_listener, Admin::new(executor, stopping.clone()), admin_stopped);
-        Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage })
+        let admin = admin::start(admin_listener, Admin::new(executor.clone(), stopping.clone()), admin_stopped);
+        let limits = LiveLimits { limits, executor };
+        Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage, limits })
     }
 
     /// Where clients are served; with port 0 in the options, the port that the kernel chose.
@@ -110,6 +145,12 @@ impl Server {
     #[must_use]
     pub fn admin_address(&self) -> SocketAddr {
         self.admin_address
+    }
+
+    /// The bounds that may change.
+    #[must_use]
+    pub fn limits(&self) -> &LiveLimits {
+        &self.limits
     }
 
     /// Stops accepting, lets requests in flight finish within the drain timeout, ends what was admitted, and syncs.

@@ -8,8 +8,9 @@ use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
+use super::places::OpenPlace;
 use crate::limits::{REFUSED_LINGER_TIMEOUT, REFUSED_LINGERING_MAX};
 use crate::sync::Mutex;
 
@@ -28,8 +29,8 @@ const TOO_MANY: &[u8] = concat!(
 
 /// A connection's place among all, and among its peer's; free again when dropped.
 pub(super) struct Place {
-    pub(super) _of_all: OwnedSemaphorePermit,
-    pub(super) _of_peer: Option<PeerPlace>,
+    pub(super) _of_all: OpenPlace,
+    pub(super) _of_peer: PeerPlace,
 }
 
 /// The connections of each peer.
@@ -37,7 +38,6 @@ pub(super) struct Place {
 pub(super) struct Peers {
     /// No longer than there are connections: those without are removed.
     counts: Mutex<HashMap<IpAddr, usize>>,
-    limit: usize,
 }
 
 /// One connection of a peer.
@@ -48,18 +48,19 @@ pub(super) struct PeerPlace {
 }
 
 impl Peers {
-    /// At most `limit` connections each.
-    pub(super) fn new(limit: usize) -> Arc<Peers> {
-        Arc::new(Peers { counts: Mutex::default(), limit })
+    /// Nobody has a connection.
+    pub(super) fn new() -> Arc<Peers> {
+        Arc::new(Peers { counts: Mutex::default() })
     }
 
-    /// A place for a connection from `address`, if it has one left.
-    pub(super) fn take(self: &Arc<Peers>, address: IpAddr) -> Option<PeerPlace> {
+    /// A place for a connection from `address`, if it has fewer than `limit`. Counted without a limit too: one may be set
+    /// while klad serves.
+    pub(super) fn take(self: &Arc<Peers>, address: IpAddr, limit: Option<usize>) -> Option<PeerPlace> {
         // The same client, whether the listener speaks IPv4 or both.
         let address = address.to_canonical();
         let mut counts = self.counts.lock();
         let count = counts.entry(address).or_insert(0);
-        if *count >= self.limit {
+        if limit.is_some_and(|limit| *count >= limit) {
             return None;
         }
         *count += 1;
@@ -121,15 +122,15 @@ mod tests {
 
     #[test]
     fn each_address_has_its_own_places() {
-        let peers = Peers::new(2);
+        let peers = Peers::new();
         let one: IpAddr = [192, 0, 2, 1].into();
-        let first = peers.take(one).expect("free");
+        let first = peers.take(one, Some(2)).expect("free");
         let mapped = std::net::Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().into();
-        let second = peers.take(mapped).expect("free");
-        assert!(peers.take(one).is_none());
-        assert!(peers.take([192, 0, 2, 2].into()).is_some(), "another address");
+        let second = peers.take(mapped, Some(2)).expect("free");
+        assert!(peers.take(one, Some(2)).is_none());
+        assert!(peers.take([192, 0, 2, 2].into(), Some(2)).is_some(), "another address");
         drop(first);
-        assert!(peers.take(one).is_some());
+        assert!(peers.take(one, Some(2)).is_some());
         drop(second);
         assert!(peers.counts.lock().is_empty(), "who has none is forgotten");
     }

@@ -19,12 +19,12 @@ use tokio::time::MissedTickBehavior;
 use super::connection::{self, Connection};
 use super::gate::{Gate, Sign};
 use super::peers::Place;
-use super::{Deadlines, Options, eviction, runtime};
+use super::{Limits, eviction, runtime};
 use crate::clock;
 use crate::execution::{Executor, Local};
 use crate::http::service::Service;
-use crate::limits::SWEEP_INTERVAL;
-use crate::sync;
+use crate::limits::{CONNECTIONS_CEILING, SWEEP_INTERVAL};
+use crate::sync::{self, Live};
 
 /// A connection on its way to a worker, with its place among all connections.
 pub(super) struct Accepted {
@@ -67,56 +67,54 @@ impl WorkerHandle {
 /// What the connections of one worker share.
 pub(super) struct Worker {
     pub(super) service: Service,
-    pub(super) http: hyper::server::conn::http1::Builder,
+    pub(super) http: RefCell<hyper::server::conn::http1::Builder>,
     local: Rc<Local>,
     pub(super) gate: Rc<Gate>,
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
     connections: RefCell<Slab<Rc<Connection>>>,
     count: Arc<AtomicUsize>,
-    deadlines: Deadlines,
+    /// As of the last sweep.
+    limits: RefCell<Arc<Limits>>,
+    live: Arc<Live<Limits>>,
     draining: Cell<bool>,
 }
 
 /// Starts a worker's thread.
 pub(super) fn start(
     number: usize,
-    options: &Options,
+    live: Arc<Live<Limits>>,
     executor: Arc<Executor>,
     stopped: watch::Receiver<bool>,
 ) -> (WorkerHandle, JoinHandle<()>) {
-    let (sender, receiver) = mpsc::channel(options.connections_max);
+    let (sender, receiver) = mpsc::channel(CONNECTIONS_CEILING);
     let connections = Arc::new(AtomicUsize::new(0));
     let sign = Arc::<Sign>::default();
     let handle = WorkerHandle { sender, connections: connections.clone(), sign: sign.clone() };
-    let options = options.clone();
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
         let runtime = runtime();
         let local = Local::new(executor);
-        let gate = Gate::new(options.turn_max, sign);
+        let limits = live.get();
+        let gate = Gate::new(limits.turn_max, sign);
         let worker = Rc::new(Worker {
-            service: Service::new(local.clone(), options.service.clone()),
+            service: Service::new(local.clone(), limits.service),
             local,
-            http: connection::http(&options),
+            http: RefCell::new(connection::http(&limits)),
             gate,
             now_ms: Rc::new(Cell::new(0)),
             connections: RefCell::new(Slab::new()),
             count: connections,
-            deadlines: options.deadlines.clone(),
+            limits: RefCell::new(limits),
+            live,
             draining: Cell::new(false),
         });
-        runtime.block_on(worker.run(receiver, stopped, options.drain_timeout));
+        runtime.block_on(worker.run(receiver, stopped));
     });
     (handle, thread)
 }
 
 impl Worker {
-    async fn run(
-        self: &Rc<Worker>,
-        mut receiver: mpsc::Receiver<Accepted>,
-        mut stopped: watch::Receiver<bool>,
-        drain_timeout: Duration,
-    ) {
+    async fn run(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, mut stopped: watch::Receiver<bool>) {
         let sweep = tokio::task::spawn_local(self.clone().sweep());
         let turns = tokio::task::spawn_local(self.clone().turns());
         loop {
@@ -135,7 +133,7 @@ impl Worker {
             drop(accepted);
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
-        self.drain(drain_timeout).await;
+        self.drain(self.live.get().drain_timeout).await;
         sweep.abort();
         turns.abort();
     }
@@ -189,19 +187,32 @@ impl Worker {
             let now_ms = u64::try_from((clock::now() - start).as_millis()).expect("klad runs for less than an aeon");
             self.now_ms.set(now_ms);
             self.gate.rested();
+            self.look_at_limits();
             self.check_all();
-            if self.deadlines.body_rate_bytes_min > 0 {
+            if self.limits.borrow().deadlines.body_rate_bytes_min > 0 {
                 eviction::make_room(&self.connections.borrow(), self.service.room(), now_ms);
             }
         }
     }
 
+    /// Takes over limits that have changed.
+    fn look_at_limits(&self) {
+        let limits = self.live.get();
+        if !Arc::ptr_eq(&limits, &self.limits.borrow()) {
+            self.service.set_options(limits.service);
+            self.gate.set_turn_max(limits.turn_max);
+            *self.http.borrow_mut() = connection::http(&limits);
+            *self.limits.borrow_mut() = limits;
+        }
+    }
+
     fn check_all(&self) {
+        let limits = self.limits.borrow().clone();
         for (_, connection) in self.connections.borrow().iter() {
             if self.gate.is_closed() {
                 connection.restart_idle_clock();
             }
-            connection.check(self.now_ms.get(), &self.deadlines, self.draining.get());
+            connection.check(self.now_ms.get(), &limits.deadlines, self.draining.get());
         }
     }
 }

@@ -68,6 +68,10 @@ impl Engine for Delayed {
         self.inner.writable(change)
     }
 
+    fn set_disk_reserve(&self, bytes: u64) {
+        self.inner.set_disk_reserve(bytes);
+    }
+
     fn upkeep(&self) {
         self.inner.upkeep();
     }

@@ -140,5 +140,7 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
+    fn set_disk_reserve(&self, _bytes: u64) {}
+
     fn upkeep(&self) {}
 }

@@ -111,6 +111,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Why not: `NoSpace`, `MemoryFull` or `WritesStopped`.
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error>;
 
+    /// From now on writes are refused below so many free bytes; engines without a disk have none to keep.
+    fn set_disk_reserve(&self, bytes: u64);
+
     /// Looks after what need not be done within an operation: free space, version blocks. Called every
     /// [`UPKEEP_INTERVAL`](crate::limits::UPKEEP_INTERVAL) by one thread, which may wait.
     fn upkeep(&self);

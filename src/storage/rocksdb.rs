@@ -76,7 +76,7 @@ pub struct RocksDbEngine {
     free_bytes: AtomicU64,
     /// RocksDB takes no writes until it has flushed or compacted.
     stalled: AtomicBool,
-    disk_reserve_bytes: u64,
+    disk_reserve_bytes: AtomicU64,
     iterator_reads: bool,
 }
 
@@ -124,7 +124,7 @@ impl RocksDbEngine {
             high_water,
             free_bytes: AtomicU64::new(u64::MAX),
             stalled: AtomicBool::new(false),
-            disk_reserve_bytes: options.disk_reserve_bytes,
+            disk_reserve_bytes: AtomicU64::new(options.disk_reserve_bytes),
             iterator_reads: options.iterator_reads,
         };
         engine.look_at_free_space();
@@ -352,14 +352,19 @@ impl Engine for RocksDbEngine {
         }
         let free_bytes = self.free_bytes.load(Ordering::Relaxed);
         // Removing is how space is won back, so it may use the upper half of the reserve.
+        let whole = self.disk_reserve_bytes.load(Ordering::Relaxed);
         let reserve_bytes = match change {
-            ChangeKind::Put => self.disk_reserve_bytes,
-            ChangeKind::Delete => self.disk_reserve_bytes / 2,
+            ChangeKind::Put => whole,
+            ChangeKind::Delete => whole / 2,
         };
         if free_bytes < reserve_bytes {
             return Err(Error::NoSpace { free_bytes, reserve_bytes });
         }
         Ok(())
+    }
+
+    fn set_disk_reserve(&self, bytes: u64) {
+        self.disk_reserve_bytes.store(bytes, Ordering::Relaxed);
     }
 
     fn upkeep(&self) {

@@ -327,6 +327,10 @@ impl Engine for Defective {
         }
     }
 
+    fn set_disk_reserve(&self, bytes: u64) {
+        self.inner.set_disk_reserve(bytes);
+    }
+
     fn upkeep(&self) {
         self.inner.upkeep();
     }
