@@ -281,6 +281,9 @@ pub const DESCRIPTORS_KEPT: u64 = 1_024;
 /// Connections of the admin listener; more are closed at once. It serves people and one scraper.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 
+/// The largest body that the admin listener takes, bytes; more is answered 413. A change of every option fits four times.
+pub const ADMIN_BODY_BYTES_MAX: usize = 16 << 10;
+
 /// The smallest `--memory`, bytes: below it the caches are too small to be of use.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 

@@ -22,6 +22,7 @@ use super::io::Io;
 use super::worker::Worker;
 use crate::http::exchange::{Exchange, Phase};
 use crate::http::meter::Flow;
+use crate::http::refusal::Refusal;
 use crate::limits::{
     CONNECTION_BUFFER_BYTES_MAX, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT,
     NOT_SENT_BYTES_MAX,
@@ -45,9 +46,6 @@ pub struct Deadlines {
 
 /// While klad stops, a client has so long for the next thing that is waited for.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(300);
-
-/// Sent where hyper has no say: in the middle of a head.
-const HEAD_TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// A connection's state outside hyper.
 pub(super) struct Connection {
@@ -120,7 +118,7 @@ impl Connection {
         let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
         match end {
             End::Verdict(Verdict::HeadTimedOut) => {
-                let _ = stream.try_write(HEAD_TIMED_OUT);
+                let _ = stream.try_write(&Refusal::HeadTimeout.into_last_words());
                 self.linger(stream).await;
             }
             End::Finished { by_error } if by_error || self.exchange.body_unread() => self.linger(stream).await,

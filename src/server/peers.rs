@@ -11,21 +11,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
 
 use super::places::OpenPlace;
+use crate::http::refusal::Refusal;
 use crate::limits::{REFUSED_LINGER_TIMEOUT, REFUSED_LINGERING_MAX};
 use crate::sync::Mutex;
-
-/// Said where hyper has no say: the connection gets no further.
-const TOO_MANY: &[u8] = concat!(
-    "HTTP/1.1 503 Service Unavailable\r\n",
-    "connection: close\r\n",
-    "retry-after: 1\r\n",
-    "content-type: application/problem+json\r\n",
-    "content-length: 138\r\n\r\n",
-    r#"{"code":"too-many-connections","detail":"this address has as many connections as it may have","#,
-    r#""status":503,"title":"Service Unavailable"}"#,
-    "\n"
-)
-.as_bytes();
 
 /// A connection's place among all, and among its peer's; free again when dropped.
 pub(super) struct Place {
@@ -82,18 +70,21 @@ impl Drop for PeerPlace {
 /// Answers connections that are one too many.
 pub(super) struct Refuser {
     lingering: Arc<Semaphore>,
+    /// Said where hyper has no say: the connection gets no further.
+    words: Vec<u8>,
 }
 
 impl Refuser {
     pub(super) fn new() -> Refuser {
-        Refuser { lingering: Arc::new(Semaphore::new(REFUSED_LINGERING_MAX)) }
+        let words = Refusal::TooManyConnections.into_last_words();
+        Refuser { lingering: Arc::new(Semaphore::new(REFUSED_LINGERING_MAX)), words }
     }
 
     /// Answers, and closes when the client has, but soon: if its request met a closed socket, the kernel would answer with a
     /// reset, and the client might lose the answer.
     pub(super) fn refuse(&self, mut stream: TcpStream) {
         // It fits the empty send buffer of a new connection, or the client has gone.
-        let _ = stream.write(TOO_MANY);
+        let _ = stream.write(&self.words);
         let Ok(place) = self.lingering.clone().try_acquire_owned() else { return };
         tokio::task::spawn_local(async move {
             let read_to_end = async {
@@ -112,13 +103,6 @@ impl Refuser {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_refusal_says_its_length() {
-        let text = std::str::from_utf8(TOO_MANY).expect("text");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-        assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head} {}", body.len());
-    }
 
     #[test]
     fn each_address_has_its_own_places() {

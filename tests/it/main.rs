@@ -11,6 +11,7 @@
 
 mod support;
 
+mod bad_input;
 mod bench;
 mod bench_files;
 mod bench_network;
