@@ -20,6 +20,7 @@ mod connections;
 mod contract;
 #[cfg(feature = "rocksdb")]
 mod disk;
+mod documents;
 #[cfg(feature = "rocksdb")]
 mod execution;
 #[cfg(feature = "rocksdb")]
@@ -29,6 +30,5 @@ mod kill;
 mod lifecycle;
 mod limits;
 mod ranges;
-mod readme;
 mod slow_clients;
 mod tidy;
