@@ -15,12 +15,14 @@ mod bench;
 mod bench_files;
 mod bench_network;
 mod bench_usage;
+mod configuration;
 mod connections;
 mod contract;
 #[cfg(feature = "rocksdb")]
 mod disk;
 #[cfg(feature = "rocksdb")]
 mod execution;
+mod exits;
 #[cfg(feature = "rocksdb")]
 mod held_sync;
 #[cfg(feature = "rocksdb")]
