@@ -1,6 +1,6 @@
 //! From what the user typed to what the program needs: validated once, rejected and never adjusted, with the arithmetic.
 //!
-//! Called by `main`.
+//! Called by `settings`.
 
 use std::path::PathBuf;
 use std::thread;
@@ -188,6 +188,16 @@ impl Config {
             disk_reserve_bytes: args.disk_reserve.0,
             server,
         })
+    }
+}
+
+/// Why there are so many connections where `--connections-max` does not say.
+pub(crate) fn how_connections_max(memory: u64) -> &'static str {
+    let available = descriptors::for_connections(descriptors::raise_limit());
+    match (memory / 6 / CONNECTION_BYTES, available) {
+        (by_memory, available) if by_memory.min(available) >= CONNECTIONS_MAX => "the most without the option",
+        (by_memory, available) if by_memory <= available => "what a sixth of the memory holds",
+        _ => "what the limit of open files holds",
     }
 }
 

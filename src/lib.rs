@@ -10,6 +10,10 @@
 //! point down only, which `tests/it/tidy.rs` checks.
 
 pub mod cli;
+pub mod exit;
+pub mod reference;
+pub mod settings;
+
 pub mod config;
 mod memory_limit;
 pub mod server;

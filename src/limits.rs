@@ -257,6 +257,9 @@ pub const DISK_RESERVE_BYTES: u64 = 256 << 20;
 /// below the default reserve.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// No file of options is larger, bytes; a larger one is an error. All options with their comments are some 10 KiB.
+pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// Default of `--drain-timeout`: requests in flight when klad is asked to stop have so long to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -56,7 +56,30 @@ pub enum OpenError {
         path: String,
         /// Its words.
         why: String,
+        /// What kind of thing is wrong, by its own account.
+        fault: Fault,
     },
+}
+
+/// What RocksDB says is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Files are missing, or are not what was written.
+    Corruption,
+    /// The kernel said no.
+    Io,
+    /// Anything else.
+    Other,
+}
+
+impl Fault {
+    fn of(error: &rust_rocksdb::Error) -> Fault {
+        match error.kind() {
+            ErrorKind::Corruption => Fault::Corruption,
+            ErrorKind::IOError => Fault::Io,
+            _ => Fault::Other,
+        }
+    }
 }
 
 /// RocksDB, and what klad keeps beside it.
@@ -97,8 +120,10 @@ impl RocksDbEngine {
     pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
         let directory = DataDirectory::open(path, "rocksdb")?;
         let files = directory.subdirectory("rocksdb")?;
-        let db = DB::open(&rocksdb_options::database(options), &files)
-            .map_err(|error| OpenError::RocksDb { path: files.display().to_string(), why: error.into_string() })?;
+        let db = DB::open(&rocksdb_options::database(options), &files).map_err(|error| {
+            let (path, fault) = (files.display().to_string(), Fault::of(&error));
+            OpenError::RocksDb { path, why: error.into_string(), fault }
+        })?;
         let recovered = db.latest_sequence_number();
         let high_water = HighWater::check(path, recovered)?;
         let mut read_cached = ReadOptions::default();

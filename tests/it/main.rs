@@ -16,6 +16,7 @@ mod bench;
 mod bench_files;
 mod bench_network;
 mod bench_usage;
+mod configuration;
 mod connections;
 mod contract;
 #[cfg(feature = "rocksdb")]
@@ -23,6 +24,7 @@ mod disk;
 mod documents;
 #[cfg(feature = "rocksdb")]
 mod execution;
+mod exits;
 #[cfg(feature = "rocksdb")]
 mod held_sync;
 #[cfg(feature = "rocksdb")]

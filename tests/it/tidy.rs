@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// in a row does not import it, unless it is named.
 const ROWS: &[&[&str]] = &[
     &["main", "lib"],
+    &["reference"],
+    &["exit"],
+    &["settings"],
     &["config"],
     &["cli", "memory_limit", "server"],
     &["bench", "http"],

@@ -1,5 +1,5 @@
 // Stands between klad and the kernel for the files that end in ".log" (RocksDB's write-ahead log): holds, slows or
-// fails their syncs and fails their writes, as the file "mode" in $KLAD_SHIM says at each call; adds a byte to the file
+// fails their syncs and fails their writes, as the file "mode" in $KLAD_TEST_SHIM says at each call; adds a byte to the file
 // "syncs" for each sync. See shim.rs.
 
 #define _GNU_SOURCE
@@ -32,7 +32,7 @@ static int is_log(int fd) {
 }
 
 static int mode_is(const char *wanted) {
-    const char *directory = getenv("KLAD_SHIM");
+    const char *directory = getenv("KLAD_TEST_SHIM");
     if (!directory) return 0;
     char path[4096], mode[32];
     snprintf(path, sizeof path, "%s/mode", directory);
@@ -47,14 +47,14 @@ static int mode_is(const char *wanted) {
 
 static void tell_held(void) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/held", getenv("KLAD_SHIM"));
+    snprintf(path, sizeof path, "%s/held", getenv("KLAD_TEST_SHIM"));
     int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     if (fd >= 0) close(fd);
 }
 
 static void tell_synced(void) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/syncs", getenv("KLAD_SHIM"));
+    snprintf(path, sizeof path, "%s/syncs", getenv("KLAD_TEST_SHIM"));
     int fd = open(path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
     if (fd < 0) return;
     if (real_write(fd, ".", 1) != 1) perror("shim");

@@ -33,7 +33,7 @@ impl Shim {
     /// `builder`, under the shim.
     pub(crate) fn preload(&self, builder: ServerBuilder) -> ServerBuilder {
         let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
-        builder.env("LD_PRELOAD", &path("shim.so")).env("KLAD_SHIM", self.directory.path().to_str().unwrap())
+        builder.env("LD_PRELOAD", &path("shim.so")).env("KLAD_TEST_SHIM", self.directory.path().to_str().unwrap())
     }
 
     /// Syncs wait until the mode changes.
