@@ -245,6 +245,14 @@ pub const DISK_RESERVE_BYTES: u64 = 256 << 20;
 /// below the default reserve.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// What of the engine costs time for each of its files is looked at so often at the most: a thousand tables (30 GiB) are about
+/// a millisecond.
+pub const SLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// When upkeep has not come to its end for so long, storage does not answer: klad is not ready. Longer than a disk that works
+/// takes for one write, however busy it is.
+pub const UPKEEP_LATE: Duration = Duration::from_secs(15);
+
 /// Default of `--drain-timeout`: requests in flight when klad is asked to stop have so long to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 

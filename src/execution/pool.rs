@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::observe::{QueueLook, Refused};
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
@@ -25,19 +26,24 @@ pub(super) struct Pool {
     limit: usize,
     threads: usize,
     pace: Pace,
+    refused: Refused,
 }
 
 impl Pool {
     pub(super) fn new(queue_limit: usize, scans_max: usize, threads: usize) -> Arc<Pool> {
         let queue = BoundedQueue::new(queue_limit + scans_max);
-        Arc::new(Pool { queue, limit: queue_limit, threads, pace: Pace::default() })
+        Arc::new(Pool { queue, limit: queue_limit, threads, pace: Pace::default(), refused: Refused::default() })
     }
 
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
-        match task {
+        let pushed = match task {
             Task::Scan { .. } => self.queue.push(task),
             Task::Get { .. } | Task::Write { .. } => self.queue.push_below(self.limit, task),
+        };
+        if matches!(pushed, Err(PushError::Full(_))) {
+            self.refused.full.add(1);
         }
+        pushed
     }
 
     pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>, spin: Duration) -> Vec<JoinHandle<()>> {
@@ -59,6 +65,17 @@ impl Pool {
     /// How long an operation that came now would wait.
     pub(super) fn wait(&self) -> Option<Duration> {
         self.pace.wait(self.queue.len(), self.threads)
+    }
+
+    pub(super) fn look(&self) -> QueueLook {
+        QueueLook {
+            name: "pool",
+            depth: self.queue.len(),
+            limit: self.limit,
+            oldest: None,
+            wait: self.wait(),
+            refused: vec![("full", self.refused.full.get())],
+        }
     }
 
     pub(super) fn tick(&self) {

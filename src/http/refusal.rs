@@ -64,6 +64,9 @@ pub enum Refusal {
     /// The body is not one: bad chunks, or the connection ended.
     #[error("the request body cannot be read: {0}")]
     BodyBroken(String),
+    /// Said by the admin listener alone: something that no operation is refused for is not as it should be.
+    #[error("{0}")]
+    NotReady(String),
     /// Storage said no, or failed.
     #[error(transparent)]
     Operation(#[from] Error),
@@ -85,7 +88,7 @@ impl Refusal {
             Refusal::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Refusal::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
-            Refusal::NoRoom { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::NoRoom { .. } | Refusal::NotReady(_) => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. }
                 | Error::NoRoom { .. }
@@ -118,6 +121,7 @@ impl Refusal {
             Refusal::NoRoom { .. } => "no-room",
             Refusal::BodyTimeout => "body-timeout",
             Refusal::BodyBroken(_) => "body-broken",
+            Refusal::NotReady(_) => "not-ready",
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
                 Error::NoRoom { .. } => "no-room",

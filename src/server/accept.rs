@@ -5,12 +5,14 @@
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{Semaphore, watch};
 
+use super::figures::AcceptFigures;
 use super::peers::{Peers, Place, Refuser};
 use super::runtime;
 use super::worker::{Accepted, WorkerHandle};
@@ -29,12 +31,13 @@ pub(super) fn start(
     workers: Vec<WorkerHandle>,
     connections_max: usize,
     connections_per_peer: Option<usize>,
+    figures: Arc<AcceptFigures>,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = accept_all(listener, workers, connections_max, connections_per_peer) => {}
+                () = accept_all(listener, workers, connections_max, connections_per_peer, figures) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
@@ -46,9 +49,10 @@ async fn accept_all(
     workers: Vec<WorkerHandle>,
     connections_max: usize,
     connections_per_peer: Option<usize>,
+    figures: Arc<AcceptFigures>,
 ) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
-    let mut caution = Caution::new();
+    let mut caution = Caution::new(figures.clone());
     let places = Arc::new(Semaphore::new(connections_max));
     let peers = connections_per_peer.map(Peers::new);
     let refuser = Refuser::new();
@@ -57,10 +61,12 @@ async fn accept_all(
         let of_all = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         let (stream, address) = caution.accept(&listener, &workers).await;
         if caution.is_taken() && has_left(&stream) {
+            figures.left.add_owned(1);
             continue;
         }
         let of_peer = peers.as_ref().map(|peers| peers.take(address));
         if matches!(of_peer, Some(None)) {
+            figures.refused.add_owned(1);
             refuser.refuse(stream);
             continue;
         }
@@ -68,6 +74,7 @@ async fn accept_all(
         let place = Place { _of_all: of_all, _of_peer: of_peer.flatten() };
         let least = |worker: &&WorkerHandle| (worker.is_strained(), worker.connections());
         let worker = workers.iter().min_by_key(least).expect("at least one worker");
+        figures.accepted.add_owned(1);
         worker.hand(Accepted { stream, place });
     }
 }
@@ -81,11 +88,12 @@ struct Caution {
     /// Since the last pause.
     accepted: u32,
     step: Instant,
+    figures: Arc<AcceptFigures>,
 }
 
 impl Caution {
-    fn new() -> Caution {
-        Caution { rate: ACCEPTS_MAX, accepted: 0, step: clock::now() }
+    fn new(figures: Arc<AcceptFigures>) -> Caution {
+        Caution { rate: ACCEPTS_MAX, accepted: 0, step: clock::now(), figures }
     }
 
     /// The next connection, when it may be accepted.
@@ -136,6 +144,7 @@ impl Caution {
         };
         self.step = clock::now();
         if before != self.is_taken() {
+            self.figures.is_cautious.store(self.is_taken(), Ordering::Relaxed);
             // First come, first served: a long backlog would soon hold only clients that have given up.
             let backlog = if self.is_taken() { LISTEN_BACKLOG_CAUTIOUS } else { LISTEN_BACKLOG };
             let backlog = i32::try_from(backlog).expect("a small constant");

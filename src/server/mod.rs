@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; hyper, connections as local tasks
-//!   klad-admin     its own listener and runtime: answers whatever the workers do
+//!   klad-admin     its own listener and runtime: answers whatever the workers do, from what they count (`figures`)
 //!   execution's threads (klad-commit, klad-storage-N, klad-sync, klad-upkeep)
 //! ```
 //!
@@ -17,14 +17,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::execution::{self, Executor};
-use crate::http::admin::Admin;
+use crate::http::admin::{Admin, Shares};
 use crate::http::service;
+use crate::metrics::Source;
 use crate::storage::Engine;
 
 mod accept;
 mod admin;
 mod connection;
 mod eviction;
+mod figures;
 pub mod gate;
 mod io;
 pub mod listen;
@@ -32,6 +34,7 @@ mod peers;
 mod worker;
 
 pub use connection::Deadlines;
+use figures::Figures;
 
 /// Everything that serving needs to know.
 #[derive(Clone, Debug)]
@@ -54,6 +57,8 @@ pub struct Options {
     pub service: service::Options,
     /// Of operations.
     pub execution: execution::Options,
+    /// How the memory budget is shared out, for `/debug/memory`.
+    pub memory: Shares,
 }
 
 /// A serving klad.
@@ -93,10 +98,20 @@ impl Server {
             serving.push(thread);
         }
         let (most, per_peer) = (options.connections_max, options.connections_per_peer);
-        serving.push(accept::start(listener, hands, most, per_peer, stopped));
+        let figures = Figures {
+            workers: hands.iter().map(|worker| worker.figures().clone()).collect(),
+            accept: Arc::default(),
+            connections_max: most,
+        };
+        serving.push(accept::start(listener, hands, most, per_peer, figures.accept.clone(), stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
-        let admin = admin::start(admin_listener, Admin::new(executor, stopping.clone()), admin_stopped);
+        let admin = {
+            let figures = Arc::new(figures);
+            let sources: Vec<Arc<dyn Source>> = vec![figures.clone()];
+            let admin = Admin::new(executor, stopping.clone(), options.memory.clone(), sources, move || figures.open());
+            admin::start(admin_listener, admin, admin_stopped)
+        };
         Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage })
     }
 

@@ -12,7 +12,7 @@ use klad::config::Config;
 use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
 use klad::storage::memory::MemoryEngine;
-use klad::storage::{ChangeKind, Engine, Reply, Result, Write};
+use klad::storage::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
 
 /// What is wrong with the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,5 +329,13 @@ impl Engine for Defective {
 
     fn upkeep(&self) {
         self.inner.upkeep();
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        self.inner.checks()
+    }
+
+    fn observe(&self) -> Arc<Observation> {
+        self.inner.observe()
     }
 }
