@@ -11,6 +11,7 @@
 
 mod support;
 
+mod admin;
 mod bench;
 mod bench_files;
 mod bench_network;
@@ -27,6 +28,9 @@ mod held_sync;
 mod kill;
 mod lifecycle;
 mod limits;
+mod metrics;
+#[cfg(feature = "rocksdb")]
+mod metrics_truth;
 mod ranges;
 mod readme;
 mod slow_clients;

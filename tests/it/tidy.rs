@@ -14,7 +14,8 @@ const ROWS: &[&[&str]] = &[
     &["execution"],
     &["storage"],
     &["operation", "sync"],
-    &["clock", "descriptors", "metrics"],
+    &["metrics"],
+    &["clock", "descriptors"],
     &["limits"],
 ];
 

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! What is counted is counted in different ways at different moments, and some of it is reserved before it is touched. So the
-//! parts are cut out of the resident set one after the other, each as large as it is counted but never larger than what is
-//! left: they always add up, and where one was cut the answer says so. Called by `admin`.
+//! parts of the heap are cut out of what is allocated, and all parts out of the resident set, one after the other, each as
+//! large as it is counted but never larger than what is left: they always add up, and where one was cut the answer says so.
+//! Called by `admin`.
 
 use std::fmt::Write as _;
 
@@ -37,6 +38,21 @@ pub struct Shares {
     pub memtables: u64,
 }
 
+impl Shares {
+    /// Each with its name, the whole first.
+    pub(super) fn parts(&self) -> [(&'static str, u64); 6] {
+        let Shares { total, connections, room, scans, cache, memtables } = *self;
+        [
+            ("total", total),
+            ("cache", cache),
+            ("memtables", memtables),
+            ("body_room", room),
+            ("connections", connections),
+            ("scans", scans),
+        ]
+    }
+}
+
 /// One part of the resident set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
@@ -54,25 +70,36 @@ struct Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Split {
     resident: u64,
-    /// They add up to `resident`.
+    /// Allocated, and in none of the parts yet.
+    heap_left: u64,
+    /// They add up to `resident`, when the last has taken what was left.
     parts: Vec<Part>,
 }
 
 impl Split {
-    fn new(resident: u64) -> Split {
-        Split { resident, parts: Vec::new() }
+    /// Nothing is cut out yet of `resident` bytes, nor of the `heap` among them.
+    fn new(resident: u64, heap: u64) -> Split {
+        Split { resident, heap_left: heap, parts: Vec::new() }
     }
 
     fn left(&self) -> u64 {
         self.resident - self.parts.iter().map(|part| part.resident).sum::<u64>()
     }
 
-    fn cut(&mut self, name: &'static str, counted: u64, budget: Option<u64>, meaning: &'static str) {
+    /// Cuts a part out of the resident set.
+    fn cut(&mut self, name: &'static str, counted: u64, meaning: &'static str) {
         let resident = counted.min(self.left());
-        self.parts.push(Part { name, counted, resident, budget, meaning });
+        self.parts.push(Part { name, counted, resident, budget: None, meaning });
     }
 
-    /// Whether the parts were larger than the whole.
+    /// Cuts a part out of the heap, and hence out of the resident set.
+    fn cut_heap(&mut self, name: &'static str, counted: u64, budget: Option<u64>, meaning: &'static str) {
+        let allocated = counted.min(self.heap_left);
+        self.heap_left -= allocated;
+        self.parts.push(Part { name, counted, resident: allocated.min(self.left()), budget, meaning });
+    }
+
+    /// Whether a part was larger than what was left for it.
     fn was_cut(&self) -> bool {
         self.parts.iter().any(|part| part.resident < part.counted)
     }
@@ -94,11 +121,9 @@ impl Admin {
 
     fn split(&self, process: &Process, allocator: &Allocator) -> Split {
         let shares = &self.shares;
-        let mut split = Split::new(process.resident_bytes);
+        let mut split = Split::new(process.resident_bytes, allocator.allocated);
         // From what is known best to what is known least.
-        split.cut("program", process.resident_file_bytes, None, "pages of the program and its libraries");
-        split.cut("allocator_books", allocator.metadata, None, "what the allocator needs to know where everything is");
-        let mut counted = 0;
+        split.cut("program", process.resident_file_bytes, "pages of the program and its libraries");
         for holding in &self.executor.observe().memory {
             let (budget, meaning) = match holding.name {
                 // The cache's capacity is for both.
@@ -106,27 +131,31 @@ impl Admin {
                 "memtables" => (shares.memtables, "writes that are not yet in tables"),
                 _ => (shares.cache, "keys and values"),
             };
-            counted += holding.bytes;
-            split.cut(holding.name, holding.bytes, Some(budget), meaning);
+            split.cut_heap(holding.name, holding.bytes, Some(budget), meaning);
         }
         let connections = (self.connections)() as u64 * CONNECTION_BYTES;
         let room = self.executor.room().all().used_bytes;
-        let scans = self.executor.scans_bytes();
+        let heap = [
+            ("connections", connections, shares.connections, "an estimate: 16 KiB for each open connection"),
+            ("scans", self.executor.scans_bytes(), shares.scans, "an estimate: two pages for each range in progress"),
+            ("body_room", room, shares.room, "reserved for request bodies and large answers"),
+        ];
+        for (name, bytes, budget, meaning) in heap {
+            split.cut_heap(name, bytes, Some(budget), meaning);
+        }
+        let other = split.heap_left;
+        split.cut_heap("other_heap", other, None, "allocated, and none of the above");
         let slack = allocator.resident.saturating_sub(allocator.allocated + allocator.metadata);
-        split.cut("connections", connections, Some(shares.connections), "an estimate: 16 KiB for each open connection");
-        split.cut("scans", scans, Some(shares.scans), "an estimate: two pages for each range in progress");
-        split.cut("body_room", room, Some(shares.room), "reserved for request bodies and large answers");
-        let other = allocator.allocated.saturating_sub(counted + connections + scans + room);
-        split.cut("other_heap", other, None, "allocated, and none of the above");
-        split.cut("allocator_slack", slack, None, "pages of the allocator that nobody uses now");
+        split.cut("allocator_slack", slack, "pages of the allocator that nobody uses now");
+        split.cut("allocator_books", allocator.metadata, "what the allocator needs to know where everything is");
         let rest = split.left();
-        split.cut("rest", rest, None, "stacks of threads, and what was mapped without the allocator");
+        split.cut("rest", rest, "stacks of threads, and what was mapped without the allocator");
         split
     }
 }
 
-const CUT: &str = "What is counted is more than what is resident: reserved room and connections' buffers count in full before \
-                   they are touched, and the figures are not of one moment. The parts were cut to fit.";
+const CUT: &str = "What is counted is more than what is resident: reserved room, connections' buffers and the allocator's books \
+                   count in full before they are touched, and the figures are not of one moment. The parts were cut to fit.";
 
 fn json(split: &Split, process: &Process, allocator: &Allocator, shares: &Shares) -> Value {
     let part = |part: &Part| {
@@ -190,15 +219,21 @@ mod tests {
 
     #[test]
     fn the_parts_add_up_whatever_was_counted() {
-        for counted in [[10, 20, 30], [0, 0, 0], [90, 90, 90], [100, 1, 0]] {
-            let mut split = Split::new(100);
+        for (heap, counted) in
+            [(60, [10, 20, 30]), (60, [0, 0, 0]), (90, [90, 90, 90]), (200, [100, 1, 0]), (0, [1, 2, 3])]
+        {
+            let mut split = Split::new(100, heap);
+            split.cut("program", 5, "");
             for bytes in counted {
-                split.cut("part", bytes, None, "");
+                split.cut_heap("part", bytes, None, "");
             }
-            let rest = split.left();
-            split.cut("rest", rest, None, "");
+            let other = split.heap_left;
+            split.cut_heap("other", other, None, "");
+            split.cut("rest", split.left(), "");
             assert_eq!(split.parts.iter().map(|part| part.resident).sum::<u64>(), 100, "{split:?}");
-            assert_eq!(split.was_cut(), counted.iter().sum::<u64>() > 100, "{split:?}");
+            let of_heap: u64 = split.parts[1..5].iter().map(|part| part.resident).sum();
+            assert!(of_heap <= heap, "{split:?}");
+            assert_eq!(split.was_cut(), counted.iter().sum::<u64>() > heap || heap > 95, "{split:?}");
         }
     }
 }

@@ -26,9 +26,14 @@ impl Admin {
         let checks = self.checks();
         let ready = checks.iter().all(|check| check.fault.is_none());
         page.gauge("klad_ready", "1 while /readyz answers 200.", f64::from(u8::from(ready)));
-        let mut each = page.family("klad_check", Kind::Gauge, "1 while a check of /readyz?verbose is met.");
+        let mut each = page.family("klad_ready_check", Kind::Gauge, "1 while a check of /readyz?verbose is met.");
         for check in &checks {
             each.whole(&[("check", check.name)], u64::from(check.fault.is_none()));
+        }
+        let help = "What of --memory is for what; the cache's part is for the memtables as well.";
+        let mut budget = page.family("klad_memory_budget_bytes", Kind::Gauge, help);
+        for (part, bytes) in self.shares.parts() {
+            budget.whole(&[("part", part)], bytes);
         }
         for source in &self.sources {
             source.write(&mut page);

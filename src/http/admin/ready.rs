@@ -1,8 +1,8 @@
 //! `/readyz`: whether klad takes reads and writes, and if not, why.
 //!
 //! ```text
-//!   /readyz            200 ready, or 503 with a problem document that names what is not as it should be
-//!   /readyz?verbose    the same status, and every check with its state, a line each, as etcd and Kubernetes print them
+//!   /readyz            200 ready, or the problem document that a write would be answered with: 503, or 507 for a full disk
+//!   /readyz?verbose    200 or 503, and every check with its state, a line each, as etcd and Kubernetes print them
 //! ```
 //!
 //! Called by `admin`.
