@@ -16,7 +16,7 @@ bench:  ## load a server and judge it: make bench ARGS="http://127.0.0.1:8080 --
 	@exec tools/bench.sh $(ARGS)
 
 test:  ## all checks and all tests
-	@tools/setup.sh
+	@tools/setup.sh test
 	@exec tools/test.sh
 
 build:  ## the program, without running it

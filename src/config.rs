@@ -10,6 +10,7 @@ use crate::cli::{DurabilityName, EngineName, ExecutionName, PointReadsName, Serv
 use crate::descriptors;
 use crate::execution::admission::Room;
 use crate::execution::{self, Queues, Strategy};
+use crate::http::admin::Shares;
 use crate::http::service;
 use crate::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING,
@@ -145,6 +146,12 @@ impl Budget {
         let memtables = (cache / 3).min(MEMTABLES * MEMTABLE_BYTES_MAX);
         Ok(Budget { total, connections, connections_max, room, scans, cache, memtables })
     }
+
+    /// As `/debug/memory` shows it.
+    fn shares(&self) -> Shares {
+        let Budget { total, connections, room, scans, cache, memtables, .. } = *self;
+        Shares { total, connections, room, scans, cache, memtables }
+    }
 }
 
 impl Config {
@@ -176,6 +183,7 @@ impl Config {
                 room_bytes: budget.room,
                 async_sync_interval: args.async_sync_interval,
             },
+            memory: budget.shares(),
         };
         Ok(Config {
             listen: args.listen,

@@ -257,6 +257,13 @@ pub const DISK_RESERVE_BYTES: u64 = 256 << 20;
 /// below the default reserve.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// What of the engine costs time for each of its files is looked at so often at the most: a thousand tables (30 GiB) are about
+/// a millisecond.
+pub const SLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// When upkeep has not come to its end for so long, storage does not answer: klad is not ready. Longer than a disk that works
+/// takes for one write, however busy it is.
+pub const UPKEEP_LATE: Duration = Duration::from_secs(15);
 /// No file of options is larger, bytes; a larger one is an error. All options with their comments are some 10 KiB.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
 

@@ -19,10 +19,12 @@ use std::time::Duration;
 use super::Queues;
 use super::delay_queue::DelayQueue;
 use super::inbox::Inbox;
+use super::observe::{QueueLook, Refused};
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
 use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, SLOTS_CEILING, TURN_COMMIT_BYTES_MAX};
+use crate::metrics::Counter;
 use crate::operation::{Durability, Error};
 use crate::storage::{Engine, Write};
 use crate::sync::{self, PushError};
@@ -33,6 +35,8 @@ pub(super) struct Adaptive {
     writes: DelayQueue,
     read_pace: Pace,
     write_pace: Pace,
+    reads_refused: Refused,
+    writes_refused: Refused,
     storage_threads: usize,
     /// For refusals.
     target_ms: AtomicU64,
@@ -46,6 +50,8 @@ impl Adaptive {
             writes: DelayQueue::new(SLOTS_CEILING, control),
             read_pace: Pace::default(),
             write_pace: Pace::default(),
+            reads_refused: Refused::default(),
+            writes_refused: Refused::default(),
             storage_threads,
             target_ms: AtomicU64::new(target_ms(control)),
         })
@@ -60,7 +66,11 @@ impl Adaptive {
 
     /// Hands a read or a step of a range to the storage threads.
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
-        self.reads.push(task)
+        let pushed = self.reads.push(task);
+        if matches!(pushed, Err(PushError::Full(_))) {
+            self.reads_refused.full.add(1);
+        }
+        pushed
     }
 
     /// The storage threads and the committer.
@@ -78,7 +88,7 @@ impl Adaptive {
     fn run_reads(&self, engine: &dyn Engine) {
         let mut refused = Vec::new();
         while let Some(task) = self.reads.pop(&mut refused) {
-            self.refuse_reads(&mut refused);
+            self.refuse_reads(&mut refused, &self.reads_refused.delay);
             if let Some(task) = task.take() {
                 let began = clock::now();
                 task.run(engine);
@@ -91,7 +101,7 @@ impl Adaptive {
     fn run_commits(&self, engine: &dyn Engine) {
         let (mut tasks, mut refused) = (Vec::new(), Vec::new());
         while self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
-            self.refuse_writes(&mut refused);
+            self.refuse_writes(&mut refused, &self.writes_refused.delay);
             let inboxes = inboxes(&tasks);
             let before = tasks.len();
             let batch: Vec<Write> = tasks.drain(..).filter_map(Task::take).filter_map(write_of).collect();
@@ -145,9 +155,9 @@ impl Adaptive {
         self.write_pace.tick();
         let (mut refused, mut late) = (Vec::new(), Vec::new());
         self.reads.expire(&mut refused, &mut late);
-        self.refuse_reads(&mut refused);
+        self.refuse_reads(&mut refused, &self.reads_refused.age);
         self.writes.expire(&mut refused, &mut late);
-        self.refuse_writes(&mut refused);
+        self.refuse_writes(&mut refused, &self.writes_refused.age);
         let inboxes = inboxes(&late);
         for task in late {
             task.refuse(Error::DeadlinePassed);
@@ -155,14 +165,16 @@ impl Adaptive {
         announce(&inboxes);
     }
 
-    fn refuse_reads(&self, refused: &mut Vec<Task>) {
+    fn refuse_reads(&self, refused: &mut Vec<Task>, counter: &Counter) {
         if !refused.is_empty() {
+            counter.add(refused.len() as u64);
             refuse(refused, self.target_ms.load(Ordering::Relaxed), self.read_wait());
         }
     }
 
-    fn refuse_writes(&self, refused: &mut Vec<Task>) {
+    fn refuse_writes(&self, refused: &mut Vec<Task>, counter: &Counter) {
         if !refused.is_empty() {
+            counter.add(refused.len() as u64);
             refuse(refused, self.target_ms.load(Ordering::Relaxed), self.write_wait());
         }
     }
@@ -175,6 +187,41 @@ impl Adaptive {
     /// How long a write that came now would wait.
     pub(super) fn write_wait(&self) -> Option<Duration> {
         self.write_pace.wait(self.writes.len(), 1)
+    }
+
+    /// The three queues; steps of ranges wait in one of their own, up to `scans_max`.
+    pub(super) fn look(&self, operations_max: usize, scans_max: usize) -> Vec<QueueLook> {
+        let (reads, steps, oldest_read) = self.reads.look();
+        let (writes, _, oldest_write) = self.writes.look();
+        let refused = |of: &Refused| [("delay", of.delay.get()), ("age", of.age.get())];
+        let full = ("full", self.reads_refused.full.get());
+        vec![
+            QueueLook {
+                name: "reads",
+                depth: reads,
+                limit: operations_max,
+                oldest: Some(oldest_read),
+                wait: self.read_wait(),
+                refused: refused(&self.reads_refused).into_iter().chain([full]).collect(),
+            },
+            QueueLook {
+                name: "writes",
+                depth: writes,
+                limit: operations_max,
+                oldest: Some(oldest_write),
+                wait: self.write_wait(),
+                refused: refused(&self.writes_refused).to_vec(),
+            },
+            // Never refused: who is under way has a place.
+            QueueLook {
+                name: "scan_steps",
+                depth: steps,
+                limit: scans_max,
+                oldest: None,
+                wait: self.read_wait(),
+                refused: Vec::new(),
+            },
+        ]
     }
 
     pub(super) fn close(&self) {

@@ -43,6 +43,12 @@ impl Slots {
         Some(Slot(self.clone()))
     }
 
+    /// How many are taken now.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// How many there are.
     #[must_use]
     pub fn limit(&self) -> usize {
@@ -53,12 +59,6 @@ impl Slots {
     pub fn set_limit(&self, limit: usize) {
         assert!(limit >= 1, "without a place nothing could ever be done");
         self.limit.store(limit, Ordering::Relaxed);
-    }
-
-    /// How many are taken.
-    #[must_use]
-    pub fn taken(&self) -> usize {
-        self.taken.load(Ordering::Relaxed)
     }
 }
 
@@ -90,6 +90,15 @@ pub struct Room {
 struct Share {
     free: Arc<Semaphore>,
     units: u32,
+}
+
+/// What of a share is taken, and what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareLook {
+    /// Taken now.
+    pub used_bytes: u64,
+    /// All there is.
+    pub limit_bytes: u64,
 }
 
 /// Some of the room; free again when dropped.
@@ -170,6 +179,18 @@ impl Room {
         u64::from(self.all.units) * ROOM_UNIT_BYTES
     }
 
+    /// All of it.
+    #[must_use]
+    pub fn all(&self) -> ShareLook {
+        self.all.look()
+    }
+
+    /// What all but small bodies have and may have of it.
+    #[must_use]
+    pub fn large(&self) -> ShareLook {
+        self.large.look()
+    }
+
     /// What a request of the last [`ROOM_LACK_LIFETIME`] has lacked and would lack still, for one sweep to win; the other
     /// workers' sweeps do not see it until [`Room::put_back`].
     #[must_use]
@@ -231,6 +252,11 @@ impl Share {
 
     fn free_bytes(&self) -> u64 {
         self.free.available_permits() as u64 * ROOM_UNIT_BYTES
+    }
+
+    fn look(&self) -> ShareLook {
+        let limit_bytes = u64::from(self.units) * ROOM_UNIT_BYTES;
+        ShareLook { used_bytes: limit_bytes.saturating_sub(self.free_bytes()), limit_bytes }
     }
 
     fn units_of(&self, bytes: u64) -> Option<u32> {
@@ -306,6 +332,8 @@ mod tests {
         assert!(room.try_take(5 << 10).is_none());
         most.shrink((5 << 10) + 1);
         assert_eq!(most.bytes(), 6 << 10);
+        assert_eq!(room.all(), ShareLook { used_bytes: 6 << 10, limit_bytes: 16 << 10 });
+        assert_eq!(room.large(), ShareLook { used_bytes: 6 << 10, limit_bytes: 14 << 10 });
         // A large one leaves a 64th free.
         assert!(room.try_take((8 << 10) - 256).is_some());
         assert!(room.try_take((8 << 10) - 255).is_none());

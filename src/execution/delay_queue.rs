@@ -153,6 +153,14 @@ impl DelayQueue {
         state.waiting.len() + state.steps.len()
     }
 
+    /// How many operations and steps of ranges wait, and for how long the oldest operation has.
+    pub(super) fn look(&self) -> (usize, usize, Duration) {
+        let now = clock::now();
+        let state = self.state.lock();
+        let oldest = state.waiting.front().map(|(since, _)| now.saturating_duration_since(*since));
+        (state.waiting.len(), state.steps.len(), oldest.unwrap_or_default())
+    }
+
     /// Refuses new operations from now on; threads get what is left, then the end.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
@@ -334,6 +342,8 @@ mod tests {
         let now = clock::now();
         queue.push(read_by("late", Some(now))).ok().expect("room");
         queue.push(read_by("patient", now.checked_add(Duration::from_mins(1)))).ok().expect("room");
+        let (waiting, steps, oldest) = queue.look();
+        assert!((waiting, steps) == (4, 0) && oldest > Duration::from_millis(1_400), "{oldest:?}");
         let (mut refused, mut late) = (Vec::new(), Vec::new());
         queue.expire(&mut refused, &mut late);
         assert_eq!((both(&refused, &late), queue.len()), ("old|late".to_owned(), 2));

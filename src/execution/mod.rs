@@ -19,13 +19,14 @@ use std::time::Duration;
 use crate::limits::{PACE_INTERVAL, SLOTS_CEILING, UPKEEP_INTERVAL};
 use crate::operation::Error;
 use crate::storage::{ChangeKind, Engine};
-use crate::sync::{self, PushError, Signal};
+use crate::sync::{self, Mutex, PushError, Signal};
 
 mod adaptive;
 pub mod admission;
 mod delay_queue;
 mod inbox;
 mod local;
+mod observe;
 mod pace;
 mod pool;
 mod stealing;
@@ -35,6 +36,7 @@ mod ticket;
 use adaptive::Adaptive;
 use admission::{Room, RoomPermit, Slot, Slots};
 pub use local::{Local, Turn};
+use observe::LocalFigures;
 use pool::Pool;
 use stealing::Stealing;
 pub use task::Deadline;
@@ -107,6 +109,8 @@ pub struct Executor {
     runner: Runner,
     /// Reads that need no disk are done on the worker.
     asks_memory_first: bool,
+    /// Of each worker.
+    locals: Mutex<Vec<Arc<LocalFigures>>>,
 }
 
 /// The strategy's queues.
@@ -165,6 +169,7 @@ impl Executor {
             room: Arc::new(Room::new(options.room_bytes)),
             runner,
             asks_memory_first: matches!(options.strategy, Strategy::Adaptive { .. }),
+            locals: Mutex::default(),
             engine,
         });
         let threads = Threads::start(executor.clone(), running, options.async_sync_interval);

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::observe::{QueueLook, Refused};
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
@@ -27,12 +28,14 @@ pub(super) struct Pool {
     limit: AtomicUsize,
     threads: usize,
     pace: Pace,
+    refused: Refused,
 }
 
 impl Pool {
     pub(super) fn new(queue_limit: usize, threads: usize) -> Arc<Pool> {
         let queue = BoundedQueue::new(QUEUE_LIMIT_CEILING + SCANS_CEILING);
-        Arc::new(Pool { queue, limit: AtomicUsize::new(queue_limit), threads, pace: Pace::default() })
+        let limit = AtomicUsize::new(queue_limit);
+        Arc::new(Pool { queue, limit, threads, pace: Pace::default(), refused: Refused::default() })
     }
 
     pub(super) fn limit(&self) -> usize {
@@ -44,10 +47,14 @@ impl Pool {
     }
 
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
-        match task {
+        let pushed = match task {
             Task::Scan { .. } => self.queue.push(task),
             Task::Get { .. } | Task::Write { .. } => self.queue.push_below(self.limit(), task),
+        };
+        if matches!(pushed, Err(PushError::Full(_))) {
+            self.refused.full.add(1);
         }
+        pushed
     }
 
     pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>, spin: Duration) -> Vec<JoinHandle<()>> {
@@ -69,6 +76,17 @@ impl Pool {
     /// How long an operation that came now would wait.
     pub(super) fn wait(&self) -> Option<Duration> {
         self.pace.wait(self.queue.len(), self.threads)
+    }
+
+    pub(super) fn look(&self) -> QueueLook {
+        QueueLook {
+            name: "pool",
+            depth: self.queue.len(),
+            limit: self.limit(),
+            oldest: None,
+            wait: self.wait(),
+            refused: vec![("full", self.refused.full.get())],
+        }
     }
 
     pub(super) fn tick(&self) {

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 
+use super::observe::{QueueLook, Refused};
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
@@ -39,6 +40,7 @@ pub(super) struct Stealing {
     limit: AtomicUsize,
     threads: usize,
     pace: Pace,
+    refused: Refused,
     /// Threads that sleep or are about to; read without the lock by whoever submits.
     sleepers: AtomicUsize,
     closed: AtomicBool,
@@ -79,6 +81,7 @@ impl Stealing {
             limit: AtomicUsize::new(queue_limit),
             threads,
             pace: Pace::default(),
+            refused: Refused::default(),
             sleepers: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             sleep: Mutex::default(),
@@ -101,6 +104,7 @@ impl Stealing {
         };
         let one_more = |waiting| (waiting < limit).then_some(waiting + 1);
         if self.waiting.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_more).is_err() {
+            self.refused.full.add(1);
             return Err(PushError::Full(task));
         }
         // Counted first: a thread that sees `closed` and nothing waiting ends.
@@ -185,6 +189,17 @@ impl Stealing {
     /// How long an operation that came now would wait.
     pub(super) fn wait(&self) -> Option<Duration> {
         self.pace.wait(self.waiting.load(Ordering::Relaxed), self.threads)
+    }
+
+    pub(super) fn look(&self) -> QueueLook {
+        QueueLook {
+            name: "stealing",
+            depth: self.waiting.load(Ordering::Relaxed),
+            limit: self.limit(),
+            oldest: None,
+            wait: self.wait(),
+            refused: vec![("full", self.refused.full.get())],
+        }
     }
 
     pub(super) fn tick(&self) {

@@ -85,6 +85,9 @@ pub enum Refusal {
     /// The configuration that was asked for holds only from a start on.
     #[error("{0}")]
     NeedsRestart(String),
+    /// Said by the admin listener alone: something that no operation is refused for is not as it should be.
+    #[error("{0}")]
+    NotReady(String),
     /// Storage said no, or failed.
     #[error(transparent)]
     Operation(#[from] Error),
@@ -110,7 +113,9 @@ impl Refusal {
             Refusal::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Refusal::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::TargetTooLong | Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
-            Refusal::TooManyConnections | Refusal::NoRoom { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::TooManyConnections | Refusal::NoRoom { .. } | Refusal::NotReady(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. }
                 | Error::NoRoom { .. }
@@ -150,6 +155,7 @@ impl Refusal {
             Refusal::BodyBroken(_) => "body-broken",
             Refusal::BadConfiguration(_) => "bad-configuration",
             Refusal::NeedsRestart(_) => "needs-restart",
+            Refusal::NotReady(_) => "not-ready",
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
                 Error::NoRoom { .. } => "no-room",

@@ -5,12 +5,14 @@
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
+use super::figures::AcceptFigures;
 use super::peers::{Peers, Place, Refuser};
 use super::places::Places;
 use super::worker::{Accepted, WorkerHandle};
@@ -29,21 +31,27 @@ pub(super) fn start(
     listener: TcpListener,
     workers: Vec<WorkerHandle>,
     limits: Arc<Live<Limits>>,
+    figures: Arc<AcceptFigures>,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = accept_all(listener, workers, limits) => {}
+                () = accept_all(listener, workers, limits, figures) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
     })
 }
 
-async fn accept_all(listener: TcpListener, workers: Vec<WorkerHandle>, limits: Arc<Live<Limits>>) {
+async fn accept_all(
+    listener: TcpListener,
+    workers: Vec<WorkerHandle>,
+    limits: Arc<Live<Limits>>,
+    figures: Arc<AcceptFigures>,
+) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
-    let mut caution = Caution::new();
+    let mut caution = Caution::new(figures.clone());
     let places = Places::new(limits.clone());
     let peers = Peers::new();
     let refuser = Refuser::new();
@@ -52,9 +60,11 @@ async fn accept_all(listener: TcpListener, workers: Vec<WorkerHandle>, limits: A
         let of_all = places.take().await;
         let (stream, address) = caution.accept(&listener, &workers).await;
         if caution.is_taken() && has_left(&stream) {
+            figures.left.add_owned(1);
             continue;
         }
         let Some(of_peer) = peers.take(address, limits.get().connections_per_peer) else {
+            figures.refused.add_owned(1);
             refuser.refuse(stream);
             continue;
         };
@@ -62,6 +72,7 @@ async fn accept_all(listener: TcpListener, workers: Vec<WorkerHandle>, limits: A
         let place = Place { _of_all: of_all, _of_peer: of_peer };
         let least = |worker: &&WorkerHandle| (worker.is_strained(), worker.connections());
         let worker = workers.iter().min_by_key(least).expect("at least one worker");
+        figures.accepted.add_owned(1);
         worker.hand(Accepted { stream, place });
     }
 }
@@ -75,11 +86,12 @@ struct Caution {
     /// Since the last pause.
     accepted: u32,
     step: Instant,
+    figures: Arc<AcceptFigures>,
 }
 
 impl Caution {
-    fn new() -> Caution {
-        Caution { rate: ACCEPTS_MAX, accepted: 0, step: clock::now() }
+    fn new(figures: Arc<AcceptFigures>) -> Caution {
+        Caution { rate: ACCEPTS_MAX, accepted: 0, step: clock::now(), figures }
     }
 
     /// The next connection, when it may be accepted.
@@ -130,6 +142,7 @@ impl Caution {
         };
         self.step = clock::now();
         if before != self.is_taken() {
+            self.figures.is_cautious.store(self.is_taken(), Ordering::Relaxed);
             // First come, first served: a long backlog would soon hold only clients that have given up.
             let backlog = if self.is_taken() { LISTEN_BACKLOG_CAUTIOUS } else { LISTEN_BACKLOG };
             let backlog = i32::try_from(backlog).expect("a small constant");

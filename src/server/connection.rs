@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::Limits;
+use super::figures::Closed;
 use super::gate::Pass;
 use super::io::Io;
 use super::worker::Worker;
@@ -52,6 +53,8 @@ pub(super) struct Connection {
     exchange: Rc<Exchange>,
     verdict: Cell<Option<Verdict>>,
     waker: RefCell<Option<Waker>>,
+    /// Why it ends, if that is decided here.
+    why: Cell<Option<Closed>>,
 }
 
 /// What the sweep has decided; carried out by the connection's own task.
@@ -106,13 +109,14 @@ impl Connection {
             exchange: Rc::new(Exchange::new(now_ms)),
             verdict: Cell::new(None),
             waker: RefCell::new(None),
+            why: Cell::new(None),
         })
     }
 
-    /// Serves until the client leaves, the sweep decides, or klad stops.
-    pub(super) async fn serve(&self, worker: &Rc<Worker>, stream: std::net::TcpStream) {
+    /// Serves until the client leaves, the sweep decides, or klad stops; answers which.
+    pub(super) async fn serve(&self, worker: &Rc<Worker>, stream: std::net::TcpStream) -> Closed {
         // A client that is gone already is no event.
-        let Ok(stream) = prepare(stream) else { return };
+        let Ok(stream) = prepare(stream) else { return Closed::ByClient };
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, stream.clone()).await;
         let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
@@ -124,6 +128,8 @@ impl Connection {
             End::Finished { by_error } if by_error || self.exchange.body_unread() => self.linger(stream).await,
             End::Verdict(_) | End::Finished { .. } => {}
         }
+        let by_error = matches!(end, End::Finished { by_error: true });
+        self.why.get().unwrap_or(if by_error { Closed::Error } else { Closed::ByClient })
     }
 
     async fn serve_http(&self, worker: &Rc<Worker>, stream: Rc<RefCell<TcpStream>>) -> End {
@@ -151,6 +157,7 @@ impl Connection {
             // nothing else to lose, and a new one goes on where it was.
             let parts = http.into_parts();
             if parts.read_buf.iter().any(|byte| !b"\r\n".contains(byte)) {
+                self.why.set(Some(Closed::HeadTimeout));
                 return End::Verdict(Verdict::HeadTimedOut);
             }
             io = parts.io;
@@ -202,26 +209,34 @@ impl Connection {
             let stalled = now_ms.saturating_sub(since_ms) > ms(patience(deadlines.write));
             stalled || too_slow(self.exchange.taken(), deadlines.write)
         });
-        let verdict = match phase {
-            _ if write_blocked => Verdict::Close,
+        let (verdict, why) = match phase {
+            _ if write_blocked => (Verdict::Close, Closed::WriteTimeout),
             // Not while the last answer is still on its way out.
             Phase::Idle if self.exchange.write_blocked_since_ms().is_some() => return,
-            Phase::Idle if draining => Verdict::Finish,
+            Phase::Idle if draining => (Verdict::Finish, Closed::Stopping),
+            // Unless hyper shows that a head has begun, it is not closed for this.
             Phase::Idle if waited > deadlines.idle.min(deadlines.head) && self.exchange.take_unlooked() => {
-                Verdict::Look
-            }
-            Phase::Idle if waited > deadlines.idle => Verdict::Close,
-            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => Verdict::Close,
-            Phase::Linger if waited > patience(LINGER_TIMEOUT) => Verdict::Close,
-            Phase::Head if waited > patience(deadlines.head) => Verdict::HeadTimedOut,
-            Phase::Body if waited > patience(deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
-                self.exchange.set_body_timed_out();
+                self.verdict.set(Some(Verdict::Look));
                 return self.wake();
             }
-            Phase::Busy | Phase::Body | Phase::Head if draining => Verdict::Finish,
-            Phase::Idle | Phase::Busy if self.exchange.oversized() => Verdict::Finish,
+            Phase::Idle if waited > deadlines.idle => (Verdict::Close, Closed::Idle),
+            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => (Verdict::Close, Closed::Grown),
+            // It is closed already, for another reason.
+            Phase::Linger if waited > patience(LINGER_TIMEOUT) => {
+                self.verdict.set(Some(Verdict::Close));
+                return self.wake();
+            }
+            Phase::Head if waited > patience(deadlines.head) => (Verdict::HeadTimedOut, Closed::HeadTimeout),
+            Phase::Body if waited > patience(deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
+                self.exchange.set_body_timed_out();
+                self.why.set(Some(Closed::BodyTimeout));
+                return self.wake();
+            }
+            Phase::Busy | Phase::Body | Phase::Head if draining => (Verdict::Finish, Closed::Stopping),
+            Phase::Idle | Phase::Busy if self.exchange.oversized() => (Verdict::Finish, Closed::Grown),
             Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
         };
+        self.why.set(Some(why));
         self.verdict.set(Some(verdict));
         self.wake();
     }
@@ -246,6 +261,7 @@ impl Connection {
 
     /// Ends what holds room: an upload by 408, an answer by closing.
     pub(super) fn evict(&self) {
+        self.why.set(Some(Closed::Evicted));
         if self.exchange.write_blocked_since_ms().is_some() {
             self.verdict.set(Some(Verdict::Close));
         } else {

@@ -20,13 +20,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::execution::Turn;
 use crate::limits::{HURRY, REQUEST_AGED, TURN_REQUESTS_MIN, TURN_TARGET};
+use crate::metrics::Counter;
 
 /// Open or closed, and who waits.
 #[derive(Debug)]
@@ -45,15 +46,30 @@ pub struct Gate {
     sign: Arc<Sign>,
 }
 
-/// What the acceptor sees of a gate.
+/// What the acceptor sees of a gate, and the metrics page.
 #[derive(Debug, Default)]
 pub struct Sign {
     closed: AtomicBool,
     /// The last turn was long, and clients are in a hurry.
     strained: AtomicBool,
+    /// As of the end of the last turn.
+    waiting: AtomicUsize,
+    closings: Counter,
 }
 
 impl Sign {
+    /// Connections with a request that waited when the last turn ended.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// How often the gate has closed.
+    #[must_use]
+    pub fn closings(&self) -> u64 {
+        self.closings.get()
+    }
+
     /// Whether the gate is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -153,6 +169,7 @@ impl Gate {
             place.passed.set(State::Passed);
             place.waker.wake();
         }
+        self.sign.waiting.store(self.waiting.borrow().len(), Ordering::Relaxed);
         true
     }
 
@@ -170,6 +187,11 @@ impl Gate {
     fn set_closed(&self, closed: bool) {
         self.closed.set(closed);
         self.sign.closed.store(closed, Ordering::Relaxed);
+        if closed {
+            self.sign.closings.add_owned(1);
+        } else {
+            self.sign.waiting.store(0, Ordering::Relaxed);
+        }
     }
 
     fn take_next(&self) -> Option<Place> {
@@ -323,11 +345,13 @@ mod tests {
         let passes: Vec<Pass> = (0..3).map(|_| Pass::new(gate.clone())).collect();
         assert!(passes.iter().all(|pass| !poll(pass)));
         assert!(!poll(&passes[0]), "asking again does not make it newer");
+        assert_eq!(gate.sign.closings(), 1);
         let let_in = || passes.iter().position(|pass| pass.state.get() == State::Passed);
         for expected in [2, 1, 0] {
             gate.quota.set(1);
             assert!(gate.turn_ended(turn(TURN_TARGET, 1, true)));
             assert_eq!(let_in(), Some(expected));
+            assert_eq!(gate.sign.waiting(), expected, "those who came before it");
             assert!(poll(&passes[expected]));
             passes[expected].used();
         }

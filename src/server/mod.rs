@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; hyper, connections as local tasks
-//!   klad-admin     its own listener and runtime: answers whatever the workers do
+//!   klad-admin     its own listener and runtime: answers whatever the workers do, from what they count (`figures`)
 //!   execution's threads (klad-commit, klad-storage-N, klad-sync, klad-upkeep)
 //! ```
 //!
@@ -17,8 +17,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::execution::{self, Executor};
-use crate::http::admin::Admin;
+use crate::http::admin::{Admin, Shares};
 use crate::http::service;
+use crate::metrics::Source;
 use crate::storage::Engine;
 use crate::sync::Live;
 
@@ -26,6 +27,7 @@ mod accept;
 mod admin;
 mod connection;
 mod eviction;
+mod figures;
 pub mod gate;
 mod io;
 pub mod listen;
@@ -34,6 +36,7 @@ mod places;
 mod worker;
 
 pub use connection::Deadlines;
+use figures::Figures;
 
 /// Everything that serving needs to know.
 #[derive(Clone, Debug)]
@@ -44,6 +47,8 @@ pub struct Options {
     pub limits: Limits,
     /// Of operations.
     pub execution: execution::Options,
+    /// How the memory budget is shared out, for `/debug/memory`.
+    pub memory: Shares,
 }
 
 /// Bounds that may change while klad serves; [`Server::set_limits`].
@@ -127,11 +132,24 @@ impl Server {
             hands.push(worker);
             serving.push(thread);
         }
-        serving.push(accept::start(listener, hands, limits.clone(), stopped));
+        let figures = Figures {
+            workers: hands.iter().map(|worker| worker.figures().clone()).collect(),
+            accept: Arc::default(),
+            connections_max: {
+                let limits = limits.clone();
+                Box::new(move || limits.get().connections_max)
+            },
+        };
+        serving.push(accept::start(listener, hands, limits.clone(), figures.accept.clone(), stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
-        let admin = admin::start(admin_listener, Admin::new(executor.clone(), stopping.clone()), admin_stopped);
-        let limits = LiveLimits { limits, executor };
+        let limits = LiveLimits { limits, executor: executor.clone() };
+        let admin = {
+            let figures = Arc::new(figures);
+            let sources: Vec<Arc<dyn Source>> = vec![figures.clone()];
+            let admin = Admin::new(executor, stopping.clone(), options.memory.clone(), sources, move || figures.open());
+            admin::start(admin_listener, admin, admin_stopped)
+        };
         Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage, limits })
     }
 

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
 use super::connection::{self, Connection};
+use super::figures::WorkerFigures;
 use super::gate::{Gate, Sign};
 use super::peers::Place;
 use super::{Limits, eviction, runtime};
@@ -35,31 +36,35 @@ pub(super) struct Accepted {
 /// The acceptor's end of a worker.
 pub(super) struct WorkerHandle {
     sender: mpsc::Sender<Accepted>,
-    connections: Arc<AtomicUsize>,
-    sign: Arc<Sign>,
+    figures: Arc<WorkerFigures>,
 }
 
 impl WorkerHandle {
     /// How many the worker has, those on their way included.
     pub(super) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+        self.figures.connections.load(Ordering::Relaxed)
+    }
+
+    /// What the worker shows of itself.
+    pub(super) fn figures(&self) -> &Arc<WorkerFigures> {
+        &self.figures
     }
 
     /// Whether it should have no more connections for now.
     pub(super) fn is_strained(&self) -> bool {
-        self.sign.is_strained()
+        self.figures.sign.is_strained()
     }
 
     /// Whether it lets in only what it can serve.
     pub(super) fn is_closed(&self) -> bool {
-        self.sign.is_closed()
+        self.figures.sign.is_closed()
     }
 
     pub(super) fn hand(&self, accepted: Accepted) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.figures.connections.fetch_add(1, Ordering::Relaxed);
         // The channel has a place for each connection that there may be; it is closed only while klad stops.
         if self.sender.try_send(accepted).is_err() {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+            self.figures.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -73,7 +78,7 @@ pub(super) struct Worker {
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
     connections: RefCell<Slab<Rc<Connection>>>,
-    count: Arc<AtomicUsize>,
+    figures: Arc<WorkerFigures>,
     /// As of the last sweep.
     limits: RefCell<Arc<Limits>>,
     live: Arc<Live<Limits>>,
@@ -88,9 +93,9 @@ pub(super) fn start(
     stopped: watch::Receiver<bool>,
 ) -> (WorkerHandle, JoinHandle<()>) {
     let (sender, receiver) = mpsc::channel(CONNECTIONS_CEILING);
-    let connections = Arc::new(AtomicUsize::new(0));
     let sign = Arc::<Sign>::default();
-    let handle = WorkerHandle { sender, connections: connections.clone(), sign: sign.clone() };
+    let figures = WorkerFigures::new(sign.clone());
+    let handle = WorkerHandle { sender, figures: figures.clone() };
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
         let runtime = runtime();
         let local = Local::new(executor);
@@ -103,7 +108,7 @@ pub(super) fn start(
             gate,
             now_ms: Rc::new(Cell::new(0)),
             connections: RefCell::new(Slab::new()),
-            count: connections,
+            figures,
             limits: RefCell::new(limits),
             live,
             draining: Cell::new(false),
@@ -131,7 +136,7 @@ impl Worker {
         receiver.close();
         while let Some(accepted) = receiver.recv().await {
             drop(accepted);
-            self.count.fetch_sub(1, Ordering::Relaxed);
+            self.figures.connections.fetch_sub(1, Ordering::Relaxed);
         }
         self.drain(self.live.get().drain_timeout).await;
         sweep.abort();
@@ -144,9 +149,10 @@ impl Worker {
         let key = self.connections.borrow_mut().insert(connection.clone());
         let worker = self.clone();
         tokio::task::spawn_local(async move {
-            connection.serve(&worker, stream).await;
+            let why = connection.serve(&worker, stream).await;
             worker.connections.borrow_mut().remove(key);
-            worker.count.fetch_sub(1, Ordering::Relaxed);
+            worker.figures.connections.fetch_sub(1, Ordering::Relaxed);
+            worker.figures.count_closed(why);
             drop(place);
         });
     }
@@ -168,10 +174,11 @@ impl Worker {
     /// The turn's own task.
     async fn turns(self: Rc<Worker>) {
         poll_fn(|context| {
-            if let Some(turn) = self.local.poll_turn(context)
-                && self.gate.turn_ended(turn)
-            {
-                self.local.turn_goes_on();
+            if let Some(turn) = self.local.poll_turn(context) {
+                self.figures.turns.record_time_owned(turn.length);
+                if self.gate.turn_ended(turn) {
+                    self.local.turn_goes_on();
+                }
             }
             Poll::<()>::Pending
         })
@@ -186,6 +193,8 @@ impl Worker {
             ticks.tick().await;
             let now_ms = u64::try_from((clock::now() - start).as_millis()).expect("klad runs for less than an aeon");
             self.now_ms.set(now_ms);
+            let used_ns = clock::thread_cpu_ns();
+            self.figures.cpu_ns.add_owned(used_ns.saturating_sub(self.figures.cpu_ns.get()));
             self.gate.rested();
             self.look_at_limits();
             self.check_all();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{ChangeKind, Engine, Reply, Result, Write};
+use super::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
 use crate::operation::{Durability, Error, ScanStep};
 
 /// Any engine, each of whose calls takes a while longer.
@@ -74,5 +74,13 @@ impl Engine for Delayed {
 
     fn upkeep(&self) {
         self.inner.upkeep();
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        self.inner.checks()
+    }
+
+    fn observe(&self) -> Arc<Observation> {
+        self.inner.observe()
     }
 }

@@ -5,11 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{ChangeKind, Engine, PageBuilder, Reply, Result, Write};
+use super::observation::{Holding, Measure, number};
+use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result, Write};
 use crate::clock;
+use crate::metrics::text::Kind;
 use crate::operation::{Change, Durability, Error, Outcome, Page, ScanStep, Version};
 use crate::sync::RwLock;
 
@@ -143,4 +146,26 @@ impl Engine for MemoryEngine {
     fn set_disk_reserve(&self, _bytes: u64) {}
 
     fn upkeep(&self) {}
+
+    fn checks(&self) -> Vec<Check> {
+        vec![Check::of("memory", self.writable(ChangeKind::Put))]
+    }
+
+    /// As of now: what is asked for is under a lock that nobody holds for longer than one batch.
+    fn observe(&self) -> Arc<Observation> {
+        let (bytes, entries) = {
+            let state = self.state.read();
+            (state.bytes, state.map.len() as u64)
+        };
+        let gauge = |name, help, value| Measure::one(name, Kind::Gauge, help, number(value));
+        Arc::new(Observation {
+            taken: None,
+            measures: vec![
+                gauge("klad_memory_engine_used_bytes", "Charged for the entries of the memory engine.", bytes),
+                gauge("klad_memory_engine_limit_bytes", "What they may be charged together.", self.bytes_max),
+                gauge("klad_memory_engine_entries", "Entries of the memory engine.", entries),
+            ],
+            memory: vec![Holding { name: "entries", bytes }],
+        })
+    }
 }

@@ -11,6 +11,7 @@
 
 mod support;
 
+mod admin;
 mod bad_input;
 mod bench;
 mod bench_files;
@@ -31,6 +32,9 @@ mod held_sync;
 mod kill;
 mod lifecycle;
 mod limits;
+mod metrics;
+#[cfg(feature = "rocksdb")]
+mod metrics_truth;
 mod ranges;
 mod slow_clients;
 mod tidy;

@@ -3,7 +3,9 @@
 pub(crate) mod bencher;
 pub(crate) mod client;
 pub(crate) mod planted;
+pub(crate) mod promtool;
 pub(crate) mod results;
+pub(crate) mod scrape;
 pub(crate) mod scripted;
 pub(crate) mod server;
 #[cfg(feature = "rocksdb")]

@@ -1,5 +1,5 @@
-//! A preloaded library between klad and the kernel that holds or fails the syncs and writes of RocksDB's log, and nothing
-//! else; compiled from `shim.c` for the test that uses it.
+//! A preloaded library between klad and the kernel that holds or fails the syncs and writes of RocksDB's log, or holds the
+//! syncs of its tables, and nothing else; compiled from `shim.c` for the test that uses it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,6 +39,11 @@ impl Shim {
     /// Syncs wait until the mode changes.
     pub(crate) fn hold(&self) {
         self.set("hold");
+    }
+
+    /// Syncs of tables wait until the mode changes: no flush ends.
+    pub(crate) fn hold_tables(&self) {
+        self.set("hold-tables");
     }
 
     /// Each sync takes 5 ms longer.
