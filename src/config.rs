@@ -183,7 +183,6 @@ impl Config {
                 room_bytes: budget.room,
                 async_sync_interval: args.async_sync_interval,
             },
-            memory: budget.shares(),
         };
         Ok(Config {
             listen: args.listen,
@@ -255,6 +254,7 @@ fn limits(args: &ServeArgs, budget: &Budget) -> server::Limits {
             queue_limit: to_usize(args.queue_limit),
             scans_max: to_usize(args.scans_max),
         },
+        memory: budget.shares(),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod reference;
 pub mod settings;
 
 pub mod config;
+pub mod control;
 mod memory_limit;
 pub mod server;
 

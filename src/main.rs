@@ -9,8 +9,10 @@ use bytesize::ByteSize;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use klad::cli::{Cli, Command, ConfigCommand, EngineName};
 use klad::config::Config;
+use klad::control::Controller;
 use klad::descriptors;
 use klad::exit::{Exit, Failure};
+use klad::http::control::Control;
 use klad::limits::DESCRIPTORS_KEPT;
 use klad::reference;
 use klad::server::{Server, listen};
@@ -118,7 +120,7 @@ fn print_config(given: &CommandLine, as_json: bool) -> Result<(), Failure> {
     let config = settings::check(&resolved);
     // What does not fit is printed as well, and then said: the values are what it is found out with.
     let known = config.as_ref().ok();
-    say(&if as_json { settings::json(&resolved, known) } else { settings::text(&resolved, known) })?;
+    say(&if as_json { format!("{:#}\n", settings::json(&resolved, known)) } else { settings::text(&resolved, known) })?;
     config.map(|_| ()).map_err(Failure::from)
 }
 
@@ -143,7 +145,7 @@ fn say(text: &str) -> Result<(), Failure> {
 }
 
 fn serve(given: &CommandLine) -> Result<(), Failure> {
-    let (_, config) = settings::validate(given)?;
+    let (resolved, config) = settings::validate(given)?;
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Both before the data directory is touched.
@@ -155,7 +157,11 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     }
     let durability = engine.durability(config.server.limits.service.durability);
     let name = engine.name();
-    let server = Server::start(&config.server, engine, listener, admin_listener).map_err(Failure::Serve)?;
+    let control = |limits| -> Arc<dyn Control> {
+        Controller::new(given.clone(), resolved, &config, limits, engine.clone(), Vec::new())
+    };
+    let server =
+        Server::start(&config.server, engine.clone(), listener, admin_listener, control).map_err(Failure::Serve)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         listen = %server.address(),

@@ -12,8 +12,8 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
+use super::control::{self, Control};
 use super::refusal::Refusal;
-use crate::clock;
 use crate::execution::Executor;
 use crate::metrics::Source;
 use crate::metrics::text::CONTENT_TYPE as METRICS_CONTENT_TYPE;
@@ -28,38 +28,34 @@ pub use memory::Shares;
 const INDEX: &[(&str, &str)] = &[
     ("/livez", "200 while the process lives; /healthz is the same"),
     ("/readyz", "200 while reads and writes are taken, else 503 and why; ?verbose shows each check"),
+    ("/config", "every option with its source; PATCH changes those that can change now"),
+    ("/reload", "POST reads the configuration again, as SIGHUP does"),
     ("/metrics", "everything that klad counts, for Prometheus"),
     ("/debug/memory", "where the memory is, as JSON; ?format=text for people"),
 ];
 
 /// What the answers are made from.
 pub struct Admin {
-    executor: Arc<Executor>,
-    stopping: Arc<AtomicBool>,
-    shares: Shares,
+    /// What runs operations, and knows of their queues and of storage.
+    pub executor: Arc<Executor>,
+    /// Set when klad is asked to stop.
+    pub stopping: Arc<AtomicBool>,
+    /// The shares of the memory budget, as they are now.
+    pub shares: Box<dyn Fn() -> Shares + Send>,
     /// Whoever else has something to show on the metrics page.
-    sources: Vec<Arc<dyn Source>>,
-    connections: Box<dyn Fn() -> usize + Send>,
-    started: Instant,
+    pub sources: Vec<Arc<dyn Source>>,
+    /// Counts those that are open.
+    pub connections: Box<dyn Fn() -> usize + Send>,
+    /// The configuration.
+    pub control: Arc<dyn Control>,
+    /// When klad began to serve.
+    pub started: Instant,
 }
 
 impl Admin {
-    /// Answers about `executor`; `stopping` is set when klad is asked to stop, `connections` counts those that are open.
-    #[must_use]
-    pub fn new(
-        executor: Arc<Executor>,
-        stopping: Arc<AtomicBool>,
-        shares: Shares,
-        sources: Vec<Arc<dyn Source>>,
-        connections: impl Fn() -> usize + Send + 'static,
-    ) -> Admin {
-        let connections = Box::new(connections);
-        Admin { executor, stopping, shares, sources, connections, started: clock::now() }
-    }
-
     /// Answers one request.
-    pub async fn answer(&self, request: Request<Incoming>) -> Response<String> {
-        let mut answer = match self.route(&request).await {
+    pub async fn answer(&self, mut request: Request<Incoming>) -> Response<String> {
+        let mut answer = match self.route(&mut request).await {
             Ok(answer) => answer,
             Err(Refusal::UnknownPath) => {
                 let mut answer = text(format!("there is nothing at this path; there is:\n{}", index()));
@@ -76,16 +72,26 @@ impl Admin {
         answer
     }
 
-    #[expect(clippy::unused_async, reason = "answers to come read bodies and wait for storage")]
-    async fn route(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+    async fn route(&self, request: &mut Request<Incoming>) -> Result<Response<String>, Refusal> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         match (request.uri().path(), reads) {
             ("/", true) => Ok(text(index())),
-            ("/livez" | "/healthz", true) => Ok(text("ok\n".to_owned())),
+            ("/livez" | "/healthz", true) => Ok(text(
+                "ok
+"
+                .to_owned(),
+            )),
             ("/readyz", true) if asks_for(request, "verbose") => Ok(self.ready_verbosely()),
             ("/readyz", true) => self.ready(),
             ("/metrics", true) => Ok(of_type(METRICS_CONTENT_TYPE, self.metrics())),
             ("/debug/memory", true) => self.memory_answer(request),
+            ("/config", true) => Ok(control::json(&self.control.config())),
+            ("/config", false) if request.method() == Method::PATCH => {
+                control::change(&*self.control, request.body_mut()).await
+            }
+            ("/config", false) => Err(Refusal::MethodNotAllowed("GET, HEAD, PATCH")),
+            ("/reload", false) if request.method() == Method::POST => Ok(control::json(&self.control.reload()?)),
+            ("/reload", _) => Err(Refusal::MethodNotAllowed("POST")),
             ("/" | "/livez" | "/healthz" | "/readyz" | "/metrics" | "/debug/memory", false) => {
                 Err(Refusal::MethodNotAllowed("GET, HEAD"))
             }

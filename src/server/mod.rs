@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::clock;
 use crate::execution::{self, Executor};
 use crate::http::admin::{Admin, Shares};
+use crate::http::control::Control;
 use crate::http::service;
-use crate::metrics::Source;
 use crate::storage::Engine;
 use crate::sync::Live;
 
@@ -47,8 +48,6 @@ pub struct Options {
     pub limits: Limits,
     /// Of operations.
     pub execution: execution::Options,
-    /// How the memory budget is shared out, for `/debug/memory`.
-    pub memory: Shares,
 }
 
 /// Bounds that may change while klad serves; [`Server::set_limits`].
@@ -70,6 +69,8 @@ pub struct Limits {
     pub service: service::Options,
     /// Of operations.
     pub operations: execution::Limits,
+    /// How the memory budget is shared out, for `/debug/memory`.
+    pub memory: Shares,
 }
 
 /// A serving klad.
@@ -108,7 +109,7 @@ impl LiveLimits {
 }
 
 impl Server {
-    /// Serves `engine` on `listener`, and itself on `admin_listener`.
+    /// Serves `engine` on `listener`, and itself on `admin_listener`; `control` makes what changes its bounds.
     ///
     /// # Errors
     /// When the kernel does not let the listeners be used.
@@ -117,6 +118,7 @@ impl Server {
         engine: Arc<dyn Engine>,
         listener: TcpListener,
         admin_listener: TcpListener,
+        control: impl FnOnce(LiveLimits) -> Arc<dyn Control>,
     ) -> std::io::Result<Server> {
         let address = listener.local_addr()?;
         let admin_address = admin_listener.local_addr()?;
@@ -146,10 +148,18 @@ impl Server {
         let limits = LiveLimits { limits, executor: executor.clone() };
         let admin = {
             let figures = Arc::new(figures);
-            let sources: Vec<Arc<dyn Source>> = vec![figures.clone()];
-            let admin = Admin::new(executor, stopping.clone(), options.memory.clone(), sources, move || figures.open());
-            admin::start(admin_listener, admin, admin_stopped)
+            let live = limits.clone();
+            Admin {
+                control: control(limits.clone()),
+                executor,
+                stopping: stopping.clone(),
+                shares: Box::new(move || live.get().memory.clone()),
+                sources: vec![figures.clone()],
+                connections: Box::new(move || figures.open()),
+                started: clock::now(),
+            }
         };
+        let admin = admin::start(admin_listener, admin, admin_stopped);
         Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage, limits })
     }
 

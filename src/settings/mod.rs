@@ -33,7 +33,27 @@ pub use environment::variable;
 pub use print::{json, text};
 
 /// Options that a running klad takes up when its configuration is read again; all others need a restart.
-pub const LIVE: &[&str] = &[];
+pub const LIVE: &[&str] = &[
+    "body-rate-min",
+    "body-timeout",
+    "connections-max",
+    "connections-per-peer",
+    "disk-reserve",
+    "drain-timeout",
+    "durability",
+    "head-max",
+    "head-timeout",
+    "idle-timeout",
+    "key-max",
+    "operations-max",
+    "queue-age-max",
+    "queue-limit",
+    "queue-target",
+    "scans-max",
+    "turn-max",
+    "value-max",
+    "write-timeout",
+];
 
 /// What was on the command line, to be asked again at each [`load`].
 #[derive(Clone, Debug, Default)]
@@ -56,6 +76,8 @@ pub enum Source {
         /// From 1.
         line: usize,
     },
+    /// The admin listener, while klad serves.
+    Admin,
     /// The program.
     Default,
 }
@@ -73,6 +95,8 @@ pub struct Setting {
     pub live: bool,
     /// In a form that is the same for equal values, so that 1s and 1000ms do not differ.
     comparable: Option<String>,
+    /// As the command line would have it; none: the default.
+    words: Vec<OsString>,
 }
 
 /// The values of all options, and where each comes from.
@@ -99,6 +123,14 @@ pub enum Error {
     UnknownVariable {
         /// Its name.
         variable: String,
+        /// The name that was meant, perhaps.
+        suggestion: Option<String>,
+    },
+    /// A name that is not an option.
+    #[error("there is no option {name}{}", hint(suggestion.as_deref()))]
+    UnknownOption {
+        /// As it was given.
+        name: String,
         /// The name that was meant, perhaps.
         suggestion: Option<String>,
     },
@@ -231,7 +263,6 @@ fn resolve(
     let path = given.get(file::OPTION).and_then(|values| values.first()).or_else(|| environment.get(file::OPTION));
     let mut file = path.map_or_else(|| Ok(BTreeMap::new()), |path| file::read(PathBuf::from(path), &definitions))?;
     let mut settings = Vec::new();
-    let mut arguments: Vec<OsString> = vec!["klad".into()];
     for option in definitions.iter() {
         let (source, values) = if let Some(values) = given.get(option.name()) {
             (Source::CommandLine, values.clone())
@@ -247,15 +278,9 @@ fn resolve(
         } else {
             (Source::Default, Vec::new())
         };
-        option.push_arguments(&values, &mut arguments);
-        settings.push(Setting::new(option, &values, source));
+        settings.push(Setting::new(option, values, source));
     }
-    let args = definitions
-        .into_command()
-        .try_get_matches_from(arguments)
-        .and_then(|mut matches| ServeArgs::from_arg_matches_mut(&mut matches))
-        .map_err(|error| Error::Together(definitions::problem(&error)))?;
-    Ok(Resolved { settings, args })
+    Resolved::new(definitions, settings)
 }
 
 fn bad_variable(option: Opt<'_>, value: &str, problem: String) -> Error {
@@ -263,17 +288,65 @@ fn bad_variable(option: Opt<'_>, value: &str, problem: String) -> Error {
 }
 
 impl Setting {
-    fn new(option: Opt<'_>, values: &[OsString], source: Source) -> Setting {
+    fn new(option: Opt<'_>, words: Vec<OsString>, source: Source) -> Setting {
         let joined = |values: &[OsString]| values.join(OsStr::new(",")).to_string_lossy().into_owned();
-        let value = if values.is_empty() { option.default_value() } else { Some(joined(values)) };
+        let value = if words.is_empty() { option.default_value() } else { Some(joined(&words)) };
         let comparable = value.as_deref().map(|value| option.comparable(value));
         let name = option.name().to_owned();
         let live = LIVE.contains(&option.name());
-        Setting { name, value, source, live, comparable }
+        Setting { name, value, source, live, comparable, words }
     }
 }
 
 impl Resolved {
+    /// Of `settings`, which are in the order of `definitions`.
+    fn new(definitions: Definitions, settings: Vec<Setting>) -> Result<Resolved, Error> {
+        let mut arguments: Vec<OsString> = vec!["klad".into()];
+        for (option, setting) in definitions.iter().zip(&settings) {
+            option.push_arguments(&setting.words, &mut arguments);
+        }
+        let args = definitions
+            .into_command()
+            .try_get_matches_from(arguments)
+            .and_then(|mut matches| ServeArgs::from_arg_matches_mut(&mut matches))
+            .map_err(|error| Error::Together(definitions::problem(&error)))?;
+        Ok(Resolved { settings, args })
+    }
+
+    /// The same with other values of some options, from the admin listener.
+    ///
+    /// # Errors
+    /// [`Error::UnknownOption`], [`Error::BadValue`], or [`Error::Together`].
+    pub fn with(&self, changes: &BTreeMap<String, OsString>) -> Result<Resolved, Error> {
+        let definitions = Definitions::of_serve();
+        let mut settings = self.settings.clone();
+        for (name, value) in changes {
+            let Some(index) = definitions.iter().position(|option| option.name() == name && name != file::OPTION)
+            else {
+                let suggestion = definitions.suggestion(name).map(str::to_owned);
+                return Err(Error::UnknownOption { name: name.clone(), suggestion });
+            };
+            let option = definitions.iter().nth(index).expect("it was just found");
+            let words = option.checked(std::slice::from_ref(value)).map_err(|(value, problem)| {
+                let place = format!("{name} = {value:?}");
+                Error::BadValue { place, problem }
+            })?;
+            settings[index] = Setting::new(option, words, Source::Admin);
+        }
+        Resolved::new(definitions, settings)
+    }
+
+    /// The same with the values that `other` has of those options that a running klad takes up.
+    ///
+    /// # Errors
+    /// [`Error::Together`].
+    pub fn with_live_of(&self, other: &Resolved) -> Result<Resolved, Error> {
+        // Both lists are made from the same definitions.
+        let pairs = self.settings.iter().zip(&other.settings);
+        let settings = pairs.map(|(own, other)| if other.live { other } else { own }.clone()).collect();
+        Resolved::new(Definitions::of_serve(), settings)
+    }
+
     /// For [`Config::new`].
     #[must_use]
     pub fn args(&self) -> &ServeArgs {
@@ -318,6 +391,7 @@ impl fmt::Display for Source {
             Source::CommandLine => f.write_str("command line"),
             Source::Environment { variable } => f.write_str(variable),
             Source::File { path, line } => write!(f, "{} line {line}", path.display()),
+            Source::Admin => f.write_str("admin listener"),
             Source::Default => f.write_str("default"),
         }
     }

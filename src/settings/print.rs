@@ -49,14 +49,14 @@ fn row(setting: &Setting, computed: &[Computed]) -> [String; 3] {
 /// The same as JSON: `options`, each with `name`, `value` (`null` where nothing was given), `source`, `live`, and, where it was
 /// computed, `effective` (a number; of bytes) and `how`; and `memory`, the shares in bytes.
 #[must_use]
-pub fn json(resolved: &Resolved, config: Option<&Config>) -> String {
+pub fn json(resolved: &Resolved, config: Option<&Config>) -> Value {
     let computed = config.map(|config| computed(resolved, config)).unwrap_or_default();
     let options: Vec<Value> = resolved.settings().iter().map(|setting| object(setting, &computed)).collect();
     let memory = config.map(|config| {
         let shares = shares(config).map(|(part, bytes, _)| (part.to_owned(), json!(bytes)));
         Value::Object(shares.collect())
     });
-    format!("{:#}\n", json!({ "options": options, "memory": memory }))
+    json!({ "options": options, "memory": memory })
 }
 
 fn object(setting: &Setting, computed: &[Computed]) -> Value {
@@ -64,6 +64,7 @@ fn object(setting: &Setting, computed: &[Computed]) -> Value {
         Source::CommandLine => json!({ "kind": "command-line" }),
         Source::Environment { variable } => json!({ "kind": "environment", "variable": variable }),
         Source::File { path, line } => json!({ "kind": "file", "path": path.to_string_lossy(), "line": line }),
+        Source::Admin => json!({ "kind": "admin" }),
         Source::Default => json!({ "kind": "default" }),
     };
     let Setting { name, value, live, .. } = setting;

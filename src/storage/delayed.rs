@@ -72,6 +72,10 @@ impl Engine for Delayed {
         self.inner.set_disk_reserve(bytes);
     }
 
+    fn set_cache_bytes(&self, bytes: u64) {
+        self.inner.set_cache_bytes(bytes);
+    }
+
     fn upkeep(&self) {
         self.inner.upkeep();
     }

@@ -118,6 +118,9 @@ pub trait Engine: Send + Sync + 'static {
     /// From now on writes are refused below so many free bytes; engines without a disk have none to keep.
     fn set_disk_reserve(&self, bytes: u64);
 
+    /// From now on the engine's caches take so many bytes at most; what is beyond goes little by little.
+    fn set_cache_bytes(&self, bytes: u64);
+
     /// Looks after what need not be done within an operation: free space, version blocks. Called every
     /// [`UPKEEP_INTERVAL`](crate::limits::UPKEEP_INTERVAL) by one thread, which may wait.
     fn upkeep(&self);

@@ -420,6 +420,10 @@ impl Engine for RocksDbEngine {
         self.disk_reserve_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    fn set_cache_bytes(&self, bytes: u64) {
+        self.watch.set_cache_bytes(bytes);
+    }
+
     fn upkeep(&self) {
         self.look_at_free_space();
         let stopped = self.db.property_int_value(properties::IS_WRITE_STOPPED);

@@ -151,6 +151,13 @@ impl Watch {
         Watch { shared, events, files: files.to_owned(), slow: Mutex::default(), latest: Mutex::default() }
     }
 
+    /// Changes what the cache may hold, memtables included.
+    pub(super) fn set_cache_bytes(&self, bytes: u64) {
+        let bytes = usize::try_from(bytes).expect("klad is built for 64-bit machines");
+        // A handle: the cache itself is shared with the database.
+        self.shared.cache.clone().set_capacity(bytes);
+    }
+
     /// What the last look has found.
     pub(super) fn latest(&self) -> Arc<Observation> {
         self.latest.lock().clone()

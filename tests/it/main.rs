@@ -32,6 +32,7 @@ mod held_sync;
 mod kill;
 mod lifecycle;
 mod limits;
+mod live;
 mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;

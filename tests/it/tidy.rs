@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ROWS: &[&[&str]] = &[
     &["main", "lib"],
     &["reference"],
-    &["exit"],
+    &["control", "exit"],
     &["settings"],
     &["config"],
     &["cli", "memory_limit", "server"],

@@ -111,7 +111,7 @@ impl Admin {
         let process = Process::read()?;
         let allocator = Allocator::read().unwrap_or_default();
         let split = self.split(&process, &allocator);
-        let shares = &self.shares;
+        let shares = &(self.shares)();
         Ok(if as_text {
             text(&split, &process, &allocator, shares)
         } else {
@@ -120,7 +120,7 @@ impl Admin {
     }
 
     fn split(&self, process: &Process, allocator: &Allocator) -> Split {
-        let shares = &self.shares;
+        let shares = &(self.shares)();
         let mut split = Split::new(process.resident_bytes, allocator.allocated);
         // From what is known best to what is known least.
         split.cut("program", process.resident_file_bytes, "pages of the program and its libraries");

@@ -32,7 +32,7 @@ impl Admin {
         }
         let help = "What of --memory is for what; the cache's part is for the memtables as well.";
         let mut budget = page.family("klad_memory_budget_bytes", Kind::Gauge, help);
-        for (part, bytes) in self.shares.parts() {
+        for (part, bytes) in (self.shares)().parts() {
             budget.whole(&[("part", part)], bytes);
         }
         for source in &self.sources {

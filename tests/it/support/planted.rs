@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 
-use clap::Parser as _;
+use clap::CommandFactory as _;
 use klad::cli;
 use klad::config::Config;
+use klad::control::Controller;
+use klad::http::control::Control;
 use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
+use klad::settings::{self, CommandLine};
 use klad::storage::memory::MemoryEngine;
 use klad::storage::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
 
@@ -101,17 +104,20 @@ fn runs_a_server_when_told_to() {
     let (Ok(defect), Ok(arguments)) = (std::env::var(DEFECT), std::env::var(ARGUMENTS)) else { return };
     let defect = ALL.into_iter().find(|one| format!("{one:?}") == defect).expect("a known defect");
     let arguments = ["klad"].into_iter().chain(arguments.lines());
-    let cli::Command::Serve(args) = cli::Cli::try_parse_from(arguments).expect("valid").command else {
-        panic!("the arguments are those of serve")
-    };
-    let config = Config::new(*args).expect("valid");
+    let matches = cli::Cli::command().try_get_matches_from(arguments).expect("valid");
+    let (_, serve) = matches.subcommand().expect("the arguments are those of serve");
+    let command_line = CommandLine::of(serve);
+    let (resolved, config) = settings::validate(&command_line).expect("valid");
     let listener = listen::bind(&config.listen).expect("free");
     let admin_listener = listen::bind(&config.admin_listen).expect("free");
     let inner = engine(&config);
     let engine =
         Defective { inner, defect, writes: AtomicU64::new(0), steps: AtomicU64::new(0), first: OnceLock::new() };
-    let engine = Arc::new(engine);
-    let server = Server::start(&config.server, engine, listener, admin_listener).expect("serves");
+    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let control = |limits| -> Arc<dyn Control> {
+        Controller::new(command_line, resolved, &config, limits, engine.clone(), Vec::new())
+    };
+    let server = Server::start(&config.server, engine.clone(), listener, admin_listener, control).expect("serves");
     eprintln!("serving listen={} admin={}", server.address(), server.admin_address());
     // Until it is killed.
     loop {
@@ -342,6 +348,10 @@ impl Engine for Defective {
 
     fn set_disk_reserve(&self, bytes: u64) {
         self.inner.set_disk_reserve(bytes);
+    }
+
+    fn set_cache_bytes(&self, bytes: u64) {
+        self.inner.set_cache_bytes(bytes);
     }
 
     fn upkeep(&self) {
