@@ -37,7 +37,7 @@ fn text_of(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }
 
-fn parse(text: &str, path: &Path, definitions: &Definitions) -> Result<Values, Error> {
+pub(super) fn parse(text: &str, path: &Path, definitions: &Definitions) -> Result<Values, Error> {
     let table = DeTable::parse(text).map_err(|error| {
         let (line, column) = position(text, error.span().map_or(0, |span| span.start));
         // One line, whatever the parser adds.

@@ -34,7 +34,7 @@ fn equal_values_do_not_differ_however_they_are_written() {
 
 #[test]
 fn what_is_given_is_what_the_program_gets() {
-    let resolved = resolved(&["--data", "-d"], &[("KLAD_ADMISSION", "false"), ("KLAD_DRAIN_TIMEOUT", "0s")]);
+    let resolved = resolved(&["--data=-d"], &[("KLAD_ADMISSION", "false"), ("KLAD_DRAIN_TIMEOUT", "0s")]);
     assert_eq!(resolved.args().data, PathBuf::from("-d"));
     assert_eq!(resolved.args().admission, crate::cli::SwitchName::Off);
     assert_eq!(setting(&resolved, "data").source, Source::CommandLine);
@@ -47,6 +47,16 @@ fn what_is_given_is_what_the_program_gets() {
 fn what_changes_while_klad_runs_exists() {
     for name in LIVE {
         assert!(Definitions::of_serve().iter().any(|option| option.name() == *name), "{name}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_the_reader_of_files_panic(text in "(?s)([a-z-]{0,12}( = |=|\\[|\\.)[\\[{\"'a-zä0-9.,\\]}-]{0,8}\n?){0,5}.{0,20}") {
+        // Values or an error, which names the file.
+        if let Err(error) = file::parse(&text, "klad.toml".as_ref(), &Definitions::of_serve()) {
+            proptest::prop_assert!(error.to_string().starts_with("klad.toml line "), "{}", error);
+        }
     }
 }
 
