@@ -89,7 +89,7 @@ pub struct ServeArgs {
     /// Address that clients are served on.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
     pub listen: String,
-    /// Address of /livez and /readyz.
+    /// Address of /livez, /readyz, /metrics and /debug/memory.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8081")]
     pub admin_listen: String,
     /// Directory of the data; made when it is missing.

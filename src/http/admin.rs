@@ -22,7 +22,7 @@ mod memory;
 mod metrics;
 mod ready;
 
-pub use memory::Shares;
+pub use memory::{AllocatorWatch, Shares};
 
 /// What there is, for `/` and for whoever asks for something else.
 const INDEX: &[(&str, &str)] = &[
@@ -37,6 +37,7 @@ pub struct Admin {
     executor: Arc<Executor>,
     stopping: Arc<AtomicBool>,
     shares: Shares,
+    allocator: Arc<AllocatorWatch>,
     /// Whoever else has something to show on the metrics page.
     sources: Vec<Arc<dyn Source>>,
     connections: Box<dyn Fn() -> usize + Send>,
@@ -50,11 +51,12 @@ impl Admin {
         executor: Arc<Executor>,
         stopping: Arc<AtomicBool>,
         shares: Shares,
+        allocator: Arc<AllocatorWatch>,
         sources: Vec<Arc<dyn Source>>,
         connections: impl Fn() -> usize + Send + 'static,
     ) -> Admin {
         let connections = Box::new(connections);
-        Admin { executor, stopping, shares, sources, connections, started: clock::now() }
+        Admin { executor, stopping, shares, allocator, sources, connections, started: clock::now() }
     }
 
     /// Answers one request.
