@@ -142,10 +142,10 @@ pub struct ServeArgs {
     /// the kernel choose; the log says which.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080", help_heading = PLACES)]
     pub listen: String,
-    /// Address of /livez and /readyz.
+    /// Address of the admin listener: health, metrics, configuration, checkpoints.
     ///
     /// It has a thread of its own, so that it answers whatever the other address does. At most 64 connections; more are closed
-    /// at once.
+    /// at once. Its root lists what there is.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8081", help_heading = PLACES)]
     pub admin_listen: String,
     /// Directory of the data; made when it is missing.

@@ -261,6 +261,9 @@ pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
 /// a millisecond.
 pub const SLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
+/// The allocator is asked for its figures so often: each time takes all of its locks in turn, some 100 µs together.
+pub const ALLOCATOR_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// When upkeep has not come to its end for so long, storage does not answer: klad is not ready. Longer than a disk that works
 /// takes for one write, however busy it is.
 pub const UPKEEP_LATE: Duration = Duration::from_secs(15);

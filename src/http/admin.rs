@@ -22,7 +22,7 @@ mod memory;
 mod metrics;
 mod ready;
 
-pub use memory::Shares;
+pub use memory::{AllocatorWatch, Shares};
 
 /// What there is, for `/` and for whoever asks for something else.
 const INDEX: &[(&str, &str)] = &[
@@ -42,6 +42,8 @@ pub struct Admin {
     pub stopping: Arc<AtomicBool>,
     /// The shares of the memory budget, as they are now.
     pub shares: Box<dyn Fn() -> Shares + Send>,
+    /// What the allocator holds.
+    pub allocator: Arc<AllocatorWatch>,
     /// Whoever else has something to show on the metrics page.
     pub sources: Vec<Arc<dyn Source>>,
     /// Counts those that are open.

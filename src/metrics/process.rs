@@ -1,7 +1,8 @@
 //! What the kernel and the allocator know of this process: memory, descriptors, CPU time, threads.
 //!
-//! Nothing here waits for a lock that memory management holds: `/proc/self/status` and `stat` read counters, where `smaps`
-//! would walk the address space. Read by the admin thread when somebody asks.
+//! The kernel's figures wait for no lock that memory management holds: `/proc/self/status` and `stat` read counters, where
+//! `smaps` would walk the address space. They are read by the admin thread when somebody asks; the allocator's by a thread
+//! that may wait.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -88,7 +89,8 @@ impl Process {
 }
 
 impl Allocator {
-    /// As of now; `None` where the allocator is another.
+    /// As of now; `None` where the allocator is another. Waits for every lock of the allocator in turn: where one is held by a
+    /// thread of low priority that has lost its core, for as long as it gets none.
     #[must_use]
     pub fn read() -> Option<Allocator> {
         use tikv_jemalloc_ctl::{epoch, stats};
@@ -104,7 +106,8 @@ impl Allocator {
         })
     }
 
-    fn write(&self, page: &mut Page) {
+    /// Puts it on the page.
+    pub fn write(&self, page: &mut Page) {
         for (name, help, value) in [
             ("klad_allocator_allocated_bytes", "In use by the program.", self.allocated),
             ("klad_allocator_active_bytes", "Pages that hold some of what is allocated.", self.active),
@@ -129,7 +132,7 @@ pub fn open_descriptors() -> Option<u64> {
     }
 }
 
-/// Puts all of it on the page; what cannot be read is left out.
+/// Puts what the kernel says on the page; what cannot be read is left out.
 pub fn write(page: &mut Page) {
     if let Ok(process) = Process::read() {
         process.write(page);
@@ -140,9 +143,6 @@ pub fn write(page: &mut Page) {
     let limit = |resource| getrlimit(resource).current.map_or(f64::INFINITY, number);
     page.gauge("process_max_fds", "As many descriptors there may be.", limit(Resource::Nofile));
     page.gauge("process_virtual_memory_max_bytes", "As much address space there may be.", limit(Resource::As));
-    if let Some(allocator) = Allocator::read() {
-        allocator.write(page);
-    }
 }
 
 fn seconds(ns: u64) -> f64 {

@@ -3,6 +3,7 @@
 //! ```text
 //!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; hyper, connections as local tasks
 //!   klad-admin     its own listener and runtime: answers whatever the workers do, from what they count (`figures`)
+//!   klad-figures   asks the allocator for its figures, which may wait
 //!   execution's threads (klad-commit, klad-storage-N, klad-sync, klad-upkeep)
 //! ```
 //!
@@ -18,11 +19,12 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::execution::{self, Executor};
-use crate::http::admin::{Admin, Shares};
+use crate::http::admin::{Admin, AllocatorWatch, Shares};
 use crate::http::control::Control;
 use crate::http::service;
+use crate::limits::ALLOCATOR_LOOK_INTERVAL;
 use crate::storage::Engine;
-use crate::sync::Live;
+use crate::sync::{self, Live, Signal};
 
 mod accept;
 mod admin;
@@ -82,6 +84,8 @@ pub struct Server {
     serving: Vec<JoinHandle<()>>,
     stop_admin: watch::Sender<bool>,
     admin: JoinHandle<()>,
+    stop_figures: Arc<Signal>,
+    figures: JoinHandle<()>,
     storage: execution::Threads,
     limits: LiveLimits,
 }
@@ -146,6 +150,9 @@ impl Server {
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
         let limits = LiveLimits { limits, executor: executor.clone() };
+        let allocator = Arc::<AllocatorWatch>::default();
+        let stop_figures = Arc::<Signal>::default();
+        let looking = watch_allocator(allocator.clone(), stop_figures.clone());
         let admin = {
             let figures = Arc::new(figures);
             let live = limits.clone();
@@ -154,13 +161,26 @@ impl Server {
                 executor,
                 stopping: stopping.clone(),
                 shares: Box::new(move || live.get().memory.clone()),
+                allocator,
                 sources: vec![figures.clone()],
                 connections: Box::new(move || figures.open()),
                 started: clock::now(),
             }
         };
         let admin = admin::start(admin_listener, admin, admin_stopped);
-        Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage, limits })
+        Ok(Server {
+            address,
+            admin_address,
+            stopping,
+            stop,
+            serving,
+            stop_admin,
+            admin,
+            stop_figures,
+            figures: looking,
+            storage,
+            limits,
+        })
     }
 
     /// Where clients are served; with port 0 in the options, the port that the kernel chose.
@@ -193,9 +213,22 @@ impl Server {
         }
         let synced = self.storage.stop();
         self.stop_admin.send_replace(true);
-        self.admin.join().expect("a thread that panics ends the process");
+        self.stop_figures.raise();
+        for thread in [self.admin, self.figures] {
+            thread.join().expect("a thread that panics ends the process");
+        }
         synced
     }
+}
+
+/// A thread that asks the allocator for its figures, which may wait.
+fn watch_allocator(allocator: Arc<AllocatorWatch>, stop: Arc<Signal>) -> JoinHandle<()> {
+    allocator.look();
+    sync::spawn_thread("klad-figures", move || {
+        while !stop.wait_timeout(ALLOCATOR_LOOK_INTERVAL) {
+            allocator.look();
+        }
+    })
 }
 
 /// A runtime for one thread, whose tasks stay on it.

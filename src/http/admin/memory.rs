@@ -20,6 +20,25 @@ use serde_json::{Value, json};
 use super::Admin;
 use crate::limits::CONNECTION_BYTES;
 use crate::metrics::process::{self, Allocator, Process};
+use crate::sync::Mutex;
+
+/// What the allocator said when it was last asked: by a thread of its own, because asking may wait.
+#[derive(Debug, Default)]
+pub struct AllocatorWatch(Mutex<Allocator>);
+
+impl AllocatorWatch {
+    /// Asks; may wait.
+    pub fn look(&self) {
+        // Before the lock: the admin thread must not wait for what this waits for.
+        let now = Allocator::read().unwrap_or_default();
+        *self.0.lock() = now;
+    }
+
+    /// What it said, at most [`ALLOCATOR_LOOK_INTERVAL`](crate::limits::ALLOCATOR_LOOK_INTERVAL) ago.
+    pub(super) fn latest(&self) -> Allocator {
+        *self.0.lock()
+    }
+}
 
 /// How the memory budget is shared out, bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +128,7 @@ impl Admin {
     /// The answer, as JSON, or as text for people.
     pub(super) fn memory(&self, as_text: bool) -> Result<String, process::Error> {
         let process = Process::read()?;
-        let allocator = Allocator::read().unwrap_or_default();
+        let allocator = self.allocator.latest();
         let split = self.split(&process, &allocator);
         let shares = &(self.shares)();
         Ok(if as_text {

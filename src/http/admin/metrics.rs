@@ -48,6 +48,7 @@ impl Admin {
         );
         observation.write(&mut page);
         process::write(&mut page);
+        self.allocator.latest().write(&mut page);
         page.finish()
     }
 }
