@@ -23,6 +23,8 @@ pub mod execution;
 
 pub mod storage;
 
+pub mod logs;
+
 pub mod operation;
 
 pub mod clock;

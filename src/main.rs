@@ -1,7 +1,7 @@
 //! Picks the subcommand, prints the error chain, sets the exit code: 0 clean, 1 failure, 2 usage; `klad bench` has 3 and
 //! 4 beside them.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,7 +11,9 @@ use clap::Parser as _;
 use klad::cli::{Cli, Command, EngineName};
 use klad::config::Config;
 use klad::descriptors;
-use klad::limits::DESCRIPTORS_KEPT;
+use klad::limits::{DESCRIPTORS_KEPT, LOG_FLUSH_TIMEOUT};
+use klad::logs;
+use klad::operation::Durability;
 use klad::server::{Server, listen};
 use klad::storage::Engine;
 use klad::storage::delayed::Delayed;
@@ -40,34 +42,28 @@ const fn c_str(text: &'static std::ffi::CStr) -> &'static std::ffi::c_char {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
-    end_the_process_on_panic();
+    logs::end_the_process_on_panic();
     let ended = match cli.command {
         Command::Serve(args) => serve(*args),
         #[cfg(target_os = "linux")]
         Command::Bench(args) => return bench(&args),
     };
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            let _ = logs::flush(LOG_FLUSH_TIMEOUT);
+            ExitCode::SUCCESS
+        }
         Err(error) => {
-            // Not through the log: this is the last word to whoever started klad.
+            // Not through the log: this is the last word to whoever started klad. Where stderr takes no more lines, nobody reads
+            // this one either, and the end must not wait for it.
+            let written = logs::flush(LOG_FLUSH_TIMEOUT);
+            if !written {
+                return ExitCode::FAILURE;
+            }
             let _ = writeln!(std::io::stderr(), "klad: {error:#}");
             ExitCode::FAILURE
         }
     }
-}
-
-/// A server that has lost a thread would answer some and hang others; a start recovers everything that was acknowledged.
-fn end_the_process_on_panic() {
-    let print = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        print(info);
-        std::process::abort();
-    }));
 }
 
 /// Exit codes of `klad bench` are for scripts: see docs/bench.md.
@@ -87,6 +83,7 @@ fn bench(args: &klad::bench::args::BenchArgs) -> ExitCode {
 
 fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     let config = Config::new(args)?;
+    logs::start(&config.logs);
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Both before the data directory is touched.
@@ -99,20 +96,8 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     let durability = engine.durability(config.server.service.durability);
     let name = engine.name();
     let server = Server::start(&config.server, engine, listener, admin_listener).context("cannot serve")?;
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        listen = %server.address(),
-        admin = %server.admin_address(),
-        engine = name,
-        data = %config.data.display(),
-        %durability,
-        threads = config.server.threads,
-        memory = %ByteSize(config.budget.total),
-        cache = %ByteSize(config.budget.cache),
-        connections_max = config.budget.connections_max,
-        "serving"
-    );
-    if durability == klad::operation::Durability::None {
+    say_what_serves(&config, &server, name, durability);
+    if durability == Durability::None {
         tracing::warn!("the memory engine keeps nothing: the data ends with this process");
     }
     wait_for_stop()?;
@@ -120,6 +105,35 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     server.stop().map_err(|why| anyhow::anyhow!("the last sync failed: {why}"))?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The one line at start: what a person who reads a log later, on another machine, will want to know.
+fn say_what_serves(config: &Config, server: &Server, engine: &str, durability: Durability) {
+    let (service, execution) = (&config.server.service, &config.server.execution);
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        pid = std::process::id(),
+        listen = %server.address(),
+        admin = %server.admin_address(),
+        engine,
+        data = %config.data.display(),
+        %durability,
+        execution = ?execution.strategy,
+        threads = config.server.threads,
+        memory = %ByteSize(config.budget.total),
+        cache = %ByteSize(config.budget.cache),
+        room = %ByteSize(config.budget.room),
+        disk_reserve = %ByteSize(config.disk_reserve_bytes),
+        connections_max = config.budget.connections_max,
+        operations_max = execution.operations_max,
+        scans_max = execution.scans_max,
+        key_max = %ByteSize(service.key_bytes_max),
+        value_max = %ByteSize(service.value_bytes_max),
+        log_level = config.logs.level.as_str(),
+        access_log = config.logs.access_log,
+        slow_request = ?config.logs.slow_request,
+        "serving"
+    );
 }
 
 #[cfg_attr(not(feature = "rocksdb"), expect(clippy::unnecessary_wraps, reason = "only RocksDB can fail to open"))]
@@ -154,6 +168,7 @@ fn wait_for_stop() -> anyhow::Result<()> {
     klad::sync::spawn_thread("klad-signals", move || {
         runtime.block_on(next(&mut terminate, &mut interrupt));
         tracing::warn!("asked to stop a second time: ending at once");
+        let _ = logs::flush(LOG_FLUSH_TIMEOUT);
         std::process::exit(1);
     });
     Ok(())

@@ -7,23 +7,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
 use super::refusal::Refusal;
 use crate::execution::Executor;
+use crate::logs;
+use crate::metrics::requests::Requests;
+use crate::metrics::text::{self, Page};
 use crate::storage::ChangeKind;
 
 /// What the answers are made from.
 pub struct Admin {
     executor: Arc<Executor>,
     stopping: Arc<AtomicBool>,
+    requests: Arc<Requests>,
 }
 
 impl Admin {
     /// Answers about `executor`; `stopping` is set when klad is asked to stop.
     #[must_use]
-    pub fn new(executor: Arc<Executor>, stopping: Arc<AtomicBool>) -> Admin {
-        Admin { executor, stopping }
+    pub fn new(executor: Arc<Executor>, stopping: Arc<AtomicBool>, requests: Arc<Requests>) -> Admin {
+        Admin { executor, stopping, requests }
     }
 
     /// Answers one request.
@@ -49,9 +54,23 @@ impl Admin {
         match (request.uri().path(), request.method()) {
             ("/livez", &Method::GET) => text("ok\n"),
             ("/readyz", &Method::GET) => self.ready().and_then(|()| text("ready\n")),
-            ("/livez" | "/readyz", _) => Err(Refusal::MethodNotAllowed("GET")),
+            ("/metrics", &Method::GET) => Ok(self.metrics()),
+            ("/livez" | "/readyz" | "/metrics", _) => Err(Refusal::MethodNotAllowed("GET")),
             _ => Err(Refusal::UnknownPath),
         }
+    }
+
+    /// What became of requests, what the commit section did, what the log lost.
+    fn metrics(&self) -> Response<String> {
+        let mut page = Page::new();
+        self.requests.write(&mut page);
+        if let Some(commits) = self.executor.commits() {
+            commits.write(&mut page);
+        }
+        logs::write(&mut page);
+        let mut answer = Response::new(page.finish());
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(text::CONTENT_TYPE));
+        answer
     }
 
     /// Ready means that reads and writes are taken; the refusal says what is not.

@@ -6,7 +6,9 @@
 pub mod admin;
 pub mod body;
 pub mod exchange;
+pub mod identity;
 pub mod meter;
+pub mod observe;
 pub mod query;
 mod range;
 pub mod refusal;

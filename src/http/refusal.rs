@@ -14,6 +14,15 @@ use crate::operation::Error;
 /// `Retry-After`, in milliseconds.
 const RETRY_AFTER_MS_HEADER: &str = "klad-retry-after-ms";
 
+/// What came is not HTTP: 400, by hyper.
+pub const BAD_HEAD: &str = "bad-head";
+
+/// A head was larger than `--head-max`, or had too many headers: 431, or 414, by hyper.
+pub const HEAD_TOO_LARGE: &str = "head-too-large";
+
+/// A head did not come in time: 408, by the sweep.
+pub const HEAD_TIMEOUT: &str = "head-timeout";
+
 /// Why a request gets no other answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -134,6 +143,36 @@ impl Refusal {
             },
         }
     }
+
+    /// Every code, and what connections are refused for before there is a request; each is counted on its own.
+    pub const CODES: &[&str] = &[
+        "unknown-path",
+        "method-not-allowed",
+        "missing-parameter",
+        "empty-parameter",
+        "bad-escape",
+        "bad-durability",
+        "bad-timeout",
+        "key-too-long",
+        "value-too-large",
+        "no-room",
+        "body-timeout",
+        "body-broken",
+        "overloaded",
+        "deadline-passed",
+        "stopping",
+        "stalled",
+        "no-space",
+        "memory-full",
+        "writes-stopped",
+        "no-version",
+        "read-failed",
+        "unreadable-record",
+        "undetermined",
+        BAD_HEAD,
+        HEAD_TOO_LARGE,
+        HEAD_TIMEOUT,
+    ];
 
     /// The wait until it may be worth trying again, for a 503.
     fn retry_after(&self) -> Duration {

@@ -18,6 +18,7 @@ use crate::clock;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
 };
+use crate::metrics::requests::Requests;
 use crate::sync;
 
 /// After an error that only time can mend (no more descriptors), the next try.
@@ -29,12 +30,13 @@ pub(super) fn start(
     workers: Vec<WorkerHandle>,
     connections_max: usize,
     connections_per_peer: Option<usize>,
+    requests: Arc<Requests>,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = accept_all(listener, workers, connections_max, connections_per_peer) => {}
+                () = accept_all(listener, workers, connections_max, connections_per_peer, requests) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
@@ -46,6 +48,7 @@ async fn accept_all(
     workers: Vec<WorkerHandle>,
     connections_max: usize,
     connections_per_peer: Option<usize>,
+    requests: Arc<Requests>,
 ) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
     let mut caution = Caution::new();
@@ -61,6 +64,7 @@ async fn accept_all(
         }
         let of_peer = peers.as_ref().map(|peers| peers.take(address));
         if matches!(of_peer, Some(None)) {
+            requests.too_many_connections();
             refuser.refuse(stream);
             continue;
         }

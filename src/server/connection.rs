@@ -22,10 +22,13 @@ use super::io::Io;
 use super::worker::Worker;
 use crate::http::exchange::{Exchange, Phase};
 use crate::http::meter::Flow;
+use crate::http::observe::Observed;
+use crate::http::refusal::{BAD_HEAD, HEAD_TIMEOUT, HEAD_TOO_LARGE};
 use crate::limits::{
     CONNECTION_BUFFER_BYTES_MAX, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT,
     NOT_SENT_BYTES_MAX,
 };
+use crate::metrics::requests::Closed;
 
 /// How long a connection may wait for its client. All are kept to within
 /// [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL).
@@ -66,7 +69,7 @@ enum Verdict {
     /// Look whether a head has begun in hyper's buffer.
     Look,
     /// Close.
-    Close,
+    Close(Closed),
 }
 
 /// Room that ending a connection would win.
@@ -103,9 +106,9 @@ pub(super) fn http(options: &Options) -> http1::Builder {
 }
 
 impl Connection {
-    pub(super) fn new(now_ms: Rc<Cell<u64>>) -> Rc<Connection> {
+    pub(super) fn new(now_ms: Rc<Cell<u64>>, observed: Observed) -> Rc<Connection> {
         Rc::new(Connection {
-            exchange: Rc::new(Exchange::new(now_ms)),
+            exchange: Rc::new(Exchange::new(now_ms, observed)),
             verdict: Cell::new(None),
             waker: RefCell::new(None),
         })
@@ -118,12 +121,15 @@ impl Connection {
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, stream.clone()).await;
         let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
+        self.exchange.observed().connection_ends();
         match end {
             End::Verdict(Verdict::HeadTimedOut) => {
+                worker.observer.refused(HEAD_TIMEOUT);
                 let _ = stream.try_write(HEAD_TIMED_OUT);
                 self.linger(stream).await;
             }
             End::Finished { by_error } if by_error || self.exchange.body_unread() => self.linger(stream).await,
+            End::Verdict(Verdict::Close(why)) => worker.observer.closed(why),
             End::Verdict(_) | End::Finished { .. } => {}
         }
     }
@@ -145,7 +151,12 @@ impl Connection {
                     Some(verdict) => return Poll::Ready(End::Verdict(verdict)),
                     None => {}
                 }
-                Pin::new(&mut http).poll(context).map(|finished| End::Finished { by_error: finished.is_err() })
+                Pin::new(&mut http).poll(context).map(|finished| {
+                    if let Err(error) = &finished {
+                        refused_by_hyper(worker, error);
+                    }
+                    End::Finished { by_error: finished.is_err() }
+                })
             })
             .await;
             let End::Verdict(Verdict::Look) = end else { return end };
@@ -179,7 +190,7 @@ impl Connection {
         poll_fn(|context| {
             self.remember(context.waker());
             match self.verdict.take() {
-                Some(Verdict::Close) => Poll::Ready(()),
+                Some(Verdict::Close(_)) => Poll::Ready(()),
                 _ => read_to_end.as_mut().poll(context),
             }
         })
@@ -205,16 +216,16 @@ impl Connection {
             stalled || too_slow(self.exchange.taken(), deadlines.write)
         });
         let verdict = match phase {
-            _ if write_blocked => Verdict::Close,
+            _ if write_blocked => Verdict::Close(Closed::WriteTimeout),
             // Not while the last answer is still on its way out.
             Phase::Idle if self.exchange.write_blocked_since_ms().is_some() => return,
             Phase::Idle if draining => Verdict::Finish,
             Phase::Idle if waited > deadlines.idle.min(deadlines.head) && self.exchange.take_unlooked() => {
                 Verdict::Look
             }
-            Phase::Idle if waited > deadlines.idle => Verdict::Close,
-            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => Verdict::Close,
-            Phase::Linger if waited > patience(LINGER_TIMEOUT) => Verdict::Close,
+            Phase::Idle if waited > deadlines.idle => Verdict::Close(Closed::Idle),
+            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => Verdict::Close(Closed::Idle),
+            Phase::Linger if waited > patience(LINGER_TIMEOUT) => Verdict::Close(Closed::Idle),
             Phase::Head if waited > patience(deadlines.head) => Verdict::HeadTimedOut,
             Phase::Body if waited > patience(deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
                 self.exchange.set_body_timed_out();
@@ -231,7 +242,7 @@ impl Connection {
     /// What could be won by [`Connection::evict`]; `None` where nothing is, or where it is too early to tell.
     pub(super) fn evictable(&self, now_ms: u64) -> Option<Holding> {
         let room_bytes = self.exchange.room_held_bytes();
-        let ends = self.verdict.get() == Some(Verdict::Close) || self.exchange.body_timed_out();
+        let ends = matches!(self.verdict.get(), Some(Verdict::Close(_))) || self.exchange.body_timed_out();
         if room_bytes == 0 || ends {
             return None;
         }
@@ -249,7 +260,7 @@ impl Connection {
     /// Ends what holds room: an upload by 408, an answer by closing.
     pub(super) fn evict(&self) {
         if self.exchange.write_blocked_since_ms().is_some() {
-            self.verdict.set(Some(Verdict::Close));
+            self.verdict.set(Some(Verdict::Close(Closed::Evicted)));
         } else {
             self.exchange.set_body_timed_out();
         }
@@ -265,6 +276,15 @@ impl Connection {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
         }
+    }
+}
+
+/// Counts what hyper itself answers: heads that are none, or too large.
+fn refused_by_hyper(worker: &Worker, error: &hyper::Error) {
+    if error.is_parse_too_large() {
+        worker.observer.refused(HEAD_TOO_LARGE);
+    } else if error.is_parse() {
+        worker.observer.refused(BAD_HEAD);
     }
 }
 

@@ -18,7 +18,9 @@ use tokio::sync::watch;
 
 use crate::execution::{self, Executor};
 use crate::http::admin::Admin;
+use crate::http::refusal::Refusal;
 use crate::http::service;
+use crate::metrics::requests::Requests;
 use crate::storage::Engine;
 
 mod accept;
@@ -87,16 +89,18 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let mut serving = Vec::new();
         let mut hands = Vec::new();
+        let requests = Arc::new(Requests::new(options.threads, Refusal::CODES));
         for number in 0..options.threads {
-            let (worker, thread) = worker::start(number, options, executor.clone(), stopped.clone());
+            let (worker, thread) = worker::start(number, options, executor.clone(), requests.clone(), stopped.clone());
             hands.push(worker);
             serving.push(thread);
         }
         let (most, per_peer) = (options.connections_max, options.connections_per_peer);
-        serving.push(accept::start(listener, hands, most, per_peer, stopped));
+        serving.push(accept::start(listener, hands, most, per_peer, requests.clone(), stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
-        let admin = admin::start(admin_listener, Admin::new(executor, stopping.clone()), admin_stopped);
+        let admin = Admin::new(executor, stopping.clone(), requests);
+        let admin = admin::start(admin_listener, admin, admin_stopped);
         Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage })
     }
 

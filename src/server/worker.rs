@@ -22,8 +22,10 @@ use super::peers::Place;
 use super::{Deadlines, Options, eviction, runtime};
 use crate::clock;
 use crate::execution::{Executor, Local};
+use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
 use crate::limits::SWEEP_INTERVAL;
+use crate::metrics::requests::Requests;
 use crate::sync;
 
 /// A connection on its way to a worker, with its place among all connections.
@@ -70,6 +72,7 @@ pub(super) struct Worker {
     pub(super) http: hyper::server::conn::http1::Builder,
     local: Rc<Local>,
     pub(super) gate: Rc<Gate>,
+    pub(super) observer: Rc<Observer>,
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
     connections: RefCell<Slab<Rc<Connection>>>,
@@ -83,6 +86,7 @@ pub(super) fn start(
     number: usize,
     options: &Options,
     executor: Arc<Executor>,
+    requests: Arc<Requests>,
     stopped: watch::Receiver<bool>,
 ) -> (WorkerHandle, JoinHandle<()>) {
     let (sender, receiver) = mpsc::channel(options.connections_max);
@@ -99,6 +103,7 @@ pub(super) fn start(
             local,
             http: connection::http(&options),
             gate,
+            observer: Observer::new(requests, number),
             now_ms: Rc::new(Cell::new(0)),
             connections: RefCell::new(Slab::new()),
             count: connections,
@@ -142,7 +147,8 @@ impl Worker {
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {
         let Accepted { stream, place } = accepted;
-        let connection = Connection::new(self.now_ms.clone());
+        let observed = Observed::new(self.observer.clone(), stream.peer_addr().ok());
+        let connection = Connection::new(self.now_ms.clone(), observed);
         let key = self.connections.borrow_mut().insert(connection.clone());
         let worker = self.clone();
         tokio::task::spawn_local(async move {
@@ -189,6 +195,7 @@ impl Worker {
             let now_ms = u64::try_from((clock::now() - start).as_millis()).expect("klad runs for less than an aeon");
             self.now_ms.set(now_ms);
             self.gate.rested();
+            self.observer.tick();
             self.check_all();
             if self.deadlines.body_rate_bytes_min > 0 {
                 eviction::make_room(&self.connections.borrow(), self.service.room(), now_ms);

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{ChangeKind, Engine, Reply, Result, Write};
+use crate::metrics::commits::Commits;
 use crate::operation::{Durability, Error, ScanStep};
 
 /// Any engine, each of whose calls takes a while longer.
@@ -66,6 +67,10 @@ impl Engine for Delayed {
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
         self.inner.writable(change)
+    }
+
+    fn commits(&self) -> Option<&Commits> {
+        self.inner.commits()
     }
 
     fn upkeep(&self) {

@@ -14,9 +14,11 @@
 //! Called by `execution`; engines are made by `main`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep};
 
 pub mod delayed;
@@ -41,6 +43,9 @@ pub type Result = std::result::Result<Outcome, Error>;
 pub trait Reply: Send + Sync {
     /// The operation has ended.
     fn complete(&self, result: Result);
+
+    /// So much of the operation's time was a log write with sync; said before the end.
+    fn synced(&self, _time: Duration) {}
 
     /// Whether there is room for a value of so many bytes, to be asked before one is copied that is larger than
     /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX), once; if not, the answer is `NoRoom`.
@@ -110,6 +115,11 @@ pub trait Engine: Send + Sync + 'static {
     /// # Errors
     /// Why not: `NoSpace`, `MemoryFull` or `WritesStopped`.
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error>;
+
+    /// What its commit section has done, where it has one.
+    fn commits(&self) -> Option<&Commits> {
+        None
+    }
 
     /// Looks after what need not be done within an operation: free space, version blocks. Called every
     /// [`UPKEEP_INTERVAL`](crate::limits::UPKEEP_INTERVAL) by one thread, which may wait.

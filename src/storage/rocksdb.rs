@@ -10,6 +10,7 @@
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
@@ -22,6 +23,7 @@ use super::versions::Versions;
 use super::{ChangeKind, Engine, PageBuilder, Reply, Result, Write};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX};
+use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
 use crate::sync::{Mutex, RwLock};
 
@@ -73,6 +75,7 @@ pub struct RocksDbEngine {
     /// Acknowledged writes may not be synced yet.
     unsynced: AtomicBool,
     high_water: HighWater,
+    commits: Commits,
     free_bytes: AtomicU64,
     /// RocksDB takes no writes until it has flushed or compacted.
     stalled: AtomicBool,
@@ -122,6 +125,7 @@ impl RocksDbEngine {
             is_stopped: AtomicBool::new(false),
             unsynced: AtomicBool::new(false),
             high_water,
+            commits: Commits::default(),
             free_bytes: AtomicU64::new(u64::MAX),
             stalled: AtomicBool::new(false),
             disk_reserve_bytes: options.disk_reserve_bytes,
@@ -173,7 +177,7 @@ impl RocksDbEngine {
     }
 
     /// Does `writes` inside the commit section and answers the version of the first.
-    fn write(&self, writes: &[Write]) -> std::result::Result<Version, Error> {
+    fn write(&self, writes: &[Write]) -> std::result::Result<Written, Error> {
         let mut section = self.section.lock();
         self.check_stopped()?;
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
@@ -181,15 +185,22 @@ impl RocksDbEngine {
         let sync = writes.iter().any(|write| write.durability == Durability::Sync);
         let CommitSection { batch, write_sync, write_async, .. } = &mut *section;
         Self::fill(batch, writes, first).map_err(|why| self.undetermined(why))?;
+        // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
+        let began = sync.then(clock::now);
         self.db
             .write_opt(batch, if sync { write_sync } else { write_async })
             .map_err(|error| self.undetermined(error.into_string()))?;
+        let synced = began.map(|began| clock::now().saturating_duration_since(began));
+        if let Some(time) = synced {
+            self.commits.synced(time);
+        }
+        self.commits.committed(writes.len(), sync);
         self.finish(batch, sync)?;
-        Ok(first)
+        Ok(Written { first, synced })
     }
 
     /// As `write`, for writes that ask for no sync, if nothing is to be waited for; `None`: nothing has happened.
-    fn try_write(&self, writes: &[Write]) -> Option<std::result::Result<Version, Error>> {
+    fn try_write(&self, writes: &[Write]) -> Option<std::result::Result<Written, Error>> {
         let mut section = self.section.try_lock()?;
         if let Err(stopped) = self.check_stopped() {
             return Some(Err(stopped));
@@ -200,7 +211,10 @@ impl RocksDbEngine {
             return Some(Err(self.undetermined(why)));
         }
         match self.db.write_opt(batch, write_now) {
-            Ok(()) => Some(self.finish(batch, false).map(|()| first)),
+            Ok(()) => {
+                self.commits.committed(writes.len(), false);
+                Some(self.finish(batch, false).map(|()| Written { first, synced: None }))
+            }
             // RocksDB slows writes down or has stopped them, and says so before it has done anything.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
             Err(error) => Some(Err(self.undetermined(error.into_string()))),
@@ -230,6 +244,14 @@ impl RocksDbEngine {
     }
 }
 
+/// A batch that was written.
+struct Written {
+    /// The version of its first member.
+    first: Version,
+    /// How long the write took, where it was one with sync.
+    synced: Option<Duration>,
+}
+
 /// Reads a stored record as the answer to a point read.
 fn answer(stored: &[u8]) -> Result {
     let record = Record::decode(stored).map_err(|error| Error::Unreadable { why: error.to_string() })?;
@@ -247,11 +269,14 @@ fn answer_with_room(stored: &[u8], reply: &dyn Reply) -> Result {
     answer(stored)
 }
 
-fn answer_writes(writes: Vec<Write>, written: std::result::Result<Version, Error>) {
+fn answer_writes(writes: Vec<Write>, written: std::result::Result<Written, Error>) {
     match written {
-        Ok(first) => {
+        Ok(Written { first, synced }) => {
             for (write, version) in writes.into_iter().zip(first.0..) {
                 let version = Version(version);
+                if let Some(time) = synced {
+                    write.reply.synced(time);
+                }
                 write.reply.complete(Ok(Outcome::Written { version, durability: write.durability }));
             }
         }
@@ -335,12 +360,13 @@ impl Engine for RocksDbEngine {
         if !self.unsynced.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        let until = self.db.latest_sequence_number();
+        let (until, began) = (self.db.latest_sequence_number(), clock::now());
         self.db.flush_wal(true).map_err(|error| {
             let why = error.into_string();
             self.stop_writes(&why);
             why
         })?;
+        self.commits.synced(clock::now().saturating_duration_since(began));
         self.high_water.advance(until);
         Ok(())
     }
@@ -360,6 +386,10 @@ impl Engine for RocksDbEngine {
             return Err(Error::NoSpace { free_bytes, reserve_bytes });
         }
         Ok(())
+    }
+
+    fn commits(&self) -> Option<&Commits> {
+        Some(&self.commits)
     }
 
     fn upkeep(&self) {

@@ -13,6 +13,7 @@ const ROWS: &[&[&str]] = &[
     &["bench", "http"],
     &["execution"],
     &["storage"],
+    &["logs"],
     &["operation", "sync"],
     &["clock", "descriptors", "metrics"],
     &["limits"],

@@ -327,6 +327,10 @@ impl Engine for Defective {
         }
     }
 
+    fn commits(&self) -> Option<&klad::metrics::commits::Commits> {
+        self.inner.commits()
+    }
+
     fn upkeep(&self) {
         self.inner.upkeep();
     }

@@ -85,6 +85,8 @@ impl ServerBuilder {
             ("--admin-listen", "127.0.0.1:0"),
             ("--data", data.to_str().unwrap()),
             ("--disk-reserve", "1MiB"),
+            // Elsewhere than on a terminal lines are JSON.
+            ("--log-format", "text"),
         ] {
             if !self.arguments.iter().any(|argument| argument == name) {
                 arguments.extend([name.to_owned(), value.to_owned()]);
