@@ -116,6 +116,13 @@ pub fn slow_request() -> Option<Duration> {
     (time_ns > 0).then(|| Duration::from_nanos(time_ns))
 }
 
+/// Whether a request that took so long has a line of its own.
+#[must_use]
+pub fn is_slow(total_ns: u64) -> bool {
+    let limit_ns = SLOW_REQUEST_NS.load(Ordering::Relaxed);
+    limit_ns > 0 && total_ns >= limit_ns
+}
+
 /// What a process's log begins with; all but the format may change while it runs.
 #[derive(Clone, Debug)]
 pub struct Options {

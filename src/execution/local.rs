@@ -70,6 +70,12 @@ impl Local {
         &self.executor
     }
 
+    /// When the turn began, if one has.
+    #[must_use]
+    pub fn turn_began(&self) -> Option<Instant> {
+        self.began.get()
+    }
+
     /// A request has come, now: a turn has begun, if none had.
     pub fn request_begins(&self, now: Instant) {
         self.requests.set(self.requests.get() + 1);

@@ -75,7 +75,7 @@ impl Phases {
         }
         let began = clock::now();
         let answer = read();
-        self.engine_ns.set(self.engine_ns.get() + nanoseconds(clock::now().saturating_duration_since(began)));
+        self.engine_ns.set(self.engine_ns.get() + clock::nanoseconds_between(began, clock::now()));
         answer
     }
 
@@ -118,6 +118,8 @@ pub(super) struct Clockings {
     since: Instant,
     /// When it was taken, after `since`; `NEVER` until then.
     taken_ns: AtomicU64,
+    /// When the engine was done with it, if it said so; else `NEVER`.
+    done_ns: AtomicU64,
     sync_ns: AtomicU64,
 }
 
@@ -125,22 +127,26 @@ const NEVER: u64 = u64::MAX;
 
 impl Clockings {
     pub(super) fn new(since: Instant) -> Clockings {
-        Clockings { since, taken_ns: AtomicU64::new(NEVER), sync_ns: AtomicU64::new(0) }
+        Clockings { since, taken_ns: AtomicU64::new(NEVER), done_ns: AtomicU64::new(NEVER), sync_ns: AtomicU64::new(0) }
     }
 
     /// It has left its queue; what is given back is taken again later.
     pub(super) fn taken(&self, now: Instant) {
-        self.taken_ns.store(nanoseconds(now.saturating_duration_since(self.since)), Ordering::Relaxed);
+        self.taken_ns.store(clock::nanoseconds_between(self.since, now), Ordering::Relaxed);
     }
 
-    /// So much of it was the log write with sync.
-    pub(super) fn synced(&self, time: Duration) {
-        self.sync_ns.store(nanoseconds(time), Ordering::Relaxed);
+    /// The engine was done with it at `now`; so much of it was the log write with sync.
+    pub(super) fn clocked(&self, now: Instant, sync: Duration) {
+        self.done_ns.store(clock::nanoseconds_between(self.since, now), Ordering::Relaxed);
+        self.sync_ns.store(nanoseconds(sync), Ordering::Relaxed);
     }
 
-    /// It has ended.
-    pub(super) fn ended(&self, now: Instant) -> Spent {
-        let ended_ns = nanoseconds(now.saturating_duration_since(self.since));
+    /// It has ended; `now` is asked where the engine has not said when.
+    pub(super) fn ended(&self, now: impl FnOnce() -> Instant) -> Spent {
+        let ended_ns = match self.done_ns.load(Ordering::Relaxed) {
+            NEVER => clock::nanoseconds_between(self.since, now()),
+            done_ns => done_ns,
+        };
         let queue_ns = self.taken_ns.load(Ordering::Relaxed).min(ended_ns);
         let in_storage_ns = ended_ns - queue_ns;
         let sync_ns = self.sync_ns.load(Ordering::Relaxed).min(in_storage_ns);
@@ -161,11 +167,12 @@ mod tests {
         let since = clock::now();
         let after = |ms| since + Duration::from_millis(ms);
         let clockings = Clockings::new(since);
-        assert_eq!(clockings.ended(after(7)), Spent { queue: 7_000_000, ..Spent::default() }, "never taken");
+        assert_eq!(clockings.ended(|| after(7)), Spent { queue: 7_000_000, ..Spent::default() }, "never taken");
         clockings.taken(after(2));
-        clockings.synced(Duration::from_millis(4));
+        assert_eq!(clockings.ended(|| after(7)), Spent { queue: 2_000_000, engine: 5_000_000, sync: 0 });
+        clockings.clocked(after(7), Duration::from_millis(4));
         let expected = Spent { queue: 2_000_000, engine: 1_000_000, sync: 4_000_000 };
-        assert_eq!(clockings.ended(after(7)), expected);
+        assert_eq!(clockings.ended(|| after(9)), expected, "the engine has said when it was done");
         let phases = Phases::default();
         phases.add(expected);
         phases.add(expected);

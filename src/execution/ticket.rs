@@ -111,7 +111,7 @@ impl Ticket {
 
 impl Reply for Ticket {
     fn complete(&self, result: Result) {
-        let spent = self.clockings.ended(clock::now());
+        let spent = self.clockings.ended(clock::now);
         let before = std::mem::replace(&mut *self.stage.lock(), Stage::Ended(result, spent));
         let Stage::Waiting { permits, waker } = before else {
             panic!("an operation was completed twice");
@@ -125,8 +125,8 @@ impl Reply for Ticket {
         }
     }
 
-    fn synced(&self, time: Duration) {
-        self.clockings.synced(time);
+    fn clocked(&self, now: Instant, sync: Duration) {
+        self.clockings.clocked(now, sync);
     }
 
     fn admits(&self, value_bytes: usize) -> bool {

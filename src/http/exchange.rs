@@ -134,12 +134,12 @@ impl Exchange {
         }
     }
 
-    /// A whole head was read, now.
-    pub fn request_begins(&self) -> Instant {
+    /// A whole head was read, in a turn of the worker that began then, if one has begun; when?
+    pub fn request_begins(&self, turn_began: Option<Instant>) -> Instant {
         self.read_ahead.set(false);
         self.taken.begin_anew();
         self.enter(Phase::Busy);
-        self.observed.begins()
+        self.observed.begins(turn_began)
     }
 
     /// The service waits for the client's bytes, until [`Exchange::body_ends`]; `room_bytes` are held for them.

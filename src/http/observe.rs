@@ -6,8 +6,8 @@
 //!                     └───────── connection ends: aborted ─┘
 //! ```
 //!
-//! A request that memory answers, and whose answer the socket takes at once, costs two looks at the clock, at its head and at
-//! its end, and no allocation. What only a log line or a header needs is gathered only where there will be one. Keys are
+//! A request that memory answers, and whose answer the socket takes at once, costs a look at the clock at its end, one at its
+//! head if it is the first of the worker's turn, and no allocation. What only a log line or a header needs is gathered only where there will be one. Keys are
 //! never logged, only their length: they may be secret, or personal data. Called by `service`, `exchange` and `server`.
 
 use std::cell::{Cell, RefCell};
@@ -43,6 +43,8 @@ pub struct Observer {
     worker: usize,
     /// Of the next request that needs a name; begins at a random place, so that no two processes share names.
     next_id: Cell<u64>,
+    /// When a request of this worker was last seen to end.
+    last: Cell<Instant>,
 }
 
 impl Observer {
@@ -50,7 +52,7 @@ impl Observer {
     #[must_use]
     pub fn new(requests: Arc<Requests>, worker: usize) -> Rc<Observer> {
         let next_id = Cell::new(RandomState::new().build_hasher().finish());
-        Rc::new(Observer { requests, worker, next_id })
+        Rc::new(Observer { requests, worker, next_id, last: Cell::new(clock::now()) })
     }
 
     fn counters(&self) -> &WorkerRequests {
@@ -169,9 +171,10 @@ impl Observed {
         self.at_gate.set(Some(since));
     }
 
-    /// A whole head has come, now.
-    pub fn begins(&self) -> Instant {
-        let now = clock::now();
+    /// A whole head has come; when? In a turn that began at `turn_began` the worker does one request after the other, so this
+    /// one came at the end of the one before, or when the turn began, and no clock need be read.
+    pub fn begins(&self, turn_began: Option<Instant>) -> Instant {
+        let now = turn_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
         if self.stage.get() != Stage::Idle {
             // It came behind another whose answer was not taken at once: hyper gives both to the socket as one.
             self.ends(now);
@@ -245,7 +248,7 @@ impl Observed {
     pub fn body_ended(&self) {
         if self.body_was_waited_for.take() {
             let now = clock::now();
-            self.receive_ns.set(nanoseconds(now.saturating_duration_since(self.phases.since())));
+            self.receive_ns.set(clock::nanoseconds_between(self.phases.since(), now));
             self.phases.go_on(now);
         }
     }
@@ -275,7 +278,7 @@ impl Observed {
             answer.headers_mut().insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
         }
         if details.server_timing {
-            let total_ns = nanoseconds(clock::now().saturating_duration_since(self.begun.get()));
+            let total_ns = clock::nanoseconds_between(self.begun.get(), clock::now());
             let milliseconds = |time_ns| Duration::from_nanos(time_ns).as_secs_f64() * 1e3;
             let timing = format!(
                 "receive;dur={:.3}, queue;dur={:.3}, engine;dur={:.3}, sync;dur={:.3}, total;dur={:.3}",
@@ -325,7 +328,7 @@ impl Observed {
                 }
                 let now = clock::now();
                 if let Some(since) = blocked_since {
-                    let waited_ns = nanoseconds(now.saturating_duration_since(since));
+                    let waited_ns = clock::nanoseconds_between(since, now);
                     self.write_ns.set(self.write_ns.get() + waited_ns);
                 }
                 if all {
@@ -342,13 +345,14 @@ impl Observed {
         }
         let now = clock::now();
         if let Some(since) = self.blocked_since.take() {
-            self.write_ns.set(self.write_ns.get() + nanoseconds(now.saturating_duration_since(since)));
+            self.write_ns.set(self.write_ns.get() + clock::nanoseconds_between(since, now));
         }
         self.cut(Outcome::Aborted);
         self.ends(now);
     }
 
     fn ends(&self, now: Instant) {
+        self.observer.last.set(now);
         self.stage.set(Stage::Idle);
         let status = self.status.get();
         let outcome = self.outcome.get().unwrap_or_else(|| outcome(status));
@@ -358,18 +362,17 @@ impl Observed {
         phases_ns[Phase::Engine as usize] = self.phases.engine_ns();
         phases_ns[Phase::Sync as usize] = self.phases.sync_ns();
         phases_ns[Phase::Write as usize] = self.write_ns.get();
-        let total = now.saturating_duration_since(self.begun.get());
         let ended = Ended {
             op: self.op.get(),
             outcome,
             durability: self.durability.get().map(Durability::as_str),
-            total_ns: nanoseconds(total),
+            total_ns: clock::nanoseconds_between(self.begun.get(), now),
             phases_ns,
             received_bytes: self.received_bytes.get(),
             sent_bytes: self.sent_bytes.get(),
         };
         self.observer.counters().ends(&ended);
-        let slow = logs::slow_request().is_some_and(|limit| total >= limit);
+        let slow = logs::is_slow(ended.total_ns);
         if slow || logs::access_log() || self.details.borrow().is_some() {
             self.log(&ended, slow);
         }
@@ -477,6 +480,82 @@ fn outcome(status: u16) -> Outcome {
     }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::text::Page;
+
+    fn observed() -> (Arc<Requests>, Observed) {
+        let requests = Arc::new(Requests::new(1, &[]));
+        (requests.clone(), Observed::new(Observer::new(requests, 0), None))
+    }
+
+    fn answered(observed: &Observed, status: StatusCode) {
+        let mut answer = Response::new(());
+        *answer.status_mut() = status;
+        observed.answers(&mut answer);
+        observed.given();
+    }
+
+    fn count(requests: &Requests, series: &str) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters are whole")]
+        let count = sample(requests, series) as u64;
+        count
+    }
+
+    fn sample(requests: &Requests, series: &str) -> f64 {
+        let mut page = Page::new();
+        requests.write(&mut page);
+        let text = page.finish();
+        let line = text.lines().find_map(|line| line.strip_prefix(series));
+        line.unwrap_or_else(|| panic!("no {series} in:\n{text}")).trim().parse().expect("a number")
+    }
+
+    const OK: &str = r#"klad_http_request_duration_seconds_count{op="other",outcome="ok"}"#;
+    const ABORTED: &str = r#"klad_http_request_duration_seconds_count{op="other",outcome="aborted"}"#;
+    const IN_FLIGHT: &str = "klad_http_requests_in_flight";
+
+    #[test]
+    fn a_request_ends_when_the_socket_has_taken_all_of_its_answer() {
+        let (requests, observed) = observed();
+        observed.begins(None);
+        observed.socket_took(Some(25), 25);
+        assert_eq!(count(&requests, IN_FLIGHT), 1, "that was a 100");
+        answered(&observed, StatusCode::OK);
+        observed.socket_took(Some(10), 100);
+        observed.socket_took(None, 90);
+        assert_eq!(count(&requests, OK), 0);
+        observed.socket_took(Some(90), 90);
+        assert_eq!((count(&requests, OK), count(&requests, IN_FLIGHT)), (1, 0));
+        assert!(sample(&requests, r#"klad_http_request_phase_seconds_sum{op="other",phase="write"}"#) > 0.0);
+        observed.connection_ends();
+        assert_eq!(count(&requests, ABORTED), 0, "nothing was under way");
+    }
+
+    #[test]
+    fn a_request_behind_one_that_is_still_on_its_way_ends_that() {
+        let (requests, observed) = observed();
+        observed.begins(None);
+        answered(&observed, StatusCode::OK);
+        observed.begins(None);
+        answered(&observed, StatusCode::OK);
+        assert_eq!(count(&requests, OK), 1);
+        observed.connection_ends();
+        assert_eq!((count(&requests, OK), count(&requests, ABORTED)), (1, 1));
+    }
+
+    #[test]
+    fn the_wait_at_the_gate_is_part_of_the_queue_and_of_the_total_of_one_request() {
+        let (requests, observed) = observed();
+        let wait = Duration::from_secs(2);
+        observed.let_in(clock::now().checked_sub(wait).expect("the machine has run for longer"));
+        for _ in 0..2 {
+            observed.begins(None);
+            answered(&observed, StatusCode::OK);
+            observed.socket_took(Some(1), 1);
+        }
+        let phase = sample(&requests, r#"klad_http_request_phase_seconds_sum{op="other",phase="queue"}"#);
+        let total = sample(&requests, r#"klad_http_request_duration_seconds_sum{op="other",outcome="ok"}"#);
+        assert!((2.0..4.0).contains(&phase) && (phase..4.0).contains(&total), "{phase} of {total}");
+    }
 }

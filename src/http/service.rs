@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
-use hyper::{HeaderMap, Request, Response, StatusCode, http::request};
+use hyper::{HeaderMap, Request, Response, StatusCode};
 
 use super::body::{Content, ResponseBody};
 use super::exchange::Exchange;
@@ -63,16 +63,10 @@ impl Service {
 
     /// Answers one request of the connection that `exchange` belongs to.
     pub async fn answer(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Answer {
-        let now = exchange.request_begins();
+        let now = exchange.request_begins(self.local.turn_began());
         self.local.request_begins(now);
         let (head, body) = request.into_parts();
         exchange.observed().head(&head);
-        let mut answer = self.answer_head(head, body, exchange).await;
-        exchange.observed().answers(&mut answer);
-        answer
-    }
-
-    async fn answer_head(&self, head: request::Parts, body: Incoming, exchange: &Rc<Exchange>) -> Answer {
         let routed = route(&head.method, &head.uri, &head.headers, self.options.key_bytes_max);
         let (route, deadline) = match routed.and_then(|route| Ok((route, deadline(&head.headers)?))) {
             Ok(both) => both,
@@ -262,5 +256,6 @@ fn answer_or_refuse(answered: Result<Reply, Refusal>, keep: bool, exchange: &Rc<
         exchange.set_body_unread();
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    exchange.observed().answers(&mut answer);
     answer
 }

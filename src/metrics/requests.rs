@@ -174,9 +174,11 @@ impl WorkerRequests {
             _ => &self.ended[op][ended.outcome as usize],
         };
         histogram.record_owned(ended.total_ns);
-        for (phase, time_ns) in self.phases[op].iter().zip(ended.phases_ns) {
-            if time_ns > 0 {
-                phase.record_owned(time_ns);
+        if ended.phases_ns != [0; PHASES] {
+            for (phase, time_ns) in self.phases[op].iter().zip(ended.phases_ns) {
+                if time_ns > 0 {
+                    phase.record_owned(time_ns);
+                }
             }
         }
         if ended.received_bytes > 0 {

@@ -14,7 +14,7 @@
 //! Called by `execution`; engines are made by `main`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -44,8 +44,9 @@ pub trait Reply: Send + Sync {
     /// The operation has ended.
     fn complete(&self, result: Result);
 
-    /// So much of the operation's time was a log write with sync; said before the end.
-    fn synced(&self, _time: Duration) {}
+    /// The engine was done with the operation at `now`, after a log write with sync that took `sync`, or zero; said before the
+    /// end, by engines that look at the clock once for many.
+    fn clocked(&self, _now: Instant, _sync: Duration) {}
 
     /// Whether there is room for a value of so many bytes, to be asked before one is copied that is larger than
     /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX), once; if not, the answer is `NoRoom`.

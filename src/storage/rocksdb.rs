@@ -10,7 +10,7 @@
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
@@ -190,13 +190,14 @@ impl RocksDbEngine {
         self.db
             .write_opt(batch, if sync { write_sync } else { write_async })
             .map_err(|error| self.undetermined(error.into_string()))?;
-        let synced = began.map(|began| clock::now().saturating_duration_since(began));
-        if let Some(time) = synced {
+        let now = clock::now();
+        let sync_time = began.map(|began| now.saturating_duration_since(began));
+        if let Some(time) = sync_time {
             self.commits.synced(time);
         }
         self.commits.committed(writes.len(), sync);
         self.finish(batch, sync)?;
-        Ok(Written { first, synced })
+        Ok(Written { first, now, sync_time: sync_time.unwrap_or_default() })
     }
 
     /// As `write`, for writes that ask for no sync, if nothing is to be waited for; `None`: nothing has happened.
@@ -213,7 +214,8 @@ impl RocksDbEngine {
         match self.db.write_opt(batch, write_now) {
             Ok(()) => {
                 self.commits.committed(writes.len(), false);
-                Some(self.finish(batch, false).map(|()| Written { first, synced: None }))
+                let written = Written { first, now: clock::now(), sync_time: Duration::ZERO };
+                Some(self.finish(batch, false).map(|()| written))
             }
             // RocksDB slows writes down or has stopped them, and says so before it has done anything.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
@@ -248,8 +250,10 @@ impl RocksDbEngine {
 struct Written {
     /// The version of its first member.
     first: Version,
+    /// When it was.
+    now: Instant,
     /// How long the write took, where it was one with sync.
-    synced: Option<Duration>,
+    sync_time: Duration,
 }
 
 /// Reads a stored record as the answer to a point read.
@@ -271,12 +275,10 @@ fn answer_with_room(stored: &[u8], reply: &dyn Reply) -> Result {
 
 fn answer_writes(writes: Vec<Write>, written: std::result::Result<Written, Error>) {
     match written {
-        Ok(Written { first, synced }) => {
+        Ok(Written { first, now, sync_time }) => {
             for (write, version) in writes.into_iter().zip(first.0..) {
                 let version = Version(version);
-                if let Some(time) = synced {
-                    write.reply.synced(time);
-                }
+                write.reply.clocked(now, sync_time);
                 write.reply.complete(Ok(Outcome::Written { version, durability: write.durability }));
             }
         }

@@ -27,6 +27,8 @@ mod held_sync;
 mod kill;
 mod lifecycle;
 mod limits;
+mod logs;
+mod observed;
 mod ranges;
 mod readme;
 mod slow_clients;

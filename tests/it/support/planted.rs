@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use clap::Parser as _;
 use klad::cli;
 use klad::config::Config;
+use klad::logs;
 use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
 use klad::storage::memory::MemoryEngine;
@@ -45,11 +46,20 @@ pub(crate) enum Defect {
     RefusesWhatWasDone,
     /// A write of the key `leak` is never answered.
     ForgetsReplies,
+    /// The engine does not say how long its syncs took.
+    HidesSync,
+    /// Log lines are written by whoever has something to say.
+    LogsInPlace,
+    /// A write of the key `panic` panics.
+    Panics,
     /// The third scan step fails: by then hyper has flushed what came before.
     FailsInMidRange,
 }
 
-const ALL: [Defect; 15] = [
+const ALL: [Defect; 18] = [
+    Defect::HidesSync,
+    Defect::LogsInPlace,
+    Defect::Panics,
     Defect::CopiesWithoutRoom,
     Defect::SlowWritesHere,
     Defect::AcknowledgesBeforeSync,
@@ -96,6 +106,13 @@ fn runs_a_server_when_told_to() {
         panic!("the arguments are those of serve")
     };
     let config = Config::new(*args).expect("valid");
+    if defect == Defect::LogsInPlace {
+        logs::set_access_log(config.logs.access_log);
+        tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    } else {
+        logs::end_the_process_on_panic();
+        logs::start(&config.logs);
+    }
     let listener = listen::bind(&config.listen).expect("free");
     let admin_listener = listen::bind(&config.admin_listen).expect("free");
     let inner = engine(&config);
@@ -223,6 +240,11 @@ impl Defective {
                 let done = self.commit_one(write);
                 reply.complete(if begun.elapsed() > LONG { Err(Error::DeadlinePassed) } else { done });
             }
+            Defect::HidesSync => {
+                write.reply = Arc::new(Changed { reply, change: |result| result });
+                self.inner.commit(vec![write]);
+            }
+            Defect::Panics if write.key == b"panic".as_slice() => panic!("planted panic"),
             Defect::ForgetsReplies if write.key == b"leak".as_slice() => {
                 // As whoever loses it in a collection that is never emptied.
                 std::mem::forget(reply);
