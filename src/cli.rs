@@ -113,6 +113,39 @@ pub enum DurabilityName {
     Async,
 }
 
+/// Forms of log lines to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormatName {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// A line for people, with fields as name=value.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+/// Levels of log lines to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevelName {
+    /// A person must act.
+    Error,
+    /// A person should know.
+    Warn,
+    /// What klad does.
+    Info,
+    /// Why.
+    Debug,
+}
+
+/// Whether there is an access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AccessLogName {
+    /// No line for a request, unless it was slow.
+    Off,
+    /// A line for each request.
+    On,
+}
+
 const CONFIGURATION: &str = "Configuration";
 const PLACES: &str = "What is served, and from where";
 const THREADS: &str = "Threads";
@@ -121,6 +154,7 @@ const MEMORY: &str = "Memory";
 const BOUNDS: &str = "Bounds of requests";
 const DEADLINES: &str = "Deadlines";
 const DISK: &str = "Disk";
+const LOGS: &str = "Logs";
 
 /// Options of `klad serve`: the one definition of what can be configured. The environment's variables, the file's keys,
 /// `docs/configuration.md` and `deploy/klad.toml` follow from it (`settings`, `reference`).
@@ -346,6 +380,31 @@ pub struct ServeArgs {
     /// Below it PUTs are refused, with the code no-space, and below half of it DELETEs too; both recover by themselves.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", help_heading = DISK)]
     pub disk_reserve: ByteSize,
+    /// Form of the log lines on stderr.
+    ///
+    /// `auto` is text where stderr is a terminal and JSON elsewhere. JSON is one object a line, with `timestamp` (RFC 3339, UTC),
+    /// `level`, `message` and the other fields beside them.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatName::Auto, help_heading = LOGS)]
+    pub log_format: LogFormatName,
+    /// What is logged: lines of this level and of those before it.
+    ///
+    /// May change while klad runs. Lines wait in 1 MiB of memory for stderr to take them; beyond, they are dropped and counted
+    /// (`klad_log_lines_dropped_total`), because a log that nobody reads must not stop serving.
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevelName::Info, help_heading = LOGS)]
+    pub log_level: LogLevelName,
+    /// Whether each request has a log line, whatever the level.
+    ///
+    /// It says method, path, status, how it ended, where its time went, bytes, peer and request id; never a key or a value, which
+    /// may be secret, only their lengths. May change while klad runs. It costs some 5 µs a request.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = AccessLogName::Off, help_heading = LOGS)]
+    pub access_log: AccessLogName,
+    /// A request that takes so long has a log line that says where the time went; 0s: none has.
+    ///
+    /// Counted from its head's arrival to the last byte of its answer, so a slow client counts too. At most 10 such lines are
+    /// written in a second; the others are counted and said in one (`klad_slow_requests_total` counts all). May change while klad
+    /// runs.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, help_heading = LOGS)]
+    pub slow_request: Duration,
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {
@@ -390,6 +449,7 @@ mod tests {
         assert_eq!(args.value_max.0, limits::VALUE_BYTES_MAX);
         assert_eq!(args.head_max.0, limits::HEAD_BYTES_MAX);
         assert_eq!(args.body_rate_min.0, limits::BODY_RATE_BYTES_MIN);
+        assert_eq!(args.slow_request, limits::SLOW_REQUEST);
     }
 
     #[test]

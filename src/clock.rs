@@ -11,6 +11,14 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// From `earlier` to `later` in nanoseconds; 0 where they are the other way round. Cheaper than by way of 128 bits, for the
+/// path of a request.
+#[must_use]
+pub fn nanoseconds_between(earlier: Instant, later: Instant) -> u64 {
+    let between = later.saturating_duration_since(earlier);
+    between.as_secs() * 1_000_000_000 + u64::from(between.subsec_nanos())
+}
+
 /// Wall-clock time in milliseconds since 1970, for expiry and versions of the memory engine. A clock before 1970 reads 0.
 #[must_use]
 pub fn unix_ms() -> u64 {

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crate::cli::{DurabilityName, EngineName, ExecutionName, PointReadsName, ServeArgs, SwitchName};
+use crate::cli::{
+    AccessLogName, DurabilityName, EngineName, ExecutionName, LogFormatName, LogLevelName, PointReadsName, ServeArgs,
+    SwitchName,
+};
 use crate::descriptors;
 use crate::execution::admission::Room;
 use crate::execution::{self, Queues, Strategy};
@@ -16,6 +19,7 @@ use crate::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING,
     MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
 };
+use crate::logs;
 use crate::memory_limit;
 use crate::operation::Durability;
 use crate::server::{self, Deadlines};
@@ -39,6 +43,8 @@ pub struct Config {
     pub budget: Budget,
     /// Below so many free bytes writes are refused.
     pub disk_reserve_bytes: u64,
+    /// For the log.
+    pub logs: logs::Options,
     /// For the server.
     pub server: server::Options,
 }
@@ -184,7 +190,9 @@ impl Config {
                 async_sync_interval: args.async_sync_interval,
             },
         };
+        let logs = log_options(&args);
         Ok(Config {
+            logs,
             listen: args.listen,
             admin_listen: args.admin_listen,
             data: args.data,
@@ -255,6 +263,24 @@ fn limits(args: &ServeArgs, budget: &Budget) -> server::Limits {
             scans_max: to_usize(args.scans_max),
         },
         memory: budget.shares(),
+    }
+}
+
+fn log_options(args: &ServeArgs) -> logs::Options {
+    logs::Options {
+        format: match args.log_format {
+            LogFormatName::Auto => logs::Format::Auto,
+            LogFormatName::Text => logs::Format::Text,
+            LogFormatName::Json => logs::Format::Json,
+        },
+        level: match args.log_level {
+            LogLevelName::Error => logs::Level::Error,
+            LogLevelName::Warn => logs::Level::Warn,
+            LogLevelName::Info => logs::Level::Info,
+            LogLevelName::Debug => logs::Level::Debug,
+        },
+        access_log: args.access_log == AccessLogName::On,
+        slow_request: args.slow_request,
     }
 }
 

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::http::control::{Control, Refused};
+use crate::logs;
 use crate::server::LiveLimits;
 use crate::settings::{self, CommandLine, Difference, Resolved};
 use crate::storage::Engine;
@@ -66,6 +67,7 @@ impl Controller {
             return Err(Refused::NeedsRestart(vec!["value-max".to_owned()]));
         }
         let changed = describe(&running.differences(&wanted));
+        logs::change(&config.logs);
         self.engine.set_disk_reserve(config.disk_reserve_bytes);
         self.engine.set_cache_bytes(config.budget.cache);
         self.limits.set(config.server.limits);

@@ -28,6 +28,8 @@ pub mod execution;
 
 pub mod storage;
 
+pub mod logs;
+
 pub mod operation;
 
 pub mod clock;

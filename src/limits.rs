@@ -239,6 +239,31 @@ pub const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 /// An admin connection lives at most so long: its answers are small, and a client that reads none must not keep its place.
 pub const ADMIN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Bytes of log lines that wait for stderr to take them; what finds no room is dropped and counted. 1 MiB is some 4,000 lines:
+/// a reader may pause for a while, and a stuck one costs no more memory than this, twice (one part is being written).
+pub const LOG_BYTES_MAX: usize = 1 << 20;
+
+/// Of them, kept for warnings and errors: an access log that is not read must not hide them.
+pub const LOG_BYTES_RESERVED: usize = 64 << 10;
+
+/// When klad ends, stderr has so long to take the last lines; whoever does not read must not keep it from ending.
+pub const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Default of `--slow-request`. A second is what no request takes on a healthy machine (a sync is some ms, and nothing waits
+/// longer than `--queue-age-max` for storage), and where people begin to wait. etcd warns at 100 ms, `PostgreSQL` and `MySQL`, by
+/// default, at nothing and at 10 s.
+pub const SLOW_REQUEST: Duration = Duration::from_secs(1);
+
+/// Lines about slow requests in one second; more are counted and said in one. Enough to see a pattern, too few to fill a disk:
+/// at 400 bytes each 350 MB a day.
+pub const SLOW_REQUEST_LINES_MAX: u64 = 10;
+
+/// An `X-Request-Id` of more bytes is not taken: it would be in every line. A UUID has 36, AWS's trace header 35 to 100.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Bytes of a path that an access line shows; klad's own have at most 12.
+pub const LOGGED_PATH_BYTES_MAX: usize = 128;
+
 /// Default of `--async-sync-interval`: the longest that an `async` write stays unsynced.
 pub const ASYNC_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -324,6 +349,7 @@ const _: () = assert!(GROWN_BYTES as u64 <= CONNECTION_BYTES);
 // Every worker looks at least once before a lack of room stands, and once more before it is forgotten.
 const _: () = assert!(SWEEP_INTERVAL.as_millis() < ROOM_LACK_STANDS.as_millis());
 const _: () = assert!(SWEEP_INTERVAL.as_millis() + ROOM_LACK_STANDS.as_millis() <= ROOM_LACK_LIFETIME.as_millis());
+const _: () = assert!(LOG_BYTES_RESERVED < LOG_BYTES_MAX);
 // The first to be ended are among all that may be.
 const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);
 // A small body is drained when it is refused, and its connection lives on.

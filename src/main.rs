@@ -1,6 +1,6 @@
 //! Picks the subcommand, says why it ended, sets the exit code (`exit`; `klad bench` has codes of its own).
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use klad::control::Controller;
 use klad::descriptors;
 use klad::exit::{Exit, Failure};
 use klad::http::control::Control;
-use klad::limits::DESCRIPTORS_KEPT;
+use klad::limits::{DESCRIPTORS_KEPT, LOG_FLUSH_TIMEOUT};
+use klad::logs;
+use klad::operation::Durability;
 use klad::reference;
 use klad::server::{Server, listen};
 use klad::settings::{self, CommandLine};
@@ -51,12 +53,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return not_understood(&error),
     };
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
-    end_the_process_on_panic();
+    logs::end_the_process_on_panic();
     let given = || CommandLine::of(innermost(&matches));
     let ended = match cli.command {
         Command::Serve(_) => serve(&given()),
@@ -67,10 +64,16 @@ fn main() -> ExitCode {
         Command::Bench(args) => return bench(&args),
     };
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            let _ = logs::flush(LOG_FLUSH_TIMEOUT);
+            ExitCode::SUCCESS
+        }
         Err(failure) => {
-            // Not through the log: this is the last word to whoever started klad.
-            let _ = writeln!(std::io::stderr(), "{}", failure.exit().last_line(&failure.to_string()));
+            // Not through the log: this is the last word to whoever started klad. Where stderr takes no more lines, nobody reads
+            // this one either, and the end must not wait for it.
+            if logs::flush(LOG_FLUSH_TIMEOUT) {
+                let _ = writeln!(std::io::stderr(), "{}", failure.exit().last_line(&failure.to_string()));
+            }
             ExitCode::from(failure.exit().code())
         }
     }
@@ -89,15 +92,6 @@ fn not_understood(error: &clap::Error) -> ExitCode {
 /// The matches of the subcommand of the subcommand.
 fn innermost(matches: &clap::ArgMatches) -> &clap::ArgMatches {
     matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
-}
-
-/// A server that has lost a thread would answer some and hang others; a start recovers everything that was acknowledged.
-fn end_the_process_on_panic() {
-    let print = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        print(info);
-        std::process::abort();
-    }));
 }
 
 /// Exit codes of `klad bench` are for scripts: see docs/bench.md.
@@ -146,6 +140,7 @@ fn say(text: &str) -> Result<(), Failure> {
 
 fn serve(given: &CommandLine) -> Result<(), Failure> {
     let (resolved, config) = settings::validate(given)?;
+    logs::start(&config.logs);
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Both before the data directory is touched.
@@ -162,20 +157,8 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     };
     let server =
         Server::start(&config.server, engine.clone(), listener, admin_listener, control).map_err(Failure::Serve)?;
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        listen = %server.address(),
-        admin = %server.admin_address(),
-        engine = name,
-        data = %config.data.display(),
-        %durability,
-        threads = config.server.threads,
-        memory = %ByteSize(config.budget.total),
-        cache = %ByteSize(config.budget.cache),
-        connections_max = config.budget.connections_max,
-        "serving"
-    );
-    if durability == klad::operation::Durability::None {
+    say_what_serves(&config, &server, name, durability);
+    if durability == Durability::None {
         tracing::warn!("the memory engine keeps nothing: the data ends with this process");
     }
     wait_for_stop().map_err(Failure::Serve)?;
@@ -183,6 +166,35 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     server.stop().map_err(Failure::Sync)?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The one line at start: what a person who reads a log later, on another machine, will want to know.
+fn say_what_serves(config: &Config, server: &Server, engine: &str, durability: Durability) {
+    let limits = &config.server.limits;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        pid = std::process::id(),
+        listen = %server.address(),
+        admin = %server.admin_address(),
+        engine,
+        data = %config.data.display(),
+        %durability,
+        execution = ?config.server.execution.strategy,
+        threads = config.server.threads,
+        memory = %ByteSize(config.budget.total),
+        cache = %ByteSize(config.budget.cache),
+        room = %ByteSize(config.budget.room),
+        disk_reserve = %ByteSize(config.disk_reserve_bytes),
+        connections_max = config.budget.connections_max,
+        operations_max = limits.operations.operations_max,
+        scans_max = limits.operations.scans_max,
+        key_max = %ByteSize(limits.service.key_bytes_max),
+        value_max = %ByteSize(limits.service.value_bytes_max),
+        log_level = config.logs.level.as_str(),
+        access_log = config.logs.access_log,
+        slow_request = ?config.logs.slow_request,
+        "serving"
+    );
 }
 
 #[cfg_attr(not(feature = "rocksdb"), expect(clippy::unnecessary_wraps, reason = "only RocksDB can fail to open"))]
@@ -217,7 +229,9 @@ fn wait_for_stop() -> std::io::Result<()> {
     klad::sync::spawn_thread("klad-signals", move || {
         runtime.block_on(next(&mut terminate, &mut interrupt));
         let exit = Exit::SecondSignal;
-        let _ = writeln!(std::io::stderr(), "{}", exit.last_line("asked to stop a second time: ended at once"));
+        if logs::flush(LOG_FLUSH_TIMEOUT) {
+            let _ = writeln!(std::io::stderr(), "{}", exit.last_line("asked to stop a second time: ended at once"));
+        }
         std::process::exit(exit.code().into());
     });
     Ok(())

@@ -91,6 +91,7 @@ impl Adaptive {
             self.refuse_reads(&mut refused, &self.reads_refused.delay);
             if let Some(task) = task.take() {
                 let began = clock::now();
+                task.begins(began);
                 task.run(engine);
                 self.read_pace.served(1, began);
             }
@@ -104,13 +105,19 @@ impl Adaptive {
             self.refuse_writes(&mut refused, &self.writes_refused.delay);
             let inboxes = inboxes(&tasks);
             let before = tasks.len();
-            let batch: Vec<Write> = tasks.drain(..).filter_map(Task::take).filter_map(write_of).collect();
+            let began = clock::now();
+            let batch: Vec<Write> = tasks
+                .drain(..)
+                .filter_map(Task::take)
+                .inspect(|task| task.begins(began))
+                .filter_map(write_of)
+                .collect();
             if batch.len() < before {
                 // Those whose deadline has passed need not wait for the others.
                 announce(&inboxes);
             }
             if !batch.is_empty() {
-                let (began, count) = (clock::now(), batch.len());
+                let count = batch.len();
                 engine.commit(batch);
                 self.write_pace.served(count, began);
             }
@@ -236,9 +243,14 @@ fn target_ms(control: Option<Queues>) -> u64 {
 
 /// Commits on this thread if that waits for nothing; else gives all back.
 fn commit_here(engine: &dyn Engine, here: Vec<Task>) -> Vec<Task> {
+    if here.is_empty() {
+        return Vec::new();
+    }
     let (mut writes, mut tickets) = (Vec::with_capacity(here.len()), Vec::with_capacity(here.len()));
+    let began = clock::now();
     for task in here.into_iter().filter_map(Task::take) {
         if let Task::Write { write, ticket } = task {
+            ticket.begins(began);
             writes.push(write);
             tickets.push(ticket);
         }

@@ -258,8 +258,8 @@ mod tests {
     }
 
     fn read_by(name: &'static str, deadline: Option<Instant>) -> Task {
-        let ticket =
-            Ticket::new(Permits::new(Slots::new(1).take().expect("free"), None), deadline, Arc::default(), true);
+        let permits = Permits::new(Slots::new(1).take().expect("free"), None);
+        let ticket = Ticket::new(permits, deadline, clock::now(), Arc::default(), true);
         Task::Get { key: bytes::Bytes::from_static(name.as_bytes()), ticket }
     }
 

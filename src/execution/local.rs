@@ -15,6 +15,7 @@ use bytes::Bytes;
 use super::admission::RoomPermit;
 use super::inbox::Inbox;
 use super::observe::LocalFigures;
+use super::phases::Phases;
 use super::task::{Deadline, Task};
 use super::ticket::{Permits, Ticket};
 use super::{Executor, Runner, ScanPermit};
@@ -74,10 +75,18 @@ impl Local {
         &self.executor
     }
 
-    /// A request has come: a turn has begun, if none had.
-    pub fn request_begins(&self) {
+    /// When the turn began, if one has.
+    #[must_use]
+    pub fn turn_began(&self) -> Option<Instant> {
+        self.began.get()
+    }
+
+    /// A request has come, now: a turn has begun, if none had.
+    pub fn request_begins(&self, now: Instant) {
         self.requests.set(self.requests.get() + 1);
-        self.turn_begins();
+        if self.began.get().is_none() {
+            self.turn_begins_at(now);
+        }
     }
 
     /// The request that has come has a deadline.
@@ -92,10 +101,14 @@ impl Local {
 
     fn turn_begins(&self) {
         if self.began.get().is_none() {
-            self.began.set(Some(clock::now()));
-            if let Some(turn) = &*self.turn.borrow() {
-                turn.wake_by_ref();
-            }
+            self.turn_begins_at(clock::now());
+        }
+    }
+
+    fn turn_begins_at(&self, now: Instant) {
+        self.began.set(Some(now));
+        if let Some(turn) = &*self.turn.borrow() {
+            turn.wake_by_ref();
         }
     }
 
@@ -132,18 +145,20 @@ impl Local {
         &self,
         key: &[u8],
         deadline: Deadline,
+        phases: &Phases,
     ) -> std::result::Result<(Outcome, Option<RoomPermit>), Error> {
         if self.executor.asks_memory_first
-            && let Some(result) = self.executor.engine.read_cached(key)
+            && let Some(result) = phases.of_cached(|| self.executor.engine.read_cached(key))
         {
             self.figures.reads_here.add_owned(1);
             return result.map(|outcome| (outcome, None));
         }
         self.figures.reads_handed_on.add_owned(1);
         let permits = self.executor.permits(None, deadline, || self.executor.read_wait())?;
-        let ticket = Ticket::of_read(permits, deadline, self.inbox.clone(), self.executor.room.clone());
+        let (inbox, room) = (self.inbox.clone(), self.executor.room.clone());
+        let ticket = Ticket::of_read(permits, deadline, phases.since(), inbox, room);
         self.executor.run(Task::Get { key: Bytes::copy_from_slice(key), ticket: ticket.clone() })?;
-        let outcome = ticket.clone().ended().await?;
+        let outcome = ticket.clone().ended(phases).await?;
         Ok((outcome, ticket.take_answer_room()))
     }
 
@@ -158,10 +173,11 @@ impl Local {
         durability: Durability,
         room: Option<RoomPermit>,
         deadline: Deadline,
+        phases: &Phases,
     ) -> Result {
         let permits = self.executor.permits(room, deadline, || self.executor.write_wait())?;
         let gathers = matches!(self.executor.runner, Runner::Adaptive(_));
-        let ticket = Ticket::new(permits, deadline, self.inbox.clone(), !gathers);
+        let ticket = Ticket::new(permits, deadline, phases.since(), self.inbox.clone(), !gathers);
         let write = Write { key, change, durability, reply: ticket.clone() };
         let task = Task::Write { write, ticket: ticket.clone() };
         if gathers {
@@ -170,16 +186,16 @@ impl Local {
         } else {
             self.executor.run(task)?;
         }
-        ticket.ended().await
+        ticket.ended(phases).await
     }
 
     /// Does one step of a range.
     ///
     /// # Errors
     /// What the engine says, or [`Error::Stopping`].
-    pub async fn scan(&self, permit: &ScanPermit, step: ScanStep) -> Result {
-        let ticket = Ticket::new(Permits::of_scan(permit.clone()), None, self.inbox.clone(), true);
+    pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, phases: &Phases) -> Result {
+        let ticket = Ticket::new(Permits::of_scan(permit.clone()), None, clock::now(), self.inbox.clone(), true);
         self.executor.run(Task::Scan { step, ticket: ticket.clone() })?;
-        ticket.ended().await
+        ticket.ended(phases).await
     }
 }

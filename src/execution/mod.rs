@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::clock;
 use crate::limits::{PACE_INTERVAL, SLOTS_CEILING, UPKEEP_INTERVAL};
+use crate::metrics::commits::Commits;
 use crate::operation::Error;
 use crate::storage::{ChangeKind, Engine};
 use crate::sync::{self, Mutex, PushError, Signal};
@@ -28,6 +30,7 @@ mod inbox;
 mod local;
 mod observe;
 mod pace;
+mod phases;
 mod pool;
 mod stealing;
 mod task;
@@ -37,6 +40,7 @@ use adaptive::Adaptive;
 use admission::{Room, RoomPermit, Slot, Slots};
 pub use local::{Local, Turn};
 use observe::LocalFigures;
+pub use phases::Phases;
 use pool::Pool;
 use stealing::Stealing;
 pub use task::Deadline;
@@ -219,6 +223,12 @@ impl Executor {
         Ok(ScanPermit(Arc::new(slot)))
     }
 
+    /// What the engine's commit section has done, where it has one.
+    #[must_use]
+    pub fn commits(&self) -> Option<&Commits> {
+        self.engine.commits()
+    }
+
     /// Room for bodies and large answers.
     #[must_use]
     pub fn room(&self) -> &Room {
@@ -246,6 +256,7 @@ impl Executor {
     fn run(&self, task: Task) -> Result<(), Error> {
         let pushed = match &self.runner {
             Runner::Here => {
+                task.begins(clock::now());
                 task.run(&*self.engine);
                 return Ok(());
             }

@@ -64,6 +64,7 @@ impl Pool {
                 while let Some(task) = own.queue.pop_spinning(spin) {
                     if let Some(task) = task.take() {
                         let began = clock::now();
+                        task.begins(began);
                         task.run(&*engine);
                         own.pace.served(1, began);
                     }

@@ -135,6 +135,7 @@ impl Stealing {
                 while let Some(task) = pool.next(number, &own, &stealers) {
                     if let Some(task) = task.take() {
                         let began = clock::now();
+                        task.begins(began);
                         task.run(&*engine);
                         pool.pace.served(1, began);
                     }

@@ -38,6 +38,11 @@ impl Task {
         self.ticket().deadline_has_passed()
     }
 
+    /// It has left its queue, and its real outcome is awaited.
+    pub(super) fn begins(&self, now: Instant) {
+        self.ticket().begins(now);
+    }
+
     /// Ends it before it was begun.
     pub(super) fn refuse(self, error: Error) {
         self.ticket().complete(Err(error));

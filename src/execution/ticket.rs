@@ -8,11 +8,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use super::ScanPermit;
 use super::admission::{Room, RoomPermit, Slot};
 use super::inbox::Inbox;
+use super::phases::{Clockings, Phases, Spent};
 use super::task::{Deadline, has_passed};
+use crate::clock;
 use crate::storage::{Reply, Result};
 use crate::sync::Mutex;
 
@@ -39,6 +42,7 @@ impl Permits {
 pub(super) struct Ticket {
     stage: Mutex<Stage>,
     deadline: Deadline,
+    clockings: Clockings,
     inbox: Arc<Inbox>,
     /// Else whoever ends it also ends others, and announces all at once.
     announces: bool,
@@ -50,21 +54,34 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 enum Stage {
     Waiting { permits: Permits, waker: Option<Waker> },
-    Ended(Result),
+    Ended(Result, Spent),
     Collected,
 }
 
 impl Ticket {
-    pub(super) fn new(permits: Permits, deadline: Deadline, inbox: Arc<Inbox>, announces: bool) -> Arc<Ticket> {
-        let stage = Mutex::new(Stage::Waiting { permits, waker: None });
-        Arc::new(Ticket { stage, deadline, inbox, announces, room: None, answer_room: Mutex::new(None) })
+    /// Of an operation that could have been begun at `since`.
+    pub(super) fn new(
+        permits: Permits,
+        deadline: Deadline,
+        since: Instant,
+        inbox: Arc<Inbox>,
+        announces: bool,
+    ) -> Arc<Ticket> {
+        let (stage, clockings) = (Mutex::new(Stage::Waiting { permits, waker: None }), Clockings::new(since));
+        Arc::new(Ticket { stage, deadline, clockings, inbox, announces, room: None, answer_room: Mutex::new(None) })
     }
 
     /// Of a read, whose value may need some of `room`.
-    pub(super) fn of_read(permits: Permits, deadline: Deadline, inbox: Arc<Inbox>, room: Arc<Room>) -> Arc<Ticket> {
-        let stage = Mutex::new(Stage::Waiting { permits, waker: None });
+    pub(super) fn of_read(
+        permits: Permits,
+        deadline: Deadline,
+        since: Instant,
+        inbox: Arc<Inbox>,
+        room: Arc<Room>,
+    ) -> Arc<Ticket> {
+        let (stage, clockings) = (Mutex::new(Stage::Waiting { permits, waker: None }), Clockings::new(since));
         let answer_room = Mutex::new(None);
-        Arc::new(Ticket { stage, deadline, inbox, announces: true, room: Some(room), answer_room })
+        Arc::new(Ticket { stage, deadline, clockings, inbox, announces: true, room: Some(room), answer_room })
     }
 
     /// The room that was taken for the value, when the operation has ended.
@@ -81,15 +98,21 @@ impl Ticket {
         has_passed(self.deadline)
     }
 
-    /// The operation's end, once.
-    pub(super) fn ended(self: Arc<Ticket>) -> Ended {
-        Ended(self)
+    /// It has left its queue.
+    pub(super) fn begins(&self, now: Instant) {
+        self.clockings.taken(now);
+    }
+
+    /// The operation's end, once; where its time went is added to `phases`.
+    pub(super) fn ended(self: Arc<Ticket>, phases: &Phases) -> Ended<'_> {
+        Ended { ticket: self, phases }
     }
 }
 
 impl Reply for Ticket {
     fn complete(&self, result: Result) {
-        let before = std::mem::replace(&mut *self.stage.lock(), Stage::Ended(result));
+        let spent = self.clockings.ended(clock::now);
+        let before = std::mem::replace(&mut *self.stage.lock(), Stage::Ended(result, spent));
         let Stage::Waiting { permits, waker } = before else {
             panic!("an operation was completed twice");
         };
@@ -102,6 +125,10 @@ impl Reply for Ticket {
         }
     }
 
+    fn clocked(&self, now: Instant, sync: Duration) {
+        self.clockings.clocked(now, sync);
+    }
+
     fn admits(&self, value_bytes: usize) -> bool {
         let Some(room) = &self.room else { return true };
         let taken = room.try_take(value_bytes as u64);
@@ -112,20 +139,26 @@ impl Reply for Ticket {
 }
 
 /// Waits for the end of an operation.
-pub(super) struct Ended(Arc<Ticket>);
+pub(super) struct Ended<'p> {
+    ticket: Arc<Ticket>,
+    phases: &'p Phases,
+}
 
-impl Future for Ended {
+impl Future for Ended<'_> {
     type Output = Result;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result> {
-        let mut stage = self.0.stage.lock();
+        let mut stage = self.ticket.stage.lock();
         match &mut *stage {
             Stage::Waiting { waker, .. } => {
                 *waker = Some(context.waker().clone());
                 Poll::Pending
             }
-            Stage::Ended(_) => match std::mem::replace(&mut *stage, Stage::Collected) {
-                Stage::Ended(result) => Poll::Ready(result),
+            Stage::Ended(..) => match std::mem::replace(&mut *stage, Stage::Collected) {
+                Stage::Ended(result, spent) => {
+                    self.phases.add(spent);
+                    Poll::Ready(result)
+                }
                 Stage::Waiting { .. } | Stage::Collected => unreachable!("the lock is held"),
             },
             Stage::Collected => panic!("an operation's end was asked for twice"),

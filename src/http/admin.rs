@@ -78,11 +78,7 @@ impl Admin {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         match (request.uri().path(), reads) {
             ("/", true) => Ok(text(index())),
-            ("/livez" | "/healthz", true) => Ok(text(
-                "ok
-"
-                .to_owned(),
-            )),
+            ("/livez" | "/healthz", true) => Ok(text("ok\n".to_owned())),
             ("/readyz", true) if asks_for(request, "verbose") => Ok(self.ready_verbosely()),
             ("/readyz", true) => self.ready(),
             ("/metrics", true) => Ok(of_type(METRICS_CONTENT_TYPE, self.metrics())),

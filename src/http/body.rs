@@ -14,6 +14,7 @@ use super::exchange::Exchange;
 use super::range::RangeBody;
 use crate::execution::admission::RoomPermit;
 use crate::limits::RESPONSE_FRAME_BYTES_MAX;
+use crate::metrics::requests::Outcome;
 use crate::operation;
 
 /// What an answer carries.
@@ -46,18 +47,28 @@ impl Content {
 /// The body of an answer; tells the connection when it has been handed over.
 pub struct ResponseBody {
     content: Content,
+    /// Some of it was handed over.
+    begun: bool,
     exchange: Rc<Exchange>,
 }
 
 impl ResponseBody {
     pub(super) fn new(content: Content, exchange: Rc<Exchange>) -> ResponseBody {
         exchange.set_room_held(content.room_bytes());
-        ResponseBody { content, exchange }
+        ResponseBody { content, begun: false, exchange }
     }
 }
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
+        let whole = match &self.content {
+            // What was never asked for was not wanted: the answer to HEAD, or to a client that has gone.
+            Content::Bytes { rest, .. } => rest.is_empty() || !self.begun,
+            Content::Range(range) => range.has_ended(),
+        };
+        if !whole {
+            self.exchange.observed().cut(Outcome::Aborted);
+        }
         self.exchange.answered();
     }
 }
@@ -71,18 +82,26 @@ impl Body for ResponseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Piece>, operation::Error>>> {
         let this = &mut *self;
+        this.begun = true;
         match &mut this.content {
             Content::Bytes { rest, .. } => {
                 if rest.is_empty() {
                     return Poll::Ready(None);
                 }
                 let frame = rest.split_to(rest.len().min(RESPONSE_FRAME_BYTES_MAX));
+                this.exchange.observed().sent(frame.len());
                 Poll::Ready(Some(Ok(Frame::data(Piece::Plain(frame)))))
             }
             Content::Range(range) => {
                 let polled = range.poll_entry(context);
                 this.exchange.set_room_held(range.room_bytes());
                 polled.map(|entry| {
+                    let observed = this.exchange.observed();
+                    match &entry {
+                        Some(Ok(entry)) => observed.sent(entry.key.len() + 1 + entry.value.len()),
+                        Some(Err(_)) => observed.cut(Outcome::Error),
+                        None => {}
+                    }
                     entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value))))
                 })
             }

@@ -10,8 +10,10 @@
 //! Called by `service`, `upload` and `body`, and by `server`.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use super::meter::{Flow, Meter};
+use super::observe::Observed;
 use crate::limits::{GROWN_BYTES, OVERSIZED_BYTES};
 
 /// What is waited for.
@@ -53,6 +55,8 @@ pub struct Exchange {
     grown: Cell<bool>,
     /// They have grown so far that the connection must end after the answer.
     oversized: Cell<bool>,
+    /// What becomes of its requests.
+    observed: Observed,
     /// The worker's clock.
     now_ms: std::rc::Rc<Cell<u64>>,
 }
@@ -60,7 +64,7 @@ pub struct Exchange {
 impl Exchange {
     /// A fresh connection.
     #[must_use]
-    pub fn new(now_ms: std::rc::Rc<Cell<u64>>) -> Exchange {
+    pub fn new(now_ms: std::rc::Rc<Cell<u64>>, observed: Observed) -> Exchange {
         Exchange {
             phase: Cell::new(Phase::Idle),
             since_ms: Cell::new(now_ms.get()),
@@ -73,6 +77,7 @@ impl Exchange {
             body_unread: Cell::new(false),
             grown: Cell::new(false),
             oversized: Cell::new(false),
+            observed,
             now_ms,
         }
     }
@@ -80,6 +85,12 @@ impl Exchange {
     fn enter(&self, phase: Phase) {
         self.phase.set(phase);
         self.since_ms.set(self.now_ms.get());
+    }
+
+    /// What becomes of its requests.
+    #[must_use]
+    pub fn observed(&self) -> &Observed {
+        &self.observed
     }
 
     /// Whether the next bytes begin a request.
@@ -101,6 +112,7 @@ impl Exchange {
             Phase::Body => {
                 self.since_ms.set(self.now_ms.get());
                 self.sent.add(count);
+                self.observed.waits_for_body();
             }
             Phase::Busy => self.read_ahead.set(true),
             Phase::Head | Phase::Linger => {}
@@ -112,6 +124,7 @@ impl Exchange {
 
     /// The peer took `taken` bytes of `offered`; `None`: none now.
     pub fn bytes_written(&self, taken: Option<usize>, offered: usize) {
+        self.observed.socket_took(taken, offered);
         match taken {
             Some(count) => {
                 self.taken.wait_ends(self.now_ms.get());
@@ -127,11 +140,12 @@ impl Exchange {
         }
     }
 
-    /// A whole head was read.
-    pub fn request_begins(&self) {
+    /// A whole head was read, in a turn of the worker that began then, if one has begun; when?
+    pub fn request_begins(&self, turn_began: Option<Instant>) -> Instant {
         self.read_ahead.set(false);
         self.taken.begin_anew();
         self.enter(Phase::Busy);
+        self.observed.begins(turn_began)
     }
 
     /// The service waits for the client's bytes, until [`Exchange::body_ends`]; `room_bytes` are held for them.
@@ -162,6 +176,7 @@ impl Exchange {
     pub fn answered(&self) {
         self.set_room_held(0);
         self.unlooked.set(true);
+        self.observed.given();
         self.enter(if self.read_ahead.replace(false) { Phase::Head } else { Phase::Idle });
     }
 

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 
+use super::exchange::Exchange;
 use crate::execution::admission::RoomPermit;
 use crate::execution::{Local, ScanPermit};
 use crate::limits::{ROOM_TIMEOUT, SCAN_STEP_BYTES_MAX, SCAN_STEP_ENTRIES_MAX};
@@ -23,6 +24,7 @@ pub(super) struct RangeBody {
     /// Held for the largest entry so far, to the end: hyper's buffer has grown to it and keeps that capacity.
     room: Option<HeldRoom>,
     step: Option<RunningStep>,
+    ended: bool,
 }
 
 /// A step that has not ended yet.
@@ -30,6 +32,7 @@ type RunningStep = Pin<Box<dyn Future<Output = Result<Step, Error>>>>;
 
 struct Scan {
     local: Rc<Local>,
+    exchange: Rc<Exchange>,
     permit: ScanPermit,
     end: Option<Bytes>,
 }
@@ -48,11 +51,22 @@ struct HeldRoom {
 
 impl RangeBody {
     /// Begins the range and does its first step, so that what is wrong from the start still gets a status.
-    pub(super) async fn begin(local: Rc<Local>, start: Bytes, end: Option<Bytes>) -> Result<RangeBody, Error> {
+    pub(super) async fn begin(
+        local: Rc<Local>,
+        exchange: Rc<Exchange>,
+        start: Bytes,
+        end: Option<Bytes>,
+    ) -> Result<RangeBody, Error> {
         let permit = local.executor().begin_scan()?;
-        let scan = Rc::new(Scan { local, permit, end });
+        let scan = Rc::new(Scan { local, exchange, permit, end });
         let first = scan.step(start, None).await?;
-        Ok(RangeBody { scan, entries: first.entries.into_iter(), next: first.next, room: first.room, step: None })
+        let entries = first.entries.into_iter();
+        Ok(RangeBody { scan, entries, next: first.next, room: first.room, step: None, ended: false })
+    }
+
+    /// Whether the last entry was given out, and that it was the last.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// Bytes of room that it holds now.
@@ -83,7 +97,10 @@ impl RangeBody {
                 }
                 continue;
             }
-            let Some(from) = self.next.take() else { return Poll::Ready(None) };
+            let Some(from) = self.next.take() else {
+                self.ended = true;
+                return Poll::Ready(None);
+            };
             let (scan, room) = (self.scan.clone(), self.room.take());
             self.step = Some(Box::pin(async move { scan.step(from, room).await }));
         }
@@ -99,7 +116,7 @@ impl Scan {
             bytes_max: SCAN_STEP_BYTES_MAX,
         };
         loop {
-            match self.local.scan(&self.permit, step.clone()).await? {
+            match self.local.scan(&self.permit, step.clone(), self.exchange.observed().phases()).await? {
                 Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, room }),
                 Outcome::Page(Page::TooLarge { bytes }) => {
                     // Once as it was read, once in hyper's write buffer.

@@ -173,6 +173,37 @@ impl Refusal {
         }
     }
 
+    /// Every code, and what connections are refused for before there is a request; each is counted on its own.
+    pub const CODES: &[&str] = &[
+        "unknown-path",
+        "method-not-allowed",
+        "missing-parameter",
+        "empty-parameter",
+        "bad-escape",
+        "bad-durability",
+        "bad-timeout",
+        "key-too-long",
+        "value-too-large",
+        "no-room",
+        "body-timeout",
+        "body-broken",
+        "overloaded",
+        "deadline-passed",
+        "stopping",
+        "stalled",
+        "no-space",
+        "memory-full",
+        "writes-stopped",
+        "no-version",
+        "read-failed",
+        "unreadable-record",
+        "undetermined",
+        "malformed-head",
+        "head-too-large",
+        "target-too-long",
+        "head-timeout",
+    ];
+
     /// The wait until it may be worth trying again, for a 503.
     fn retry_after(&self) -> Duration {
         match self {

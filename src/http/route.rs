@@ -8,6 +8,7 @@ use hyper::{HeaderMap, Method, Uri};
 
 use super::query::{self, BadEscape};
 use super::refusal::Refusal;
+use crate::metrics::requests::Op;
 use crate::operation::Durability;
 
 /// The header that asks for a durability, and that says which one a write got.
@@ -44,6 +45,19 @@ pub enum Route<'r> {
     },
     /// `GET /v0/status`.
     Status,
+}
+
+/// What a request asks for, as far as path and method tell: for counting, whether or not it is refused.
+#[must_use]
+pub fn op(method: &Method, path: &str) -> Op {
+    match (path, method) {
+        ("/v0/entity", &Method::GET) => Op::Get,
+        ("/v0/entity", &Method::PUT) => Op::Put,
+        ("/v0/entity", &Method::DELETE) => Op::Delete,
+        ("/v0/entities", &Method::GET) => Op::Range,
+        ("/v0/status", &Method::GET) => Op::Status,
+        _ => Op::Other,
+    }
 }
 
 /// Decides what a request asks for.

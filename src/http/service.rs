@@ -69,10 +69,11 @@ impl Service {
 
     /// Answers one request of the connection that `exchange` belongs to.
     pub async fn answer(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Answer {
-        exchange.request_begins();
-        self.local.request_begins();
+        let now = exchange.request_begins(self.local.turn_began());
+        self.local.request_begins(now);
         let options = self.options.get();
         let (head, body) = request.into_parts();
+        exchange.observed().head(&head);
         let routed = route(&head.method, &head.uri, &head.headers, options.key_bytes_max);
         let (route, deadline) = match routed.and_then(|route| Ok((route, deadline(&head.headers)?))) {
             Ok(both) => both,
@@ -83,6 +84,7 @@ impl Service {
         }
         match route {
             Route::Put { key, durability } => {
+                exchange.observed().key(key.len());
                 let key = Bytes::copy_from_slice(&key);
                 self.put(key, durability, deadline, body, &head.headers, exchange).await
             }
@@ -92,7 +94,7 @@ impl Service {
                     Ok(keep) => keep,
                     Err(refusal) => return answer_or_refuse(Err(refusal), false, exchange),
                 };
-                let answered = self.without_body(other, deadline).await;
+                let answered = self.without_body(other, deadline, exchange).await;
                 answer_or_refuse(answered, keep, exchange)
             }
         }
@@ -122,30 +124,43 @@ impl Service {
             Ok(upload) => {
                 let durability = durability.unwrap_or(default);
                 let change = Change::Put(upload.value);
-                let written = self.local.write(key, change, durability, upload.room, deadline).await;
-                answer_or_refuse(written.map_err(Refusal::from).map(|outcome| put_answer(&outcome)), true, exchange)
+                let phases = exchange.observed().phases();
+                let written = self.local.write(key, change, durability, upload.room, deadline, phases).await;
+                let answered = written.map_err(Refusal::from).map(|outcome| put_answer(&outcome, exchange));
+                answer_or_refuse(answered, true, exchange)
             }
             // The rest of this body would be taken for the next request.
             Err(refusal) => answer_or_refuse(Err(refusal), false, exchange),
         }
     }
 
-    async fn without_body(&self, route: Route<'_>, deadline: Deadline) -> Result<Reply, Refusal> {
+    async fn without_body(
+        &self,
+        route: Route<'_>,
+        deadline: Deadline,
+        exchange: &Rc<Exchange>,
+    ) -> Result<Reply, Refusal> {
+        let observed = exchange.observed();
         match route {
             Route::Get { key } => {
-                let (outcome, room) = self.local.get(&key, deadline).await?;
+                observed.key(key.len());
+                let (outcome, room) = self.local.get(&key, deadline, observed.phases()).await?;
                 self.get_answer(outcome, room)
             }
             Route::Delete { key, durability } => {
+                observed.key(key.len());
                 self.local.executor().writable(ChangeKind::Delete)?;
                 let durability = durability.unwrap_or(self.options.get().durability);
                 let key = Bytes::copy_from_slice(&key);
-                Ok(delete_answer(&self.local.write(key, Change::Delete, durability, None, deadline).await?))
+                let phases = observed.phases();
+                let outcome = self.local.write(key, Change::Delete, durability, None, deadline, phases).await?;
+                Ok(delete_answer(&outcome, exchange))
             }
             Route::Range { start, end } => {
+                observed.key(start.len());
                 let start = Bytes::copy_from_slice(&start);
                 let end = end.map(|end| Bytes::copy_from_slice(&end));
-                let range = RangeBody::begin(self.local.clone(), start, end).await?;
+                let range = RangeBody::begin(self.local.clone(), exchange.clone(), start, end).await?;
                 Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(CONTENT_TYPE, OCTETS))
             }
             Route::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
@@ -209,15 +224,17 @@ fn written(outcome: &Outcome) -> (Version, Durability) {
     }
 }
 
-fn put_answer(outcome: &Outcome) -> Reply {
+fn put_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     let (version, durability) = written(outcome);
+    exchange.observed().written(durability);
     Reply::new(StatusCode::CREATED, Content::bytes(Bytes::new()))
         .with(HeaderName::from_static(DURABILITY_HEADER), HeaderValue::from_static(durability.as_str()))
         .with(ETAG, entity_tag(version))
 }
 
-fn delete_answer(outcome: &Outcome) -> Reply {
+fn delete_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     let (version, durability) = written(outcome);
+    exchange.observed().written(durability);
     Reply::new(StatusCode::ACCEPTED, Content::bytes(Bytes::new()))
         .with(HeaderName::from_static(DURABILITY_HEADER), HeaderValue::from_static(durability.as_str()))
         .with(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(version.0))
@@ -236,6 +253,7 @@ async fn refuse(refusal: Refusal, body: Incoming, headers: &HeaderMap, exchange:
 
 fn answer_or_refuse(answered: Result<Reply, Refusal>, keep: bool, exchange: &Rc<Exchange>) -> Answer {
     let Reply { status, headers, content } = answered.unwrap_or_else(|refusal| {
+        exchange.observed().refused(&refusal);
         let (parts, document) = refusal.into_parts();
         Reply { status: parts.status, headers: parts.headers, content: Content::bytes(document) }
     });
@@ -246,5 +264,6 @@ fn answer_or_refuse(answered: Result<Reply, Refusal>, keep: bool, exchange: &Rc<
         exchange.set_body_unread();
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    exchange.observed().answers(&mut answer);
     answer
 }

@@ -97,14 +97,25 @@ async fn next_data(body: &mut Incoming, exchange: &Exchange) -> Result<Option<By
         loop {
             // The sweep sets this and wakes the connection.
             if exchange.body_timed_out() {
+                exchange.observed().waits_for_body();
+                exchange.observed().body_ended();
                 return Poll::Ready(Err(Refusal::BodyTimeout));
             }
             return match Pin::new(&mut *body).poll_frame(context) {
                 Poll::Pending => Poll::Pending,
-                Poll::Ready(None) => Poll::Ready(Ok(None)),
-                Poll::Ready(Some(Err(error))) => Poll::Ready(Err(Refusal::BodyBroken(error.to_string()))),
+                Poll::Ready(None) => {
+                    exchange.observed().body_ended();
+                    Poll::Ready(Ok(None))
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    exchange.observed().body_ended();
+                    Poll::Ready(Err(Refusal::BodyBroken(error.to_string())))
+                }
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => Poll::Ready(Ok(Some(data))),
+                    Ok(data) => {
+                        exchange.observed().received(data.len());
+                        Poll::Ready(Ok(Some(data)))
+                    }
                     Err(_trailers) => continue,
                 },
             };

@@ -21,6 +21,7 @@ use crate::clock;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
 };
+use crate::metrics::requests::Requests;
 use crate::sync::{self, Live};
 
 /// After an error that only time can mend (no more descriptors), the next try.
@@ -32,12 +33,13 @@ pub(super) fn start(
     workers: Vec<WorkerHandle>,
     limits: Arc<Live<Limits>>,
     figures: Arc<AcceptFigures>,
+    requests: Arc<Requests>,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = accept_all(listener, workers, limits, figures) => {}
+                () = accept_all(listener, workers, limits, figures, requests) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
@@ -49,6 +51,7 @@ async fn accept_all(
     workers: Vec<WorkerHandle>,
     limits: Arc<Live<Limits>>,
     figures: Arc<AcceptFigures>,
+    requests: Arc<Requests>,
 ) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
     let mut caution = Caution::new(figures.clone());
@@ -65,6 +68,7 @@ async fn accept_all(
         }
         let Some(of_peer) = peers.take(address, limits.get().connections_per_peer) else {
             figures.refused.add_owned(1);
+            requests.too_many_connections();
             refuser.refuse(stream);
             continue;
         };

@@ -23,6 +23,7 @@ use super::io::Io;
 use super::worker::Worker;
 use crate::http::exchange::{Exchange, Phase};
 use crate::http::meter::Flow;
+use crate::http::observe::Observed;
 use crate::http::refusal::Refusal;
 use crate::limits::{
     CONNECTION_BUFFER_BYTES_MAX, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT,
@@ -104,9 +105,9 @@ pub(super) fn http(limits: &Limits) -> http1::Builder {
 }
 
 impl Connection {
-    pub(super) fn new(now_ms: Rc<Cell<u64>>) -> Rc<Connection> {
+    pub(super) fn new(now_ms: Rc<Cell<u64>>, observed: Observed) -> Rc<Connection> {
         Rc::new(Connection {
-            exchange: Rc::new(Exchange::new(now_ms)),
+            exchange: Rc::new(Exchange::new(now_ms, observed)),
             verdict: Cell::new(None),
             waker: RefCell::new(None),
             why: Cell::new(None),
@@ -120,9 +121,12 @@ impl Connection {
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, stream.clone()).await;
         let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
+        self.exchange.observed().connection_ends();
         match end {
             End::Verdict(Verdict::HeadTimedOut) => {
-                let _ = stream.try_write(&Refusal::HeadTimeout.into_last_words());
+                let refusal = Refusal::HeadTimeout;
+                worker.observer.refused(refusal.code());
+                let _ = stream.try_write(&refusal.into_last_words());
                 self.linger(stream).await;
             }
             End::Finished { by_error } if by_error || self.exchange.body_unread() => self.linger(stream).await,
@@ -149,7 +153,12 @@ impl Connection {
                     Some(verdict) => return Poll::Ready(End::Verdict(verdict)),
                     None => {}
                 }
-                Pin::new(&mut http).poll(context).map(|finished| End::Finished { by_error: finished.is_err() })
+                Pin::new(&mut http).poll(context).map(|finished| {
+                    if let Err(error) = &finished {
+                        refused_by_hyper(worker, error);
+                    }
+                    End::Finished { by_error: finished.is_err() }
+                })
             })
             .await;
             let End::Verdict(Verdict::Look) = end else { return end };
@@ -279,6 +288,15 @@ impl Connection {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
         }
+    }
+}
+
+/// Counts what hyper itself answers: heads that are none, or too large.
+fn refused_by_hyper(worker: &Worker, error: &hyper::Error) {
+    if error.is_parse_too_large() {
+        worker.observer.refused(Refusal::HeadTooLarge.code());
+    } else if error.is_parse() {
+        worker.observer.refused(Refusal::MalformedHead.code());
     }
 }
 

@@ -95,8 +95,8 @@ struct Place {
 enum State {
     Outside,
     Waits(u64),
-    /// May read one request, though the gate be closed.
-    Passed,
+    /// May read one request, though the gate be closed; came then.
+    Passed(Instant),
 }
 
 /// One connection's way through the gate.
@@ -166,7 +166,7 @@ impl Gate {
                 self.set_closed(false);
                 return false;
             };
-            place.passed.set(State::Passed);
+            place.passed.set(State::Passed(place.since));
             place.waker.wake();
         }
         self.sign.waiting.store(self.waiting.borrow().len(), Ordering::Relaxed);
@@ -257,14 +257,15 @@ impl Pass {
     /// Whether one request may be read though the gate be closed.
     #[must_use]
     pub fn is_passed(&self) -> bool {
-        self.state.get() == State::Passed
+        matches!(self.state.get(), State::Passed(_))
     }
 
-    /// A request was read: the next must ask again.
-    pub fn used(&self) {
-        if self.is_passed() {
-            self.state.set(State::Outside);
-        }
+    /// A request was read: the next must ask again. Since when it waited, if it did.
+    #[must_use]
+    pub fn used(&self) -> Option<Instant> {
+        let State::Passed(since) = self.state.get() else { return None };
+        self.state.set(State::Outside);
+        Some(since)
     }
 
     /// Gives up the place, and says which it was.
@@ -346,14 +347,14 @@ mod tests {
         assert!(passes.iter().all(|pass| !poll(pass)));
         assert!(!poll(&passes[0]), "asking again does not make it newer");
         assert_eq!(gate.sign.closings(), 1);
-        let let_in = || passes.iter().position(|pass| pass.state.get() == State::Passed);
+        let let_in = || passes.iter().position(Pass::is_passed);
         for expected in [2, 1, 0] {
             gate.quota.set(1);
             assert!(gate.turn_ended(turn(TURN_TARGET, 1, true)));
             assert_eq!(let_in(), Some(expected));
             assert_eq!(gate.sign.waiting(), expected, "those who came before it");
             assert!(poll(&passes[expected]));
-            passes[expected].used();
+            assert!(passes[expected].used().is_some());
         }
         assert!(!gate.turn_ended(turn(TURN_TARGET, 1, true)), "nobody waits any more");
         assert!(!gate.is_closed());

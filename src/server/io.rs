@@ -77,7 +77,9 @@ impl AsyncRead for Io {
         read?;
         let count = buffer.filled().len() - before;
         if count > 0 {
-            self.pass.used();
+            if let Some(since) = self.pass.used() {
+                self.exchange.observed().let_in(since);
+            }
             self.exchange.bytes_read(count);
         }
         Poll::Ready(Ok(()))

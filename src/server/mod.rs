@@ -21,8 +21,10 @@ use crate::clock;
 use crate::execution::{self, Executor};
 use crate::http::admin::{Admin, AllocatorWatch, Shares};
 use crate::http::control::Control;
+use crate::http::refusal::Refusal;
 use crate::http::service;
 use crate::limits::ALLOCATOR_LOOK_INTERVAL;
+use crate::metrics::requests::Requests;
 use crate::storage::Engine;
 use crate::sync::{self, Live, Signal};
 
@@ -133,8 +135,10 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let mut serving = Vec::new();
         let mut hands = Vec::new();
+        let requests = Arc::new(Requests::new(options.threads, Refusal::CODES));
         for number in 0..options.threads {
-            let (worker, thread) = worker::start(number, limits.clone(), executor.clone(), stopped.clone());
+            let (worker, thread) =
+                worker::start(number, limits.clone(), executor.clone(), requests.clone(), stopped.clone());
             hands.push(worker);
             serving.push(thread);
         }
@@ -146,7 +150,7 @@ impl Server {
                 Box::new(move || limits.get().connections_max)
             },
         };
-        serving.push(accept::start(listener, hands, limits.clone(), figures.accept.clone(), stopped));
+        serving.push(accept::start(listener, hands, limits.clone(), figures.accept.clone(), requests.clone(), stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
         let limits = LiveLimits { limits, executor: executor.clone() };
@@ -162,7 +166,7 @@ impl Server {
                 stopping: stopping.clone(),
                 shares: Box::new(move || live.get().memory.clone()),
                 allocator,
-                sources: vec![figures.clone()],
+                sources: vec![requests, figures.clone()],
                 connections: Box::new(move || figures.open()),
                 started: clock::now(),
             }

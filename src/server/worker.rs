@@ -23,8 +23,10 @@ use super::peers::Place;
 use super::{Limits, eviction, runtime};
 use crate::clock;
 use crate::execution::{Executor, Local};
+use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
 use crate::limits::{CONNECTIONS_CEILING, SWEEP_INTERVAL};
+use crate::metrics::requests::Requests;
 use crate::sync::{self, Live};
 
 /// A connection on its way to a worker, with its place among all connections.
@@ -75,6 +77,7 @@ pub(super) struct Worker {
     pub(super) http: RefCell<hyper::server::conn::http1::Builder>,
     local: Rc<Local>,
     pub(super) gate: Rc<Gate>,
+    pub(super) observer: Rc<Observer>,
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
     connections: RefCell<Slab<Rc<Connection>>>,
@@ -90,6 +93,7 @@ pub(super) fn start(
     number: usize,
     live: Arc<Live<Limits>>,
     executor: Arc<Executor>,
+    requests: Arc<Requests>,
     stopped: watch::Receiver<bool>,
 ) -> (WorkerHandle, JoinHandle<()>) {
     let (sender, receiver) = mpsc::channel(CONNECTIONS_CEILING);
@@ -106,6 +110,7 @@ pub(super) fn start(
             local,
             http: RefCell::new(connection::http(&limits)),
             gate,
+            observer: Observer::new(requests, number),
             now_ms: Rc::new(Cell::new(0)),
             connections: RefCell::new(Slab::new()),
             figures,
@@ -145,7 +150,8 @@ impl Worker {
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {
         let Accepted { stream, place } = accepted;
-        let connection = Connection::new(self.now_ms.clone());
+        let observed = Observed::new(self.observer.clone(), stream.peer_addr().ok());
+        let connection = Connection::new(self.now_ms.clone(), observed);
         let key = self.connections.borrow_mut().insert(connection.clone());
         let worker = self.clone();
         tokio::task::spawn_local(async move {
@@ -197,6 +203,7 @@ impl Worker {
             self.figures.cpu_ns.add_owned(used_ns.saturating_sub(self.figures.cpu_ns.get()));
             self.gate.rested();
             self.look_at_limits();
+            self.observer.tick();
             self.check_all();
             if self.limits.borrow().deadlines.body_rate_bytes_min > 0 {
                 eviction::make_room(&self.connections.borrow(), self.service.room(), now_ms);

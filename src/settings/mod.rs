@@ -34,6 +34,7 @@ pub use print::{json, text};
 
 /// Options that a running klad takes up when its configuration is read again; all others need a restart.
 pub const LIVE: &[&str] = &[
+    "access-log",
     "body-rate-min",
     "body-timeout",
     "connections-max",
@@ -45,11 +46,13 @@ pub const LIVE: &[&str] = &[
     "head-timeout",
     "idle-timeout",
     "key-max",
+    "log-level",
     "operations-max",
     "queue-age-max",
     "queue-limit",
     "queue-target",
     "scans-max",
+    "slow-request",
     "turn-max",
     "value-max",
     "write-timeout",

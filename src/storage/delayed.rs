@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
+use crate::metrics::commits::Commits;
 use crate::operation::{Durability, Error, ScanStep};
 
 /// Any engine, each of whose calls takes a while longer.
@@ -74,6 +75,10 @@ impl Engine for Delayed {
 
     fn set_cache_bytes(&self, bytes: u64) {
         self.inner.set_cache_bytes(bytes);
+    }
+
+    fn commits(&self) -> Option<&Commits> {
+        self.inner.commits()
     }
 
     fn upkeep(&self) {

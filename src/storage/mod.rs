@@ -14,9 +14,11 @@
 //! Called by `execution`; engines are made by `main`.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep};
 
 pub mod delayed;
@@ -45,6 +47,10 @@ pub type Result = std::result::Result<Outcome, Error>;
 pub trait Reply: Send + Sync {
     /// The operation has ended.
     fn complete(&self, result: Result);
+
+    /// The engine was done with the operation at `now`, after a log write with sync that took `sync`, or zero; said before the
+    /// end, by engines that look at the clock once for many.
+    fn clocked(&self, _now: Instant, _sync: Duration) {}
 
     /// Whether there is room for a value of so many bytes, to be asked before one is copied that is larger than
     /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX), once; if not, the answer is `NoRoom`.
@@ -120,6 +126,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// From now on the engine's caches take so many bytes at most; what is beyond goes little by little.
     fn set_cache_bytes(&self, bytes: u64);
+
+    /// What its commit section has done, where it has one.
+    fn commits(&self) -> Option<&Commits> {
+        None
+    }
 
     /// Looks after what need not be done within an operation: free space, version blocks. Called every
     /// [`UPKEEP_INTERVAL`](crate::limits::UPKEEP_INTERVAL) by one thread, which may wait.

@@ -11,6 +11,7 @@ use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
@@ -24,6 +25,7 @@ use super::versions::Versions;
 use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result, Write};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX};
+use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
 use crate::sync::{Mutex, RwLock};
 
@@ -98,6 +100,7 @@ pub struct RocksDbEngine {
     /// Acknowledged writes may not be synced yet.
     unsynced: AtomicBool,
     high_water: HighWater,
+    commits: Commits,
     free_bytes: AtomicU64,
     /// RocksDB takes no writes until it has flushed or compacted.
     stalled: AtomicBool,
@@ -153,6 +156,7 @@ impl RocksDbEngine {
             is_stopped: AtomicBool::new(false),
             unsynced: AtomicBool::new(false),
             high_water,
+            commits: Commits::default(),
             free_bytes: AtomicU64::new(u64::MAX),
             stalled: AtomicBool::new(false),
             disk_reserve_bytes: AtomicU64::new(options.disk_reserve_bytes),
@@ -238,7 +242,7 @@ impl RocksDbEngine {
     }
 
     /// Does `writes` inside the commit section and answers the version of the first.
-    fn write(&self, writes: &[Write]) -> std::result::Result<Version, Error> {
+    fn write(&self, writes: &[Write]) -> std::result::Result<Written, Error> {
         let mut section = self.section.lock();
         self.check_stopped()?;
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
@@ -246,15 +250,23 @@ impl RocksDbEngine {
         let sync = writes.iter().any(|write| write.durability == Durability::Sync);
         let CommitSection { batch, write_sync, write_async, .. } = &mut *section;
         Self::fill(batch, writes, first).map_err(|why| self.undetermined(why))?;
+        // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
+        let began = sync.then(clock::now);
         self.db
             .write_opt(batch, if sync { write_sync } else { write_async })
             .map_err(|error| self.undetermined(error.into_string()))?;
+        let now = clock::now();
+        let sync_time = began.map(|began| now.saturating_duration_since(began));
+        if let Some(time) = sync_time {
+            self.commits.synced(time);
+        }
+        self.commits.committed(writes.len(), sync);
         self.finish(batch, sync)?;
-        Ok(first)
+        Ok(Written { first, now, sync_time: sync_time.unwrap_or_default() })
     }
 
     /// As `write`, for writes that ask for no sync, if nothing is to be waited for; `None`: nothing has happened.
-    fn try_write(&self, writes: &[Write]) -> Option<std::result::Result<Version, Error>> {
+    fn try_write(&self, writes: &[Write]) -> Option<std::result::Result<Written, Error>> {
         let mut section = self.section.try_lock()?;
         if let Err(stopped) = self.check_stopped() {
             return Some(Err(stopped));
@@ -265,7 +277,11 @@ impl RocksDbEngine {
             return Some(Err(self.undetermined(why)));
         }
         match self.db.write_opt(batch, write_now) {
-            Ok(()) => Some(self.finish(batch, false).map(|()| first)),
+            Ok(()) => {
+                self.commits.committed(writes.len(), false);
+                let written = Written { first, now: clock::now(), sync_time: Duration::ZERO };
+                Some(self.finish(batch, false).map(|()| written))
+            }
             // RocksDB slows writes down or has stopped them, and says so before it has done anything.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
             Err(error) => Some(Err(self.undetermined(error.into_string()))),
@@ -295,6 +311,16 @@ impl RocksDbEngine {
     }
 }
 
+/// A batch that was written.
+struct Written {
+    /// The version of its first member.
+    first: Version,
+    /// When it was.
+    now: Instant,
+    /// How long the write took, where it was one with sync.
+    sync_time: Duration,
+}
+
 /// Reads a stored record as the answer to a point read.
 fn answer(stored: &[u8]) -> Result {
     let record = Record::decode(stored).map_err(|error| Error::Unreadable { why: error.to_string() })?;
@@ -312,11 +338,12 @@ fn answer_with_room(stored: &[u8], reply: &dyn Reply) -> Result {
     answer(stored)
 }
 
-fn answer_writes(writes: Vec<Write>, written: std::result::Result<Version, Error>) {
+fn answer_writes(writes: Vec<Write>, written: std::result::Result<Written, Error>) {
     match written {
-        Ok(first) => {
+        Ok(Written { first, now, sync_time }) => {
             for (write, version) in writes.into_iter().zip(first.0..) {
                 let version = Version(version);
+                write.reply.clocked(now, sync_time);
                 write.reply.complete(Ok(Outcome::Written { version, durability: write.durability }));
             }
         }
@@ -400,12 +427,13 @@ impl Engine for RocksDbEngine {
         if !self.unsynced.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        let until = self.db.latest_sequence_number();
+        let (until, began) = (self.db.latest_sequence_number(), clock::now());
         self.db.flush_wal(true).map_err(|error| {
             let why = error.into_string();
             self.stop_writes(&why);
             why
         })?;
+        self.commits.synced(clock::now().saturating_duration_since(began));
         self.high_water.advance(until);
         Ok(())
     }
@@ -422,6 +450,10 @@ impl Engine for RocksDbEngine {
 
     fn set_cache_bytes(&self, bytes: u64) {
         self.watch.set_cache_bytes(bytes);
+    }
+
+    fn commits(&self) -> Option<&Commits> {
+        Some(&self.commits)
     }
 
     fn upkeep(&self) {

@@ -33,9 +33,11 @@ mod kill;
 mod lifecycle;
 mod limits;
 mod live;
+mod logs;
 mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;
+mod observed;
 mod ranges;
 mod slow_clients;
 mod tidy;

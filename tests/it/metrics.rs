@@ -10,20 +10,8 @@ use super::support::promtool::promtool;
 use super::support::scrape::{Family, Scrape};
 use super::support::{ENGINES, SETUPS, ServerBuilder};
 
-/// Families that the dashboard may ask for although no klad shows them yet.
-const TO_COME: &[&str] = &[
-    "klad_http_request_duration_seconds",
-    "klad_http_request_phase_seconds",
-    "klad_refused_total",
-    "klad_deadline_dropped_total",
-    "klad_commit_batch_writes",
-    "klad_wal_sync_seconds",
-    "klad_http_requests_in_flight",
-    "klad_log_lines_dropped_total",
-];
-
-/// Labels that Prometheus adds, those of [`TO_COME`], and what a histogram's buckets have.
-const OTHER_LABELS: &[&str] = &["job", "instance", "le", "op", "outcome", "phase", "reason"];
+/// Labels that Prometheus adds, and what a histogram's buckets have.
+const OTHER_LABELS: &[&str] = &["job", "instance", "le"];
 
 /// The families of all setups together.
 fn everything() -> Scrape {
@@ -147,13 +135,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 
 /// Metrics that `text` names and nobody shows.
 fn unknown_metrics(text: &str, shown: &Scrape) -> BTreeSet<String> {
-    let to_come = |word: &str| {
-        let histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| word.strip_suffix(suffix));
-        TO_COME.contains(&word) || histogram.is_some_and(|family| TO_COME.contains(&family))
-    };
     words(text)
         .filter(|word| word.starts_with("klad_") || word.starts_with("process_"))
-        .filter(|word| shown.family_of(word).is_none() && !to_come(word))
+        .filter(|word| shown.family_of(word).is_none())
         .map(str::to_owned)
         .collect()
 }

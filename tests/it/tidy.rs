@@ -16,6 +16,7 @@ const ROWS: &[&[&str]] = &[
     &["bench", "http"],
     &["execution"],
     &["storage"],
+    &["logs"],
     &["operation", "sync"],
     &["metrics"],
     &["clock", "descriptors"],

@@ -195,15 +195,17 @@ fn drain(stderr: ChildStderr, found: &Sender<Addresses>) {
         if let Some(addresses) = parse_start_line(&line) {
             // No one may be interested.
             let _ = found.send(addresses);
-        } else if !line.contains(" INFO ") {
+        } else if !line.contains(" INFO ") && !line.contains(r#""level":"INFO""#) {
             eprintln!("klad: {line}");
         }
     }
 }
 
 fn parse_start_line(line: &str) -> Option<Addresses> {
-    let field = |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name)?.parse().ok());
-    Some(Addresses { data: field("listen=")?, admin: field("admin=")? })
+    let text = |name: &str| line.split_once(&format!(" {name}="))?.1.split_whitespace().next();
+    let json = |name: &str| line.split_once(&format!("\"{name}\":\""))?.1.split('"').next();
+    let field = |name| json(name).or_else(|| text(name))?.parse().ok();
+    Some(Addresses { data: field("listen")?, admin: field("admin")? })
 }
 
 /// Bytes of the log files of RocksDB in `data`: what a start has to read again is among them.
@@ -229,6 +231,9 @@ mod tests {
                     engine=\"rocksdb\"";
         let addresses = parse_start_line(line).expect("both are there");
         assert_eq!((addresses.data.port(), addresses.admin.port()), (4001, 4002));
+        let line =
+            r#"{"timestamp":"2026-01-01T00:00:00Z","level":"INFO","listen":"127.0.0.1:4001","admin":"127.0.0.1:4002"}"#;
+        assert_eq!(parse_start_line(line).expect("both are there").data.port(), 4001);
         assert_eq!(parse_start_line("2026-01-01T00:00:00Z  INFO stopping"), None);
     }
 

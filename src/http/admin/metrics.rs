@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Admin;
 use crate::clock;
+use crate::logs;
 use crate::metrics::process;
 use crate::metrics::text::{Kind, Page};
 
@@ -39,6 +40,10 @@ impl Admin {
             source.write(&mut page);
         }
         self.executor.write_metrics(&mut page);
+        if let Some(commits) = self.executor.commits() {
+            commits.write(&mut page);
+        }
+        logs::write(&mut page);
         let observation = self.executor.observe();
         let age = observation.taken.map(|taken| clock::now().saturating_duration_since(taken));
         page.gauge(

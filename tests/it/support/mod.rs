@@ -2,6 +2,7 @@
 
 pub(crate) mod bencher;
 pub(crate) mod client;
+pub(crate) mod metrics;
 pub(crate) mod planted;
 pub(crate) mod promtool;
 pub(crate) mod results;

@@ -11,6 +11,7 @@ use klad::cli;
 use klad::config::Config;
 use klad::control::Controller;
 use klad::http::control::Control;
+use klad::logs;
 use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
 use klad::settings::{self, CommandLine};
@@ -48,6 +49,12 @@ pub(crate) enum Defect {
     RefusesWhatWasDone,
     /// A write of the key `leak` is never answered.
     ForgetsReplies,
+    /// The engine does not say how long its syncs took.
+    HidesSync,
+    /// Log lines are written by whoever has something to say.
+    LogsInPlace,
+    /// A write of the key `panic` panics.
+    Panics,
     /// The third scan step fails: by then hyper has flushed what came before.
     FailsInMidRange,
     /// What the engine says of itself is what it said the first time.
@@ -56,9 +63,12 @@ pub(crate) enum Defect {
     SlowObservation,
 }
 
-const ALL: [Defect; 17] = [
+const ALL: [Defect; 20] = [
     Defect::FrozenObservation,
     Defect::SlowObservation,
+    Defect::HidesSync,
+    Defect::LogsInPlace,
+    Defect::Panics,
     Defect::CopiesWithoutRoom,
     Defect::SlowWritesHere,
     Defect::AcknowledgesBeforeSync,
@@ -108,6 +118,13 @@ fn runs_a_server_when_told_to() {
     let (_, serve) = matches.subcommand().expect("the arguments are those of serve");
     let command_line = CommandLine::of(serve);
     let (resolved, config) = settings::validate(&command_line).expect("valid");
+    if defect == Defect::LogsInPlace {
+        logs::set_access_log(config.logs.access_log);
+        tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    } else {
+        logs::end_the_process_on_panic();
+        logs::start(&config.logs);
+    }
     let listener = listen::bind(&config.listen).expect("free");
     let admin_listener = listen::bind(&config.admin_listen).expect("free");
     let inner = engine(&config);
@@ -242,6 +259,11 @@ impl Defective {
                 let done = self.commit_one(write);
                 reply.complete(if begun.elapsed() > LONG { Err(Error::DeadlinePassed) } else { done });
             }
+            Defect::HidesSync => {
+                write.reply = Arc::new(Changed { reply, change: |result| result });
+                self.inner.commit(vec![write]);
+            }
+            Defect::Panics if write.key == b"panic".as_slice() => panic!("planted panic"),
             Defect::ForgetsReplies if write.key == b"leak".as_slice() => {
                 // As whoever loses it in a collection that is never emptied.
                 std::mem::forget(reply);
@@ -352,6 +374,10 @@ impl Engine for Defective {
 
     fn set_cache_bytes(&self, bytes: u64) {
         self.inner.set_cache_bytes(bytes);
+    }
+
+    fn commits(&self) -> Option<&klad::metrics::commits::Commits> {
+        self.inner.commits()
     }
 
     fn upkeep(&self) {

@@ -85,6 +85,8 @@ impl ServerBuilder {
             ("--admin-listen", "127.0.0.1:0"),
             ("--data", data.to_str().unwrap()),
             ("--disk-reserve", "1MiB"),
+            // Elsewhere than on a terminal lines are JSON.
+            ("--log-format", "text"),
         ] {
             if !self.arguments.iter().any(|argument| argument == name) {
                 arguments.extend([name.to_owned(), value.to_owned()]);
@@ -123,8 +125,8 @@ fn follow(child: &mut Child) -> (Log, mpsc::Receiver<(SocketAddr, SocketAddr)>) 
     let shared = log.clone();
     std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            if let (Some(address), Some(admin)) = (field(&line, "listen="), field(&line, "admin=")) {
-                let _ = sender.send((address.parse().unwrap(), admin.parse().unwrap()));
+            if let Some(found) = addresses(&line) {
+                let _ = sender.send(found);
             }
             let mut log = shared.lock().unwrap();
             log.push_str(&line);
@@ -134,9 +136,14 @@ fn follow(child: &mut Child) -> (Log, mpsc::Receiver<(SocketAddr, SocketAddr)>) 
     (log, receiver)
 }
 
-fn field<'l>(line: &'l str, name: &str) -> Option<&'l str> {
-    let (_, after) = line.split_once(name)?;
-    after.split_whitespace().next()
+/// The addresses of clients and of the admin listener, if `line` is the one that names them; in text or JSON.
+pub(crate) fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
+    let field = |name: &str| {
+        let json = line.split_once(&format!("\"{name}\":\"")).and_then(|(_, after)| after.split('"').next());
+        let text = || line.split_once(&format!("{name}="))?.1.split_whitespace().next();
+        json.or_else(text).map(|address| address.parse().unwrap())
+    };
+    Some((field("listen")?, field("admin")?))
 }
 
 impl Server {

@@ -1,0 +1,268 @@
+//! Log lines: what they say, what they never say, and that nobody waits for them.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::support::metrics::Metrics;
+use super::support::planted::{self, Defect};
+use super::support::server::addresses;
+use super::support::{Client, Server, ServerBuilder, wait_until};
+
+const KEY: &str = "/v0/entity?id=my-secret-key";
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+fn json(engine: &str) -> ServerBuilder {
+    ServerBuilder::new(engine).arg("--log-format", "json")
+}
+
+/// The lines with this message, as JSON; every line must be.
+fn lines(log: &str, message: &str) -> Vec<Value> {
+    let parsed = log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")));
+    parsed.filter(|line: &Value| line["message"] == message).collect()
+}
+
+/// Waits for so many lines with this message.
+fn wait_for(server: &Server, message: &str, count: usize) -> Vec<Value> {
+    wait_until("the lines are there", || lines(&server.log(), message).len() >= count);
+    lines(&server.log(), message)
+}
+
+#[test]
+fn lines_are_json_where_stderr_is_no_terminal_and_the_first_says_what_matters() {
+    let mut server = ServerBuilder::new("memory").arg("--log-format", "auto").arg("--slow-request", "5s").start();
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    wait_for(&server, "stopped", 1);
+    let serving = lines(&server.log(), "serving").remove(0);
+    assert_eq!(serving["level"], "INFO");
+    let timestamp = serving["timestamp"].as_str().unwrap();
+    assert!(timestamp.ends_with('Z') && humantime::parse_rfc3339(timestamp).is_ok(), "{timestamp}");
+    assert_eq!(serving["listen"], server.address.to_string());
+    for (field, value) in [("engine", "memory"), ("durability", "none"), ("log_level", "info"), ("slow_request", "5s")]
+    {
+        assert_eq!(serving[field], value, "{serving}");
+    }
+    for field in ["version", "admin", "data", "execution", "memory", "cache", "threads", "pid", "connections_max"] {
+        assert!(!serving[field].is_null(), "{field} is missing in {serving}");
+    }
+}
+
+#[test]
+fn only_lines_of_the_level_are_written_and_those_of_the_access_log() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let arguments = [
+        "--log-level",
+        "error",
+        "--access-log",
+        "on",
+        "--admin-listen",
+        "127.0.0.1:0",
+        "--engine",
+        "memory",
+        "--listen",
+    ];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_klad"))
+        .arg("serve")
+        .args(arguments)
+        .arg(address.to_string())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut client = None;
+    wait_until("it serves", || {
+        client = Client::try_connect(address).ok();
+        client.is_some()
+    });
+    assert_eq!(client.unwrap().get(KEY).status, 404);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    let said: Vec<_> = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok).collect();
+    assert!(said.len() == 1 && lines(&said[0], "request").len() == 1, "all is well otherwise: {said:?}");
+}
+
+#[test]
+fn the_access_log_says_what_was_asked_and_no_key_or_value() {
+    let server = json("memory").arg("--access-log", "on").start();
+    let mut client = server.client();
+    let trace = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let headers = [("X-Request-Id", "order-7"), ("traceparent", trace.as_str())];
+    assert_eq!(client.request("PUT", KEY, &headers, Some(b"my-secret-value")).status, 201);
+    let unnamed = client.get(KEY);
+    assert_eq!(client.get("/v0/nothing?token=my-secret-token").status, 400);
+    let peer = client.stream.local_addr().unwrap().to_string();
+    let found = wait_for(&server, "request", 3);
+    let put = &found[0];
+    for (field, value) in [
+        ("op", "put"),
+        ("method", "PUT"),
+        ("path", "/v0/entity"),
+        ("outcome", "ok"),
+        ("durability", "none"),
+        ("request_id", "order-7"),
+        ("trace_id", TRACE),
+        ("peer", &peer),
+        ("level", "INFO"),
+    ] {
+        assert_eq!(put[field], value, "{field} in {put}");
+    }
+    for (field, value) in [("status", 201), ("key_bytes", 13), ("received_bytes", 15), ("sent_bytes", 0)] {
+        assert_eq!(put[field], value, "{field} in {put}");
+    }
+    assert!(put["total_ms"].as_f64().unwrap() > 0.0, "{put}");
+    assert_eq!(
+        found[1]["request_id"],
+        unnamed.header("x-request-id").expect("a line has an id, and who asked is told")
+    );
+    assert_eq!((&found[1]["status"], &found[1]["sent_bytes"]), (&200.into(), &15.into()));
+    assert_eq!((&found[2]["outcome"], &found[2]["path"]), (&"client_error".into(), &"/v0/nothing".into()));
+    assert!(!server.log().contains("my-secret"), "{}", server.log());
+}
+
+#[test]
+fn without_the_access_log_a_request_has_no_line() {
+    let mut server = json("memory").start();
+    let mut client = server.client();
+    for _ in 0..20 {
+        client.request("GET", KEY, &[("X-Request-Id", "7")], None);
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    wait_for(&server, "stopped", 1);
+    assert!(lines(&server.log(), "request").is_empty() && lines(&server.log(), "slow request").is_empty());
+}
+
+#[test]
+fn a_slow_request_has_a_line_that_says_where_its_time_went() {
+    let builder = json("memory/pool").arg("--engine-delay", "150ms");
+    let server = builder.clone().arg("--slow-request", "100ms").start();
+    let mut client = server.client();
+    assert_eq!(client.request("GET", KEY, &[("X-Request-Id", "slow-1")], None).status, 404);
+    assert_eq!(client.get("/v0/status").status, 200, "which takes no time");
+    let line = wait_for(&server, "slow request", 1).remove(0);
+    for (field, value) in [("level", "WARN"), ("op", "get"), ("outcome", "not_found"), ("request_id", "slow-1")] {
+        assert_eq!(line[field], value, "{field} in {line}");
+    }
+    let time = |field: &str| line[field].as_f64().unwrap_or_else(|| panic!("no {field} in {line}"));
+    assert!(time("engine_ms") >= 150.0 && time("total_ms") >= time("engine_ms"), "{line}");
+    let rest = ["receive_ms", "queue_ms", "sync_ms", "write_ms"].map(time).iter().sum::<f64>();
+    assert!(rest < time("engine_ms"), "{line}");
+    assert_eq!(lines(&server.log(), "slow request").len(), 1);
+    assert_eq!(Metrics::scrape(&server).count("klad_slow_requests_total", &[]), 1);
+    let server = builder.arg("--slow-request", "0s").start();
+    assert_eq!(server.client().get(KEY).status, 404);
+    assert_eq!(Metrics::scrape(&server).count("klad_slow_requests_total", &[]), 0, "off");
+}
+
+#[test]
+fn of_many_slow_requests_a_few_have_lines_and_the_rest_are_counted() {
+    let server = json("memory").arg("--engine-delay", "1ms").arg("--slow-request", "1ms").start();
+    let mut client = server.client();
+    for _ in 0..40 {
+        client.get(KEY);
+    }
+    let all = || -> u64 {
+        let log = server.log();
+        let held_back: u64 = lines(&log, "more slow requests than are logged in a second")
+            .iter()
+            .map(|line| line["requests"].as_u64().unwrap())
+            .sum();
+        lines(&log, "slow request").len() as u64 + held_back
+    };
+    wait_until("each has a line or is counted in one", || all() >= 40);
+    assert_eq!((all(), Metrics::scrape(&server).count("klad_slow_requests_total", &[])), (40, 40));
+    let said = lines(&server.log(), "slow request").len();
+    assert!(said < 40, "{said} lines");
+}
+
+/// With a stderr that nobody reads, and more lines than any pipe holds, requests are answered, what was lost is counted, and
+/// the end comes.
+fn serves_without_a_reader(defect: Option<Defect>) -> Result<(), String> {
+    const REQUESTS: usize = 8_000;
+    let arguments = [
+        "serve",
+        "--engine",
+        "memory",
+        "--access-log",
+        "on",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "127.0.0.1:0",
+    ];
+    let arguments = arguments.map(str::to_owned);
+    let mut command = match defect {
+        None => Command::new(env!("CARGO_BIN_EXE_klad")),
+        Some(defect) => planted::command(defect, &arguments),
+    };
+    if defect.is_none() {
+        command.args(&arguments);
+    }
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Read up to the line with the addresses, and then never again; open it stays.
+    let mut stderr = BufReader::with_capacity(1, child.stderr.take().unwrap());
+    let (address, admin) = loop {
+        let mut line = String::new();
+        assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "it ended");
+        if let Some(found) = addresses(&line) {
+            break found;
+        }
+    };
+    let mut client = Client::connect(address);
+    client.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let served =
+        (0..REQUESTS).all(|_| client.try_request("GET", KEY, &[], None).is_ok_and(|answer| answer.status == 404));
+    let dropped = served.then(|| {
+        let text = Client::connect(admin).get("/metrics").text();
+        let line = text.lines().find_map(|line| line.strip_prefix("klad_log_lines_dropped_total "));
+        line.unwrap().parse::<u64>().unwrap()
+    });
+    kill_process(Pid::from_child(&child), if served { Signal::TERM } else { Signal::KILL }).unwrap();
+    let mut status = None;
+    wait_until("it has ended", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    match dropped {
+        None => Err("a request was not answered".to_owned()),
+        Some(0) => Err("no line was dropped".to_owned()),
+        Some(_) => {
+            assert_eq!(status.unwrap().code(), Some(0));
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn a_stderr_that_nobody_reads_does_not_stop_serving_or_stopping() {
+    serves_without_a_reader(None).unwrap();
+}
+
+#[test]
+fn twin_a_log_that_is_waited_for_is_noticed() {
+    let found = serves_without_a_reader(Some(Defect::LogsInPlace)).expect_err("planted");
+    assert!(found.contains("not answered"), "{found}");
+}
+
+#[test]
+fn the_last_words_of_a_panic_come_out_behind_all_that_was_logged() {
+    let mut server = json("memory").arg("--access-log", "on").defect(Some(Defect::Panics)).start();
+    let mut client = server.client();
+    for _ in 0..50 {
+        assert_eq!(client.get(KEY).status, 404);
+    }
+    client.send("PUT", "/v0/entity?id=panic", &[], Some(b"v")).unwrap();
+    assert_eq!(server.wait().signal(), Some(Signal::ABORT.as_raw()));
+    wait_until("the last line is there", || server.log().contains("planted panic"));
+    let log = server.log();
+    // The process is the test binary, whose harness has words of its own on stdout only.
+    let log: String = log.lines().filter(|line| line.starts_with('{')).map(|line| line.to_owned() + "\n").collect();
+    assert_eq!(lines(&log, "request").len(), 50);
+    let last = lines(&log, "klad has met a defect of its own and ends").remove(0);
+    assert_eq!(last["level"], "ERROR");
+    assert!(last["panic"].as_str().unwrap().contains("planted panic"), "{last}");
+}
