@@ -173,8 +173,17 @@ impl<'d> Opt<'d> {
             .try_get_matches_from([OsString::from("klad"), self.argument(&word)]);
         match parsed {
             // What it has to do with other options is looked at when all are there.
-            Err(error) if concerns_the_value(&error) => refused(&problem(&error)),
+            Err(error) if concerns_the_value(&error) => refused(&self.problem_with(&value.to_string_lossy(), &error)),
             _ => Ok(word),
+        }
+    }
+
+    /// Where the parser's words are those of a programmer, better ones.
+    fn problem_with(self, value: &str, error: &clap::Error) -> String {
+        match self.kind() {
+            Kind::Number if value.parse::<u64>().is_err() => "it must be a whole number".to_owned(),
+            Kind::Size => "it must be a number of bytes or a size, for example 64KiB".to_owned(),
+            _ => problem(error),
         }
     }
 

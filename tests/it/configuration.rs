@@ -133,8 +133,9 @@ fn a_bad_value_is_named_with_the_place_it_comes_from() {
     let fresh = directory.path().join("data");
     let fresh = fresh.to_str().unwrap();
     for (variable, value, words) in [
-        ("KLAD_QUEUE_LIMIT", "x", "KLAD_QUEUE_LIMIT=x: invalid digit"),
+        ("KLAD_QUEUE_LIMIT", "x", "KLAD_QUEUE_LIMIT=x: it must be a whole number"),
         ("KLAD_THREADS", "0", "KLAD_THREADS=0: 0 is not in 1..=999"),
+        ("KLAD_MEMORY", "lots", "KLAD_MEMORY=lots: it must be a number of bytes or a size"),
         ("KLAD_DURABILITY", "perhaps", "KLAD_DURABILITY=perhaps: it must be one of: sync, async"),
         ("KLAD_HEAD_TIMEOUT", "0s", "KLAD_HEAD_TIMEOUT=0s: must be longer than nothing"),
         ("KLAD_ENGINE", "", "KLAD_ENGINE=: it is empty"),
@@ -153,7 +154,7 @@ fn a_bad_value_is_named_with_the_place_it_comes_from() {
     assert!(!Path::new(fresh).exists(), "nothing was begun");
 
     for (text, words) in [
-        ("\nqueue-limit = \"x\"\n", "line 2: queue-limit = \"x\": invalid digit"),
+        ("\nqueue-limit = \"x\"\n", "line 2: queue-limit = \"x\": it must be a whole number"),
         ("execution = \"fast\"\n", "line 1: execution = \"fast\": it must be one of: adaptive, inline, pool, stealing"),
         ("memory = 2001-01-01\n", "line 1: memory: a date is no value"),
         ("memory = [1]\n", "line 1: memory: the option takes one value"),
@@ -213,6 +214,33 @@ fn the_json_of_print_has_values_sources_and_what_defaults_compute() {
 }
 
 #[test]
+fn every_option_can_be_a_variable() {
+    let options = |variables: &[(&str, &str)]| {
+        let document: Value = serde_json::from_str(&klad(&["config", "print", "--json"], variables).stdout).unwrap();
+        document["options"].as_array().unwrap().clone()
+    };
+    let defaults: Vec<(String, String)> = options(&[])
+        .iter()
+        .filter_map(|option| Some((option["name"].as_str()?.to_owned(), option["value"].as_str()?.to_owned())))
+        .collect();
+    assert!(defaults.len() > 25, "{defaults:?}");
+    let variables: Vec<_> = defaults
+        .iter()
+        .map(|(name, value)| (format!("KLAD_{}", name.to_uppercase().replace('-', "_")), value.as_str()))
+        .collect();
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    for option in options(&variables).iter().filter(|option| !option["value"].is_null()) {
+        let name = option["name"].as_str().unwrap();
+        let value = defaults.iter().find(|(default, _)| default == name).map(|(_, value)| value.as_str());
+        assert_eq!(
+            (option["value"].as_str(), option["source"]["kind"].as_str()),
+            (value, Some("environment")),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_printed_before_it_is_refused() {
     let ended = klad(&["config", "print"], &[("KLAD_MEMORY", "1MiB")]);
     assert_eq!(ended.code, Some(78));
@@ -254,7 +282,7 @@ fn the_documents_are_those_of_the_definitions() {
 fn twin_a_changed_default_is_noticed() {
     let directory = tempfile::tempdir().unwrap();
     let page: PathBuf = directory.path().join("configuration.md");
-    let text = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let text = generated(Some(&root().join("docs/configuration.md")));
     let changed = text.replacen("Default: `1024`.", "Default: `1025`.", 1);
     assert_ne!(text, changed);
     std::fs::write(&page, &changed).unwrap();
