@@ -142,10 +142,13 @@ impl Local {
         deadline: Deadline,
         phases: &Phases,
     ) -> std::result::Result<(Outcome, Option<RoomPermit>), Error> {
-        if self.executor.asks_memory_first
-            && let Some(result) = phases.of_cached(|| self.executor.engine.read_cached(key))
-        {
-            return result.map(|outcome| (outcome, None));
+        if self.executor.asks_memory_first {
+            let began = phases.asks_memory();
+            let cached = self.executor.engine.read_cached(key);
+            phases.asked_memory(began);
+            if let Some(result) = cached {
+                return result.map(|outcome| (outcome, None));
+            }
         }
         let permits = self.executor.permits(None, deadline, || self.executor.read_wait())?;
         let (inbox, room) = (self.inbox.clone(), self.executor.room.clone());
