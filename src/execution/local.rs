@@ -147,11 +147,14 @@ impl Local {
         deadline: Deadline,
         phases: &Phases,
     ) -> std::result::Result<(Outcome, Option<RoomPermit>), Error> {
-        if self.executor.asks_memory_first
-            && let Some(result) = phases.of_cached(|| self.executor.engine.read_cached(key))
-        {
-            self.figures.reads_here.add_owned(1);
-            return result.map(|outcome| (outcome, None));
+        if self.executor.asks_memory_first {
+            let began = phases.asks_memory();
+            let cached = self.executor.engine.read_cached(key);
+            phases.asked_memory(began);
+            if let Some(result) = cached {
+                self.figures.reads_here.add_owned(1);
+                return result.map(|outcome| (outcome, None));
+            }
         }
         self.figures.reads_handed_on.add_owned(1);
         let permits = self.executor.permits(None, deadline, || self.executor.read_wait())?;

@@ -68,15 +68,16 @@ impl Phases {
         self.queue_ns.set(self.queue_ns.get() + nanoseconds(time));
     }
 
-    /// Does `read` on the calling thread, timing it where that is wanted.
-    pub(super) fn of_cached<T>(&self, read: impl FnOnce() -> T) -> T {
-        if !self.exact.get() {
-            return read();
+    /// Memory is about to be asked, on the calling thread: when, if somebody wants to know.
+    pub(super) fn asks_memory(&self) -> Option<Instant> {
+        self.exact.get().then(clock::now)
+    }
+
+    /// It was asked at `began`.
+    pub(super) fn asked_memory(&self, began: Option<Instant>) {
+        if let Some(began) = began {
+            self.engine_ns.set(self.engine_ns.get() + clock::nanoseconds_between(began, clock::now()));
         }
-        let began = clock::now();
-        let answer = read();
-        self.engine_ns.set(self.engine_ns.get() + clock::nanoseconds_between(began, clock::now()));
-        answer
     }
 
     pub(super) fn add(&self, spent: Spent) {
