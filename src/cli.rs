@@ -25,6 +25,12 @@ pub enum Command {
     /// Load an HTTP server, klad or any other, and say what it did.
     #[cfg(target_os = "linux")]
     Bench(Box<crate::bench::args::BenchArgs>),
+    /// Read a whole data directory that nobody serves, and say whether it is sound.
+    #[cfg(feature = "rocksdb")]
+    Check(crate::offline::CheckArgs),
+    /// Rewrite a data directory that nobody serves without what was overwritten and removed.
+    #[cfg(feature = "rocksdb")]
+    Compact(crate::offline::CompactArgs),
 }
 
 /// Engines to choose from.
@@ -95,6 +101,14 @@ pub struct ServeArgs {
     /// Directory of the data; made when it is missing.
     #[arg(long, value_name = "DIR", default_value = "./data")]
     pub data: PathBuf,
+    /// Directory that checkpoints are made in [default: checkpoints in the data directory].
+    ///
+    /// POST /checkpoint of the admin listener makes a directory here that klad can serve. On the file system of --data its
+    /// tables are hard links, made in milliseconds and without further space; on another one they are copied, which takes
+    /// the space and the time of all data but survives the loss of the first disk. Made with the first checkpoint. Must
+    /// neither be the data directory nor lie in its rocksdb.
+    #[arg(long, value_name = "DIR", help_heading = "Data")]
+    pub checkpoints: Option<PathBuf>,
     /// Where the data is kept.
     #[arg(long, value_enum, default_value_t = DEFAULT_ENGINE)]
     pub engine: EngineName,

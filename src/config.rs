@@ -2,7 +2,7 @@
 //!
 //! Called by `main`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -56,6 +56,16 @@ pub enum Error {
         problem: &'static str,
         /// The limit.
         bound: u64,
+    },
+    /// Checkpoints would lie among the files of the data.
+    #[error(
+        "--checkpoints {checkpoints} is inside {data}/rocksdb, or --data itself: give another directory, such as {data}/checkpoints"
+    )]
+    CheckpointsInData {
+        /// As given.
+        checkpoints: String,
+        /// `--data`.
+        data: String,
     },
     /// More connections than descriptors.
     #[error(
@@ -166,6 +176,7 @@ impl Config {
         // Raised first: what counts is how far it goes.
         let connections_max = connections_max(args.connections_max, memory, descriptors::raise_limit())?;
         let budget = Budget::new(memory, connections_max, args.value_max.0, args.scans_max)?;
+        let checkpoints = checkpoints(&args)?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
         let server = server::Options {
@@ -201,6 +212,7 @@ impl Config {
                 room_bytes: budget.room,
                 async_sync_interval: args.async_sync_interval,
             },
+            checkpoints,
         };
         Ok(Config {
             listen: args.listen,
@@ -214,6 +226,18 @@ impl Config {
             server,
         })
     }
+}
+
+fn checkpoints(args: &ServeArgs) -> Result<PathBuf, Error> {
+    let Some(checkpoints) = &args.checkpoints else { return Ok(args.data.join("checkpoints")) };
+    // By name, and by what is there: a link may lead back into the data.
+    let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or(path.to_owned());
+    let (found, data) = (whole(checkpoints), whole(&args.data));
+    if found == data || found.starts_with(data.join("rocksdb")) {
+        let (checkpoints, data) = (checkpoints.display().to_string(), args.data.display().to_string());
+        return Err(Error::CheckpointsInData { checkpoints, data });
+    }
+    Ok(checkpoints.clone())
 }
 
 /// As asked for, or what a sixth of the memory and the limit of open files hold, up to the default limit: 2,730 at 256 MiB,

@@ -269,6 +269,32 @@ pub const DESCRIPTORS_KEPT: u64 = 1_024;
 /// Connections of the admin listener; more are closed at once. It serves people and one scraper.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 
+/// Versions that a checkpoint leaves free above those that may have been given out when it was made: served later, it gives
+/// none that a client has met since, unless more writes came than this. 2^40 are 12 days at 1,000,000 a second, 348 years at
+/// 100; there are 2^24 times as many.
+pub const CHECKPOINT_VERSIONS_AHEAD: u64 = 1 << 40;
+
+/// Bytes of a checkpoint's name. Letters, digits, dots, dashes and underscores; anything else is answered 400.
+pub const CHECKPOINT_NAME_BYTES_MAX: usize = 64;
+
+/// A checkpoint or its removal is waited for so long, then the answer is 202: below [`ADMIN_CONNECTION_TIMEOUT`], which would
+/// end the connection without an answer.
+pub const CARE_ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// A compaction of everything goes in pieces of at least so many bytes of tables, and can be cancelled between two: some
+/// seconds on a disk that does 100 MB a second.
+pub const COMPACTION_PIECE_BYTES: u64 = 256 << 20;
+
+/// A compaction of everything is refused where fewer bytes are free beside the reserve than all tables have, or than this:
+/// RocksDB rewrites at most 25 tables of 32 MiB in one step before it deletes the old ones.
+pub const COMPACTION_ROOM_BYTES: u64 = 2 << 30;
+
+/// `klad check` prints so many findings, and counts the rest.
+pub const CHECK_FINDINGS_MAX: usize = 20;
+
+/// Block cache and memtables of `klad check` and `klad compact`, bytes.
+pub const OFFLINE_CACHE_BYTES: u64 = 128 << 20;
+
 /// The smallest `--memory`, bytes: below it the caches are too small to be of use.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
@@ -296,6 +322,7 @@ const _: () = assert!(GROWN_BYTES as u64 <= CONNECTION_BYTES);
 // Every worker looks at least once before a lack of room stands, and once more before it is forgotten.
 const _: () = assert!(SWEEP_INTERVAL.as_millis() < ROOM_LACK_STANDS.as_millis());
 const _: () = assert!(SWEEP_INTERVAL.as_millis() + ROOM_LACK_STANDS.as_millis() <= ROOM_LACK_LIFETIME.as_millis());
+const _: () = assert!(CARE_ANSWER_TIMEOUT.as_millis() < ADMIN_CONNECTION_TIMEOUT.as_millis());
 // The first to be ended are among all that may be.
 const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);
 // A small body is drained when it is refused, and its connection lives on.

@@ -50,6 +50,10 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve(*args),
         #[cfg(target_os = "linux")]
         Command::Bench(args) => return bench(&args),
+        #[cfg(feature = "rocksdb")]
+        Command::Check(args) => return ExitCode::from(klad::offline::check(&args).exit_code()),
+        #[cfg(feature = "rocksdb")]
+        Command::Compact(args) => return ExitCode::from(klad::offline::compact(&args).exit_code()),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

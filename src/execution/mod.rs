@@ -23,6 +23,7 @@ use crate::sync::{self, PushError, Signal};
 
 mod adaptive;
 pub mod admission;
+pub mod care;
 mod delay_queue;
 mod inbox;
 mod local;

@@ -1,4 +1,4 @@
-//! What the admin listener answers: whether klad lives, and whether it is ready. It has a thread of its own, so that it
+//! What the admin listener answers: whether klad lives, whether it is ready, and what `care` is asked for. It has a thread of its own, so that it
 //! answers whatever the data plane does.
 //!
 //! Called by `server::admin`.
@@ -9,21 +9,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 
+use super::care;
 use super::refusal::Refusal;
 use crate::execution::Executor;
+use crate::execution::care::Care;
 use crate::storage::ChangeKind;
 
 /// What the answers are made from.
 pub struct Admin {
     executor: Arc<Executor>,
+    care: Arc<Care>,
     stopping: Arc<AtomicBool>,
 }
 
 impl Admin {
-    /// Answers about `executor`; `stopping` is set when klad is asked to stop.
+    /// Answers about `executor`, and passes on what `care` is asked for; `stopping` is set when klad is asked to stop.
     #[must_use]
-    pub fn new(executor: Arc<Executor>, stopping: Arc<AtomicBool>) -> Admin {
-        Admin { executor, stopping }
+    pub fn new(executor: Arc<Executor>, care: Arc<Care>, stopping: Arc<AtomicBool>) -> Admin {
+        Admin { executor, care, stopping }
     }
 
     /// Answers one request.
@@ -43,12 +46,12 @@ impl Admin {
         }
     }
 
-    #[expect(clippy::unused_async, reason = "answers to come read bodies and wait for storage")]
     async fn route(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
         let text = |text: &str| Ok(Response::new(text.to_owned()));
         match (request.uri().path(), request.method()) {
             ("/livez", &Method::GET) => text("ok\n"),
             ("/readyz", &Method::GET) => self.ready().and_then(|()| text("ready\n")),
+            (path, _) if care::is_path(path) => care::answer(&self.care, request).await,
             ("/livez" | "/readyz", _) => Err(Refusal::MethodNotAllowed("GET")),
             _ => Err(Refusal::UnknownPath),
         }

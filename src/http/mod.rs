@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod body;
+mod care;
 pub mod exchange;
 pub mod meter;
 pub mod query;

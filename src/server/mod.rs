@@ -3,12 +3,13 @@
 //! ```text
 //!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; hyper, connections as local tasks
 //!   klad-admin     its own listener and runtime: answers whatever the workers do
-//!   execution's threads (klad-commit, klad-storage-N, klad-sync, klad-upkeep)
+//!   execution's threads (klad-commit, klad-storage-N, klad-sync, klad-upkeep, klad-care)
 //! ```
 //!
 //! Called by `main`, and by tests with engines of their own.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::execution::care::{Care, CareThread};
 use crate::execution::{self, Executor};
 use crate::http::admin::Admin;
 use crate::http::service;
@@ -54,6 +56,8 @@ pub struct Options {
     pub service: service::Options,
     /// Of operations.
     pub execution: execution::Options,
+    /// Where checkpoints are made.
+    pub checkpoints: PathBuf,
 }
 
 /// A serving klad.
@@ -65,6 +69,7 @@ pub struct Server {
     serving: Vec<JoinHandle<()>>,
     stop_admin: watch::Sender<bool>,
     admin: JoinHandle<()>,
+    care: CareThread,
     storage: execution::Threads,
 }
 
@@ -83,6 +88,7 @@ impl Server {
         let admin_address = admin_listener.local_addr()?;
         listener.set_nonblocking(true)?;
         admin_listener.set_nonblocking(true)?;
+        let (care, care_thread) = Care::start(engine.clone(), options.checkpoints.clone());
         let (executor, storage) = Executor::start(engine, &options.execution);
         let (stop, stopped) = watch::channel(false);
         let mut serving = Vec::new();
@@ -96,8 +102,8 @@ impl Server {
         serving.push(accept::start(listener, hands, most, per_peer, stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
-        let admin = admin::start(admin_listener, Admin::new(executor, stopping.clone()), admin_stopped);
-        Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage })
+        let admin = admin::start(admin_listener, Admin::new(executor, care, stopping.clone()), admin_stopped);
+        Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, care: care_thread, storage })
     }
 
     /// Where clients are served; with port 0 in the options, the port that the kernel chose.
@@ -122,6 +128,7 @@ impl Server {
         for thread in self.serving {
             thread.join().expect("a thread that panics ends the process");
         }
+        self.care.stop();
         let synced = self.storage.stop();
         self.stop_admin.send_replace(true);
         self.admin.join().expect("a thread that panics ends the process");

@@ -1,4 +1,4 @@
-//! The embedded engine on RocksDB. Only this file and `rocksdb_options.rs` name its crate.
+//! The embedded engine on RocksDB. Only the files `rocksdb*.rs` name its crate.
 //!
 //! Point reads are pinned `get`s, never iterators. Writes go through the commit section: one thread at a time, one batch,
 //! one log write, `write(sync = true)` when any member asked for it, so that no reader sees a write whose sync has not
@@ -8,7 +8,7 @@
 //! Made by `main`, called by `execution`.
 
 use std::io::IoSlice;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
@@ -16,6 +16,7 @@ use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOption
 
 use super::directory::{self, DataDirectory};
 use super::high_water::{self, HighWater};
+use super::maintenance::{self, Checkpoint, Compaction};
 use super::record::{self, Record};
 use super::rocksdb_options;
 use super::versions::Versions;
@@ -50,18 +51,53 @@ pub enum OpenError {
     #[error(transparent)]
     HighWater(#[from] high_water::Error),
     /// RocksDB's words.
-    #[error("RocksDB cannot open {path}: {why}")]
+    #[error("RocksDB cannot open {}: {why}", path.display())]
     RocksDb {
         /// Where.
-        path: String,
+        path: PathBuf,
         /// Its words.
+        why: String,
+    },
+    /// Files that must be there are damaged or missing, in RocksDB's words.
+    #[error(
+        "{} is damaged: {why}. Nothing was changed. klad check --data {} says what can be read; \
+         bring the data back from a checkpoint or a copy",
+        path.join("rocksdb").display(), path.display()
+    )]
+    Damaged {
+        /// The data directory.
+        path: PathBuf,
+        /// RocksDB's words.
         why: String,
     },
 }
 
+impl OpenError {
+    /// Of a failed open: damage is told apart from what the kernel or the options are to blame for.
+    pub(super) fn from_rocksdb(data: &Path, error: rust_rocksdb::Error) -> OpenError {
+        let damaged = error.kind() == ErrorKind::Corruption || error.as_ref().contains("No such file or directory");
+        let why = error.into_string();
+        if damaged {
+            return OpenError::Damaged { path: data.to_owned(), why };
+        }
+        OpenError::RocksDb { path: data.join("rocksdb"), why }
+    }
+}
+
+/// What RocksDB's `CURRENT` is for: without it RocksDB would take the directory for an empty one, make a new database, and
+/// delete every table of the old. Where versions were given out there was one.
+pub(super) fn check_current(directory: &DataDirectory) -> std::result::Result<(), OpenError> {
+    let current = directory.path().join("rocksdb/CURRENT");
+    if directory.versions_reserved_until() > 0 && !current.exists() {
+        let why = "rocksdb/CURRENT, which names the newest state, is missing".to_owned();
+        return Err(OpenError::Damaged { path: directory.path().to_owned(), why });
+    }
+    Ok(())
+}
+
 /// RocksDB, and what klad keeps beside it.
 pub struct RocksDbEngine {
-    db: DB,
+    pub(super) db: DB,
     read_all: ReadOptions,
     read_cached: ReadOptions,
     section: Mutex<CommitSection>,
@@ -76,7 +112,7 @@ pub struct RocksDbEngine {
     free_bytes: AtomicU64,
     /// RocksDB takes no writes until it has flushed or compacted.
     stalled: AtomicBool,
-    disk_reserve_bytes: u64,
+    pub(super) disk_reserve_bytes: u64,
     iterator_reads: bool,
 }
 
@@ -96,9 +132,11 @@ impl RocksDbEngine {
     /// [`OpenError`]; the message says what to do about it where there is something to do.
     pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
         let directory = DataDirectory::open(path, "rocksdb")?;
+        check_current(&directory)?;
         let files = directory.subdirectory("rocksdb")?;
-        let db = DB::open(&rocksdb_options::database(options), &files)
-            .map_err(|error| OpenError::RocksDb { path: files.display().to_string(), why: error.into_string() })?;
+        let mut database = rocksdb_options::database(options);
+        database.create_if_missing(directory.versions_reserved_until() == 0);
+        let db = DB::open(&database, &files).map_err(|error| OpenError::from_rocksdb(path, error))?;
         let recovered = db.latest_sequence_number();
         let high_water = HighWater::check(path, recovered)?;
         let mut read_cached = ReadOptions::default();
@@ -145,6 +183,27 @@ impl RocksDbEngine {
             tracing::error!(why, "no write is taken any more until klad is started again; reads go on");
             *stopped = Some(why.to_owned());
             self.is_stopped.store(true, Ordering::Release);
+        }
+    }
+
+    pub(super) fn directory(&self) -> &DataDirectory {
+        self.versions.directory()
+    }
+
+    /// What is written into deleted files is gone with the process, so nothing may be acknowledged into them.
+    fn look_whether_still_there(&self) {
+        if self.is_stopped.load(Ordering::Acquire) {
+            return;
+        }
+        let gone = self.directory().still_there().err().or_else(|| {
+            let current = self.directory().path().join("rocksdb/CURRENT");
+            let missing = std::fs::metadata(&current).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+            missing.then(|| format!("{} was deleted while klad serves it", current.display()))
+        });
+        if let Some(why) = gone {
+            self.stop_writes(&format!(
+                "{why}; reads go on: copy what is needed by GET before klad is stopped, or put the directory back first"
+            ));
         }
     }
 
@@ -363,12 +422,29 @@ impl Engine for RocksDbEngine {
     }
 
     fn upkeep(&self) {
+        self.look_whether_still_there();
         self.look_at_free_space();
         let stopped = self.db.property_int_value(properties::IS_WRITE_STOPPED);
         self.stalled.store(matches!(stopped, Ok(Some(1..))), Ordering::Relaxed);
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }
+    }
+
+    fn checkpoint(&self, target: &Path) -> std::result::Result<Checkpoint, maintenance::Error> {
+        self.make_checkpoint(target)
+    }
+
+    fn compact(
+        &self,
+        bottommost: bool,
+        go_on: &dyn Fn(u64, u64) -> bool,
+    ) -> std::result::Result<Compaction, maintenance::Error> {
+        self.compact_all(bottommost, go_on)
+    }
+
+    fn interrupt_compaction(&self) {
+        self.end_piece();
     }
 }
 

@@ -1,5 +1,5 @@
 //! RocksDB's options, each with its reason. Source, where none is named: RocksDB 11.12, `include/rocksdb/options.h`,
-//! `advanced_options.h` and `table.h`. Called by `rocksdb.rs`.
+//! `advanced_options.h` and `table.h`. Called by `rocksdb.rs` and `rocksdb_check.rs`.
 
 use rust_rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, DataBlockIndexType, Env,
@@ -12,7 +12,6 @@ use crate::limits::{MEMTABLE_BYTES_MAX, MEMTABLES};
 /// All options of the database.
 pub(super) fn database(options: &Options) -> RocksDbOptions {
     let mut db = RocksDbOptions::default();
-    db.create_if_missing(true);
     let cache = cache(options);
     files_and_threads(&mut db, options);
     memtables(&mut db, options, &cache);
