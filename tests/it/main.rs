@@ -11,10 +11,16 @@
 
 mod support;
 
+#[cfg(feature = "rocksdb")]
+mod bad_data;
 mod bench;
 mod bench_files;
 mod bench_network;
 mod bench_usage;
+#[cfg(feature = "rocksdb")]
+mod check;
+#[cfg(feature = "rocksdb")]
+mod checkpoint;
 mod connections;
 mod contract;
 #[cfg(feature = "rocksdb")]
