@@ -289,6 +289,10 @@ pub const COMPACTION_PIECE_BYTES: u64 = 256 << 20;
 /// RocksDB rewrites at most 25 tables of 32 MiB in one step before it deletes the old ones.
 pub const COMPACTION_ROOM_BYTES: u64 = 2 << 30;
 
+/// At a start, logs of fewer bytes together are first read with nothing changed, and compared with what was synced: a log that
+/// was emptied or removed is noticed before RocksDB moves on without it. 1 MiB of small entries is read in some 20 ms.
+pub const LOG_BYTES_READ_TWICE: u64 = 1 << 20;
+
 /// `klad check` prints so many findings, and counts the rest.
 pub const CHECK_FINDINGS_MAX: usize = 20;
 

@@ -275,6 +275,7 @@ fn kind_word(kind: Kind) -> &'static str {
     match kind {
         Kind::Files => "files",
         Kind::Table => "table",
+        Kind::Filter => "filter",
         Kind::Log => "log",
         Kind::Record => "record",
         Kind::Version => "version",

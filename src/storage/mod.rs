@@ -35,6 +35,8 @@ pub mod rocksdb_check;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_maintenance;
 #[cfg(feature = "rocksdb")]
+mod rocksdb_open;
+#[cfg(feature = "rocksdb")]
 mod rocksdb_options;
 pub mod versions;
 

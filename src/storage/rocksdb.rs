@@ -8,19 +8,20 @@
 //! Made by `main`, called by `execution`.
 
 use std::io::IoSlice;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
-use super::directory::{self, DataDirectory};
-use super::high_water::{self, HighWater};
+use super::directory::DataDirectory;
+use super::high_water::HighWater;
 use super::maintenance::{self, Checkpoint, Compaction};
 use super::record::{self, Record};
-use super::rocksdb_options;
+pub use super::rocksdb_open::OpenError;
 use super::versions::Versions;
 use super::{ChangeKind, Engine, PageBuilder, Reply, Result, Write};
+use super::{rocksdb_open, rocksdb_options};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX};
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
@@ -39,60 +40,6 @@ pub struct Options {
     pub disk_reserve_bytes: u64,
     /// Read keys through an iterator instead of a get: a mistake that a published report has measured.
     pub iterator_reads: bool,
-}
-
-/// Why the engine could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The directory itself.
-    #[error(transparent)]
-    Directory(#[from] directory::Error),
-    /// Writes that were synced are missing.
-    #[error(transparent)]
-    HighWater(#[from] high_water::Error),
-    /// RocksDB's words.
-    #[error("RocksDB cannot open {}: {why}", path.display())]
-    RocksDb {
-        /// Where.
-        path: PathBuf,
-        /// Its words.
-        why: String,
-    },
-    /// Files that must be there are damaged or missing, in RocksDB's words.
-    #[error(
-        "{} is damaged: {why}. Nothing was changed. klad check --data {} says what can be read; \
-         bring the data back from a checkpoint or a copy",
-        path.join("rocksdb").display(), path.display()
-    )]
-    Damaged {
-        /// The data directory.
-        path: PathBuf,
-        /// RocksDB's words.
-        why: String,
-    },
-}
-
-impl OpenError {
-    /// Of a failed open: damage is told apart from what the kernel or the options are to blame for.
-    pub(super) fn from_rocksdb(data: &Path, error: rust_rocksdb::Error) -> OpenError {
-        let damaged = error.kind() == ErrorKind::Corruption || error.as_ref().contains("No such file or directory");
-        let why = error.into_string();
-        if damaged {
-            return OpenError::Damaged { path: data.to_owned(), why };
-        }
-        OpenError::RocksDb { path: data.join("rocksdb"), why }
-    }
-}
-
-/// What RocksDB's `CURRENT` is for: without it RocksDB would take the directory for an empty one, make a new database, and
-/// delete every table of the old. Where versions were given out there was one.
-pub(super) fn check_current(directory: &DataDirectory) -> std::result::Result<(), OpenError> {
-    let current = directory.path().join("rocksdb/CURRENT");
-    if directory.versions_reserved_until() > 0 && !current.exists() {
-        let why = "rocksdb/CURRENT, which names the newest state, is missing".to_owned();
-        return Err(OpenError::Damaged { path: directory.path().to_owned(), why });
-    }
-    Ok(())
 }
 
 /// RocksDB, and what klad keeps beside it.
@@ -132,13 +79,7 @@ impl RocksDbEngine {
     /// [`OpenError`]; the message says what to do about it where there is something to do.
     pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
         let directory = DataDirectory::open(path, "rocksdb")?;
-        check_current(&directory)?;
-        let files = directory.subdirectory("rocksdb")?;
-        let mut database = rocksdb_options::database(options);
-        database.create_if_missing(directory.versions_reserved_until() == 0);
-        let db = DB::open(&database, &files).map_err(|error| OpenError::from_rocksdb(path, error))?;
-        let recovered = db.latest_sequence_number();
-        let high_water = HighWater::check(path, recovered)?;
+        let (db, high_water) = rocksdb_open::open(&directory, &rocksdb_options::database(options))?;
         let mut read_cached = ReadOptions::default();
         read_cached.set_read_tier(ReadTier::BlockCache);
         let mut write_sync = WriteOptions::default();

@@ -4,7 +4,8 @@
 //!   KLAD           format, engine, reservation                      directory.rs
 //!   rocksdb/       CURRENT, MANIFEST, every table: there, whole      RocksDB opens read-only, reading the log into memory
 //!   SYNCED         the log gives back at least what was synced
-//!   every block    of every table, data or not: its checksum         RocksDB's VerifyChecksum
+//!   every block    of every table: its checksum                      RocksDB's VerifyChecksum
+//!   every filter   which that leaves out                             each table opened with its filters kept in memory
 //!   every record   its format, its version below the reservation     one iterator for each table's first key
 //! ```
 //!
@@ -22,7 +23,8 @@ use serde::Serialize;
 use super::directory::{self, DataDirectory};
 use super::high_water;
 use super::record::Record;
-use super::rocksdb::{OpenError, Options, check_current};
+use super::rocksdb::Options;
+use super::rocksdb_open::{OpenError, check_current};
 use super::rocksdb_options;
 use crate::clock;
 use crate::limits::{CHECK_FINDINGS_MAX, OFFLINE_CACHE_BYTES};
@@ -89,6 +91,9 @@ pub enum Kind {
     Table,
     /// The log gives back less than was synced.
     Log,
+    /// A filter has not the bytes that were written: reads of its table are slower, and none is wrong. A compaction of the
+    /// table makes a new one.
+    Filter,
     /// A record is not of the format that klad reads.
     Record,
     /// A version is not below the reservation, so it could be given out again.
@@ -200,6 +205,9 @@ impl Report {
         }
         let estimate = db.property_int_value(properties::ESTIMATE_NUM_KEYS).ok().flatten().unwrap_or(0);
         progress.records_total.store(estimate.max(1), Ordering::Relaxed);
+        if self.findings_total == 0 {
+            self.read_filters(files, &bounds);
+        }
         for (number, from) in bounds.iter().enumerate() {
             let mut options = reading();
             if let Some(end) = bounds.get(number + 1) {
@@ -224,6 +232,26 @@ impl Report {
         bounds.sort();
         bounds.dedup();
         bounds
+    }
+
+    /// RocksDB takes a filter that it cannot read for one that knows nothing, so only opening a table tells. Left out where
+    /// something worse was found, which would be found here again.
+    fn read_filters(&mut self, files: &Path, bounds: &[Vec<u8>]) {
+        let db = match DB::open_for_read_only(&rocksdb_options::reading_filters(&options()), files, false) {
+            Ok(db) => db,
+            Err(error) => return self.find(Kind::Filter, error.into_string()),
+        };
+        let mut last = String::new();
+        for from in bounds {
+            let mut iterator = db.raw_iterator_opt(reading());
+            iterator.seek(from);
+            let Err(error) = iterator.status() else { continue };
+            let detail = error.into_string();
+            if detail != last {
+                self.find(Kind::Filter, detail.clone());
+                last = detail;
+            }
+        }
     }
 
     fn read_records(&mut self, db: &DB, from: &[u8], options: ReadOptions, progress: &Progress) {
@@ -266,14 +294,18 @@ impl Report {
     }
 }
 
-fn open(files: &Path, mode: DBRecoveryMode) -> Result<DB, rust_rocksdb::Error> {
-    let mut options = rocksdb_options::database(&Options {
+fn options() -> Options {
+    Options {
         cache_bytes: OFFLINE_CACHE_BYTES,
         memtable_bytes: OFFLINE_CACHE_BYTES / 4,
         background_threads: 1,
         disk_reserve_bytes: 0,
         iterator_reads: false,
-    });
+    }
+}
+
+fn open(files: &Path, mode: DBRecoveryMode) -> Result<DB, rust_rocksdb::Error> {
+    let mut options = rocksdb_options::database(&options());
     options.set_wal_recovery_mode(mode);
     DB::open_for_read_only(&options, files, false)
 }

@@ -2,8 +2,8 @@
 //! `advanced_options.h` and `table.h`. Called by `rocksdb.rs` and `rocksdb_check.rs`.
 
 use rust_rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, DataBlockIndexType, Env,
-    Options as RocksDbOptions, ReadOptions, WriteBufferManager,
+    BlockBasedIndexType, BlockBasedOptions, BlockBasedPinningTier, Cache, DBCompressionType, DBRecoveryMode,
+    DataBlockIndexType, Env, Options as RocksDbOptions, ReadOptions, WriteBufferManager,
 };
 
 use super::rocksdb::Options;
@@ -18,6 +18,17 @@ pub(super) fn database(options: &Options) -> RocksDbOptions {
     log(&mut db);
     levels(&mut db);
     db.set_block_based_table_factory(&tables(&cache));
+    db
+}
+
+/// As `database`, but each table's filters and indexes are read whole, and checked, when it is opened; few are open at a
+/// time.
+pub(super) fn reading_filters(options: &Options) -> RocksDbOptions {
+    let mut db = database(options);
+    db.set_max_open_files(64);
+    let mut tables = tables(&cache(options));
+    tables.set_partition_pinning_tier(BlockBasedPinningTier::All);
+    db.set_block_based_table_factory(&tables);
     db
 }
 
@@ -73,7 +84,7 @@ fn memtables(db: &mut RocksDbOptions, options: &Options, cache: &Cache) {
 }
 
 fn log(db: &mut RocksDbOptions) {
-    // After the death of the machine the unsynced end of the log may have holes; what is before the first is the prefix of
+    // Whoever opens asks for a log that is whole first (rocksdb_open.rs), and then for this: after the death of the machine the unsynced end of the log may have holes; what is before the first is the prefix of
     // commit order that `async` promises.
     db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     // A start after a kill puts the log into memtables and is ready, instead of writing tables first.
@@ -98,6 +109,7 @@ fn levels(db: &mut RocksDbOptions) {
     db.set_target_file_size_base(32 << 20);
 }
 
+/// Of each table.
 fn tables(cache: &Cache) -> BlockBasedOptions {
     let mut tables = BlockBasedOptions::default();
     tables.set_block_cache(cache);

@@ -107,6 +107,27 @@ fn twin_without_the_mark_a_damaged_log_looks_like_a_torn_one() {
     flipped_bits_are_found(data.path(), &largest(data.path(), "log"), 10).expect_err("nothing says what was synced");
 }
 
+/// Small entries, so that filters and indexes are a good part of the table: they are read too.
+#[test]
+fn every_flipped_bit_of_a_filter_is_found() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--memory", "64MiB");
+    let server = builder.start();
+    let mut client = server.client();
+    for key in 0..4_000 {
+        assert_eq!(client.put(&format!("/v0/entity?id={key}&durability=async"), b"").status, 201);
+    }
+    assert_eq!(server.stop().code(), Some(0));
+    assert_eq!(klad(data.path(), &["compact", "--disk-reserve", "1MiB"]).code, Some(0));
+    let table = largest(data.path(), "sst");
+    flipped_bits_are_found(data.path(), &table, 100).unwrap();
+    // Filters lie behind the data and before the properties.
+    let filter = table.metadata().unwrap().len() - 6_000;
+    flip(&table, filter, 0);
+    let ran = check(data.path());
+    assert!(ran.code == Some(65) && ran.out.contains("  filter") && ran.out.contains(".sst"), "{ran:?}");
+}
+
 /// The end of the log that was not synced may be torn: that is what a power cut does, and no damage; but it is told.
 #[test]
 fn a_torn_end_that_was_not_synced_is_told_and_is_no_damage() {

@@ -26,6 +26,7 @@ const ROCKSDB: &[&str] = &[
     "src/storage/rocksdb.rs",
     "src/storage/rocksdb_check.rs",
     "src/storage/rocksdb_maintenance.rs",
+    "src/storage/rocksdb_open.rs",
     "src/storage/rocksdb_options.rs",
 ];
 

@@ -1,6 +1,7 @@
 //! Servers with planted defects: this test binary runs itself as a server whose engine is wrapped in one that breaks a
 //! promise. A check that lets such a server pass checks nothing. Nothing of it is compiled into klad.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +12,7 @@ use klad::cli;
 use klad::config::Config;
 use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
+use klad::storage::maintenance::{self, Checkpoint, Compaction};
 use klad::storage::memory::MemoryEngine;
 use klad::storage::{ChangeKind, Engine, Reply, Result, Write};
 
@@ -329,5 +331,21 @@ impl Engine for Defective {
 
     fn upkeep(&self) {
         self.inner.upkeep();
+    }
+
+    fn checkpoint(&self, target: &Path) -> std::result::Result<Checkpoint, maintenance::Error> {
+        self.inner.checkpoint(target)
+    }
+
+    fn compact(
+        &self,
+        bottommost: bool,
+        go_on: &dyn Fn(u64, u64) -> bool,
+    ) -> std::result::Result<Compaction, maintenance::Error> {
+        self.inner.compact(bottommost, go_on)
+    }
+
+    fn interrupt_compaction(&self) {
+        self.inner.interrupt_compaction();
     }
 }
