@@ -12,6 +12,8 @@
 mod support;
 
 #[cfg(feature = "rocksdb")]
+mod backup;
+#[cfg(feature = "rocksdb")]
 mod bad_data;
 mod bench;
 mod bench_files;
