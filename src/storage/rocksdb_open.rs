@@ -71,9 +71,9 @@ pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> 
 
 /// Opens the database to be written, and the mark of what was synced, which it has been compared with.
 ///
-/// A log that is whole is read once. One that is not, as after a power cut, is first compared with what was synced while
-/// nothing can be changed: what was synced and cannot be read now may be readable when the disk, or a copy of the file, is
-/// back.
+/// A log that is whole, or ends in the middle of its last record as a kill leaves it, is read once. One that is not, as after
+/// some power cuts, is first compared with what was synced while nothing can be changed: what was synced and cannot be read
+/// now may be readable when the disk, or a copy of the file, is back.
 pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Result<(DB, HighWater), OpenError> {
     check_current(directory)?;
     let data = directory.path();
@@ -93,7 +93,7 @@ pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Resul
     if few && files.join("CURRENT").exists() {
         compare(options.clone())?;
     }
-    options.set_wal_recovery_mode(DBRecoveryMode::AbsoluteConsistency);
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     let db = match DB::open(&options, &files) {
         Err(error) if error.kind() == ErrorKind::Corruption => {
             compare(options.clone())?;
