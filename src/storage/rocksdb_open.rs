@@ -1,6 +1,6 @@
 //! Opens RocksDB without its doing any harm: to a directory whose files are gone, or whose log is damaged.
 //!
-//! RocksDB alone takes a directory without `CURRENT` for an empty one, and deletes every table in it. And where a log ends
+//! RocksDB alone takes a directory without `CURRENT` and logs for an empty one, and deletes every table in it. And where a log ends
 //! early it deletes what it could not read, before klad can compare with what was synced. Called by `rocksdb.rs` and
 //! `rocksdb_check.rs`.
 

@@ -6,10 +6,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use super::support::planted::Defect;
 use super::support::shim::Shim;
 use super::support::stores::{Ran, contents, fill, flip, holds, largest, named};
-use super::support::{ServerBuilder, wait_until};
+use super::support::{PATIENCE, ServerBuilder, wait_until};
 
 const KEYS: usize = 500;
 
@@ -40,12 +42,36 @@ fn refused_and_restored(words: &[&str], tables: bool, break_it: impl Fn(&Path)) 
 
 #[test]
 fn a_missing_current_is_refused_and_nothing_is_deleted() {
-    // RocksDB alone would make a new database here, and delete every table of the old.
+    // RocksDB alone would make a new database where it finds no log either, and delete every table of the old.
     for tables in [false, true] {
         refused_and_restored(&["is damaged", "CURRENT", "klad check --data"], tables, |data| {
             fs::remove_file(data.join("rocksdb/CURRENT")).unwrap();
         });
     }
+}
+
+/// What the check above would find in a klad that only opens RocksDB.
+#[test]
+fn twin_rocksdb_alone_deletes_every_table_without_current_and_log() {
+    let data = tempfile::tempdir().unwrap();
+    fill(data.path(), KEYS, true);
+    let table = largest(data.path(), "sst");
+    fs::remove_file(data.path().join("rocksdb/CURRENT")).unwrap();
+    // It does refuse where it finds a log.
+    fs::remove_file(largest(data.path(), "log")).unwrap();
+    drop(rust_rocksdb::DB::open_default(data.path().join("rocksdb")).unwrap());
+    assert!(!table.exists());
+}
+
+/// And in one that compares with the mark only afterwards.
+#[test]
+fn twin_rocksdb_alone_deletes_a_log_that_it_cannot_read() {
+    let data = tempfile::tempdir().unwrap();
+    fill(data.path(), KEYS, false);
+    let log = largest(data.path(), "log");
+    flip(&log, 10, 0);
+    drop(rust_rocksdb::DB::open_default(data.path().join("rocksdb")).unwrap());
+    assert!(!log.exists());
 }
 
 #[test]
@@ -217,15 +243,31 @@ fn a_directory_that_cannot_be_written_is_refused_with_what_to_do() {
 
 /// Takes something away while klad serves: writes stop and say why, reads go on, nothing is answered that is not kept; put
 /// back, everything that was acknowledged is there.
-fn taken_away(words: &str, take: impl Fn(&Path, &Path), put_back: impl Fn(&Path, &Path)) -> Result<(), String> {
+fn taken_away(
+    words: &str,
+    defect: Option<Defect>,
+    take: impl Fn(&Path, &Path),
+    put_back: impl Fn(&Path, &Path),
+) -> Result<(), String> {
     let place = tempfile::tempdir().unwrap();
     let (data, aside) = (place.path().join("data"), place.path().join("aside"));
     let builder = fill(&data, KEYS, true);
-    let server = builder.start();
+    let server = builder.clone().defect(defect).start();
     let mut client = server.client();
     assert_eq!(client.put("/v0/entity?id=last", b"acknowledged").status, 201);
     take(&data, &aside);
-    wait_until("klad has noticed", || server.admin("/readyz").status == 503);
+    // Many times what klad lets pass between two looks.
+    let patience = if defect.is_some() { Duration::from_secs(3) } else { PATIENCE };
+    let deadline = Instant::now() + patience;
+    while server.admin("/readyz").status == 200 {
+        if Instant::now() > deadline {
+            return Err(format!(
+                "klad has not noticed; a write is answered {}",
+                client.put("/v0/entity?id=x", b"v").status
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let ready = server.admin("/readyz").text();
     if !ready.contains(words) || !ready.contains("writes-stopped") {
         return Err(format!("{words} is not in: {ready}"));
@@ -255,7 +297,8 @@ fn taken_away(words: &str, take: impl Fn(&Path, &Path), put_back: impl Fn(&Path,
 #[test]
 fn a_directory_that_is_moved_while_klad_serves_stops_writes() {
     let back = |data: &Path, aside: &Path| fs::rename(aside, data).unwrap();
-    taken_away("moved or deleted while klad serves it", |data, aside| fs::rename(data, aside).unwrap(), back).unwrap();
+    taken_away("moved or deleted while klad serves it", None, |data, aside| fs::rename(data, aside).unwrap(), back)
+        .unwrap();
     let replaced = |data: &Path, aside: &Path| {
         fs::rename(data, aside).unwrap();
         fs::create_dir(data).unwrap();
@@ -265,17 +308,24 @@ fn a_directory_that_is_moved_while_klad_serves_stops_writes() {
         fs::remove_dir_all(data).unwrap();
         fs::rename(aside, data).unwrap();
     };
-    taken_away("replaced by another one while klad serves it", replaced, back).unwrap();
+    taken_away("replaced by another one while klad serves it", None, replaced, back).unwrap();
+}
+
+#[test]
+fn twin_a_klad_that_never_looks_acknowledges_into_a_directory_that_is_gone() {
+    let take = |data: &Path, aside: &Path| fs::rename(data, aside).unwrap();
+    let found = taken_away("moved", Some(Defect::NeverLooks), take, |_, _| {}).expect_err("planted");
+    assert!(found.contains("a write is answered 201"), "{found}");
 }
 
 #[test]
 fn rocksdbs_directory_that_is_moved_while_klad_serves_stops_writes() {
     let take = |data: &Path, aside: &Path| fs::rename(data.join("rocksdb"), aside).unwrap();
     let back = |data: &Path, aside: &Path| fs::rename(aside, data.join("rocksdb")).unwrap();
-    taken_away("CURRENT was deleted while klad serves it", take, back).unwrap();
+    taken_away("CURRENT was deleted while klad serves it", None, take, back).unwrap();
     let take = |data: &Path, aside: &Path| fs::rename(data.join("KLAD"), aside).unwrap();
     let back = |data: &Path, aside: &Path| fs::rename(aside, data.join("KLAD")).unwrap();
-    taken_away("KLAD is gone", take, back).unwrap();
+    taken_away("KLAD is gone", None, take, back).unwrap();
 }
 
 #[test]
