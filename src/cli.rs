@@ -28,6 +28,12 @@ pub enum Command {
     /// Say what is configured and where it comes from, or whether it is valid.
     #[command(subcommand, disable_help_subcommand = true)]
     Config(ConfigCommand),
+    /// Read a whole data directory that nobody serves, and say whether it is sound.
+    #[cfg(feature = "rocksdb")]
+    Check(crate::offline::CheckArgs),
+    /// Rewrite a data directory that nobody serves without what was overwritten and removed.
+    #[cfg(feature = "rocksdb")]
+    Compact(crate::offline::CompactArgs),
 }
 
 /// What to do about the configuration.
@@ -187,6 +193,14 @@ pub struct ServeArgs {
     /// One process at a time: a second one is refused with the process id of the first.
     #[arg(long, value_name = "DIR", default_value = "./data", help_heading = PLACES)]
     pub data: PathBuf,
+    /// Directory that checkpoints are made in [default: checkpoints in the data directory].
+    ///
+    /// POST /checkpoint of the admin listener makes a directory here that klad can serve. On the file system of --data its
+    /// tables are hard links, made in milliseconds and without further space; on another one they are copied, which takes
+    /// the space and the time of all data but survives the loss of the first disk. Made with the first checkpoint. Must
+    /// neither be the data directory nor lie in its rocksdb.
+    #[arg(long, value_name = "DIR", help_heading = "Data")]
+    pub checkpoints: Option<PathBuf>,
     /// Where the data is kept.
     ///
     /// The memory engine keeps it until the process ends, answers durability none, says so in the log, and does not touch

@@ -2,7 +2,7 @@
 //!
 //! Called by `settings`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -63,6 +63,16 @@ pub enum Error {
         problem: &'static str,
         /// The limit.
         bound: u64,
+    },
+    /// Checkpoints would lie among the files of the data.
+    #[error(
+        "--checkpoints {checkpoints} is inside {data}/rocksdb, or --data itself: give another directory, such as {data}/checkpoints"
+    )]
+    CheckpointsInData {
+        /// As given.
+        checkpoints: String,
+        /// `--data`.
+        data: String,
     },
     /// More connections than descriptors.
     #[error(
@@ -179,6 +189,7 @@ impl Config {
         // Raised first: what counts is how far it goes.
         let connections_max = connections_max(args.connections_max, memory, descriptors::raise_limit())?;
         let budget = Budget::new(memory, connections_max, args.value_max.0, args.scans_max)?;
+        let checkpoints = checkpoints(&args)?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
         let server = server::Options {
@@ -189,6 +200,7 @@ impl Config {
                 room_bytes: budget.room,
                 async_sync_interval: args.async_sync_interval,
             },
+            checkpoints,
         };
         let logs = log_options(&args);
         Ok(Config {
@@ -204,6 +216,18 @@ impl Config {
             server,
         })
     }
+}
+
+fn checkpoints(args: &ServeArgs) -> Result<PathBuf, Error> {
+    let Some(checkpoints) = &args.checkpoints else { return Ok(args.data.join("checkpoints")) };
+    // By name, and by what is there: a link may lead back into the data.
+    let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or(path.to_owned());
+    let (found, data) = (whole(checkpoints), whole(&args.data));
+    if found == data || found.starts_with(data.join("rocksdb")) {
+        let (checkpoints, data) = (checkpoints.display().to_string(), args.data.display().to_string());
+        return Err(Error::CheckpointsInData { checkpoints, data });
+    }
+    Ok(checkpoints.clone())
 }
 
 /// Why there are so many connections where `--connections-max` does not say.

@@ -176,7 +176,10 @@ fn of_directory(error: &directory::Error) -> Exit {
     match error {
         directory::Error::Io { .. } => Exit::DataIo,
         directory::Error::InUse { .. } => Exit::DataLocked,
-        directory::Error::NotKlad { .. } | directory::Error::OtherEngine { .. } => Exit::DataForeign,
+        directory::Error::NotKlad { .. }
+        | directory::Error::NotADirectory { .. }
+        | directory::Error::Missing { .. }
+        | directory::Error::OtherEngine { .. } => Exit::DataForeign,
         directory::Error::NewerFormat { .. } => Exit::DataNewer,
         directory::Error::Damaged { .. } => Exit::DataDamaged,
     }
@@ -186,13 +189,13 @@ fn of_directory(error: &directory::Error) -> Exit {
 fn of_engine(error: &rocksdb::OpenError) -> Exit {
     match error {
         rocksdb::OpenError::Directory(error) => of_directory(error),
-        rocksdb::OpenError::HighWater(high_water::Error::Io { .. }) => Exit::DataIo,
-        rocksdb::OpenError::HighWater(high_water::Error::LogIsShort { .. }) => Exit::DataDamaged,
-        rocksdb::OpenError::RocksDb { fault, .. } => match fault {
-            rocksdb::Fault::Corruption => Exit::DataDamaged,
-            rocksdb::Fault::Io => Exit::DataIo,
-            rocksdb::Fault::Other => Exit::Failed,
-        },
+        rocksdb::OpenError::HighWater(high_water::Error::LogIsShort { .. }) | rocksdb::OpenError::Damaged { .. } => {
+            Exit::DataDamaged
+        }
+        rocksdb::OpenError::HighWater(high_water::Error::Io { .. }) | rocksdb::OpenError::RocksDb { io: true, .. } => {
+            Exit::DataIo
+        }
+        rocksdb::OpenError::RocksDb { io: false, .. } => Exit::Failed,
     }
 }
 

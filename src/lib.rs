@@ -24,6 +24,9 @@ pub mod http;
 #[cfg(target_os = "linux")]
 pub mod bench;
 
+#[cfg(feature = "rocksdb")]
+pub mod offline;
+
 pub mod execution;
 
 pub mod storage;

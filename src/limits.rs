@@ -321,6 +321,35 @@ pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 
 /// The largest body that the admin listener takes, bytes; more is answered 413. A change of every option fits four times.
 pub const ADMIN_BODY_BYTES_MAX: usize = 16 << 10;
+/// Versions that a checkpoint leaves free above those that may have been given out when it was made: served later, it gives
+/// none that a client has met since, unless more writes came than this. 2^40 are 12 days at 1,000,000 a second, 348 years at
+/// 100; there are 2^24 times as many.
+pub const CHECKPOINT_VERSIONS_AHEAD: u64 = 1 << 40;
+
+/// Bytes of a checkpoint's name. Letters, digits, dots, dashes and underscores; anything else is answered 400.
+pub const CHECKPOINT_NAME_BYTES_MAX: usize = 64;
+
+/// A checkpoint or its removal is waited for so long, then the answer is 202: below [`ADMIN_CONNECTION_TIMEOUT`], which would
+/// end the connection without an answer.
+pub const CARE_ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// A compaction of everything goes in pieces of at least so many bytes of tables, and can be cancelled between two: some
+/// seconds on a disk that does 100 MB a second.
+pub const COMPACTION_PIECE_BYTES: u64 = 256 << 20;
+
+/// A compaction of everything is refused where fewer bytes are free beside the reserve than all tables have, or than this:
+/// RocksDB rewrites at most 25 tables of 32 MiB in one step before it deletes the old ones.
+pub const COMPACTION_ROOM_BYTES: u64 = 2 << 30;
+
+/// At a start, logs of fewer bytes together are first read with nothing changed, and compared with what was synced: a log that
+/// was emptied or removed is noticed before RocksDB moves on without it. 1 MiB of small entries is read in some 20 ms.
+pub const LOG_BYTES_READ_TWICE: u64 = 1 << 20;
+
+/// `klad check` prints so many findings, and counts the rest.
+pub const CHECK_FINDINGS_MAX: usize = 20;
+
+/// Block cache and memtables of `klad check` and `klad compact`, bytes.
+pub const OFFLINE_CACHE_BYTES: u64 = 128 << 20;
 
 /// The smallest `--memory`, bytes: below it the caches are too small to be of use.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
@@ -350,6 +379,7 @@ const _: () = assert!(GROWN_BYTES as u64 <= CONNECTION_BYTES);
 const _: () = assert!(SWEEP_INTERVAL.as_millis() < ROOM_LACK_STANDS.as_millis());
 const _: () = assert!(SWEEP_INTERVAL.as_millis() + ROOM_LACK_STANDS.as_millis() <= ROOM_LACK_LIFETIME.as_millis());
 const _: () = assert!(LOG_BYTES_RESERVED < LOG_BYTES_MAX);
+const _: () = assert!(CARE_ANSWER_TIMEOUT.as_millis() < ADMIN_CONNECTION_TIMEOUT.as_millis());
 // The first to be ended are among all that may be.
 const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);
 // A small body is drained when it is refused, and its connection lives on.

@@ -62,6 +62,10 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Reference { page }) => print_reference(page.as_deref()),
         #[cfg(target_os = "linux")]
         Command::Bench(args) => return bench(&args),
+        #[cfg(feature = "rocksdb")]
+        Command::Check(args) => return ExitCode::from(klad::offline::check(&args).exit_code()),
+        #[cfg(feature = "rocksdb")]
+        Command::Compact(args) => return ExitCode::from(klad::offline::compact(&args).exit_code()),
     };
     match ended {
         Ok(()) => {

@@ -25,6 +25,7 @@ use crate::sync::{self, Mutex, PushError, Signal};
 
 mod adaptive;
 pub mod admission;
+pub mod care;
 mod delay_queue;
 mod inbox;
 mod local;

@@ -1,5 +1,6 @@
-//! What the admin listener answers: whether klad lives and is ready, what it counts, where its memory is. It has a thread of
-//! its own, and nothing here waits for storage, so that it answers whatever the data plane does.
+//! What the admin listener answers: whether klad lives and is ready, what it counts, where its memory is, its configuration,
+//! and what `care` is asked for. It has a thread of its own, and nothing here waits for storage, so that it answers whatever
+//! the data plane does.
 //!
 //! Called by `server::admin`.
 
@@ -12,9 +13,11 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
+use super::care;
 use super::control::{self, Control};
 use super::refusal::Refusal;
 use crate::execution::Executor;
+use crate::execution::care::Care;
 use crate::metrics::Source;
 use crate::metrics::text::CONTENT_TYPE as METRICS_CONTENT_TYPE;
 
@@ -31,6 +34,8 @@ const INDEX: &[(&str, &str)] = &[
     ("/config", "every option with its source; PATCH changes those that can change now"),
     ("/reload", "POST reads the configuration again, as SIGHUP does"),
     ("/metrics", "everything that klad counts, for Prometheus"),
+    ("/checkpoint", "POST makes a checkpoint, ?name=; DELETE removes it; /checkpoints lists them"),
+    ("/compact", "POST compacts everything; GET says how far it is, DELETE cancels it"),
     ("/debug/memory", "where the memory is, as JSON; ?format=text for people"),
 ];
 
@@ -48,6 +53,8 @@ pub struct Admin {
     pub sources: Vec<Arc<dyn Source>>,
     /// Counts those that are open.
     pub connections: Box<dyn Fn() -> usize + Send>,
+    /// Checkpoints and compactions.
+    pub care: Arc<Care>,
     /// The configuration.
     pub control: Arc<dyn Control>,
     /// When klad began to serve.
@@ -90,6 +97,7 @@ impl Admin {
             ("/config", false) => Err(Refusal::MethodNotAllowed("GET, HEAD, PATCH")),
             ("/reload", false) if request.method() == Method::POST => Ok(control::json(&self.control.reload()?)),
             ("/reload", _) => Err(Refusal::MethodNotAllowed("POST")),
+            (path, _) if care::is_path(path) => care::answer(&self.care, request).await,
             ("/" | "/livez" | "/healthz" | "/readyz" | "/metrics" | "/debug/memory", false) => {
                 Err(Refusal::MethodNotAllowed("GET, HEAD"))
             }

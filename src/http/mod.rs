@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod body;
+mod care;
 pub mod control;
 pub mod exchange;
 pub mod identity;

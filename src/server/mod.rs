@@ -4,12 +4,13 @@
 //!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; hyper, connections as local tasks
 //!   klad-admin     its own listener and runtime: answers whatever the workers do, from what they count (`figures`)
 //!   klad-figures   asks the allocator for its figures, which may wait
-//!   execution's threads (klad-commit, klad-storage-N, klad-sync, klad-upkeep)
+//!   execution's threads (klad-commit, klad-storage-N, klad-sync, klad-upkeep, klad-care)
 //! ```
 //!
 //! Called by `main`, and by tests with engines of their own.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::clock;
+use crate::execution::care::{Care, CareThread};
 use crate::execution::{self, Executor};
 use crate::http::admin::{Admin, AllocatorWatch, Shares};
 use crate::http::control::Control;
@@ -52,6 +54,8 @@ pub struct Options {
     pub limits: Limits,
     /// Of operations.
     pub execution: execution::Options,
+    /// Where checkpoints are made.
+    pub checkpoints: PathBuf,
 }
 
 /// Bounds that may change while klad serves; [`Server::set_limits`].
@@ -88,6 +92,7 @@ pub struct Server {
     admin: JoinHandle<()>,
     stop_figures: Arc<Signal>,
     figures: JoinHandle<()>,
+    care: CareThread,
     storage: execution::Threads,
     limits: LiveLimits,
 }
@@ -130,6 +135,7 @@ impl Server {
         let admin_address = admin_listener.local_addr()?;
         listener.set_nonblocking(true)?;
         admin_listener.set_nonblocking(true)?;
+        let (care, care_thread) = Care::start(engine.clone(), options.checkpoints.clone());
         let (executor, storage) = Executor::start(engine, &options.execution, &options.limits.operations);
         let limits = Live::new(options.limits.clone());
         let (stop, stopped) = watch::channel(false);
@@ -161,6 +167,7 @@ impl Server {
             let figures = Arc::new(figures);
             let live = limits.clone();
             Admin {
+                care,
                 control: control(limits.clone()),
                 executor,
                 stopping: stopping.clone(),
@@ -182,6 +189,7 @@ impl Server {
             admin,
             stop_figures,
             figures: looking,
+            care: care_thread,
             storage,
             limits,
         })
@@ -215,6 +223,7 @@ impl Server {
         for thread in self.serving {
             thread.join().expect("a thread that panics ends the process");
         }
+        self.care.stop();
         let synced = self.storage.stop();
         self.stop_admin.send_replace(true);
         self.stop_figures.raise();

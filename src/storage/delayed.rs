@@ -1,10 +1,11 @@
 //! An engine that takes its time: a slow disk to rehearse with (`--engine-delay`). Made by `main`.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
+use super::{ChangeKind, Check, Engine, Observation, Reply, Result, Write, maintenance};
 use crate::metrics::commits::Commits;
 use crate::operation::{Durability, Error, ScanStep};
 
@@ -91,5 +92,21 @@ impl Engine for Delayed {
 
     fn observe(&self) -> Arc<Observation> {
         self.inner.observe()
+    }
+
+    fn checkpoint(&self, target: &Path) -> std::result::Result<maintenance::Checkpoint, maintenance::Error> {
+        self.inner.checkpoint(target)
+    }
+
+    fn compact(
+        &self,
+        bottommost: bool,
+        go_on: &dyn Fn(u64, u64) -> bool,
+    ) -> std::result::Result<maintenance::Compaction, maintenance::Error> {
+        self.inner.compact(bottommost, go_on)
+    }
+
+    fn interrupt_compaction(&self) {
+        self.inner.interrupt_compaction();
     }
 }

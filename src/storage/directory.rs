@@ -7,10 +7,12 @@
 //!   data/rocksdb/   the engine's own files
 //! ```
 //!
-//! `docs/storage-format.md` describes `KLAD`. Called by `versions` and by the engines that keep files.
+//! A directory is never taken from under whoever serves it without a word: [`DataDirectory::still_there`] tells when it was
+//! moved or deleted. `docs/storage-format.md` describes `KLAD`. Called by `versions` and by the engines that keep files.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,7 +33,7 @@ struct Inner {
     path: PathBuf,
     manifest: Mutex<Manifest>,
     /// Locked by the kernel for as long as it is open, whatever way the process ends.
-    _lock: File,
+    lock: File,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +46,7 @@ struct Manifest {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel said no.
-    #[error("cannot {action} {}: {cause}", path.display())]
+    #[error("cannot {action} {}: {cause}{}", path.display(), advice(cause))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -60,6 +62,18 @@ pub enum Error {
         path: PathBuf,
         /// As that process wrote it down.
         process: String,
+    },
+    /// Something else has the directory's name.
+    #[error("{} is not a directory: give --data a directory, or the name of one that klad may make", path.display())]
+    NotADirectory {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// There is nothing to look at.
+    #[error("{} holds no {MANIFEST} file: it is not a klad data directory", path.display())]
+    Missing {
+        /// As given.
+        path: PathBuf,
     },
     /// The directory holds something, but not klad's data.
     #[error("{} is not empty and holds no {MANIFEST} file: it is not a klad data directory", path.display())]
@@ -117,12 +131,69 @@ impl DataDirectory {
             }
             Err(cause) => return Err(Error::io("read", &manifest_path, cause)),
         };
+        DataDirectory::held(path, engine, manifest, lock)
+    }
+
+    /// Takes `path` for this process without making or changing anything in it but the process id in `LOCK`; a directory
+    /// that cannot be written, as on a medium that is read-only, is taken too.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::Missing`] when there is no data directory.
+    pub fn open_existing(path: &Path, engine: &str) -> Result<DataDirectory, Error> {
+        let manifest_path = path.join(MANIFEST);
+        let text = match fs::read_to_string(&manifest_path) {
+            Ok(text) => text,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Err(Error::Missing { path: path.to_owned() });
+            }
+            Err(cause) => return Err(Error::io("read", &manifest_path, cause)),
+        };
+        let lock = match take_lock(path) {
+            Err(Error::Io { cause, .. }) if is_write_protected(&cause) => take_lock_unwritten(path)?,
+            taken => taken?,
+        };
+        DataDirectory::held(path, engine, Manifest::parse(&text, &manifest_path)?, lock)
+    }
+
+    fn held(path: &Path, engine: &str, manifest: Manifest, lock: File) -> Result<DataDirectory, Error> {
         if manifest.engine != engine {
             let (found, asked) = (manifest.engine, engine.to_owned());
             return Err(Error::OtherEngine { path: path.to_owned(), found, asked });
         }
-        let inner = Inner { path: path.to_owned(), manifest: Mutex::new(manifest), _lock: lock };
-        Ok(DataDirectory(Arc::new(inner)))
+        Ok(DataDirectory(Arc::new(Inner { path: path.to_owned(), manifest: Mutex::new(manifest), lock })))
+    }
+
+    /// Whether the directory that was opened still is what its path names: `LOCK` the same file as the one that is held,
+    /// and `KLAD` beside it.
+    ///
+    /// # Errors
+    /// What is missing, in words.
+    pub fn still_there(&self) -> Result<(), String> {
+        let inner = &*self.0;
+        let gone = |what: &str| format!("the data directory {} was {what} while klad serves it", inner.path.display());
+        let held = inner.lock.metadata().map_err(|error| error.to_string())?;
+        match fs::metadata(inner.path.join(LOCK)) {
+            Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => {}
+            Ok(_) => return Err(gone("replaced by another one")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(gone("moved or deleted")),
+            // The kernel cannot tell now, which is no proof.
+            Err(_) => return Ok(()),
+        }
+        match fs::metadata(inner.path.join(MANIFEST)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(gone("emptied (KLAD is gone)")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes `target`, an existing directory, a data directory of the same engine, in which all versions below `end` count
+    /// as used; durable on return.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn found_copy(&self, target: &Path, end: u64) -> Result<(), Error> {
+        let lock = target.join(LOCK);
+        File::create(&lock).map_err(|cause| Error::io("create", &lock, cause))?;
+        Manifest { engine: self.0.manifest.lock().engine.clone(), versions_reserved_until: end }.store(target)
     }
 
     /// The directory itself.
@@ -206,9 +277,12 @@ impl Manifest {
 
 /// Makes a directory, and those above it, so that they are still there after a power cut: a new name is durable when the
 /// directory that holds it is synced.
-fn create_durably(path: &Path) -> Result<(), Error> {
+pub(crate) fn create_durably(path: &Path) -> Result<(), Error> {
     if path.is_dir() {
         return Ok(());
+    }
+    if path.exists() {
+        return Err(Error::NotADirectory { path: path.to_owned() });
     }
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -231,19 +305,55 @@ fn take_lock(directory: &Path) -> Result<File, Error> {
         .truncate(false)
         .open(&path)
         .map_err(|cause| Error::io("open", &path, cause))?;
+    lock_file(&mut file, directory)?;
+    // Only for the message above, so a failure is no reason not to serve.
+    let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+    Ok(file)
+}
+
+/// The same where nothing can be written: nobody can serve the directory from here then, but perhaps from elsewhere.
+fn take_lock_unwritten(directory: &Path) -> Result<File, Error> {
+    let path = directory.join(LOCK);
+    match File::open(&path) {
+        Ok(mut file) => lock_file(&mut file, directory).map(|()| file),
+        // Never served under this name, and never will be: the directory itself stands for the lock.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            File::open(directory).map_err(|cause| Error::io("open", directory, cause))
+        }
+        Err(cause) => Err(Error::io("open", &path, cause)),
+    }
+}
+
+fn lock_file(file: &mut File, directory: &Path) -> Result<(), Error> {
     match file.try_lock() {
-        Ok(()) => {}
+        Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {
             let mut process = String::new();
             let _ = file.read_to_string(&mut process);
             let process = if process.trim().is_empty() { "unknown" } else { process.trim() };
-            return Err(Error::InUse { path: directory.to_owned(), process: process.to_owned() });
+            Err(Error::InUse { path: directory.to_owned(), process: process.to_owned() })
         }
-        Err(TryLockError::Error(cause)) => return Err(Error::io("lock", &path, cause)),
+        Err(TryLockError::Error(cause)) => Err(Error::io("lock", &directory.join(LOCK), cause)),
     }
-    // Only for the message above, so a failure is no reason not to serve.
-    let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
+}
+
+fn is_write_protected(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+}
+
+/// What to do about the kernel's answer, where that can be said.
+fn advice(cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            "; klad runs as user {}: let that user read and write it, or give another --data",
+            rustix::process::geteuid().as_raw()
+        ),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; its file system is read-only: mount it writable, or give another --data".to_owned()
+        }
+        io::ErrorKind::StorageFull => "; its file system is full: make room, and start again".to_owned(),
+        _ => String::new(),
+    }
 }
 
 /// Refuses a directory in which somebody else's files lie. What an interrupted first start may leave is no reason.

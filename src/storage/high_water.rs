@@ -52,6 +52,28 @@ pub enum Error {
     },
 }
 
+/// The mark in `directory`; `None` where there is none, or a line that is no mark.
+///
+/// # Errors
+/// When the kernel does not let it be read.
+pub fn read(directory: &Path) -> io::Result<Option<u64>> {
+    match fs::read(directory.join(FILE)) {
+        Ok(bytes) => Ok(std::str::from_utf8(&bytes).ok().and_then(parse)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a mark of `sequence` into `directory`, for a copy of a store that holds everything up to it; durable on return.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn write(directory: &Path, sequence: u64) -> io::Result<()> {
+    let mut file = File::create(directory.join(FILE))?;
+    io::Write::write_all(&mut file, line(sequence).as_bytes())?;
+    file.sync_all()
+}
+
 impl HighWater {
     /// Compares the mark in `directory` with what was `recovered`, and goes on from there.
     ///

@@ -13,6 +13,7 @@
 //!
 //! Called by `execution`; engines are made by `main`.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ pub mod delayed;
 pub mod directory;
 #[cfg(feature = "rocksdb")]
 pub mod high_water;
+pub mod maintenance;
 pub mod memory;
 pub mod observation;
 mod page;
@@ -32,13 +34,23 @@ pub mod record;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb;
 #[cfg(feature = "rocksdb")]
+pub mod rocksdb_check;
+#[cfg(feature = "rocksdb")]
+mod rocksdb_maintenance;
+#[cfg(feature = "rocksdb")]
 mod rocksdb_observation;
+#[cfg(feature = "rocksdb")]
+mod rocksdb_open;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_options;
 pub mod versions;
 
 pub use observation::{Check, Observation};
 pub(crate) use page::PageBuilder;
+
+/// What the names of checkpoints begin with while they are made or removed: a crash leaves them behind, and whoever makes
+/// the next one removes them.
+pub const PARTIAL: &str = ".partial-";
 
 /// How an operation ended.
 pub type Result = std::result::Result<Outcome, Error>;
@@ -146,6 +158,32 @@ pub trait Engine: Send + Sync + 'static {
     fn observe(&self) -> Arc<Observation> {
         Arc::default()
     }
+
+    /// Makes `target` a data directory that holds every write which was acknowledged before the call, and durable. On an
+    /// error, and after a crash, there is no `target`. May take long; one at a time; operations go on.
+    ///
+    /// # Errors
+    /// [`maintenance::Error`]; nothing was made then.
+    fn checkpoint(&self, _target: &Path) -> std::result::Result<maintenance::Checkpoint, maintenance::Error> {
+        Err(maintenance::Error::NotSupported { engine: self.name(), what: "checkpoints" })
+    }
+
+    /// Rewrites everything without what was overwritten and removed; with `bottommost` also what nothing of that is in.
+    /// `go_on` is told how many pieces of how many are done, and answers whether to do another. May take long; one at a
+    /// time; operations go on.
+    ///
+    /// # Errors
+    /// [`maintenance::Error`]; what was done until then stays done.
+    fn compact(
+        &self,
+        _bottommost: bool,
+        _go_on: &dyn Fn(u64, u64) -> bool,
+    ) -> std::result::Result<maintenance::Compaction, maintenance::Error> {
+        Err(maintenance::Error::NotSupported { engine: self.name(), what: "compactions" })
+    }
+
+    /// Ends the piece that [`Engine::compact`] is at, unless it is about to begin one, and returns when it has ended.
+    fn interrupt_compaction(&self) {}
 }
 
 /// The kind of a change whose body is not there yet.

@@ -1,4 +1,4 @@
-//! The embedded engine on RocksDB. Only this file, `rocksdb_options.rs` and `rocksdb_observation.rs` name its crate.
+//! The embedded engine on RocksDB. Only the files `rocksdb*.rs` name its crate.
 //!
 //! Point reads are pinned `get`s, never iterators. Writes go through the commit section: one thread at a time, one batch,
 //! one log write, `write(sync = true)` when any member asked for it, so that no reader sees a write whose sync has not
@@ -16,13 +16,16 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
-use super::directory::{self, DataDirectory};
-use super::high_water::{self, HighWater};
+use super::directory::DataDirectory;
+use super::high_water::HighWater;
+use super::maintenance::{self, Checkpoint, Compaction};
 use super::record::{self, Record};
 use super::rocksdb_observation::{Beside, Watch};
-use super::rocksdb_options::{self, Shared};
+pub use super::rocksdb_open::OpenError;
+use super::rocksdb_options::Shared;
 use super::versions::Versions;
 use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result, Write};
+use super::{rocksdb_open, rocksdb_options};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX};
 use crate::metrics::commits::Commits;
@@ -44,51 +47,9 @@ pub struct Options {
     pub iterator_reads: bool,
 }
 
-/// Why the engine could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The directory itself.
-    #[error(transparent)]
-    Directory(#[from] directory::Error),
-    /// Writes that were synced are missing.
-    #[error(transparent)]
-    HighWater(#[from] high_water::Error),
-    /// RocksDB's words.
-    #[error("RocksDB cannot open {path}: {why}")]
-    RocksDb {
-        /// Where.
-        path: String,
-        /// Its words.
-        why: String,
-        /// What kind of thing is wrong, by its own account.
-        fault: Fault,
-    },
-}
-
-/// What RocksDB says is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Files are missing, or are not what was written.
-    Corruption,
-    /// The kernel said no.
-    Io,
-    /// Anything else.
-    Other,
-}
-
-impl Fault {
-    fn of(error: &rust_rocksdb::Error) -> Fault {
-        match error.kind() {
-            ErrorKind::Corruption => Fault::Corruption,
-            ErrorKind::IOError => Fault::Io,
-            _ => Fault::Other,
-        }
-    }
-}
-
 /// RocksDB, and what klad keeps beside it.
 pub struct RocksDbEngine {
-    db: DB,
+    pub(super) db: DB,
     read_all: ReadOptions,
     read_cached: ReadOptions,
     section: Mutex<CommitSection>,
@@ -104,7 +65,7 @@ pub struct RocksDbEngine {
     free_bytes: AtomicU64,
     /// RocksDB takes no writes until it has flushed or compacted.
     stalled: AtomicBool,
-    disk_reserve_bytes: AtomicU64,
+    pub(super) disk_reserve_bytes: AtomicU64,
     iterator_reads: bool,
     watch: Watch,
 }
@@ -125,16 +86,10 @@ impl RocksDbEngine {
     /// [`OpenError`]; the message says what to do about it where there is something to do.
     pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
         let directory = DataDirectory::open(path, "rocksdb")?;
-        let files = directory.subdirectory("rocksdb")?;
         let shared = Shared::new(options);
         let mut database = rocksdb_options::database(options, &shared);
-        let watch = Watch::new(shared, &files, &mut database);
-        let db = DB::open(&database, &files).map_err(|error| {
-            let (path, fault) = (files.display().to_string(), Fault::of(&error));
-            OpenError::RocksDb { path, why: error.into_string(), fault }
-        })?;
-        let recovered = db.latest_sequence_number();
-        let high_water = HighWater::check(path, recovered)?;
+        let watch = Watch::new(shared, &directory.path().join("rocksdb"), &mut database);
+        let (db, high_water) = rocksdb_open::open(&directory, &database)?;
         let mut read_cached = ReadOptions::default();
         read_cached.set_read_tier(ReadTier::BlockCache);
         let mut write_sync = WriteOptions::default();
@@ -215,6 +170,27 @@ impl RocksDbEngine {
                 version_reserved,
             },
         );
+    }
+
+    pub(super) fn directory(&self) -> &DataDirectory {
+        self.versions.directory()
+    }
+
+    /// What is written into deleted files is gone with the process, so nothing may be acknowledged into them.
+    fn look_whether_still_there(&self) {
+        if self.is_stopped.load(Ordering::Acquire) {
+            return;
+        }
+        let gone = self.directory().still_there().err().or_else(|| {
+            let current = self.directory().path().join("rocksdb/CURRENT");
+            let missing = std::fs::metadata(&current).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+            missing.then(|| format!("{} was deleted while klad serves it", current.display()))
+        });
+        if let Some(why) = gone {
+            self.stop_writes(&format!(
+                "{why}; reads go on: copy what is needed by GET before klad is stopped, or put the directory back first"
+            ));
+        }
     }
 
     fn look_at_free_space(&self) {
@@ -457,6 +433,7 @@ impl Engine for RocksDbEngine {
     }
 
     fn upkeep(&self) {
+        self.look_whether_still_there();
         self.look_at_free_space();
         let stopped = self.db.property_int_value(properties::IS_WRITE_STOPPED);
         self.stalled.store(matches!(stopped, Ok(Some(1..))), Ordering::Relaxed);
@@ -476,6 +453,22 @@ impl Engine for RocksDbEngine {
 
     fn observe(&self) -> Arc<Observation> {
         self.watch.latest()
+    }
+
+    fn checkpoint(&self, target: &Path) -> std::result::Result<Checkpoint, maintenance::Error> {
+        self.make_checkpoint(target)
+    }
+
+    fn compact(
+        &self,
+        bottommost: bool,
+        go_on: &dyn Fn(u64, u64) -> bool,
+    ) -> std::result::Result<Compaction, maintenance::Error> {
+        self.compact_all(bottommost, go_on)
+    }
+
+    fn interrupt_compaction(&self) {
+        self.end_piece();
     }
 }
 

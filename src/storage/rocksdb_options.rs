@@ -1,9 +1,9 @@
 //! RocksDB's options, each with its reason. Source, where none is named: RocksDB 11.12, `include/rocksdb/options.h`,
-//! `advanced_options.h` and `table.h`. Called by `rocksdb.rs`.
+//! `advanced_options.h` and `table.h`. Called by `rocksdb.rs` and `rocksdb_check.rs`.
 
 use rust_rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, DataBlockIndexType, Env,
-    Options as RocksDbOptions, ReadOptions, WriteBufferManager,
+    BlockBasedIndexType, BlockBasedOptions, BlockBasedPinningTier, Cache, DBCompressionType, DBRecoveryMode,
+    DataBlockIndexType, Env, Options as RocksDbOptions, ReadOptions, WriteBufferManager,
 };
 
 use super::rocksdb::Options;
@@ -28,12 +28,23 @@ impl Shared {
 /// All options of the database.
 pub(super) fn database(options: &Options, shared: &Shared) -> RocksDbOptions {
     let mut db = RocksDbOptions::default();
-    db.create_if_missing(true);
     files_and_threads(&mut db, options);
     memtables(&mut db, options, &shared.memtables);
     log(&mut db);
     levels(&mut db);
     db.set_block_based_table_factory(&tables(&shared.cache));
+    db
+}
+
+/// As `database`, but each table's filters and indexes are read whole, and checked, when it is opened; few are open at a
+/// time.
+pub(super) fn reading_filters(options: &Options) -> RocksDbOptions {
+    let shared = Shared::new(options);
+    let mut db = database(options, &shared);
+    db.set_max_open_files(64);
+    let mut tables = tables(&shared.cache);
+    tables.set_partition_pinning_tier(BlockBasedPinningTier::All);
+    db.set_block_based_table_factory(&tables);
     db
 }
 
@@ -87,7 +98,7 @@ fn memtables(db: &mut RocksDbOptions, options: &Options, shared: &WriteBufferMan
 }
 
 fn log(db: &mut RocksDbOptions) {
-    // After the death of the machine the unsynced end of the log may have holes; what is before the first is the prefix of
+    // Whoever opens asks for a log that is whole first (rocksdb_open.rs), and then for this: after the death of the machine the unsynced end of the log may have holes; what is before the first is the prefix of
     // commit order that `async` promises.
     db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     // A start after a kill puts the log into memtables and is ready, instead of writing tables first.
@@ -112,6 +123,7 @@ fn levels(db: &mut RocksDbOptions) {
     db.set_target_file_size_base(32 << 20);
 }
 
+/// Of each table.
 fn tables(cache: &Cache) -> BlockBasedOptions {
     let mut tables = BlockBasedOptions::default();
     tables.set_block_cache(cache);

@@ -12,11 +12,19 @@
 mod support;
 
 mod admin;
+#[cfg(feature = "rocksdb")]
+mod backup;
+#[cfg(feature = "rocksdb")]
+mod bad_data;
 mod bad_input;
 mod bench;
 mod bench_files;
 mod bench_network;
 mod bench_usage;
+#[cfg(feature = "rocksdb")]
+mod check;
+#[cfg(feature = "rocksdb")]
+mod checkpoint;
 mod configuration;
 mod connections;
 mod contract;

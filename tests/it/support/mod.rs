@@ -11,6 +11,8 @@ pub(crate) mod scripted;
 pub(crate) mod server;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod shim;
+#[cfg(feature = "rocksdb")]
+pub(crate) mod stores;
 pub(crate) mod wrk2;
 
 use std::time::{Duration, Instant};

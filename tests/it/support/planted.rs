@@ -1,6 +1,7 @@
 //! Servers with planted defects: this test binary runs itself as a server whose engine is wrapped in one that breaks a
 //! promise. A check that lets such a server pass checks nothing. Nothing of it is compiled into klad.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -15,6 +16,7 @@ use klad::logs;
 use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
 use klad::settings::{self, CommandLine};
+use klad::storage::maintenance::{self, Checkpoint, Compaction};
 use klad::storage::memory::MemoryEngine;
 use klad::storage::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
 
@@ -55,6 +57,8 @@ pub(crate) enum Defect {
     LogsInPlace,
     /// A write of the key `panic` panics.
     Panics,
+    /// Nothing is looked after between operations.
+    NeverLooks,
     /// The third scan step fails: by then hyper has flushed what came before.
     FailsInMidRange,
     /// What the engine says of itself is what it said the first time.
@@ -63,12 +67,13 @@ pub(crate) enum Defect {
     SlowObservation,
 }
 
-const ALL: [Defect; 20] = [
+const ALL: [Defect; 21] = [
     Defect::FrozenObservation,
     Defect::SlowObservation,
     Defect::HidesSync,
     Defect::LogsInPlace,
     Defect::Panics,
+    Defect::NeverLooks,
     Defect::CopiesWithoutRoom,
     Defect::SlowWritesHere,
     Defect::AcknowledgesBeforeSync,
@@ -381,7 +386,25 @@ impl Engine for Defective {
     }
 
     fn upkeep(&self) {
-        self.inner.upkeep();
+        if self.defect != Defect::NeverLooks {
+            self.inner.upkeep();
+        }
+    }
+
+    fn checkpoint(&self, target: &Path) -> std::result::Result<Checkpoint, maintenance::Error> {
+        self.inner.checkpoint(target)
+    }
+
+    fn compact(
+        &self,
+        bottommost: bool,
+        go_on: &dyn Fn(u64, u64) -> bool,
+    ) -> std::result::Result<Compaction, maintenance::Error> {
+        self.inner.compact(bottommost, go_on)
+    }
+
+    fn interrupt_compaction(&self) {
+        self.inner.interrupt_compaction();
     }
 
     fn checks(&self) -> Vec<Check> {

@@ -155,6 +155,11 @@ impl Server {
         Client::connect(self.admin).get(target)
     }
 
+    /// As `admin`, with a method.
+    pub(crate) fn ask_admin(&self, method: &str, target: &str) -> super::Answer {
+        Client::connect(self.admin).request(method, target, &[], None)
+    }
+
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }

@@ -1,6 +1,6 @@
 // Stands between klad and the kernel for the files that end in ".log" (RocksDB's write-ahead log): holds, slows or
 // fails their syncs and fails their writes, as the file "mode" in $KLAD_TEST_SHIM says at each call; adds a byte to the file
-// "syncs" for each sync. Holds the syncs of tables (".sst") in a mode of its own. See shim.rs.
+// "syncs" for each sync. Holds the syncs of tables (".sst"), and of unfinished checkpoints, in modes of their own. See shim.rs.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,15 +23,27 @@ static ssize_t real_write(int fd, const void *bytes, size_t count) {
     return real(fd, bytes, count);
 }
 
-static int ends_in(int fd, const char *ending) {
-    char link[64], path[4096];
+static ssize_t path_of(int fd, char *path, size_t size) {
+    char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, path, sizeof path - 1);
+    ssize_t length = readlink(link, path, size - 1);
+    path[length < 0 ? 0 : length] = 0;
+    return length;
+}
+
+static int ends_in(int fd, const char *ending) {
+    char path[4096];
+    ssize_t length = path_of(fd, path, sizeof path);
     if (length < 4) return 0;
     return memcmp(path + length - 4, ending, 4) == 0;
 }
 
 static int is_log(int fd) { return ends_in(fd, ".log"); }
+
+static int is_unfinished_checkpoint(int fd) {
+    char path[4096];
+    return path_of(fd, path, sizeof path) > 0 && strstr(path, "/.partial-") != NULL;
+}
 
 static int mode_is(const char *wanted) {
     const char *directory = getenv("KLAD_TEST_SHIM");
@@ -69,6 +81,11 @@ static int sync_through(const char *name, int fd) {
         struct timespec pause = {0, 1000000};
         while (mode_is("hold-tables")) nanosleep(&pause, NULL);
     }
+    if (mode_is("hold-checkpoint") && is_unfinished_checkpoint(fd)) {
+        tell_held();
+        struct timespec pause = {0, 1000000};
+        while (mode_is("hold-checkpoint")) nanosleep(&pause, NULL);
+    }
     if (is_log(fd)) {
         tell_synced();
         if (mode_is("slow")) {
@@ -99,6 +116,12 @@ ssize_t write(int fd, const void *bytes, size_t count) {
     }
     if (is_log(fd) && mode_is("fail-write")) {
         errno = EIO;
+        return -1;
+    }
+    if (is_log(fd) && mode_is("full-disk")) {
+        // As a disk that takes a part before it is full.
+        if (count > 1) return real_write(fd, bytes, count / 2);
+        errno = ENOSPC;
         return -1;
     }
     return real_write(fd, bytes, count);

@@ -76,6 +76,16 @@ impl Shim {
         self.set("fail-write");
     }
 
+    /// Writes take a part of what they are given, and fail with ENOSPC in the end.
+    pub(crate) fn fill_disk(&self) {
+        self.set("full-disk");
+    }
+
+    /// Syncs of a checkpoint that is being made wait until the mode changes.
+    pub(crate) fn hold_checkpoints(&self) {
+        self.set("hold-checkpoint");
+    }
+
     /// Everything goes to the kernel.
     pub(crate) fn pass(&self) {
         self.set("pass");
@@ -83,7 +93,7 @@ impl Shim {
 
     /// Waits until a sync is being held.
     pub(crate) fn wait_until_held(&self) {
-        wait_until("a sync of the log is held", || self.path("held").exists());
+        wait_until("a sync is held", || self.path("held").exists());
     }
 
     fn set(&self, mode: &str) {

@@ -1,0 +1,309 @@
+//! What klad does to a data directory that nobody serves: `klad check` reads all of it, `klad compact` rewrites it.
+//!
+//! The work is done on a thread of its own, so that this one can draw how far it is. Results go to stdout, as text or JSON,
+//! everything else to stderr. Called by `main`.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::clock;
+use crate::limits::{DISK_RESERVE_BYTES, OFFLINE_CACHE_BYTES};
+use crate::storage::Engine as _;
+use crate::storage::directory;
+use crate::storage::maintenance::{self, Compaction};
+use crate::storage::rocksdb::{OpenError, Options, RocksDbEngine};
+use crate::storage::rocksdb_check::{self, Kind, Progress, Report};
+use crate::sync::{self, Signal};
+
+/// Options of `klad check`.
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    /// Data directory, or checkpoint; nothing in it is changed.
+    #[arg(long, value_name = "DIR", default_value = "./data")]
+    pub data: PathBuf,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `klad compact`.
+#[derive(Args, Clone, Debug)]
+pub struct CompactArgs {
+    /// Data directory, or checkpoint.
+    #[arg(long, value_name = "DIR", default_value = "./data")]
+    pub data: PathBuf,
+    /// Rewrite also what lies on the last level already, as after a change of compression.
+    #[arg(long)]
+    pub bottommost: bool,
+    /// Free space that is left alone.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(DISK_RESERVE_BYTES))]
+    pub disk_reserve: ByteSize,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How a command ended; each has an exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Done, and all is well.
+    Well,
+    /// The data is damaged (`EX_DATAERR`).
+    Damaged,
+    /// Somebody serves the directory (`EX_TEMPFAIL`).
+    InUse,
+    /// Anything else.
+    Failed,
+}
+
+impl Ended {
+    /// For `exit`.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Ended::Well => 0,
+            Ended::Failed => 1,
+            Ended::Damaged => 65,
+            Ended::InUse => 75,
+        }
+    }
+
+    /// What a directory that could not be opened says of it.
+    #[must_use]
+    pub fn of_open(error: &OpenError) -> Ended {
+        match error {
+            OpenError::Directory(error) => Ended::of_directory(error),
+            OpenError::HighWater(_) | OpenError::Damaged { .. } => Ended::Damaged,
+            OpenError::RocksDb { .. } => Ended::Failed,
+        }
+    }
+
+    fn of_directory(error: &directory::Error) -> Ended {
+        match error {
+            directory::Error::InUse { .. } => Ended::InUse,
+            directory::Error::Damaged { .. } => Ended::Damaged,
+            _ => Ended::Failed,
+        }
+    }
+}
+
+/// `klad check`.
+#[must_use]
+pub fn check(args: &CheckArgs) -> Ended {
+    let progress = Arc::new(Progress::default());
+    let done = while_drawing(
+        {
+            let (data, progress) = (args.data.clone(), progress.clone());
+            move || rocksdb_check::check(&data, &progress)
+        },
+        || {
+            let total = progress.records_total.load(Ordering::Relaxed);
+            (if total == 0 { "checksums" } else { "records" }, progress.records.load(Ordering::Relaxed), total)
+        },
+    );
+    match done {
+        Ok(report) => {
+            if args.json {
+                print_json(&report);
+            } else {
+                print(&in_words(&report));
+            }
+            if report.sound { Ended::Well } else { Ended::Damaged }
+        }
+        Err(error) => {
+            let ended = match &error {
+                rocksdb_check::Error::Directory(error) => Ended::of_directory(error),
+                rocksdb_check::Error::Open(error) => Ended::of_open(error),
+                rocksdb_check::Error::Io { .. } => Ended::Failed,
+            };
+            let advice = if ended == Ended::InUse { ": stop it first, or check a checkpoint of it" } else { "" };
+            complain("check", &format!("{error}{advice}"));
+            ended
+        }
+    }
+}
+
+/// `klad compact`.
+#[must_use]
+pub fn compact(args: &CompactArgs) -> Ended {
+    let (done, pieces) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let begun = clock::now();
+    let compacted = while_drawing(
+        {
+            let (args, done, pieces) = (args.clone(), done.clone(), pieces.clone());
+            move || {
+                let engine = open(&args.data, args.disk_reserve.0).map_err(CompactError::Open)?;
+                let compacted = engine.compact(args.bottommost, &|piece, of| {
+                    done.store(piece, Ordering::Relaxed);
+                    pieces.store(of, Ordering::Relaxed);
+                    true
+                });
+                engine.sync().map_err(|why| CompactError::Work(maintenance::Error::Engine { why }))?;
+                compacted.map_err(CompactError::Work)
+            }
+        },
+        || ("compacting", done.load(Ordering::Relaxed), pieces.load(Ordering::Relaxed)),
+    );
+    let seconds = clock::now().duration_since(begun).as_secs_f64();
+    match compacted {
+        Ok(compaction) => {
+            if args.json {
+                print_json(&serde_json::json!({ "data": args.data, "compaction": compaction, "seconds": seconds }));
+            } else {
+                print(&compaction_in_words(&args.data, &compaction, seconds));
+            }
+            Ended::Well
+        }
+        Err(CompactError::Open(error)) => {
+            let ended = Ended::of_open(&error);
+            let advice = if ended == Ended::InUse { ": ask it by POST /compact, or stop it first" } else { "" };
+            complain("compact", &format!("{error}{advice}"));
+            ended
+        }
+        Err(CompactError::Work(error)) => {
+            complain("compact", &error.to_string());
+            Ended::Failed
+        }
+    }
+}
+
+enum CompactError {
+    Open(OpenError),
+    Work(maintenance::Error),
+}
+
+/// As `klad serve` opens it, with all that it refuses; but nothing is made where nothing is.
+fn open(data: &Path, disk_reserve_bytes: u64) -> Result<RocksDbEngine, OpenError> {
+    drop(directory::DataDirectory::open_existing(data, "rocksdb")?);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    RocksDbEngine::open(
+        data,
+        &Options {
+            cache_bytes: OFFLINE_CACHE_BYTES,
+            memtable_bytes: OFFLINE_CACHE_BYTES / 4,
+            background_threads: threads,
+            disk_reserve_bytes,
+            iterator_reads: false,
+        },
+    )
+}
+
+/// Runs `work` on a thread of its own; on a terminal, draws what `look` tells: a word, how much is done, and of how much.
+fn while_drawing<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+    look: impl Fn() -> (&'static str, u64, u64),
+) -> T {
+    let ended = Arc::new(Signal::default());
+    let thread = sync::spawn_thread("klad-offline", {
+        let ended = ended.clone();
+        move || {
+            let done = work();
+            ended.raise();
+            done
+        }
+    });
+    if io::stderr().is_terminal() {
+        let style = ProgressStyle::with_template("{prefix} {elapsed} [{bar:20}] {human_pos}/{human_len}")
+            .expect("the template is ours")
+            .progress_chars("=> ");
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr()).with_style(style);
+        while !ended.wait_timeout(Duration::from_millis(200)) {
+            let (word, done, total) = look();
+            bar.set_prefix(word);
+            bar.set_length(total.max(done));
+            bar.set_position(done);
+            bar.tick();
+        }
+        bar.finish_and_clear();
+    }
+    thread.join().expect("a thread that panics ends the process")
+}
+
+fn in_words(report: &Report) -> String {
+    let data = report.data.display();
+    let mut lines = vec![match report.findings_total {
+        0 => format!("{data} is sound"),
+        1 => format!("{data} is damaged: 1 finding"),
+        count => format!("{data} is damaged: {count} findings"),
+    }];
+    for finding in &report.findings {
+        lines.push(format!("  {:<9}{}", kind_word(finding.kind), finding.detail));
+    }
+    let unsaid = report.findings_total - report.findings.len() as u64;
+    if unsaid > 0 {
+        lines.push(format!("  and {unsaid} more"));
+    }
+    lines.push(format!(
+        "read {} entries ({} expired), {} of keys and {} of values, in {} tables of {} and {} logs of {}, in {:.1} s",
+        report.entries,
+        report.expired,
+        ByteSize(report.key_bytes),
+        ByteSize(report.value_bytes),
+        report.tables,
+        ByteSize(report.table_bytes),
+        report.logs,
+        ByteSize(report.log_bytes),
+        report.seconds,
+    ));
+    if let (Some(min), Some(max)) = (report.version_min, report.version_max) {
+        lines.push(format!("versions {min} to {max}, reserved until {}", report.versions_reserved_until));
+    }
+    let synced = report
+        .synced_until
+        .map_or("no mark says what was synced".to_owned(), |number| format!("all up to {number} had been synced"));
+    lines.push(format!("a start gives back writes up to number {}; {synced}", report.recovered_until));
+    if let Some(end) = &report.log_end {
+        lines.push(format!("the end of the log is not whole, which is no damage where it was not synced: {end}"));
+    }
+    if report.findings_total > 0 {
+        let advice =
+            "bring the data back from a checkpoint or a copy; docs/backup-and-repair.md says what else can be done";
+        lines.push(advice.to_owned());
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Files => "files",
+        Kind::Table => "table",
+        Kind::Filter => "filter",
+        Kind::Log => "log",
+        Kind::Record => "record",
+        Kind::Version => "version",
+    }
+}
+
+fn compaction_in_words(data: &Path, compaction: &Compaction, seconds: f64) -> String {
+    let Compaction { before, after, .. } = compaction;
+    format!(
+        "{} is compacted: from {} in {} tables to {} in {} tables, in {seconds:.1} s\n",
+        data.display(),
+        ByteSize(before.bytes),
+        before.tables,
+        ByteSize(after.bytes),
+        after.tables,
+    )
+}
+
+fn print_json(value: &impl serde::Serialize) {
+    let text = serde_json::to_string_pretty(value).expect("numbers, words and lists of them");
+    print(&format!("{text}\n"));
+}
+
+/// A reader that has gone, as behind `| head`, is no failure.
+fn print(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
+}
+
+fn complain(command: &str, message: &str) {
+    let _ = writeln!(io::stderr(), "klad {command}: {message}");
+}

@@ -1,0 +1,317 @@
+//! Checkpoints hold everything that was acknowledged before they began, are there whole or not at all, and disturb nobody;
+//! compactions over the admin listener.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::support::planted::Defect;
+use super::support::shim::Shim;
+use super::support::stores::{check, klad};
+use super::support::{Answer, Client, Server, ServerBuilder, wait_until};
+
+const WRITERS: usize = 4;
+
+fn json(answer: &Answer) -> serde_json::Value {
+    serde_json::from_slice(&answer.body).unwrap_or_else(|error| panic!("{error}: {}", answer.text()))
+}
+
+fn make(server: &Server, name: &str) -> PathBuf {
+    let answer = server.ask_admin("POST", &format!("/checkpoint?name={name}"));
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    json(&answer)["path"].as_str().unwrap().into()
+}
+
+fn names(server: &Server) -> Vec<String> {
+    let listed = json(&server.admin("/checkpoints"));
+    listed["checkpoints"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What one writer was answered: the number of the last acknowledged write of each key, and the last version.
+type Acknowledged = Mutex<(HashMap<String, u64>, u64)>;
+
+/// Writes one number after the other, each key now and then again, until told to stop.
+fn write(address: SocketAddr, writer: usize, stop: &AtomicBool, acknowledged: &Acknowledged) {
+    let mut client = Client::connect(address);
+    for number in 1_u64.. {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        let durability = if number % 3 == 0 { "sync" } else { "async" };
+        let key = format!("w{writer}k{}", number % 5_000);
+        let value = format!("{number:08}{}", "x".repeat(300));
+        let answer = client.put(&format!("/v0/entity?id={key}&durability={durability}"), value.as_bytes());
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        let mut acknowledged = acknowledged.lock().unwrap();
+        acknowledged.0.insert(key, number);
+        acknowledged.1 = answer.version();
+    }
+}
+
+/// Makes a checkpoint under load; answers it, and what had been acknowledged when it was asked for.
+fn make_under_load(server: &Server, acknowledged: &[Acknowledged]) -> (PathBuf, HashMap<String, u64>) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (writer, acknowledged) in acknowledged.iter().enumerate() {
+            let (address, stop) = (server.address, &stop);
+            scope.spawn(move || write(address, writer, stop, acknowledged));
+        }
+        wait_until("enough was written", || acknowledged.iter().all(|one| one.lock().unwrap().0.len() > 1_500));
+        let before = acknowledged.iter().flat_map(|one| one.lock().unwrap().0.clone()).collect();
+        let made = make(server, "under-load");
+        stop.store(true, Ordering::Release);
+        (made, before)
+    })
+}
+
+/// Under load, a checkpoint; `tamper` may change it before it is served.
+fn holds_what_was_acknowledged(defect: Option<Defect>, tamper: fn(&Path)) -> Result<(), String> {
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(data.path()).arg("--memory", "64MiB").defect(defect).start();
+    let acknowledged: Vec<_> = (0..WRITERS).map(|_| Acknowledged::default()).collect();
+    let (made, before) = make_under_load(&server, &acknowledged);
+    tamper(&made);
+    let ran = check(&made);
+    if ran.code != Some(0) {
+        return Err(format!("the checkpoint is not sound: {}", ran.out));
+    }
+    // Served beside the server that it was taken from.
+    let copy = ServerBuilder::new("rocksdb").data(&made).start();
+    let mut client = copy.client();
+    for (key, number) in &before {
+        let answer = client.get(&format!("/v0/entity?id={key}"));
+        let stored: u64 = answer.text().get(..8).and_then(|digits| digits.parse().ok()).unwrap_or(0);
+        if answer.status != 200 || stored < *number {
+            return Err(format!("{key} was acknowledged as {number} and is {stored} ({})", answer.status));
+        }
+    }
+    // Versions that the first server has given out since are not given to other values.
+    let largest = acknowledged.iter().map(|one| one.lock().unwrap().1).max().unwrap();
+    let next = client.put("/v0/entity?id=new", b"v").version();
+    if next <= largest {
+        return Err(format!("version {next} was given out again, up to {largest} were"));
+    }
+    assert_eq!(server.client().get("/v0/entity?id=new").status, 404, "the two are two stores");
+    Ok(())
+}
+
+#[test]
+fn a_checkpoint_under_load_serves_all_that_was_acknowledged() {
+    holds_what_was_acknowledged(None, |_| {}).unwrap();
+}
+
+#[test]
+fn twin_writes_that_are_lost_are_missing_in_the_checkpoint() {
+    let found = holds_what_was_acknowledged(Some(Defect::LosesWrites), |_| {}).expect_err("planted");
+    assert!(found.contains("was acknowledged as"), "{found}");
+}
+
+#[test]
+fn twin_a_checkpoint_that_begins_at_its_last_version_repeats_versions() {
+    let found = holds_what_was_acknowledged(None, |made| {
+        let report = klad(made, &["check", "--json"]).json();
+        let end = report["version_max"].as_u64().unwrap() + 1;
+        let text = format!("format = 1\nengine = rocksdb\nversions_reserved_until = {end}\n");
+        std::fs::write(made.join("KLAD"), text).unwrap();
+    });
+    let found = found.expect_err("planted");
+    assert!(found.contains("given out again"), "{found}");
+}
+
+#[test]
+fn checkpoints_are_named_listed_served_and_removed() {
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(data.path()).start();
+    assert_eq!(names(&server), Vec::<String>::new());
+    assert_eq!(server.client().put("/v0/entity?id=k", b"one").status, 201);
+    let first = make(&server, "first");
+    assert!(first.starts_with(data.path()) && first.join("KLAD").exists());
+    // Nothing was written between the two.
+    let second = make(&server, "second");
+    assert_eq!(server.client().put("/v0/entity?id=k", b"two").status, 201);
+    assert_eq!(names(&server), ["first", "second"]);
+    for path in [&first, &second] {
+        assert_eq!(check(path).code, Some(0));
+        let copy = ServerBuilder::new("rocksdb").data(path).start();
+        assert_eq!(copy.client().get("/v0/entity?id=k").body, b"one");
+        assert_eq!(copy.client().put("/v0/entity?id=k", b"three").status, 201);
+        // A checkpoint that somebody serves is not removed.
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let refused = server.ask_admin("DELETE", &format!("/checkpoint?name={name}"));
+        assert!(refused.status == 409 && refused.text().contains("checkpoint-in-use"), "{}", refused.text());
+    }
+    let removed = server.ask_admin("DELETE", "/checkpoint?name=first");
+    assert_eq!(removed.status, 200, "{}", removed.text());
+    assert!(!first.exists());
+    assert_eq!(names(&server), ["second"]);
+    // Without a name, by the time.
+    let unnamed = server.ask_admin("POST", "/checkpoint");
+    assert_eq!(unnamed.status, 201, "{}", unnamed.text());
+    let name = json(&unnamed)["name"].as_str().unwrap().to_owned();
+    assert!(name.starts_with("20") && name.ends_with('Z'), "{name}");
+    assert_eq!(server.client().get("/v0/entity?id=k").body, b"two");
+    assert_eq!(server.stop().code(), Some(0));
+    assert_eq!(check(&second).code, Some(0));
+}
+
+#[test]
+fn what_cannot_be_a_checkpoint_is_refused_with_a_code() {
+    let place = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(&place.path().join("data")).start();
+    make(&server, "taken");
+    for (method, target, status, code) in [
+        ("POST", "/checkpoint?name=taken", 409, "checkpoint-exists"),
+        ("POST", "/checkpoint?name=..%2Fup", 400, "bad-name"),
+        ("POST", "/checkpoint?name=%2Ftmp%2Fx", 400, "bad-name"),
+        ("POST", "/checkpoint?name=.hidden", 400, "bad-name"),
+        ("POST", "/checkpoint?name=", 400, "bad-name"),
+        ("POST", "/checkpoint?name=%zz", 400, "bad-escape"),
+        ("DELETE", "/checkpoint?name=absent", 404, "no-such-checkpoint"),
+        ("DELETE", "/checkpoint?name=..", 400, "bad-name"),
+        ("DELETE", "/checkpoint", 400, "missing-parameter"),
+        ("GET", "/checkpoint", 405, "method-not-allowed"),
+        ("POST", "/checkpoints", 405, "method-not-allowed"),
+        ("PUT", "/compact", 405, "method-not-allowed"),
+        ("DELETE", "/compact", 409, "idle"),
+    ] {
+        let answer = server.ask_admin(method, target);
+        assert_eq!((answer.status, json(&answer)["code"].as_str()), (status, Some(code)), "{method} {target}");
+    }
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1, "nothing beside the data");
+    let memory = ServerBuilder::new("memory").start();
+    let answer = memory.ask_admin("POST", "/checkpoint");
+    assert_eq!((answer.status, json(&answer)["code"].as_str()), (501, Some("not-supported")), "{}", answer.text());
+    assert_eq!(memory.ask_admin("POST", "/compact").status, 202);
+    wait_until("the compaction has been refused", || {
+        memory.admin("/compact").text().contains("not done: --engine memory has no compactions")
+    });
+    for wrong in ["", "rocksdb", "rocksdb/checkpoints"] {
+        let data = place.path().join("data");
+        let builder = ServerBuilder::new("memory").data(&data).arg("--checkpoints", data.join(wrong).to_str().unwrap());
+        let failed = builder.try_start().err().expect("refused");
+        assert!(failed.log.contains("--checkpoints") && failed.log.contains("another directory"), "{}", failed.log);
+    }
+}
+
+#[test]
+fn below_the_reserve_and_after_a_failed_sync_there_are_no_checkpoints() {
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(data.path()).arg("--disk-reserve", "1000000GiB").start();
+    let answer = server.ask_admin("POST", "/checkpoint?name=x");
+    assert_eq!((answer.status, json(&answer)["code"].as_str()), (507, Some("no-space")), "{}", answer.text());
+    drop(server);
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").data(data.path())).start();
+    shim.fail_syncs();
+    assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 500);
+    let answer = server.ask_admin("POST", "/checkpoint?name=x");
+    assert_eq!((answer.status, json(&answer)["code"].as_str()), (503, Some("writes-stopped")), "{}", answer.text());
+    assert_eq!(names(&server), Vec::<String>::new());
+}
+
+/// Whatever has a name can be served.
+fn all_are_whole(checkpoints: &Path) -> Result<(), String> {
+    for entry in std::fs::read_dir(checkpoints).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let ran = if name.starts_with('.') { continue } else { check(&path) };
+        if ran.code != Some(0) {
+            return Err(format!("{name}: {ran:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Holds a checkpoint in the middle: one at a time, and everything else goes on. Then the process dies: nothing is left that
+/// could be served, and the next start removes the rest.
+#[test]
+fn a_checkpoint_that_was_interrupted_leaves_nothing_that_serves() {
+    let data = tempfile::tempdir().unwrap();
+    let shim = Shim::new();
+    let builder = ServerBuilder::new("rocksdb").data(data.path());
+    let server = shim.preload(builder.clone()).start();
+    let mut client = server.client();
+    assert_eq!(client.put("/v0/entity?id=k", b"v").status, 201);
+    shim.hold_checkpoints();
+    let mut asking = Client::connect(server.admin);
+    asking.send("POST", "/checkpoint?name=half", &[], None).unwrap();
+    shim.wait_until_held();
+    for _ in 0..100 {
+        assert_eq!(client.put("/v0/entity?id=k", b"w").status, 201);
+        assert_eq!(client.get("/v0/entity?id=k").body, b"w");
+    }
+    for target in ["/livez", "/readyz"] {
+        assert_eq!(server.admin(target).status, 200);
+    }
+    let other = server.ask_admin("POST", "/checkpoint?name=other");
+    assert_eq!((other.status, json(&other)["code"].as_str()), (409, Some("busy")), "{}", other.text());
+    let state = json(&server.admin("/checkpoints"));
+    assert_eq!(state["running"]["what"], "checkpoint", "{state}");
+    server.kill();
+    let checkpoints = data.path().join("checkpoints");
+    let left = || {
+        let found = std::fs::read_dir(&checkpoints).unwrap();
+        found.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(left(), [".partial-half"]);
+    all_are_whole(&checkpoints).unwrap();
+    // The twin of that: had it been made under its own name.
+    std::fs::rename(checkpoints.join(".partial-half"), checkpoints.join("half")).unwrap();
+    all_are_whole(&checkpoints).expect_err("not whole");
+    std::fs::rename(checkpoints.join("half"), checkpoints.join(".partial-half")).unwrap();
+    let server = builder.start();
+    wait_until("the rest is removed", || left().is_empty());
+    assert_eq!(server.client().get("/v0/entity?id=k").body, b"w");
+    make(&server, "half");
+    assert_eq!(names(&server), ["half"]);
+}
+
+#[test]
+fn a_stop_waits_for_the_checkpoint_that_is_being_made() {
+    let data = tempfile::tempdir().unwrap();
+    let shim = Shim::new();
+    let mut server = shim.preload(ServerBuilder::new("rocksdb").data(data.path())).start();
+    assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 201);
+    shim.hold_checkpoints();
+    let mut asking = Client::connect(server.admin);
+    asking.send("POST", "/checkpoint?name=last", &[], None).unwrap();
+    shim.wait_until_held();
+    server.signal(rustix::process::Signal::TERM);
+    wait_until("klad is stopping", || server.log().contains("stopping"));
+    shim.pass();
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+    assert_eq!(check(&data.path().join("checkpoints/last")).code, Some(0));
+}
+
+#[test]
+fn checkpoints_elsewhere_and_compactions_online() {
+    let (data, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let checkpoints = elsewhere.path().join("made/with the first");
+    let builder = ServerBuilder::new("rocksdb")
+        .data(data.path())
+        .arg("--memory", "64MiB")
+        .arg("--checkpoints", checkpoints.to_str().unwrap());
+    let server = builder.start();
+    let mut client = server.client();
+    for n in 0..2_000 {
+        let target = format!("/v0/entity?id={n}&durability=async");
+        assert_eq!(client.put(&target, &[b'v'; 1_000]).status, 201);
+    }
+    let full = make(&server, "full");
+    assert!(full.starts_with(&checkpoints));
+    for n in 1..2_000 {
+        assert_eq!(client.delete(&format!("/v0/entity?id={n}&durability=async")).status, 202);
+    }
+    let begun = server.ask_admin("POST", "/compact?bottommost=true");
+    assert_eq!(begun.status, 202, "{}", begun.text());
+    wait_until("all is compacted", || json(&server.admin("/compact"))["running"].is_null());
+    let state = json(&server.admin("/compact"));
+    assert!(state["last"].as_str().unwrap().ends_with("done"), "{state}");
+    assert!(client.get("/v0/entity?id=0").status == 200 && client.get("/v0/entity?id=1").status == 404);
+    let bytes = |path: &Path| klad(path, &["check", "--json"]).json()["table_bytes"].as_u64().unwrap();
+    let before = bytes(&full);
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(bytes(data.path()) * 5 < before, "{} of {before}", bytes(data.path()));
+}
