@@ -184,8 +184,20 @@ pub struct ServeArgs {
     /// Time between two requests; then the connection closes.
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = positive_duration)]
     pub idle_timeout: Duration,
+    /// Time from SIGTERM or SIGINT during which /readyz is 503 already and klad serves as ever.
+    ///
+    /// For load balancers that ask /readyz: longer than the time that they take to notice. Until they have, they send
+    /// requests, and klad takes them, on connections old and new, without a word of closing; telling it earlier would cost a
+    /// new connection for each request. 0 where nobody asks. A second signal ends klad at once.
+    #[arg(long, help_heading = "Stopping", value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    pub drain_delay: Duration,
     /// Time that requests in flight have to finish when klad is asked to stop.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    ///
+    /// From the end of --drain-delay. Without clients that keep klad waiting a stop takes about half a second, whatever is
+    /// set here: connections without a request are closed after 300 ms, and a client that sends nothing of a request that it
+    /// has begun, or takes nothing of an answer, for a second. What is left at the end of this time is closed. May be 0:
+    /// then all is closed at once; what was admitted is done all the same.
+    #[arg(long, help_heading = "Stopping", value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     pub drain_timeout: Duration,
 }
 

@@ -13,6 +13,8 @@ pub mod cli;
 pub mod config;
 mod memory_limit;
 pub mod server;
+pub mod signals;
+pub mod supervisor;
 
 pub mod http;
 

@@ -13,10 +13,11 @@ use klad::config::Config;
 use klad::descriptors;
 use klad::limits::DESCRIPTORS_KEPT;
 use klad::server::{Server, listen};
+use klad::signals::Signals;
 use klad::storage::Engine;
 use klad::storage::delayed::Delayed;
 use klad::storage::memory::MemoryEngine;
-use tokio::signal::unix::{SignalKind, signal};
+use klad::supervisor::{self, Watchdog};
 
 /// RocksDB allocates through it as well: `unprefixed_malloc` makes it the process's `malloc`.
 #[global_allocator]
@@ -44,6 +45,9 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // A supervisor that closes its end of stderr must not end klad: the complaint about a line that cannot be written
+        // would be written there too, and not be written either, which is a panic.
+        .log_internal_errors(false)
         .init();
     end_the_process_on_panic();
     let ended = match cli.command {
@@ -89,6 +93,8 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     let config = Config::new(args)?;
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
+    // Before anything that a signal could interrupt.
+    let signals = Signals::take().context("cannot take signals")?;
     // Both before the data directory is touched.
     let listener = listen::bind(&config.listen)?;
     let admin_listener = listen::bind(&config.admin_listen)?;
@@ -115,9 +121,15 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     if durability == klad::operation::Durability::None {
         tracing::warn!("the memory engine keeps nothing: the data ends with this process");
     }
-    wait_for_stop()?;
+    supervisor::ready(&format!("serving {} on {}", config.data.display(), server.address()));
+    let mut pulse = server.pulse();
+    let watchdog = Watchdog::start(move || pulse.beats());
+    signals.wait_for_stop(|| tracing::info!("SIGHUP: there is nothing to reload"));
     tracing::info!("stopping");
-    server.stop().map_err(|why| anyhow::anyhow!("the last sync failed: {why}"))?;
+    supervisor::stopping(config.server.drain.delay + config.server.drain.timeout);
+    let synced = server.stop();
+    watchdog.stop();
+    synced.map_err(|why| anyhow::anyhow!("the last sync failed: {why}"))?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -138,23 +150,4 @@ fn open_engine(config: &Config) -> anyhow::Result<Arc<dyn Engine>> {
         )?),
         EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),
     })
-}
-
-/// Waits for SIGTERM or SIGINT; a second one ends the process at once.
-fn wait_for_stop() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let (mut terminate, mut interrupt) = {
-        let _inside = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
-    };
-    let next = async move |terminate: &mut tokio::signal::unix::Signal, interrupt: &mut tokio::signal::unix::Signal| {
-        tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
-    };
-    runtime.block_on(next(&mut terminate, &mut interrupt));
-    klad::sync::spawn_thread("klad-signals", move || {
-        runtime.block_on(next(&mut terminate, &mut interrupt));
-        tracing::warn!("asked to stop a second time: ending at once");
-        std::process::exit(1);
-    });
-    Ok(())
 }

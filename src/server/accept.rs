@@ -9,11 +9,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::peers::{Peers, Place, Refuser};
-use super::runtime;
 use super::worker::{Accepted, WorkerHandle};
+use super::{Drain, Options, listen, runtime};
 use crate::clock;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
@@ -27,48 +27,89 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub(super) fn start(
     listener: TcpListener,
     workers: Vec<WorkerHandle>,
-    connections_max: usize,
-    connections_per_peer: Option<usize>,
+    options: &Options,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
+    let drain = options.drain.clone();
+    let acceptor = Acceptor {
+        workers,
+        places: Arc::new(Semaphore::new(options.connections_max)),
+        peers: options.connections_per_peer.map(Peers::new),
+        refuser: Refuser::new(),
+    };
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
             tokio::select! {
-                () = accept_all(listener, workers, connections_max, connections_per_peer) => {}
+                () = acceptor.accept_all(&listener) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
+            acceptor.accept_rest(listener, &drain).await;
         });
     })
 }
 
-async fn accept_all(
-    listener: TcpListener,
+struct Acceptor {
     workers: Vec<WorkerHandle>,
-    connections_max: usize,
-    connections_per_peer: Option<usize>,
-) {
-    let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
-    let mut caution = Caution::new();
-    let places = Arc::new(Semaphore::new(connections_max));
-    let peers = connections_per_peer.map(Peers::new);
-    let refuser = Refuser::new();
-    loop {
-        // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
-        let of_all = places.clone().acquire_owned().await.expect("the semaphore is never closed");
-        let (stream, address) = caution.accept(&listener, &workers).await;
-        if caution.is_taken() && has_left(&stream) {
-            continue;
+    places: Arc<Semaphore>,
+    peers: Option<Arc<Peers>>,
+    refuser: Refuser,
+}
+
+impl Acceptor {
+    async fn accept_all(&self, listener: &tokio::net::TcpListener) {
+        let mut caution = Caution::new();
+        loop {
+            // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
+            let of_all = self.places.clone().acquire_owned().await.expect("the semaphore is never closed");
+            let (stream, address) = caution.accept(listener, &self.workers).await;
+            if caution.is_taken() && has_left(&stream) {
+                continue;
+            }
+            if self.hand(of_all, stream, address) {
+                caution.accepted();
+            }
         }
-        let of_peer = peers.as_ref().map(|peers| peers.take(address));
+    }
+
+    /// Gives a connection to a worker, unless its peer has too many; `false`: it was refused.
+    fn hand(&self, of_all: OwnedSemaphorePermit, stream: TcpStream, address: IpAddr) -> bool {
+        let of_peer = self.peers.as_ref().map(|peers| peers.take(address));
         if matches!(of_peer, Some(None)) {
-            refuser.refuse(stream);
-            continue;
+            self.refuser.refuse(stream);
+            return false;
         }
-        caution.accepted();
         let place = Place { _of_all: of_all, _of_peer: of_peer.flatten() };
         let least = |worker: &&WorkerHandle| (worker.is_strained(), worker.connections());
-        let worker = workers.iter().min_by_key(least).expect("at least one worker");
+        let worker = self.workers.iter().min_by_key(least).expect("at least one worker");
         worker.hand(Accepted { stream, place });
+        true
+    }
+
+    /// klad stops: accepts those that wait, and those whose clients believe that they are connected, then closes.
+    async fn accept_rest(&self, listener: tokio::net::TcpListener, drain: &Drain) {
+        if drain.accept_patience.is_zero() {
+            return;
+        }
+        let deadline = tokio::time::Instant::now() + drain.timeout;
+        let patience = (tokio::time::Instant::now() + drain.accept_patience).min(deadline);
+        let listener = match listener.into_std() {
+            Ok(listener) => listener,
+            Err(error) => return tracing::warn!(%error, "connections that were not accepted yet are reset"),
+        };
+        if let Err(error) = listen::take_no_more(&listener) {
+            tracing::warn!(%error, "connections that come while klad stops may be reset");
+        }
+        while let Ok(place) = tokio::time::timeout_at(deadline, self.places.clone().acquire_owned()).await {
+            let place = place.expect("the semaphore is never closed");
+            match listener.accept() {
+                Ok((stream, peer)) => _ = self.hand(place, stream, peer.ip()),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+                Err(_) if tokio::time::Instant::now() >= patience => return,
+                // Nobody waits now, or there is no descriptor.
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
+        }
     }
 }
 

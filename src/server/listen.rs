@@ -1,4 +1,5 @@
-//! Binds listeners. Called by `main` before the data directory is touched, so that a busy port changes nothing.
+//! Binds listeners, and closes them to newcomers. Called by `main` before the data directory is touched, so that a busy port
+//! changes nothing, and by `accept`.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 
@@ -48,4 +49,42 @@ pub fn bind(address: &str) -> Result<TcpListener, Error> {
         Ok(socket.into())
     };
     bind().map_err(|cause| Error::Bind { address, cause })
+}
+
+/// From now on the kernel takes no new connection: it drops segments that ask for one, and still lets clients that have its
+/// answer already complete theirs. Closing the listener instead would reset those, and the ones that wait to be accepted.
+///
+/// Whoever asks meanwhile asks again a second later, and is refused then by a closed port, or accepted by the next klad.
+/// `docs/decisions/2026-11-21-stopping.md` has what else was tried.
+///
+/// # Errors
+/// When the kernel does not filter.
+#[cfg(target_os = "linux")]
+pub(super) fn take_no_more(listener: &TcpListener) -> std::io::Result<()> {
+    use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
+    use socket2::SockFilter;
+    /// Where TCP has its flags, bytes from the begin of its header, which is where the kernel lets a filter begin.
+    const FLAGS_AT: u32 = 13;
+    const SYN: u32 = 0x02;
+    const ACK: u32 = 0x10;
+    let step = |code: u32, jump_true, jump_false, operand| {
+        SockFilter::new(u16::try_from(code).expect("codes have 16 bits"), jump_true, jump_false, operand)
+    };
+    socket2::SockRef::from(listener).attach_filter(&[
+        step(BPF_LD | BPF_B | BPF_ABS, 0, 0, FLAGS_AT),
+        step(BPF_ALU | BPF_AND | BPF_K, 0, 0, SYN | ACK),
+        step(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYN),
+        // Nothing of it is kept, or all.
+        step(BPF_RET | BPF_K, 0, 0, 0),
+        step(BPF_RET | BPF_K, 0, 0, u32::MAX),
+    ])
+}
+
+/// Elsewhere there is no such filter: connections that come between the last look and the close are reset.
+///
+/// # Errors
+/// Never.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn take_no_more(_listener: &TcpListener) -> std::io::Result<()> {
+    Ok(())
 }

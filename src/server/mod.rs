@@ -20,11 +20,13 @@ use crate::execution::{self, Executor};
 use crate::http::admin::Admin;
 use crate::http::service;
 use crate::storage::Engine;
+use crate::sync;
 
 mod accept;
 mod admin;
 mod connection;
 mod eviction;
+mod feed;
 pub mod gate;
 mod io;
 pub mod listen;
@@ -32,6 +34,7 @@ mod peers;
 mod worker;
 
 pub use connection::Deadlines;
+pub use worker::Pulse;
 
 /// Everything that serving needs to know.
 #[derive(Clone, Debug)]
@@ -48,18 +51,35 @@ pub struct Options {
     pub deadlines: Deadlines,
     /// After a longer turn a worker lets requests in by its gate; `None`: never.
     pub turn_max: Option<Duration>,
-    /// Requests in flight have so long to finish when klad stops.
-    pub drain_timeout: Duration,
+    /// What happens to connections when klad stops.
+    pub drain: Drain,
     /// Of requests.
     pub service: service::Options,
     /// Of operations.
     pub execution: execution::Options,
 }
 
+/// How klad stops serving.
+#[derive(Clone, Debug)]
+pub struct Drain {
+    /// It is not ready any more, and serves as ever, for so long.
+    pub delay: Duration,
+    /// Then connections have so long to finish.
+    pub timeout: Duration,
+    /// A connection without a request is kept for so long, then closed unless one has come. Zero: closed at once,
+    /// whatever has come.
+    pub idle_patience: Duration,
+    /// Connections whose clients have begun to open them are accepted for so long. Zero: none is, not even those that wait
+    /// to be accepted.
+    pub accept_patience: Duration,
+}
+
 /// A serving klad.
 pub struct Server {
     address: SocketAddr,
     admin_address: SocketAddr,
+    drain_delay: Duration,
+    pulse: Pulse,
     stopping: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
     serving: Vec<JoinHandle<()>>,
@@ -92,12 +112,13 @@ impl Server {
             hands.push(worker);
             serving.push(thread);
         }
-        let (most, per_peer) = (options.connections_max, options.connections_per_peer);
-        serving.push(accept::start(listener, hands, most, per_peer, stopped));
+        let pulse = Pulse::of(&hands);
+        serving.push(accept::start(listener, hands, options, stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
         let admin = admin::start(admin_listener, Admin::new(executor, stopping.clone()), admin_stopped);
-        Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage })
+        let drain_delay = options.drain.delay;
+        Ok(Server { address, admin_address, drain_delay, pulse, stopping, stop, serving, stop_admin, admin, storage })
     }
 
     /// Where clients are served; with port 0 in the options, the port that the kernel chose.
@@ -112,12 +133,21 @@ impl Server {
         self.admin_address
     }
 
-    /// Stops accepting, lets requests in flight finish within the drain timeout, ends what was admitted, and syncs.
+    /// Whether the workers turn, as often as it is asked.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
+    /// Is not ready any more; after the drain delay accepts what has come and no more, answers every request that has come
+    /// within the drain timeout, ends what was admitted, and syncs.
     ///
     /// # Errors
     /// When the last sync failed, in the engine's words.
     pub fn stop(self) -> Result<(), String> {
         self.stopping.store(true, Ordering::Release);
+        // Nobody raises it: whoever is in a hurry asks a second time, which ends the process.
+        sync::Signal::default().wait_timeout(self.drain_delay);
         self.stop.send_replace(true);
         for thread in self.serving {
             thread.join().expect("a thread that panics ends the process");

@@ -7,10 +7,10 @@ use std::future::poll_fn;
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 use tokio::sync::{mpsc, watch};
@@ -19,11 +19,11 @@ use tokio::time::MissedTickBehavior;
 use super::connection::{self, Connection};
 use super::gate::{Gate, Sign};
 use super::peers::Place;
-use super::{Deadlines, Options, eviction, runtime};
+use super::{Deadlines, Drain, Options, eviction, runtime};
 use crate::clock;
 use crate::execution::{Executor, Local};
 use crate::http::service::Service;
-use crate::limits::SWEEP_INTERVAL;
+use crate::limits::{DRAIN_SWEEP_INTERVAL, SWEEP_INTERVAL};
 use crate::sync;
 
 /// A connection on its way to a worker, with its place among all connections.
@@ -37,6 +37,31 @@ pub(super) struct WorkerHandle {
     sender: mpsc::Sender<Accepted>,
     connections: Arc<AtomicUsize>,
     sign: Arc<Sign>,
+    sweeps: Arc<AtomicU64>,
+}
+
+/// A worker that has ended, in place of its number of sweeps.
+const ENDED: u64 = u64::MAX;
+
+/// Whether the workers turn: each of their sweeps counts.
+#[derive(Clone, Debug)]
+pub struct Pulse(Vec<(Arc<AtomicU64>, u64)>);
+
+impl Pulse {
+    pub(super) fn of(workers: &[WorkerHandle]) -> Pulse {
+        Pulse(workers.iter().map(|worker| (worker.sweeps.clone(), 0)).collect())
+    }
+
+    /// Whether each worker has swept since the last call, or has ended.
+    pub fn beats(&mut self) -> bool {
+        let mut all = true;
+        for (sweeps, seen) in &mut self.0 {
+            let now = sweeps.load(Ordering::Relaxed);
+            all &= now == ENDED || now > *seen;
+            *seen = now;
+        }
+        all
+    }
 }
 
 impl WorkerHandle {
@@ -72,10 +97,28 @@ pub(super) struct Worker {
     pub(super) gate: Rc<Gate>,
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
+    start: Instant,
+    sweeps: Arc<AtomicU64>,
     connections: RefCell<Slab<Rc<Connection>>>,
     count: Arc<AtomicUsize>,
     deadlines: Deadlines,
-    draining: Cell<bool>,
+    draining: Cell<Option<Draining>>,
+}
+
+/// klad stops.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draining {
+    /// When it began to.
+    pub(super) since_ms: u64,
+    /// See [`Drain::idle_patience`].
+    pub(super) idle_patience: Duration,
+}
+
+impl Draining {
+    /// Of a wait until now that has lasted for `waited`, what falls into this time.
+    pub(super) fn of(self, waited: Duration, now_ms: u64) -> Duration {
+        waited.min(Duration::from_millis(now_ms.saturating_sub(self.since_ms)))
+    }
 }
 
 /// Starts a worker's thread.
@@ -88,7 +131,8 @@ pub(super) fn start(
     let (sender, receiver) = mpsc::channel(options.connections_max);
     let connections = Arc::new(AtomicUsize::new(0));
     let sign = Arc::<Sign>::default();
-    let handle = WorkerHandle { sender, connections: connections.clone(), sign: sign.clone() };
+    let sweeps = Arc::<AtomicU64>::default();
+    let handle = WorkerHandle { sender, connections: connections.clone(), sign: sign.clone(), sweeps: sweeps.clone() };
     let options = options.clone();
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
         let runtime = runtime();
@@ -103,9 +147,12 @@ pub(super) fn start(
             connections: RefCell::new(Slab::new()),
             count: connections,
             deadlines: options.deadlines.clone(),
-            draining: Cell::new(false),
+            draining: Cell::new(None),
+            start: clock::now(),
+            sweeps,
         });
-        runtime.block_on(worker.run(receiver, stopped, options.drain_timeout));
+        runtime.block_on(worker.run(receiver, stopped, &options.drain));
+        worker.sweeps.store(ENDED, Ordering::Relaxed);
     });
     (handle, thread)
 }
@@ -115,7 +162,7 @@ impl Worker {
         self: &Rc<Worker>,
         mut receiver: mpsc::Receiver<Accepted>,
         mut stopped: watch::Receiver<bool>,
-        drain_timeout: Duration,
+        drain: &Drain,
     ) {
         let sweep = tokio::task::spawn_local(self.clone().sweep());
         let turns = tokio::task::spawn_local(self.clone().turns());
@@ -129,15 +176,43 @@ impl Worker {
                 },
             }
         }
-        // Refuses, by closing them, connections that were accepted and never served.
-        receiver.close();
-        while let Some(accepted) = receiver.recv().await {
-            drop(accepted);
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.drain(drain_timeout).await;
+        self.drain(receiver, drain).await;
         sweep.abort();
         turns.abort();
+    }
+
+    /// Serves what is still handed over, lets every connection end after what it is doing, and waits for them until the
+    /// drain timeout is over.
+    async fn drain(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, drain: &Drain) {
+        let deadline = clock::now() + drain.timeout;
+        self.draining.set(Some(Draining { since_ms: self.age_ms(), idle_patience: drain.idle_patience }));
+        let mut ticks = tokio::time::interval(DRAIN_SWEEP_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut accepting = true;
+        while (accepting || !self.connections.borrow().is_empty()) && clock::now() < deadline {
+            tokio::select! {
+                biased;
+                _ = ticks.tick() => self.check_all(),
+                accepted = receiver.recv(), if accepting => match accepted {
+                    Some(accepted) => self.serve(accepted),
+                    None => accepting = false,
+                },
+            }
+        }
+        let left = self.connections.borrow().len() + receiver.len();
+        if left > 0 {
+            tracing::warn!(connections = left, "closed before they had finished: the drain timeout is over");
+        }
+    }
+
+    /// Since when klad stops, if it does.
+    pub(super) fn draining(&self) -> Option<Draining> {
+        self.draining.get()
+    }
+
+    fn age_ms(&self) -> u64 {
+        let age = clock::now().saturating_duration_since(self.start);
+        u64::try_from(age.as_millis()).expect("klad runs for less than an aeon")
     }
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {
@@ -151,20 +226,6 @@ impl Worker {
             worker.count.fetch_sub(1, Ordering::Relaxed);
             drop(place);
         });
-    }
-
-    /// Tells every connection to end after what it is doing, and waits for them, for `timeout` at most.
-    async fn drain(&self, timeout: Duration) {
-        self.draining.set(true);
-        self.check_all();
-        let deadline = clock::now() + timeout;
-        while !self.connections.borrow().is_empty() && clock::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let left = self.connections.borrow().len();
-        if left > 0 {
-            tracing::warn!(connections = left, "closed before they had finished: the drain timeout is over");
-        }
     }
 
     /// The turn's own task.
@@ -181,22 +242,21 @@ impl Worker {
     }
 
     async fn sweep(self: Rc<Worker>) {
-        let start = clock::now();
         let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let now_ms = u64::try_from((clock::now() - start).as_millis()).expect("klad runs for less than an aeon");
-            self.now_ms.set(now_ms);
+            self.sweeps.fetch_add(1, Ordering::Relaxed);
             self.gate.rested();
             self.check_all();
             if self.deadlines.body_rate_bytes_min > 0 {
-                eviction::make_room(&self.connections.borrow(), self.service.room(), now_ms);
+                eviction::make_room(&self.connections.borrow(), self.service.room(), self.now_ms.get());
             }
         }
     }
 
     fn check_all(&self) {
+        self.now_ms.set(self.age_ms());
         for (_, connection) in self.connections.borrow().iter() {
             if self.gate.is_closed() {
                 connection.restart_idle_clock();

@@ -30,4 +30,6 @@ mod limits;
 mod ranges;
 mod readme;
 mod slow_clients;
+mod stops;
+mod supervisor;
 mod tidy;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ROWS: &[&[&str]] = &[
     &["main", "lib"],
     &["config"],
-    &["cli", "memory_limit", "server"],
+    &["cli", "memory_limit", "server", "signals", "supervisor"],
     &["bench", "http"],
     &["execution"],
     &["storage"],

@@ -5,12 +5,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use clap::Parser as _;
 use klad::cli;
 use klad::config::Config;
 use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
+use klad::signals::Signals;
 use klad::storage::memory::MemoryEngine;
 use klad::storage::{ChangeKind, Engine, Reply, Result, Write};
 
@@ -47,9 +49,15 @@ pub(crate) enum Defect {
     ForgetsReplies,
     /// The third scan step fails: by then hyper has flushed what came before.
     FailsInMidRange,
+    /// At a stop, connections without a request that was begun are closed, whatever has come.
+    ClosesIdleAtOnce,
+    /// At a stop, connections that wait to be accepted are not.
+    DropsWhoWaitsToBeAccepted,
 }
 
-const ALL: [Defect; 15] = [
+const ALL: [Defect; 17] = [
+    Defect::ClosesIdleAtOnce,
+    Defect::DropsWhoWaitsToBeAccepted,
     Defect::CopiesWithoutRoom,
     Defect::SlowWritesHere,
     Defect::AcknowledgesBeforeSync,
@@ -68,10 +76,10 @@ const ALL: [Defect; 15] = [
 ];
 
 /// How long slow reads take.
-const SLOW: std::time::Duration = std::time::Duration::from_millis(500);
+const SLOW: Duration = Duration::from_millis(500);
 
 /// What counts as a write that took long.
-const LONG: std::time::Duration = std::time::Duration::from_millis(100);
+const LONG: Duration = Duration::from_millis(100);
 
 const DEFECT: &str = "KLAD_TEST_DEFECT";
 const ARGUMENTS: &str = "KLAD_TEST_ARGUMENTS";
@@ -95,17 +103,22 @@ fn runs_a_server_when_told_to() {
     let cli::Command::Serve(args) = cli::Cli::try_parse_from(arguments).expect("valid").command else {
         panic!("the arguments are those of serve")
     };
-    let config = Config::new(*args).expect("valid");
+    let mut config = Config::new(*args).expect("valid");
+    match defect {
+        Defect::ClosesIdleAtOnce => config.server.drain.idle_patience = Duration::ZERO,
+        Defect::DropsWhoWaitsToBeAccepted => config.server.drain.accept_patience = Duration::ZERO,
+        _ => {}
+    }
+    let signals = Signals::take().expect("taken");
     let listener = listen::bind(&config.listen).expect("free");
     let admin_listener = listen::bind(&config.admin_listen).expect("free");
     let inner = engine(&config);
     let engine = Arc::new(Defective { inner, defect, writes: AtomicU64::new(0), steps: AtomicU64::new(0) });
     let server = Server::start(&config.server, engine, listener, admin_listener).expect("serves");
     eprintln!("serving listen={} admin={}", server.address(), server.admin_address());
-    // Until it is killed.
-    loop {
-        std::thread::park();
-    }
+    signals.wait_for_stop(|| {});
+    server.stop().expect("synced");
+    std::process::exit(0);
 }
 
 fn engine(config: &Config) -> Arc<dyn Engine> {
