@@ -253,7 +253,8 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// While klad stops, a connection without a request is kept for so long before it is closed: a client that sends its next
-/// one within this time is answered, and told that the connection closes. More than the time from here to anywhere and back.
+/// one within this time is answered, and told that the connection closes; and one that was told so has as long to close it.
+/// More than the time from here to anywhere and back.
 pub const DRAIN_IDLE_PATIENCE: Duration = Duration::from_millis(300);
 
 /// While klad stops, connections whose opening has begun are accepted for so long: the client's last segment of it is under

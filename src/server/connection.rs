@@ -128,14 +128,14 @@ impl Connection {
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, &stream).await;
         let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
-        // What a client sends behind a closing answer is not answered, but must not cost it the answer.
-        let sends_more = |stream| self.feed.is_on() && (self.feed.pipelines() || self.feed.has_more(stream));
         match end {
             End::Verdict(Verdict::HeadTimedOut) => {
                 let _ = stream.try_write(HEAD_TIMED_OUT);
                 self.linger(stream).await;
             }
-            End::Finished { by_error } if by_error || self.exchange.body_unread() || sends_more(&stream) => {
+            // While klad stops: what a client sends behind a closing answer is not answered, but must not cost it the
+            // answer.
+            End::Finished { by_error } if by_error || self.exchange.body_unread() || self.feed.is_on() => {
                 self.linger(stream).await;
             }
             End::Verdict(_) | End::Finished { .. } | End::Pause => {}
@@ -280,7 +280,9 @@ impl Connection {
             }
             Phase::Idle if waited > deadlines.idle => Verdict::Leave,
             Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => Verdict::Leave,
-            Phase::Linger if late(waited, LINGER_TIMEOUT) => Verdict::Close,
+            Phase::Linger if waited > draining.map_or(LINGER_TIMEOUT, |draining| draining.idle_patience) => {
+                Verdict::Close
+            }
             Phase::Head if late(waited, deadlines.head) => Verdict::HeadTimedOut,
             Phase::Body if late(waited, deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
                 self.exchange.set_body_timed_out();

@@ -19,6 +19,7 @@ mod connections;
 mod contract;
 #[cfg(feature = "rocksdb")]
 mod disk;
+mod draining;
 #[cfg(feature = "rocksdb")]
 mod execution;
 #[cfg(feature = "rocksdb")]
