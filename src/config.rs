@@ -14,7 +14,7 @@ use crate::http::service;
 use crate::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
     DRAIN_IDLE_PATIENCE, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES,
-    SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
+    PIPELINED_MAX, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
 };
 use crate::memory_limit;
 use crate::operation::Durability;
@@ -188,6 +188,7 @@ impl Config {
                 delay: args.drain_delay,
                 timeout: args.drain_timeout,
                 idle_patience: DRAIN_IDLE_PATIENCE,
+                pipelined_max: PIPELINED_MAX,
                 accept_patience: DRAIN_ACCEPT_PATIENCE,
             },
             service: service::Options {

@@ -121,10 +121,15 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     if durability == klad::operation::Durability::None {
         tracing::warn!("the memory engine keeps nothing: the data ends with this process");
     }
-    supervisor::ready(&format!("serving {} on {}", config.data.display(), server.address()));
+    let status = format!("serving {} on {}", config.data.display(), server.address());
+    supervisor::ready(&status);
     let mut pulse = server.pulse();
     let watchdog = Watchdog::start(move || pulse.beats());
-    signals.wait_for_stop(|| tracing::info!("SIGHUP: there is nothing to reload"));
+    signals.wait_for_stop(|| {
+        supervisor::reloading();
+        tracing::info!("SIGHUP: there is nothing to reload");
+        supervisor::ready(&status);
+    });
     tracing::info!("stopping");
     supervisor::stopping(config.server.drain.delay + config.server.drain.timeout);
     let synced = server.stop();

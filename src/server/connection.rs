@@ -28,7 +28,7 @@ use crate::http::exchange::{Exchange, Phase};
 use crate::http::meter::Flow;
 use crate::limits::{
     CONNECTION_BUFFER_BYTES_MAX, DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX,
-    LINGER_TIMEOUT, NOT_SENT_BYTES_MAX, PIPELINE_PATIENCE, PIPELINE_SETTLES,
+    LINGER_TIMEOUT, NOT_SENT_BYTES_MAX, PIPELINE_SETTLES,
 };
 
 /// How long a connection may wait for its client. All are kept to within
@@ -204,8 +204,10 @@ impl Connection {
     /// the connection closes.
     async fn is_last(&self, worker: &Worker, stream: &RefCell<TcpStream>) -> bool {
         let has_more = || self.feed.has_more(&stream.borrow());
-        let late = |draining: Draining| worker.now_ms.get() > draining.since_ms + ms(PIPELINE_PATIENCE);
-        if worker.draining().is_some_and(late) {
+        let answered = self.feed.count_answer();
+        let too_many =
+            |draining: Draining| answered >= draining.pipelined_max || worker.now_ms.get() > draining.last_answers_ms;
+        if worker.draining().is_some_and(too_many) {
             return true;
         }
         if !has_more() && self.feed.pipelines() {
@@ -343,6 +345,7 @@ fn prepare(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
     TcpStream::from_std(stream)
 }
 
-fn ms(duration: Duration) -> u64 {
+/// Milliseconds.
+pub(super) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

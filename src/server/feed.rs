@@ -28,6 +28,8 @@ pub(super) struct Feed {
     part: Cell<Part>,
     /// A request has stood behind another: more may be on their way.
     pipelines: Cell<bool>,
+    /// Requests that were answered since klad stops.
+    answered: Cell<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,7 @@ impl Feed {
             rest: RefCell::default(),
             part: Cell::new(NEXT_REQUEST),
             pipelines: Cell::new(false),
+            answered: Cell::new(0),
         }
     }
 
@@ -148,6 +151,12 @@ impl Feed {
             self.pipelines.set(true);
         }
         more
+    }
+
+    /// A request is answered; tells how many were since klad stops.
+    pub(super) fn count_answer(&self) -> u32 {
+        self.answered.set(self.answered.get().saturating_add(1));
+        self.answered.get()
     }
 
     /// Whether a request has stood behind another.

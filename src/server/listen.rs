@@ -88,3 +88,45 @@ pub(super) fn take_no_more(listener: &TcpListener) -> std::io::Result<()> {
 pub(super) fn take_no_more(_listener: &TcpListener) -> std::io::Result<()> {
     Ok(())
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::{ErrorKind, Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Whether a new connection is answered at all.
+    fn answers(listener: &TcpListener) -> bool {
+        let address = listener.local_addr().expect("bound");
+        match TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::TimedOut, "neither taken nor refused");
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn a_listener_that_takes_no_more_keeps_who_is_connected() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            // A machine may have no IPv6.
+            let Ok(listener) = bind(host) else { continue };
+            assert!(answers(&listener));
+            let mut waits = TcpStream::connect(listener.local_addr().expect("bound")).expect("taken");
+            waits.write_all(b"before").expect("sent");
+            take_no_more(&listener).expect("the kernel filters");
+            assert!(!answers(&listener), "{host}");
+            waits.write_all(b" and after").expect("sent");
+            drop(listener.accept().expect("the first, which has gone"));
+            let (mut accepted, _) = listener.accept().expect("waits");
+            let mut text = [0; 16];
+            accepted.read_exact(&mut text).expect("all of it");
+            assert_eq!(&text, b"before and after");
+            accepted.write_all(b"answer").expect("sent");
+            waits.read_exact(&mut text[..6]).expect("answered");
+        }
+    }
+}

@@ -69,6 +69,9 @@ pub struct Drain {
     /// A connection without a request is kept for so long, then closed unless one has come. Zero: closed at once,
     /// whatever has come.
     pub idle_patience: Duration,
+    /// A connection is told that it closes when nothing stands behind the request that is answered, or after so many
+    /// answers.
+    pub pipelined_max: u32,
     /// Connections whose clients have begun to open them are accepted for so long. Zero: none is, not even those that wait
     /// to be accepted.
     pub accept_patience: Duration,

@@ -16,7 +16,7 @@ use slab::Slab;
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::connection::{self, Connection};
+use super::connection::{self, Connection, ms};
 use super::gate::{Gate, Sign};
 use super::peers::Place;
 use super::{Deadlines, Drain, Options, eviction, runtime};
@@ -110,6 +110,10 @@ pub(super) struct Worker {
 pub(super) struct Draining {
     /// When it began to.
     pub(super) since_ms: u64,
+    /// From then on every answer says that its connection closes, or the drain timeout would cut it.
+    pub(super) last_answers_ms: u64,
+    /// See [`Drain::pipelined_max`].
+    pub(super) pipelined_max: u32,
     /// See [`Drain::idle_patience`].
     pub(super) idle_patience: Duration,
 }
@@ -185,7 +189,10 @@ impl Worker {
     /// drain timeout is over.
     async fn drain(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, drain: &Drain) {
         let deadline = clock::now() + drain.timeout;
-        self.draining.set(Some(Draining { since_ms: self.age_ms(), idle_patience: drain.idle_patience }));
+        let since_ms = self.age_ms();
+        let last_answers_ms = since_ms.saturating_add(ms(drain.timeout) / 4 * 3);
+        let Drain { pipelined_max, idle_patience, .. } = *drain;
+        self.draining.set(Some(Draining { since_ms, last_answers_ms, pipelined_max, idle_patience }));
         let mut ticks = tokio::time::interval(DRAIN_SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut accepting = true;
@@ -211,8 +218,7 @@ impl Worker {
     }
 
     fn age_ms(&self) -> u64 {
-        let age = clock::now().saturating_duration_since(self.start);
-        u64::try_from(age.as_millis()).expect("klad runs for less than an aeon")
+        ms(clock::now().saturating_duration_since(self.start))
     }
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {

@@ -68,6 +68,11 @@ fn the_supervisor_is_told_when_klad_is_ready_alive_and_stopping() {
         for _ in 0..3 {
             assert_eq!(supervisor.any(), "WATCHDOG=1\n");
         }
+        server.signal(Signal::HUP);
+        let reloading = supervisor.next();
+        let lines: Vec<_> = reloading.lines().collect();
+        assert!(lines[0] == "RELOADING=1" && lines[1].starts_with("MONOTONIC_USEC="), "{reloading}");
+        assert_eq!(supervisor.next(), ready, "as before");
         server.signal(Signal::TERM);
         let stopping = supervisor.next();
         assert!(stopping.starts_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=17000000\nSTATUS="), "{stopping}");

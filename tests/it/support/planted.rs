@@ -53,9 +53,12 @@ pub(crate) enum Defect {
     ClosesIdleAtOnce,
     /// At a stop, connections that wait to be accepted are not.
     DropsWhoWaitsToBeAccepted,
+    /// At a stop, the next answer closes the connection, whatever stands behind its request.
+    ClosesBetweenRequests,
 }
 
-const ALL: [Defect; 17] = [
+const ALL: [Defect; 18] = [
+    Defect::ClosesBetweenRequests,
     Defect::ClosesIdleAtOnce,
     Defect::DropsWhoWaitsToBeAccepted,
     Defect::CopiesWithoutRoom,
@@ -107,6 +110,7 @@ fn runs_a_server_when_told_to() {
     match defect {
         Defect::ClosesIdleAtOnce => config.server.drain.idle_patience = Duration::ZERO,
         Defect::DropsWhoWaitsToBeAccepted => config.server.drain.accept_patience = Duration::ZERO,
+        Defect::ClosesBetweenRequests => config.server.drain.pipelined_max = 1,
         _ => {}
     }
     let signals = Signals::take().expect("taken");
