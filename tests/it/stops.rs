@@ -62,7 +62,7 @@ fn survives_stops(setup: &str, rounds: usize, defect: Option<Defect>) -> Result<
     let answered: u64 = clients.iter().map(|client| client.answered).sum();
     let refused: u64 = clients.iter().map(|client| client.refused).sum();
     println!("{setup}: {rounds} stops, {answered} requests, {refused} of them refused, longest stop {longest:?}");
-    assert!(answered > 100 * rounds as u64, "there is to be load");
+    assert!(answered > 20 * rounds as u64, "there is to be load");
     Ok(())
 }
 
