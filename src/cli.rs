@@ -161,6 +161,7 @@ const BOUNDS: &str = "Bounds of requests";
 const DEADLINES: &str = "Deadlines";
 const DISK: &str = "Disk";
 const LOGS: &str = "Logs";
+const STOPPING: &str = "Stopping";
 
 /// Options of `klad serve`: the one definition of what can be configured. The environment's variables, the file's keys,
 /// `docs/configuration.md` and `deploy/klad.toml` follow from it (`settings`, `reference`).
@@ -384,10 +385,20 @@ pub struct ServeArgs {
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub idle_timeout: Duration,
+    /// Time from SIGTERM or SIGINT during which /readyz is 503 already and klad serves as ever.
+    ///
+    /// For load balancers that ask /readyz: longer than the time that they take to notice. Until they have, they send
+    /// requests, and klad takes them, on connections old and new, without a word of closing; telling it earlier would cost a
+    /// new connection for each request. 0 where nobody asks. A second signal ends klad at once.
+    #[arg(long, help_heading = STOPPING, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    pub drain_delay: Duration,
     /// Time that requests in flight have to finish when klad is asked to stop.
     ///
-    /// It runs from SIGTERM or SIGINT, for requests that have begun; what is left then is closed.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration, help_heading = DEADLINES)]
+    /// From the end of --drain-delay. Without clients that keep klad waiting a stop takes about half a second, whatever is
+    /// set here: connections without a request are closed after 300 ms, and a client that sends nothing of a request that it
+    /// has begun, or takes nothing of an answer, for a second. What is left at the end of this time is closed. May be 0:
+    /// then all is closed at once; what was admitted is done all the same.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration, help_heading = STOPPING)]
     pub drain_timeout: Duration,
     /// Free space below which writes are answered 507.
     ///

@@ -16,8 +16,9 @@ use crate::execution::{self, Queues, Strategy};
 use crate::http::admin::Shares;
 use crate::http::service;
 use crate::limits::{
-    BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING,
-    MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
+    BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
+    DRAIN_IDLE_PATIENCE, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES,
+    PIPELINED_MAX, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
 };
 use crate::logs;
 use crate::memory_limit;
@@ -270,7 +271,13 @@ fn limits(args: &ServeArgs, budget: &Budget) -> server::Limits {
         // The other strategies are there to be compared, as they are.
         turn_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
             .then_some(args.turn_max),
-        drain_timeout: args.drain_timeout,
+        drain: server::Drain {
+            delay: args.drain_delay,
+            timeout: args.drain_timeout,
+            idle_patience: DRAIN_IDLE_PATIENCE,
+            pipelined_max: PIPELINED_MAX,
+            accept_patience: DRAIN_ACCEPT_PATIENCE,
+        },
         service: service::Options {
             key_bytes_max: args.key_max.0,
             value_bytes_max: args.value_max.0,

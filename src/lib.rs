@@ -18,6 +18,8 @@ pub mod config;
 pub mod control;
 mod memory_limit;
 pub mod server;
+pub mod signals;
+pub mod supervisor;
 
 pub mod http;
 

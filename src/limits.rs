@@ -298,6 +298,30 @@ pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
 /// Default of `--drain-timeout`: requests in flight when klad is asked to stop have so long to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// While klad stops, a client has so long for the next byte of what it has begun: a head, a body, taking an answer. Then it
+/// gets 408, or is closed. Longer than the kernel of a client waits before it repeats a lost segment (200 ms and more).
+pub const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// While klad stops, a connection without a request is kept for so long before it is closed: a client that sends its next
+/// one within this time is answered, and told that the connection closes; and one that was told so has as long to close it.
+/// More than the time from here to anywhere and back.
+pub const DRAIN_IDLE_PATIENCE: Duration = Duration::from_millis(300);
+
+/// While klad stops, connections whose opening has begun are accepted for so long: the client's last segment of it is under
+/// way. As [`DRAIN_IDLE_PATIENCE`].
+pub const DRAIN_ACCEPT_PATIENCE: Duration = Duration::from_millis(300);
+
+/// While klad stops, a client whose requests stand one behind another, and never stop to, gets its closing answer after so
+/// many: what stands behind that is not answered. Not after a time: on a disk that is busy even a few may take long. More
+/// than clients are known to send together.
+pub const PIPELINED_MAX: u32 = 1_024;
+
+/// While klad stops, what a client sends together has arrived after so long, though it be in several segments.
+pub const PIPELINE_SETTLES: Duration = Duration::from_millis(2);
+
+/// While klad stops, deadlines are looked at so often.
+pub const DRAIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Connections that the kernel holds until they are accepted; the kernel's own limit (`somaxconn`) is 4,096 today.
 pub const LISTEN_BACKLOG: u32 = 4_096;
 
@@ -386,3 +410,6 @@ const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);
 const _: () = assert!(SMALL_BODY_BYTES <= DRAIN_BYTES_MAX && SMALL_BODY_ROOM_PARTS > 1);
 const _: () = assert!(LARGE_BODY_LEAVES_PARTS.is_multiple_of(SMALL_BODY_ROOM_PARTS));
 const _: () = assert!((ADMIN_CONNECTIONS_MAX + REFUSED_LINGERING_MAX) as u64 <= DESCRIPTORS_KEPT / 4);
+// A stop without clients in mid-request takes less than a second.
+const _: () = assert!(DRAIN_ACCEPT_PATIENCE.as_millis() + DRAIN_IDLE_PATIENCE.as_millis() < 1_000);
+const _: () = assert!(DRAIN_PATIENCE.as_millis() < DRAIN_TIMEOUT.as_millis());

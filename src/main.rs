@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytesize::ByteSize;
 use clap::{CommandFactory as _, FromArgMatches as _};
@@ -19,10 +19,11 @@ use klad::operation::Durability;
 use klad::reference;
 use klad::server::{Server, listen};
 use klad::settings::{self, CommandLine};
+use klad::signals::Signals;
 use klad::storage::Engine;
 use klad::storage::delayed::Delayed;
 use klad::storage::memory::MemoryEngine;
-use tokio::signal::unix::{SignalKind, signal};
+use klad::supervisor::{self, Watchdog};
 
 /// RocksDB allocates through it as well: `unprefixed_malloc` makes it the process's `malloc`.
 #[global_allocator]
@@ -147,6 +148,8 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     logs::start(&config.logs);
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
+    // Before anything that a signal could interrupt.
+    let signals = Signals::take(end_at_once).map_err(Failure::Serve)?;
     // Both before the data directory is touched.
     let listener = listen::bind(&config.listen)?;
     let admin_listener = listen::bind(&config.admin_listen)?;
@@ -156,8 +159,11 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     }
     let durability = engine.durability(config.server.limits.service.durability);
     let name = engine.name();
+    let controller = OnceLock::new();
     let control = |limits| -> Arc<dyn Control> {
-        Controller::new(given.clone(), resolved, &config, limits, engine.clone(), Vec::new())
+        controller
+            .get_or_init(|| Controller::new(given.clone(), resolved, &config, limits, engine.clone(), Vec::new()))
+            .clone()
     };
     let server =
         Server::start(&config.server, engine.clone(), listener, admin_listener, control).map_err(Failure::Serve)?;
@@ -165,11 +171,34 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     if durability == Durability::None {
         tracing::warn!("the memory engine keeps nothing: the data ends with this process");
     }
-    wait_for_stop().map_err(Failure::Serve)?;
+    let status = format!("serving {} on {}", config.data.display(), server.address());
+    supervisor::ready(&status);
+    let mut pulse = server.pulse();
+    let watchdog = Watchdog::start(move || pulse.beats());
+    signals.wait_for_stop(|| {
+        supervisor::reloading();
+        if let Some(Err(refused)) = controller.get().map(|controller| controller.reload()) {
+            tracing::error!(%refused, "the configuration stays as it is");
+        }
+        supervisor::ready(&status);
+    });
     tracing::info!("stopping");
-    server.stop().map_err(Failure::Sync)?;
+    let drain = server.limits().get().drain.clone();
+    supervisor::stopping(drain.delay + drain.timeout);
+    let synced = server.stop();
+    watchdog.stop();
+    synced.map_err(Failure::Sync)?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// A second signal: whoever sent it does not want to wait.
+fn end_at_once() -> ! {
+    let exit = Exit::SecondSignal;
+    if logs::flush(LOG_FLUSH_TIMEOUT) {
+        let _ = writeln!(std::io::stderr(), "{}", exit.last_line("asked to stop a second time: ended at once"));
+    }
+    std::process::exit(exit.code().into());
 }
 
 /// The one line at start: what a person who reads a log later, on another machine, will want to know.
@@ -217,26 +246,4 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
         )?),
         EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),
     })
-}
-
-/// Waits for SIGTERM or SIGINT; a second one ends the process at once.
-fn wait_for_stop() -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let (mut terminate, mut interrupt) = {
-        let _inside = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
-    };
-    let next = async move |terminate: &mut tokio::signal::unix::Signal, interrupt: &mut tokio::signal::unix::Signal| {
-        tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
-    };
-    runtime.block_on(next(&mut terminate, &mut interrupt));
-    klad::sync::spawn_thread("klad-signals", move || {
-        runtime.block_on(next(&mut terminate, &mut interrupt));
-        let exit = Exit::SecondSignal;
-        if logs::flush(LOG_FLUSH_TIMEOUT) {
-            let _ = writeln!(std::io::stderr(), "{}", exit.last_line("asked to stop a second time: ended at once"));
-        }
-        std::process::exit(exit.code().into());
-    });
-    Ok(())
 }

@@ -14,9 +14,9 @@ use tokio::sync::watch;
 
 use super::figures::AcceptFigures;
 use super::peers::{Peers, Place, Refuser};
-use super::places::Places;
+use super::places::{OpenPlace, Places};
 use super::worker::{Accepted, WorkerHandle};
-use super::{Limits, runtime};
+use super::{Drain, Limits, listen, runtime};
 use crate::clock;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
@@ -36,48 +36,93 @@ pub(super) fn start(
     requests: Arc<Requests>,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
+    let acceptor = Acceptor {
+        workers,
+        places: Places::new(limits.clone()),
+        peers: Peers::new(),
+        refuser: Refuser::new(),
+        limits: limits.clone(),
+        figures,
+        requests,
+    };
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
             tokio::select! {
-                () = accept_all(listener, workers, limits, figures, requests) => {}
+                () = acceptor.accept_all(&listener) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
+            acceptor.accept_rest(listener, &limits.get().drain).await;
         });
     })
 }
 
-async fn accept_all(
-    listener: TcpListener,
+struct Acceptor {
     workers: Vec<WorkerHandle>,
     limits: Arc<Live<Limits>>,
     figures: Arc<AcceptFigures>,
     requests: Arc<Requests>,
-) {
-    let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
-    let mut caution = Caution::new(figures.clone());
-    let places = Places::new(limits.clone());
-    let peers = Peers::new();
-    let refuser = Refuser::new();
-    loop {
-        // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
-        let of_all = places.take().await;
-        let (stream, address) = caution.accept(&listener, &workers).await;
-        if caution.is_taken() && has_left(&stream) {
-            figures.left.add_owned(1);
-            continue;
+    places: Arc<Places>,
+    peers: Arc<Peers>,
+    refuser: Refuser,
+}
+
+impl Acceptor {
+    async fn accept_all(&self, listener: &tokio::net::TcpListener) {
+        let mut caution = Caution::new(self.figures.clone());
+        loop {
+            // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
+            let of_all = self.places.take().await;
+            let (stream, address) = caution.accept(listener, &self.workers).await;
+            if caution.is_taken() && has_left(&stream) {
+                self.figures.left.add_owned(1);
+                continue;
+            }
+            if self.hand(of_all, stream, address) {
+                caution.accepted();
+            }
         }
-        let Some(of_peer) = peers.take(address, limits.get().connections_per_peer) else {
-            figures.refused.add_owned(1);
-            requests.too_many_connections();
-            refuser.refuse(stream);
-            continue;
+    }
+
+    /// Gives a connection to a worker, unless its peer has too many; `false`: it was refused.
+    fn hand(&self, of_all: OpenPlace, stream: TcpStream, address: IpAddr) -> bool {
+        let Some(of_peer) = self.peers.take(address, self.limits.get().connections_per_peer) else {
+            self.figures.refused.add_owned(1);
+            self.requests.too_many_connections();
+            self.refuser.refuse(stream);
+            return false;
         };
-        caution.accepted();
         let place = Place { _of_all: of_all, _of_peer: of_peer };
         let least = |worker: &&WorkerHandle| (worker.is_strained(), worker.connections());
-        let worker = workers.iter().min_by_key(least).expect("at least one worker");
-        figures.accepted.add_owned(1);
+        let worker = self.workers.iter().min_by_key(least).expect("at least one worker");
+        self.figures.accepted.add_owned(1);
         worker.hand(Accepted { stream, place });
+        true
+    }
+
+    /// klad stops: accepts those that wait, and those whose clients believe that they are connected, then closes.
+    async fn accept_rest(&self, listener: tokio::net::TcpListener, drain: &Drain) {
+        if drain.accept_patience.is_zero() {
+            return;
+        }
+        let deadline = tokio::time::Instant::now() + drain.timeout;
+        let patience = (tokio::time::Instant::now() + drain.accept_patience).min(deadline);
+        let listener = match listener.into_std() {
+            Ok(listener) => listener,
+            Err(error) => return tracing::warn!(%error, "connections that were not accepted yet are reset"),
+        };
+        if let Err(error) = listen::take_no_more(&listener) {
+            tracing::warn!(%error, "connections that come while klad stops may be reset");
+        }
+        while let Ok(place) = tokio::time::timeout_at(deadline, self.places.take()).await {
+            match listener.accept() {
+                Ok((stream, peer)) => _ = self.hand(place, stream, peer.ip()),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+                Err(_) if tokio::time::Instant::now() >= patience => return,
+                // Nobody waits now, or there is no descriptor.
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
+        }
     }
 }
 

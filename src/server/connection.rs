@@ -10,6 +10,9 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -17,17 +20,18 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::Limits;
+use super::feed::Feed;
 use super::figures::Closed;
 use super::gate::Pass;
 use super::io::Io;
-use super::worker::Worker;
+use super::worker::{Draining, Worker};
 use crate::http::exchange::{Exchange, Phase};
 use crate::http::meter::Flow;
 use crate::http::observe::Observed;
 use crate::http::refusal::Refusal;
 use crate::limits::{
-    CONNECTION_BUFFER_BYTES_MAX, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT,
-    NOT_SENT_BYTES_MAX,
+    CONNECTION_BUFFER_BYTES_MAX, DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX,
+    LINGER_TIMEOUT, NOT_SENT_BYTES_MAX, PIPELINE_SETTLES,
 };
 
 /// How long a connection may wait for its client. All are kept to within
@@ -46,12 +50,10 @@ pub struct Deadlines {
     pub body_rate_bytes_min: u64,
 }
 
-/// While klad stops, a client has so long for the next thing that is waited for.
-const DRAIN_PATIENCE: Duration = Duration::from_millis(300);
-
 /// A connection's state outside hyper.
 pub(super) struct Connection {
     exchange: Rc<Exchange>,
+    feed: Rc<Feed>,
     verdict: Cell<Option<Verdict>>,
     waker: RefCell<Option<Waker>>,
     /// Why it ends, if that is decided here.
@@ -67,6 +69,8 @@ enum Verdict {
     HeadTimedOut,
     /// Look whether a head has begun in hyper's buffer.
     Look,
+    /// Close, unless a request has come since the sweep looked.
+    Leave,
     /// Close.
     Close,
 }
@@ -87,6 +91,8 @@ enum End {
         by_error: bool,
     },
     Verdict(Verdict),
+    /// hyper is between two requests, and klad stops.
+    Pause,
 }
 
 /// hyper's settings.
@@ -108,6 +114,7 @@ impl Connection {
     pub(super) fn new(now_ms: Rc<Cell<u64>>, observed: Observed) -> Rc<Connection> {
         Rc::new(Connection {
             exchange: Rc::new(Exchange::new(now_ms, observed)),
+            feed: Rc::new(Feed::new()),
             verdict: Cell::new(None),
             waker: RefCell::new(None),
             why: Cell::new(None),
@@ -115,11 +122,14 @@ impl Connection {
     }
 
     /// Serves until the client leaves, the sweep decides, or klad stops; answers which.
-    pub(super) async fn serve(&self, worker: &Rc<Worker>, stream: std::net::TcpStream) -> Closed {
+    pub(super) async fn serve(self: &Rc<Self>, worker: &Rc<Worker>, stream: std::net::TcpStream) -> Closed {
         // A client that is gone already is no event.
         let Ok(stream) = prepare(stream) else { return Closed::ByClient };
+        if worker.draining().is_some() {
+            self.feed.begin(b"");
+        }
         let stream = Rc::new(RefCell::new(stream));
-        let end = self.serve_http(worker, stream.clone()).await;
+        let end = self.serve_http(worker, &stream).await;
         let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
         self.exchange.observed().connection_ends();
         match end {
@@ -129,19 +139,34 @@ impl Connection {
                 let _ = stream.try_write(&refusal.into_last_words());
                 self.linger(stream).await;
             }
-            End::Finished { by_error } if by_error || self.exchange.body_unread() => self.linger(stream).await,
-            End::Verdict(_) | End::Finished { .. } => {}
+            // While klad stops: what a client sends behind a closing answer is not answered, but must not cost it the
+            // answer.
+            End::Finished { by_error } if by_error || self.exchange.body_unread() || self.feed.is_on() => {
+                self.linger(stream).await;
+            }
+            End::Verdict(_) | End::Finished { .. } | End::Pause => {}
         }
-        let by_error = matches!(end, End::Finished { by_error: true });
-        self.why.get().unwrap_or(if by_error { Closed::Error } else { Closed::ByClient })
+        self.why.get().unwrap_or(match end {
+            End::Finished { by_error: true } => Closed::Error,
+            _ if self.feed.is_on() => Closed::Stopping,
+            _ => Closed::ByClient,
+        })
     }
 
-    async fn serve_http(&self, worker: &Rc<Worker>, stream: Rc<RefCell<TcpStream>>) -> End {
-        let mut io = TokioIo::new(Io::new(stream, self.exchange.clone(), Pass::new(worker.gate.clone())));
+    async fn serve_http(self: &Rc<Self>, worker: &Rc<Worker>, stream: &Rc<RefCell<TcpStream>>) -> End {
+        let pass = Pass::new(worker.gate.clone());
+        let mut io = TokioIo::new(Io::new(stream.clone(), self.exchange.clone(), self.feed.clone(), pass));
         loop {
-            let service = service_fn(|request| {
-                let (worker, exchange) = (worker.clone(), self.exchange.clone());
-                async move { Ok::<_, Infallible>(worker.service.answer(request, &exchange).await) }
+            let service = service_fn(|request: Request<Incoming>| {
+                self.feed.head_was_read(|| request.body().size_hint().exact());
+                let (worker, connection, stream) = (worker.clone(), self.clone(), stream.clone());
+                async move {
+                    let mut answer = worker.service.answer(request, &connection.exchange).await;
+                    if connection.feed.is_on() && connection.is_last(&worker, &stream).await {
+                        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    }
+                    Ok::<_, Infallible>(answer)
+                }
             });
             let mut http = worker.http.borrow().serve_connection(io, service);
             let end = poll_fn(|context| {
@@ -150,10 +175,15 @@ impl Connection {
                     Some(Verdict::Finish) => Pin::new(&mut http).graceful_shutdown(),
                     // Since the sweep asked a request may have come.
                     Some(Verdict::Look) if self.exchange.phase().0 != Phase::Idle => {}
+                    Some(Verdict::Leave) if self.is_wanted(&stream.borrow()) => self.why.set(None),
                     Some(verdict) => return Poll::Ready(End::Verdict(verdict)),
                     None => {}
                 }
-                Pin::new(&mut http).poll(context).map(|finished| {
+                let polled = Pin::new(&mut http).poll(context);
+                if polled.is_pending() && self.feed.is_wanted() && self.is_between_requests() {
+                    return Poll::Ready(End::Pause);
+                }
+                polled.map(|finished| {
                     if let Err(error) = &finished {
                         refused_by_hyper(worker, error);
                     }
@@ -161,16 +191,47 @@ impl Connection {
                 })
             })
             .await;
-            let End::Verdict(Verdict::Look) = end else { return end };
             // hyper shows what it has read only by being taken apart. It is idle and everything is written, so there is
             // nothing else to lose, and a new one goes on where it was.
-            let parts = http.into_parts();
-            if parts.read_buf.iter().any(|byte| !b"\r\n".contains(byte)) {
+            let parts = match end {
+                End::Verdict(Verdict::Look) | End::Pause => http.into_parts(),
+                End::Verdict(_) | End::Finished { .. } => return end,
+            };
+            if let End::Pause = end {
+                self.feed.begin(&parts.read_buf);
+            } else if parts.read_buf.iter().any(|byte| !b"\r\n".contains(byte)) {
                 self.why.set(Some(Closed::HeadTimeout));
                 return End::Verdict(Verdict::HeadTimedOut);
             }
             io = parts.io;
         }
+    }
+
+    /// Whether hyper waits for a request or the rest of its head, and has written everything.
+    fn is_between_requests(&self) -> bool {
+        matches!(self.exchange.phase().0, Phase::Idle | Phase::Head) && self.exchange.write_blocked_since_ms().is_none()
+    }
+
+    /// Whether a connection that was idle no longer is.
+    fn is_wanted(&self, stream: &TcpStream) -> bool {
+        self.exchange.phase().0 != Phase::Idle || self.feed.has_more(stream)
+    }
+
+    /// While klad stops: whether nothing stands behind the request that is answered now, so that its answer is to say that
+    /// the connection closes.
+    async fn is_last(&self, worker: &Worker, stream: &RefCell<TcpStream>) -> bool {
+        let has_more = || self.feed.has_more(&stream.borrow());
+        let answered = self.feed.count_answer();
+        let too_many =
+            |draining: Draining| answered >= draining.pipelined_max || worker.now_ms.get() > draining.last_answers_ms;
+        if worker.draining().is_some_and(too_many) {
+            return true;
+        }
+        if !has_more() && self.feed.pipelines() {
+            // What was sent together may come in several segments. Boxed, as the timer would be part of every request.
+            Box::pin(tokio::time::sleep(PIPELINE_SETTLES)).await;
+        }
+        !has_more()
     }
 
     /// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with
@@ -208,40 +269,51 @@ impl Connection {
     }
 
     /// Decides whether the client is late.
-    pub(super) fn check(&self, now_ms: u64, deadlines: &Deadlines, draining: bool) {
+    pub(super) fn check(&self, now_ms: u64, deadlines: &Deadlines, draining: Option<Draining>) {
+        if draining.is_some() && self.feed.is_off() {
+            self.feed.want();
+            self.wake();
+        }
         let (phase, since_ms) = self.exchange.phase();
         let waited = Duration::from_millis(now_ms.saturating_sub(since_ms));
-        let patience = |deadline: Duration| if draining { deadline.min(DRAIN_PATIENCE) } else { deadline };
+        let late = |waited: Duration, deadline| {
+            waited > deadline || draining.is_some_and(|draining| draining.of(waited, now_ms) > DRAIN_PATIENCE)
+        };
         let too_slow =
             |flow: Flow, deadline| flow.waited > deadline && flow.bytes_per_second() < deadlines.body_rate_bytes_min;
         let write_blocked = self.exchange.write_blocked_since_ms().is_some_and(|since_ms| {
-            let stalled = now_ms.saturating_sub(since_ms) > ms(patience(deadlines.write));
+            let stalled = late(Duration::from_millis(now_ms.saturating_sub(since_ms)), deadlines.write);
             stalled || too_slow(self.exchange.taken(), deadlines.write)
         });
         let (verdict, why) = match phase {
             _ if write_blocked => (Verdict::Close, Closed::WriteTimeout),
             // Not while the last answer is still on its way out.
             Phase::Idle if self.exchange.write_blocked_since_ms().is_some() => return,
-            Phase::Idle if draining => (Verdict::Finish, Closed::Stopping),
+            Phase::Idle if let Some(draining) = draining => match draining.idle_patience {
+                Duration::ZERO => (Verdict::Close, Closed::Stopping),
+                patience if self.feed.is_on() && draining.of(waited, now_ms) >= patience => {
+                    (Verdict::Leave, Closed::Stopping)
+                }
+                _ => return,
+            },
             // Unless hyper shows that a head has begun, it is not closed for this.
             Phase::Idle if waited > deadlines.idle.min(deadlines.head) && self.exchange.take_unlooked() => {
                 self.verdict.set(Some(Verdict::Look));
                 return self.wake();
             }
-            Phase::Idle if waited > deadlines.idle => (Verdict::Close, Closed::Idle),
-            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => (Verdict::Close, Closed::Grown),
+            Phase::Idle if waited > deadlines.idle => (Verdict::Leave, Closed::Idle),
+            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => (Verdict::Leave, Closed::Grown),
             // It is closed already, for another reason.
-            Phase::Linger if waited > patience(LINGER_TIMEOUT) => {
+            Phase::Linger if waited > draining.map_or(LINGER_TIMEOUT, |draining| draining.idle_patience) => {
                 self.verdict.set(Some(Verdict::Close));
                 return self.wake();
             }
-            Phase::Head if waited > patience(deadlines.head) => (Verdict::HeadTimedOut, Closed::HeadTimeout),
-            Phase::Body if waited > patience(deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
+            Phase::Head if late(waited, deadlines.head) => (Verdict::HeadTimedOut, Closed::HeadTimeout),
+            Phase::Body if late(waited, deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
                 self.exchange.set_body_timed_out();
                 self.why.set(Some(Closed::BodyTimeout));
                 return self.wake();
             }
-            Phase::Busy | Phase::Body | Phase::Head if draining => (Verdict::Finish, Closed::Stopping),
             Phase::Idle | Phase::Busy if self.exchange.oversized() => (Verdict::Finish, Closed::Grown),
             Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
         };
@@ -308,6 +380,7 @@ fn prepare(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
     TcpStream::from_std(stream)
 }
 
-fn ms(duration: Duration) -> u64 {
+/// Milliseconds.
+pub(super) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,9 +1,11 @@
 //! The socket as hyper sees it: reads pass the worker's gate, and every byte is told to the connection's exchange, from which
-//! the sweep knows who is late. Made by `connection`.
+//! the sweep knows who is late. While klad stops they come through the connection's feed, one request at a time. Made by
+//! `connection`.
 
 use std::cell::RefCell;
 use std::future::Future as _;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -11,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
+use super::feed::Feed;
 use super::gate::Pass;
 use crate::http::exchange::Exchange;
 use crate::http::refusal::Refusal;
@@ -20,14 +23,18 @@ pub(super) struct Io {
     /// Shared with the connection, which has the last word where hyper has none.
     stream: Rc<RefCell<TcpStream>>,
     exchange: Rc<Exchange>,
+    feed: Rc<Feed>,
     pass: Pass,
     /// klad's words in place of hyper's, as far as they have not been taken.
     last_words: Option<Vec<u8>>,
 }
 
+/// Bytes of one read while klad stops.
+const FED_BYTES: usize = 8 << 10;
+
 impl Io {
-    pub(super) fn new(stream: Rc<RefCell<TcpStream>>, exchange: Rc<Exchange>, pass: Pass) -> Io {
-        Io { stream, exchange, pass, last_words: None }
+    pub(super) fn new(stream: Rc<RefCell<TcpStream>>, exchange: Rc<Exchange>, feed: Rc<Feed>, pass: Pass) -> Io {
+        Io { stream, exchange, feed, pass, last_words: None }
     }
 }
 
@@ -60,13 +67,12 @@ impl Io {
         }
         Poll::Ready(Ok(hypers))
     }
-}
 
-impl AsyncRead for Io {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    /// Reads from the socket, if the gate lets a request in; the count is 0 when there will be no more.
+    fn poll_socket(&self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         if !self.pass.is_free() && self.exchange.awaits_request() && !ready!(self.poll_pass(context))? {
             // As if the client had closed both sides.
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(0));
         }
         let before = buffer.filled().len();
         let read = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer));
@@ -76,10 +82,45 @@ impl AsyncRead for Io {
         }
         read?;
         let count = buffer.filled().len() - before;
-        if count > 0 {
-            if let Some(since) = self.pass.used() {
-                self.exchange.observed().let_in(since);
+        if count > 0
+            && let Some(since) = self.pass.used()
+        {
+            self.exchange.observed().let_in(since);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    /// Reads while klad stops.
+    fn poll_feed(&self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let given = self.feed.give(buffer);
+            if given > 0 {
+                self.exchange.bytes_read(given);
+                return Poll::Ready(Ok(()));
             }
+            let mut some = [MaybeUninit::uninit(); FED_BYTES];
+            let mut some = ReadBuf::uninit(&mut some);
+            if ready!(self.poll_socket(context, &mut some))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            self.feed.take_in(some.filled());
+        }
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.feed.is_off() {
+            if self.feed.is_on() {
+                return self.poll_feed(context, buffer);
+            }
+            if self.exchange.awaits_request() {
+                // Nobody need be woken: the connection looks after each poll, and takes hyper apart.
+                return Poll::Pending;
+            }
+        }
+        let count = ready!(self.poll_socket(context, buffer))?;
+        if count > 0 {
             self.exchange.bytes_read(count);
         }
         Poll::Ready(Ok(()))

@@ -34,6 +34,7 @@ mod accept;
 mod admin;
 mod connection;
 mod eviction;
+mod feed;
 mod figures;
 pub mod gate;
 mod io;
@@ -44,6 +45,7 @@ mod worker;
 
 pub use connection::Deadlines;
 use figures::Figures;
+pub use worker::Pulse;
 
 /// Everything that serving needs to know.
 #[derive(Clone, Debug)]
@@ -71,8 +73,8 @@ pub struct Limits {
     pub deadlines: Deadlines,
     /// After a longer turn a worker lets requests in by its gate; `None`: never.
     pub turn_max: Option<Duration>,
-    /// Requests in flight have so long to finish when klad stops.
-    pub drain_timeout: Duration,
+    /// What happens to connections when klad stops.
+    pub drain: Drain,
     /// Of requests.
     pub service: service::Options,
     /// Of operations.
@@ -81,10 +83,29 @@ pub struct Limits {
     pub memory: Shares,
 }
 
+/// How klad stops serving.
+#[derive(Clone, Debug)]
+pub struct Drain {
+    /// It is not ready any more, and serves as ever, for so long.
+    pub delay: Duration,
+    /// Then connections have so long to finish.
+    pub timeout: Duration,
+    /// A connection without a request is kept for so long, then closed unless one has come. Zero: closed at once,
+    /// whatever has come.
+    pub idle_patience: Duration,
+    /// A connection is told that it closes when nothing stands behind the request that is answered, or after so many
+    /// answers.
+    pub pipelined_max: u32,
+    /// Connections whose clients have begun to open them are accepted for so long. Zero: none is, not even those that wait
+    /// to be accepted.
+    pub accept_patience: Duration,
+}
+
 /// A serving klad.
 pub struct Server {
     address: SocketAddr,
     admin_address: SocketAddr,
+    pulse: Pulse,
     stopping: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
     serving: Vec<JoinHandle<()>>,
@@ -156,6 +177,7 @@ impl Server {
                 Box::new(move || limits.get().connections_max)
             },
         };
+        let pulse = Pulse::of(&hands);
         serving.push(accept::start(listener, hands, limits.clone(), figures.accept.clone(), requests.clone(), stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
@@ -182,6 +204,7 @@ impl Server {
         Ok(Server {
             address,
             admin_address,
+            pulse,
             stopping,
             stop,
             serving,
@@ -213,12 +236,21 @@ impl Server {
         &self.limits
     }
 
-    /// Stops accepting, lets requests in flight finish within the drain timeout, ends what was admitted, and syncs.
+    /// Whether the workers turn, as often as it is asked.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
+    /// Is not ready any more; after the drain delay accepts what has come and no more, answers every request that has come
+    /// within the drain timeout, ends what was admitted, and syncs.
     ///
     /// # Errors
     /// When the last sync failed, in the engine's words.
     pub fn stop(self) -> Result<(), String> {
         self.stopping.store(true, Ordering::Release);
+        // Nobody raises it: whoever is in a hurry asks a second time, which ends the process.
+        Signal::default().wait_timeout(self.limits.get().drain.delay);
         self.stop.send_replace(true);
         for thread in self.serving {
             thread.join().expect("a thread that panics ends the process");

@@ -7,25 +7,25 @@ use std::future::poll_fn;
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::connection::{self, Connection};
+use super::connection::{self, Connection, ms};
 use super::figures::WorkerFigures;
 use super::gate::{Gate, Sign};
 use super::peers::Place;
-use super::{Limits, eviction, runtime};
+use super::{Drain, Limits, eviction, runtime};
 use crate::clock;
 use crate::execution::{Executor, Local};
 use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
-use crate::limits::{CONNECTIONS_CEILING, SWEEP_INTERVAL};
+use crate::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_INTERVAL};
 use crate::metrics::requests::Requests;
 use crate::sync::{self, Live};
 
@@ -39,6 +39,31 @@ pub(super) struct Accepted {
 pub(super) struct WorkerHandle {
     sender: mpsc::Sender<Accepted>,
     figures: Arc<WorkerFigures>,
+    sweeps: Arc<AtomicU64>,
+}
+
+/// A worker that has ended, in place of its number of sweeps.
+const ENDED: u64 = u64::MAX;
+
+/// Whether the workers turn: each of their sweeps counts.
+#[derive(Clone, Debug)]
+pub struct Pulse(Vec<(Arc<AtomicU64>, u64)>);
+
+impl Pulse {
+    pub(super) fn of(workers: &[WorkerHandle]) -> Pulse {
+        Pulse(workers.iter().map(|worker| (worker.sweeps.clone(), 0)).collect())
+    }
+
+    /// Whether each worker has swept since the last call, or has ended.
+    pub fn beats(&mut self) -> bool {
+        let mut all = true;
+        for (sweeps, seen) in &mut self.0 {
+            let now = sweeps.load(Ordering::Relaxed);
+            all &= now == ENDED || now > *seen;
+            *seen = now;
+        }
+        all
+    }
 }
 
 impl WorkerHandle {
@@ -80,12 +105,34 @@ pub(super) struct Worker {
     pub(super) observer: Rc<Observer>,
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
+    start: Instant,
+    sweeps: Arc<AtomicU64>,
     connections: RefCell<Slab<Rc<Connection>>>,
     figures: Arc<WorkerFigures>,
     /// As of the last sweep.
     limits: RefCell<Arc<Limits>>,
     live: Arc<Live<Limits>>,
-    draining: Cell<bool>,
+    draining: Cell<Option<Draining>>,
+}
+
+/// klad stops.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draining {
+    /// When it began to.
+    pub(super) since_ms: u64,
+    /// From then on every answer says that its connection closes, or the drain timeout would cut it.
+    pub(super) last_answers_ms: u64,
+    /// See [`Drain::pipelined_max`].
+    pub(super) pipelined_max: u32,
+    /// See [`Drain::idle_patience`].
+    pub(super) idle_patience: Duration,
+}
+
+impl Draining {
+    /// Of a wait until now that has lasted for `waited`, what falls into this time.
+    pub(super) fn of(self, waited: Duration, now_ms: u64) -> Duration {
+        waited.min(Duration::from_millis(now_ms.saturating_sub(self.since_ms)))
+    }
 }
 
 /// Starts a worker's thread.
@@ -99,7 +146,8 @@ pub(super) fn start(
     let (sender, receiver) = mpsc::channel(CONNECTIONS_CEILING);
     let sign = Arc::<Sign>::default();
     let figures = WorkerFigures::new(sign.clone());
-    let handle = WorkerHandle { sender, figures: figures.clone() };
+    let sweeps = Arc::<AtomicU64>::default();
+    let handle = WorkerHandle { sender, figures: figures.clone(), sweeps: sweeps.clone() };
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
         let runtime = runtime();
         let local = Local::new(executor);
@@ -116,9 +164,12 @@ pub(super) fn start(
             figures,
             limits: RefCell::new(limits),
             live,
-            draining: Cell::new(false),
+            draining: Cell::new(None),
+            start: clock::now(),
+            sweeps,
         });
         runtime.block_on(worker.run(receiver, stopped));
+        worker.sweeps.store(ENDED, Ordering::Relaxed);
     });
     (handle, thread)
 }
@@ -137,15 +188,46 @@ impl Worker {
                 },
             }
         }
-        // Refuses, by closing them, connections that were accepted and never served.
-        receiver.close();
-        while let Some(accepted) = receiver.recv().await {
-            drop(accepted);
-            self.figures.connections.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.drain(self.live.get().drain_timeout).await;
+        let drain = self.live.get().drain.clone();
+        self.drain(receiver, &drain).await;
         sweep.abort();
         turns.abort();
+    }
+
+    /// Serves what is still handed over, lets every connection end after what it is doing, and waits for them until the
+    /// drain timeout is over.
+    async fn drain(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, drain: &Drain) {
+        let deadline = clock::now() + drain.timeout;
+        let since_ms = self.age_ms();
+        let last_answers_ms = since_ms.saturating_add(ms(drain.timeout) / 4 * 3);
+        let Drain { pipelined_max, idle_patience, .. } = *drain;
+        self.draining.set(Some(Draining { since_ms, last_answers_ms, pipelined_max, idle_patience }));
+        let mut ticks = tokio::time::interval(DRAIN_SWEEP_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut accepting = true;
+        while (accepting || !self.connections.borrow().is_empty()) && clock::now() < deadline {
+            tokio::select! {
+                biased;
+                _ = ticks.tick() => self.check_all(),
+                accepted = receiver.recv(), if accepting => match accepted {
+                    Some(accepted) => self.serve(accepted),
+                    None => accepting = false,
+                },
+            }
+        }
+        let left = self.connections.borrow().len() + receiver.len();
+        if left > 0 {
+            tracing::warn!(connections = left, "closed before they had finished: the drain timeout is over");
+        }
+    }
+
+    /// Since when klad stops, if it does.
+    pub(super) fn draining(&self) -> Option<Draining> {
+        self.draining.get()
+    }
+
+    fn age_ms(&self) -> u64 {
+        ms(clock::now().saturating_duration_since(self.start))
     }
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {
@@ -163,20 +245,6 @@ impl Worker {
         });
     }
 
-    /// Tells every connection to end after what it is doing, and waits for them, for `timeout` at most.
-    async fn drain(&self, timeout: Duration) {
-        self.draining.set(true);
-        self.check_all();
-        let deadline = clock::now() + timeout;
-        while !self.connections.borrow().is_empty() && clock::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let left = self.connections.borrow().len();
-        if left > 0 {
-            tracing::warn!(connections = left, "closed before they had finished: the drain timeout is over");
-        }
-    }
-
     /// The turn's own task.
     async fn turns(self: Rc<Worker>) {
         poll_fn(|context| {
@@ -192,13 +260,11 @@ impl Worker {
     }
 
     async fn sweep(self: Rc<Worker>) {
-        let start = clock::now();
         let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let now_ms = u64::try_from((clock::now() - start).as_millis()).expect("klad runs for less than an aeon");
-            self.now_ms.set(now_ms);
+            self.sweeps.fetch_add(1, Ordering::Relaxed);
             let used_ns = clock::thread_cpu_ns();
             self.figures.cpu_ns.add_owned(used_ns.saturating_sub(self.figures.cpu_ns.get()));
             self.gate.rested();
@@ -206,7 +272,7 @@ impl Worker {
             self.observer.tick();
             self.check_all();
             if self.limits.borrow().deadlines.body_rate_bytes_min > 0 {
-                eviction::make_room(&self.connections.borrow(), self.service.room(), now_ms);
+                eviction::make_room(&self.connections.borrow(), self.service.room(), self.now_ms.get());
             }
         }
     }
@@ -224,6 +290,7 @@ impl Worker {
 
     fn check_all(&self) {
         let limits = self.limits.borrow().clone();
+        self.now_ms.set(self.age_ms());
         for (_, connection) in self.connections.borrow().iter() {
             if self.gate.is_closed() {
                 connection.restart_idle_clock();

@@ -35,30 +35,6 @@ fn data_outlives_stop_and_kill_on_the_same_port() {
 }
 
 #[test]
-fn a_request_in_flight_is_answered_before_the_end() {
-    for engine in ENGINES {
-        for signal in [Signal::TERM, Signal::INT] {
-            let mut server = ServerBuilder::new(engine).start();
-            let mut client = server.client();
-            let mut idle = server.client();
-            assert_eq!(idle.get("/v0/status").status, 200);
-            client.send_raw(
-                "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
-            );
-            // The request has begun.
-            assert_eq!(client.any_answer().unwrap().status, 100);
-            server.signal(signal);
-            assert!(idle.is_closed_silently());
-            client.send_raw("ok");
-            let answer = client.answer().unwrap();
-            assert_eq!(answer.status, 201);
-            assert!(client.is_closed_silently());
-            assert_eq!(server.wait().code(), Some(0), "{}", server.log());
-        }
-    }
-}
-
-#[test]
 fn clients_that_do_not_move_do_not_keep_klad_from_stopping() {
     // Longer than this test would wait, if any of these clients could hold the stop for so long.
     let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();

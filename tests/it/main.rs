@@ -31,6 +31,7 @@ mod contract;
 #[cfg(feature = "rocksdb")]
 mod disk;
 mod documents;
+mod draining;
 #[cfg(feature = "rocksdb")]
 mod execution;
 mod exits;
@@ -48,4 +49,6 @@ mod metrics_truth;
 mod observed;
 mod ranges;
 mod slow_clients;
+mod stops;
+mod supervisor;
 mod tidy;

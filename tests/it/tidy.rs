@@ -12,7 +12,7 @@ const ROWS: &[&[&str]] = &[
     &["control", "exit"],
     &["settings"],
     &["config"],
-    &["cli", "memory_limit", "server"],
+    &["cli", "memory_limit", "server", "signals", "supervisor"],
     &["bench", "http", "offline"],
     &["execution"],
     &["storage"],

@@ -15,6 +15,7 @@ mod memory;
 mod overload;
 mod restart;
 mod slow_clients;
+mod stops;
 
 mod bench;
 mod cores;
@@ -55,6 +56,8 @@ enum Chore {
     Restart(restart::Args),
     /// Hold klad up with slow and hostile clients, and check what that costs everyone else.
     SlowClients(slow_clients::Args),
+    /// Stop klad under load again and again, and check that no client notices.
+    Stops(stops::Args),
 }
 
 /// How a chore that could be done has ended.
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Chore::Overload(args) => overload::run(&args),
         Chore::Restart(args) => restart::run(&args),
         Chore::SlowClients(args) => slow_clients::run(&args),
+        Chore::Stops(args) => stops::run(&args),
     };
     match ended {
         Ok(Verdict::Within) => ExitCode::SUCCESS,

@@ -2,6 +2,8 @@
 
 pub(crate) mod bencher;
 pub(crate) mod client;
+#[path = "../../../xtask/src/stops/load.rs"]
+pub(crate) mod load;
 pub(crate) mod metrics;
 pub(crate) mod planted;
 pub(crate) mod promtool;

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use clap::CommandFactory as _;
 use klad::cli;
@@ -16,6 +17,7 @@ use klad::logs;
 use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
 use klad::settings::{self, CommandLine};
+use klad::signals::Signals;
 use klad::storage::maintenance::{self, Checkpoint, Compaction};
 use klad::storage::memory::MemoryEngine;
 use klad::storage::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
@@ -65,15 +67,24 @@ pub(crate) enum Defect {
     FrozenObservation,
     /// Asking the engine about itself waits for a disk that hangs.
     SlowObservation,
+    /// At a stop, connections without a request that was begun are closed, whatever has come.
+    ClosesIdleAtOnce,
+    /// At a stop, connections that wait to be accepted are not.
+    DropsWhoWaitsToBeAccepted,
+    /// At a stop, the next answer closes the connection, whatever stands behind its request.
+    ClosesBetweenRequests,
 }
 
-const ALL: [Defect; 21] = [
+const ALL: [Defect; 24] = [
     Defect::FrozenObservation,
     Defect::SlowObservation,
     Defect::HidesSync,
     Defect::LogsInPlace,
     Defect::Panics,
     Defect::NeverLooks,
+    Defect::ClosesBetweenRequests,
+    Defect::ClosesIdleAtOnce,
+    Defect::DropsWhoWaitsToBeAccepted,
     Defect::CopiesWithoutRoom,
     Defect::SlowWritesHere,
     Defect::AcknowledgesBeforeSync,
@@ -92,13 +103,13 @@ const ALL: [Defect; 21] = [
 ];
 
 /// How long slow reads take.
-const SLOW: std::time::Duration = std::time::Duration::from_millis(500);
+const SLOW: Duration = Duration::from_millis(500);
 
 /// How long a slow observation takes.
-const HANGS: std::time::Duration = std::time::Duration::from_secs(10);
+const HANGS: Duration = Duration::from_secs(10);
 
 /// What counts as a write that took long.
-const LONG: std::time::Duration = std::time::Duration::from_millis(100);
+const LONG: Duration = Duration::from_millis(100);
 
 const DEFECT: &str = "KLAD_TEST_DEFECT";
 const ARGUMENTS: &str = "KLAD_TEST_ARGUMENTS";
@@ -122,7 +133,15 @@ fn runs_a_server_when_told_to() {
     let matches = cli::Cli::command().try_get_matches_from(arguments).expect("valid");
     let (_, serve) = matches.subcommand().expect("the arguments are those of serve");
     let command_line = CommandLine::of(serve);
-    let (resolved, config) = settings::validate(&command_line).expect("valid");
+    let (resolved, mut config) = settings::validate(&command_line).expect("valid");
+    let drain = &mut config.server.limits.drain;
+    match defect {
+        Defect::ClosesIdleAtOnce => drain.idle_patience = Duration::ZERO,
+        Defect::DropsWhoWaitsToBeAccepted => drain.accept_patience = Duration::ZERO,
+        Defect::ClosesBetweenRequests => drain.pipelined_max = 1,
+        _ => {}
+    }
+    let signals = Signals::take(|| std::process::exit(1)).expect("taken");
     if defect == Defect::LogsInPlace {
         logs::set_access_log(config.logs.access_log);
         tracing_subscriber::fmt().with_writer(std::io::stderr).init();
@@ -141,10 +160,9 @@ fn runs_a_server_when_told_to() {
     };
     let server = Server::start(&config.server, engine.clone(), listener, admin_listener, control).expect("serves");
     eprintln!("serving listen={} admin={}", server.address(), server.admin_address());
-    // Until it is killed.
-    loop {
-        std::thread::park();
-    }
+    signals.wait_for_stop(|| {});
+    server.stop().expect("synced");
+    std::process::exit(0);
 }
 
 fn engine(config: &Config) -> Arc<dyn Engine> {

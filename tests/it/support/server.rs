@@ -78,6 +78,20 @@ impl ServerBuilder {
     pub(crate) fn try_start(&self) -> Result<Server, Failed> {
         let temporary = self.data.is_none().then(|| tempfile::tempdir().unwrap());
         let data = self.data.clone().unwrap_or_else(|| temporary.as_ref().unwrap().path().to_owned());
+        let mut child = self.spawn(&data);
+        let (log, serving) = follow(&mut child);
+        // The sender is gone when the process has ended without serving.
+        if let Ok((address, admin)) = serving.recv_timeout(PATIENCE) {
+            return Ok(Server { child, address, admin, log, _temporary: temporary });
+        }
+        let _ = child.kill();
+        let status = child.wait().unwrap();
+        let log = log.lock().unwrap().clone();
+        Err(Failed { status, log })
+    }
+
+    /// The process alone, which may still be starting.
+    pub(crate) fn spawn(&self, data: &Path) -> Child {
         let mut arguments = vec!["serve".to_owned()];
         let listen = self.listen.map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
         for (name, value) in [
@@ -102,16 +116,7 @@ impl ServerBuilder {
             Some(defect) => planted::command(defect, &arguments),
         };
         command.envs(self.environment.clone()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (log, serving) = follow(&mut child);
-        // The sender is gone when the process has ended without serving.
-        if let Ok((address, admin)) = serving.recv_timeout(PATIENCE) {
-            return Ok(Server { child, address, admin, log, _temporary: temporary });
-        }
-        let _ = child.kill();
-        let status = child.wait().unwrap();
-        let log = log.lock().unwrap().clone();
-        Err(Failed { status, log })
+        command.spawn().unwrap()
     }
 }
 

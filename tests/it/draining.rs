@@ -1,0 +1,229 @@
+//! What becomes of a connection while klad stops, at one instant after the other.
+//!
+//! Some of it holds only for a while after the signal: klad waits for clients, but not for ever. A client that came too
+//! late, because the machine had better things to do, has shown nothing, and the test begins anew.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::support::{Answer, Client, ENGINES, PATIENCE, ServerBuilder, wait_until};
+
+/// Well within the time that klad keeps an idle connection.
+const SOON: Duration = Duration::from_millis(150);
+
+/// Tries so often to be in time.
+const TRIES: usize = 50;
+
+/// Runs `attempt` until it was in time; it answers `None` when it was not.
+fn in_time<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    (0..TRIES).find_map(|_| attempt()).expect("in time, once in many tries")
+}
+
+fn closes(answer: &Answer) -> bool {
+    answer.header("connection") == Some("close")
+}
+
+const GET: &str = "GET /v0/status HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// Sends `requests`, which are so many, together, again and again until an answer says that the connection closes: klad has
+/// begun to drain at some time after the signal. All must be answered; only the last of them may say so, and then that is
+/// the end. `None`: not in time.
+fn send_until_told(client: &mut Client, requests: &str, count: usize, asked: Instant) -> Option<()> {
+    loop {
+        let sent = std::io::Write::write_all(&mut client.stream, requests.as_bytes());
+        if asked.elapsed() > SOON {
+            return None;
+        }
+        sent.expect("klad keeps an idle connection for longer");
+        for number in 1..=count {
+            let answer = client.answer().unwrap_or_else(|error| panic!("answer {number} of {count}: {error}"));
+            assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+            assert!(number == count || !closes(&answer), "answer {number} of {count} closes");
+            if closes(&answer) {
+                assert!(client.is_closed_silently());
+                return Some(());
+            }
+        }
+    }
+}
+
+#[test]
+fn an_idle_connection_that_is_used_once_more_is_answered_and_told_that_it_closes() {
+    for engine in ENGINES {
+        in_time(|| {
+            let mut server = ServerBuilder::new(engine).start();
+            let (mut used, mut fresh) = (server.client(), server.client());
+            assert!(!closes(&used.get("/v0/status")));
+            let asked = Instant::now();
+            server.signal(Signal::TERM);
+            send_until_told(&mut used, GET, 1, asked)?;
+            send_until_told(&mut fresh, GET, 1, asked)?;
+            assert_eq!(server.wait().code(), Some(0));
+            Some(())
+        });
+    }
+}
+
+#[test]
+fn only_the_last_of_requests_that_stand_one_behind_another_is_told_that_it_closes() {
+    let put = |body: &str| format!("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\n{body}");
+    let chunked = put("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    let with_length = put("Content-Length: 20000\r\n\r\n") + &"x".repeat(20_000);
+    let all = [GET, &chunked, &with_length, GET, &chunked, &chunked, &with_length, "\r\n", GET].concat();
+    in_time(|| {
+        let mut server = ServerBuilder::new("memory").start();
+        let (mut used, mut fresh) = (server.client(), server.client());
+        // A klad that does not stop yet reads a part of it ahead.
+        let (begun, rest) = all.split_at(all.len() / 2);
+        used.send_raw(begun);
+        for _ in 0..4 {
+            assert!(!closes(&used.answer().unwrap()));
+        }
+        let asked = Instant::now();
+        server.signal(Signal::TERM);
+        used.send_raw(rest);
+        for number in 1..=4 {
+            assert!(!closes(&used.answer().unwrap()) || number == 4, "answer {number} of 4 closes");
+        }
+        send_until_told(&mut fresh, &all, 8, asked)?;
+        assert_eq!(server.wait().code(), Some(0));
+        Some(())
+    });
+}
+
+#[test]
+fn requests_that_never_end_are_told_that_the_connection_closes() {
+    let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
+    let mut client = server.client();
+    // So many are always under way: klad never sees the end of them.
+    client.send_raw(GET.repeat(100));
+    server.signal(Signal::TERM);
+    while !closes(&client.answer().expect("an answer")) {
+        // What is sent behind the last answer meets a connection that is read from still, but not for ever.
+        let _ = client.send("GET", "/v0/status", &[], None);
+    }
+    assert!(client.is_closed_silently());
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_request_in_flight_is_answered_before_the_end() {
+    for engine in ENGINES {
+        for signal in [Signal::TERM, Signal::INT] {
+            in_time(|| {
+                let mut server = ServerBuilder::new(engine).start();
+                let (mut client, mut idle) = (server.client(), server.client());
+                assert_eq!(idle.get("/v0/status").status, 200);
+                client.send_raw(
+                    "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+                );
+                // The request has begun.
+                assert_eq!(client.any_answer().unwrap().status, 100);
+                let asked = Instant::now();
+                server.signal(signal);
+                wait_until("it is not ready", || server.admin("/readyz").status == 503);
+                client.send_raw("ok");
+                if asked.elapsed() > SOON {
+                    return None;
+                }
+                assert_eq!(client.answer().unwrap().status, 201);
+                assert!(client.is_closed_silently());
+                assert!(idle.is_closed_silently());
+                assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+                Some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn a_body_that_keeps_coming_may_take_longer_than_any_patience() {
+    let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
+    let mut client = server.client();
+    let pieces = 20;
+    client.send_raw(format!("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: {pieces}\r\n\r\n"));
+    server.signal(Signal::TERM);
+    // Two seconds in all, where one without a byte would be too long.
+    for _ in 0..pieces {
+        std::thread::sleep(Duration::from_millis(100));
+        client.send_raw("x");
+    }
+    assert_eq!(client.answer().unwrap().status, 201);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn klad_serves_as_ever_during_the_drain_delay() {
+    in_time(|| {
+        let mut server = ServerBuilder::new("memory").arg("--drain-delay", "2s").start();
+        let mut old = server.client();
+        assert_eq!(old.get("/v0/status").status, 200);
+        let asked = Instant::now();
+        server.signal(Signal::TERM);
+        wait_until("it is not ready", || server.admin("/readyz").status == 503);
+        let mut new = server.client();
+        let answers = [old.get("/v0/status"), new.get("/v0/status"), new.get("/v0/status")];
+        if asked.elapsed() > Duration::from_secs(1) {
+            return None;
+        }
+        for answer in answers {
+            assert!(answer.status == 200 && !closes(&answer), "{answer:?}");
+        }
+        assert!(server.admin("/readyz").text().contains("stopping"));
+        assert_eq!(server.wait().code(), Some(0));
+        assert!(asked.elapsed() > Duration::from_secs(2), "the delay is kept");
+        Some(())
+    });
+}
+
+#[test]
+fn connections_that_wait_to_be_accepted_are_served_before_the_end() {
+    for engine in ENGINES {
+        let mut server = ServerBuilder::new(engine).arg("--connections-max", "1").start();
+        let mut first = server.client();
+        assert_eq!(first.get("/v0/status").status, 200);
+        let mut waiting: Vec<Client> = (0..10).map(|_| server.client()).collect();
+        for client in &mut waiting {
+            client.send("PUT", "/v0/entity?id=k", &[], Some(b"v")).unwrap();
+        }
+        server.signal(Signal::TERM);
+        for client in &mut waiting {
+            let answer = client.answer().unwrap();
+            assert!(answer.status == 201 && closes(&answer), "{answer:?}");
+        }
+        assert_eq!(server.wait().code(), Some(0));
+        assert!(TcpStream::connect(server.address).is_err(), "nobody listens any more");
+    }
+}
+
+/// Whatever klad is doing by then: opening the data, or serving already.
+#[cfg(feature = "rocksdb")]
+#[test]
+fn a_stop_during_the_start_is_in_order_and_answers_who_has_connected() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = ServerBuilder::new("rocksdb").data(data.path());
+    let server = builder.start();
+    let (address, mut client) = (server.address, server.client());
+    let value = vec![b'v'; 10_000];
+    for n in 0..500 {
+        assert_eq!(client.put(&format!("/v0/entity?id={n}&durability=async"), &value).status, 201);
+    }
+    drop(client);
+    server.kill();
+    let builder = builder.listen(address);
+    for _ in 0..10 {
+        let mut child = builder.spawn(data.path());
+        let end = Instant::now() + PATIENCE;
+        let mut client = loop {
+            match Client::try_connect(address) {
+                Ok(client) => break client,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+        };
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        assert_eq!(client.get("/v0/entity?id=499").body, value);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+}

@@ -1,0 +1,104 @@
+//! SIGTERM under load: no request on a live connection is without its answer, no acknowledged write is lost, and klad exits
+//! with 0.
+//!
+//! Method: clients of all kinds load a klad whose limit of connections is below their number, so that some wait to be
+//! accepted at any instant; it is stopped at a random one. The clients go on until they are refused. Then klad starts again
+//! on the same directory, and every client looks for what it was told is there. `cargo xtask stops` does this a hundred
+//! times with the same clients. What must happen to a single request at a given instant is in `draining`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::support::load::{Client, KINDS};
+use super::support::planted::Defect;
+use super::support::{SETUPS, ServerBuilder, random};
+
+/// Of each kind.
+const CLIENTS: usize = 4;
+
+fn survives_stops(setup: &str, rounds: usize, defect: Option<Defect>) -> Result<(), String> {
+    let mut random = random();
+    let kinds = KINDS.repeat(CLIENTS);
+    let waiting = 2;
+    let data = tempfile::tempdir().unwrap();
+    let connections_max = (kinds.len() - waiting).to_string();
+    let builder = ServerBuilder::new(setup).data(data.path()).arg("--connections-max", &connections_max).defect(defect);
+    let mut clients = Client::all(&kinds, &mut random);
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        let mut server = builder.start();
+        for client in &mut clients {
+            if setup.starts_with("memory") {
+                client.forget();
+            }
+            client.compare(server.address)?;
+        }
+        let (address, then) = (server.address, Duration::from_micros(random.u64(20_000..150_000)));
+        let stopping = AtomicBool::new(false);
+        let (found, code, took) = std::thread::scope(|scope| {
+            let run = |client: &'_ mut Client| client.run(address, &stopping);
+            let running: Vec<_> = clients.iter_mut().map(|client| scope.spawn(move || run(client))).collect();
+            std::thread::sleep(then);
+            stopping.store(true, Ordering::SeqCst);
+            let asked = Instant::now();
+            server.signal(Signal::TERM);
+            let code = server.wait().code();
+            let took = asked.elapsed();
+            let found: Result<(), String> = running.into_iter().try_for_each(|thread| thread.join().unwrap());
+            (found, code, took)
+        });
+        found.map_err(|found| format!("stop {round}: {found}"))?;
+        if code != Some(0) {
+            return Err(format!("stop {round}: exit code {code:?}\n{}", server.log()));
+        }
+        longest = longest.max(took);
+    }
+    let server = builder.start();
+    if !setup.starts_with("memory") {
+        clients.iter().try_for_each(|client| client.compare(server.address))?;
+    }
+    let answered: u64 = clients.iter().map(|client| client.answered).sum();
+    let refused: u64 = clients.iter().map(|client| client.refused).sum();
+    println!("{setup}: {rounds} stops, {answered} requests, {refused} of them refused, longest stop {longest:?}");
+    assert!(answered > 20 * rounds as u64, "there is to be load");
+    Ok(())
+}
+
+#[test]
+fn no_request_fails_and_no_write_is_lost_when_klad_stops_under_load() {
+    for setup in SETUPS {
+        let rounds = if *setup == SETUPS[0] { 4 } else { 1 };
+        survives_stops(setup, rounds, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
+    }
+}
+
+#[test]
+fn twin_connections_that_are_closed_at_once_are_noticed() {
+    let found = survives_stops("memory", 20, Some(Defect::ClosesIdleAtOnce)).expect_err("planted");
+    println!("{found}");
+    assert!(found.contains("no answer") || found.contains("reset"), "{found}");
+}
+
+#[test]
+fn twin_connections_that_wait_to_be_accepted_and_are_dropped_are_noticed() {
+    let found = survives_stops("memory", 20, Some(Defect::DropsWhoWaitsToBeAccepted)).expect_err("planted");
+    println!("{found}");
+    assert!(found.contains("no answer") || found.contains("reset"), "{found}");
+}
+
+#[test]
+fn twin_connections_that_are_closed_between_two_requests_are_noticed() {
+    let found = survives_stops("memory", 20, Some(Defect::ClosesBetweenRequests)).expect_err("planted");
+    println!("{found}");
+    assert!(found.contains("is the last"), "{found}");
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn twin_writes_that_are_lost_at_a_stop_are_noticed() {
+    let found = survives_stops("rocksdb", 3, Some(Defect::LosesWrites)).expect_err("planted");
+    println!("{found}");
+    assert!(found.contains("is lost"), "{found}");
+}

@@ -1,0 +1,305 @@
+//! Clients that load klad until it is gone, and hold it to what it has said: every request that was sent gets a whole
+//! answer, and every write that was acknowledged can be read after the next start.
+//!
+//! What may happen to a client of a klad that stops: a connection is refused, or ends before the client has sent anything
+//! more on it. All else is a failure, above all a request without an answer.
+//!
+//! Called by `stops`, and by klad's own tests, which include this file; so it uses the standard library, httparse and
+//! fastrand only.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// A server that is silent for so long hangs.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Requests that a client sends together.
+const TOGETHER: usize = 8;
+
+/// Keys of each client.
+const KEYS: u32 = 16;
+
+/// How a client behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One request after the other on one connection.
+    KeepsAlive,
+    /// The same, with a pause of up to 20 ms before each.
+    Thinks,
+    /// A connection for each request.
+    Connects,
+    /// Several requests at once on one connection, then all their answers.
+    Pipelines,
+    /// One after the other, each in three pieces.
+    Dawdles,
+}
+
+/// All kinds.
+pub(crate) const KINDS: [Kind; 5] = [Kind::KeepsAlive, Kind::Thinks, Kind::Connects, Kind::Pipelines, Kind::Dawdles];
+
+/// One client, over any number of lives of klad.
+pub(crate) struct Client {
+    kind: Kind,
+    number: usize,
+    random: fastrand::Rng,
+    /// What each key may hold: the number of the last acknowledged write, and of the last that was sent.
+    keys: BTreeMap<u32, (u64, u64)>,
+    writes: u64,
+    /// Requests that were answered.
+    pub(crate) answered: u64,
+    /// Of them by 503: nothing has happened.
+    pub(crate) refused: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Request {
+    Get { key: u32 },
+    Put { key: u32, write: u64 },
+}
+
+/// How a connection has ended.
+enum End {
+    /// In order: another may be opened.
+    Closed,
+    /// With a request that has no answer, or with a wrong one.
+    Failed(String),
+}
+
+struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+struct Answer {
+    status: u16,
+    closes: bool,
+    body: Vec<u8>,
+}
+
+impl Client {
+    /// Clients of all kinds, as many as there are `kinds`.
+    pub(crate) fn all(kinds: &[Kind], random: &mut fastrand::Rng) -> Vec<Client> {
+        let client = |(number, kind): (usize, &Kind)| Client {
+            kind: *kind,
+            number,
+            random: random.fork(),
+            keys: BTreeMap::new(),
+            writes: 0,
+            answered: 0,
+            refused: 0,
+        };
+        kinds.iter().enumerate().map(client).collect()
+    }
+
+    /// Sends requests until nobody listens any more, which may be when `stopping` is set.
+    ///
+    /// # Errors
+    /// What a client of a klad that stops in order never sees.
+    pub(crate) fn run(&mut self, address: SocketAddr, stopping: &AtomicBool) -> Result<(), String> {
+        loop {
+            let stream = match TcpStream::connect_timeout(&address, SILENCE_MAX) {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused && stopping.load(Ordering::SeqCst) => {
+                    return Ok(());
+                }
+                Err(error) => return Err(format!("{:?}: cannot connect: {error}", self.kind)),
+            };
+            let prepared = Connection::new(stream).map_err(|error| error.to_string());
+            match prepared.map_or_else(End::Failed, |mut connection| self.use_up(&mut connection)) {
+                End::Closed => {}
+                End::Failed(why) => return Err(format!("{:?}: {why}", self.kind)),
+            }
+        }
+    }
+
+    /// Sends requests until the connection ends.
+    fn use_up(&mut self, connection: &mut Connection) -> End {
+        loop {
+            if self.kind == Kind::Thinks {
+                thread::sleep(Duration::from_micros(self.random.u64(0..20_000)));
+            }
+            match connection.is_open() {
+                Ok(true) => {}
+                Ok(false) => return End::Closed,
+                Err(error) => return End::Failed(format!("reset between two requests: {error}")),
+            }
+            let count = if self.kind == Kind::Pipelines { TOGETHER } else { 1 };
+            let requests: Vec<Request> = (0..count).map(|_| self.next_request()).collect();
+            if let Err(error) = self.send(connection, &requests) {
+                return End::Failed(format!("cannot send: {error}"));
+            }
+            for (position, request) in requests.iter().enumerate() {
+                let answer = match connection.answer() {
+                    Ok(answer) => answer,
+                    Err(error) => {
+                        return End::Failed(format!("request {position} of {count} has no answer: {error}"));
+                    }
+                };
+                if let Err(why) = self.take(*request, &answer) {
+                    return End::Failed(why);
+                }
+                if answer.closes && position + 1 < count {
+                    return End::Failed(format!("the answer to request {position} of {count} is the last"));
+                }
+                if answer.closes || (self.kind == Kind::Connects && position + 1 == count) {
+                    return End::Closed;
+                }
+            }
+        }
+    }
+
+    fn next_request(&mut self) -> Request {
+        let key = self.random.u32(0..KEYS);
+        if self.random.bool() {
+            return Request::Get { key };
+        }
+        self.writes += 1;
+        self.keys.entry(key).or_default().1 = self.writes;
+        Request::Put { key, write: self.writes }
+    }
+
+    fn target(&self, key: u32) -> String {
+        format!("/v0/entity?id=client{}key{key}", self.number)
+    }
+
+    fn send(&mut self, connection: &mut Connection, requests: &[Request]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for request in requests {
+            match request {
+                Request::Get { key } => {
+                    write!(bytes, "GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n", self.target(*key))?;
+                }
+                Request::Put { key, write } => {
+                    let durability = if self.random.bool() { "sync" } else { "async" };
+                    // One in eight is large.
+                    let padding = if self.random.u8(0..8) == 0 { self.random.usize(10_000..30_000) } else { 0 };
+                    let value = format!("{write}{}", " ".repeat(padding));
+                    let target = self.target(*key);
+                    write!(
+                        bytes,
+                        "PUT {target}&durability={durability} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{value}",
+                        value.len()
+                    )?;
+                }
+            }
+        }
+        if self.kind == Kind::Dawdles {
+            for piece in bytes.chunks(bytes.len() / 3 + 1) {
+                connection.stream.write_all(piece)?;
+                thread::sleep(Duration::from_micros(self.random.u64(0..10_000)));
+            }
+            return Ok(());
+        }
+        connection.stream.write_all(&bytes)
+    }
+
+    /// Compares an answer with what is known.
+    fn take(&mut self, request: Request, answer: &Answer) -> Result<(), String> {
+        self.answered += 1;
+        match (request, answer.status) {
+            (Request::Put { key, write }, 201) => {
+                self.keys.entry(key).or_default().0 = write;
+                Ok(())
+            }
+            (Request::Get { key }, 200 | 404) => self.check(key, answer),
+            // Under load, not because of the stop.
+            (_, 503) if !String::from_utf8_lossy(&answer.body).contains("stopping") => {
+                self.refused += 1;
+                Ok(())
+            }
+            (Request::Get { .. }, status) => Err(format!("a GET was answered {status}")),
+            (Request::Put { .. }, status) => Err(format!("a PUT was answered {status}")),
+        }
+    }
+
+    fn check(&self, key: u32, answer: &Answer) -> Result<(), String> {
+        let (acknowledged, sent) = self.keys.get(&key).copied().unwrap_or_default();
+        let found = match answer.status {
+            404 => 0,
+            _ => String::from_utf8_lossy(&answer.body).trim().parse().unwrap_or(u64::MAX),
+        };
+        if (acknowledged..=sent).contains(&found) {
+            return Ok(());
+        }
+        Err(format!("{} is lost: write {found} is there, {acknowledged} was acknowledged", self.target(key)))
+    }
+
+    /// Reads what klad has, after a start, for all that was written.
+    ///
+    /// # Errors
+    /// The first acknowledged write that is not there.
+    pub(crate) fn compare(&self, address: SocketAddr) -> Result<(), String> {
+        let problem = |error: io::Error| format!("cannot read after the start: {error}");
+        let mut connection = TcpStream::connect(address).and_then(Connection::new).map_err(problem)?;
+        for key in self.keys.keys() {
+            let request = format!("GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n", self.target(*key));
+            connection.stream.write_all(request.as_bytes()).map_err(problem)?;
+            self.check(*key, &connection.answer().map_err(problem)?)?;
+        }
+        Ok(())
+    }
+
+    /// What was written before is forgotten: the engine keeps nothing.
+    pub(crate) fn forget(&mut self) {
+        self.keys.clear();
+    }
+}
+
+impl Connection {
+    fn new(stream: TcpStream) -> io::Result<Connection> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        stream.set_write_timeout(Some(SILENCE_MAX))?;
+        Ok(Connection { stream, buffer: Vec::new() })
+    }
+
+    /// Whether the server has not closed it, as clients look before they use a connection again.
+    fn is_open(&self) -> io::Result<bool> {
+        self.stream.set_nonblocking(true)?;
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false)?;
+        match peeked {
+            Ok(count) => Ok(count > 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn answer(&mut self) -> io::Result<Answer> {
+        loop {
+            let mut headers = [httparse::EMPTY_HEADER; 32];
+            let mut head = httparse::Response::new(&mut headers);
+            let parsed = head.parse(&self.buffer).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            let httparse::Status::Complete(length) = parsed else {
+                self.fill()?;
+                continue;
+            };
+            let header = |name: &str| head.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+            let text = |header: &httparse::Header<'_>| String::from_utf8_lossy(header.value).into_owned();
+            let body_length = header("content-length").and_then(|header| text(header).parse().ok()).unwrap_or(0);
+            let closes = header("connection").is_some_and(|header| text(header).eq_ignore_ascii_case("close"));
+            let status = head.code.unwrap_or_default();
+            self.buffer.drain(..length);
+            while self.buffer.len() < body_length {
+                self.fill()?;
+            }
+            let body = self.buffer.drain(..body_length).collect();
+            return Ok(Answer { status, closes, body });
+        }
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        let mut some = [0; 16 << 10];
+        match self.stream.read(&mut some)? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            count => {
+                self.buffer.extend_from_slice(&some[..count]);
+                Ok(())
+            }
+        }
+    }
+}
