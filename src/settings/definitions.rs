@@ -236,3 +236,27 @@ pub(super) fn problem(error: &clap::Error) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_true_or_false_wherever_it_stands() {
+        let mut command = Command::new("klad").arg(Arg::new("loud").long("loud").action(ArgAction::SetTrue));
+        command.build();
+        let definitions = Definitions(command);
+        let option = definitions.iter().find(|option| option.name() == "loud").expect("defined");
+        assert_eq!((option.kind(), option.default_value().as_deref()), (Kind::Switch, Some("false")));
+        for (word, expected) in [("true", &["--loud"][..]), ("on", &["--loud"]), ("false", &[]), ("off", &[])] {
+            let values = option.checked(&[word.into()]).expect("taken");
+            let mut arguments = Vec::new();
+            option.push_arguments(&values, &mut arguments);
+            assert_eq!(arguments, expected, "{word}");
+        }
+        assert!(option.checked(&["perhaps".into()]).is_err());
+        let matches = definitions.0.clone().try_get_matches_from(["klad", "--loud"]).expect("understood");
+        // What the command line is asked for: nothing, or the word.
+        assert!(matches.get_raw("loud").into_iter().flatten().all(|value| value == "true"));
+    }
+}
