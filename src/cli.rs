@@ -25,6 +25,35 @@ pub enum Command {
     /// Load an HTTP server, klad or any other, and say what it did.
     #[cfg(target_os = "linux")]
     Bench(Box<crate::bench::args::BenchArgs>),
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "each command has its own help")]
+    Client(crate::client::args::ClientCommand),
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "each command has its own help")]
+    Manual(ManualCommand),
+}
+
+/// What klad writes about its own command line.
+#[derive(Debug, Subcommand)]
+pub enum ManualCommand {
+    /// Print the completions of a shell.
+    ///
+    /// Packages bring them along. Without a package, for bash: source <(klad completions bash)
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or that of a command, as roff.
+    ///
+    /// Packages bring them along. Without a package: klad man > klad.1 && man ./klad.1
+    Man {
+        /// The command whose page is printed; without one, the program's.
+        #[arg(value_name = "COMMAND", conflicts_with = "dir")]
+        name: Option<String>,
+        /// Write all pages into this directory, which must exist.
+        #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
 }
 
 /// Engines to choose from.

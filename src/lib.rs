@@ -11,6 +11,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod manual;
 mod memory_limit;
 pub mod server;
 
@@ -18,6 +19,8 @@ pub mod http;
 
 #[cfg(target_os = "linux")]
 pub mod bench;
+
+pub mod client;
 
 pub mod execution;
 

@@ -50,6 +50,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve(*args),
         #[cfg(target_os = "linux")]
         Command::Bench(args) => return bench(&args),
+        Command::Client(command) => return klad::client::run(&command),
+        Command::Manual(command) => klad::manual::write(&command),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 /// in a row does not import it, unless it is named.
 const ROWS: &[&[&str]] = &[
     &["main", "lib"],
-    &["config"],
+    &["config", "manual"],
     &["cli", "memory_limit", "server"],
-    &["bench", "http"],
+    &["bench", "client", "http"],
     &["execution"],
     &["storage"],
     &["operation", "sync"],
