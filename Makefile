@@ -2,10 +2,10 @@
 #
 # Recipes are one line; what they do is in tools/. Plain cargo works as well, after `. tools/env.sh` (docs/building.md).
 
-.PHONY: help run bench test build lint deny
+.PHONY: help run bench test build lint deny dist install uninstall
 
 help:  ## these lines
-	@awk -F ':.*## +' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## +' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 run:  ## build, and serve ./data on 127.0.0.1:8080; more options: make run ARGS="--memory 1GiB"
 	@tools/setup.sh
@@ -16,7 +16,7 @@ bench:  ## load a server and judge it: make bench ARGS="http://127.0.0.1:8080 --
 	@exec tools/bench.sh $(ARGS)
 
 test:  ## all checks and all tests
-	@tools/setup.sh
+	@tools/setup.sh packaging
 	@exec tools/test.sh
 
 build:  ## the program, without running it
@@ -30,3 +30,13 @@ lint:  ## formatting and clippy
 deny:  ## licences, sources and unwanted crates of all dependencies
 	@tools/setup.sh
 	@exec tools/deny.sh
+
+dist:  ## build, and make packages in dist/: a tarball, and a .deb where dpkg is
+	@tools/setup.sh packaging
+	@exec tools/dist.sh
+
+install:  ## what was built, into PREFIX (/usr/local) below DESTDIR
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" exec tools/install.sh install
+
+uninstall:  ## takes it out again; configuration and data stay
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" exec tools/install.sh uninstall

@@ -51,5 +51,28 @@ fn page(name: Option<&str>) -> anyhow::Result<Vec<u8>> {
     };
     let mut bytes = Vec::new();
     clap_mangen::Man::new(command).manual("klad").render(&mut bytes).expect("memory takes what it is given");
+    // The page has no date: a release's is not known when it is built. What is written for none takes up no place in the line,
+    // and all that follows would stand where its neighbour belongs.
+    let title = bytes.iter().position(|byte| *byte == b'"').expect("the title line names klad and its version");
+    bytes.splice(title..title, *b"\"\" ");
+    if name.is_none() {
+        bytes.extend_from_slice(ENVIRONMENT.as_bytes());
+    }
     Ok(bytes)
 }
+
+/// What is about several commands, in roff. Those that speak to a server read these variables; docs/command-line.md has them too.
+const ENVIRONMENT: &str = r".SH ENVIRONMENT
+.TP
+\fBKLAD_URL\fR
+The server of put, get, del and scan, where \fB\-\-url\fR does not name one
+.TP
+\fBKLAD_ADMIN_URL\fR
+The admin address that health asks, where \fB\-\-url\fR does not name one
+.TP
+\fBKLAD_TOKEN_FILE\fR
+The file with the token to send, where \fB\-\-token\-file\fR does not name one
+.TP
+\fBSSL_CERT_FILE\fR
+The certificates that https:// trusts instead of the system's, where \fB\-\-ca\fR names no file
+";

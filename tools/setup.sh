@@ -3,10 +3,13 @@
 #
 # Says nothing and takes milliseconds when nothing is missing. On Debian and Ubuntu it installs what is missing, with sudo
 # where it is not root; elsewhere it says what to install, and fails. Rust is never installed behind the user's back.
+#
+#   tools/setup.sh [packaging]      with what Debian's packages need to be made and tested, on systems that have them
 set -eu
 
 cd "$(dirname "$0")/.."
 . tools/env.sh
+wanted=${1:-}
 
 say() { echo "klad: $*" >&2; }
 
@@ -65,6 +68,10 @@ look() {
     have_libclang || missing="$missing libclang"
     command -v ccache >/dev/null 2>&1 || missing="$missing ccache"
     command -v curl >/dev/null 2>&1 || missing="$missing curl"
+    if [ "$wanted" = packaging ] && command -v dpkg-deb >/dev/null 2>&1; then
+        command -v dpkg-shlibdeps >/dev/null 2>&1 || missing="$missing dpkg-dev"
+        command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
+    fi
 }
 
 # What brings a thing, on a system; "-" where it comes with the system.

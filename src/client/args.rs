@@ -1,6 +1,10 @@
 //! What was typed after `klad put` and its like. Completions and manual pages are made from these definitions.
 
-#![expect(clippy::doc_markdown, reason = "the command line shows its help as it stands here, without markup")]
+#![expect(
+    clippy::doc_markdown,
+    rustdoc::bare_urls,
+    reason = "the command line shows its help as it stands here, without markup"
+)]
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -129,7 +133,7 @@ pub struct ScanArgs {
 /// Options of `klad health`.
 #[derive(Args, Debug)]
 pub struct HealthArgs {
-    /// The server's admin address [default: KLAD_ADMIN_URL, or 127.0.0.1:8081].
+    /// The server's admin address [default: KLAD_ADMIN_URL, or http://127.0.0.1:8081].
     #[arg(long, value_name = "URL", help_heading = "Connection", value_hint = clap::ValueHint::Url)]
     pub url: Option<String>,
     /// Ask only whether the process lives (/livez), not whether it takes requests (/readyz).
@@ -181,7 +185,7 @@ pub struct KeyForm {
 /// Which server, and the way to it.
 #[derive(Args, Debug)]
 pub struct ServerArgs {
-    /// The server [default: KLAD_URL, or 127.0.0.1:8080].
+    /// The server [default: KLAD_URL, or http://127.0.0.1:8080].
     ///
     /// Either http:// or https://. A path is put before that of the request, for servers behind a proxy.
     #[arg(long, value_name = "URL", help_heading = "Connection", value_hint = clap::ValueHint::Url)]

@@ -15,6 +15,8 @@ mod bench;
 mod bench_files;
 mod bench_network;
 mod bench_usage;
+mod command_line;
+mod command_line_tls;
 mod connections;
 mod contract;
 #[cfg(feature = "rocksdb")]
@@ -27,6 +29,7 @@ mod held_sync;
 mod kill;
 mod lifecycle;
 mod limits;
+mod manual;
 mod ranges;
 mod readme;
 mod slow_clients;

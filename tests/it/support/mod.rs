@@ -2,6 +2,7 @@
 
 pub(crate) mod bencher;
 pub(crate) mod client;
+pub(crate) mod command;
 pub(crate) mod planted;
 pub(crate) mod results;
 pub(crate) mod scripted;
