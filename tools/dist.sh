@@ -62,14 +62,17 @@ libraries() {
 }
 
 debian() {
-    local arch tree=$scratch/deb
+    local arch tree=$scratch/deb maintainer='the klad maintainers <maintainers@klad.invalid>'
     arch=$(dpkg --print-architecture)
     DESTDIR=$tree PREFIX=/usr ZSHDIR=/usr/share/zsh/vendor-completions tools/install.sh install
     # Where Debian wants them, and in its form.
     gzip --no-name --best "$tree"/usr/share/man/man1/*.1
-    gzip --no-name --best --stdout CHANGELOG.md >"$tree/usr/share/doc/klad/changelog.gz"
-    rm "$tree/usr/share/doc/klad/LICENSE" "$tree/usr/share/doc/klad/CHANGELOG.md"
+    rm "$tree/usr/share/doc/klad/LICENSE"
+    printf 'klad (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md beside this file.\n\n -- %s  %s\n' "$version" \
+        "$maintainer" "$(LC_ALL=C date --utc --rfc-email --date "@$SOURCE_DATE_EPOCH")" |
+        gzip --no-name --best >"$tree/usr/share/doc/klad/changelog.gz"
     install -m 644 deploy/debian/copyright "$tree/usr/share/doc/klad/copyright"
+    install -D -m 644 deploy/debian/lintian-overrides "$tree/usr/share/lintian/overrides/klad"
     mkdir "$tree/DEBIAN"
     install -m 755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$tree/DEBIAN/"
     echo /etc/klad/klad.toml >"$tree/DEBIAN/conffiles"
@@ -81,9 +84,9 @@ debian() {
 Package: klad
 Version: $version
 Architecture: $arch
-Maintainer: the klad maintainers <maintainers@klad.invalid>
+Maintainer: $maintainer
 Installed-Size: $(du --summarize --apparent-size --block-size=1024 --exclude=DEBIAN "$tree" | cut -f 1)
-Depends: $depends, systemd | systemd-standalone-sysusers | adduser
+Depends: $depends, systemd | systemd-standalone-sysusers
 Suggests: ca-certificates
 Section: database
 Priority: optional
