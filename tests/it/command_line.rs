@@ -412,6 +412,25 @@ fn health_is_what_the_admin_address_says() {
 }
 
 #[test]
+fn the_documents_session_runs_as_it_stands() {
+    let document = include_str!("../../docs/command-line.md");
+    let session = document.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(session.lines().count() >= 5 && session.lines().all(|line| line.starts_with("klad ")), "{session}");
+    let server = server();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("cat.jpg"), b"\xff\xd8 cat").unwrap();
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_klad")).parent().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-e", "-c", session]).current_dir(directory.path()).stdin(Stdio::null());
+    command.env("PATH", format!("{}:{}", program.display(), std::env::var("PATH").unwrap()));
+    let output = command.env("KLAD_URL", format!("http://{}", server.address)).output().unwrap();
+    let said = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success() && said.1.is_empty(), "{said:?}");
+    assert!(said.0.contains("greeting\thello\n"), "{said:?}");
+    assert_eq!(std::fs::read(directory.path().join("cat-again.jpg")).unwrap(), b"\xff\xd8 cat");
+}
+
+#[test]
 fn every_option_of_the_commands_is_documented() {
     let document = include_str!("../../docs/command-line.md");
     for command in ["put", "get", "del", "scan", "health", "completions", "man"] {

@@ -161,7 +161,7 @@ fn named_files(document: &str) -> BTreeSet<String> {
         .step_by(2)
         .filter(|word| !word.contains(char::is_whitespace) && !word.contains(['<', '*', '$', '{']))
         .filter(|word| {
-            let starts = ["src/", "tests/", "docs/", "xtask/", "tools/", ".ci/", ".cargo/"];
+            let starts = ["src/", "tests/", "docs/", "xtask/", "tools/", "deploy/", ".ci/", ".cargo/"];
             let top = [
                 "README.md",
                 "ARCHITECTURE.md",
