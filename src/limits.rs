@@ -295,6 +295,11 @@ pub const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// server passes it on.
 pub const CLIENT_EXPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// `klad put` reads so much of a value whose length it does not know before it speaks to the server: whoever writes it may be
+/// slow, a person or a program, and a server does not wait for long. As much as a value may have by default; what goes beyond is
+/// sent as it is read.
+pub const CLIENT_READ_AHEAD_BYTES: u64 = VALUE_BYTES_MAX;
+
 /// Longest head of an answer that `klad get` and its like take, bytes; klad's own are below 300. A longer one is a failure.
 pub const CLIENT_HEAD_BYTES_MAX: usize = 64 << 10;
 

@@ -8,6 +8,12 @@ cd "$(dirname "$0")/.."
 umask 022
 binary=${KLAD_BINARY:-$CARGO_TARGET_DIR/release/klad}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+[ -x "$binary" ] || {
+    echo "klad: there is no program at $binary: make build" >&2
+    exit 1
+}
+as_root=
+[ "$(id -u)" -eq 0 ] || as_root='unshare --map-root-user'
 scratch=$(mktemp -d)
 server=
 finish() {
@@ -117,7 +123,8 @@ versions() {
 dpkg_in() {
     local root=$1
     shift
-    dpkg --root="$root" --force-script-chrootless --force-depends --force-not-root --log=/dev/null "$@"
+    # Whoever is not root is so in a name space of their own, where files can be root's.
+    ${as_root:-} dpkg --root="$root" --force-script-chrootless --force-depends --log=/dev/null "$@"
 }
 
 bare_root() {

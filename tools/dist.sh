@@ -43,7 +43,8 @@ settle() {
 }
 
 tarball() {
-    local name="klad-$version-$(uname -m)-linux"
+    local name
+    name=klad-$version-$(uname -m)-linux
     DESTDIR=$scratch/tar PREFIX=/usr/local tools/install.sh install
     mv "$scratch/tar/usr/local" "$scratch/$name"
     # What is to be read first is at the top. The configuration is an example until somebody puts it into place.

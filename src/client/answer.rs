@@ -182,6 +182,10 @@ fn line(connection: &mut Connection) -> Result<Vec<u8>, Broken> {
 
 fn chunk_size(line: &[u8]) -> Result<u64, Broken> {
     let wrong = Broken::Malformed("a chunk without a size");
+    // The parser takes a line without digits for the last chunk, which would make a cut list a whole one.
+    if !line.first().is_some_and(u8::is_ascii_hexdigit) {
+        return Err(wrong);
+    }
     let mut with_end = line.to_vec();
     with_end.extend_from_slice(b"\r\n");
     match httparse::parse_chunk_size(&with_end) {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::args::{DelArgs, Durability, GetArgs, HealthArgs, PutArgs, ScanArgs, W
 use super::connection::Connection;
 use super::exchange::{Body, Request, exchange, server, url_from};
 use super::{Error, key, show};
-use crate::limits::CLIENT_PROBLEM_BYTES_MAX;
+use crate::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
 
 /// Stores a value.
 ///
@@ -165,11 +165,10 @@ fn value(args: &PutArgs) -> Result<Body, Error> {
             return Err(failed(io::Error::from(ErrorKind::IsADirectory)));
         }
         // Other files do not know their length.
-        return Ok(if facts.is_file() {
-            Body::File { file, length: facts.len() }
-        } else {
-            Body::Stream(Box::new(file))
-        });
+        if !facts.is_file() {
+            return read_ahead(file).map_err(failed);
+        }
+        return Ok(Body::File { file, length: facts.len() });
     }
     match &args.value {
         Some(value) if value != "-" => Ok(Body::Bytes(value.as_bytes().to_vec())),
@@ -181,9 +180,17 @@ fn value(args: &PutArgs) -> Result<Body, Error> {
                     "klad put: the value is what you type; Ctrl-D at the start of a line ends it"
                 );
             }
-            Ok(Body::Stream(Box::new(input)))
+            read_ahead(input).map_err(|why| Error::File { what: "cannot read the value".to_owned(), why })
         }
     }
+}
+
+/// A value whose end is known, if it comes soon enough.
+fn read_ahead(mut source: impl Read + 'static) -> io::Result<Body> {
+    let mut bytes = Vec::new();
+    source.by_ref().take(CLIENT_READ_AHEAD_BYTES + 1).read_to_end(&mut bytes)?;
+    let whole = bytes.len() as u64 <= CLIENT_READ_AHEAD_BYTES;
+    Ok(if whole { Body::Bytes(bytes) } else { Body::Stream(Box::new(io::Cursor::new(bytes).chain(source))) })
 }
 
 /// What became of a write, as a line.

@@ -89,10 +89,13 @@ pub(super) fn exchange(url: &Url, transport: &TransportArgs, request: Request) -
     let mut connection = Connection::open(url, transport.ca.as_deref(), deadline)?;
     let head = head(url, &request, token.as_deref(), deadline.left())?;
     let mut sending = Sending { connection: &mut connection, whole: false };
-    let answered = sending.send(head, request.body).and_then(|early| match early {
-        Some(answer) => Ok(answer),
-        None => Ok(Answer::read(sending.connection)?),
-    });
+    let answered = match sending.send(head, request.body) {
+        Ok(Some(early)) => Ok(early),
+        Ok(None) => Answer::read(sending.connection).map_err(Unsent::Broken),
+        // A server that has refused meanwhile has closed its end: what it said may still be there.
+        Err(Unsent::Broken(broken)) => Answer::read(sending.connection).map_err(|_| Unsent::Broken(broken)),
+        Err(error) => Err(error),
+    };
     let whole = sending.whole;
     match answered {
         Ok(answer) => Ok((connection, answer)),
@@ -185,7 +188,7 @@ struct Sending<'c> {
 }
 
 impl Sending<'_> {
-    /// Sends everything; an answer that comes before the end of the body is the answer.
+    /// Sends everything; an answer that comes instead of `100 Continue` is the answer.
     fn send(&mut self, head: Vec<u8>, body: Option<Body>) -> Result<Option<Answer>, Unsent> {
         let mut first = head;
         let waits = body.as_ref().is_some_and(waits_for_continue);
@@ -200,13 +203,7 @@ impl Sending<'_> {
                 if waits && let Some(answer) = self.refused()? {
                     return Ok(Some(answer));
                 }
-                match self.send_body(body) {
-                    // A server that has refused meanwhile has closed its end: what it said may still be there.
-                    Err(Unsent::Broken(broken)) if !self.whole => {
-                        return Answer::read(self.connection).map(Some).map_err(|_| Unsent::Broken(broken));
-                    }
-                    other => other?,
-                }
+                self.send_body(body)?;
             }
         }
         Ok(None)
@@ -226,7 +223,11 @@ impl Sending<'_> {
 
     fn send_body(&mut self, body: Body) -> Result<(), Unsent> {
         match body {
-            Body::Bytes(bytes) => self.last(&bytes)?,
+            Body::Bytes(bytes) => {
+                let (most, end) = bytes.split_at(bytes.len().saturating_sub(PIECE_BYTES));
+                self.connection.send(most).map_err(Broken::from)?;
+                self.last(end)?;
+            }
             Body::File { mut file, length } => {
                 let mut left = length;
                 let mut piece = vec![0; PIECE_BYTES];

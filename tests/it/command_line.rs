@@ -184,8 +184,25 @@ fn a_refusal_has_its_code_its_reason_and_its_wait_on_one_line() {
     }
 }
 
+/// The server's patience with a body begins with its head, so the value is there before.
+#[test]
+fn a_slow_writer_of_a_value_costs_the_server_no_patience() {
+    let server = ServerBuilder::new(ENGINES[0]).arg("--body-timeout", "200ms").arg("--head-timeout", "200ms").start();
+    let command = format!("{{ printf slow; sleep 1; printf ly; }} | '{}' put --quiet a", env!("CARGO_BIN_EXE_klad"));
+    let mut shell = Command::new("sh");
+    let status = shell.args(["-c", &command]).env("KLAD_URL", format!("http://{}", server.address)).status().unwrap();
+    assert!(status.success());
+    assert_eq!(Klad::new("get a").at(server.address).succeeds(), b"slowly");
+}
+
 #[test]
 fn a_value_that_was_not_sent_whole_has_not_happened() {
+    for length in [8 << 20, 64 << 20] {
+        is_cut_while_sending(&vec![0; length]);
+    }
+}
+
+fn is_cut_while_sending(value: &[u8]) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -194,7 +211,7 @@ fn a_value_that_was_not_sent_whole_has_not_happened() {
         // Closed with bytes unread, which resets the connection.
     });
     // More than the kernel would hold for a server that does not read.
-    let line = Klad::new("put a").input(&vec![0; 64 << 20]).at(address).fails(1);
+    let line = Klad::new("put a").input(value).at(address).fails(1);
     assert!(line.contains("nothing has happened"), "{line}");
     server.join().unwrap();
 }
@@ -378,6 +395,7 @@ fn a_scan_that_was_cut_says_so_after_what_came() {
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\na1\r\n0\r\n\r\n", "without a line feed"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1xx0\r\n\r\n", "not HTTP/1.1"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffff\r\na\n1", "not HTTP/1.1"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1\r\n\r\n\r\n", "without a size"),
     ] {
         let said = Klad::new("scan").at(answers(1, answer)).run();
         assert!(said.code == Some(1) && said.stderr.contains(word), "{answer:?}: {said:?}");
