@@ -2,7 +2,7 @@
 #
 # Recipes are one line; what they do is in tools/. Plain cargo works as well, after `. tools/env.sh` (docs/building.md).
 
-.PHONY: help run bench test build lint deny dist install uninstall
+.PHONY: help run bench test build lint deny docs dist install uninstall
 
 help:  ## these lines
 	@awk -F ':.*## +' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -16,7 +16,7 @@ bench:  ## load a server and judge it: make bench ARGS="http://127.0.0.1:8080 --
 	@exec tools/bench.sh $(ARGS)
 
 test:  ## all checks and all tests
-	@tools/setup.sh packaging
+	@tools/setup.sh test
 	@exec tools/test.sh
 
 build:  ## the program, without running it
@@ -27,12 +27,16 @@ lint:  ## formatting and clippy
 	@tools/setup.sh
 	@exec tools/test.sh format clippy
 
+docs:  ## what is generated in docs/ and deploy/, from the definitions of the options
+	@tools/setup.sh
+	@exec tools/docs.sh
+
 deny:  ## licences, sources and unwanted crates of all dependencies
 	@tools/setup.sh
 	@exec tools/deny.sh
 
 dist:  ## build, and make packages in dist/: a tarball, and a .deb where dpkg is
-	@tools/setup.sh packaging
+	@tools/setup.sh dist
 	@exec tools/dist.sh
 
 install:  ## what was built, into PREFIX (/usr/local) below DESTDIR

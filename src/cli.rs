@@ -25,6 +25,9 @@ pub enum Command {
     /// Load an HTTP server, klad or any other, and say what it did.
     #[cfg(target_os = "linux")]
     Bench(Box<crate::bench::args::BenchArgs>),
+    /// Say what is configured and where it comes from, or whether it is valid.
+    #[command(subcommand, disable_help_subcommand = true)]
+    Config(ConfigCommand),
     #[command(flatten)]
     #[expect(missing_docs, reason = "each command has its own help")]
     Client(crate::client::args::ClientCommand),
@@ -49,10 +52,37 @@ pub enum ManualCommand {
     Man {
         /// The command whose page is printed; without one, the program's.
         #[arg(value_name = "COMMAND", conflicts_with = "dir")]
-        name: Option<String>,
+        name: Vec<String>,
         /// Write all pages into this directory, which must exist.
         #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
         dir: Option<PathBuf>,
+    },
+}
+
+/// What to do about the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print each effective value and its source, for the options of `klad serve` as they are given here.
+    Print {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// As `klad serve` would get them.
+        #[command(flatten)]
+        serve: Box<ServeArgs>,
+    },
+    /// Check all that `klad serve` would check, without the data directory and without listening.
+    Check {
+        /// As `klad serve` would get them.
+        #[command(flatten)]
+        serve: Box<ServeArgs>,
+    },
+    /// Print what is generated from the definitions of the options: for `make docs`.
+    #[command(hide = true)]
+    Reference {
+        /// Print this page with its marked blocks made anew; without it, the commented example file.
+        #[arg(long, value_name = "FILE")]
+        page: Option<PathBuf>,
     },
 }
 
@@ -112,110 +142,239 @@ pub enum DurabilityName {
     Async,
 }
 
-/// Options of `klad serve`.
+const CONFIGURATION: &str = "Configuration";
+const PLACES: &str = "What is served, and from where";
+const THREADS: &str = "Threads";
+const OVERLOAD: &str = "Overload";
+const MEMORY: &str = "Memory";
+const BOUNDS: &str = "Bounds of requests";
+const DEADLINES: &str = "Deadlines";
+const DISK: &str = "Disk";
+
+/// Options of `klad serve`: the one definition of what can be configured. The environment's variables, the file's keys,
+/// `docs/configuration.md` and `deploy/klad.toml` follow from it (`settings`, `reference`).
+///
+/// The first paragraph of an option's comment is what `-h` says; `[default: ...]` at its end tells a default that is
+/// computed. The rest is for `--help` and the documents; a paragraph that begins with `Range: ` is told beside the default.
+/// What concerns two options is checked by `config`, never by clap's `requires` and the like: clap sees one source, not four.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
+    /// File of options, in TOML: the names below as keys, such as queue-limit = 2048.
+    ///
+    /// What the command line or the environment says goes before the file. There is no file unless one is named. A key that
+    /// klad does not know is an error, and so is a file of more than 1 MiB.
+    #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
+    pub config: Option<PathBuf>,
     /// Address that clients are served on.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
+    ///
+    /// klad has neither authentication nor encryption: whoever reaches the address can read and write everything. Port 0 lets
+    /// the kernel choose; the log says which.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080", help_heading = PLACES)]
     pub listen: String,
-    /// Address of /livez and /readyz.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8081")]
+    /// Address of the admin listener: health, metrics, configuration, checkpoints.
+    ///
+    /// It has a thread of its own, so that it answers whatever the other address does. At most 64 connections; more are closed
+    /// at once. Its root lists what there is.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8081", help_heading = PLACES)]
     pub admin_listen: String,
     /// Directory of the data; made when it is missing.
-    #[arg(long, value_name = "DIR", default_value = "./data")]
+    ///
+    /// One process at a time: a second one is refused with the process id of the first.
+    #[arg(long, value_name = "DIR", default_value = "./data", help_heading = PLACES)]
     pub data: PathBuf,
     /// Where the data is kept.
-    #[arg(long, value_enum, default_value_t = DEFAULT_ENGINE)]
+    ///
+    /// The memory engine keeps it until the process ends, answers durability none, says so in the log, and does not touch
+    /// --data. In a build without RocksDB it is the default.
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = DEFAULT_ENGINE, help_heading = PLACES)]
     pub engine: EngineName,
     /// Each call of storage takes so much longer: a slow disk, to rehearse with.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    ///
+    /// Nothing counts as in memory then.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration, help_heading = PLACES)]
     pub engine_delay: Duration,
     /// Durability of writes that ask for none.
-    #[arg(long, value_enum, default_value_t = DurabilityName::Sync)]
+    ///
+    /// See docs/durability.md.
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = DurabilityName::Sync, help_heading = PLACES)]
     pub durability: DurabilityName,
-    /// Workers [default: one for each core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=999))]
-    pub threads: Option<u64>,
-    /// Memory for caches, memtables, bodies and connections together [default: half of what the control group or the machine has].
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<ByteSize>,
     /// Longest time that an acknowledged async write stays unsynced.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration)]
+    ///
+    /// It is what can be lost of async writes when the machine dies; what survives is a prefix of what was acknowledged.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration, help_heading = PLACES)]
     pub async_sync_interval: Duration,
-    /// Free space below which writes are answered 507.
-    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::DISK_RESERVE_BYTES))]
-    pub disk_reserve: ByteSize,
-    /// Longest key; a longer one is answered 414.
-    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::KEY_BYTES_MAX))]
-    pub key_max: ByteSize,
-    /// Longest value; a longer one is answered 413.
-    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::VALUE_BYTES_MAX))]
-    pub value_max: ByteSize,
-    /// Longest request line and headers together; longer ones are answered 431.
-    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::HEAD_BYTES_MAX))]
-    pub head_max: ByteSize,
-    /// Open connections; at the limit no more are accepted until one closes [default: 10000, or what the memory allows].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub connections_max: Option<u64>,
-    /// Open connections from one address; one more is answered 503 and closed. Behind a proxy all clients have its address
-    /// [default: no limit].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub connections_per_peer: Option<u64>,
-    /// Operations that wait for or are in storage; one more is answered 503.
-    #[arg(long, value_name = "N", default_value_t = limits::OPERATIONS_MAX, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub operations_max: u64,
-    /// Ranges in progress; one more is answered 503.
-    #[arg(long, value_name = "N", default_value_t = limits::SCANS_MAX, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub scans_max: u64,
+    /// Workers: threads that serve connections [default: one for each core that the process may use].
+    ///
+    /// RocksDB gets as many threads for compactions, and one for flushes.
+    ///
+    /// Range: 1 to 999.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=999), help_heading = THREADS)]
+    pub threads: Option<u64>,
     /// Where operations run.
-    #[arg(long, value_enum, value_name = "STRATEGY", default_value_t = ExecutionName::Adaptive)]
+    ///
+    /// See docs/execution.md.
+    #[arg(long, value_enum, value_name = "STRATEGY", default_value_t = ExecutionName::Adaptive, help_heading = THREADS)]
     pub execution: ExecutionName,
+    /// Threads of --execution adaptive for reads that may wait for the disk.
+    ///
+    /// Such reads are those of values that are not in memory, and steps of ranges. More threads make use of a disk that does
+    /// many reads at once.
+    ///
+    /// Range: 1 to 99.
+    #[arg(long, value_name = "N", default_value_t = limits::STORAGE_THREADS, value_parser = clap::value_parser!(u64).range(1..=99), help_heading = THREADS)]
+    pub storage_threads: u64,
     /// Threads of --execution pool and stealing.
-    #[arg(long, value_name = "N", default_value_t = limits::POOL_THREADS, value_parser = clap::value_parser!(u64).range(1..=999))]
+    ///
+    /// Range: 1 to 999.
+    #[arg(long, value_name = "N", default_value_t = limits::POOL_THREADS, value_parser = clap::value_parser!(u64).range(1..=999), help_heading = THREADS)]
     pub pool_threads: u64,
     /// Time for which a thread of --execution pool that has nothing to do looks for work before it sleeps.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration, help_heading = THREADS)]
     pub pool_spin: Duration,
+    /// How RocksDB reads a key.
+    ///
+    /// The iterator is slower; it repeats a published mistake, for comparison.
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = PointReadsName::Get, help_heading = THREADS)]
+    pub point_reads: PointReadsName,
     /// Operations that may wait in --execution pool and stealing; one more is answered 503.
-    #[arg(long, value_name = "N", default_value_t = limits::QUEUE_LIMIT, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    ///
+    /// Range: 1 to 1,000,000.
+    #[arg(long, value_name = "N", default_value_t = limits::QUEUE_LIMIT, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = OVERLOAD)]
     pub queue_limit: u64,
     /// In a queue for storage that has stood for 100 ms, what has waited longer is refused, 503.
-    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = positive_duration)]
+    ///
+    /// Of --execution adaptive. A queue stands while it has not been empty: what comes is more than what is served. See
+    /// docs/execution.md.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = positive_duration, help_heading = OVERLOAD)]
     pub queue_target: Duration,
     /// Nothing waits longer for storage, whatever storage does; then 503.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration)]
+    ///
+    /// Of --execution adaptive.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration, help_heading = OVERLOAD)]
     pub queue_age_max: Duration,
-    /// After a turn of a worker that was longer, requests are let in newest first and no connection is accepted.
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive_duration)]
+    /// After a turn of a worker that was longer, requests are let in newest first and few connections are accepted.
+    ///
+    /// Of --execution adaptive, while clients are in a hurry. See docs/execution.md.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive_duration, help_heading = OVERLOAD)]
     pub turn_max: Duration,
-    /// Whether overload is refused and paused; off is there to show what happens without.
-    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On)]
+    /// Whether overload is refused and paused.
+    ///
+    /// With off nothing is refused or kept out for overload but by --queue-limit; it shows what the rest is for.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = OVERLOAD)]
     pub admission: SwitchName,
-    /// How RocksDB reads a key; iterator is slower, and is there to repeat a published mistake.
-    #[arg(long, value_enum, value_name = "WAY", default_value_t = PointReadsName::Get)]
-    pub point_reads: PointReadsName,
-    /// Threads of --execution adaptive for reads that may wait for the disk.
-    #[arg(long, value_name = "N", default_value_t = limits::STORAGE_THREADS, value_parser = clap::value_parser!(u64).range(1..=99))]
-    pub storage_threads: u64,
+    /// Memory for caches, memtables, bodies and connections together [default: half of what the control group or the machine
+    /// has, whichever is less].
+    ///
+    /// One budget for everything that grows with use. It is shared out at start; what cannot fit is refused with the
+    /// arithmetic. Control groups are read in version 1 and 2.
+    ///
+    /// Range: 64 MiB to 16 TiB.
+    #[arg(long, value_name = "SIZE", help_heading = MEMORY)]
+    pub memory: Option<ByteSize>,
+    /// Open connections; at the limit no more are accepted until one closes [default: 10,000, or what a sixth of the memory or
+    /// the limit of open files holds].
+    ///
+    /// Clients wait in the kernel's backlog meanwhile. Without the option there are also no more than the limit of open files
+    /// holds; with it klad refuses to start where that is too low.
+    ///
+    /// Range: 1 to 1,000,000.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = MEMORY)]
+    pub connections_max: Option<u64>,
+    /// Open connections from one address; one more is answered 503 and closed [default: no limit].
+    ///
+    /// The answer's code is too-many-connections. Behind a proxy all clients have its address.
+    ///
+    /// Range: 1 to 1,000,000.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = MEMORY)]
+    pub connections_per_peer: Option<u64>,
+    /// Longest key; a longer one is answered 414.
+    ///
+    /// It is measured after decoding.
+    ///
+    /// Range: 1 byte to 16 KiB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", help_heading = BOUNDS)]
+    pub key_max: ByteSize,
+    /// Longest value; a longer one is answered 413.
+    ///
+    /// By its length that is before the body is read, in chunks as soon as it is too long.
+    ///
+    /// Range: up to 1 GiB.
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", help_heading = BOUNDS)]
+    pub value_max: ByteSize,
+    /// Longest request line and headers together; longer ones are answered 431.
+    ///
+    /// The lower bound is a key with every byte percent-encoded, and some headers.
+    ///
+    /// Range: 3 × --key-max + 1 KiB, to 64 KiB.
+    #[arg(long, value_name = "SIZE", default_value = "32KiB", help_heading = BOUNDS)]
+    pub head_max: ByteSize,
+    /// Operations that wait for or are in storage; one more is answered 503.
+    ///
+    /// The answer's code is overloaded. Reads that memory answers are not counted.
+    ///
+    /// Range: 1 to 1,000,000.
+    #[arg(long, value_name = "N", default_value_t = limits::OPERATIONS_MAX, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = BOUNDS)]
+    pub operations_max: u64,
+    /// Ranges in progress; one more is answered 503.
+    ///
+    /// The answer's code is overloaded. Each may hold 128 KiB of the memory.
+    ///
+    /// Range: 1 to 10,000.
+    #[arg(long, value_name = "N", default_value_t = limits::SCANS_MAX, value_parser = clap::value_parser!(u64).range(1..=10_000), help_heading = BOUNDS)]
+    pub scans_max: u64,
     /// Time for a request's head to arrive, from its first byte; then 408.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
+    ///
+    /// The connection closes.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub head_timeout: Duration,
     /// Time without a byte of a request's body, or below --body-rate-min; then 408.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
+    ///
+    /// It runs while no byte of an expected body comes; and from the first wait for its bytes to the last, while their average
+    /// rate is below --body-rate-min. The connection closes.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub body_timeout: Duration,
     /// Time without the client taking a byte of an answer, or below --body-rate-min; then the connection closes.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_duration)]
+    ///
+    /// It runs while the client takes no byte; and in all waits for it to take more, together, while its average rate in them
+    /// is below --body-rate-min.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub write_timeout: Duration,
-    /// Least bytes a second that a client must send of a body, or take of an answer; 0 lets them be slow, also when room for
-    /// bodies runs out.
-    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(limits::BODY_RATE_BYTES_MIN))]
+    /// Least bytes a second that a client must send of a body, or take of an answer, on average.
+    ///
+    /// With 0 clients may be as slow as they like while there is a byte now and then, also when room for bodies runs out.
+    ///
+    /// Range: 0 to 1 MiB.
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", help_heading = DEADLINES)]
     pub body_rate_min: ByteSize,
-    /// Time between two requests; then the connection closes.
-    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = positive_duration)]
+    /// Time between two requests, and before the first; then the connection closes.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub idle_timeout: Duration,
     /// Time that requests in flight have to finish when klad is asked to stop.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    ///
+    /// It runs from SIGTERM or SIGINT, for requests that have begun; what is left then is closed.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration, help_heading = DEADLINES)]
     pub drain_timeout: Duration,
+    /// Free space below which writes are answered 507.
+    ///
+    /// Below it PUTs are refused, with the code no-space, and below half of it DELETEs too; both recover by themselves.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", help_heading = DISK)]
+    pub disk_reserve: ByteSize,
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {
@@ -255,6 +414,11 @@ mod tests {
         assert_eq!(args.queue_age_max, limits::QUEUE_AGE_MAX);
         assert_eq!(args.turn_max, limits::TURN_MAX);
         assert_eq!(args.drain_timeout, limits::DRAIN_TIMEOUT);
+        assert_eq!(args.disk_reserve.0, limits::DISK_RESERVE_BYTES);
+        assert_eq!(args.key_max.0, limits::KEY_BYTES_MAX);
+        assert_eq!(args.value_max.0, limits::VALUE_BYTES_MAX);
+        assert_eq!(args.head_max.0, limits::HEAD_BYTES_MAX);
+        assert_eq!(args.body_rate_min.0, limits::BODY_RATE_BYTES_MIN);
     }
 
     #[test]

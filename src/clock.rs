@@ -32,6 +32,12 @@ pub fn thread_cpu_ns() -> u64 {
     nanoseconds(rustix::time::ClockId::ThreadCPUTime)
 }
 
+/// CPU time that all threads of the process have used, nanoseconds.
+#[must_use]
+pub fn process_cpu_ns() -> u64 {
+    nanoseconds(rustix::time::ClockId::ProcessCPUTime)
+}
+
 fn nanoseconds(clock: rustix::time::ClockId) -> u64 {
     let time = rustix::time::clock_gettime(clock);
     let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));

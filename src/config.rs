@@ -1,6 +1,6 @@
 //! From what the user typed to what the program needs: validated once, rejected and never adjusted, with the arithmetic.
 //!
-//! Called by `main`.
+//! Called by `settings`.
 
 use std::path::PathBuf;
 use std::thread;
@@ -10,6 +10,7 @@ use crate::cli::{DurabilityName, EngineName, ExecutionName, PointReadsName, Serv
 use crate::descriptors;
 use crate::execution::admission::Room;
 use crate::execution::{self, Queues, Strategy};
+use crate::http::admin::Shares;
 use crate::http::service;
 use crate::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, KEY_BYTES_CEILING,
@@ -145,6 +146,12 @@ impl Budget {
         let memtables = (cache / 3).min(MEMTABLES * MEMTABLE_BYTES_MAX);
         Ok(Budget { total, connections, connections_max, room, scans, cache, memtables })
     }
+
+    /// As `/debug/memory` shows it.
+    fn shares(&self) -> Shares {
+        let Budget { total, connections, room, scans, cache, memtables, .. } = *self;
+        Shares { total, connections, room, scans, cache, memtables }
+    }
 }
 
 impl Config {
@@ -170,34 +177,9 @@ impl Config {
         let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
         let server = server::Options {
             threads: args.threads.map_or(cores, to_usize),
-            connections_max: to_usize(budget.connections_max),
-            connections_per_peer: args.connections_per_peer.map(to_usize),
-            head_bytes_max: to_usize(args.head_max.0),
-            deadlines: Deadlines {
-                head: args.head_timeout,
-                idle: args.idle_timeout,
-                body: args.body_timeout,
-                write: args.write_timeout,
-                body_rate_bytes_min: args.body_rate_min.0,
-            },
-            // The other strategies are there to be compared, as they are.
-            turn_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
-                .then_some(args.turn_max),
-            drain_timeout: args.drain_timeout,
-            service: service::Options {
-                key_bytes_max: args.key_max.0,
-                value_bytes_max: args.value_max.0,
-                durability: match args.durability {
-                    DurabilityName::Sync => Durability::Sync,
-                    DurabilityName::Async => Durability::Async,
-                },
-            },
+            limits: limits(&args, &budget),
             execution: execution::Options {
                 strategy: strategy(&args),
-                queues: (args.admission == SwitchName::On)
-                    .then_some(Queues { target: args.queue_target, age_max: args.queue_age_max }),
-                operations_max: to_usize(args.operations_max),
-                scans_max: to_usize(args.scans_max),
                 room_bytes: budget.room,
                 async_sync_interval: args.async_sync_interval,
             },
@@ -216,6 +198,16 @@ impl Config {
     }
 }
 
+/// Why there are so many connections where `--connections-max` does not say.
+pub(crate) fn how_connections_max(memory: u64) -> &'static str {
+    let available = descriptors::for_connections(descriptors::raise_limit());
+    match (memory / 6 / CONNECTION_BYTES, available) {
+        (by_memory, available) if by_memory.min(available) >= CONNECTIONS_MAX => "the most without the option",
+        (by_memory, available) if by_memory <= available => "what a sixth of the memory holds",
+        _ => "what the limit of open files holds",
+    }
+}
+
 /// As asked for, or what a sixth of the memory and the limit of open files hold, up to the default limit: 2,730 at 256 MiB,
 /// 10,000 from 938 MiB on.
 fn connections_max(asked: Option<u64>, memory: u64, descriptors_limit: u64) -> Result<u64, Error> {
@@ -229,14 +221,51 @@ fn connections_max(asked: Option<u64>, memory: u64, descriptors_limit: u64) -> R
     }
 }
 
+/// What may change while klad serves.
+fn limits(args: &ServeArgs, budget: &Budget) -> server::Limits {
+    let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
+    server::Limits {
+        connections_max: to_usize(budget.connections_max),
+        connections_per_peer: args.connections_per_peer.map(to_usize),
+        head_bytes_max: to_usize(args.head_max.0),
+        deadlines: Deadlines {
+            head: args.head_timeout,
+            idle: args.idle_timeout,
+            body: args.body_timeout,
+            write: args.write_timeout,
+            body_rate_bytes_min: args.body_rate_min.0,
+        },
+        // The other strategies are there to be compared, as they are.
+        turn_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
+            .then_some(args.turn_max),
+        drain_timeout: args.drain_timeout,
+        service: service::Options {
+            key_bytes_max: args.key_max.0,
+            value_bytes_max: args.value_max.0,
+            durability: match args.durability {
+                DurabilityName::Sync => Durability::Sync,
+                DurabilityName::Async => Durability::Async,
+            },
+        },
+        operations: execution::Limits {
+            queues: (args.admission == SwitchName::On)
+                .then_some(Queues { target: args.queue_target, age_max: args.queue_age_max }),
+            operations_max: to_usize(args.operations_max),
+            queue_limit: to_usize(args.queue_limit),
+            scans_max: to_usize(args.scans_max),
+        },
+        memory: budget.shares(),
+    }
+}
+
 fn strategy(args: &ServeArgs) -> Strategy {
     let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
-    let (threads, queue_limit) = (to_usize(args.pool_threads), to_usize(args.queue_limit));
+    let threads = to_usize(args.pool_threads);
     match args.execution {
         ExecutionName::Adaptive => Strategy::Adaptive { storage_threads: to_usize(args.storage_threads) },
         ExecutionName::Inline => Strategy::Inline,
-        ExecutionName::Pool => Strategy::Pool { threads, queue_limit, spin: args.pool_spin },
-        ExecutionName::Stealing => Strategy::Stealing { threads, queue_limit },
+        ExecutionName::Pool => Strategy::Pool { threads, spin: args.pool_spin },
+        ExecutionName::Stealing => Strategy::Stealing { threads },
     }
 }
 

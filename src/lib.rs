@@ -10,8 +10,13 @@
 //! point down only, which `tests/it/tidy.rs` checks.
 
 pub mod cli;
-pub mod config;
+pub mod exit;
 pub mod manual;
+pub mod reference;
+pub mod settings;
+
+pub mod config;
+pub mod control;
 mod memory_limit;
 pub mod server;
 

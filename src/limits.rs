@@ -47,6 +47,9 @@ pub const CONNECTION_BYTES: u64 = 16 << 10;
 /// Default of `--connections-max`, where the memory budget allows it; at the limit klad stops accepting until one closes.
 pub const CONNECTIONS_MAX: u64 = 10_000;
 
+/// No `--connections-max` may be larger.
+pub const CONNECTIONS_CEILING: usize = 1_000_000;
+
 /// Times that `Klad-Timeout` may ask for; others are answered 400. Below a millisecond nothing would be left when the head
 /// is read, and an hour is beyond what any client waits.
 pub const TIMEOUT_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
@@ -57,6 +60,15 @@ pub const POOL_THREADS: u64 = 4;
 /// Default of `--queue-limit`: operations that may wait in `--execution pool` and `stealing`; one more is answered 503. The
 /// largest of the sizes that the published report compares.
 pub const QUEUE_LIMIT: u64 = 1_024;
+
+/// No `--queue-limit` may be larger.
+pub const QUEUE_LIMIT_CEILING: usize = 1_000_000;
+
+/// No `--scans-max` may be larger.
+pub const SCANS_CEILING: usize = 10_000;
+
+/// Operation slots where nothing bounds them (`--admission off`): far more than there can be connections.
+pub const SLOTS_CEILING: usize = 1 << 30;
 
 /// Default of `--operations-max`: operations that wait for or are in the engine; one more is answered 503. At 50,000
 /// writes a second 4,096 are 80 ms of queue.
@@ -245,6 +257,19 @@ pub const DISK_RESERVE_BYTES: u64 = 256 << 20;
 /// below the default reserve.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// What of the engine costs time for each of its files is looked at so often at the most: a thousand tables (30 GiB) are about
+/// a millisecond.
+pub const SLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The allocator is asked for its figures so often: each time takes all of its locks in turn, some 100 µs together.
+pub const ALLOCATOR_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// When upkeep has not come to its end for so long, storage does not answer: klad is not ready. Longer than a disk that works
+/// takes for one write, however busy it is.
+pub const UPKEEP_LATE: Duration = Duration::from_secs(15);
+/// No file of options is larger, bytes; a larger one is an error. All options with their comments are some 10 KiB.
+pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// Default of `--drain-timeout`: requests in flight when klad is asked to stop have so long to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -268,6 +293,9 @@ pub const DESCRIPTORS_KEPT: u64 = 1_024;
 
 /// Connections of the admin listener; more are closed at once. It serves people and one scraper.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+
+/// The largest body that the admin listener takes, bytes; more is answered 413. A change of every option fits four times.
+pub const ADMIN_BODY_BYTES_MAX: usize = 16 << 10;
 
 /// The smallest `--memory`, bytes: below it the caches are too small to be of use.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;

@@ -1,18 +1,22 @@
-//! Picks the subcommand, prints the error chain, sets the exit code: 0 clean, 1 failure, 2 usage; `klad bench` has 3 and
-//! 4 beside them.
+//! Picks the subcommand, says why it ended, sets the exit code (`exit`; `klad bench` has codes of its own).
 
 use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use bytesize::ByteSize;
-use clap::Parser as _;
-use klad::cli::{Cli, Command, EngineName};
+use clap::{CommandFactory as _, FromArgMatches as _};
+use klad::cli::{Cli, Command, ConfigCommand, EngineName};
 use klad::config::Config;
+use klad::control::Controller;
 use klad::descriptors;
+use klad::exit::{Exit, Failure};
+use klad::http::control::Control;
 use klad::limits::DESCRIPTORS_KEPT;
+use klad::reference;
 use klad::server::{Server, listen};
+use klad::settings::{self, CommandLine};
 use klad::storage::Engine;
 use klad::storage::delayed::Delayed;
 use klad::storage::memory::MemoryEngine;
@@ -39,28 +43,54 @@ const fn c_str(text: &'static std::ffi::CStr) -> &'static std::ffi::c_char {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = match Cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return not_understood(&error),
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return not_understood(&error),
+    };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
     end_the_process_on_panic();
+    let given = || CommandLine::of(innermost(&matches));
     let ended = match cli.command {
-        Command::Serve(args) => serve(*args),
+        Command::Serve(_) => serve(&given()),
+        Command::Config(ConfigCommand::Print { json, .. }) => print_config(&given(), json),
+        Command::Config(ConfigCommand::Check { .. }) => check_config(&given()),
+        Command::Config(ConfigCommand::Reference { page }) => print_reference(page.as_deref()),
         #[cfg(target_os = "linux")]
         Command::Bench(args) => return bench(&args),
         Command::Client(command) => return klad::client::run(&command),
-        Command::Manual(command) => klad::manual::write(&command),
+        Command::Manual(command) => klad::manual::write(&command).map_err(|error| Failure::Other(format!("{error:#}"))),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        Err(failure) => {
             // Not through the log: this is the last word to whoever started klad.
-            let _ = writeln!(std::io::stderr(), "klad: {error:#}");
-            ExitCode::FAILURE
+            let _ = writeln!(std::io::stderr(), "{}", failure.exit().last_line(&failure.to_string()));
+            ExitCode::from(failure.exit().code())
         }
     }
+}
+
+/// Help and versions go this way too.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if error.exit_code() == 0 {
+        return ExitCode::SUCCESS;
+    }
+    let _ = writeln!(std::io::stderr(), "\n{}", Exit::Usage.last_line("the command line is not understood"));
+    ExitCode::from(Exit::Usage.code())
+}
+
+/// The matches of the subcommand of the subcommand.
+fn innermost(matches: &clap::ArgMatches) -> &clap::ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
 }
 
 /// A server that has lost a thread would answer some and hang others; a start recovers everything that was acknowledged.
@@ -87,8 +117,37 @@ fn bench(args: &klad::bench::args::BenchArgs) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
-    let config = Config::new(args)?;
+fn print_config(given: &CommandLine, as_json: bool) -> Result<(), Failure> {
+    let resolved = settings::load(given)?;
+    let config = settings::check(&resolved);
+    // What does not fit is printed as well, and then said: the values are what it is found out with.
+    let known = config.as_ref().ok();
+    say(&if as_json { format!("{:#}\n", settings::json(&resolved, known)) } else { settings::text(&resolved, known) })?;
+    config.map(|_| ()).map_err(Failure::from)
+}
+
+fn check_config(given: &CommandLine) -> Result<(), Failure> {
+    settings::validate(given)?;
+    say("the configuration is valid\n")
+}
+
+fn print_reference(page: Option<&Path>) -> Result<(), Failure> {
+    let Some(page) = page else { return say(&reference::example_file()) };
+    let text = std::fs::read_to_string(page)
+        .map_err(|cause| Failure::Io { action: format!("read {}", page.display()), cause })?;
+    say(&reference::page(&text).map_err(|error| Failure::Other(format!("{}: {error}", page.display())))?)
+}
+
+fn say(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .map_err(|cause| Failure::Io { action: "write to stdout".to_owned(), cause })
+}
+
+fn serve(given: &CommandLine) -> Result<(), Failure> {
+    let (resolved, config) = settings::validate(given)?;
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Both before the data directory is touched.
@@ -98,9 +157,13 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     if !config.engine_delay.is_zero() {
         engine = Arc::new(Delayed::new(engine, config.engine_delay));
     }
-    let durability = engine.durability(config.server.service.durability);
+    let durability = engine.durability(config.server.limits.service.durability);
     let name = engine.name();
-    let server = Server::start(&config.server, engine, listener, admin_listener).context("cannot serve")?;
+    let control = |limits| -> Arc<dyn Control> {
+        Controller::new(given.clone(), resolved, &config, limits, engine.clone(), Vec::new())
+    };
+    let server =
+        Server::start(&config.server, engine.clone(), listener, admin_listener, control).map_err(Failure::Serve)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         listen = %server.address(),
@@ -117,15 +180,15 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
     if durability == klad::operation::Durability::None {
         tracing::warn!("the memory engine keeps nothing: the data ends with this process");
     }
-    wait_for_stop()?;
+    wait_for_stop().map_err(Failure::Serve)?;
     tracing::info!("stopping");
-    server.stop().map_err(|why| anyhow::anyhow!("the last sync failed: {why}"))?;
+    server.stop().map_err(Failure::Sync)?;
     tracing::info!("stopped");
     Ok(())
 }
 
 #[cfg_attr(not(feature = "rocksdb"), expect(clippy::unnecessary_wraps, reason = "only RocksDB can fail to open"))]
-fn open_engine(config: &Config) -> anyhow::Result<Arc<dyn Engine>> {
+fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
     Ok(match config.engine {
         #[cfg(feature = "rocksdb")]
         EngineName::Rocksdb => Arc::new(klad::storage::rocksdb::RocksDbEngine::open(
@@ -143,7 +206,7 @@ fn open_engine(config: &Config) -> anyhow::Result<Arc<dyn Engine>> {
 }
 
 /// Waits for SIGTERM or SIGINT; a second one ends the process at once.
-fn wait_for_stop() -> anyhow::Result<()> {
+fn wait_for_stop() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (mut terminate, mut interrupt) = {
         let _inside = runtime.enter();
@@ -155,8 +218,9 @@ fn wait_for_stop() -> anyhow::Result<()> {
     runtime.block_on(next(&mut terminate, &mut interrupt));
     klad::sync::spawn_thread("klad-signals", move || {
         runtime.block_on(next(&mut terminate, &mut interrupt));
-        tracing::warn!("asked to stop a second time: ending at once");
-        std::process::exit(1);
+        let exit = Exit::SecondSignal;
+        let _ = writeln!(std::io::stderr(), "{}", exit.last_line("asked to stop a second time: ended at once"));
+        std::process::exit(exit.code().into());
     });
     Ok(())
 }

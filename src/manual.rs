@@ -21,41 +21,44 @@ pub fn write(command: &ManualCommand) -> anyhow::Result<()> {
             bytes
         }
         ManualCommand::Man { dir: Some(directory), .. } => return write_pages(directory),
-        ManualCommand::Man { name, .. } => page(name.as_deref())?,
+        ManualCommand::Man { name, .. } => page(name)?,
     };
     std::io::stdout().write_all(&bytes).context("cannot write the output")
 }
 
 fn write_pages(directory: &Path) -> anyhow::Result<()> {
-    let names: Vec<_> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    let pages = std::iter::once(None).chain(names.iter().map(|name| Some(name.as_str())));
-    for name in pages {
-        let file = directory.join(name.map_or_else(|| "klad.1".to_owned(), |name| format!("klad-{name}.1")));
-        std::fs::write(&file, page(name)?).with_context(|| format!("cannot write {}", file.display()))?;
+    let mut open = vec![Vec::new()];
+    while let Some(path) = open.pop() {
+        let command = find(&path)?;
+        let visible = command.get_subcommands().filter(|below| !below.is_hide_set());
+        open.extend(visible.map(|below| [path.clone(), vec![below.get_name().to_owned()]].concat()));
+        let file = directory.join(format!("{}.1", [vec!["klad".to_owned()], path.clone()].concat().join("-")));
+        std::fs::write(&file, page(&path)?).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
 }
 
-/// The page of the program, or of one of its commands.
-fn page(name: Option<&str>) -> anyhow::Result<Vec<u8>> {
-    let mut program = Cli::command();
+/// The program, or the command that these words name.
+fn find(path: &[String]) -> anyhow::Result<clap::Command> {
+    let mut command = Cli::command();
     // Gives commands their full names, as in "klad put", and the options that all have.
-    program.build();
-    let command = match name {
-        None => program,
-        Some(name) => {
-            let found = program.get_subcommands().find(|command| command.get_name() == name);
-            let command = found.with_context(|| format!("there is no command {name:?}"))?;
-            command.clone()
-        }
-    };
+    command.build();
+    for name in path {
+        let below = command.get_subcommands().find(|below| below.get_name() == name).cloned();
+        command = below.with_context(|| format!("there is no command {:?}", path.join(" ")))?;
+    }
+    Ok(command)
+}
+
+/// The page of the program, or of one of its commands.
+fn page(path: &[String]) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    clap_mangen::Man::new(command).manual("klad").render(&mut bytes).expect("memory takes what it is given");
+    clap_mangen::Man::new(find(path)?).manual("klad").render(&mut bytes).expect("memory takes what it is given");
     // The page has no date: a release's is not known when it is built. What is written for none takes up no place in the line,
     // and all that follows would stand where its neighbour belongs.
     let title = bytes.iter().position(|byte| *byte == b'"').expect("the title line names klad and its version");
     bytes.splice(title..title, *b"\"\" ");
-    if name.is_none() {
+    if path.is_empty() {
         bytes.extend_from_slice(ENVIRONMENT.as_bytes());
     }
     Ok(bytes)

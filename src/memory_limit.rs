@@ -1,6 +1,6 @@
 //! How much memory there is for klad: the smallest limit of its control groups (version 1 or 2), or the machine's.
 //!
-//! Called by `config`.
+//! Called by `config` and `settings`.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,18 @@ use std::path::Path;
 /// Bytes that klad may use at most.
 #[must_use]
 pub(crate) fn memory_limit() -> u64 {
+    memory_limit_and_whose().0
+}
+
+/// As [`memory_limit`], and whose limit that is, for people.
+#[must_use]
+pub(crate) fn memory_limit_and_whose() -> (u64, &'static str) {
     let machine = machine_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()).unwrap_or(1 << 30);
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    group_limit(Path::new("/sys/fs/cgroup"), &groups).map_or(machine, |limit| limit.min(machine))
+    match group_limit(Path::new("/sys/fs/cgroup"), &groups) {
+        Some(limit) if limit < machine => (limit, "the control group"),
+        _ => (machine, "the machine"),
+    }
 }
 
 fn machine_bytes(meminfo: &str) -> Option<u64> {

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, TryLockError};
+use std::sync::{Arc, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -218,6 +218,28 @@ impl<T> BoundedQueue<T> {
     }
 }
 
+/// A value that may change as a whole while others read it. Readers on the path of a request keep their own copy and look
+/// here now and then.
+#[derive(Debug)]
+pub struct Live<T>(RwLock<Arc<T>>);
+
+impl<T> Live<T> {
+    /// `value`, until it is changed.
+    pub fn new(value: T) -> Arc<Live<T>> {
+        Arc::new(Live(RwLock::new(Arc::new(value))))
+    }
+
+    /// What it is now.
+    pub fn get(&self) -> Arc<T> {
+        self.0.read().clone()
+    }
+
+    /// Changes it.
+    pub fn set(&self, value: T) {
+        *self.0.write() = Arc::new(value);
+    }
+}
+
 /// A flag that is raised once, with threads waiting for it.
 #[derive(Debug, Default)]
 pub struct Signal {
@@ -285,7 +307,7 @@ mod tests {
 
     #[test]
     fn waiting_consumer_is_woken() {
-        let queue = std::sync::Arc::new(BoundedQueue::new(1));
+        let queue = Arc::new(BoundedQueue::new(1));
         let consumer = {
             let queue = queue.clone();
             spawn_thread("test-consumer", move || queue.pop())

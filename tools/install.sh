@@ -74,15 +74,7 @@ install_all() {
     done
     [ -z "${THIRD_PARTY:-}" ] || put 644 "$THIRD_PARTY" "$doc/THIRD-PARTY.txt"
     # The configuration belongs to whoever changes it.
-    if [ ! -e "$root$config" ]; then
-        example=deploy/klad.toml
-        if [ ! -e "$example" ]; then
-            example=$scratch/klad.toml
-            echo '# Options of klad serve, without their dashes, as in: listen = "127.0.0.1:8080"' >"$example"
-            put 644 "$example" "$doc/deploy/klad.toml"
-        fi
-        put 644 "$example" "$config"
-    fi
+    [ -e "$root$config" ] || put 644 deploy/klad.toml "$config"
 }
 
 uninstall_all() {

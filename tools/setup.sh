@@ -1,17 +1,21 @@
 #!/bin/sh
-# Sees to it that the machine has what a build and the tests need; called first by every target of the Makefile.
+# Sees to it that the machine has what a build needs, and with the word `test` what the tests need beside it; called first by
+# every target of the Makefile.
 #
 # Says nothing and takes milliseconds when nothing is missing. On Debian and Ubuntu it installs what is missing, with sudo
 # where it is not root; elsewhere it says what to install, and fails. Rust is never installed behind the user's back.
 #
-#   tools/setup.sh [packaging]      with what Debian's packages need to be made and tested, on systems that have them
+#   tools/setup.sh [test|dist]      both with what Debian's packages are made and tested with, where dpkg is
 set -eu
 
 cd "$(dirname "$0")/.."
 . tools/env.sh
-wanted=${1:-}
 
 say() { echo "klad: $*" >&2; }
+
+purpose=${1:-build}
+# Programs that are unpacked instead of installed; tests/it/support/promtool.rs looks here too.
+programs="${XDG_CACHE_HOME:-$HOME/.cache}/klad/tools"
 
 # --- Rust ------------------------------------------------------------------------------------------------------------
 
@@ -68,10 +72,25 @@ look() {
     have_libclang || missing="$missing libclang"
     command -v ccache >/dev/null 2>&1 || missing="$missing ccache"
     command -v curl >/dev/null 2>&1 || missing="$missing curl"
-    if [ "$wanted" = packaging ] && command -v dpkg-deb >/dev/null 2>&1; then
+    if [ "$purpose" != build ] && command -v dpkg-deb >/dev/null 2>&1; then
         command -v dpkg-shlibdeps >/dev/null 2>&1 || missing="$missing dpkg-dev"
         command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
     fi
+    # Judges /metrics, the alerts and the dashboard.
+    [ "$purpose" != test ] || [ -x "$programs/promtool" ] || command -v promtool >/dev/null 2>&1 ||
+        missing="$missing promtool"
+}
+
+# Debian's package would start a Prometheus: only the one program is taken out of it.
+unpack_promtool() {
+    scratch=$(mktemp -d)
+    (
+        cd "$scratch" && apt-get download -qq prometheus 2>/dev/null &&
+            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool &&
+            mkdir -p "$programs" && mv usr/bin/promtool "$programs/promtool"
+    ) && status=0 || status=1
+    rm -r "$scratch"
+    return $status
 }
 
 # What brings a thing, on a system; "-" where it comes with the system.
@@ -79,8 +98,11 @@ package() {
     case "$1:$2" in
     debian:compiler) echo g++ ;;
     debian:libclang) echo libclang-dev ;;
+    debian:promtool) echo "-" ;;
     fedora:compiler) echo gcc-c++ ;;
     fedora:libclang) echo clang-devel ;;
+    fedora:promtool) echo golang-github-prometheus ;;
+    arch:promtool | macos:promtool) echo prometheus ;;
     arch:compiler) echo gcc ;;
     arch:libclang) echo clang ;;
     macos:compiler | macos:make | macos:libclang) echo "-" ;;
@@ -123,17 +145,20 @@ debian)
     if [ "$(id -u)" -ne 0 ]; then
         as_root=sudo
         if ! command -v sudo >/dev/null 2>&1; then
-            say "missing:$missing. As root: apt-get update && apt-get install -y $list"
+            say "missing:$missing. As root: apt-get update && apt-get install -y $list, then try again"
             exit 1
         fi
     fi
-    say "installing what is missing: ${as_root:+$as_root }apt-get install $list"
+    say "bringing what is missing:$missing${list:+ (${as_root:+$as_root }apt-get install $list)}"
     # shellcheck disable=SC2086
-    if ! { $as_root apt-get update -qq &&
-        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $list >/dev/null; }; then
+    if ! { $as_root apt-get update -qq && { [ -z "$list" ] ||
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $list >/dev/null; }; }; then
         say "apt-get failed, see above; missing:$missing"
         exit 1
     fi
+    case "$missing" in
+    *promtool*) unpack_promtool || say "cannot take promtool out of Debian's package prometheus" ;;
+    esac
     look
     if [ -n "$missing" ]; then
         say "still missing after the installation:$missing"
@@ -153,7 +178,7 @@ macos)
     exit 1
     ;;
 *)
-    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache and curl"
+    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool"
     exit 1
     ;;
 esac

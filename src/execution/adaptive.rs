@@ -12,16 +12,19 @@
 //! finds room. `docs/execution.md` has the figures of what else was tried. Called by `execution` and `local`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Queues;
 use super::delay_queue::DelayQueue;
 use super::inbox::Inbox;
+use super::observe::{QueueLook, Refused};
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
-use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, TURN_COMMIT_BYTES_MAX};
+use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, SLOTS_CEILING, TURN_COMMIT_BYTES_MAX};
+use crate::metrics::Counter;
 use crate::operation::{Durability, Error};
 use crate::storage::{Engine, Write};
 use crate::sync::{self, PushError};
@@ -32,27 +35,42 @@ pub(super) struct Adaptive {
     writes: DelayQueue,
     read_pace: Pace,
     write_pace: Pace,
+    reads_refused: Refused,
+    writes_refused: Refused,
     storage_threads: usize,
     /// For refusals.
-    target_ms: u64,
+    target_ms: AtomicU64,
 }
 
 impl Adaptive {
-    /// With a place for each of `operations_max` operations; `control` of `None` refuses nothing else.
-    pub(super) fn new(operations_max: usize, storage_threads: usize, control: Option<Queues>) -> Arc<Adaptive> {
+    /// With a place for each operation that there may ever be; `control` of `None` refuses nothing else.
+    pub(super) fn new(storage_threads: usize, control: Option<Queues>) -> Arc<Adaptive> {
         Arc::new(Adaptive {
-            reads: DelayQueue::new(operations_max, control),
-            writes: DelayQueue::new(operations_max, control),
+            reads: DelayQueue::new(SLOTS_CEILING, control),
+            writes: DelayQueue::new(SLOTS_CEILING, control),
             read_pace: Pace::default(),
             write_pace: Pace::default(),
+            reads_refused: Refused::default(),
+            writes_refused: Refused::default(),
             storage_threads,
-            target_ms: control.map_or(0, |control| u64::try_from(control.target.as_millis()).unwrap_or(u64::MAX)),
+            target_ms: AtomicU64::new(target_ms(control)),
         })
+    }
+
+    /// Changes how long is too long in a queue.
+    pub(super) fn set_control(&self, control: Option<Queues>) {
+        self.target_ms.store(target_ms(control), Ordering::Relaxed);
+        self.reads.set_control(control);
+        self.writes.set_control(control);
     }
 
     /// Hands a read or a step of a range to the storage threads.
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
-        self.reads.push(task)
+        let pushed = self.reads.push(task);
+        if matches!(pushed, Err(PushError::Full(_))) {
+            self.reads_refused.full.add(1);
+        }
+        pushed
     }
 
     /// The storage threads and the committer.
@@ -70,7 +88,7 @@ impl Adaptive {
     fn run_reads(&self, engine: &dyn Engine) {
         let mut refused = Vec::new();
         while let Some(task) = self.reads.pop(&mut refused) {
-            self.refuse_reads(&mut refused);
+            self.refuse_reads(&mut refused, &self.reads_refused.delay);
             if let Some(task) = task.take() {
                 let began = clock::now();
                 task.run(engine);
@@ -83,7 +101,7 @@ impl Adaptive {
     fn run_commits(&self, engine: &dyn Engine) {
         let (mut tasks, mut refused) = (Vec::new(), Vec::new());
         while self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
-            self.refuse_writes(&mut refused);
+            self.refuse_writes(&mut refused, &self.writes_refused.delay);
             let inboxes = inboxes(&tasks);
             let before = tasks.len();
             let batch: Vec<Write> = tasks.drain(..).filter_map(Task::take).filter_map(write_of).collect();
@@ -137,9 +155,9 @@ impl Adaptive {
         self.write_pace.tick();
         let (mut refused, mut late) = (Vec::new(), Vec::new());
         self.reads.expire(&mut refused, &mut late);
-        self.refuse_reads(&mut refused);
+        self.refuse_reads(&mut refused, &self.reads_refused.age);
         self.writes.expire(&mut refused, &mut late);
-        self.refuse_writes(&mut refused);
+        self.refuse_writes(&mut refused, &self.writes_refused.age);
         let inboxes = inboxes(&late);
         for task in late {
             task.refuse(Error::DeadlinePassed);
@@ -147,15 +165,17 @@ impl Adaptive {
         announce(&inboxes);
     }
 
-    fn refuse_reads(&self, refused: &mut Vec<Task>) {
+    fn refuse_reads(&self, refused: &mut Vec<Task>, counter: &Counter) {
         if !refused.is_empty() {
-            refuse(refused, self.target_ms, self.read_wait());
+            counter.add(refused.len() as u64);
+            refuse(refused, self.target_ms.load(Ordering::Relaxed), self.read_wait());
         }
     }
 
-    fn refuse_writes(&self, refused: &mut Vec<Task>) {
+    fn refuse_writes(&self, refused: &mut Vec<Task>, counter: &Counter) {
         if !refused.is_empty() {
-            refuse(refused, self.target_ms, self.write_wait());
+            counter.add(refused.len() as u64);
+            refuse(refused, self.target_ms.load(Ordering::Relaxed), self.write_wait());
         }
     }
 
@@ -169,10 +189,49 @@ impl Adaptive {
         self.write_pace.wait(self.writes.len(), 1)
     }
 
+    /// The three queues; steps of ranges wait in one of their own, up to `scans_max`.
+    pub(super) fn look(&self, operations_max: usize, scans_max: usize) -> Vec<QueueLook> {
+        let (reads, steps, oldest_read) = self.reads.look();
+        let (writes, _, oldest_write) = self.writes.look();
+        let refused = |of: &Refused| [("delay", of.delay.get()), ("age", of.age.get())];
+        let full = ("full", self.reads_refused.full.get());
+        vec![
+            QueueLook {
+                name: "reads",
+                depth: reads,
+                limit: operations_max,
+                oldest: Some(oldest_read),
+                wait: self.read_wait(),
+                refused: refused(&self.reads_refused).into_iter().chain([full]).collect(),
+            },
+            QueueLook {
+                name: "writes",
+                depth: writes,
+                limit: operations_max,
+                oldest: Some(oldest_write),
+                wait: self.write_wait(),
+                refused: refused(&self.writes_refused).to_vec(),
+            },
+            // Never refused: who is under way has a place.
+            QueueLook {
+                name: "scan_steps",
+                depth: steps,
+                limit: scans_max,
+                oldest: None,
+                wait: self.read_wait(),
+                refused: Vec::new(),
+            },
+        ]
+    }
+
     pub(super) fn close(&self) {
         self.reads.close();
         self.writes.close();
     }
+}
+
+fn target_ms(control: Option<Queues>) -> u64 {
+    control.map_or(0, |control| u64::try_from(control.target.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Commits on this thread if that waits for nothing; else gives all back.

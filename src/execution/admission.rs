@@ -19,7 +19,7 @@ use crate::sync::Mutex;
 #[derive(Debug)]
 pub struct Slots {
     taken: AtomicUsize,
-    limit: usize,
+    limit: AtomicUsize,
 }
 
 /// One place; free again when dropped.
@@ -31,21 +31,34 @@ impl Slots {
     #[must_use]
     pub fn new(limit: usize) -> Arc<Slots> {
         assert!(limit >= 1, "without a place nothing could ever be done");
-        Arc::new(Slots { taken: AtomicUsize::new(0), limit })
+        Arc::new(Slots { taken: AtomicUsize::new(0), limit: AtomicUsize::new(limit) })
     }
 
     /// A place, if one is free.
     #[must_use]
     pub fn take(self: &Arc<Slots>) -> Option<Slot> {
-        let one_more = |taken| (taken < self.limit).then_some(taken + 1);
+        let limit = self.limit();
+        let one_more = |taken| (taken < limit).then_some(taken + 1);
         self.taken.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).ok()?;
         Some(Slot(self.clone()))
+    }
+
+    /// How many are taken now.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
     }
 
     /// How many there are.
     #[must_use]
     pub fn limit(&self) -> usize {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// From now on there are `limit` (at least 1). Where more are taken, none is free until enough have come back.
+    pub fn set_limit(&self, limit: usize) {
+        assert!(limit >= 1, "without a place nothing could ever be done");
+        self.limit.store(limit, Ordering::Relaxed);
     }
 }
 
@@ -77,6 +90,15 @@ pub struct Room {
 struct Share {
     free: Arc<Semaphore>,
     units: u32,
+}
+
+/// What of a share is taken, and what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareLook {
+    /// Taken now.
+    pub used_bytes: u64,
+    /// All there is.
+    pub limit_bytes: u64,
 }
 
 /// Some of the room; free again when dropped.
@@ -157,6 +179,18 @@ impl Room {
         u64::from(self.all.units) * ROOM_UNIT_BYTES
     }
 
+    /// All of it.
+    #[must_use]
+    pub fn all(&self) -> ShareLook {
+        self.all.look()
+    }
+
+    /// What all but small bodies have and may have of it.
+    #[must_use]
+    pub fn large(&self) -> ShareLook {
+        self.large.look()
+    }
+
     /// What a request of the last [`ROOM_LACK_LIFETIME`] has lacked and would lack still, for one sweep to win; the other
     /// workers' sweeps do not see it until [`Room::put_back`].
     #[must_use]
@@ -220,6 +254,11 @@ impl Share {
         self.free.available_permits() as u64 * ROOM_UNIT_BYTES
     }
 
+    fn look(&self) -> ShareLook {
+        let limit_bytes = u64::from(self.units) * ROOM_UNIT_BYTES;
+        ShareLook { used_bytes: limit_bytes.saturating_sub(self.free_bytes()), limit_bytes }
+    }
+
     fn units_of(&self, bytes: u64) -> Option<u32> {
         u32::try_from(bytes.div_ceil(ROOM_UNIT_BYTES)).ok().filter(|units| *units <= self.units)
     }
@@ -272,12 +311,29 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_may_change_while_slots_are_taken() {
+        let slots = Slots::new(2);
+        let (first, second) = (slots.take().expect("free"), slots.take().expect("free"));
+        slots.set_limit(1);
+        drop(first);
+        assert!(slots.take().is_none(), "the second fills the one place that is left");
+        slots.set_limit(3);
+        let third = slots.take().expect("free");
+        let fourth = slots.take().expect("free");
+        assert!(slots.take().is_none() && slots.taken() == 3);
+        drop((second, third, fourth));
+        assert_eq!(slots.taken(), 0);
+    }
+
+    #[test]
     fn room_is_counted_in_units_and_shrinks() {
         let room = Room::new(16 << 10);
         let mut most = room.try_take((13 << 10) + 1).expect("there is just room");
         assert!(room.try_take(5 << 10).is_none());
         most.shrink((5 << 10) + 1);
         assert_eq!(most.bytes(), 6 << 10);
+        assert_eq!(room.all(), ShareLook { used_bytes: 6 << 10, limit_bytes: 16 << 10 });
+        assert_eq!(room.large(), ShareLook { used_bytes: 6 << 10, limit_bytes: 14 << 10 });
         // A large one leaves a 64th free.
         assert!(room.try_take((8 << 10) - 256).is_some());
         assert!(room.try_take((8 << 10) - 255).is_none());

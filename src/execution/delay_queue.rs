@@ -26,8 +26,6 @@ pub(super) struct DelayQueue {
     state: Mutex<State>,
     not_empty: Condvar,
     capacity: usize,
-    /// `None`: oldest first, and nothing is refused.
-    control: Option<Queues>,
 }
 
 struct State {
@@ -39,6 +37,8 @@ struct State {
     taken: u64,
     /// Threads that wait for work: a producer that finds none makes no system call.
     idle: usize,
+    /// `None`: oldest first, and nothing is refused.
+    control: Option<Queues>,
     closed: bool,
 }
 
@@ -52,9 +52,15 @@ impl DelayQueue {
             emptied: clock::now(),
             taken: 0,
             idle: 0,
+            control,
             closed: false,
         };
-        DelayQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity, control }
+        DelayQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity }
+    }
+
+    /// Changes how long is too long.
+    pub(super) fn set_control(&self, control: Option<Queues>) {
+        self.state.lock().control = control;
     }
 
     /// Appends `task`, or says why not.
@@ -93,7 +99,7 @@ impl DelayQueue {
             return Some(step);
         }
         let now = clock::now();
-        let standing = self.control.filter(|_| state.is_standing(now));
+        let standing = state.control.filter(|_| state.is_standing(now));
         let task = state.take(standing.is_some());
         if let Some(control) = standing {
             state.refuse(now, control.target, refused);
@@ -113,7 +119,7 @@ impl DelayQueue {
     ) -> bool {
         let Some(mut state) = self.wait_for_work() else { return false };
         let now = clock::now();
-        let standing = self.control.filter(|_| state.is_standing(now) && !state.fits(max, cost_max));
+        let standing = state.control.filter(|_| state.is_standing(now) && !state.fits(max, cost_max));
         let mut cost = 0;
         while batch.len() < max
             && let Some(next) = state.peek(standing.is_some())
@@ -135,7 +141,7 @@ impl DelayQueue {
     /// passed.
     pub(super) fn expire(&self, refused: &mut Vec<Task>, late: &mut Vec<Task>) {
         let mut state = self.state.lock();
-        if let Some(control) = self.control {
+        if let Some(control) = state.control {
             state.refuse(clock::now(), control.age_max, refused);
         }
         late.extend(state.take_late());
@@ -145,6 +151,14 @@ impl DelayQueue {
     pub(super) fn len(&self) -> usize {
         let state = self.state.lock();
         state.waiting.len() + state.steps.len()
+    }
+
+    /// How many operations and steps of ranges wait, and for how long the oldest operation has.
+    pub(super) fn look(&self) -> (usize, usize, Duration) {
+        let now = clock::now();
+        let state = self.state.lock();
+        let oldest = state.waiting.front().map(|(since, _)| now.saturating_duration_since(*since));
+        (state.waiting.len(), state.steps.len(), oldest.unwrap_or_default())
     }
 
     /// Refuses new operations from now on; threads get what is left, then the end.
@@ -328,6 +342,8 @@ mod tests {
         let now = clock::now();
         queue.push(read_by("late", Some(now))).ok().expect("room");
         queue.push(read_by("patient", now.checked_add(Duration::from_mins(1)))).ok().expect("room");
+        let (waiting, steps, oldest) = queue.look();
+        assert!((waiting, steps) == (4, 0) && oldest > Duration::from_millis(1_400), "{oldest:?}");
         let (mut refused, mut late) = (Vec::new(), Vec::new());
         queue.expire(&mut refused, &mut late);
         assert_eq!((both(&refused, &late), queue.len()), ("old|late".to_owned(), 2));

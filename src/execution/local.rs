@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 use super::admission::RoomPermit;
 use super::inbox::Inbox;
+use super::observe::LocalFigures;
 use super::task::{Deadline, Task};
 use super::ticket::{Permits, Ticket};
 use super::{Executor, Runner, ScanPermit};
@@ -34,6 +35,7 @@ pub struct Local {
     requests: Cell<u32>,
     hurried: Cell<bool>,
     scratch: RefCell<Vec<Waker>>,
+    figures: Arc<LocalFigures>,
 }
 
 /// A turn that has ended.
@@ -51,6 +53,8 @@ impl Local {
     /// For the worker on whose thread this is called.
     #[must_use]
     pub fn new(executor: Arc<Executor>) -> Rc<Local> {
+        let figures = Arc::<LocalFigures>::default();
+        executor.locals.lock().push(figures.clone());
         Rc::new(Local {
             executor,
             inbox: Arc::default(),
@@ -60,6 +64,7 @@ impl Local {
             requests: Cell::new(0),
             hurried: Cell::new(false),
             scratch: RefCell::default(),
+            figures,
         })
     }
 
@@ -131,8 +136,10 @@ impl Local {
         if self.executor.asks_memory_first
             && let Some(result) = self.executor.engine.read_cached(key)
         {
+            self.figures.reads_here.add_owned(1);
             return result.map(|outcome| (outcome, None));
         }
+        self.figures.reads_handed_on.add_owned(1);
         let permits = self.executor.permits(None, deadline, || self.executor.read_wait())?;
         let ticket = Ticket::of_read(permits, deadline, self.inbox.clone(), self.executor.room.clone());
         self.executor.run(Task::Get { key: Bytes::copy_from_slice(key), ticket: ticket.clone() })?;

@@ -16,16 +16,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::limits::{PACE_INTERVAL, UPKEEP_INTERVAL};
+use crate::limits::{PACE_INTERVAL, SLOTS_CEILING, UPKEEP_INTERVAL};
 use crate::operation::Error;
 use crate::storage::{ChangeKind, Engine};
-use crate::sync::{self, PushError, Signal};
+use crate::sync::{self, Mutex, PushError, Signal};
 
 mod adaptive;
 pub mod admission;
 mod delay_queue;
 mod inbox;
 mod local;
+mod observe;
 mod pace;
 mod pool;
 mod stealing;
@@ -35,6 +36,7 @@ mod ticket;
 use adaptive::Adaptive;
 use admission::{Room, RoomPermit, Slot, Slots};
 pub use local::{Local, Turn};
+use observe::LocalFigures;
 use pool::Pool;
 use stealing::Stealing;
 pub use task::Deadline;
@@ -46,20 +48,27 @@ use ticket::Permits;
 pub struct Options {
     /// Where operations run.
     pub strategy: Strategy,
-    /// When waiting is refused; `None`: never, and only `--queue-limit` bounds what waits.
-    pub queues: Option<Queues>,
-    /// Operations that wait for or are in the engine, at most.
-    pub operations_max: usize,
-    /// Ranges in progress, at most.
-    pub scans_max: usize,
     /// Bytes of request bodies and of large values on their way out, at most.
     pub room_bytes: u64,
     /// The longest that an acknowledged `async` write stays unsynced.
     pub async_sync_interval: Duration,
 }
 
+/// Bounds that may change while klad serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// When waiting is refused; `None`: never, and only `queue_limit` bounds what waits. It stays `None` or `Some`.
+    pub queues: Option<Queues>,
+    /// Operations that wait for or are in the engine, at most.
+    pub operations_max: usize,
+    /// Operations that may wait in `pool` and `stealing`; one more is refused.
+    pub queue_limit: usize,
+    /// Ranges in progress, at most.
+    pub scans_max: usize,
+}
+
 /// How long operations may wait for storage.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queues {
     /// In a queue that stands.
     pub target: Duration,
@@ -81,8 +90,6 @@ pub enum Strategy {
     Pool {
         /// How many.
         threads: usize,
-        /// Operations that may wait; one more is refused.
-        queue_limit: usize,
         /// How long a thread without work looks for some before it sleeps.
         spin: Duration,
     },
@@ -90,8 +97,6 @@ pub enum Strategy {
     Stealing {
         /// How many.
         threads: usize,
-        /// Operations that may wait; one more is refused.
-        queue_limit: usize,
     },
 }
 
@@ -104,8 +109,8 @@ pub struct Executor {
     runner: Runner,
     /// Reads that need no disk are done on the worker.
     asks_memory_first: bool,
-    /// What a full queue is named and bounded by, in a refusal.
-    queue_limit: usize,
+    /// Of each worker.
+    locals: Mutex<Vec<Arc<LocalFigures>>>,
 }
 
 /// The strategy's queues.
@@ -129,42 +134,67 @@ pub struct Threads {
 #[derive(Clone, Debug)]
 pub struct ScanPermit(#[expect(dead_code, reason = "held until it is dropped")] Arc<Slot>);
 
+impl Limits {
+    /// Operation slots. Counted in any case, so that a bound far beyond any number of connections is none.
+    fn slots(&self) -> usize {
+        if self.queues.is_some() { self.operations_max } else { SLOTS_CEILING }
+    }
+}
+
 impl Executor {
     /// Starts the threads that `engine` needs.
     #[must_use]
-    pub fn start(engine: Arc<dyn Engine>, options: &Options) -> (Arc<Executor>, Threads) {
-        let scans_max = options.scans_max;
-        // Counted in any case, so that a bound far beyond any number of connections is none.
-        let operations_max = if options.queues.is_some() { options.operations_max } else { 1 << 30 };
-        let (runner, running, queue_limit) = match options.strategy {
+    pub fn start(engine: Arc<dyn Engine>, options: &Options, limits: &Limits) -> (Arc<Executor>, Threads) {
+        let (runner, running) = match options.strategy {
             Strategy::Adaptive { storage_threads } if engine.blocks() => {
-                let adaptive = Adaptive::new(operations_max, storage_threads, options.queues);
+                let adaptive = Adaptive::new(storage_threads, limits.queues);
                 let running = adaptive.start(&engine);
-                (Runner::Adaptive(adaptive), running, operations_max)
+                (Runner::Adaptive(adaptive), running)
             }
-            Strategy::Adaptive { .. } | Strategy::Inline => (Runner::Here, Vec::new(), operations_max),
-            Strategy::Pool { threads, queue_limit, spin } => {
-                let pool = Pool::new(queue_limit, scans_max, threads);
+            Strategy::Adaptive { .. } | Strategy::Inline => (Runner::Here, Vec::new()),
+            Strategy::Pool { threads, spin } => {
+                let pool = Pool::new(limits.queue_limit, threads);
                 let running = pool.start(&engine, spin);
-                (Runner::Pool(pool), running, queue_limit)
+                (Runner::Pool(pool), running)
             }
-            Strategy::Stealing { threads, queue_limit } => {
-                let stealing = Stealing::new(queue_limit, scans_max, threads);
+            Strategy::Stealing { threads } => {
+                let stealing = Stealing::new(limits.queue_limit, threads);
                 let running = stealing.start(&engine);
-                (Runner::Stealing(stealing), running, queue_limit)
+                (Runner::Stealing(stealing), running)
             }
         };
         let executor = Arc::new(Executor {
-            operations: Slots::new(operations_max),
-            scans: Slots::new(scans_max),
+            operations: Slots::new(limits.slots()),
+            scans: Slots::new(limits.scans_max),
             room: Arc::new(Room::new(options.room_bytes)),
             runner,
             asks_memory_first: matches!(options.strategy, Strategy::Adaptive { .. }),
-            queue_limit,
+            locals: Mutex::default(),
             engine,
         });
         let threads = Threads::start(executor.clone(), running, options.async_sync_interval);
         (executor, threads)
+    }
+
+    /// Changes bounds from now on; what was admitted under the old ones goes on.
+    pub fn set_limits(&self, limits: &Limits) {
+        self.operations.set_limit(limits.slots());
+        self.scans.set_limit(limits.scans_max);
+        match &self.runner {
+            Runner::Here => {}
+            Runner::Adaptive(adaptive) => adaptive.set_control(limits.queues),
+            Runner::Pool(pool) => pool.set_limit(limits.queue_limit),
+            Runner::Stealing(stealing) => stealing.set_limit(limits.queue_limit),
+        }
+    }
+
+    /// What a full queue is bounded by, in a refusal.
+    fn queue_limit(&self) -> usize {
+        match &self.runner {
+            Runner::Here | Runner::Adaptive(_) => self.operations.limit(),
+            Runner::Pool(pool) => pool.limit(),
+            Runner::Stealing(stealing) => stealing.limit(),
+        }
     }
 
     /// Whether a write has a chance now; asked before its body is read.
@@ -226,7 +256,7 @@ impl Executor {
         pushed.map_err(|error| match error {
             PushError::Full(_) => Error::Overloaded {
                 what: "the queue for storage is full",
-                limit: self.queue_limit as u64,
+                limit: self.queue_limit() as u64,
                 retry_after: self.read_wait(),
             },
             PushError::Closed(_) => Error::Stopping,

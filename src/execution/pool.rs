@@ -9,12 +9,15 @@
 //! `execution`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::observe::{QueueLook, Refused};
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
+use crate::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
 use crate::storage::Engine;
 use crate::sync::{self, BoundedQueue, PushError};
 
@@ -22,22 +25,36 @@ use crate::sync::{self, BoundedQueue, PushError};
 pub(super) struct Pool {
     queue: BoundedQueue<Task>,
     /// Operations that may wait; steps of ranges that are under way find room beyond it, or a full queue would cut them.
-    limit: usize,
+    limit: AtomicUsize,
     threads: usize,
     pace: Pace,
+    refused: Refused,
 }
 
 impl Pool {
-    pub(super) fn new(queue_limit: usize, scans_max: usize, threads: usize) -> Arc<Pool> {
-        let queue = BoundedQueue::new(queue_limit + scans_max);
-        Arc::new(Pool { queue, limit: queue_limit, threads, pace: Pace::default() })
+    pub(super) fn new(queue_limit: usize, threads: usize) -> Arc<Pool> {
+        let queue = BoundedQueue::new(QUEUE_LIMIT_CEILING + SCANS_CEILING);
+        let limit = AtomicUsize::new(queue_limit);
+        Arc::new(Pool { queue, limit, threads, pace: Pace::default(), refused: Refused::default() })
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, queue_limit: usize) {
+        self.limit.store(queue_limit, Ordering::Relaxed);
     }
 
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
-        match task {
+        let pushed = match task {
             Task::Scan { .. } => self.queue.push(task),
-            Task::Get { .. } | Task::Write { .. } => self.queue.push_below(self.limit, task),
+            Task::Get { .. } | Task::Write { .. } => self.queue.push_below(self.limit(), task),
+        };
+        if matches!(pushed, Err(PushError::Full(_))) {
+            self.refused.full.add(1);
         }
+        pushed
     }
 
     pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>, spin: Duration) -> Vec<JoinHandle<()>> {
@@ -59,6 +76,17 @@ impl Pool {
     /// How long an operation that came now would wait.
     pub(super) fn wait(&self) -> Option<Duration> {
         self.pace.wait(self.queue.len(), self.threads)
+    }
+
+    pub(super) fn look(&self) -> QueueLook {
+        QueueLook {
+            name: "pool",
+            depth: self.queue.len(),
+            limit: self.limit(),
+            oldest: None,
+            wait: self.wait(),
+            refused: vec![("full", self.refused.full.get())],
+        }
     }
 
     pub(super) fn tick(&self) {

@@ -18,9 +18,11 @@ use std::time::Duration;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 
+use super::observe::{QueueLook, Refused};
 use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
+use crate::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
 use crate::storage::Engine;
 use crate::sync::{self, Condvar, Mutex, PushError};
 
@@ -35,10 +37,10 @@ pub(super) struct Stealing {
     inboxes: [Injector<Task>; INBOXES],
     /// Tasks that wait in any queue.
     waiting: AtomicUsize,
-    limit: usize,
-    scans_max: usize,
+    limit: AtomicUsize,
     threads: usize,
     pace: Pace,
+    refused: Refused,
     /// Threads that sleep or are about to; read without the lock by whoever submits.
     sleepers: AtomicUsize,
     closed: AtomicBool,
@@ -72,14 +74,14 @@ thread_local! {
 static NEXT_INBOX: AtomicUsize = AtomicUsize::new(0);
 
 impl Stealing {
-    pub(super) fn new(queue_limit: usize, scans_max: usize, threads: usize) -> Arc<Stealing> {
+    pub(super) fn new(queue_limit: usize, threads: usize) -> Arc<Stealing> {
         Arc::new(Stealing {
             inboxes: std::array::from_fn(|_| Injector::new()),
             waiting: AtomicUsize::new(0),
-            limit: queue_limit,
-            scans_max,
+            limit: AtomicUsize::new(queue_limit),
             threads,
             pace: Pace::default(),
+            refused: Refused::default(),
             sleepers: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             sleep: Mutex::default(),
@@ -87,13 +89,22 @@ impl Stealing {
         })
     }
 
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, queue_limit: usize) {
+        self.limit.store(queue_limit, Ordering::Relaxed);
+    }
+
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
         let limit = match task {
-            Task::Scan { .. } => self.limit + self.scans_max,
-            Task::Get { .. } | Task::Write { .. } => self.limit,
+            Task::Scan { .. } => QUEUE_LIMIT_CEILING + SCANS_CEILING,
+            Task::Get { .. } | Task::Write { .. } => self.limit(),
         };
         let one_more = |waiting| (waiting < limit).then_some(waiting + 1);
         if self.waiting.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_more).is_err() {
+            self.refused.full.add(1);
             return Err(PushError::Full(task));
         }
         // Counted first: a thread that sees `closed` and nothing waiting ends.
@@ -178,6 +189,17 @@ impl Stealing {
     /// How long an operation that came now would wait.
     pub(super) fn wait(&self) -> Option<Duration> {
         self.pace.wait(self.waiting.load(Ordering::Relaxed), self.threads)
+    }
+
+    pub(super) fn look(&self) -> QueueLook {
+        QueueLook {
+            name: "stealing",
+            depth: self.waiting.load(Ordering::Relaxed),
+            limit: self.limit(),
+            oldest: None,
+            wait: self.wait(),
+            refused: vec![("full", self.refused.full.get())],
+        }
     }
 
     pub(super) fn tick(&self) {

@@ -1,38 +1,66 @@
-//! What the admin listener answers: whether klad lives, and whether it is ready. It has a thread of its own, so that it
-//! answers whatever the data plane does.
+//! What the admin listener answers: whether klad lives and is ready, what it counts, where its memory is. It has a thread of
+//! its own, and nothing here waits for storage, so that it answers whatever the data plane does.
 //!
 //! Called by `server::admin`.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
+use super::control::{self, Control};
 use super::refusal::Refusal;
 use crate::execution::Executor;
-use crate::storage::ChangeKind;
+use crate::metrics::Source;
+use crate::metrics::text::CONTENT_TYPE as METRICS_CONTENT_TYPE;
+
+mod memory;
+mod metrics;
+mod ready;
+
+pub use memory::{AllocatorWatch, Shares};
+
+/// What there is, for `/` and for whoever asks for something else.
+const INDEX: &[(&str, &str)] = &[
+    ("/livez", "200 while the process lives; /healthz is the same"),
+    ("/readyz", "200 while reads and writes are taken, else 503 and why; ?verbose shows each check"),
+    ("/config", "every option with its source; PATCH changes those that can change now"),
+    ("/reload", "POST reads the configuration again, as SIGHUP does"),
+    ("/metrics", "everything that klad counts, for Prometheus"),
+    ("/debug/memory", "where the memory is, as JSON; ?format=text for people"),
+];
 
 /// What the answers are made from.
 pub struct Admin {
-    executor: Arc<Executor>,
-    stopping: Arc<AtomicBool>,
+    /// What runs operations, and knows of their queues and of storage.
+    pub executor: Arc<Executor>,
+    /// Set when klad is asked to stop.
+    pub stopping: Arc<AtomicBool>,
+    /// The shares of the memory budget, as they are now.
+    pub shares: Box<dyn Fn() -> Shares + Send>,
+    /// What the allocator holds.
+    pub allocator: Arc<AllocatorWatch>,
+    /// Whoever else has something to show on the metrics page.
+    pub sources: Vec<Arc<dyn Source>>,
+    /// Counts those that are open.
+    pub connections: Box<dyn Fn() -> usize + Send>,
+    /// The configuration.
+    pub control: Arc<dyn Control>,
+    /// When klad began to serve.
+    pub started: Instant,
 }
 
 impl Admin {
-    /// Answers about `executor`; `stopping` is set when klad is asked to stop.
-    #[must_use]
-    pub fn new(executor: Arc<Executor>, stopping: Arc<AtomicBool>) -> Admin {
-        Admin { executor, stopping }
-    }
-
     /// Answers one request.
-    pub async fn answer(&self, request: Request<Incoming>) -> Response<String> {
-        let answered = self.route(&request).await;
-        match answered {
+    pub async fn answer(&self, mut request: Request<Incoming>) -> Response<String> {
+        let mut answer = match self.route(&mut request).await {
             Ok(answer) => answer,
             Err(Refusal::UnknownPath) => {
-                let mut answer = Response::new("there is nothing at this path; try /livez or /readyz\n".to_owned());
+                let mut answer = text(format!("there is nothing at this path; there is:\n{}", index()));
                 *answer.status_mut() = StatusCode::NOT_FOUND;
                 answer
             }
@@ -40,25 +68,72 @@ impl Admin {
                 let (parts, document) = refusal.into_parts();
                 Response::from_parts(parts, document)
             }
-        }
+        };
+        // Old news is worse than none, here.
+        answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        answer
     }
 
-    #[expect(clippy::unused_async, reason = "answers to come read bodies and wait for storage")]
-    async fn route(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
-        let text = |text: &str| Ok(Response::new(text.to_owned()));
-        match (request.uri().path(), request.method()) {
-            ("/livez", &Method::GET) => text("ok\n"),
-            ("/readyz", &Method::GET) => self.ready().and_then(|()| text("ready\n")),
-            ("/livez" | "/readyz", _) => Err(Refusal::MethodNotAllowed("GET")),
+    async fn route(&self, request: &mut Request<Incoming>) -> Result<Response<String>, Refusal> {
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        match (request.uri().path(), reads) {
+            ("/", true) => Ok(text(index())),
+            ("/livez" | "/healthz", true) => Ok(text(
+                "ok
+"
+                .to_owned(),
+            )),
+            ("/readyz", true) if asks_for(request, "verbose") => Ok(self.ready_verbosely()),
+            ("/readyz", true) => self.ready(),
+            ("/metrics", true) => Ok(of_type(METRICS_CONTENT_TYPE, self.metrics())),
+            ("/debug/memory", true) => self.memory_answer(request),
+            ("/config", true) => Ok(control::json(&self.control.config())),
+            ("/config", false) if request.method() == Method::PATCH => {
+                control::change(&*self.control, request.body_mut()).await
+            }
+            ("/config", false) => Err(Refusal::MethodNotAllowed("GET, HEAD, PATCH")),
+            ("/reload", false) if request.method() == Method::POST => Ok(control::json(&self.control.reload()?)),
+            ("/reload", _) => Err(Refusal::MethodNotAllowed("POST")),
+            ("/" | "/livez" | "/healthz" | "/readyz" | "/metrics" | "/debug/memory", false) => {
+                Err(Refusal::MethodNotAllowed("GET, HEAD"))
+            }
             _ => Err(Refusal::UnknownPath),
         }
     }
 
-    /// Ready means that reads and writes are taken; the refusal says what is not.
-    fn ready(&self) -> Result<(), Refusal> {
-        if self.stopping.load(Ordering::Acquire) {
-            return Err(crate::operation::Error::Stopping.into());
-        }
-        Ok(self.executor.writable(ChangeKind::Put)?)
+    fn memory_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+        let accepts = |kind| accept(request).is_some_and(|accept| accept.contains(kind));
+        let as_text = asks_for(request, "format=text")
+            || (accepts("text/plain") && !accepts("application/json") && !asks_for(request, "format=json"));
+        let written = self.memory(as_text).map_err(|error| Refusal::NotReady(error.to_string()))?;
+        Ok(if as_text { text(written) } else { of_type("application/json", written) })
     }
+}
+
+/// Whether the query has `parameter`, alone or among others; a `verbose=…` is `verbose`, whatever its value.
+fn asks_for(request: &Request<Incoming>, parameter: &str) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').any(|given| given == parameter || given.split('=').next() == Some(parameter))
+}
+
+fn accept(request: &Request<Incoming>) -> Option<&str> {
+    request.headers().get(ACCEPT)?.to_str().ok()
+}
+
+fn index() -> String {
+    let width = INDEX.iter().map(|(path, _)| path.len()).max().unwrap_or_default();
+    INDEX.iter().fold(String::new(), |mut lines, (path, what)| {
+        let _ = writeln!(lines, "{path:<width$}  {what}");
+        lines
+    })
+}
+
+fn text(text: String) -> Response<String> {
+    of_type("text/plain; charset=utf-8", text)
+}
+
+fn of_type(content_type: &'static str, body: String) -> Response<String> {
+    let mut answer = Response::new(body);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
 }

@@ -88,6 +88,12 @@ impl Exchange {
         self.phase.get() == Phase::Idle
     }
 
+    /// Whether no request is in progress, though a part of one's head may be there, or of an answer on its way.
+    #[must_use]
+    pub fn awaits_head(&self) -> bool {
+        matches!(self.phase.get(), Phase::Idle | Phase::Head)
+    }
+
     /// `count` bytes came in.
     pub fn bytes_read(&self, count: usize) {
         match self.phase.get() {

@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod body;
+pub mod control;
 pub mod exchange;
 pub mod meter;
 pub mod query;

@@ -23,6 +23,21 @@ pub enum Refusal {
     /// The path has no such method.
     #[error("this path takes only {0}")]
     MethodNotAllowed(&'static str),
+    /// What came is not the head of a request.
+    #[error("this is not a request of HTTP/1.1: its first line, a header or its framing is malformed")]
+    MalformedHead,
+    /// Longer than `--head-max`, or more headers than [`HEADERS_MAX`](crate::limits::HEADERS_MAX).
+    #[error("the request line and headers are longer than this server takes, or too many")]
+    HeadTooLarge,
+    /// The request line alone is longer than any can be.
+    #[error("the request line is longer than this server takes")]
+    TargetTooLong,
+    /// The client stopped sending in the middle of a head.
+    #[error("the request's head did not arrive in time")]
+    HeadTimeout,
+    /// The address has `--connections-per-peer` of them.
+    #[error("this address has as many connections as it may have")]
+    TooManyConnections,
     /// A parameter that must be there is not, or is empty.
     #[error("parameter {0} is missing or empty")]
     MissingParameter(&'static str),
@@ -64,6 +79,15 @@ pub enum Refusal {
     /// The body is not one: bad chunks, or the connection ended.
     #[error("the request body cannot be read: {0}")]
     BodyBroken(String),
+    /// The configuration that was asked for is wrong.
+    #[error("{0}")]
+    BadConfiguration(String),
+    /// The configuration that was asked for holds only from a start on.
+    #[error("{0}")]
+    NeedsRestart(String),
+    /// Said by the admin listener alone: something that no operation is refused for is not as it should be.
+    #[error("{0}")]
+    NotReady(String),
     /// Storage said no, or failed.
     #[error(transparent)]
     Operation(#[from] Error),
@@ -75,17 +99,23 @@ impl Refusal {
     pub fn status(&self) -> StatusCode {
         match self {
             Refusal::UnknownPath
+            | Refusal::MalformedHead
             | Refusal::MissingParameter(_)
             | Refusal::EmptyParameter(_)
             | Refusal::BadEscape(_)
             | Refusal::BadDurability
             | Refusal::BadTimeout
+            | Refusal::BadConfiguration(_)
             | Refusal::BodyBroken(_) => StatusCode::BAD_REQUEST,
+            Refusal::NeedsRestart(_) => StatusCode::CONFLICT,
             Refusal::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Refusal::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Refusal::HeadTimeout | Refusal::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Refusal::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Refusal::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
-            Refusal::NoRoom { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::TargetTooLong | Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
+            Refusal::TooManyConnections | Refusal::NoRoom { .. } | Refusal::NotReady(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. }
                 | Error::NoRoom { .. }
@@ -108,6 +138,11 @@ impl Refusal {
         match self {
             Refusal::UnknownPath => "unknown-path",
             Refusal::MethodNotAllowed(_) => "method-not-allowed",
+            Refusal::MalformedHead => "malformed-head",
+            Refusal::HeadTooLarge => "head-too-large",
+            Refusal::TargetTooLong => "target-too-long",
+            Refusal::HeadTimeout => "head-timeout",
+            Refusal::TooManyConnections => "too-many-connections",
             Refusal::MissingParameter(_) => "missing-parameter",
             Refusal::EmptyParameter(_) => "empty-parameter",
             Refusal::BadEscape(_) => "bad-escape",
@@ -118,6 +153,9 @@ impl Refusal {
             Refusal::NoRoom { .. } => "no-room",
             Refusal::BodyTimeout => "body-timeout",
             Refusal::BodyBroken(_) => "body-broken",
+            Refusal::BadConfiguration(_) => "bad-configuration",
+            Refusal::NeedsRestart(_) => "needs-restart",
+            Refusal::NotReady(_) => "not-ready",
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
                 Error::NoRoom { .. } => "no-room",
@@ -167,5 +205,67 @@ impl Refusal {
             parts.headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
         (parts, format!("{document}\n"))
+    }
+
+    /// The same as bytes of HTTP/1.1, where the connection ends after it and hyper has no say.
+    #[must_use]
+    pub fn into_last_words(self) -> Vec<u8> {
+        let (parts, document) = self.into_parts();
+        let reason = parts.status.canonical_reason().unwrap_or_default();
+        let mut words = format!("HTTP/1.1 {} {reason}\r\nconnection: close\r\n", parts.status.as_u16()).into_bytes();
+        for (name, value) in &parts.headers {
+            words.extend_from_slice(name.as_str().as_bytes());
+            words.extend_from_slice(b": ");
+            words.extend_from_slice(value.as_bytes());
+            words.extend_from_slice(b"\r\n");
+        }
+        words.extend_from_slice(format!("content-length: {}\r\n\r\n{document}", document.len()).as_bytes());
+        words
+    }
+
+    /// What hyper is refusing, if `words` are its answer to a head that it cannot read: it says no more than a status. klad's
+    /// own answers of these statuses always have a document.
+    #[must_use]
+    pub fn of_hyper(words: &[u8]) -> Option<Refusal> {
+        let rest = words.strip_prefix(b"HTTP/1.1 4")?;
+        let (_, headers) = rest.split_at(rest.iter().position(|byte| *byte == b'\n')? + 1);
+        if !headers.starts_with(b"connection: close\r\ncontent-length: 0\r\n") {
+            return None;
+        }
+        match rest.get(..2)? {
+            b"00" => Some(Refusal::MalformedHead),
+            b"14" => Some(Refusal::TargetTooLong),
+            b"31" => Some(Refusal::HeadTooLarge),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_a_whole_answer() {
+        let words = String::from_utf8(Refusal::TooManyConnections.into_last_words()).expect("text");
+        let (head, body) = words.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n"), "{head}");
+        assert!(head.contains("retry-after: 1\r\n"), "{head}");
+        assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head} {}", body.len());
+        assert!(body.contains(r#""code":"too-many-connections""#), "{body}");
+    }
+
+    #[test]
+    fn hypers_refusals_are_known_from_klads() {
+        let hypers =
+            |line: &str| format!("HTTP/1.1 {line}\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n");
+        let code = |words: &str| Refusal::of_hyper(words.as_bytes()).map(|refusal| refusal.code());
+        assert_eq!(code(&hypers("400 Bad Request")), Some("malformed-head"));
+        assert_eq!(code(&hypers("414 URI Too Long")), Some("target-too-long"));
+        assert_eq!(code(&hypers("431 Request Header Fields Too Large")), Some("head-too-large"));
+        assert_eq!(code(&hypers("404 Not Found")), None);
+        assert_eq!(code("HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n"), None);
+        assert_eq!(code("HTTP/1.1 4"), None);
+        assert_eq!(code("HTTP/1.1 200 OK\r\n"), None);
     }
 }

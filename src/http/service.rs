@@ -3,6 +3,7 @@
 //!
 //! Called by hyper, on a worker.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -30,7 +31,7 @@ pub const VERSION_HEADER: &str = "klad-version";
 pub const TIMEOUT_HEADER: &str = "klad-timeout";
 
 /// Bounds and defaults of requests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Longer keys are answered 414.
     pub key_bytes_max: u64,
@@ -43,7 +44,7 @@ pub struct Options {
 /// What all connections of a worker share.
 pub struct Service {
     local: Rc<Local>,
-    options: Options,
+    options: Cell<Options>,
 }
 
 type Answer = Response<ResponseBody>;
@@ -52,7 +53,12 @@ impl Service {
     /// Answers from the executor of this worker.
     #[must_use]
     pub fn new(local: Rc<Local>, options: Options) -> Service {
-        Service { local, options }
+        Service { local, options: Cell::new(options) }
+    }
+
+    /// Changes bounds and defaults, for requests that come from now on.
+    pub fn set_options(&self, options: Options) {
+        self.options.set(options);
     }
 
     /// Room for bodies and large answers.
@@ -65,8 +71,9 @@ impl Service {
     pub async fn answer(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Answer {
         exchange.request_begins();
         self.local.request_begins();
+        let options = self.options.get();
         let (head, body) = request.into_parts();
-        let routed = route(&head.method, &head.uri, &head.headers, self.options.key_bytes_max);
+        let routed = route(&head.method, &head.uri, &head.headers, options.key_bytes_max);
         let (route, deadline) = match routed.and_then(|route| Ok((route, deadline(&head.headers)?))) {
             Ok(both) => both,
             Err(refusal) => return refuse(refusal, body, &head.headers, exchange).await,
@@ -100,19 +107,20 @@ impl Service {
         headers: &HeaderMap,
         exchange: &Rc<Exchange>,
     ) -> Answer {
+        let Options { value_bytes_max, durability: default, .. } = self.options.get();
         let admitted = self
             .local
             .executor()
             .writable(ChangeKind::Put)
             .map_err(Refusal::from)
-            .and_then(|()| upload::admit(&body, self.local.executor().room(), self.options.value_bytes_max));
+            .and_then(|()| upload::admit(&body, self.local.executor().room(), value_bytes_max));
         let room = match admitted {
             Ok(room) => room,
             Err(refusal) => return refuse(refusal, body, headers, exchange).await,
         };
-        match upload::read(body, room, self.options.value_bytes_max, exchange).await {
+        match upload::read(body, room, value_bytes_max, exchange).await {
             Ok(upload) => {
-                let durability = durability.unwrap_or(self.options.durability);
+                let durability = durability.unwrap_or(default);
                 let change = Change::Put(upload.value);
                 let written = self.local.write(key, change, durability, upload.room, deadline).await;
                 answer_or_refuse(written.map_err(Refusal::from).map(|outcome| put_answer(&outcome)), true, exchange)
@@ -130,7 +138,7 @@ impl Service {
             }
             Route::Delete { key, durability } => {
                 self.local.executor().writable(ChangeKind::Delete)?;
-                let durability = durability.unwrap_or(self.options.durability);
+                let durability = durability.unwrap_or(self.options.get().durability);
                 let key = Bytes::copy_from_slice(&key);
                 Ok(delete_answer(&self.local.write(key, Change::Delete, durability, None, deadline).await?))
             }

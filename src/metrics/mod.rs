@@ -5,7 +5,15 @@
 
 mod counter;
 mod histogram;
+pub mod process;
 pub mod text;
 
 pub use counter::Counter;
 pub use histogram::{Histogram, Snapshot};
+
+/// Whoever has something to show on the metrics page. Asked by the admin thread, so it must not wait: not for a disk, and not
+/// for a lock that is held while anyone waits.
+pub trait Source: Send + Sync {
+    /// Puts its families on the page; nobody else's have the same names.
+    fn write(&self, page: &mut text::Page);
+}

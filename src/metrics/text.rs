@@ -79,7 +79,11 @@ impl Page {
 impl Family<'_> {
     /// One sample of a counter or gauge.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Self {
-        self.line("", labels, None, format_args!("{value}"));
+        if value.is_infinite() {
+            self.line("", labels, None, format_args!("{}Inf", if value > 0.0 { '+' } else { '-' }));
+        } else {
+            self.line("", labels, None, format_args!("{value}"));
+        }
         self
     }
 
@@ -138,6 +142,7 @@ mod tests {
         let mut page = Page::new();
         page.family("klad_a_total", Kind::Counter, "Events.").whole(&[("op", "get"), ("word", "a\"b")], 1 << 60);
         page.gauge("klad_b", "A half.", 0.5);
+        page.gauge("klad_d", "No end.", f64::INFINITY);
         page.family("klad_c_seconds", Kind::Histogram, "Times.").histogram(&[], &histogram.snapshot(), SECONDS_OF_NS);
         let text = page.finish();
         for line in [
@@ -145,6 +150,7 @@ mod tests {
             "# TYPE klad_a_total counter",
             r#"klad_a_total{op="get",word="a\"b"} 1152921504606846976"#,
             "klad_b 0.5",
+            "klad_d +Inf",
             r#"klad_c_seconds_bucket{le="0.00001"} 1"#,
             r#"klad_c_seconds_bucket{le="0.001"} 1"#,
             r#"klad_c_seconds_bucket{le="0.0025"} 2"#,

@@ -5,20 +5,23 @@
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
+use super::figures::AcceptFigures;
 use super::peers::{Peers, Place, Refuser};
-use super::runtime;
+use super::places::Places;
 use super::worker::{Accepted, WorkerHandle};
+use super::{Limits, runtime};
 use crate::clock;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
 };
-use crate::sync;
+use crate::sync::{self, Live};
 
 /// After an error that only time can mend (no more descriptors), the next try.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -27,14 +30,14 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub(super) fn start(
     listener: TcpListener,
     workers: Vec<WorkerHandle>,
-    connections_max: usize,
-    connections_per_peer: Option<usize>,
+    limits: Arc<Live<Limits>>,
+    figures: Arc<AcceptFigures>,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = accept_all(listener, workers, connections_max, connections_per_peer) => {}
+                () = accept_all(listener, workers, limits, figures) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
@@ -44,30 +47,32 @@ pub(super) fn start(
 async fn accept_all(
     listener: TcpListener,
     workers: Vec<WorkerHandle>,
-    connections_max: usize,
-    connections_per_peer: Option<usize>,
+    limits: Arc<Live<Limits>>,
+    figures: Arc<AcceptFigures>,
 ) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
-    let mut caution = Caution::new();
-    let places = Arc::new(Semaphore::new(connections_max));
-    let peers = connections_per_peer.map(Peers::new);
+    let mut caution = Caution::new(figures.clone());
+    let places = Places::new(limits.clone());
+    let peers = Peers::new();
     let refuser = Refuser::new();
     loop {
         // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
-        let of_all = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let of_all = places.take().await;
         let (stream, address) = caution.accept(&listener, &workers).await;
         if caution.is_taken() && has_left(&stream) {
+            figures.left.add_owned(1);
             continue;
         }
-        let of_peer = peers.as_ref().map(|peers| peers.take(address));
-        if matches!(of_peer, Some(None)) {
+        let Some(of_peer) = peers.take(address, limits.get().connections_per_peer) else {
+            figures.refused.add_owned(1);
             refuser.refuse(stream);
             continue;
-        }
+        };
         caution.accepted();
-        let place = Place { _of_all: of_all, _of_peer: of_peer.flatten() };
+        let place = Place { _of_all: of_all, _of_peer: of_peer };
         let least = |worker: &&WorkerHandle| (worker.is_strained(), worker.connections());
         let worker = workers.iter().min_by_key(least).expect("at least one worker");
+        figures.accepted.add_owned(1);
         worker.hand(Accepted { stream, place });
     }
 }
@@ -81,11 +86,12 @@ struct Caution {
     /// Since the last pause.
     accepted: u32,
     step: Instant,
+    figures: Arc<AcceptFigures>,
 }
 
 impl Caution {
-    fn new() -> Caution {
-        Caution { rate: ACCEPTS_MAX, accepted: 0, step: clock::now() }
+    fn new(figures: Arc<AcceptFigures>) -> Caution {
+        Caution { rate: ACCEPTS_MAX, accepted: 0, step: clock::now(), figures }
     }
 
     /// The next connection, when it may be accepted.
@@ -136,6 +142,7 @@ impl Caution {
         };
         self.step = clock::now();
         if before != self.is_taken() {
+            self.figures.is_cautious.store(self.is_taken(), Ordering::Relaxed);
             // First come, first served: a long backlog would soon hold only clients that have given up.
             let backlog = if self.is_taken() { LISTEN_BACKLOG_CAUTIOUS } else { LISTEN_BACKLOG };
             let backlog = i32::try_from(backlog).expect("a small constant");

@@ -16,12 +16,14 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::Options;
+use super::Limits;
+use super::figures::Closed;
 use super::gate::Pass;
 use super::io::Io;
 use super::worker::Worker;
 use crate::http::exchange::{Exchange, Phase};
 use crate::http::meter::Flow;
+use crate::http::refusal::Refusal;
 use crate::limits::{
     CONNECTION_BUFFER_BYTES_MAX, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX, LINGER_TIMEOUT,
     NOT_SENT_BYTES_MAX,
@@ -46,14 +48,13 @@ pub struct Deadlines {
 /// While klad stops, a client has so long for the next thing that is waited for.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(300);
 
-/// Sent where hyper has no say: in the middle of a head.
-const HEAD_TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-
 /// A connection's state outside hyper.
 pub(super) struct Connection {
     exchange: Rc<Exchange>,
     verdict: Cell<Option<Verdict>>,
     waker: RefCell<Option<Waker>>,
+    /// Why it ends, if that is decided here.
+    why: Cell<Option<Closed>>,
 }
 
 /// What the sweep has decided; carried out by the connection's own task.
@@ -88,12 +89,12 @@ enum End {
 }
 
 /// hyper's settings.
-pub(super) fn http(options: &Options) -> http1::Builder {
+pub(super) fn http(limits: &Limits) -> http1::Builder {
     let mut http = http1::Builder::new();
     // Flat writes: head and small body leave in one write, and a range's chunks in writes of some 64 KiB.
     http.writev(false)
         .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
-        .max_header_size(options.head_bytes_max)
+        .max_header_size(limits.head_bytes_max)
         .max_headers(HEADERS_MAX)
         // A client that has sent its request may close its sending side and still wants the answer.
         .half_close(true)
@@ -108,24 +109,27 @@ impl Connection {
             exchange: Rc::new(Exchange::new(now_ms)),
             verdict: Cell::new(None),
             waker: RefCell::new(None),
+            why: Cell::new(None),
         })
     }
 
-    /// Serves until the client leaves, the sweep decides, or klad stops.
-    pub(super) async fn serve(&self, worker: &Rc<Worker>, stream: std::net::TcpStream) {
+    /// Serves until the client leaves, the sweep decides, or klad stops; answers which.
+    pub(super) async fn serve(&self, worker: &Rc<Worker>, stream: std::net::TcpStream) -> Closed {
         // A client that is gone already is no event.
-        let Ok(stream) = prepare(stream) else { return };
+        let Ok(stream) = prepare(stream) else { return Closed::ByClient };
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, stream.clone()).await;
         let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
         match end {
             End::Verdict(Verdict::HeadTimedOut) => {
-                let _ = stream.try_write(HEAD_TIMED_OUT);
+                let _ = stream.try_write(&Refusal::HeadTimeout.into_last_words());
                 self.linger(stream).await;
             }
             End::Finished { by_error } if by_error || self.exchange.body_unread() => self.linger(stream).await,
             End::Verdict(_) | End::Finished { .. } => {}
         }
+        let by_error = matches!(end, End::Finished { by_error: true });
+        self.why.get().unwrap_or(if by_error { Closed::Error } else { Closed::ByClient })
     }
 
     async fn serve_http(&self, worker: &Rc<Worker>, stream: Rc<RefCell<TcpStream>>) -> End {
@@ -135,7 +139,7 @@ impl Connection {
                 let (worker, exchange) = (worker.clone(), self.exchange.clone());
                 async move { Ok::<_, Infallible>(worker.service.answer(request, &exchange).await) }
             });
-            let mut http = worker.http.serve_connection(io, service);
+            let mut http = worker.http.borrow().serve_connection(io, service);
             let end = poll_fn(|context| {
                 self.remember(context.waker());
                 match self.verdict.take() {
@@ -153,6 +157,7 @@ impl Connection {
             // nothing else to lose, and a new one goes on where it was.
             let parts = http.into_parts();
             if parts.read_buf.iter().any(|byte| !b"\r\n".contains(byte)) {
+                self.why.set(Some(Closed::HeadTimeout));
                 return End::Verdict(Verdict::HeadTimedOut);
             }
             io = parts.io;
@@ -204,26 +209,34 @@ impl Connection {
             let stalled = now_ms.saturating_sub(since_ms) > ms(patience(deadlines.write));
             stalled || too_slow(self.exchange.taken(), deadlines.write)
         });
-        let verdict = match phase {
-            _ if write_blocked => Verdict::Close,
+        let (verdict, why) = match phase {
+            _ if write_blocked => (Verdict::Close, Closed::WriteTimeout),
             // Not while the last answer is still on its way out.
             Phase::Idle if self.exchange.write_blocked_since_ms().is_some() => return,
-            Phase::Idle if draining => Verdict::Finish,
+            Phase::Idle if draining => (Verdict::Finish, Closed::Stopping),
+            // Unless hyper shows that a head has begun, it is not closed for this.
             Phase::Idle if waited > deadlines.idle.min(deadlines.head) && self.exchange.take_unlooked() => {
-                Verdict::Look
-            }
-            Phase::Idle if waited > deadlines.idle => Verdict::Close,
-            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => Verdict::Close,
-            Phase::Linger if waited > patience(LINGER_TIMEOUT) => Verdict::Close,
-            Phase::Head if waited > patience(deadlines.head) => Verdict::HeadTimedOut,
-            Phase::Body if waited > patience(deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
-                self.exchange.set_body_timed_out();
+                self.verdict.set(Some(Verdict::Look));
                 return self.wake();
             }
-            Phase::Busy | Phase::Body | Phase::Head if draining => Verdict::Finish,
-            Phase::Idle | Phase::Busy if self.exchange.oversized() => Verdict::Finish,
+            Phase::Idle if waited > deadlines.idle => (Verdict::Close, Closed::Idle),
+            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => (Verdict::Close, Closed::Grown),
+            // It is closed already, for another reason.
+            Phase::Linger if waited > patience(LINGER_TIMEOUT) => {
+                self.verdict.set(Some(Verdict::Close));
+                return self.wake();
+            }
+            Phase::Head if waited > patience(deadlines.head) => (Verdict::HeadTimedOut, Closed::HeadTimeout),
+            Phase::Body if waited > patience(deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
+                self.exchange.set_body_timed_out();
+                self.why.set(Some(Closed::BodyTimeout));
+                return self.wake();
+            }
+            Phase::Busy | Phase::Body | Phase::Head if draining => (Verdict::Finish, Closed::Stopping),
+            Phase::Idle | Phase::Busy if self.exchange.oversized() => (Verdict::Finish, Closed::Grown),
             Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
         };
+        self.why.set(Some(why));
         self.verdict.set(Some(verdict));
         self.wake();
     }
@@ -248,6 +261,7 @@ impl Connection {
 
     /// Ends what holds room: an upload by 408, an answer by closing.
     pub(super) fn evict(&self) {
+        self.why.set(Some(Closed::Evicted));
         if self.exchange.write_blocked_since_ms().is_some() {
             self.verdict.set(Some(Verdict::Close));
         } else {

@@ -20,20 +20,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::execution::Turn;
 use crate::limits::{HURRY, REQUEST_AGED, TURN_REQUESTS_MIN, TURN_TARGET};
+use crate::metrics::Counter;
 
 /// Open or closed, and who waits.
 #[derive(Debug)]
 pub struct Gate {
     closed: Cell<bool>,
     /// It closes after a longer turn; `None`: never.
-    turn_max: Option<Duration>,
+    turn_max: Cell<Option<Duration>>,
     /// By time of arrival.
     waiting: RefCell<BTreeMap<u64, Place>>,
     arrivals: Cell<u64>,
@@ -45,15 +46,30 @@ pub struct Gate {
     sign: Arc<Sign>,
 }
 
-/// What the acceptor sees of a gate.
+/// What the acceptor sees of a gate, and the metrics page.
 #[derive(Debug, Default)]
 pub struct Sign {
     closed: AtomicBool,
     /// The last turn was long, and clients are in a hurry.
     strained: AtomicBool,
+    /// As of the end of the last turn.
+    waiting: AtomicUsize,
+    closings: Counter,
 }
 
 impl Sign {
+    /// Connections with a request that waited when the last turn ended.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// How often the gate has closed.
+    #[must_use]
+    pub fn closings(&self) -> u64 {
+        self.closings.get()
+    }
+
     /// Whether the gate is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -96,7 +112,7 @@ impl Gate {
     pub fn new(turn_max: Option<Duration>, sign: Arc<Sign>) -> Rc<Gate> {
         Rc::new(Gate {
             closed: Cell::new(false),
-            turn_max,
+            turn_max: Cell::new(turn_max),
             waiting: RefCell::default(),
             arrivals: Cell::new(0),
             quota: Cell::new(1),
@@ -104,6 +120,11 @@ impl Gate {
             hurry: Cell::new(None),
             sign,
         })
+    }
+
+    /// Changes after how long a turn it closes.
+    pub fn set_turn_max(&self, turn_max: Option<Duration>) {
+        self.turn_max.set(turn_max);
     }
 
     /// Whether requests must wait.
@@ -119,7 +140,7 @@ impl Gate {
 
     /// A turn has ended: closes, lets in, or opens. `true`: there must be another turn soon.
     pub fn turn_ended(&self, turn: Turn) -> bool {
-        let Some(turn_max) = self.turn_max else { return false };
+        let Some(turn_max) = self.turn_max.get() else { return false };
         if turn.hurried {
             self.hurry();
         }
@@ -148,6 +169,7 @@ impl Gate {
             place.passed.set(State::Passed);
             place.waker.wake();
         }
+        self.sign.waiting.store(self.waiting.borrow().len(), Ordering::Relaxed);
         true
     }
 
@@ -165,6 +187,11 @@ impl Gate {
     fn set_closed(&self, closed: bool) {
         self.closed.set(closed);
         self.sign.closed.store(closed, Ordering::Relaxed);
+        if closed {
+            self.sign.closings.add_owned(1);
+        } else {
+            self.sign.waiting.store(0, Ordering::Relaxed);
+        }
     }
 
     fn take_next(&self) -> Option<Place> {
@@ -318,11 +345,13 @@ mod tests {
         let passes: Vec<Pass> = (0..3).map(|_| Pass::new(gate.clone())).collect();
         assert!(passes.iter().all(|pass| !poll(pass)));
         assert!(!poll(&passes[0]), "asking again does not make it newer");
+        assert_eq!(gate.sign.closings(), 1);
         let let_in = || passes.iter().position(|pass| pass.state.get() == State::Passed);
         for expected in [2, 1, 0] {
             gate.quota.set(1);
             assert!(gate.turn_ended(turn(TURN_TARGET, 1, true)));
             assert_eq!(let_in(), Some(expected));
+            assert_eq!(gate.sign.waiting(), expected, "those who came before it");
             assert!(poll(&passes[expected]));
             passes[expected].used();
         }

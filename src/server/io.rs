@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 
 use super::gate::Pass;
 use crate::http::exchange::Exchange;
+use crate::http::refusal::Refusal;
 
 /// A connection's socket.
 pub(super) struct Io {
@@ -20,11 +21,13 @@ pub(super) struct Io {
     stream: Rc<RefCell<TcpStream>>,
     exchange: Rc<Exchange>,
     pass: Pass,
+    /// klad's words in place of hyper's, as far as they have not been taken.
+    last_words: Option<Vec<u8>>,
 }
 
 impl Io {
     pub(super) fn new(stream: Rc<RefCell<TcpStream>>, exchange: Rc<Exchange>, pass: Pass) -> Io {
-        Io { stream, exchange, pass }
+        Io { stream, exchange, pass, last_words: None }
     }
 }
 
@@ -43,6 +46,19 @@ impl Io {
             return Poll::Ready(Ok(false));
         }
         self.pass.poll(context).map(|()| Ok(true))
+    }
+}
+
+impl Io {
+    /// hyper answers a head that it cannot read by a bare status, and writes nothing after it. klad says more: all of its own
+    /// words count as all of hyper's.
+    fn poll_last_words(&mut self, context: &mut Context<'_>, hypers: usize) -> Poll<io::Result<usize>> {
+        let Some(words) = &mut self.last_words else { return Poll::Ready(Ok(hypers)) };
+        while !words.is_empty() {
+            let taken = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, words))?;
+            words.drain(..taken);
+        }
+        Poll::Ready(Ok(hypers))
     }
 }
 
@@ -69,8 +85,16 @@ impl AsyncRead for Io {
 }
 
 impl AsyncWrite for Io {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        // A head is being read: what hyper writes now is its own.
+        if self.last_words.is_none() && self.exchange.awaits_head() {
+            self.last_words = Refusal::of_hyper(bytes).map(Refusal::into_last_words);
+        }
+        let written = if self.last_words.is_some() {
+            self.poll_last_words(context, bytes.len())
+        } else {
+            Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes)
+        };
         let taken = match &written {
             Poll::Ready(Ok(count)) => Some(*count),
             Poll::Ready(Err(_)) => Some(0),

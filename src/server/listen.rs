@@ -28,13 +28,21 @@ fn hint(cause: &std::io::Error) -> &'static str {
     }
 }
 
+/// The address that `address` (`host:port`) stands for, the first where it stands for several.
+///
+/// # Errors
+/// [`Error::NotAnAddress`].
+pub fn resolve(address: &str) -> Result<SocketAddr, Error> {
+    let no_address = || Error::NotAnAddress(address.to_owned());
+    address.to_socket_addrs().map_err(|_| no_address())?.next().ok_or_else(no_address)
+}
+
 /// Listens on `address` (`host:port`; port 0 lets the kernel choose). The address may be reused at once after a stop.
 ///
 /// # Errors
 /// [`Error`].
 pub fn bind(address: &str) -> Result<TcpListener, Error> {
-    let no_address = || Error::NotAnAddress(address.to_owned());
-    let address = address.to_socket_addrs().map_err(|_| no_address())?.next().ok_or_else(no_address)?;
+    let address = resolve(address)?;
     let bind = || {
         let socket = socket2::Socket::new(
             socket2::Domain::for_address(address),

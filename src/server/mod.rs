@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; hyper, connections as local tasks
-//!   klad-admin     its own listener and runtime: answers whatever the workers do
+//!   klad-admin     its own listener and runtime: answers whatever the workers do, from what they count (`figures`)
+//!   klad-figures   asks the allocator for its figures, which may wait
 //!   execution's threads (klad-commit, klad-storage-N, klad-sync, klad-upkeep)
 //! ```
 //!
@@ -16,33 +17,49 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::clock;
 use crate::execution::{self, Executor};
-use crate::http::admin::Admin;
+use crate::http::admin::{Admin, AllocatorWatch, Shares};
+use crate::http::control::Control;
 use crate::http::service;
+use crate::limits::ALLOCATOR_LOOK_INTERVAL;
 use crate::storage::Engine;
+use crate::sync::{self, Live, Signal};
 
 mod accept;
 mod admin;
 mod connection;
 mod eviction;
+mod figures;
 pub mod gate;
 mod io;
 pub mod listen;
 mod peers;
+mod places;
 mod worker;
 
 pub use connection::Deadlines;
+use figures::Figures;
 
 /// Everything that serving needs to know.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Workers.
     pub threads: usize,
+    /// What may change while klad serves.
+    pub limits: Limits,
+    /// Of operations.
+    pub execution: execution::Options,
+}
+
+/// Bounds that may change while klad serves; [`Server::set_limits`].
+#[derive(Clone, Debug)]
+pub struct Limits {
     /// Open connections, at most; then klad stops accepting until one closes.
     pub connections_max: usize,
     /// Of them from one address, at most; then 503. `None`: no such limit.
     pub connections_per_peer: Option<usize>,
-    /// Bytes of a request's head.
+    /// Bytes of a request's head; of connections that are accepted from now on.
     pub head_bytes_max: usize,
     /// What a connection may wait for, and how long.
     pub deadlines: Deadlines,
@@ -53,7 +70,9 @@ pub struct Options {
     /// Of requests.
     pub service: service::Options,
     /// Of operations.
-    pub execution: execution::Options,
+    pub operations: execution::Limits,
+    /// How the memory budget is shared out, for `/debug/memory`.
+    pub memory: Shares,
 }
 
 /// A serving klad.
@@ -65,11 +84,36 @@ pub struct Server {
     serving: Vec<JoinHandle<()>>,
     stop_admin: watch::Sender<bool>,
     admin: JoinHandle<()>,
+    stop_figures: Arc<Signal>,
+    figures: JoinHandle<()>,
     storage: execution::Threads,
+    limits: LiveLimits,
+}
+
+/// Changes the bounds of a serving klad.
+#[derive(Clone)]
+pub struct LiveLimits {
+    limits: Arc<Live<Limits>>,
+    executor: Arc<Executor>,
+}
+
+impl LiveLimits {
+    /// What holds now.
+    #[must_use]
+    pub fn get(&self) -> Arc<Limits> {
+        self.limits.get()
+    }
+
+    /// Changes bounds, within [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL). What is under way goes on under the old
+    /// ones; nothing that was admitted is refused for it.
+    pub fn set(&self, limits: Limits) {
+        self.executor.set_limits(&limits.operations);
+        self.limits.set(limits);
+    }
 }
 
 impl Server {
-    /// Serves `engine` on `listener`, and itself on `admin_listener`.
+    /// Serves `engine` on `listener`, and itself on `admin_listener`; `control` makes what changes its bounds.
     ///
     /// # Errors
     /// When the kernel does not let the listeners be used.
@@ -78,26 +122,65 @@ impl Server {
         engine: Arc<dyn Engine>,
         listener: TcpListener,
         admin_listener: TcpListener,
+        control: impl FnOnce(LiveLimits) -> Arc<dyn Control>,
     ) -> std::io::Result<Server> {
         let address = listener.local_addr()?;
         let admin_address = admin_listener.local_addr()?;
         listener.set_nonblocking(true)?;
         admin_listener.set_nonblocking(true)?;
-        let (executor, storage) = Executor::start(engine, &options.execution);
+        let (executor, storage) = Executor::start(engine, &options.execution, &options.limits.operations);
+        let limits = Live::new(options.limits.clone());
         let (stop, stopped) = watch::channel(false);
         let mut serving = Vec::new();
         let mut hands = Vec::new();
         for number in 0..options.threads {
-            let (worker, thread) = worker::start(number, options, executor.clone(), stopped.clone());
+            let (worker, thread) = worker::start(number, limits.clone(), executor.clone(), stopped.clone());
             hands.push(worker);
             serving.push(thread);
         }
-        let (most, per_peer) = (options.connections_max, options.connections_per_peer);
-        serving.push(accept::start(listener, hands, most, per_peer, stopped));
+        let figures = Figures {
+            workers: hands.iter().map(|worker| worker.figures().clone()).collect(),
+            accept: Arc::default(),
+            connections_max: {
+                let limits = limits.clone();
+                Box::new(move || limits.get().connections_max)
+            },
+        };
+        serving.push(accept::start(listener, hands, limits.clone(), figures.accept.clone(), stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
-        let admin = admin::start(admin_listener, Admin::new(executor, stopping.clone()), admin_stopped);
-        Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage })
+        let limits = LiveLimits { limits, executor: executor.clone() };
+        let allocator = Arc::<AllocatorWatch>::default();
+        let stop_figures = Arc::<Signal>::default();
+        let looking = watch_allocator(allocator.clone(), stop_figures.clone());
+        let admin = {
+            let figures = Arc::new(figures);
+            let live = limits.clone();
+            Admin {
+                control: control(limits.clone()),
+                executor,
+                stopping: stopping.clone(),
+                shares: Box::new(move || live.get().memory.clone()),
+                allocator,
+                sources: vec![figures.clone()],
+                connections: Box::new(move || figures.open()),
+                started: clock::now(),
+            }
+        };
+        let admin = admin::start(admin_listener, admin, admin_stopped);
+        Ok(Server {
+            address,
+            admin_address,
+            stopping,
+            stop,
+            serving,
+            stop_admin,
+            admin,
+            stop_figures,
+            figures: looking,
+            storage,
+            limits,
+        })
     }
 
     /// Where clients are served; with port 0 in the options, the port that the kernel chose.
@@ -112,6 +195,12 @@ impl Server {
         self.admin_address
     }
 
+    /// The bounds that may change.
+    #[must_use]
+    pub fn limits(&self) -> &LiveLimits {
+        &self.limits
+    }
+
     /// Stops accepting, lets requests in flight finish within the drain timeout, ends what was admitted, and syncs.
     ///
     /// # Errors
@@ -124,9 +213,22 @@ impl Server {
         }
         let synced = self.storage.stop();
         self.stop_admin.send_replace(true);
-        self.admin.join().expect("a thread that panics ends the process");
+        self.stop_figures.raise();
+        for thread in [self.admin, self.figures] {
+            thread.join().expect("a thread that panics ends the process");
+        }
         synced
     }
+}
+
+/// A thread that asks the allocator for its figures, which may wait.
+fn watch_allocator(allocator: Arc<AllocatorWatch>, stop: Arc<Signal>) -> JoinHandle<()> {
+    allocator.look();
+    sync::spawn_thread("klad-figures", move || {
+        while !stop.wait_timeout(ALLOCATOR_LOOK_INTERVAL) {
+            allocator.look();
+        }
+    })
 }
 
 /// A runtime for one thread, whose tasks stay on it.

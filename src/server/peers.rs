@@ -8,28 +8,17 @@ use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
+use super::places::OpenPlace;
+use crate::http::refusal::Refusal;
 use crate::limits::{REFUSED_LINGER_TIMEOUT, REFUSED_LINGERING_MAX};
 use crate::sync::Mutex;
 
-/// Said where hyper has no say: the connection gets no further.
-const TOO_MANY: &[u8] = concat!(
-    "HTTP/1.1 503 Service Unavailable\r\n",
-    "connection: close\r\n",
-    "retry-after: 1\r\n",
-    "content-type: application/problem+json\r\n",
-    "content-length: 138\r\n\r\n",
-    r#"{"code":"too-many-connections","detail":"this address has as many connections as it may have","#,
-    r#""status":503,"title":"Service Unavailable"}"#,
-    "\n"
-)
-.as_bytes();
-
 /// A connection's place among all, and among its peer's; free again when dropped.
 pub(super) struct Place {
-    pub(super) _of_all: OwnedSemaphorePermit,
-    pub(super) _of_peer: Option<PeerPlace>,
+    pub(super) _of_all: OpenPlace,
+    pub(super) _of_peer: PeerPlace,
 }
 
 /// The connections of each peer.
@@ -37,7 +26,6 @@ pub(super) struct Place {
 pub(super) struct Peers {
     /// No longer than there are connections: those without are removed.
     counts: Mutex<HashMap<IpAddr, usize>>,
-    limit: usize,
 }
 
 /// One connection of a peer.
@@ -48,18 +36,19 @@ pub(super) struct PeerPlace {
 }
 
 impl Peers {
-    /// At most `limit` connections each.
-    pub(super) fn new(limit: usize) -> Arc<Peers> {
-        Arc::new(Peers { counts: Mutex::default(), limit })
+    /// Nobody has a connection.
+    pub(super) fn new() -> Arc<Peers> {
+        Arc::new(Peers { counts: Mutex::default() })
     }
 
-    /// A place for a connection from `address`, if it has one left.
-    pub(super) fn take(self: &Arc<Peers>, address: IpAddr) -> Option<PeerPlace> {
+    /// A place for a connection from `address`, if it has fewer than `limit`. Counted without a limit too: one may be set
+    /// while klad serves.
+    pub(super) fn take(self: &Arc<Peers>, address: IpAddr, limit: Option<usize>) -> Option<PeerPlace> {
         // The same client, whether the listener speaks IPv4 or both.
         let address = address.to_canonical();
         let mut counts = self.counts.lock();
         let count = counts.entry(address).or_insert(0);
-        if *count >= self.limit {
+        if limit.is_some_and(|limit| *count >= limit) {
             return None;
         }
         *count += 1;
@@ -81,18 +70,21 @@ impl Drop for PeerPlace {
 /// Answers connections that are one too many.
 pub(super) struct Refuser {
     lingering: Arc<Semaphore>,
+    /// Said where hyper has no say: the connection gets no further.
+    words: Vec<u8>,
 }
 
 impl Refuser {
     pub(super) fn new() -> Refuser {
-        Refuser { lingering: Arc::new(Semaphore::new(REFUSED_LINGERING_MAX)) }
+        let words = Refusal::TooManyConnections.into_last_words();
+        Refuser { lingering: Arc::new(Semaphore::new(REFUSED_LINGERING_MAX)), words }
     }
 
     /// Answers, and closes when the client has, but soon: if its request met a closed socket, the kernel would answer with a
     /// reset, and the client might lose the answer.
     pub(super) fn refuse(&self, mut stream: TcpStream) {
         // It fits the empty send buffer of a new connection, or the client has gone.
-        let _ = stream.write(TOO_MANY);
+        let _ = stream.write(&self.words);
         let Ok(place) = self.lingering.clone().try_acquire_owned() else { return };
         tokio::task::spawn_local(async move {
             let read_to_end = async {
@@ -113,23 +105,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_refusal_says_its_length() {
-        let text = std::str::from_utf8(TOO_MANY).expect("text");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-        assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head} {}", body.len());
-    }
-
-    #[test]
     fn each_address_has_its_own_places() {
-        let peers = Peers::new(2);
+        let peers = Peers::new();
         let one: IpAddr = [192, 0, 2, 1].into();
-        let first = peers.take(one).expect("free");
+        let first = peers.take(one, Some(2)).expect("free");
         let mapped = std::net::Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().into();
-        let second = peers.take(mapped).expect("free");
-        assert!(peers.take(one).is_none());
-        assert!(peers.take([192, 0, 2, 2].into()).is_some(), "another address");
+        let second = peers.take(mapped, Some(2)).expect("free");
+        assert!(peers.take(one, Some(2)).is_none());
+        assert!(peers.take([192, 0, 2, 2].into(), Some(2)).is_some(), "another address");
         drop(first);
-        assert!(peers.take(one).is_some());
+        assert!(peers.take(one, Some(2)).is_some());
         drop(second);
         assert!(peers.counts.lock().is_empty(), "who has none is forgotten");
     }

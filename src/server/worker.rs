@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,14 +17,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
 use super::connection::{self, Connection};
+use super::figures::WorkerFigures;
 use super::gate::{Gate, Sign};
 use super::peers::Place;
-use super::{Deadlines, Options, eviction, runtime};
+use super::{Limits, eviction, runtime};
 use crate::clock;
 use crate::execution::{Executor, Local};
 use crate::http::service::Service;
-use crate::limits::SWEEP_INTERVAL;
-use crate::sync;
+use crate::limits::{CONNECTIONS_CEILING, SWEEP_INTERVAL};
+use crate::sync::{self, Live};
 
 /// A connection on its way to a worker, with its place among all connections.
 pub(super) struct Accepted {
@@ -35,31 +36,35 @@ pub(super) struct Accepted {
 /// The acceptor's end of a worker.
 pub(super) struct WorkerHandle {
     sender: mpsc::Sender<Accepted>,
-    connections: Arc<AtomicUsize>,
-    sign: Arc<Sign>,
+    figures: Arc<WorkerFigures>,
 }
 
 impl WorkerHandle {
     /// How many the worker has, those on their way included.
     pub(super) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+        self.figures.connections.load(Ordering::Relaxed)
+    }
+
+    /// What the worker shows of itself.
+    pub(super) fn figures(&self) -> &Arc<WorkerFigures> {
+        &self.figures
     }
 
     /// Whether it should have no more connections for now.
     pub(super) fn is_strained(&self) -> bool {
-        self.sign.is_strained()
+        self.figures.sign.is_strained()
     }
 
     /// Whether it lets in only what it can serve.
     pub(super) fn is_closed(&self) -> bool {
-        self.sign.is_closed()
+        self.figures.sign.is_closed()
     }
 
     pub(super) fn hand(&self, accepted: Accepted) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.figures.connections.fetch_add(1, Ordering::Relaxed);
         // The channel has a place for each connection that there may be; it is closed only while klad stops.
         if self.sender.try_send(accepted).is_err() {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+            self.figures.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -67,56 +72,54 @@ impl WorkerHandle {
 /// What the connections of one worker share.
 pub(super) struct Worker {
     pub(super) service: Service,
-    pub(super) http: hyper::server::conn::http1::Builder,
+    pub(super) http: RefCell<hyper::server::conn::http1::Builder>,
     local: Rc<Local>,
     pub(super) gate: Rc<Gate>,
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
     connections: RefCell<Slab<Rc<Connection>>>,
-    count: Arc<AtomicUsize>,
-    deadlines: Deadlines,
+    figures: Arc<WorkerFigures>,
+    /// As of the last sweep.
+    limits: RefCell<Arc<Limits>>,
+    live: Arc<Live<Limits>>,
     draining: Cell<bool>,
 }
 
 /// Starts a worker's thread.
 pub(super) fn start(
     number: usize,
-    options: &Options,
+    live: Arc<Live<Limits>>,
     executor: Arc<Executor>,
     stopped: watch::Receiver<bool>,
 ) -> (WorkerHandle, JoinHandle<()>) {
-    let (sender, receiver) = mpsc::channel(options.connections_max);
-    let connections = Arc::new(AtomicUsize::new(0));
+    let (sender, receiver) = mpsc::channel(CONNECTIONS_CEILING);
     let sign = Arc::<Sign>::default();
-    let handle = WorkerHandle { sender, connections: connections.clone(), sign: sign.clone() };
-    let options = options.clone();
+    let figures = WorkerFigures::new(sign.clone());
+    let handle = WorkerHandle { sender, figures: figures.clone() };
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
         let runtime = runtime();
         let local = Local::new(executor);
-        let gate = Gate::new(options.turn_max, sign);
+        let limits = live.get();
+        let gate = Gate::new(limits.turn_max, sign);
         let worker = Rc::new(Worker {
-            service: Service::new(local.clone(), options.service.clone()),
+            service: Service::new(local.clone(), limits.service),
             local,
-            http: connection::http(&options),
+            http: RefCell::new(connection::http(&limits)),
             gate,
             now_ms: Rc::new(Cell::new(0)),
             connections: RefCell::new(Slab::new()),
-            count: connections,
-            deadlines: options.deadlines.clone(),
+            figures,
+            limits: RefCell::new(limits),
+            live,
             draining: Cell::new(false),
         });
-        runtime.block_on(worker.run(receiver, stopped, options.drain_timeout));
+        runtime.block_on(worker.run(receiver, stopped));
     });
     (handle, thread)
 }
 
 impl Worker {
-    async fn run(
-        self: &Rc<Worker>,
-        mut receiver: mpsc::Receiver<Accepted>,
-        mut stopped: watch::Receiver<bool>,
-        drain_timeout: Duration,
-    ) {
+    async fn run(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, mut stopped: watch::Receiver<bool>) {
         let sweep = tokio::task::spawn_local(self.clone().sweep());
         let turns = tokio::task::spawn_local(self.clone().turns());
         loop {
@@ -133,9 +136,9 @@ impl Worker {
         receiver.close();
         while let Some(accepted) = receiver.recv().await {
             drop(accepted);
-            self.count.fetch_sub(1, Ordering::Relaxed);
+            self.figures.connections.fetch_sub(1, Ordering::Relaxed);
         }
-        self.drain(drain_timeout).await;
+        self.drain(self.live.get().drain_timeout).await;
         sweep.abort();
         turns.abort();
     }
@@ -146,9 +149,10 @@ impl Worker {
         let key = self.connections.borrow_mut().insert(connection.clone());
         let worker = self.clone();
         tokio::task::spawn_local(async move {
-            connection.serve(&worker, stream).await;
+            let why = connection.serve(&worker, stream).await;
             worker.connections.borrow_mut().remove(key);
-            worker.count.fetch_sub(1, Ordering::Relaxed);
+            worker.figures.connections.fetch_sub(1, Ordering::Relaxed);
+            worker.figures.count_closed(why);
             drop(place);
         });
     }
@@ -170,10 +174,11 @@ impl Worker {
     /// The turn's own task.
     async fn turns(self: Rc<Worker>) {
         poll_fn(|context| {
-            if let Some(turn) = self.local.poll_turn(context)
-                && self.gate.turn_ended(turn)
-            {
-                self.local.turn_goes_on();
+            if let Some(turn) = self.local.poll_turn(context) {
+                self.figures.turns.record_time_owned(turn.length);
+                if self.gate.turn_ended(turn) {
+                    self.local.turn_goes_on();
+                }
             }
             Poll::<()>::Pending
         })
@@ -188,20 +193,35 @@ impl Worker {
             ticks.tick().await;
             let now_ms = u64::try_from((clock::now() - start).as_millis()).expect("klad runs for less than an aeon");
             self.now_ms.set(now_ms);
+            let used_ns = clock::thread_cpu_ns();
+            self.figures.cpu_ns.add_owned(used_ns.saturating_sub(self.figures.cpu_ns.get()));
             self.gate.rested();
+            self.look_at_limits();
             self.check_all();
-            if self.deadlines.body_rate_bytes_min > 0 {
+            if self.limits.borrow().deadlines.body_rate_bytes_min > 0 {
                 eviction::make_room(&self.connections.borrow(), self.service.room(), now_ms);
             }
         }
     }
 
+    /// Takes over limits that have changed.
+    fn look_at_limits(&self) {
+        let limits = self.live.get();
+        if !Arc::ptr_eq(&limits, &self.limits.borrow()) {
+            self.service.set_options(limits.service);
+            self.gate.set_turn_max(limits.turn_max);
+            *self.http.borrow_mut() = connection::http(&limits);
+            *self.limits.borrow_mut() = limits;
+        }
+    }
+
     fn check_all(&self) {
+        let limits = self.limits.borrow().clone();
         for (_, connection) in self.connections.borrow().iter() {
             if self.gate.is_closed() {
                 connection.restart_idle_clock();
             }
-            connection.check(self.now_ms.get(), &self.deadlines, self.draining.get());
+            connection.check(self.now_ms.get(), &limits.deadlines, self.draining.get());
         }
     }
 }

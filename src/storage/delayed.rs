@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{ChangeKind, Engine, Reply, Result, Write};
+use super::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
 use crate::operation::{Durability, Error, ScanStep};
 
 /// Any engine, each of whose calls takes a while longer.
@@ -68,7 +68,23 @@ impl Engine for Delayed {
         self.inner.writable(change)
     }
 
+    fn set_disk_reserve(&self, bytes: u64) {
+        self.inner.set_disk_reserve(bytes);
+    }
+
+    fn set_cache_bytes(&self, bytes: u64) {
+        self.inner.set_cache_bytes(bytes);
+    }
+
     fn upkeep(&self) {
         self.inner.upkeep();
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        self.inner.checks()
+    }
+
+    fn observe(&self) -> Arc<Observation> {
+        self.inner.observe()
     }
 }

@@ -80,6 +80,12 @@ impl HighWater {
         Ok(HighWater { file, stored: Mutex::new(synced) })
     }
 
+    /// How far the log is known to be synced.
+    #[must_use]
+    pub fn synced(&self) -> u64 {
+        *self.stored.lock()
+    }
+
     /// Everything up to `sequence` has been synced.
     pub fn advance(&self, sequence: u64) {
         let mut stored = self.stored.lock();

@@ -5,11 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use super::{ChangeKind, Engine, PageBuilder, Reply, Result, Write};
+use super::observation::{Holding, Measure, number};
+use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result, Write};
 use crate::clock;
+use crate::metrics::text::Kind;
 use crate::operation::{Change, Durability, Error, Outcome, Page, ScanStep, Version};
 use crate::sync::RwLock;
 
@@ -20,7 +24,7 @@ const ENTRY_OVERHEAD_BYTES: u64 = 160;
 /// The map with its account.
 pub struct MemoryEngine {
     state: RwLock<State>,
-    bytes_max: u64,
+    bytes_max: AtomicU64,
 }
 
 struct State {
@@ -36,7 +40,14 @@ impl MemoryEngine {
     pub fn new(bytes_max: u64) -> MemoryEngine {
         // Microseconds since 1970: later than every version of an earlier process that wrote less than once a microsecond.
         let next_version = clock::unix_ms().saturating_mul(1_000).max(1);
-        MemoryEngine { state: RwLock::new(State { map: BTreeMap::new(), bytes: 0, next_version }), bytes_max }
+        MemoryEngine {
+            state: RwLock::new(State { map: BTreeMap::new(), bytes: 0, next_version }),
+            bytes_max: AtomicU64::new(bytes_max),
+        }
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.bytes_max.load(Ordering::Relaxed)
     }
 
     fn lookup(&self, key: &[u8]) -> Outcome {
@@ -121,7 +132,7 @@ impl Engine for MemoryEngine {
         let mut state = self.state.write();
         let ended: Vec<_> = writes
             .into_iter()
-            .map(|write| (state.apply(&write.key, write.change, self.bytes_max), write.reply))
+            .map(|write| (state.apply(&write.key, write.change, self.bytes_max()), write.reply))
             .collect();
         drop(state);
         for (result, reply) in ended {
@@ -134,11 +145,40 @@ impl Engine for MemoryEngine {
     }
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
-        if change == ChangeKind::Put && self.state.read().bytes >= self.bytes_max {
-            return Err(Error::MemoryFull { limit_bytes: self.bytes_max });
+        let limit_bytes = self.bytes_max();
+        if change == ChangeKind::Put && self.state.read().bytes >= limit_bytes {
+            return Err(Error::MemoryFull { limit_bytes });
         }
         Ok(())
     }
 
+    fn set_disk_reserve(&self, _bytes: u64) {}
+
+    fn set_cache_bytes(&self, bytes: u64) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
     fn upkeep(&self) {}
+
+    fn checks(&self) -> Vec<Check> {
+        vec![Check::of("memory", self.writable(ChangeKind::Put))]
+    }
+
+    /// As of now: what is asked for is under a lock that nobody holds for longer than one batch.
+    fn observe(&self) -> Arc<Observation> {
+        let (bytes, entries) = {
+            let state = self.state.read();
+            (state.bytes, state.map.len() as u64)
+        };
+        let gauge = |name, help, value| Measure::one(name, Kind::Gauge, help, number(value));
+        Arc::new(Observation {
+            taken: None,
+            measures: vec![
+                gauge("klad_memory_engine_used_bytes", "Charged for the entries of the memory engine.", bytes),
+                gauge("klad_memory_engine_limit_bytes", "What they may be charged together.", self.bytes_max()),
+                gauge("klad_memory_engine_entries", "Entries of the memory engine.", entries),
+            ],
+            memory: vec![Holding { name: "entries", bytes }],
+        })
+    }
 }

@@ -24,14 +24,18 @@ pub mod directory;
 #[cfg(feature = "rocksdb")]
 pub mod high_water;
 pub mod memory;
+pub mod observation;
 mod page;
 pub mod record;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb;
 #[cfg(feature = "rocksdb")]
+mod rocksdb_observation;
+#[cfg(feature = "rocksdb")]
 mod rocksdb_options;
 pub mod versions;
 
+pub use observation::{Check, Observation};
 pub(crate) use page::PageBuilder;
 
 /// How an operation ended.
@@ -111,9 +115,26 @@ pub trait Engine: Send + Sync + 'static {
     /// Why not: `NoSpace`, `MemoryFull` or `WritesStopped`.
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error>;
 
+    /// From now on writes are refused below so many free bytes; engines without a disk have none to keep.
+    fn set_disk_reserve(&self, bytes: u64);
+
+    /// From now on the engine's caches take so many bytes at most; what is beyond goes little by little.
+    fn set_cache_bytes(&self, bytes: u64);
+
     /// Looks after what need not be done within an operation: free space, version blocks. Called every
     /// [`UPKEEP_INTERVAL`](crate::limits::UPKEEP_INTERVAL) by one thread, which may wait.
     fn upkeep(&self);
+
+    /// What must hold for writes and reads to be taken, each with its state now; never waits. Together they are what
+    /// [`Engine::writable`] says of a put.
+    fn checks(&self) -> Vec<Check> {
+        vec![Check::of("storage", self.writable(ChangeKind::Put))]
+    }
+
+    /// What the engine knew of itself at its last upkeep; never waits.
+    fn observe(&self) -> Arc<Observation> {
+        Arc::default()
+    }
 }
 
 /// The kind of a change whose body is not there yet.

@@ -1,4 +1,4 @@
-//! The embedded engine on RocksDB. Only this file and `rocksdb_options.rs` name its crate.
+//! The embedded engine on RocksDB. Only this file, `rocksdb_options.rs` and `rocksdb_observation.rs` name its crate.
 //!
 //! Point reads are pinned `get`s, never iterators. Writes go through the commit section: one thread at a time, one batch,
 //! one log write, `write(sync = true)` when any member asked for it, so that no reader sees a write whose sync has not
@@ -9,6 +9,7 @@
 
 use std::io::IoSlice;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
@@ -17,9 +18,10 @@ use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOption
 use super::directory::{self, DataDirectory};
 use super::high_water::{self, HighWater};
 use super::record::{self, Record};
-use super::rocksdb_options;
+use super::rocksdb_observation::{Beside, Watch};
+use super::rocksdb_options::{self, Shared};
 use super::versions::Versions;
-use super::{ChangeKind, Engine, PageBuilder, Reply, Result, Write};
+use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result, Write};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX};
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
@@ -56,7 +58,30 @@ pub enum OpenError {
         path: String,
         /// Its words.
         why: String,
+        /// What kind of thing is wrong, by its own account.
+        fault: Fault,
     },
+}
+
+/// What RocksDB says is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Files are missing, or are not what was written.
+    Corruption,
+    /// The kernel said no.
+    Io,
+    /// Anything else.
+    Other,
+}
+
+impl Fault {
+    fn of(error: &rust_rocksdb::Error) -> Fault {
+        match error.kind() {
+            ErrorKind::Corruption => Fault::Corruption,
+            ErrorKind::IOError => Fault::Io,
+            _ => Fault::Other,
+        }
+    }
 }
 
 /// RocksDB, and what klad keeps beside it.
@@ -76,8 +101,9 @@ pub struct RocksDbEngine {
     free_bytes: AtomicU64,
     /// RocksDB takes no writes until it has flushed or compacted.
     stalled: AtomicBool,
-    disk_reserve_bytes: u64,
+    disk_reserve_bytes: AtomicU64,
     iterator_reads: bool,
+    watch: Watch,
 }
 
 /// What the one thread inside needs; the batch keeps its buffer.
@@ -97,8 +123,13 @@ impl RocksDbEngine {
     pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
         let directory = DataDirectory::open(path, "rocksdb")?;
         let files = directory.subdirectory("rocksdb")?;
-        let db = DB::open(&rocksdb_options::database(options), &files)
-            .map_err(|error| OpenError::RocksDb { path: files.display().to_string(), why: error.into_string() })?;
+        let shared = Shared::new(options);
+        let mut database = rocksdb_options::database(options, &shared);
+        let watch = Watch::new(shared, &files, &mut database);
+        let db = DB::open(&database, &files).map_err(|error| {
+            let (path, fault) = (files.display().to_string(), Fault::of(&error));
+            OpenError::RocksDb { path, why: error.into_string(), fault }
+        })?;
         let recovered = db.latest_sequence_number();
         let high_water = HighWater::check(path, recovered)?;
         let mut read_cached = ReadOptions::default();
@@ -124,10 +155,12 @@ impl RocksDbEngine {
             high_water,
             free_bytes: AtomicU64::new(u64::MAX),
             stalled: AtomicBool::new(false),
-            disk_reserve_bytes: options.disk_reserve_bytes,
+            disk_reserve_bytes: AtomicU64::new(options.disk_reserve_bytes),
             iterator_reads: options.iterator_reads,
+            watch,
         };
         engine.look_at_free_space();
+        engine.look_at_rocksdb();
         Ok(engine)
     }
 
@@ -146,6 +179,38 @@ impl RocksDbEngine {
             *stopped = Some(why.to_owned());
             self.is_stopped.store(true, Ordering::Release);
         }
+    }
+
+    fn check_stalled(&self) -> std::result::Result<(), Error> {
+        if self.stalled.load(Ordering::Relaxed) { Err(Error::Stalled) } else { Ok(()) }
+    }
+
+    fn check_space(&self, change: ChangeKind) -> std::result::Result<(), Error> {
+        let free_bytes = self.free_bytes.load(Ordering::Relaxed);
+        // Removing is how space is won back, so it may use the upper half of the reserve.
+        let whole = self.disk_reserve_bytes.load(Ordering::Relaxed);
+        let reserve_bytes = match change {
+            ChangeKind::Put => whole,
+            ChangeKind::Delete => whole / 2,
+        };
+        if free_bytes < reserve_bytes { Err(Error::NoSpace { free_bytes, reserve_bytes }) } else { Ok(()) }
+    }
+
+    fn look_at_rocksdb(&self) {
+        let (version_last, version_reserved) = self.versions.look();
+        self.watch.look(
+            &self.db,
+            &Beside {
+                free_bytes: self.free_bytes.load(Ordering::Relaxed),
+                reserve_bytes: self.disk_reserve_bytes.load(Ordering::Relaxed),
+                stopped: self.is_stopped.load(Ordering::Acquire),
+                // In this order, or the difference could be below nothing.
+                synced: self.high_water.synced(),
+                written: self.db.latest_sequence_number(),
+                version_last,
+                version_reserved,
+            },
+        );
     }
 
     fn look_at_free_space(&self) {
@@ -347,19 +412,16 @@ impl Engine for RocksDbEngine {
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
         self.check_stopped()?;
-        if self.stalled.load(Ordering::Relaxed) {
-            return Err(Error::Stalled);
-        }
-        let free_bytes = self.free_bytes.load(Ordering::Relaxed);
-        // Removing is how space is won back, so it may use the upper half of the reserve.
-        let reserve_bytes = match change {
-            ChangeKind::Put => self.disk_reserve_bytes,
-            ChangeKind::Delete => self.disk_reserve_bytes / 2,
-        };
-        if free_bytes < reserve_bytes {
-            return Err(Error::NoSpace { free_bytes, reserve_bytes });
-        }
-        Ok(())
+        self.check_stalled()?;
+        self.check_space(change)
+    }
+
+    fn set_disk_reserve(&self, bytes: u64) {
+        self.disk_reserve_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn set_cache_bytes(&self, bytes: u64) {
+        self.watch.set_cache_bytes(bytes);
     }
 
     fn upkeep(&self) {
@@ -369,6 +431,19 @@ impl Engine for RocksDbEngine {
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }
+        self.look_at_rocksdb();
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        vec![
+            Check::of("log", self.check_stopped()),
+            Check::of("write-stall", self.check_stalled()),
+            Check::of("disk-space", self.check_space(ChangeKind::Put)),
+        ]
+    }
+
+    fn observe(&self) -> Arc<Observation> {
+        self.watch.latest()
     }
 }
 

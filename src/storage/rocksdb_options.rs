@@ -9,16 +9,31 @@ use rust_rocksdb::{
 use super::rocksdb::Options;
 use crate::limits::{MEMTABLE_BYTES_MAX, MEMTABLES};
 
+/// What RocksDB keeps in memory, and can be asked about.
+pub(super) struct Shared {
+    pub(super) cache: Cache,
+    pub(super) memtables: WriteBufferManager,
+}
+
+impl Shared {
+    pub(super) fn new(options: &Options) -> Shared {
+        let cache = cache(options);
+        // Charged to the block cache, so that the cache's capacity bounds both. No stall of its own: `commit` would wait in it.
+        let total = to_usize(options.memtable_bytes);
+        let memtables = WriteBufferManager::new_write_buffer_manager_with_cache(total, false, cache.clone());
+        Shared { cache, memtables }
+    }
+}
+
 /// All options of the database.
-pub(super) fn database(options: &Options) -> RocksDbOptions {
+pub(super) fn database(options: &Options, shared: &Shared) -> RocksDbOptions {
     let mut db = RocksDbOptions::default();
     db.create_if_missing(true);
-    let cache = cache(options);
     files_and_threads(&mut db, options);
-    memtables(&mut db, options, &cache);
+    memtables(&mut db, options, &shared.memtables);
     log(&mut db);
     levels(&mut db);
-    db.set_block_based_table_factory(&tables(&cache));
+    db.set_block_based_table_factory(&tables(&shared.cache));
     db
 }
 
@@ -59,10 +74,8 @@ fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
     db.set_max_bgerror_resume_count(0);
 }
 
-fn memtables(db: &mut RocksDbOptions, options: &Options, cache: &Cache) {
-    // Charged to the block cache, so that the cache's capacity bounds both. No stall of its own: `commit` would wait in it.
-    let total = to_usize(options.memtable_bytes);
-    db.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(total, false, cache.clone()));
+fn memtables(db: &mut RocksDbOptions, options: &Options, shared: &WriteBufferManager) {
+    db.set_write_buffer_manager(shared);
     db.set_write_buffer_size(to_usize((options.memtable_bytes / MEMTABLES).min(MEMTABLE_BYTES_MAX)));
     db.set_max_write_buffer_number(i32::try_from(MEMTABLES).expect("small"));
     // A miss in a memtable costs a hash instead of a search through the skip list; a twentieth of it holds the bits.

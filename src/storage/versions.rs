@@ -90,6 +90,13 @@ impl Versions {
         Ok(end)
     }
 
+    /// The last version that was given out, and the last that is reserved on disk. May wait for a reservation.
+    #[must_use]
+    pub fn look(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.next - 1, state.reserved_until - 1)
+    }
+
     /// The directory that the blocks are kept in.
     #[must_use]
     pub fn directory(&self) -> &DataDirectory {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::support::planted::Defect;
 use super::support::shim::Shim;
 use super::support::{ROCKSDB_SETUPS, ServerBuilder, wait_until};
@@ -238,12 +240,14 @@ fn an_async_write_is_synced_even_if_a_sync_overtakes_it() {
 #[test]
 fn nothing_is_acknowledged_after_a_failed_sync() {
     let shim = Shim::new();
-    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "50ms")).start();
+    let mut server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "50ms")).start();
     let mut client = server.client();
     shim.slow_writes_and_fail_syncs();
     assert_eq!(client.put("/v0/entity?id=first&durability=async", b"v").status, 201);
     let second = client.put("/v0/entity?id=second&durability=async", b"v").status;
     assert!(matches!(second, 500 | 503), "{second}");
     shim.pass();
-    assert_eq!(server.stop().code(), Some(1), "not everything is synced");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(1), "not everything is synced");
+    wait_until("the last word is there", || server.log().trim_end().ends_with("[sync-failed]"));
 }

@@ -97,7 +97,7 @@ fn a_second_process_on_the_same_data_is_told_who_has_it() {
     let builder = ServerBuilder::new("rocksdb").data(data.path());
     let server = builder.start();
     let failed = builder.try_start().err().expect("in use");
-    assert_eq!(failed.status.code(), Some(1));
+    assert_eq!(failed.status.code(), Some(75));
     assert!(failed.log.contains("in use") && failed.log.contains(&server.process().to_string()), "{}", failed.log);
     assert_eq!(server.client().get("/v0/status").status, 200, "the first is not disturbed");
 }
@@ -120,7 +120,7 @@ fn a_busy_port_is_named_before_the_data_is_touched() {
     let data = tempfile::tempdir().unwrap();
     let fresh = data.path().join("data");
     let failed = ServerBuilder::new(ENGINES[0]).data(&fresh).listen(server.address).try_start().err().expect("busy");
-    assert_eq!(failed.status.code(), Some(1));
+    assert_eq!(failed.status.code(), Some(69));
     assert!(failed.log.contains(&server.address.to_string()) && failed.log.contains("another port"), "{}", failed.log);
     assert!(!fresh.exists());
 }
@@ -144,9 +144,9 @@ fn wrong_usage_is_explained() {
     }
     // Understood, but impossible: with the arithmetic.
     let (code, message) = run(&["serve", "--memory", "64MiB", "--connections-max", "10000"]);
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(78));
     assert!(message.contains("10000 connections") && message.contains("Raise --memory"), "{message}");
     let (code, message) = run(&["serve", "--listen", "nowhere"]);
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(78));
     assert!(message.contains("nowhere") && message.contains("127.0.0.1:8080"), "{message}");
 }

@@ -11,26 +11,34 @@
 
 mod support;
 
+mod admin;
+mod bad_input;
 mod bench;
 mod bench_files;
 mod bench_network;
 mod bench_usage;
 mod command_line;
 mod command_line_tls;
+mod configuration;
 mod connections;
 mod contract;
 #[cfg(feature = "rocksdb")]
 mod disk;
+mod documents;
 #[cfg(feature = "rocksdb")]
 mod execution;
+mod exits;
 #[cfg(feature = "rocksdb")]
 mod held_sync;
 #[cfg(feature = "rocksdb")]
 mod kill;
 mod lifecycle;
 mod limits;
+mod live;
 mod manual;
+mod metrics;
+#[cfg(feature = "rocksdb")]
+mod metrics_truth;
 mod ranges;
-mod readme;
 mod slow_clients;
 mod tidy;

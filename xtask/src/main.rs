@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod admin_latency;
 mod bench_cost;
 mod bench_truth;
 mod memory;
@@ -40,6 +41,8 @@ struct Cli {
 /// The chores.
 #[derive(Debug, Subcommand)]
 enum Chore {
+    /// Ask more of klad than it can do, and check that the admin listener answers in time.
+    AdminLatency(admin_latency::Args),
     /// Check that klad bench costs no more than wrk.
     BenchCost(bench_cost::Args),
     /// Check what klad bench reports against a server that knows the truth.
@@ -80,6 +83,7 @@ impl Verdict {
 
 fn main() -> ExitCode {
     let ended = match Cli::parse().chore {
+        Chore::AdminLatency(args) => admin_latency::run(&args),
         Chore::BenchCost(args) => bench_cost::run(&args),
         Chore::BenchTruth(args) => bench_truth::run(&args),
         Chore::Memory(args) => memory::run(&args),

@@ -4,7 +4,9 @@ pub(crate) mod bencher;
 pub(crate) mod client;
 pub(crate) mod command;
 pub(crate) mod planted;
+pub(crate) mod promtool;
 pub(crate) mod results;
+pub(crate) mod scrape;
 pub(crate) mod scripted;
 pub(crate) mod server;
 #[cfg(feature = "rocksdb")]

@@ -2,17 +2,20 @@
 //! promise. A check that lets such a server pass checks nothing. Nothing of it is compiled into klad.
 
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 
-use clap::Parser as _;
+use clap::CommandFactory as _;
 use klad::cli;
 use klad::config::Config;
+use klad::control::Controller;
+use klad::http::control::Control;
 use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
+use klad::settings::{self, CommandLine};
 use klad::storage::memory::MemoryEngine;
-use klad::storage::{ChangeKind, Engine, Reply, Result, Write};
+use klad::storage::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
 
 /// What is wrong with the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +50,15 @@ pub(crate) enum Defect {
     ForgetsReplies,
     /// The third scan step fails: by then hyper has flushed what came before.
     FailsInMidRange,
+    /// What the engine says of itself is what it said the first time.
+    FrozenObservation,
+    /// Asking the engine about itself waits for a disk that hangs.
+    SlowObservation,
 }
 
-const ALL: [Defect; 15] = [
+const ALL: [Defect; 17] = [
+    Defect::FrozenObservation,
+    Defect::SlowObservation,
     Defect::CopiesWithoutRoom,
     Defect::SlowWritesHere,
     Defect::AcknowledgesBeforeSync,
@@ -69,6 +78,9 @@ const ALL: [Defect; 15] = [
 
 /// How long slow reads take.
 const SLOW: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// How long a slow observation takes.
+const HANGS: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What counts as a write that took long.
 const LONG: std::time::Duration = std::time::Duration::from_millis(100);
@@ -92,15 +104,20 @@ fn runs_a_server_when_told_to() {
     let (Ok(defect), Ok(arguments)) = (std::env::var(DEFECT), std::env::var(ARGUMENTS)) else { return };
     let defect = ALL.into_iter().find(|one| format!("{one:?}") == defect).expect("a known defect");
     let arguments = ["klad"].into_iter().chain(arguments.lines());
-    let cli::Command::Serve(args) = cli::Cli::try_parse_from(arguments).expect("valid").command else {
-        panic!("the arguments are those of serve")
-    };
-    let config = Config::new(*args).expect("valid");
+    let matches = cli::Cli::command().try_get_matches_from(arguments).expect("valid");
+    let (_, serve) = matches.subcommand().expect("the arguments are those of serve");
+    let command_line = CommandLine::of(serve);
+    let (resolved, config) = settings::validate(&command_line).expect("valid");
     let listener = listen::bind(&config.listen).expect("free");
     let admin_listener = listen::bind(&config.admin_listen).expect("free");
     let inner = engine(&config);
-    let engine = Arc::new(Defective { inner, defect, writes: AtomicU64::new(0), steps: AtomicU64::new(0) });
-    let server = Server::start(&config.server, engine, listener, admin_listener).expect("serves");
+    let engine =
+        Defective { inner, defect, writes: AtomicU64::new(0), steps: AtomicU64::new(0), first: OnceLock::new() };
+    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let control = |limits| -> Arc<dyn Control> {
+        Controller::new(command_line, resolved, &config, limits, engine.clone(), Vec::new())
+    };
+    let server = Server::start(&config.server, engine.clone(), listener, admin_listener, control).expect("serves");
     eprintln!("serving listen={} admin={}", server.address(), server.admin_address());
     // Until it is killed.
     loop {
@@ -133,6 +150,8 @@ struct Defective {
     defect: Defect,
     writes: AtomicU64,
     steps: AtomicU64,
+    /// The first observation.
+    first: OnceLock<Arc<Observation>>,
 }
 
 /// Gives an outcome to whoever waits for it, here.
@@ -327,7 +346,30 @@ impl Engine for Defective {
         }
     }
 
+    fn set_disk_reserve(&self, bytes: u64) {
+        self.inner.set_disk_reserve(bytes);
+    }
+
+    fn set_cache_bytes(&self, bytes: u64) {
+        self.inner.set_cache_bytes(bytes);
+    }
+
     fn upkeep(&self) {
         self.inner.upkeep();
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        self.inner.checks()
+    }
+
+    fn observe(&self) -> Arc<Observation> {
+        match self.defect {
+            Defect::FrozenObservation => self.first.get_or_init(|| self.inner.observe()).clone(),
+            Defect::SlowObservation => {
+                std::thread::sleep(HANGS);
+                self.inner.observe()
+            }
+            _ => self.inner.observe(),
+        }
     }
 }

@@ -1,6 +1,6 @@
 // Stands between klad and the kernel for the files that end in ".log" (RocksDB's write-ahead log): holds, slows or
-// fails their syncs and fails their writes, as the file "mode" in $KLAD_SHIM says at each call; adds a byte to the file
-// "syncs" for each sync. See shim.rs.
+// fails their syncs and fails their writes, as the file "mode" in $KLAD_TEST_SHIM says at each call; adds a byte to the file
+// "syncs" for each sync. Holds the syncs of tables (".sst") in a mode of its own. See shim.rs.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,16 +23,18 @@ static ssize_t real_write(int fd, const void *bytes, size_t count) {
     return real(fd, bytes, count);
 }
 
-static int is_log(int fd) {
+static int ends_in(int fd, const char *ending) {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
     if (length < 4) return 0;
-    return memcmp(path + length - 4, ".log", 4) == 0;
+    return memcmp(path + length - 4, ending, 4) == 0;
 }
 
+static int is_log(int fd) { return ends_in(fd, ".log"); }
+
 static int mode_is(const char *wanted) {
-    const char *directory = getenv("KLAD_SHIM");
+    const char *directory = getenv("KLAD_TEST_SHIM");
     if (!directory) return 0;
     char path[4096], mode[32];
     snprintf(path, sizeof path, "%s/mode", directory);
@@ -47,14 +49,14 @@ static int mode_is(const char *wanted) {
 
 static void tell_held(void) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/held", getenv("KLAD_SHIM"));
+    snprintf(path, sizeof path, "%s/held", getenv("KLAD_TEST_SHIM"));
     int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     if (fd >= 0) close(fd);
 }
 
 static void tell_synced(void) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/syncs", getenv("KLAD_SHIM"));
+    snprintf(path, sizeof path, "%s/syncs", getenv("KLAD_TEST_SHIM"));
     int fd = open(path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
     if (fd < 0) return;
     if (real_write(fd, ".", 1) != 1) perror("shim");
@@ -63,6 +65,10 @@ static void tell_synced(void) {
 
 static int sync_through(const char *name, int fd) {
     sync_fn real = (sync_fn)dlsym(RTLD_NEXT, name);
+    if (ends_in(fd, ".sst")) {
+        struct timespec pause = {0, 1000000};
+        while (mode_is("hold-tables")) nanosleep(&pause, NULL);
+    }
     if (is_log(fd)) {
         tell_synced();
         if (mode_is("slow")) {

@@ -1,5 +1,5 @@
-//! A preloaded library between klad and the kernel that holds or fails the syncs and writes of RocksDB's log, and nothing
-//! else; compiled from `shim.c` for the test that uses it.
+//! A preloaded library between klad and the kernel that holds or fails the syncs and writes of RocksDB's log, or holds the
+//! syncs of its tables, and nothing else; compiled from `shim.c` for the test that uses it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,12 +33,17 @@ impl Shim {
     /// `builder`, under the shim.
     pub(crate) fn preload(&self, builder: ServerBuilder) -> ServerBuilder {
         let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
-        builder.env("LD_PRELOAD", &path("shim.so")).env("KLAD_SHIM", self.directory.path().to_str().unwrap())
+        builder.env("LD_PRELOAD", &path("shim.so")).env("KLAD_TEST_SHIM", self.directory.path().to_str().unwrap())
     }
 
     /// Syncs wait until the mode changes.
     pub(crate) fn hold(&self) {
         self.set("hold");
+    }
+
+    /// Syncs of tables wait until the mode changes: no flush ends.
+    pub(crate) fn hold_tables(&self) {
+        self.set("hold-tables");
     }
 
     /// Each sync takes 5 ms longer.

@@ -1,0 +1,149 @@
+//! The configuration while klad serves: what it is, what of it changes at a signal or by the admin listener, and what waits for
+//! a restart.
+//!
+//! ```text
+//!   SIGHUP, POST /reload ─▶ sources read again, changes of the admin listener forgotten ─┐
+//!   PATCH /config        ─▶ what runs, with these options changed                        ├─▶ checked whole ─▶ applied, or nothing is
+//! ```
+//!
+//! A change is checked as a start would check it, and is all or nothing, but at a reload: there options that only a restart
+//! changes keep their value, and are named. Called by `http::admin`, and by `main` for the signal.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::config::Config;
+use crate::http::control::{Control, Refused};
+use crate::server::LiveLimits;
+use crate::settings::{self, CommandLine, Difference, Resolved};
+use crate::storage::Engine;
+use crate::sync::Mutex;
+
+/// Whatever else is read again at a reload, such as certificates; its words when it cannot be.
+pub type Reloads = Vec<Box<dyn Fn() -> Result<(), String> + Send + Sync>>;
+
+/// The configuration of this process.
+pub struct Controller {
+    command_line: CommandLine,
+    limits: LiveLimits,
+    engine: Arc<dyn Engine>,
+    /// Of the room for bodies, which cannot grow.
+    room_bytes: u64,
+    reloads: Reloads,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What holds.
+    running: Resolved,
+    /// What the sources said when they were last read; differs where only a restart helps.
+    configured: Resolved,
+}
+
+impl Controller {
+    /// Of a klad that was started with `running` and `config`.
+    #[must_use]
+    pub fn new(
+        command_line: CommandLine,
+        running: Resolved,
+        config: &Config,
+        limits: LiveLimits,
+        engine: Arc<dyn Engine>,
+        reloads: Reloads,
+    ) -> Arc<Controller> {
+        let state = State { configured: running.clone(), running };
+        let room_bytes = config.budget.room;
+        Arc::new(Controller { command_line, limits, engine, room_bytes, reloads, state: Mutex::new(state) })
+    }
+
+    /// Makes `wanted` hold, of which everything is live.
+    fn apply(&self, running: &mut Resolved, wanted: Resolved) -> Result<Vec<Value>, Refused> {
+        let config = settings::check(&wanted).map_err(|error| Refused::Wrong(error.to_string()))?;
+        if config.budget.room > self.room_bytes {
+            return Err(Refused::NeedsRestart(vec!["value-max".to_owned()]));
+        }
+        let changed = describe(&running.differences(&wanted));
+        self.engine.set_disk_reserve(config.disk_reserve_bytes);
+        self.engine.set_cache_bytes(config.budget.cache);
+        self.limits.set(config.server.limits);
+        *running = wanted;
+        Ok(changed)
+    }
+}
+
+impl Control for Controller {
+    fn config(&self) -> Value {
+        let state = self.state.lock();
+        let config = settings::check(&state.running).ok();
+        let mut document = settings::json(&state.running, config.as_ref());
+        document["needs_restart"] = describe(&state.running.differences(&state.configured)).into();
+        document
+    }
+
+    fn change(&self, wanted: &Map<String, Value>) -> Result<Value, Refused> {
+        let wanted = wanted.iter().map(|(name, value)| Ok((name.clone(), word(name, value)?)));
+        let wanted = wanted.collect::<Result<BTreeMap<String, OsString>, Refused>>()?;
+        let mut state = self.state.lock();
+        let after = state.running.with(&wanted).map_err(|error| Refused::Wrong(error.to_string()))?;
+        let fixed = fixed(&state.running.differences(&after));
+        if !fixed.is_empty() {
+            return Err(Refused::NeedsRestart(fixed));
+        }
+        let changed = self.apply(&mut state.running, after)?;
+        tracing::info!(changed = %words(&changed), "the configuration was changed");
+        Ok(json!({ "changed": changed }))
+    }
+
+    fn reload(&self) -> Result<Value, Refused> {
+        let configured = settings::load(&self.command_line).map_err(|error| Refused::Wrong(error.to_string()))?;
+        let mut state = self.state.lock();
+        let after = state.running.with_live_of(&configured).map_err(|error| Refused::Wrong(error.to_string()))?;
+        let changed = self.apply(&mut state.running, after)?;
+        let needs_restart = describe(&state.running.differences(&configured));
+        state.configured = configured;
+        drop(state);
+        let problems: Vec<String> = self.reloads.iter().filter_map(|reload| reload().err()).collect();
+        tracing::info!(
+            changed = %words(&changed),
+            needs_restart = %words(&needs_restart),
+            "the configuration was read again"
+        );
+        if problems.is_empty() {
+            Ok(json!({ "changed": changed, "needs_restart": needs_restart }))
+        } else {
+            Err(Refused::Wrong(problems.join("; ")))
+        }
+    }
+}
+
+/// Those of the options that differ that no running klad changes.
+fn fixed(differences: &[Difference<'_>]) -> Vec<String> {
+    differences.iter().filter(|one| !one.after.live).map(|one| one.after.name.clone()).collect()
+}
+
+fn describe(differences: &[Difference<'_>]) -> Vec<Value> {
+    let describe = |one: &Difference<'_>| json!({ "name": one.after.name, "from": one.before.value, "to": one.after.value, "source": one.after.source.to_string() });
+    differences.iter().map(describe).collect()
+}
+
+/// For the log: `queue-limit 32 to 64, value-max 16MiB to 1KiB`.
+fn words(described: &[Value]) -> String {
+    let plain = |value: &Value| value.as_str().map_or_else(|| "nothing".to_owned(), str::to_owned);
+    let one = |one: &Value| format!("{} {} to {}", plain(&one["name"]), plain(&one["from"]), plain(&one["to"]));
+    described.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// A value as the command line would have it.
+fn word(name: &str, value: &Value) -> Result<OsString, Refused> {
+    match value {
+        Value::String(text) => Ok(text.into()),
+        Value::Number(number) => Ok(number.to_string().into()),
+        Value::Bool(yes) => Ok(yes.to_string().into()),
+        Value::Null | Value::Array(_) | Value::Object(_) => {
+            Err(Refused::Wrong(format!("{name}: a value is a string, a number or a boolean")))
+        }
+    }
+}

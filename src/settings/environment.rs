@@ -1,0 +1,95 @@
+//! Options from the environment: `KLAD_QUEUE_LIMIT` for `--queue-limit`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use super::{Definitions, Error};
+
+const PREFIX: &str = "KLAD_";
+
+/// What the tests tell themselves and what they put between klad and the kernel; no option's name begins so.
+const TESTS: &str = "KLAD_TEST_";
+
+/// The variable of the option `name`.
+#[must_use]
+pub fn variable(name: &str) -> String {
+    format!("{PREFIX}{}", name.to_ascii_uppercase().replace('-', "_"))
+}
+
+/// The values of the options that `variables` has, by the options' names.
+///
+/// # Errors
+/// [`Error::UnknownVariable`]: a variable that nobody reads would be a setting that somebody believes in.
+pub(super) fn read(
+    definitions: &Definitions,
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<BTreeMap<String, OsString>, Error> {
+    let names: BTreeMap<String, &str> = definitions.iter().map(|opt| (variable(opt.name()), opt.name())).collect();
+    let mut found = BTreeMap::new();
+    let mut unknown = Vec::new();
+    for (name, value) in variables {
+        let name = name.to_string_lossy();
+        if let Some(option) = names.get(name.as_ref()) {
+            found.insert((*option).to_owned(), value);
+        } else if name.starts_with(PREFIX)
+            && !name.starts_with(TESTS)
+            && !is_kubernetes(&name, &value.to_string_lossy())
+        {
+            unknown.push(name.into_owned());
+        }
+    }
+    // The environment has no order; the message shall not depend on one.
+    match unknown.into_iter().min() {
+        None => Ok(found),
+        Some(variable_name) => {
+            let option = variable_name[PREFIX.len()..].to_ascii_lowercase().replace('_', "-");
+            let suggestion = definitions.suggestion(&option).map(variable);
+            Err(Error::UnknownVariable { variable: variable_name, suggestion })
+        }
+    }
+}
+
+/// Whether Kubernetes puts this variable into every container beside a service named klad, or klad-something: host and port
+/// of the service, and the same in the words of Docker's links.
+fn is_kubernetes(name: &str, value: &str) -> bool {
+    if name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT") || name.contains("_SERVICE_PORT_") {
+        return true;
+    }
+    if name.ends_with("_PORT") && value.contains("://") {
+        return true;
+    }
+    let Some((_, after)) = name.split_once("_PORT_") else { return false };
+    let mut words = after.split('_');
+    let is_port = words.next().is_some_and(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_protocol = words.next().is_some_and(|word| ["TCP", "UDP", "SCTP"].contains(&word));
+    let is_fact = words.next().is_none_or(|word| ["PROTO", "PORT", "ADDR"].contains(&word));
+    is_port && is_protocol && is_fact && words.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_kubernetes_are_told_from_mistakes() {
+        for (name, value) in [
+            ("KLAD_SERVICE_HOST", "10.0.0.11"),
+            ("KLAD_SERVICE_PORT", "8080"),
+            ("KLAD_SERVICE_PORT_HTTP", "8080"),
+            ("KLAD_PORT", "tcp://10.0.0.11:8080"),
+            ("KLAD_PORT_8080_TCP", "tcp://10.0.0.11:8080"),
+            ("KLAD_PORT_8080_TCP_PROTO", "tcp"),
+            ("KLAD_PORT_8080_TCP_PORT", "8080"),
+            ("KLAD_PORT_8080_TCP_ADDR", "10.0.0.11"),
+            ("KLAD_ADMIN_SERVICE_HOST", "10.0.0.12"),
+            ("KLAD_ADMIN_PORT_8081_TCP", "tcp://10.0.0.12:8081"),
+        ] {
+            assert!(is_kubernetes(name, value), "{name}");
+        }
+        for (name, value) in
+            [("KLAD_PORT", "8080"), ("KLAD_SERVICE", "x"), ("KLAD_PORT_HTTP", "8080"), ("KLAD_PORT_8080_TCP_NAME", "x")]
+        {
+            assert!(!is_kubernetes(name, value), "{name}");
+        }
+    }
+}

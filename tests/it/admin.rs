@@ -1,0 +1,242 @@
+//! The admin listener: what it answers, and that it answers whatever the data plane does.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::support::bencher::Bencher;
+use super::support::planted::Defect;
+use super::support::{Client, ENGINES, Server, ServerBuilder, resident_bytes, wait_until};
+
+/// The paths that `/` lists.
+fn listed(server: &Server) -> Vec<String> {
+    let index = server.admin("/").text();
+    index.lines().map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn everything_that_is_listed_is_there() {
+    for engine in ENGINES {
+        let server = ServerBuilder::new(engine).start();
+        let paths = listed(&server);
+        assert!(paths.len() >= 4, "{paths:?}");
+        for path in paths.iter().map(String::as_str).chain(["/", "/healthz", "/readyz?verbose"]) {
+            let mut client = Client::connect(server.admin);
+            let got = client.get(path);
+            assert_eq!((got.status, got.header("cache-control")), (200, Some("no-store")), "{path}");
+            assert!(got.header("content-type").is_some() && !got.body.is_empty(), "{path}");
+            client.send("HEAD", path, &[], None).unwrap();
+            let (status, headers) = client.head().unwrap();
+            assert_eq!(status, 200, "{path}");
+            let length = headers.iter().find(|(name, _)| name == "content-length").unwrap();
+            assert!(length.1.parse::<usize>().unwrap() > 0, "{path}");
+            // On the same connection: the answer to HEAD had no body.
+            let refused = client.request("POST", path, &[], Some(b""));
+            assert_eq!((refused.status, refused.header("allow")), (405, Some("GET, HEAD")), "{path}");
+        }
+        let nowhere = server.admin("/nowhere");
+        assert_eq!(nowhere.status, 404);
+        assert!(nowhere.text().contains("/metrics"), "{}", nowhere.text());
+    }
+}
+
+#[test]
+fn the_metrics_are_of_the_type_that_prometheus_reads() {
+    let server = ServerBuilder::new("memory").start();
+    let answer = server.admin("/metrics");
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn verbose_readiness_names_every_check() {
+    let server = ServerBuilder::new("rocksdb").start();
+    let ready = server.admin("/readyz?verbose").text();
+    let all = ["not-stopping", "log", "write-stall", "disk-space", "storage-answers"];
+    let expected: String = all.iter().map(|check| format!("[+]{check} ok\n")).collect();
+    assert_eq!(ready, expected + "readyz check passed\n");
+    let full = ServerBuilder::new("rocksdb").arg("--disk-reserve", "1EiB").start();
+    let answer = full.admin("/readyz?verbose");
+    assert_eq!(answer.status, 503);
+    let text = answer.text();
+    assert!(text.contains("[-]disk-space failed: ") && text.contains("[+]log ok\n"), "{text}");
+    assert!(text.ends_with("readyz check failed\n"), "{text}");
+    assert_eq!(full.admin("/readyz").status, 507, "what a write would be answered with");
+    assert_eq!(full.admin("/livez").status, 200);
+}
+
+#[test]
+fn a_klad_that_stops_is_not_ready() {
+    let mut server = ServerBuilder::new("memory").start();
+    let mut client = server.client();
+    // A request in flight, so that the stop takes a while.
+    client.send_raw(
+        "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n",
+    );
+    assert_eq!(client.any_answer().unwrap().status, 100);
+    let mut admin = Client::connect(server.admin);
+    assert!(admin.get("/readyz?verbose").text().contains("[+]not-stopping ok\n"));
+    server.signal(Signal::TERM);
+    let mut text = String::new();
+    wait_until("klad is not ready", || {
+        let answer = admin.get("/readyz?verbose");
+        text = answer.text();
+        answer.status == 503
+    });
+    assert!(text.contains("[-]not-stopping failed: "), "{text}");
+    client.send_raw("v");
+    assert_eq!(client.answer().unwrap().status, 201);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+fn memory(server: &Server) -> Value {
+    let answer = server.admin("/debug/memory");
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+    serde_json::from_slice(&answer.body).unwrap()
+}
+
+fn part<'m>(memory: &'m Value, name: &str) -> &'m Value {
+    let parts = memory["parts"].as_array().unwrap();
+    parts.iter().find(|part| part["name"] == name).unwrap_or_else(|| panic!("no {name} in {memory}"))
+}
+
+/// What is wrong with the account.
+fn wrong_with(memory: &Value, resident: u64) -> Option<String> {
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("no number: {value}"));
+    let parts = memory["parts"].as_array().unwrap();
+    let sum: u64 = parts.iter().map(|part| number(&part["resident_bytes"])).sum();
+    let whole = number(&memory["resident_bytes"]);
+    let cut = parts.iter().any(|part| number(&part["resident_bytes"]) < number(&part["counted_bytes"]));
+    if sum != whole {
+        return Some(format!("the parts are {sum}, the whole is {whole}"));
+    }
+    if cut == memory["cut"].is_null() {
+        return Some("what was cut is not said".to_owned());
+    }
+    // The kernel counts in batches of pages for each thread.
+    (whole.abs_diff(resident) > 8 << 20).then(|| format!("the whole is {whole}, and the kernel says {resident}"))
+}
+
+#[test]
+fn the_parts_of_the_memory_add_up_to_the_resident_set() {
+    for engine in ENGINES {
+        let server = ServerBuilder::new(engine).arg("--memory", "256MiB").start();
+        let mut client = server.client();
+        let before = memory(&server);
+        // Less than one memtable takes.
+        for number in 0..300 {
+            assert_eq!(client.put(&format!("/v0/entity?durability=async&id={number}"), &[7; 16 << 10]).status, 201);
+        }
+        let name = if *engine == "memory" { "entries" } else { "memtables" };
+        let resident = |account: &Value| part(account, name)["resident_bytes"].as_u64().unwrap();
+        let mut account = before.clone();
+        wait_until("what was written is seen", || {
+            account = memory(&server);
+            resident(&account) - resident(&before).min(resident(&account)) >= 300 * (16 << 10)
+        });
+        assert_eq!(wrong_with(&account, resident_bytes(server.process())), None, "{account}");
+        assert_eq!(account["budget_bytes"], 256 << 20);
+        let text = server.admin("/debug/memory?format=text");
+        assert_eq!(text.header("content-type"), Some("text/plain; charset=utf-8"));
+        let by_accept =
+            Client::connect(server.admin).request("GET", "/debug/memory", &[("Accept", "text/plain")], None);
+        for text in [text.text(), by_accept.text()] {
+            let line = |name: &str| text.lines().any(|line| line.starts_with(name));
+            assert!(line("body_room") && line("allocator_slack") && line("all "), "{text}");
+        }
+    }
+}
+
+#[test]
+fn twin_an_account_that_does_not_add_up_is_noticed() {
+    let server = ServerBuilder::new("memory").start();
+    let (account, resident) = (memory(&server), resident_bytes(server.process()));
+    let mut short = account.clone();
+    short["parts"].as_array_mut().unwrap().remove(0);
+    assert!(wrong_with(&short, resident).unwrap().contains("the parts are"));
+    let mut silent = account.clone();
+    silent["parts"][0]["counted_bytes"] = (u64::MAX / 2).into();
+    silent["cut"] = Value::Null;
+    assert!(wrong_with(&silent, resident).unwrap().contains("cut"));
+    assert!(wrong_with(&account, resident + (100 << 20)).unwrap().contains("the kernel"));
+}
+
+#[test]
+fn room_that_is_held_is_in_the_account() {
+    let server = ServerBuilder::new("memory").start();
+    let mut client = server.client();
+    client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\nv");
+    wait_until("room is held", || part(&memory(&server), "body_room")["counted_bytes"] == 1 << 20);
+    let connections = part(&memory(&server), "connections")["counted_bytes"].as_u64().unwrap();
+    assert_eq!(connections, 16 << 10, "one connection");
+    client.send_raw(vec![b'v'; (1 << 20) - 1]);
+    assert_eq!(client.answer().unwrap().status, 201);
+    wait_until("it is free again", || part(&memory(&server), "body_room")["counted_bytes"] == 0);
+}
+
+/// No answer of the admin listener takes longer, however busy the machine is. How long they take is measured by
+/// `cargo xtask admin-latency`.
+const IN_TIME: Duration = Duration::from_secs(5);
+
+/// Asks for everything again and again until `until`; `Err`: an answer took too long.
+fn answers_in_time(server: &Server, until: impl Fn() -> bool) -> Result<usize, String> {
+    let mut asked = 0;
+    loop {
+        for path in ["/livez", "/readyz?verbose", "/metrics", "/debug/memory"] {
+            let begun = Instant::now();
+            let answer = server.admin(path);
+            let took = begun.elapsed();
+            assert!(answer.status == 200 || path.starts_with("/readyz"), "{path}: {}", answer.text());
+            asked += 1;
+            if took > IN_TIME {
+                return Err(format!("{path} took {took:?}"));
+            }
+        }
+        if until() {
+            return Ok(asked);
+        }
+    }
+}
+
+#[test]
+fn the_admin_listener_answers_under_overload() {
+    for engine in ENGINES {
+        // One worker, and far more than one serves.
+        let server = ServerBuilder::new(engine).arg("--threads", "1").start();
+        let options = "--workload mixed:95/5 --keys 1000 --fill 1000 --rate 400k/s --connections 64 --connections-max 2000 \
+                       --timeout 250ms --duration 2s";
+        let bench = std::thread::scope(|scope| {
+            let bench = scope.spawn(|| Bencher::new(&format!("http://{}", server.address), options).run());
+            let asked =
+                answers_in_time(&server, || bench.is_finished()).unwrap_or_else(|why| panic!("{engine}: {why}"));
+            assert!(asked >= 40, "{asked}");
+            bench.join().unwrap()
+        });
+        let (scheduled, served) = (bench.measured("scheduled"), bench.measured("outcomes/served"));
+        assert!(served > 0 && served < scheduled / 2, "{served} of {scheduled} were served: that is no overload");
+    }
+}
+
+#[test]
+fn twin_an_answer_that_waits_for_storage_is_noticed() {
+    let server = ServerBuilder::new("memory").defect(Some(Defect::SlowObservation)).start();
+    let why = answers_in_time(&server, || true).expect_err("it hangs for ten seconds");
+    assert!(why.contains("took 1"), "{why}");
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn the_admin_listener_answers_while_the_disk_hangs() {
+    let shim = super::support::shim::Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb")).start();
+    assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 201);
+    shim.hold();
+    let mut writer = server.client();
+    writer.send("PUT", "/v0/entity?id=k", &[], Some(b"new")).unwrap();
+    shim.wait_until_held();
+    let rounds = std::cell::Cell::new(0);
+    answers_in_time(&server, || rounds.replace(rounds.get() + 1) >= 20).unwrap();
+    shim.pass();
+    assert_eq!(writer.answer().unwrap().status, 201);
+}

@@ -1,0 +1,299 @@
+//! Four sources of every option, what is said when one of them is wrong, and that documents and definitions agree.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::support::ServerBuilder;
+
+/// How `klad` with these arguments and variables ended, what it printed, and what it said.
+struct Ended {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn klad(arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
+    // Whoever serves where it was to refuse is ended.
+    let mut command = Command::new("timeout");
+    let output = command
+        .args(["60", env!("CARGO_BIN_EXE_klad")])
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// A file of options; it goes with the directory.
+fn file(text: &str) -> (TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("klad.toml");
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (directory, path)
+}
+
+/// Value and source of `option`, as `config print` says them to people.
+fn printed(arguments: &[&str], variables: &[(&str, &str)], option: &str) -> (String, String) {
+    let ended = klad(&[&["config", "print"], arguments].concat(), variables);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let line = ended.stdout.lines().find(|line| line.split_whitespace().next() == Some(option)).unwrap();
+    let (value, source) = line[option.len()..].trim_start().split_once("  ").unwrap();
+    (value.to_owned(), source.trim().to_owned())
+}
+
+#[test]
+fn flag_goes_before_environment_before_file_before_default() {
+    let (_directory, path) = file("# comment\nqueue-limit = 3\n");
+    let source = |line: &str| format!("{path} line {line}");
+    let (with_file, variable) = (["--config", path.as_str()], [("KLAD_QUEUE_LIMIT", "2")]);
+    let all = ["--config", path.as_str(), "--queue-limit", "1"];
+    let said = |value: &str, source: &str| (value.to_owned(), source.to_owned());
+    assert_eq!(printed(&[], &[], "queue-limit"), said("1024", "default"));
+    assert_eq!(printed(&with_file, &[], "queue-limit"), said("3", &source("2")));
+    assert_eq!(printed(&with_file, &variable, "queue-limit"), said("2", "KLAD_QUEUE_LIMIT"));
+    assert_eq!(printed(&all, &variable, "queue-limit"), said("1", "command line"));
+    // The file is named like any other option.
+    let named = [("KLAD_CONFIG", path.as_str())];
+    assert_eq!(printed(&[], &named, "queue-limit"), said("3", &source("2")));
+    assert_eq!(printed(&[], &named, "config"), said(&path, "KLAD_CONFIG"));
+}
+
+#[test]
+fn a_server_does_what_each_source_says() {
+    let (_directory, path) = file("key-max = 3\nvalue-max = \"4B\"\nhead-max = \"2KiB\"\n");
+    let server = ServerBuilder::new("memory").arg("--config", &path).env("KLAD_KEY_MAX", "2").start();
+    let mut client = server.client();
+    assert_eq!(client.put("/v0/entity?id=ab", b"1234").status, 201);
+    assert_eq!(client.put("/v0/entity?id=abc", b"1").status, 414, "the environment goes before the file");
+    assert_eq!(client.put("/v0/entity?id=ab", b"12345").status, 413, "the file goes before the default");
+}
+
+#[test]
+fn a_file_takes_strings_numbers_and_booleans() {
+    let (_directory, path) =
+        file("admission = false\nmemory = 1_073_741_824\nvalue-max = '1MiB'\nqueue-target = \"7ms\"\n");
+    let arguments = ["--config", path.as_str()];
+    for (option, value) in
+        [("admission", "off"), ("memory", "1073741824"), ("value-max", "1MiB"), ("queue-target", "7ms")]
+    {
+        assert_eq!(printed(&arguments, &[], option).0, value, "{option}");
+    }
+}
+
+#[test]
+fn what_is_no_option_is_refused_with_a_suggestion() {
+    for (text, words) in [
+        ("queue-limt = 1\n", "line 1: there is no option queue-limt; did you mean queue-limit?"),
+        ("\n\nqueue_limit = 1\n", "line 3: there is no option queue_limit; did you mean queue-limit?"),
+        ("[queue]\nlimit = 1\n", "line 1: there is no option queue.limit; did you mean queue-limit?"),
+        ("config = \"x\"\n", "line 1: there is no option config ["),
+        ("zzzz = 1\n", "line 1: there is no option zzzz ["),
+    ] {
+        let (_directory, path) = file(text);
+        let ended = klad(&["config", "check", "--config", &path], &[]);
+        assert_eq!(ended.code, Some(78), "{text}: {}", ended.stderr);
+        assert!(ended.stderr.contains(words) && ended.stderr.contains(&path), "{text}: {}", ended.stderr);
+    }
+    let ended = klad(&["config", "print"], &[("KLAD_QUEUELIMIT", "1")]);
+    let expected =
+        "klad: KLAD_QUEUELIMIT: there is no such option; did you mean KLAD_QUEUE_LIMIT? [bad-configuration]\n";
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(78), expected));
+}
+
+#[test]
+fn variables_of_a_kubernetes_service_are_passed_over() {
+    let kubernetes = [
+        ("KLAD_SERVICE_HOST", "10.0.0.11"),
+        ("KLAD_SERVICE_PORT", "8080"),
+        ("KLAD_SERVICE_PORT_HTTP", "8080"),
+        ("KLAD_PORT", "tcp://10.0.0.11:8080"),
+        ("KLAD_PORT_8080_TCP", "tcp://10.0.0.11:8080"),
+        ("KLAD_PORT_8080_TCP_PROTO", "tcp"),
+        ("KLAD_PORT_8080_TCP_PORT", "8080"),
+        ("KLAD_PORT_8080_TCP_ADDR", "10.0.0.11"),
+    ];
+    let ended = klad(&["config", "check"], &kubernetes);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    // Twin: it is not that nothing is looked at.
+    assert_eq!(klad(&["config", "check"], &[("KLAD_PORT", "8080")]).code, Some(78));
+}
+
+#[test]
+fn a_bad_value_is_named_with_the_place_it_comes_from() {
+    let ended = klad(&["serve", "--queue-limit", "x"], &[]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("--queue-limit") && ended.stderr.contains("'x'"), "{}", ended.stderr);
+
+    let directory = tempfile::tempdir().unwrap();
+    let fresh = directory.path().join("data");
+    let fresh = fresh.to_str().unwrap();
+    for (variable, value, words) in [
+        ("KLAD_QUEUE_LIMIT", "x", "KLAD_QUEUE_LIMIT=x: invalid digit"),
+        ("KLAD_THREADS", "0", "KLAD_THREADS=0: 0 is not in 1..=999"),
+        ("KLAD_DURABILITY", "perhaps", "KLAD_DURABILITY=perhaps: it must be one of: sync, async"),
+        ("KLAD_HEAD_TIMEOUT", "0s", "KLAD_HEAD_TIMEOUT=0s: must be longer than nothing"),
+        ("KLAD_ENGINE", "", "KLAD_ENGINE=: it is empty"),
+        // Each right, but not together: the names are those of options, so their places are told.
+        ("KLAD_KEY_MAX", "20KiB", "--key-max 20480 is more than 16384 bytes (--key-max is from KLAD_KEY_MAX)"),
+        ("KLAD_ADMIN_LISTEN", "nowhere", "--admin-listen: \"nowhere\" is not an address"),
+        ("KLAD_CONFIG", "/nowhere/klad.toml", "cannot read /nowhere/klad.toml"),
+    ] {
+        for command in [&["serve", "--data", fresh, "--listen", "127.0.0.1:0"][..], &["config", "check"]] {
+            let ended = klad(command, &[(variable, value)]);
+            assert_eq!(ended.code, Some(78), "{variable}: {}", ended.stderr);
+            let is_last_word = ended.stderr.lines().count() == 1 && ended.stderr.ends_with(" [bad-configuration]\n");
+            assert!(ended.stderr.contains(words) && is_last_word, "{variable}: {}", ended.stderr);
+        }
+    }
+    assert!(!Path::new(fresh).exists(), "nothing was begun");
+
+    for (text, words) in [
+        ("\nqueue-limit = \"x\"\n", "line 2: queue-limit = \"x\": invalid digit"),
+        ("execution = \"fast\"\n", "line 1: execution = \"fast\": it must be one of: adaptive, inline, pool, stealing"),
+        ("memory = 2001-01-01\n", "line 1: memory: a date is no value"),
+        ("memory = [1]\n", "line 1: memory: the option takes one value"),
+        ("a = 1\nmemory 5\n", "line 2, column 8: "),
+        ("memory = 1\nmemory = 2\n", "line 2, column 1: duplicate key"),
+        ("head-max = 5\n", "(--head-max is from "),
+    ] {
+        let (_directory, path) = file(text);
+        let ended = klad(&["config", "check", "--config", &path], &[]);
+        assert_eq!(ended.code, Some(78), "{text}: {}", ended.stderr);
+        let is_last_word = ended.stderr.lines().count() == 1 && ended.stderr.ends_with(" [bad-configuration]\n");
+        assert!(
+            ended.stderr.contains(words) && ended.stderr.contains(&path) && is_last_word,
+            "{text}: {}",
+            ended.stderr
+        );
+    }
+    let (_directory, path) = file(&"#".repeat((1 << 20) + 1));
+    let ended = klad(&["config", "check", "--config", &path], &[]);
+    assert!(ended.stderr.contains("larger than 1048576 bytes"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_check_touches_neither_data_nor_ports() {
+    let server = ServerBuilder::new("memory").start();
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let address = server.address.to_string();
+    let ended = klad(&["config", "check", "--listen", &address, "--data", data.to_str().unwrap()], &[]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "the configuration is valid\n"), "{}", ended.stderr);
+    assert!(!data.exists());
+}
+
+#[test]
+fn the_json_of_print_has_values_sources_and_what_defaults_compute() {
+    let (_directory, path) = file("scans-max = 9\n");
+    let ended =
+        klad(&["config", "print", "--json", "--config", &path, "--listen", "[::1]:0"], &[("KLAD_MEMORY", "1GiB")]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let option = |name: &str| {
+        let options = document["options"].as_array().unwrap();
+        options.iter().find(|option| option["name"] == name).unwrap().clone()
+    };
+    assert_eq!(
+        (&option("listen")["value"], &option("listen")["source"]["kind"]),
+        (&"[::1]:0".into(), &"command-line".into())
+    );
+    assert_eq!(option("memory")["source"], serde_json::json!({"kind": "environment", "variable": "KLAD_MEMORY"}));
+    assert_eq!(option("scans-max")["source"], serde_json::json!({"kind": "file", "path": path, "line": 1}));
+    assert_eq!(option("data")["source"], serde_json::json!({"kind": "default"}));
+    let threads = option("threads");
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert!(threads["value"].is_null() && threads["effective"] == cores, "{threads}");
+    assert!(option("connections-max")["effective"].is_u64(), "{document}");
+    assert_eq!(document["memory"]["bodies"], (1_u64 << 30) / 8);
+}
+
+#[test]
+fn what_does_not_fit_is_printed_before_it_is_refused() {
+    let ended = klad(&["config", "print"], &[("KLAD_MEMORY", "1MiB")]);
+    assert_eq!(ended.code, Some(78));
+    assert!(ended.stdout.contains("1MiB") && ended.stderr.contains("is from KLAD_MEMORY"), "{}", ended.stderr);
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The page as it should be, or the example file.
+fn generated(page: Option<&Path>) -> String {
+    let mut arguments = vec!["config", "reference"];
+    arguments.extend(page.iter().flat_map(|page| ["--page", page.to_str().unwrap()]));
+    let ended = klad(&arguments, &[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    ended.stdout
+}
+
+/// The first line in which a document differs from what is generated.
+fn outdated(document: &str, generated: &str) -> Option<String> {
+    let lines = document.lines().map(Some).chain(std::iter::repeat(None));
+    let pairs = lines.zip(generated.lines().map(Some).chain([None]));
+    let differs = pairs.into_iter().find(|(is, should)| is != should);
+    differs.map(|(is, should)| format!("{is:?} should be {should:?}; run make docs"))
+}
+
+// Without RocksDB an engine is missing from the documents.
+#[cfg(feature = "rocksdb")]
+#[test]
+fn the_documents_are_those_of_the_definitions() {
+    let page = root().join("docs/configuration.md");
+    assert_eq!(outdated(&std::fs::read_to_string(&page).unwrap(), &generated(Some(&page))), None);
+    let example = std::fs::read_to_string(root().join("deploy/klad.toml")).unwrap();
+    assert_eq!(outdated(&example, &generated(None)), None);
+}
+
+#[test]
+fn twin_a_changed_default_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let page: PathBuf = directory.path().join("configuration.md");
+    let text = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let changed = text.replacen("Default: `1024`.", "Default: `1025`.", 1);
+    assert_ne!(text, changed);
+    std::fs::write(&page, &changed).unwrap();
+    let found = outdated(&changed, &generated(Some(&page))).expect("noticed");
+    assert!(found.contains("`1025`") && found.contains("`1024`"), "{found}");
+    let example = generated(None);
+    let changed = example.replacen("#queue-limit = 1024", "#queue-limit = 1025", 1);
+    assert!(outdated(&changed, &example).is_some_and(|found| found.contains("queue-limit = 1025")));
+    let shorter = example.rsplit_once("\n#").unwrap().0;
+    assert!(outdated(shorter, &example).is_some(), "a missing end");
+}
+
+/// The example file with every key that has a value.
+fn uncommented(example: &str) -> (String, usize) {
+    let mut keys = 0;
+    let line = |line: &str| match line.strip_prefix('#') {
+        Some(entry) if !entry.starts_with(' ') && !entry.is_empty() && !entry.ends_with('=') => {
+            keys += 1;
+            entry.to_owned()
+        }
+        _ => line.to_owned(),
+    };
+    let text = example.lines().map(line).collect::<Vec<_>>().join("\n");
+    (text, keys)
+}
+
+#[test]
+fn the_example_file_is_accepted_with_every_key() {
+    let (text, keys) = uncommented(&generated(None));
+    assert!(keys > 25, "{text}");
+    let (_directory, path) = file(&text);
+    let ended = klad(&["config", "check", "--config", &path], &[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    // It says what is so without it.
+    let values = |arguments: &[&str]| {
+        let document: Value = serde_json::from_str(&klad(arguments, &[]).stdout).unwrap();
+        let options = document["options"].as_array().unwrap().clone();
+        options.into_iter().filter(|option| option["name"] != "config").map(|option| option["value"].clone()).collect()
+    };
+    let with: Vec<Value> = values(&["config", "print", "--json", "--config", &path]);
+    assert_eq!(with, values(&["config", "print", "--json"]));
+}

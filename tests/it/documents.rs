@@ -1,0 +1,139 @@
+//! The sessions in the documents are run as they stand, line by line, and must print what they say.
+//!
+//! A block of `sh` that calls curl is run against a fresh klad, one for each document; where a block of `text` follows, it
+//! is what must be printed. `...` there stands for anything: within a line, or as a line of its own for any number of lines.
+
+use std::process::Command;
+
+use super::support::{ENGINES, Server, ServerBuilder};
+
+/// The documents that show sessions, and how many blocks each has at least.
+const DOCUMENTS: &[(&str, usize)] = &[("README.md", 5), ("docs/http-api.md", 3)];
+
+/// Code blocks with the word behind their fence.
+fn blocks(text: &str) -> Vec<(String, String)> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(kind) = line.strip_prefix("```") {
+            let body: Vec<_> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
+            blocks.push((kind.to_owned(), body.join("\n")));
+        }
+    }
+    blocks
+}
+
+/// What of `document`'s session is not as it says, and how many blocks were run.
+fn complaints(document: &str, server: &Server) -> (Vec<String>, usize) {
+    let (mut complaints, mut ran) = (Vec::new(), 0);
+    let blocks = blocks(document);
+    for (number, (kind, command)) in blocks.iter().enumerate() {
+        if kind != "sh" || !command.lines().any(|line| line.starts_with("curl ")) {
+            continue;
+        }
+        ran += 1;
+        let here = with_addresses(command, server);
+        if &here == command {
+            complaints.push(format!("it speaks to no klad: {command}"));
+            continue;
+        }
+        let output = Command::new("sh").args(["-ec", &here]).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).replace("\r\n", "\n");
+        if !output.status.success() {
+            complaints.push(format!("{command}\nended with {}", output.status));
+        }
+        if let Some((next, expected)) = blocks.get(number + 1).filter(|(kind, _)| kind == "text") {
+            debug_assert_eq!(next, "text");
+            let (printed, expected) = (comparable(&printed), comparable(expected));
+            if !matches(&printed, &expected) {
+                complaints.push(format!(
+                    "{command}\nprinted\n{}\ninstead of\n{}",
+                    printed.join("\n"),
+                    expected.join("\n")
+                ));
+            }
+        }
+    }
+    (complaints, ran)
+}
+
+fn with_addresses(command: &str, server: &Server) -> String {
+    let (address, admin) = (server.address.to_string(), server.admin.to_string());
+    command.replace("localhost:8080", &address).replace("localhost:8081", &admin)
+}
+
+#[test]
+fn sessions_print_what_the_documents_say() {
+    for (path, at_least) in DOCUMENTS {
+        let document = std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let (complaints, ran) = complaints(&document, &ServerBuilder::new(ENGINES[0]).start());
+        assert!(complaints.is_empty(), "{path}: {}", complaints.join("\n\n"));
+        assert!(ran >= *at_least, "{path} shows a session of {ran} blocks");
+    }
+}
+
+#[test]
+fn twin_a_session_that_prints_something_else_is_noticed() {
+    let server = ServerBuilder::new("memory").start();
+    let wrong = [
+        "```sh\ncurl -w '%{http_code}\\n' 'localhost:8080/v0/status'\n```\n```text\n201\n```\n",
+        "```sh\ncurl --fail 'localhost:8080/v0/nothing'\n```\n",
+        "```sh\ncurl --version\n```\n",
+    ];
+    for document in wrong {
+        let (complaints, ran) = complaints(document, &server);
+        assert_eq!((complaints.len(), ran), (1, 1), "{document}");
+    }
+}
+
+/// Whether `printed` is `expected`, in which `...` stands for anything.
+fn matches(printed: &[String], expected: &[String]) -> bool {
+    let Some((first, rest)) = expected.split_first() else { return printed.is_empty() };
+    if first == "..." {
+        return (0..=printed.len()).any(|skipped| matches(&printed[skipped..], rest));
+    }
+    printed.split_first().is_some_and(|(line, others)| line_matches(line, first) && matches(others, rest))
+}
+
+fn line_matches(line: &str, pattern: &str) -> bool {
+    let mut parts = pattern.split("...");
+    let begin = parts.next().expect("at least one part");
+    let Some(mut rest) = line.strip_prefix(begin) else { return false };
+    let mut last = None;
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+        last = Some(part);
+    }
+    match last {
+        None => rest.is_empty(),
+        Some(part) => part.is_empty() || line.ends_with(part),
+    }
+}
+
+#[test]
+fn dots_stand_for_anything_and_nothing_else_does() {
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let fits = |printed: &str, expected: &str| matches(&lines(printed), &lines(expected));
+    assert!(fits("a 1 b\nc", "a ... b\nc") && fits("x\ny\nlast", "...\nlast") && fits("last", "...\nlast"));
+    assert!(fits("a b", "a ...") && !fits("a 1 b 2", "a ... b") && !fits("a\nb", "a") && !fits("a", "a\nb"));
+}
+
+/// Without what differs from run to run: the date, and which durability this engine can give.
+fn comparable(text: &str) -> Vec<String> {
+    text.trim_end()
+        .lines()
+        .filter(|line| !line.to_ascii_lowercase().starts_with("date:"))
+        .map(|line| if cfg!(feature = "rocksdb") { line.to_owned() } else { without_engine(line) })
+        .collect()
+}
+
+fn without_engine(line: &str) -> String {
+    let lower = line.to_ascii_lowercase();
+    for name in ["klad-durability:", "etag:", "klad-version:"] {
+        if lower.starts_with(name) {
+            return name.to_owned();
+        }
+    }
+    line.to_owned()
+}

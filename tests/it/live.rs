@@ -1,0 +1,169 @@
+//! Bounds change while klad serves: by the admin listener, and when the file is read again. What is under way is not harmed.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::support::{Answer, Client, Server, ServerBuilder, wait_until};
+
+fn patch(server: &Server, change: &Value) -> Answer {
+    Client::connect(server.admin).request("PATCH", "/config", &[], Some(change.to_string().as_bytes()))
+}
+
+fn config(server: &Server) -> Value {
+    serde_json::from_slice(&server.admin("/config").body).unwrap()
+}
+
+fn option(server: &Server, name: &str) -> Value {
+    let config = config(server);
+    let options = config["options"].as_array().unwrap();
+    options.iter().find(|option| option["name"] == name).expect("an option").clone()
+}
+
+#[test]
+fn sizes_change_by_the_admin_listener() {
+    let server = ServerBuilder::new("memory").start();
+    let mut client = server.client();
+    assert_eq!(client.put("/v0/entity?id=long-key", &[1; 2_000]).status, 201);
+    let answer = patch(&server, &json!({ "value-max": "1KiB", "key-max": 4 }));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let changed: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(changed["changed"].as_array().unwrap().len(), 2, "{changed}");
+    wait_until("the connection that is open knows", || client.put("/v0/entity?id=k", &[1; 2_000]).status == 413);
+    assert_eq!(client.get("/v0/entity?id=long-key").status, 414);
+    assert_eq!(client.put("/v0/entity?id=k", &[1; 1_024]).status, 201);
+    assert_eq!(option(&server, "value-max")["source"]["kind"], "admin");
+    assert_eq!(patch(&server, &json!({ "value-max": "16MiB", "key-max": "4KiB" })).status, 200);
+    wait_until("the old sizes hold again", || client.put("/v0/entity?id=k", &[1; 2_000]).status == 201);
+    assert_eq!(client.get("/v0/entity?id=long-key").body, [1; 2_000]);
+}
+
+#[test]
+fn the_connection_limit_is_raised_for_those_who_wait() {
+    let server = ServerBuilder::new("memory").arg("--connections-max", "1").start();
+    let mut first = server.client();
+    assert_eq!(first.get("/v0/status").status, 200);
+    let mut second = server.client();
+    second.send("GET", "/v0/status", &[], None).unwrap();
+    assert!(second.is_silent_for(Duration::from_millis(300)));
+    assert_eq!(patch(&server, &json!({ "connections-max": 2 })).status, 200);
+    assert_eq!(second.answer().unwrap().status, 200, "while nobody has left");
+    assert_eq!(patch(&server, &json!({ "connections-max": 1 })).status, 200);
+    assert_eq!(
+        (first.get("/v0/status").status, second.get("/v0/status").status),
+        (200, 200),
+        "those that are open stay"
+    );
+    drop(first);
+    let mut third = server.client();
+    third.send("GET", "/v0/status", &[], None).unwrap();
+    assert!(third.is_silent_for(Duration::from_millis(300)));
+    drop(second);
+    assert_eq!(third.answer().unwrap().status, 200);
+}
+
+#[test]
+fn connections_of_one_address_are_limited_from_now_on() {
+    let server = ServerBuilder::new("memory").start();
+    let mut open: Vec<Client> = (0..3).map(|_| server.client()).collect();
+    for client in &mut open {
+        assert_eq!(client.get("/v0/status").status, 200);
+    }
+    assert_eq!(patch(&server, &json!({ "connections-per-peer": 3 })).status, 200);
+    assert_eq!(server.client().get("/v0/status").status, 503, "those from before count");
+    assert_eq!(open[0].get("/v0/status").status, 200);
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn the_queue_of_each_strategy_is_bounded_anew() {
+    // One at a time, each a second: whoever else comes waits, or is refused.
+    for (setup, name) in
+        [("rocksdb/pool", "queue-limit"), ("rocksdb/stealing", "queue-limit"), ("rocksdb", "operations-max")]
+    {
+        let server = ServerBuilder::new(setup)
+            .arg("--engine-delay", "1s")
+            .arg("--pool-threads", "1")
+            .arg("--storage-threads", "1")
+            .arg("--durability", "sync")
+            .arg("--queue-age-max", "1m")
+            .start();
+        assert_eq!(patch(&server, &json!({ name: 2 })).status, 200, "{setup}");
+        let mut clients: Vec<Client> = (0..8).map(|_| server.client()).collect();
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.send("PUT", &format!("/v0/entity?id={number}"), &[], Some(b"v")).unwrap();
+        }
+        let statuses: Vec<u16> = clients.iter_mut().map(|client| client.answer().unwrap().status).collect();
+        let refused = statuses.iter().filter(|status| **status == 503).count();
+        assert!((5..=6).contains(&refused), "{setup}: {statuses:?}");
+        assert_eq!(
+            statuses.len() - refused,
+            statuses.iter().filter(|status| **status == 201).count(),
+            "{setup}: {statuses:?}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_change_changes_nothing() {
+    let server = ServerBuilder::new("memory").start();
+    let before = config(&server);
+    for (change, status, code, word) in [
+        (json!({ "value-max": "1KiB", "queue-limt": 5 }), 400, "bad-configuration", "queue-limit"),
+        (json!({ "value-max": "1KiB", "key-max": "lots" }), 400, "bad-configuration", "key-max"),
+        (json!({ "value-max": "1KiB", "threads": 7 }), 409, "needs-restart", "threads"),
+        (json!({ "value-max": "1KiB", "connections-max": 999_999 }), 400, "bad-configuration", "connections-max"),
+        (json!({ "value-max": ["1KiB"] }), 400, "bad-configuration", "value-max"),
+        (json!([1]), 400, "bad-configuration", "JSON object"),
+    ] {
+        let answer = patch(&server, &change);
+        let document: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!((answer.status, document["code"].as_str()), (status, Some(code)), "{change}: {document}");
+        assert!(document["detail"].as_str().unwrap().contains(word), "{change}: {document}");
+        assert_eq!(config(&server), before, "{change}");
+    }
+}
+
+#[test]
+fn the_file_is_read_again_at_sighup() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("klad.toml");
+    std::fs::write(&file, "value-max = \"1KiB\"\nthreads = 1\n").unwrap();
+    let server = ServerBuilder::new("memory").arg("--config", file.to_str().unwrap()).start();
+    let mut client = server.client();
+    assert_eq!(client.put("/v0/entity?id=k", &[1; 2_000]).status, 413);
+    assert_eq!(patch(&server, &json!({ "key-max": 4 })).status, 200);
+
+    std::fs::write(&file, "value-max = \"4KiB\"\nthreads = 2\n").unwrap();
+    server.signal(Signal::HUP);
+    wait_until("the new limit holds", || client.put("/v0/entity?id=k", &[1; 2_000]).status == 201);
+    wait_until("what the admin listener changed is forgotten", || client.get("/v0/entity?id=long-key").status == 404);
+    assert_eq!(option(&server, "value-max")["source"]["kind"], "file");
+    assert_eq!(config(&server)["needs_restart"][0]["name"], "threads");
+    assert_eq!(option(&server, "threads")["value"], "1");
+
+    // A file with a mistake changes nothing, and klad goes on.
+    std::fs::write(&file, "value-max = \"1KiB\"\nvalue-maxx = \"1KiB\"\n").unwrap();
+    server.signal(Signal::HUP);
+    wait_until("the mistake is told", || server.log().contains("value-maxx"));
+    assert_eq!(client.put("/v0/entity?id=k", &[1; 2_000]).status, 201);
+    let answer = Client::connect(server.admin).request("POST", "/reload", &[], None);
+    assert_eq!(answer.status, 400, "{}", answer.text());
+
+    std::fs::write(&file, "threads = 1\n").unwrap();
+    let answer = Client::connect(server.admin).request("POST", "/reload", &[], None);
+    let document: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!((answer.status, document["changed"][0]["name"].as_str()), (200, Some("value-max")), "{document}");
+    assert_eq!(document["needs_restart"], json!([]));
+}
+
+#[test]
+fn deadlines_and_the_log_level_change() {
+    let server = ServerBuilder::new("memory").start();
+    let mut idle = server.client();
+    assert_eq!(idle.get("/v0/status").status, 200);
+    assert_eq!(patch(&server, &json!({ "idle-timeout": "200ms", "log-level": "debug" })).status, 200);
+    assert!(idle.is_closed_silently());
+    assert_eq!(option(&server, "log-level")["value"], "debug");
+}

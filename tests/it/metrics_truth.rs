@@ -1,0 +1,356 @@
+//! Metrics are true, not only there: what a test does to klad is what klad shows.
+
+#![allow(clippy::float_cmp, reason = "counts, which doubles hold exactly")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::support::planted::Defect;
+use super::support::scrape::Scrape;
+use super::support::shim::Shim;
+use super::support::{Client, Server, ServerBuilder, resident_bytes, wait_until};
+
+fn entity(key: impl std::fmt::Display) -> String {
+    format!("/v0/entity?id={key}")
+}
+
+fn asynchronous(key: impl std::fmt::Display) -> String {
+    format!("/v0/entity?durability=async&id={key}")
+}
+
+/// Waits for a page that satisfies `condition`; which is printed if none does.
+fn wait_for_page(server: &Server, what: &str, condition: impl Fn(&Scrape) -> bool) -> Scrape {
+    let mut page = Scrape::of(server);
+    wait_until(what, || {
+        if !condition(&page) {
+            page = Scrape::of(server);
+        }
+        condition(&page)
+    });
+    page
+}
+
+/// What a store of so many entries of 4 KiB must show.
+const ENTRIES: u32 = 8_000;
+
+/// A look at the engine is at most so old, on a machine that is very busy.
+const LOOKED: Duration = Duration::from_secs(20);
+
+/// Whether what was written is seen where it is: log, memtables, tables, keys, versions.
+fn a_fill_is_seen(defect: Option<Defect>) -> Result<(), String> {
+    let server = ServerBuilder::new("rocksdb").arg("--memory", "96MiB").defect(defect).start();
+    let before = Scrape::of(&server);
+    let mut client = server.client();
+    for number in 0..ENTRIES {
+        let value: Vec<u8> = (0..4096_u32).map(|at| (at.wrapping_mul(number + 7) >> 3).to_le_bytes()[0]).collect();
+        assert_eq!(client.put(&asynchronous(number), &value).status, 201);
+    }
+    let written = f64::from(ENTRIES) * 4096.0;
+    let entries = f64::from(ENTRIES);
+    let fault = |page: &Scrape| {
+        let (rise, now) = (|name: &str| page.value(name) - before.value(name), |name: &str| page.value(name));
+        let checks = [
+            // A batch that could not be written at once took versions too.
+            ("versions", rise("klad_storage_version_last") >= entries),
+            ("keys", (rise("klad_rocksdb_keys_estimated") - entries).abs() < entries / 20.0),
+            ("flushes", rise("klad_rocksdb_flushes_total") >= 1.0),
+            ("files", rise("klad_rocksdb_level_files") >= 1.0),
+            ("levels", now("klad_rocksdb_level_bytes") == now("klad_rocksdb_table_bytes")),
+            ("log", now("klad_rocksdb_wal_bytes") > 0.0),
+            ("synced", now("klad_storage_unsynced_writes") == 0.0),
+            // Values of this pattern are compressed in part; what is in no table is in a memtable.
+            ("memory", now("klad_rocksdb_memtable_bytes") + 8.0 * now("klad_rocksdb_table_bytes") > written),
+            ("limit", now("klad_rocksdb_memtable_bytes") <= 1.5 * now("klad_rocksdb_memtable_limit_bytes")),
+            ("entries", page.sum("klad_rocksdb_memtable_entries", &[("state", "active")]) < entries),
+            ("reserved", now("klad_storage_version_reserved") >= now("klad_storage_version_last")),
+        ];
+        checks.into_iter().find(|(_, holds)| !holds).map(|(name, _)| name)
+    };
+    let deadline = Instant::now() + LOOKED;
+    loop {
+        let page = Scrape::of(&server);
+        match fault(&page) {
+            None => return Ok(()),
+            Some(name) if Instant::now() > deadline => {
+                println!("{}", page.text);
+                return Err(format!("{name} is not seen"));
+            }
+            Some(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+#[test]
+fn what_is_written_is_seen_where_it_is() {
+    a_fill_is_seen(None).unwrap();
+}
+
+#[test]
+fn twin_figures_that_stand_still_are_noticed() {
+    let found = a_fill_is_seen(Some(Defect::FrozenObservation)).expect_err("planted");
+    assert!(found.starts_with("versions"), "{found}");
+}
+
+#[test]
+fn reads_are_counted_by_what_answers_them() {
+    let server = ServerBuilder::new("rocksdb").start();
+    let mut client = server.client();
+    client.put(&entity("small"), b"v");
+    client.put(&entity("large"), &vec![1; 100_000]);
+    for _ in 0..10 {
+        assert_eq!(client.get(&entity("small")).status, 200);
+        assert_eq!(client.get(&entity("absent")).status, 404);
+    }
+    for _ in 0..3 {
+        // Too large to be copied on the worker.
+        assert_eq!(client.get(&entity("large")).status, 200);
+    }
+    let page = Scrape::of(&server);
+    let reads = |by: &str| page.sum("klad_reads_total", &[("answered_by", by)]);
+    assert_eq!((reads("memory"), reads("storage")), (20.0, 3.0));
+    assert!(page.value("klad_worker_turn_seconds_count") >= 25.0, "each request was in a turn");
+}
+
+#[test]
+fn room_that_is_held_is_seen_and_given_back() {
+    let server = ServerBuilder::new("memory").start();
+    let mut clients = [server.client(), server.client()];
+    clients[0].send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\nv");
+    clients[1].send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2048\r\n\r\nv");
+    let used = |page: &Scrape, share: &str| page.sum("klad_body_room_used_bytes", &[("share", share)]);
+    let page = wait_for_page(&server, "both hold room", |page| used(page, "all") == 1_050_624.0);
+    assert_eq!(used(&page, "large"), 1_048_576.0, "the small one has no part in it");
+    let limit = |share: &str| page.sum("klad_body_room_limit_bytes", &[("share", share)]);
+    assert_eq!(limit("all"), page.sum("klad_memory_budget_bytes", &[("part", "body_room")]));
+    assert!(limit("large") < limit("all"));
+    drop(clients);
+    wait_for_page(&server, "whoever leaves gives it back", |page| used(page, "all") == 0.0);
+}
+
+/// Reads that wait in `queue` of a server with `setup`, where one at a time is served.
+fn waiting_is_seen(setup: &str, queue: &str, more: &[(&str, &str)]) {
+    let builder = ServerBuilder::new(setup).arg("--engine-delay", "400ms").arg("--threads", "2");
+    let builder = more.iter().fold(builder, |builder, (name, value)| builder.arg(name, value));
+    let server = builder.start();
+    let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
+    for client in &mut clients {
+        client.send("GET", &entity("k"), &[], None).unwrap();
+    }
+    let depth = |page: &Scrape| page.sum("klad_queue_depth", &[("queue", queue)]);
+    let page = wait_for_page(&server, "five wait behind one", |page| depth(page) == 5.0);
+    assert_eq!(page.value("klad_operations_in_use"), 6.0, "{setup}");
+    for client in &mut clients {
+        assert_eq!(client.answer().unwrap().status, 404);
+    }
+    let page = wait_for_page(&server, "nobody waits", |page| depth(page) == 0.0);
+    assert_eq!(page.value("klad_operations_in_use"), 0.0);
+    assert_eq!(page.value("klad_queue_refused_total"), 0.0);
+}
+
+#[test]
+fn operations_that_wait_are_seen_in_their_queue() {
+    waiting_is_seen("memory/pool", "pool", &[("--pool-threads", "1")]);
+    waiting_is_seen("memory/stealing", "stealing", &[("--pool-threads", "1")]);
+    // Neither a standing queue nor an old one is refused here.
+    let patient = [("--storage-threads", "1"), ("--queue-target", "1m"), ("--queue-age-max", "1m")];
+    waiting_is_seen("memory", "reads", &patient);
+}
+
+#[test]
+fn what_queues_refuse_is_counted_by_the_reason() {
+    let slow = |setup| ServerBuilder::new(setup).arg("--engine-delay", "300ms").arg("--threads", "1");
+    let refused = |server: &Server, reason| {
+        let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
+        for client in &mut clients {
+            client.send("GET", &entity("k"), &[], None).unwrap();
+        }
+        let refused =
+            clients.iter_mut().filter_map(|client| client.answer().ok()).filter(|answer| answer.status == 503);
+        let refused = u32::try_from(refused.count()).unwrap();
+        let page = Scrape::of(server);
+        assert!(refused > 0, "{}", page.text);
+        assert_eq!(page.value("klad_queue_refused_total"), f64::from(refused), "{}", page.text);
+        assert_eq!(page.sum("klad_queue_refused_total", &[("reason", reason)]), f64::from(refused), "{}", page.text);
+    };
+    refused(&slow("memory/pool").arg("--pool-threads", "1").arg("--queue-limit", "2").start(), "full");
+    refused(&slow("memory/stealing").arg("--pool-threads", "1").arg("--queue-limit", "2").start(), "full");
+    let adaptive = slow("memory").arg("--storage-threads", "1");
+    refused(&adaptive.clone().arg("--queue-target", "1m").arg("--queue-age-max", "100ms").start(), "age");
+    refused(&adaptive.arg("--queue-target", "1ms").arg("--queue-age-max", "1m").start(), "delay");
+}
+
+#[test]
+fn connections_and_descriptors_are_counted_exactly() {
+    let server = ServerBuilder::new("memory").arg("--connections-per-peer", "5").arg("--threads", "2").start();
+    // Each worker has started when it has answered, and has the descriptors that it will have.
+    let first = [server.client(), server.client()].map(|mut client| client.get("/v0/status").status);
+    assert_eq!(first, [200, 200]);
+    // Each page is asked for on one connection, so that it counts the same each time.
+    let before = wait_for_page(&server, "they have closed", |page| page.value("klad_connections_closed_total") == 2.0);
+    let rise = |page: &Scrape, name: &str| page.value(name) - before.value(name);
+    let mut clients: Vec<Client> = (0..5).map(|_| server.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.get("/v0/status").status, 200);
+    }
+    let page = Scrape::of(&server);
+    assert_eq!(page.value("klad_connections_open"), 5.0);
+    assert_eq!(rise(&page, "klad_connections_accepted_total"), 5.0);
+    assert_eq!(page.value("klad_worker_connections"), 5.0);
+    assert_eq!(rise(&page, "process_open_fds"), 5.0);
+    assert_eq!(server.client().answer().unwrap().status, 503, "one too many");
+    clients.truncate(3);
+    let closed = |page: &Scrape| page.sum("klad_connections_closed_total", &[("reason", "client")]);
+    let page = wait_for_page(&server, "two more have closed", |page| closed(page) == 4.0);
+    assert_eq!(page.value("klad_connections_open"), 3.0);
+    assert_eq!(page.value("klad_connections_refused_total"), 1.0);
+    assert_eq!(page.value("klad_connections_closed_total"), 4.0, "for no other reason");
+    wait_for_page(&server, "their descriptors are free", |page| rise(page, "process_open_fds") == 3.0);
+}
+
+#[test]
+fn connections_are_counted_by_why_they_end() {
+    let timeouts = ["--head-timeout", "--idle-timeout", "--body-timeout"];
+    let server = timeouts.iter().fold(ServerBuilder::new("memory"), |builder, name| builder.arg(name, "300ms")).start();
+    let mut head = server.client();
+    head.send_raw("GET /v0");
+    let mut body = server.client();
+    body.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nv");
+    let mut broken = server.client();
+    broken.send_raw("this is no request\r\n\r\n");
+    let mut idle = server.client();
+    assert_eq!(idle.get("/v0/status").status, 200);
+    assert!(idle.is_closed_silently());
+    assert_eq!((head.answer().unwrap().status, body.answer().unwrap().status), (408, 408));
+    assert_eq!(broken.answer().unwrap().status, 400);
+    drop((head, body, broken));
+    let page = wait_for_page(&server, "all have ended", |page| page.value("klad_connections_open") == 0.0);
+    for reason in ["head_timeout", "body_timeout", "idle", "error"] {
+        assert_eq!(page.sum("klad_connections_closed_total", &[("reason", reason)]), 1.0, "{reason}: {}", page.text);
+    }
+}
+
+#[test]
+fn ranges_in_progress_are_counted() {
+    let server = ServerBuilder::new("memory").start();
+    let mut client = server.client();
+    for number in 0..64 {
+        client.put(&entity(number), &vec![b'v'; 1 << 20]);
+    }
+    // Far more than the kernel's buffers take.
+    let mut reader = server.client();
+    reader.send("GET", "/v0/entities?start=0", &[], None).unwrap();
+    wait_for_page(&server, "one is in progress", |page| page.value("klad_scans_in_use") == 1.0);
+    drop(reader);
+    wait_for_page(&server, "its client has gone", |page| page.value("klad_scans_in_use") == 0.0);
+}
+
+#[test]
+fn a_stall_is_seen_while_it_lasts_and_counted() {
+    let shim = Shim::new();
+    let server =
+        shim.preload(ServerBuilder::new("rocksdb").arg("--memory", "64MiB").arg("--value-max", "1MiB")).start();
+    let stall =
+        |page: &Scrape, name: &str| page.sum(&format!("klad_rocksdb_write_stall{name}"), &[("state", "stopped")]);
+    assert_eq!(stall(&Scrape::of(&server), "s_total"), 0.0);
+    // No flush ends, and memtables fill up.
+    shim.hold_tables();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut writer = server.client();
+            for number in 0.. {
+                // Also when the test has failed.
+                if stop.load(Ordering::Relaxed) || std::thread::panicking() {
+                    break;
+                }
+                let status = writer.put(&asynchronous(number), &vec![7; 64 << 10]).status;
+                assert!([201, 503].contains(&status), "{status}");
+            }
+        });
+        let _stops = Raises(&stop);
+        let begun = wait_for_page(&server, "writes are stopped", |page| stall(page, "") == 1.0);
+        assert_eq!(stall(&begun, "s_total"), 1.0);
+        assert!(begun.value("klad_rocksdb_memtables_immutable") >= 1.0, "{}", begun.text);
+        wait_until("klad is not ready", || server.admin("/readyz?verbose").text().contains("[-]write-stall failed: "));
+        let seconds = stall(&begun, "_seconds_total");
+        let later = wait_for_page(&server, "its time is counted", |page| stall(page, "_seconds_total") > seconds + 0.2);
+        assert_eq!(later.sum("klad_ready_check", &[("check", "write-stall")]), 0.0, "{}", later.text);
+        assert_eq!(later.value("klad_ready"), 0.0);
+        shim.pass();
+        let after =
+            wait_for_page(&server, "writes go on", |page| stall(page, "") == 0.0 && page.value("klad_ready") == 1.0);
+        assert!(stall(&after, "_seconds_total") >= stall(&later, "_seconds_total"));
+    });
+}
+
+/// Raises a flag when it is dropped.
+struct Raises<'f>(&'f AtomicBool);
+
+impl Drop for Raises<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn writes_that_are_stopped_for_good_are_seen() {
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb")).start();
+    assert_eq!(Scrape::of(&server).value("klad_storage_writes_stopped"), 0.0);
+    shim.fail_syncs();
+    assert_eq!(server.client().put(&entity("k"), b"v").status, 500);
+    let page = wait_for_page(&server, "writes are stopped", |page| page.value("klad_storage_writes_stopped") == 1.0);
+    assert_eq!(page.value("klad_ready"), 0.0);
+    assert_eq!(page.sum("klad_ready_check", &[("check", "log")]), 0.0);
+    assert_eq!(page.sum("klad_ready_check", &[("check", "disk-space")]), 1.0);
+    let verbose = server.admin("/readyz?verbose");
+    assert!(verbose.status == 503 && verbose.text().contains("[-]log failed: "), "{}", verbose.text());
+    assert!(verbose.text().contains("Input/output error"), "{}", verbose.text());
+}
+
+#[test]
+fn unsynced_writes_are_counted_until_they_are_synced() {
+    let shim = Shim::new();
+    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "20ms")).start();
+    assert_eq!(server.client().put(&entity("k"), b"v").status, 201);
+    shim.hold();
+    let mut client = server.client();
+    for number in 0..7 {
+        assert_eq!(client.put(&asynchronous(number), b"v").status, 201);
+    }
+    wait_for_page(&server, "seven wait for their sync", |page| page.value("klad_storage_unsynced_writes") == 7.0);
+    shim.pass();
+    wait_for_page(&server, "none waits", |page| page.value("klad_storage_unsynced_writes") == 0.0);
+}
+
+#[test]
+fn the_process_is_what_the_kernel_says() {
+    let server = ServerBuilder::new("rocksdb").start();
+    let process = server.process();
+    let page = Scrape::of(&server);
+    let resident = page.value("process_resident_memory_bytes");
+    let kernel = f64::from(u32::try_from(resident_bytes(process) >> 10).unwrap()) * 1024.0;
+    assert!((resident - kernel).abs() < 8e6, "{resident} {kernel}");
+    let listed = |what: &str| std::fs::read_dir(format!("/proc/{process}/{what}")).unwrap().count();
+    wait_until("the threads are as many", || {
+        Scrape::of(&server).value("process_threads") == f64::from(u32::try_from(listed("task")).unwrap())
+    });
+    // The connection that a page is asked for on is one of them; in between the kernel sees none.
+    wait_until("the descriptors are as many", || {
+        Scrape::of(&server).value("process_open_fds") == f64::from(u32::try_from(listed("fd")).unwrap()) + 1.0
+    });
+    let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let soft: f64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+    assert_eq!(page.value("process_max_fds"), soft);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    let age = now - page.value("process_start_time_seconds");
+    assert!((-2.0..60.0).contains(&age), "{age}");
+    let uptime = page.value("klad_uptime_seconds");
+    assert!(uptime >= 0.0 && uptime < age + 2.0, "{uptime} {age}");
+    wait_until("CPU time grows", || {
+        Scrape::of(&server).value("process_cpu_seconds_total") > page.value("process_cpu_seconds_total")
+    });
+    let labels = [("version", env!("CARGO_PKG_VERSION")), ("engine", "rocksdb"), ("execution", "adaptive")];
+    assert_eq!(page.sum("klad_build_info", &labels), 1.0);
+}

@@ -1,0 +1,28 @@
+//! Prometheus' own judgement of what klad shows, and of what is written for Prometheus.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Runs `promtool` with `arguments` and `input`; answers what it has said, if it is content.
+pub(crate) fn promtool(arguments: &[&str], input: &str) -> Result<String, String> {
+    let mut child = Command::new(program())
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("promtool cannot be run ({error}): tools/setup.sh brings it"));
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    if output.status.success() { Ok(said) } else { Err(said) }
+}
+
+/// The one that `tools/setup.sh` has unpacked, else whichever is installed.
+fn program() -> PathBuf {
+    let cache =
+        std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));
+    let unpacked = cache.map(|cache| cache.join("klad/tools/promtool")).filter(|path| path.exists());
+    unpacked.unwrap_or_else(|| PathBuf::from("promtool"))
+}
