@@ -10,7 +10,7 @@ use super::answer::{Answer, Broken};
 use super::args::{DelArgs, Durability, GetArgs, HealthArgs, PutArgs, ScanArgs, WriteArgs};
 use super::connection::Connection;
 use super::exchange::{Body, Request, exchange, server, url_from};
-use super::{Error, key, show};
+use super::{ADMIN_URL_VARIABLE, Error, key, show};
 use crate::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
 
 /// Stores a value.
@@ -112,7 +112,7 @@ pub(super) fn scan(args: &ScanArgs) -> Result<(), Error> {
 /// # Errors
 /// [`Error`].
 pub(super) fn health(args: &HealthArgs) -> Result<(), Error> {
-    let url = url_from(args.url.as_deref(), "KLAD_ADMIN_URL", "http://127.0.0.1:8081")?;
+    let url = url_from(args.url.as_deref(), ADMIN_URL_VARIABLE, "http://127.0.0.1:8081")?;
     let target = if args.live { "/livez" } else { "/readyz" }.to_owned();
     let request = Request { method: "GET", target, headers: Vec::new(), body: None };
     let (mut connection, mut answer) = exchange(&url, &args.transport, request)?;

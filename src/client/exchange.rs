@@ -11,7 +11,7 @@ use super::answer::{Answer, Broken};
 use super::args::{ServerArgs, TransportArgs};
 use super::connection::{Connection, Deadline};
 use super::url::Url;
-use super::{Error, token};
+use super::{Error, TOKEN_FILE_VARIABLE, URL_VARIABLE, token};
 use crate::limits::CLIENT_EXPECT_TIMEOUT;
 
 /// Bodies up to here go out with their head; larger ones, and those of unknown length, wait for `100 Continue`, so that a refusal
@@ -46,10 +46,6 @@ pub(super) struct Request {
     /// `None`: a request without a body.
     pub(super) body: Option<Body>,
 }
-
-/// What a client is told by its environment where the command line says nothing.
-pub(super) const URL_VARIABLE: &str = "KLAD_URL";
-const TOKEN_FILE_VARIABLE: &str = "KLAD_TOKEN_FILE";
 
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 

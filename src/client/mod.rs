@@ -26,6 +26,14 @@ use std::process::ExitCode;
 
 use args::ClientCommand;
 
+/// What the environment may say to these commands: the server, its admin address, the file with the token to send. `klad serve`
+/// knows them too, so that it can be started from a shell that has them.
+pub const VARIABLES: [&str; 3] = [URL_VARIABLE, ADMIN_URL_VARIABLE, TOKEN_FILE_VARIABLE];
+
+const URL_VARIABLE: &str = "KLAD_URL";
+const ADMIN_URL_VARIABLE: &str = "KLAD_ADMIN_URL";
+const TOKEN_FILE_VARIABLE: &str = "KLAD_TOKEN_FILE";
+
 /// Why a command did not do what it was asked to do. The message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

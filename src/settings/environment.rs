@@ -33,6 +33,7 @@ pub(super) fn read(
             found.insert((*option).to_owned(), value);
         } else if name.starts_with(PREFIX)
             && !name.starts_with(TESTS)
+            && !crate::client::VARIABLES.contains(&name.as_ref())
             && !is_kubernetes(&name, &value.to_string_lossy())
         {
             unknown.push(name.into_owned());

@@ -419,6 +419,13 @@ fn a_reader_that_has_enough_ends_a_scan_without_noise() {
 }
 
 #[test]
+fn a_server_starts_where_the_environment_is_a_clients() {
+    let builder = ServerBuilder::new(ENGINES[0]).env("KLAD_URL", "http://127.0.0.1:1");
+    let server = builder.env("KLAD_ADMIN_URL", "http://127.0.0.1:1").start();
+    assert_eq!(Klad::new("get a").at(server.address).run().code, Some(4));
+}
+
+#[test]
 fn health_is_what_the_admin_address_says() {
     let server = server();
     let at = |arguments: &str| Klad::new(arguments).env("KLAD_ADMIN_URL", format!("http://{}", server.admin));
