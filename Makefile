@@ -2,10 +2,10 @@
 #
 # Recipes are one line; what they do is in tools/. Plain cargo works as well, after `. tools/env.sh` (docs/building.md).
 
-.PHONY: help run bench test build lint deny docs
+.PHONY: help run bench test build lint deny docs dist install uninstall
 
 help:  ## these lines
-	@awk -F ':.*## +' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## +' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 run:  ## build, and serve ./data on 127.0.0.1:8080; more options: make run ARGS="--memory 1GiB"
 	@tools/setup.sh
@@ -34,3 +34,13 @@ docs:  ## what is generated in docs/ and deploy/, from the definitions of the op
 deny:  ## licences, sources and unwanted crates of all dependencies
 	@tools/setup.sh
 	@exec tools/deny.sh
+
+dist:  ## build, and make packages in dist/: a tarball, and a .deb where dpkg is
+	@tools/setup.sh dist
+	@exec tools/dist.sh
+
+install:  ## what was built, into PREFIX (/usr/local) below DESTDIR
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" exec tools/install.sh install
+
+uninstall:  ## takes it out again; configuration and data stay
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" exec tools/install.sh uninstall

@@ -34,6 +34,35 @@ pub enum Command {
     /// Rewrite a data directory that nobody serves without what was overwritten and removed.
     #[cfg(feature = "rocksdb")]
     Compact(crate::offline::CompactArgs),
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "each command has its own help")]
+    Client(crate::client::args::ClientCommand),
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "each command has its own help")]
+    Manual(ManualCommand),
+}
+
+/// What klad writes about its own command line.
+#[derive(Debug, Subcommand)]
+pub enum ManualCommand {
+    /// Print the completions of a shell.
+    ///
+    /// Packages bring them along. Without a package, for bash: source <(klad completions bash)
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or that of a command, as roff.
+    ///
+    /// Packages bring them along. Without a package: klad man > klad.1 && man ./klad.1
+    Man {
+        /// The command whose page is printed; without one, the program's.
+        #[arg(value_name = "COMMAND", conflicts_with = "dir")]
+        name: Vec<String>,
+        /// Write all pages into this directory, which must exist.
+        #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
 }
 
 /// What to do about the configuration.

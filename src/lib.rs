@@ -11,6 +11,7 @@
 
 pub mod cli;
 pub mod exit;
+pub mod manual;
 pub mod reference;
 pub mod settings;
 
@@ -25,6 +26,8 @@ pub mod http;
 
 #[cfg(target_os = "linux")]
 pub mod bench;
+
+pub mod client;
 
 #[cfg(feature = "rocksdb")]
 pub mod offline;

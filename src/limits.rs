@@ -390,6 +390,32 @@ pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(1);
 /// The wait that is told where none was measured.
 pub const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
+/// `klad get` and its like: one address of a server is tried for so long, then the next. Three attempts of the kernel.
+pub const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// `klad get` and its like end, with a failure, when no byte has come or gone for so long. Twice klad's own
+/// [`HEAD_TIMEOUT`] and more than any wait for a queue, so that the server's answer comes first.
+pub const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// `klad put` waits so long for `100 Continue`, then sends the value all the same: not everything that stands before a
+/// server passes it on.
+pub const CLIENT_EXPECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// `klad put` reads so much of a value whose length it does not know before it speaks to the server: whoever writes it may be
+/// slow, a person or a program, and a server does not wait for long. As much as a value may have by default; what goes beyond is
+/// sent as it is read.
+pub const CLIENT_READ_AHEAD_BYTES: u64 = VALUE_BYTES_MAX;
+
+/// Longest head of an answer that `klad get` and its like take, bytes; klad's own are below 300. A longer one is a failure.
+pub const CLIENT_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Most bytes of a refusal that are read for its reason; klad's own are below 1,000. What is cut off is then no reason.
+pub const CLIENT_PROBLEM_BYTES_MAX: usize = 64 << 10;
+
+/// Longest entry that `klad scan` takes, bytes: it is held in memory until it is whole. The largest value, line feed and key
+/// that a server could be set up for; a longer one is a failure.
+pub const CLIENT_ENTRY_BYTES_MAX: u64 = VALUE_BYTES_CEILING + 1 + KEY_BYTES_CEILING;
+
 // The encoded key must fit the head with room for headers.
 const _: () = assert!(3 * KEY_BYTES_MAX + (8 << 10) <= HEAD_BYTES_MAX);
 const _: () = assert!(KEY_BYTES_MAX <= KEY_BYTES_CEILING && 3 * KEY_BYTES_CEILING < 65_534);

@@ -67,6 +67,8 @@ fn main() -> ExitCode {
         Command::Check(args) => return ExitCode::from(klad::offline::check(&args).exit_code()),
         #[cfg(feature = "rocksdb")]
         Command::Compact(args) => return ExitCode::from(klad::offline::compact(&args).exit_code()),
+        Command::Client(command) => return klad::client::run(&command),
+        Command::Manual(command) => klad::manual::write(&command).map_err(|error| Failure::Other(format!("{error:#}"))),
     };
     match ended {
         Ok(()) => {

@@ -4,6 +4,8 @@
 #
 # Says nothing and takes milliseconds when nothing is missing. On Debian and Ubuntu it installs what is missing, with sudo
 # where it is not root; elsewhere it says what to install, and fails. Rust is never installed behind the user's back.
+#
+#   tools/setup.sh [test|dist]      both with what Debian's packages are made and tested with, where dpkg is
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -70,6 +72,10 @@ look() {
     have_libclang || missing="$missing libclang"
     command -v ccache >/dev/null 2>&1 || missing="$missing ccache"
     command -v curl >/dev/null 2>&1 || missing="$missing curl"
+    if [ "$purpose" != build ] && command -v dpkg-deb >/dev/null 2>&1; then
+        command -v dpkg-shlibdeps >/dev/null 2>&1 || missing="$missing dpkg-dev"
+        command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
+    fi
     # Judges /metrics, the alerts and the dashboard.
     [ "$purpose" != test ] || [ -x "$programs/promtool" ] || command -v promtool >/dev/null 2>&1 ||
         missing="$missing promtool"

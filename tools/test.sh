@@ -2,7 +2,7 @@
 # Runs phases of the checks, each named when it begins, and says at the end how long each took. `make test` runs all of
 # them, `make lint` two. The first phase that fails ends the run.
 #
-#   tools/test.sh [PHASE...]        format, build, clippy, memory-engine, test
+#   tools/test.sh [PHASE...]        format, build, clippy, memory-engine, test, dist
 #
 # Everything is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile RocksDB's C++ a second time.
 set -euo pipefail
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 # make's job server is not cargo's.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
-all=(format build clippy memory-engine test)
+all=(format build clippy memory-engine test dist)
 
 # The command of a phase, one line.
 command_of() {
@@ -27,6 +27,8 @@ command_of() {
         echo cargo test --release --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine"
         ;;
     test) echo cargo test --release --locked --workspace ;;
+    # Of the program that the phase before has built.
+    dist) echo tools/dist-test.sh ;;
     *) return 1 ;;
     esac
 }

@@ -10,9 +10,6 @@ const PREFIX: &str = "KLAD_";
 /// What the tests tell themselves and what they put between klad and the kernel; no option's name begins so.
 const TESTS: &str = "KLAD_TEST_";
 
-/// What other subcommands, those for people, read in the same shell.
-const OTHERS: &[&str] = &["KLAD_URL", "KLAD_ADMIN_URL"];
-
 /// The variable of the option `name`.
 #[must_use]
 pub fn variable(name: &str) -> String {
@@ -36,7 +33,7 @@ pub(super) fn read(
             found.insert((*option).to_owned(), value);
         } else if name.starts_with(PREFIX)
             && !name.starts_with(TESTS)
-            && !OTHERS.contains(&name.as_ref())
+            && !crate::client::VARIABLES.contains(&name.as_ref())
             && !is_kubernetes(&name, &value.to_string_lossy())
         {
             unknown.push(name.into_owned());
@@ -77,7 +74,7 @@ mod tests {
     #[test]
     fn variables_of_other_commands_are_passed_over() {
         let read = |name: &str| read(&Definitions::of_serve(), [(name.into(), "x".into())].into_iter());
-        for name in OTHERS {
+        for name in crate::client::VARIABLES {
             assert!(read(name).expect("passed over").is_empty(), "{name}");
         }
         read("KLAD_URI").expect_err("nobody's");

@@ -25,6 +25,8 @@ mod bench_usage;
 mod check;
 #[cfg(feature = "rocksdb")]
 mod checkpoint;
+mod command_line;
+mod command_line_tls;
 mod configuration;
 mod connections;
 mod contract;
@@ -43,6 +45,7 @@ mod lifecycle;
 mod limits;
 mod live;
 mod logs;
+mod manual;
 mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 const ROWS: &[&[&str]] = &[
     &["main", "lib"],
     &["reference"],
-    &["control", "exit"],
+    &["control", "exit", "manual"],
     &["settings"],
     &["config"],
     &["cli", "memory_limit", "server", "signals", "supervisor"],
-    &["bench", "http", "offline"],
+    &["bench", "client", "http", "offline"],
     &["execution"],
     &["storage"],
     &["logs"],

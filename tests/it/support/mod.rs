@@ -2,6 +2,7 @@
 
 pub(crate) mod bencher;
 pub(crate) mod client;
+pub(crate) mod command;
 #[path = "../../../xtask/src/stops/load.rs"]
 pub(crate) mod load;
 pub(crate) mod metrics;

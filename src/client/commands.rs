@@ -1,0 +1,326 @@
+//! The commands: what each asks for, and what it makes of the answer. Called by `mod`.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Read, Write};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::answer::{Answer, Broken};
+use super::args::{DelArgs, Durability, GetArgs, HealthArgs, PutArgs, ScanArgs, WriteArgs};
+use super::connection::Connection;
+use super::exchange::{Body, Request, exchange, server, url_from};
+use super::{ADMIN_URL_VARIABLE, Error, key, show};
+use crate::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
+
+/// Stores a value.
+///
+/// # Errors
+/// [`Error`].
+pub(super) fn put(args: &PutArgs) -> Result<(), Error> {
+    let key = key::decode_key(&args.key, args.keys)?;
+    let url = server(&args.server)?;
+    let body = Some(value(args)?);
+    let request = Request { method: "PUT", target: entity(&key), headers: durability(args.write.durability), body };
+    let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
+    written(&mut connection, &mut answer, 201, "etag", &args.write)
+}
+
+/// Removes a key.
+///
+/// # Errors
+/// [`Error`].
+pub(super) fn del(args: &DelArgs) -> Result<(), Error> {
+    let key = key::decode_key(&args.key, args.keys)?;
+    let url = server(&args.server)?;
+    let headers = durability(args.write.durability);
+    let request = Request { method: "DELETE", target: entity(&key), headers, body: None };
+    let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
+    written(&mut connection, &mut answer, 202, "klad-version", &args.write)
+}
+
+/// Prints a value.
+///
+/// # Errors
+/// [`Error`].
+pub(super) fn get(args: &GetArgs) -> Result<(), Error> {
+    let key = key::decode_key(&args.key, args.keys)?;
+    let url = server(&args.server)?;
+    let request = Request { method: "GET", target: entity(&key), headers: Vec::new(), body: None };
+    let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
+    match answer.status {
+        200 => {}
+        // A problem document says that it is the path that was not found.
+        404 if answer.header("content-type").is_none() => return Err(Error::NotFound),
+        _ => return Err(refused(&mut connection, &mut answer, false)),
+    }
+    let mut copy = |sink: &mut dyn Write, failed: &dyn Fn(io::Error) -> Error| {
+        answer.copy_body(&mut connection, |piece| sink.write_all(piece).map_err(|why| Ending::Sink(failed(why))))
+    };
+    if let Some(path) = &args.output {
+        return write_file(path, |file, failed| copy(file, failed));
+    }
+    let mut out = io::stdout().lock();
+    copy(&mut out, &output)?;
+    out.flush().map_err(output)
+}
+
+/// Lists a range.
+///
+/// # Errors
+/// [`Error`].
+pub(super) fn scan(args: &ScanArgs) -> Result<(), Error> {
+    let target = range(args)?;
+    let url = server(&args.server)?;
+    if args.limit == Some(0) {
+        return Ok(());
+    }
+    let request = Request { method: "GET", target, headers: Vec::new(), body: None };
+    let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
+    if answer.status != 200 {
+        return Err(refused(&mut connection, &mut answer, false));
+    }
+    // A server that has nothing to list may say so by a length.
+    if !answer.is_chunked() && answer.header("content-length") != Some("0") {
+        return Err(Error::Failed("the answer has no chunks, so its entries cannot be told apart".to_owned()));
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut listed = 0;
+    let ended = loop {
+        if args.limit == Some(listed) {
+            break Ok(());
+        }
+        match answer.next_chunk(&mut connection) {
+            Ok(Some(entry)) => show_entry(&mut out, &entry, args)?,
+            Ok(None) => break Ok(()),
+            Err(broken) => {
+                break Err(Error::Failed(format!("{broken}; the list is not whole: {listed} entries were printed")));
+            }
+        }
+        listed += 1;
+        // On a terminal each entry as it comes.
+        if connection.buffered().is_empty() {
+            out.flush().map_err(output)?;
+        }
+    };
+    out.flush().map_err(output)?;
+    ended
+}
+
+/// Asks the admin address.
+///
+/// # Errors
+/// [`Error`].
+pub(super) fn health(args: &HealthArgs) -> Result<(), Error> {
+    let url = url_from(args.url.as_deref(), ADMIN_URL_VARIABLE, "http://127.0.0.1:8081")?;
+    let target = if args.live { "/livez" } else { "/readyz" }.to_owned();
+    let request = Request { method: "GET", target, headers: Vec::new(), body: None };
+    let (mut connection, mut answer) = exchange(&url, &args.transport, request)?;
+    if answer.status != 200 {
+        return Err(refused(&mut connection, &mut answer, false));
+    }
+    say(args.quiet, if args.live { "alive" } else { "ready" })
+}
+
+fn entity(key: &[u8]) -> String {
+    format!("/v0/entity?id={}", key::encode(key))
+}
+
+/// A list from the very first key begins with the smallest key that there can be.
+fn range(args: &ScanArgs) -> Result<String, Error> {
+    let decoded = |argument: &Option<_>| {
+        let argument: Option<&OsStr> = argument.as_deref();
+        argument.map(|argument| key::decode(argument, args.keys)).transpose()
+    };
+    let (start, end) = match decoded(&args.prefix)? {
+        Some(prefix) => {
+            let end = key::after_prefix(&prefix);
+            (Some(prefix), end)
+        }
+        None => (decoded(&args.start)?, decoded(&args.end)?),
+    };
+    if end.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Error::Usage("an empty END is behind no key: leave it out to list to the last key".to_owned()));
+    }
+    let start = start.filter(|start| !start.is_empty()).unwrap_or_else(|| vec![0]);
+    let end = end.map(|end| format!("&end={}", key::encode(&end))).unwrap_or_default();
+    Ok(format!("/v0/entities?start={}{end}", key::encode(&start)))
+}
+
+fn durability(wanted: Option<Durability>) -> Vec<(&'static str, String)> {
+    let word = |durability| match durability {
+        Durability::Sync => "sync",
+        Durability::Async => "async",
+    };
+    wanted.map(|wanted| ("Klad-Durability", word(wanted).to_owned())).into_iter().collect()
+}
+
+/// Where the value of a put comes from.
+fn value(args: &PutArgs) -> Result<Body, Error> {
+    if let Some(path) = args.file.as_deref().filter(|path| *path != Path::new("-")) {
+        let failed = |why| Error::File { what: format!("cannot read {}", path.display()), why };
+        let file = File::open(path).map_err(failed)?;
+        let facts = file.metadata().map_err(failed)?;
+        if facts.is_dir() {
+            return Err(failed(io::Error::from(ErrorKind::IsADirectory)));
+        }
+        // Other files do not know their length.
+        if !facts.is_file() {
+            return read_ahead(file).map_err(failed);
+        }
+        return Ok(Body::File { file, length: facts.len() });
+    }
+    match &args.value {
+        Some(value) if value != "-" => Ok(Body::Bytes(value.as_bytes().to_vec())),
+        _ => {
+            let input = io::stdin();
+            if input.is_terminal() {
+                let _ = writeln!(
+                    io::stderr(),
+                    "klad put: the value is what you type; Ctrl-D at the start of a line ends it"
+                );
+            }
+            read_ahead(input).map_err(|why| Error::File { what: "cannot read the value".to_owned(), why })
+        }
+    }
+}
+
+/// A value whose end is known, if it comes soon enough.
+fn read_ahead(mut source: impl Read + 'static) -> io::Result<Body> {
+    let mut bytes = Vec::new();
+    source.by_ref().take(CLIENT_READ_AHEAD_BYTES + 1).read_to_end(&mut bytes)?;
+    let whole = bytes.len() as u64 <= CLIENT_READ_AHEAD_BYTES;
+    Ok(if whole { Body::Bytes(bytes) } else { Body::Stream(Box::new(io::Cursor::new(bytes).chain(source))) })
+}
+
+/// What became of a write, as a line.
+fn written(
+    connection: &mut Connection,
+    answer: &mut Answer,
+    wanted: u16,
+    version_header: &str,
+    args: &WriteArgs,
+) -> Result<(), Error> {
+    if answer.status != wanted {
+        return Err(refused(connection, answer, true));
+    }
+    let version = answer.header(version_header).map_or("unknown", |version| version.trim_matches('"'));
+    let durability = answer.header("klad-durability").unwrap_or("unknown");
+    say(args.quiet, &show::printable(&format!("version {version}, durability {durability}")))
+}
+
+fn say(quiet: bool, line: &str) -> Result<(), Error> {
+    if quiet { Ok(()) } else { writeln!(io::stdout(), "{line}").map_err(output) }
+}
+
+/// An answer that is not the one that was asked for, as an error: the problem document's code and detail, what has happened,
+/// and when to come back.
+fn refused(connection: &mut Connection, answer: &mut Answer, is_write: bool) -> Error {
+    let mut body = Vec::new();
+    // What of it can be read is good enough.
+    let _ = answer.copy_body::<Ending>(connection, |piece| {
+        let room = CLIENT_PROBLEM_BYTES_MAX - body.len();
+        body.extend_from_slice(&piece[..piece.len().min(room)]);
+        if body.len() < CLIENT_PROBLEM_BYTES_MAX { Ok(()) } else { Err(Ending::Broken(Broken::Ended)) }
+    });
+    let problem: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let code = problem["code"].as_str();
+    let detail = problem["detail"].as_str().map(|detail| format!(": {detail}")).unwrap_or_default();
+    let status = answer.status;
+    let text = match code {
+        Some(code) => format!("{code}{detail} (status {status})"),
+        None => format!("the answer has status {status} and does not say why"),
+    };
+    // klad's own refusals have had no effect, but for the one that says so; what somebody in between has answered tells
+    // nothing of what klad has done.
+    let undetermined = is_write && (code == Some("undetermined") || status < 400 || (status >= 500 && code.is_none()));
+    if undetermined {
+        return Error::Undetermined(text);
+    }
+    let later = match answer.header("retry-after") {
+        Some(seconds) => format!("; try again after {seconds} s"),
+        None => String::new(),
+    };
+    let nothing = if is_write { "; nothing has happened" } else { "" };
+    Error::Refused(format!("{text}{nothing}{later}"))
+}
+
+/// Why a body was not copied to its end.
+enum Ending {
+    Broken(Broken),
+    Sink(Error),
+}
+
+impl From<Broken> for Ending {
+    fn from(broken: Broken) -> Ending {
+        Ending::Broken(broken)
+    }
+}
+
+impl From<Ending> for Error {
+    fn from(ending: Ending) -> Error {
+        match ending {
+            Ending::Broken(broken) => Error::Failed(format!("{broken}; the value is not whole")),
+            Ending::Sink(error) => error,
+        }
+    }
+}
+
+/// Writes `path` by way of a file beside it, so that it holds all of a value or what it held before. What is no regular file, as
+/// /dev/null or a pipe, is written as it is.
+fn write_file(
+    path: &Path,
+    copy: impl FnOnce(&mut dyn Write, &dyn Fn(io::Error) -> Error) -> Result<(), Ending>,
+) -> Result<(), Error> {
+    let failed = |why| Error::File { what: format!("cannot write {}", path.display()), why };
+    let regular = std::fs::metadata(path).map_or(true, |facts| facts.is_file());
+    let target = if regular { beside(path) } else { path.to_owned() };
+    let mut options = File::options();
+    let opened = if regular { options.write(true).create_new(true) } else { options.write(true) }.open(&target);
+    let mut file = opened.map_err(failed)?;
+    let copied = copy(&mut file, &failed).map_err(Error::from);
+    if !regular {
+        return copied;
+    }
+    let renamed = copied.and_then(|()| std::fs::rename(&target, path).map_err(failed));
+    if renamed.is_err() {
+        // The error that is reported is the one that came first.
+        let _ = std::fs::remove_file(&target);
+    }
+    renamed
+}
+
+/// The name carries the process: two at once do not meet.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsStr::new(".").to_owned();
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    path.with_file_name(name)
+}
+
+fn show_entry(out: &mut impl Write, entry: &[u8], args: &ScanArgs) -> Result<(), Error> {
+    // A key with a line feed cannot be told from its value: the contract leaves that to its clients.
+    let (key, value) = match memchr::memchr(b'\n', entry) {
+        Some(end) => (&entry[..end], &entry[end + 1..]),
+        None => {
+            return Err(Error::Failed(
+                "an entry without a line feed: is this klad, without a proxy that joins chunks?".to_owned(),
+            ));
+        }
+    };
+    let value = (!args.keys_only).then_some(value);
+    let line = match (args.json, value) {
+        (true, value) => show::json(key, value),
+        (false, None) => show::escape(key),
+        (false, Some(value)) => format!("{}\t{}", show::escape(key), show::escape(value)),
+    };
+    writeln!(out, "{line}").map_err(output)
+}
+
+fn output(why: io::Error) -> Error {
+    if why.kind() == ErrorKind::BrokenPipe {
+        Error::OutputClosed
+    } else {
+        Error::File { what: "cannot write the output".to_owned(), why }
+    }
+}

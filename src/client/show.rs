@@ -1,0 +1,110 @@
+//! Keys and values for people, and for programs, so that the bytes can be had back. Called by `commands` and `mod`.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+/// Bytes as one line: printable characters as they are, a backslash and all else as `\\`, `\n`, `\r`, `\t` or `\xHH`. No two byte
+/// strings give the same text, and no text can steer a terminal.
+pub(super) fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for piece in bytes.utf8_chunks() {
+        for character in piece.valid().chars() {
+            match character {
+                '\\' => text.push_str("\\\\"),
+                '\n' => text.push_str("\\n"),
+                '\r' => text.push_str("\\r"),
+                '\t' => text.push_str("\\t"),
+                _ if is_plain(character) => text.push(character),
+                _ => push_bytes(&mut text, character.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        push_bytes(&mut text, piece.invalid());
+    }
+    text
+}
+
+/// A message as one line that cannot steer a terminal; `?` stands for what is left out.
+pub(super) fn printable(message: &str) -> String {
+    message.chars().map(|character| if is_plain(character) { character } else { '?' }).collect()
+}
+
+/// An entry as a JSON object: bytes that are UTF-8 as a string, others as base64 under another name.
+pub(super) fn json(key: &[u8], value: Option<&[u8]>) -> String {
+    let mut object = serde_json::Map::new();
+    for (name, bytes) in [("key", Some(key)), ("value", value)] {
+        let Some(bytes) = bytes else { continue };
+        match std::str::from_utf8(bytes) {
+            Ok(text) => object.insert(name.to_owned(), text.into()),
+            Err(_) => object.insert(format!("{name}64"), BASE64_STANDARD.encode(bytes).into()),
+        };
+    }
+    serde_json::Value::Object(object).to_string()
+}
+
+/// Takes a place on a line and changes nothing beside it: no control character, no change of direction, nothing invisible.
+fn is_plain(character: char) -> bool {
+    !character.is_control()
+        && !matches!(character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+fn push_bytes(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        let _ = write!(text, "\\x{byte:02x}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The way back, as `printf '%b'` goes it.
+    fn unescape(text: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut rest = text.as_bytes();
+        while let [first, after @ ..] = rest {
+            (rest, ()) = match (first, after) {
+                (b'\\', [b'x', high, low, after @ ..]) => {
+                    let digits = [*high, *low];
+                    let digits = std::str::from_utf8(&digits).expect("digits");
+                    (after, bytes.push(u8::from_str_radix(digits, 16).expect("hexadecimal")))
+                }
+                (b'\\', [b'n', after @ ..]) => (after, bytes.push(b'\n')),
+                (b'\\', [b'r', after @ ..]) => (after, bytes.push(b'\r')),
+                (b'\\', [b't', after @ ..]) => (after, bytes.push(b'\t')),
+                (b'\\', [b'\\', after @ ..]) => (after, bytes.push(b'\\')),
+                (plain, after) => (after, bytes.push(*plain)),
+            };
+        }
+        bytes
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_spelt_out() {
+        assert_eq!(escape("Grüße\t1\\2\r\n".as_bytes()), "Grüße\\t1\\\\2\\r\\n");
+        assert_eq!(escape(b"\x1b[2J\0\xff"), "\\x1b[2J\\x00\\xff");
+        assert_eq!(escape("a\u{202e}b".as_bytes()), "a\\xe2\\x80\\xaeb");
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a?[2Jb?");
+    }
+
+    #[test]
+    fn json_says_which_bytes_are_base64() {
+        assert_eq!(json(b"k\n", Some(b"\"v\"")), r#"{"key":"k\n","value":"\"v\""}"#);
+        assert_eq!(json(b"\xff", Some(b"")), r#"{"key64":"/w==","value":""}"#);
+        assert_eq!(json(b"k", None), r#"{"key":"k"}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_survive_their_escapes(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let text = escape(&bytes);
+            prop_assert!(text.chars().all(is_plain));
+            prop_assert_eq!(unescape(&text), bytes);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The notices of everything whose code is in the program: each licence text once, with the names of those it comes from. The
+# licences that deny.toml allows ask for no more than that their texts come along.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+. tools/env.sh
+registry=${CARGO_HOME:-$HOME/.cargo}/registry/src
+scratch=$(mktemp -d)
+trap 'rm -r "$scratch"' EXIT
+
+# Texts of one crate. Names of files are all that tells; RocksDB's crate and jemalloc's hold other projects one level down.
+texts() {
+    find "$1" -maxdepth 3 -type f \( -iname 'licen[sc]e*' -o -iname 'copying*' -o -iname 'notice*' -o -iname 'unlicense*' \) \
+        ! -name '*.rs' ! -path '*/tests/*' ! -path '*/test/*' ! -path '*/docs/*' ! -path '*/java/*' ! -path '*/examples/*' ! -path '*/programs/*' | LC_ALL=C sort
+}
+
+crates=$(cargo tree --locked --offline --package klad --edges normal,no-proc-macro --prefix none --format '{p}|{l}' |
+    sed 's/ (\*)$//; s/ (proc-macro)//' | LC_ALL=C sort -u | grep -v '^klad v')
+while IFS='|' read -r crate licence; do
+    name=${crate%% *}
+    version=${crate#* v}
+    directory=$(find "$registry" -mindepth 2 -maxdepth 2 -name "$name-${version%% *}" | head -n 1)
+    if [ -z "$directory" ]; then
+        echo "klad: $name ${version%% *} is not below $registry" >&2
+        exit 1
+    fi
+    echo "$name ${version%% *} ($licence)" >>"$scratch/list"
+    while read -r file; do
+        [ -n "$file" ] || continue
+        # RocksDB and Zstandard come under this one or another, and are used under the other.
+        ! head -n 3 "$file" | grep -q 'GNU GENERAL PUBLIC LICENSE' || continue
+        sum=$(sha256sum <"$file" | cut -d ' ' -f 1)
+        echo "$name ${version%% *}: ${file#"$directory"/}" >>"$scratch/$sum.from"
+        [ -e "$scratch/$sum.text" ] || cp "$file" "$scratch/$sum.text"
+    done <<<"$(texts "$directory")"
+done <<<"$crates"
+
+echo "klad holds compiled code of these projects. Their licences follow."
+echo
+cat "$scratch/list"
+for from in "$scratch"/*.from; do
+    printf '\n%s\n' "-------------------------------------------------------------------------------"
+    cat "$from"
+    echo
+    cat "${from%.from}.text"
+done
