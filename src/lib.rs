@@ -20,6 +20,7 @@ pub mod http;
 pub mod bench;
 
 pub mod execution;
+pub mod tokens;
 
 pub mod storage;
 

@@ -112,9 +112,13 @@ fn serve(args: klad::cli::ServeArgs) -> anyhow::Result<()> {
         connections_max = config.budget.connections_max,
         "serving"
     );
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
     if durability == klad::operation::Durability::None {
         tracing::warn!("the memory engine keeps nothing: the data ends with this process");
     }
+    reload_on_hangup(config.server.safety.clone())?;
     wait_for_stop()?;
     tracing::info!("stopping");
     server.stop().map_err(|why| anyhow::anyhow!("the last sync failed: {why}"))?;
@@ -138,6 +142,22 @@ fn open_engine(config: &Config) -> anyhow::Result<Arc<dyn Engine>> {
         )?),
         EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),
     })
+}
+
+/// Reads tokens and certificate again at each SIGHUP.
+fn reload_on_hangup(safety: klad::server::Safety) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut hangup = {
+        let _inside = runtime.enter();
+        signal(SignalKind::hangup())?
+    };
+    klad::sync::spawn_thread("klad-reload", move || {
+        while runtime.block_on(hangup.recv()).is_some() {
+            // The log says what was wrong; klad goes on as before.
+            let _ = safety.reload();
+        }
+    });
+    Ok(())
 }
 
 /// Waits for SIGTERM or SIGINT; a second one ends the process at once.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 
+use super::authorization::{self, Authorization};
 use super::refusal::Refusal;
 use crate::execution::Executor;
 use crate::storage::ChangeKind;
@@ -17,18 +18,22 @@ use crate::storage::ChangeKind;
 pub struct Admin {
     executor: Arc<Executor>,
     stopping: Arc<AtomicBool>,
+    authorization: Authorization,
 }
 
 impl Admin {
     /// Answers about `executor`; `stopping` is set when klad is asked to stop.
     #[must_use]
-    pub fn new(executor: Arc<Executor>, stopping: Arc<AtomicBool>) -> Admin {
-        Admin { executor, stopping }
+    pub fn new(executor: Arc<Executor>, stopping: Arc<AtomicBool>, authorization: Authorization) -> Admin {
+        Admin { executor, stopping, authorization }
     }
 
     /// Answers one request.
     pub async fn answer(&self, request: Request<Incoming>) -> Response<String> {
-        let answered = self.route(&request).await;
+        let answered = match self.admit(&request) {
+            Ok(()) => self.route(&request).await,
+            Err(refusal) => Err(refusal),
+        };
         match answered {
             Ok(answer) => answer,
             Err(Refusal::UnknownPath) => {
@@ -41,6 +46,16 @@ impl Admin {
                 Response::from_parts(parts, document)
             }
         }
+    }
+
+    /// Before the route, and by the method alone, so that no route can be forgotten. Whoever only asks whether klad lives needs
+    /// no token: load balancers and supervisors have none.
+    fn admit(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        if matches!(request.uri().path(), "/livez" | "/readyz") {
+            return Ok(());
+        }
+        let access = self.authorization.grant(request.headers())?;
+        authorization::may(access, !matches!(*request.method(), Method::GET | Method::HEAD))
     }
 
     #[expect(clippy::unused_async, reason = "answers to come read bodies and wait for storage")]

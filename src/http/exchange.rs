@@ -2,6 +2,8 @@
 //! that keeps deadlines. One worker's, so plain cells suffice.
 //!
 //! ```text
+//!   Handshake, in TLS
+//!    ▼
 //!   Idle ──first byte──▶ Head ──whole head──▶ Busy ◀──▶ Body        (Body: waiting for the client's bytes)
 //!    ▲                                          │
 //!    └──────────────── answered ────────────────┘          Linger: closed for writing, until the client closes
@@ -17,6 +19,8 @@ use crate::limits::{GROWN_BYTES, OVERSIZED_BYTES};
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// For the end of the handshake, before the first request.
+    Handshake,
     /// For the first byte of a request.
     Idle,
     /// For the rest of a head.
@@ -77,6 +81,16 @@ impl Exchange {
         }
     }
 
+    /// There can be no request yet.
+    pub fn handshake_begins(&self) {
+        self.enter(Phase::Handshake);
+    }
+
+    /// The first request may come.
+    pub fn handshake_ends(&self) {
+        self.enter(Phase::Idle);
+    }
+
     fn enter(&self, phase: Phase) {
         self.phase.set(phase);
         self.since_ms.set(self.now_ms.get());
@@ -97,7 +111,7 @@ impl Exchange {
                 self.sent.add(count);
             }
             Phase::Busy => self.read_ahead.set(true),
-            Phase::Head | Phase::Linger => {}
+            Phase::Handshake | Phase::Head | Phase::Linger => {}
         }
         if count > GROWN_BYTES {
             self.grown.set(true);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use crate::limits::{RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
 use crate::operation::Error;
@@ -64,6 +64,12 @@ pub enum Refusal {
     /// The body is not one: bad chunks, or the connection ended.
     #[error("the request body cannot be read: {0}")]
     BodyBroken(String),
+    /// No token, or none of `--token-file`. Decided before anything else, so that it tells nothing else.
+    #[error("this needs the header Authorization: Bearer TOKEN, with a token that this server knows")]
+    Unauthorized,
+    /// A token that may only read.
+    #[error("this token may only read")]
+    ReadOnlyToken,
     /// Storage said no, or failed.
     #[error(transparent)]
     Operation(#[from] Error),
@@ -82,6 +88,8 @@ impl Refusal {
             | Refusal::BadTimeout
             | Refusal::BodyBroken(_) => StatusCode::BAD_REQUEST,
             Refusal::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Refusal::Unauthorized => StatusCode::UNAUTHORIZED,
+            Refusal::ReadOnlyToken => StatusCode::FORBIDDEN,
             Refusal::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Refusal::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
@@ -118,6 +126,8 @@ impl Refusal {
             Refusal::NoRoom { .. } => "no-room",
             Refusal::BodyTimeout => "body-timeout",
             Refusal::BodyBroken(_) => "body-broken",
+            Refusal::Unauthorized => "unauthorized",
+            Refusal::ReadOnlyToken => "read-only-token",
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
                 Error::NoRoom { .. } => "no-room",
@@ -162,6 +172,9 @@ impl Refusal {
             let wait_ms = u64::try_from(wait.as_millis()).expect("at most half a minute");
             parts.headers.insert(RETRY_AFTER, HeaderValue::from(wait_ms.div_ceil(1_000)));
             parts.headers.insert(RETRY_AFTER_MS_HEADER, HeaderValue::from(wait_ms));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="klad""#));
         }
         if let Refusal::MethodNotAllowed(allow) = self {
             parts.headers.insert(ALLOW, HeaderValue::from_static(allow));

@@ -46,6 +46,17 @@ pub enum Route<'r> {
     Status,
 }
 
+impl Route<'_> {
+    /// Whether it changes anything, hence is not for a token that may only read.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self {
+            Route::Put { .. } | Route::Delete { .. } => true,
+            Route::Get { .. } | Route::Range { .. } | Route::Status => false,
+        }
+    }
+}
+
 /// Decides what a request asks for.
 ///
 /// # Errors

@@ -29,12 +29,13 @@ pub(super) fn start(
     workers: Vec<WorkerHandle>,
     connections_max: usize,
     connections_per_peer: Option<usize>,
+    refuser: Refuser,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-accept", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = accept_all(listener, workers, connections_max, connections_per_peer) => {}
+                () = accept_all(listener, workers, connections_max, connections_per_peer, refuser) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
@@ -46,12 +47,12 @@ async fn accept_all(
     workers: Vec<WorkerHandle>,
     connections_max: usize,
     connections_per_peer: Option<usize>,
+    refuser: Refuser,
 ) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
     let mut caution = Caution::new();
     let places = Arc::new(Semaphore::new(connections_max));
     let peers = connections_per_peer.map(Peers::new);
-    let refuser = Refuser::new();
     loop {
         // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
         let of_all = places.clone().acquire_owned().await.expect("the semaphore is never closed");

@@ -18,7 +18,9 @@ use tokio::net::TcpStream;
 
 use super::Options;
 use super::gate::Pass;
+use super::handshake::{Handshaker, Shaken};
 use super::io::Io;
+use super::stream::Stream;
 use super::worker::Worker;
 use crate::http::exchange::{Exchange, Phase};
 use crate::http::meter::Flow;
@@ -115,20 +117,54 @@ impl Connection {
     pub(super) async fn serve(&self, worker: &Rc<Worker>, stream: std::net::TcpStream) {
         // A client that is gone already is no event.
         let Ok(stream) = prepare(stream) else { return };
+        let stream = match &worker.handshaker {
+            None => Stream::Plain(stream),
+            // Boxed: what it needs is gone when it is done, and a connection in clear never has it.
+            Some(handshaker) => match Box::pin(self.shake_hands(handshaker, stream)).await {
+                Some(stream) => stream,
+                None => return,
+            },
+        };
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, stream.clone()).await;
-        let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
+        let mut stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
         match end {
             End::Verdict(Verdict::HeadTimedOut) => {
-                let _ = stream.try_write(HEAD_TIMED_OUT);
+                stream.send_now(HEAD_TIMED_OUT);
                 self.linger(stream).await;
             }
             End::Finished { by_error } if by_error || self.exchange.body_unread() => self.linger(stream).await,
+            // In the middle of an answer an end must not look as if it were meant.
+            End::Verdict(_) if self.exchange.awaits_request() => stream.say_goodbye(),
             End::Verdict(_) | End::Finished { .. } => {}
         }
     }
 
-    async fn serve_http(&self, worker: &Rc<Worker>, stream: Rc<RefCell<TcpStream>>) -> End {
+    /// `None`: there will be no TLS with this client, and its connection has ended.
+    async fn shake_hands(&self, handshaker: &Handshaker, stream: TcpStream) -> Option<Stream> {
+        self.exchange.handshake_begins();
+        let mut shaking = pin!(handshaker.shake(stream));
+        let shaken = poll_fn(|context| {
+            self.remember(context.waker());
+            match self.verdict.take() {
+                Some(Verdict::Close) => Poll::Ready(None),
+                _ => shaking.as_mut().poll(context).map(Some),
+            }
+        })
+        .await;
+        match shaken {
+            Some(Shaken::Done(stream)) => {
+                self.exchange.handshake_ends();
+                return Some(stream);
+            }
+            Some(Shaken::Refused(tcp)) => self.linger(Stream::Plain(tcp)).await,
+            Some(Shaken::Gone) => {}
+            None => handshaker.late(),
+        }
+        None
+    }
+
+    async fn serve_http(&self, worker: &Rc<Worker>, stream: Rc<RefCell<Stream>>) -> End {
         let mut io = TokioIo::new(Io::new(stream, self.exchange.clone(), Pass::new(worker.gate.clone())));
         loop {
             let service = service_fn(|request| {
@@ -161,7 +197,7 @@ impl Connection {
 
     /// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with
     /// a reset, and the client might lose the answer that explains the close.
-    async fn linger(&self, mut stream: TcpStream) {
+    async fn linger(&self, mut stream: Stream) {
         self.exchange.lingers();
         let mut read_to_end = pin!(async {
             if stream.shutdown().await.is_err() {
@@ -169,7 +205,9 @@ impl Connection {
             }
             let mut scratch = vec![0; 16 << 10];
             let mut left = LINGER_BYTES_MAX;
-            while let Ok(count @ 1..) = stream.read(&mut scratch).await {
+            // Nobody wants to know what is in it, in TLS or not.
+            let mut tcp = stream.into_tcp();
+            while let Ok(count @ 1..) = tcp.read(&mut scratch).await {
                 match left.checked_sub(count) {
                     Some(rest) => left = rest,
                     None => return,
@@ -215,6 +253,7 @@ impl Connection {
             Phase::Idle if waited > deadlines.idle => Verdict::Close,
             Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => Verdict::Close,
             Phase::Linger if waited > patience(LINGER_TIMEOUT) => Verdict::Close,
+            Phase::Handshake if waited > patience(deadlines.head) => Verdict::Close,
             Phase::Head if waited > patience(deadlines.head) => Verdict::HeadTimedOut,
             Phase::Body if waited > patience(deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
                 self.exchange.set_body_timed_out();
@@ -222,7 +261,7 @@ impl Connection {
             }
             Phase::Busy | Phase::Body | Phase::Head if draining => Verdict::Finish,
             Phase::Idle | Phase::Busy if self.exchange.oversized() => Verdict::Finish,
-            Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
+            Phase::Handshake | Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
         };
         self.verdict.set(Some(verdict));
         self.wake();

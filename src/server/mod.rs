@@ -18,20 +18,28 @@ use tokio::sync::watch;
 
 use crate::execution::{self, Executor};
 use crate::http::admin::Admin;
+use crate::http::authorization::Authorization;
 use crate::http::service;
 use crate::storage::Engine;
+
+use self::peers::Refuser;
 
 mod accept;
 mod admin;
 mod connection;
 mod eviction;
 pub mod gate;
+mod handshake;
 mod io;
 pub mod listen;
 mod peers;
+mod safety;
+mod stream;
+pub mod tls;
 mod worker;
 
 pub use connection::Deadlines;
+pub use safety::Safety;
 
 /// Everything that serving needs to know.
 #[derive(Clone, Debug)]
@@ -50,6 +58,8 @@ pub struct Options {
     pub turn_max: Option<Duration>,
     /// Requests in flight have so long to finish when klad stops.
     pub drain_timeout: Duration,
+    /// Who may connect, and do what.
+    pub safety: Safety,
     /// Of requests.
     pub service: service::Options,
     /// Of operations.
@@ -93,10 +103,14 @@ impl Server {
             serving.push(thread);
         }
         let (most, per_peer) = (options.connections_max, options.connections_per_peer);
-        serving.push(accept::start(listener, hands, most, per_peer, stopped));
+        let refuser = Refuser::new(options.safety.tls.is_some());
+        serving.push(accept::start(listener, hands, most, per_peer, refuser, stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
-        let admin = admin::start(admin_listener, Admin::new(executor, stopping.clone()), admin_stopped);
+        let (safety, asked_to_stop) = (options.safety.clone(), stopping.clone());
+        let admin_tls = safety.tls.filter(|_| safety.admin_tls);
+        let admin = move || Admin::new(executor, asked_to_stop, Authorization::new(safety.tokens));
+        let admin = admin::start(admin_listener, admin, admin_tls, admin_stopped);
         Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage })
     }
 

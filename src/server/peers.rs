@@ -78,21 +78,27 @@ impl Drop for PeerPlace {
     }
 }
 
+/// Said instead where clients speak TLS: an alert in clear, fatal, 80 (`internal_error`). A handshake only to refuse would cost
+/// more than most requests do.
+const TOO_MANY_IN_TLS: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
+
 /// Answers connections that are one too many.
 pub(super) struct Refuser {
     lingering: Arc<Semaphore>,
+    answer: &'static [u8],
 }
 
 impl Refuser {
-    pub(super) fn new() -> Refuser {
-        Refuser { lingering: Arc::new(Semaphore::new(REFUSED_LINGERING_MAX)) }
+    pub(super) fn new(in_tls: bool) -> Refuser {
+        let answer = if in_tls { TOO_MANY_IN_TLS } else { TOO_MANY };
+        Refuser { lingering: Arc::new(Semaphore::new(REFUSED_LINGERING_MAX)), answer }
     }
 
     /// Answers, and closes when the client has, but soon: if its request met a closed socket, the kernel would answer with a
     /// reset, and the client might lose the answer.
     pub(super) fn refuse(&self, mut stream: TcpStream) {
         // It fits the empty send buffer of a new connection, or the client has gone.
-        let _ = stream.write(TOO_MANY);
+        let _ = stream.write(self.answer);
         let Ok(place) = self.lingering.clone().try_acquire_owned() else { return };
         tokio::task::spawn_local(async move {
             let read_to_end = async {

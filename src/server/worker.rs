@@ -18,10 +18,12 @@ use tokio::time::MissedTickBehavior;
 
 use super::connection::{self, Connection};
 use super::gate::{Gate, Sign};
+use super::handshake::Handshaker;
 use super::peers::Place;
 use super::{Deadlines, Options, eviction, runtime};
 use crate::clock;
 use crate::execution::{Executor, Local};
+use crate::http::authorization::Authorization;
 use crate::http::service::Service;
 use crate::limits::SWEEP_INTERVAL;
 use crate::sync;
@@ -69,6 +71,8 @@ pub(super) struct Worker {
     pub(super) service: Service,
     pub(super) http: hyper::server::conn::http1::Builder,
     local: Rc<Local>,
+    /// `None`: in clear.
+    pub(super) handshaker: Option<Handshaker>,
     pub(super) gate: Rc<Gate>,
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
@@ -95,8 +99,13 @@ pub(super) fn start(
         let local = Local::new(executor);
         let gate = Gate::new(options.turn_max, sign);
         let worker = Rc::new(Worker {
-            service: Service::new(local.clone(), options.service.clone()),
+            service: Service::new(
+                local.clone(),
+                options.service.clone(),
+                Authorization::new(options.safety.tokens.clone()),
+            ),
             local,
+            handshaker: options.safety.tls.clone().map(Handshaker::new),
             http: connection::http(&options),
             gate,
             now_ms: Rc::new(Cell::new(0)),

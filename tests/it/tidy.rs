@@ -11,7 +11,7 @@ const ROWS: &[&[&str]] = &[
     &["config"],
     &["cli", "memory_limit", "server"],
     &["bench", "http"],
-    &["execution"],
+    &["execution", "tokens"],
     &["storage"],
     &["operation", "sync"],
     &["clock", "descriptors", "metrics"],
