@@ -21,6 +21,7 @@ mod contract;
 mod disk;
 #[cfg(feature = "rocksdb")]
 mod execution;
+mod exposure;
 #[cfg(feature = "rocksdb")]
 mod held_sync;
 #[cfg(feature = "rocksdb")]
@@ -31,3 +32,6 @@ mod ranges;
 mod readme;
 mod slow_clients;
 mod tidy;
+mod tls;
+mod tls_files;
+mod tokens;

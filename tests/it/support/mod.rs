@@ -8,6 +8,7 @@ pub(crate) mod scripted;
 pub(crate) mod server;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod shim;
+pub(crate) mod tls;
 pub(crate) mod wrk2;
 
 use std::time::{Duration, Instant};
