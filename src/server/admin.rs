@@ -30,14 +30,14 @@ use crate::sync;
 /// Starts the admin thread.
 pub(super) fn start(
     listener: TcpListener,
-    admin: impl FnOnce() -> Admin + Send + 'static,
+    admin: Admin,
     tls: Option<Arc<TlsSettings>>,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-admin", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = serve(listener, Rc::new(admin()), tls.map(Handshaker::new).map(Rc::new)) => {}
+                () = serve(listener, Rc::new(admin), tls.map(Handshaker::new).map(Rc::new)) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });

@@ -135,9 +135,13 @@ impl Connection {
             }
             End::Finished { by_error } if by_error || self.exchange.body_unread() => self.linger(stream).await,
             // In the middle of an answer an end must not look as if it were meant.
-            End::Verdict(_) if self.exchange.awaits_request() => stream.say_goodbye(),
+            End::Verdict(_) if self.is_between_requests() => stream.say_goodbye(),
             End::Verdict(_) | End::Finished { .. } => {}
         }
+    }
+
+    fn is_between_requests(&self) -> bool {
+        self.exchange.awaits_request() && self.exchange.write_blocked_since_ms().is_none()
     }
 
     /// `None`: there will be no TLS with this client, and its connection has ended.

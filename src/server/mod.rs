@@ -107,10 +107,9 @@ impl Server {
         serving.push(accept::start(listener, hands, most, per_peer, refuser, stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
-        let (safety, asked_to_stop) = (options.safety.clone(), stopping.clone());
-        let admin_tls = safety.tls.filter(|_| safety.admin_tls);
-        let admin = move || Admin::new(executor, asked_to_stop, Authorization::new(safety.tokens));
-        let admin = admin::start(admin_listener, admin, admin_tls, admin_stopped);
+        let safety = options.safety.clone();
+        let admin = Admin::new(executor, stopping.clone(), Authorization::new(safety.tokens));
+        let admin = admin::start(admin_listener, admin, safety.tls.filter(|_| safety.admin_tls), admin_stopped);
         Ok(Server { address, admin_address, stopping, stop, serving, stop_admin, admin, storage })
     }
 

@@ -41,11 +41,19 @@ impl Authority {
 
     /// A certificate of this machine, in `name.pem` and `name.key`, with a change.
     pub(crate) fn pair_with(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Pair {
+        self.make(name, &KeyPair::generate().unwrap(), change)
+    }
+
+    /// A certificate with a key of another kind.
+    pub(crate) fn pair_with_key(&self, name: &str, key: &KeyPair) -> Pair {
+        self.make(name, key, |_| {})
+    }
+
+    fn make(&self, name: &str, key: &KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Pair {
         let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         change(&mut params);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let certificate = params.signed_by(key, &self.issuer).unwrap();
         let pair = Pair { certificate: self.path(&format!("{name}.pem")), key: self.path(&format!("{name}.key")) };
         std::fs::write(&pair.certificate, certificate.pem()).unwrap();
         std::fs::write(&pair.key, key.serialize_pem()).unwrap();
