@@ -199,7 +199,7 @@ pub struct ServeArgs {
     pub insecure_listen: bool,
     /// Certificate for TLS, PEM: the server's own first, then those between it and its authority.
     ///
-    /// With it klad speaks TLS 1.2 and 1.3 only, on both addresses (but see --admin-tls). Each connection is charged 12 KiB more
+    /// With it klad speaks TLS 1.2 and 1.3 only, on both addresses, unless --admin-tls says otherwise. Each connection is charged 12 KiB more
     /// in the memory budget. The handshake must be over within --head-timeout. Read again on SIGHUP, for connections that come
     /// after it; files that cannot be used then change nothing.
     #[arg(long, value_name = "FILE", help_heading = "Safety")]

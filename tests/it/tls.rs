@@ -321,8 +321,7 @@ fn a_client_that_closes_its_side_still_gets_its_answer() {
     assert_eq!(client.answer().unwrap().status, 201);
 }
 
-/// Requests that came together in a few records are all answered, whoever holds them: hyper, rustls or the kernel; also while
-/// the worker lets them in one by one.
+/// Requests that came together are all answered, also while the worker lets them in a few at a time.
 #[test]
 fn pipelined_requests_are_answered_under_overload() {
     let authority = Authority::new();
