@@ -190,6 +190,7 @@ const BOUNDS: &str = "Bounds of requests";
 const DEADLINES: &str = "Deadlines";
 const DISK: &str = "Disk";
 const LOGS: &str = "Logs";
+const SAFETY: &str = "Safety";
 const STOPPING: &str = "Stopping";
 
 /// Options of `klad serve`: the one definition of what can be configured. The environment's variables, the file's keys,
@@ -208,7 +209,7 @@ pub struct ServeArgs {
     pub config: Option<PathBuf>,
     /// Address that clients are served on.
     ///
-    /// klad has neither authentication nor encryption: whoever reaches the address can read and write everything. Port 0 lets
+    /// An address that other machines reach needs --token-file, or --insecure-listen. Port 0 lets
     /// the kernel choose; the log says which.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080", help_heading = PLACES)]
     pub listen: String,
@@ -414,6 +415,37 @@ pub struct ServeArgs {
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub idle_timeout: Duration,
+    /// Tokens that clients must show, one a line: read-write TOKEN [name], or read-only TOKEN [name].
+    ///
+    /// Without it everybody who reaches klad may do everything, and klad refuses to listen on addresses that other machines
+    /// reach. A token has 16 to 512 characters (letters, digits and - . _ ~ + / =) and is sent as Authorization: Bearer TOKEN;
+    /// sha256:DIGITS stands for the token with that SHA-256. # begins a comment. At most 256 tokens. /livez and /readyz need
+    /// none. Read again on SIGHUP; a file with an error in it then changes nothing.
+    #[arg(long, value_name = "FILE", help_heading = SAFETY)]
+    pub token_file: Option<PathBuf>,
+    /// Listen on addresses that other machines reach, though there is no --token-file.
+    ///
+    /// Whoever reaches them can then read and write everything: for networks where something else keeps strangers out.
+    #[arg(long, help_heading = SAFETY)]
+    pub insecure_listen: bool,
+    /// Certificate for TLS, PEM: the server's own first, then those between it and its authority.
+    ///
+    /// With it klad speaks TLS 1.2 and 1.3 only, on both addresses, unless --admin-tls says otherwise. Each connection is charged 12 KiB more
+    /// in the memory budget. The handshake must be over within --head-timeout. Read again on SIGHUP, for connections that come
+    /// after it; files that cannot be used then change nothing.
+    #[arg(long, value_name = "FILE", help_heading = SAFETY)]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of --tls-cert, PEM, not encrypted.
+    #[arg(long, value_name = "FILE", help_heading = SAFETY)]
+    pub tls_key: Option<PathBuf>,
+    /// Authorities of clients' certificates, PEM: who has none of theirs gets no connection.
+    ///
+    /// It comes on top of tokens and does not replace them. It holds for the admin address as well, where that speaks TLS.
+    #[arg(long, value_name = "FILE", help_heading = SAFETY)]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Whether the admin address speaks TLS where the other one does; off is for scrapers and supervisors on this machine.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = SAFETY)]
+    pub admin_tls: SwitchName,
     /// Time from SIGTERM or SIGINT during which /readyz is 503 already and klad serves as ever.
     ///
     /// For load balancers that ask /readyz: longer than the time that they take to notice. Until they have, they send

@@ -18,12 +18,16 @@ use crate::http::service;
 use crate::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
     DRAIN_IDLE_PATIENCE, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES,
-    PIPELINED_MAX, SCAN_STEP_BYTES_MAX, VALUE_BYTES_CEILING,
+    PIPELINED_MAX, SCAN_STEP_BYTES_MAX, TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
 };
 use crate::logs;
 use crate::memory_limit;
 use crate::operation::Durability;
 use crate::server::{self, Deadlines};
+
+mod safety;
+
+pub use safety::Error as SafetyError;
 
 /// All that `klad serve` needs.
 #[derive(Clone, Debug)]
@@ -42,12 +46,27 @@ pub struct Config {
     pub iterator_reads: bool,
     /// How the memory is shared out.
     pub budget: Budget,
+    /// What must be said at start about who can reach klad.
+    pub warnings: Vec<String>,
     /// Below so many free bytes writes are refused.
     pub disk_reserve_bytes: u64,
     /// For the log.
     pub logs: logs::Options,
     /// For the server.
     pub server: server::Options,
+}
+
+/// What of it may change while klad serves.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// How the memory is shared out.
+    pub budget: Budget,
+    /// For the server.
+    pub limits: server::Limits,
+    /// Below so many free bytes writes are refused.
+    pub disk_reserve_bytes: u64,
+    /// What is logged.
+    pub logs: logs::Options,
 }
 
 /// Why a configuration is refused.
@@ -75,6 +94,9 @@ pub enum Error {
         /// `--data`.
         data: String,
     },
+    /// Who can reach it, and who not.
+    #[error(transparent)]
+    Safety(#[from] SafetyError),
     /// More connections than descriptors.
     #[error(
         "--connections-max {connections_max} is more than {available}: the limit of open files is {limit}, less {} for \
@@ -90,7 +112,7 @@ pub enum Error {
     },
     /// The parts need more than there is.
     #[error(
-        "--memory {total} bytes cannot hold: {connections} bytes for {connections_max} connections of {CONNECTION_BYTES}, \
+        "--memory {total} bytes cannot hold: {connections} bytes for {connections_max} connections of {connection_bytes}, \
          {room} for bodies (at least one value of --value-max), {scans} for --scans-max {scans_max}; \
          that leaves {left} for the cache, which needs at least {cache_min}. Raise --memory, or lower one of the others"
     )]
@@ -101,6 +123,8 @@ pub enum Error {
         connections: u64,
         /// How many there may be.
         connections_max: u64,
+        /// What each is charged.
+        connection_bytes: u64,
         /// Of it, for bodies.
         room: u64,
         /// Of it, for pages of ranges.
@@ -138,8 +162,14 @@ impl Budget {
     ///
     /// # Errors
     /// [`Error::DoesNotFit`], with the arithmetic.
-    pub fn new(total: u64, connections_max: u64, value_max: u64, scans_max: u64) -> Result<Budget, Error> {
-        let connections = connections_max * CONNECTION_BYTES;
+    pub fn new(
+        total: u64,
+        connections_max: u64,
+        connection_bytes: u64,
+        value_max: u64,
+        scans_max: u64,
+    ) -> Result<Budget, Error> {
+        let connections = connections_max * connection_bytes;
         // An eighth for bodies, but always one of the largest beside the small ones' share, or it could never be stored.
         let room = (total / 8).max(Room::bytes_for(value_max));
         // A page and hyper's copy of it.
@@ -151,6 +181,7 @@ impl Budget {
                 total,
                 connections,
                 connections_max,
+                connection_bytes,
                 room,
                 scans,
                 scans_max,
@@ -171,12 +202,12 @@ impl Budget {
     }
 }
 
-impl Config {
-    /// Validates `args`.
+impl Live {
+    /// Validates what of `args` may change. Reads no file.
     ///
     /// # Errors
     /// [`Error`] says which option is wrong and what would be right.
-    pub fn new(args: ServeArgs) -> Result<Config, Error> {
+    pub fn new(args: &ServeArgs) -> Result<Live, Error> {
         at_most("key-max", args.key_max.0, KEY_BYTES_CEILING)?;
         at_least("key-max", args.key_max.0, 1)?;
         at_most("value-max", args.value_max.0, VALUE_BYTES_CEILING)?;
@@ -188,14 +219,32 @@ impl Config {
         at_most("memory", memory, MEMORY_BYTES_CEILING)?;
         at_most("body-rate-min", args.body_rate_min.0, BODY_RATE_BYTES_CEILING)?;
         // Raised first: what counts is how far it goes.
-        let connections_max = connections_max(args.connections_max, memory, descriptors::raise_limit())?;
-        let budget = Budget::new(memory, connections_max, args.value_max.0, args.scans_max)?;
+        let tls_bytes = if args.tls_cert.is_some() { TLS_CONNECTION_BYTES } else { 0 };
+        let connection_bytes = CONNECTION_BYTES + tls_bytes;
+        let available = descriptors::raise_limit();
+        let connections_max = connections_max(args.connections_max, memory, connection_bytes, available)?;
+        let budget = Budget::new(memory, connections_max, connection_bytes, args.value_max.0, args.scans_max)?;
+        let limits = limits(args, &budget);
+        Ok(Live { budget, limits, disk_reserve_bytes: args.disk_reserve.0, logs: log_options(args) })
+    }
+}
+
+impl Config {
+    /// Validates `args`, and reads the files of tokens and certificates.
+    ///
+    /// # Errors
+    /// [`Error`] says which option is wrong and what would be right.
+    pub fn new(args: ServeArgs) -> Result<Config, Error> {
+        let Live { budget, limits, disk_reserve_bytes, logs } = Live::new(&args)?;
         let checkpoints = checkpoints(&args)?;
+        // Last, as it reads files.
+        let judged = safety::judge(&args)?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
         let server = server::Options {
             threads: args.threads.map_or(cores, to_usize),
-            limits: limits(&args, &budget),
+            limits,
+            safety: judged.safety,
             execution: execution::Options {
                 strategy: strategy(&args),
                 room_bytes: budget.room,
@@ -203,17 +252,17 @@ impl Config {
             },
             checkpoints,
         };
-        let logs = log_options(&args);
         Ok(Config {
             logs,
-            listen: args.listen,
-            admin_listen: args.admin_listen,
+            listen: judged.listen,
+            admin_listen: judged.admin_listen,
+            warnings: judged.warnings,
             data: args.data,
             engine: args.engine,
             engine_delay: args.engine_delay,
             iterator_reads: args.point_reads == PointReadsName::Iterator,
             budget,
-            disk_reserve_bytes: args.disk_reserve.0,
+            disk_reserve_bytes,
             server,
         })
     }
@@ -243,14 +292,19 @@ pub(crate) fn how_connections_max(memory: u64) -> &'static str {
 
 /// As asked for, or what a sixth of the memory and the limit of open files hold, up to the default limit: 2,730 at 256 MiB,
 /// 10,000 from 938 MiB on.
-fn connections_max(asked: Option<u64>, memory: u64, descriptors_limit: u64) -> Result<u64, Error> {
+fn connections_max(
+    asked: Option<u64>,
+    memory: u64,
+    connection_bytes: u64,
+    descriptors_limit: u64,
+) -> Result<u64, Error> {
     let available = descriptors::for_connections(descriptors_limit);
     match asked {
         Some(connections_max) if connections_max > available => {
             Err(Error::TooFewDescriptors { connections_max, available, limit: descriptors_limit })
         }
         Some(connections_max) => Ok(connections_max),
-        None => Ok((memory / 6 / CONNECTION_BYTES).min(available).clamp(1, CONNECTIONS_MAX)),
+        None => Ok((memory / 6 / connection_bytes).min(available).clamp(1, CONNECTIONS_MAX)),
     }
 }
 
@@ -342,8 +396,8 @@ mod tests {
     fn the_parts_of_a_budget_never_exceed_it() {
         for mebibytes in [64, 100, 256, 1024, 100 << 10] {
             let total = mebibytes << 20;
-            let connections_max = connections_max(None, total, 20_000).expect("as it fits");
-            let budget = Budget::new(total, connections_max, 16 << 20, 64).expect("fits");
+            let connections_max = connections_max(None, total, CONNECTION_BYTES, 20_000).expect("as it fits");
+            let budget = Budget::new(total, connections_max, CONNECTION_BYTES, 16 << 20, 64).expect("fits");
             assert!(budget.connections + budget.room + budget.scans + budget.cache <= total, "{budget:?}");
             assert!(Room::new(budget.room).try_take(16 << 20).is_some(), "{budget:?}");
             assert!(budget.memtables < budget.cache, "{budget:?}");
@@ -352,10 +406,10 @@ mod tests {
 
     #[test]
     fn no_more_connections_than_descriptors() {
-        assert_eq!(connections_max(None, 1 << 40, 20_000), Ok(10_000));
-        assert_eq!(connections_max(None, 1 << 40, 4_096), Ok(3_072));
-        assert_eq!(connections_max(Some(3_072), 1 << 40, 4_096), Ok(3_072));
-        let message = connections_max(Some(5_000), 1 << 40, 4_096).expect_err("too many").to_string();
+        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, 20_000), Ok(10_000));
+        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, 4_096), Ok(3_072));
+        assert_eq!(connections_max(Some(3_072), 1 << 40, CONNECTION_BYTES, 4_096), Ok(3_072));
+        let message = connections_max(Some(5_000), 1 << 40, CONNECTION_BYTES, 4_096).expect_err("too many").to_string();
         for part in ["5000", "3072", "4096", "1024", "ulimit -n"] {
             assert!(message.contains(part), "{part} is missing in: {message}");
         }
@@ -363,7 +417,7 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_is_refused_with_the_arithmetic() {
-        let error = Budget::new(64 << 20, 10_000, 16 << 20, 64).expect_err("does not fit");
+        let error = Budget::new(64 << 20, 10_000, CONNECTION_BYTES, 16 << 20, 64).expect_err("does not fit");
         let message = error.to_string();
         for part in ["67108864", "163840000", "10000 connections", "19523584", "8388608", "Raise --memory"] {
             assert!(message.contains(part), "{part} is missing in: {message}");

@@ -2,7 +2,8 @@
 //! a restart.
 //!
 //! ```text
-//!   SIGHUP, POST /reload ─▶ sources read again, changes of the admin listener forgotten ─┐
+//!   SIGHUP, POST /reload ─▶ tokens, certificates
+//!                        ─▶ sources read again, changes of the admin listener forgotten ─┐
 //!   PATCH /config        ─▶ what runs, with these options changed                        ├─▶ checked whole ─▶ applied, or nothing is
 //! ```
 //!
@@ -18,22 +19,17 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::http::control::{Control, Refused};
 use crate::logs;
-use crate::server::LiveLimits;
+use crate::server::{LiveLimits, Safety};
 use crate::settings::{self, CommandLine, Difference, Resolved};
 use crate::storage::Engine;
 use crate::sync::Mutex;
-
-/// Whatever else is read again at a reload, such as certificates; its words when it cannot be.
-pub type Reloads = Vec<Box<dyn Fn() -> Result<(), String> + Send + Sync>>;
 
 /// The configuration of this process.
 pub struct Controller {
     command_line: CommandLine,
     limits: LiveLimits,
     engine: Arc<dyn Engine>,
-    /// Of the room for bodies, which cannot grow.
-    room_bytes: u64,
-    reloads: Reloads,
+    safety: Safety,
     state: Mutex<State>,
 }
 
@@ -42,6 +38,8 @@ struct State {
     running: Resolved,
     /// What the sources said when they were last read; differs where only a restart helps.
     configured: Resolved,
+    /// Of what holds.
+    config: Config,
 }
 
 impl Controller {
@@ -50,37 +48,54 @@ impl Controller {
     pub fn new(
         command_line: CommandLine,
         running: Resolved,
-        config: &Config,
+        config: Config,
         limits: LiveLimits,
         engine: Arc<dyn Engine>,
-        reloads: Reloads,
     ) -> Arc<Controller> {
-        let state = State { configured: running.clone(), running };
-        let room_bytes = config.budget.room;
-        Arc::new(Controller { command_line, limits, engine, room_bytes, reloads, state: Mutex::new(state) })
+        let safety = config.server.safety.clone();
+        let state = Mutex::new(State { configured: running.clone(), running, config });
+        Arc::new(Controller { command_line, limits, engine, safety, state })
     }
 
-    /// Makes `wanted` hold, of which everything is live.
-    fn apply(&self, running: &mut Resolved, wanted: Resolved) -> Result<Vec<Value>, Refused> {
-        let config = settings::check(&wanted).map_err(|error| Refused::Wrong(error.to_string()))?;
-        if config.budget.room > self.room_bytes {
+    /// Makes `wanted` hold, of which everything is live, or nothing of it.
+    fn apply(&self, state: &mut State, wanted: Resolved) -> Result<Vec<Value>, Refused> {
+        let live = settings::check_live(&wanted).map_err(|error| Refused::Wrong(error.to_string()))?;
+        // It was laid out at start, and cannot grow.
+        if live.budget.room > state.config.server.execution.room_bytes {
             return Err(Refused::NeedsRestart(vec!["value-max".to_owned()]));
         }
-        let changed = describe(&running.differences(&wanted));
-        logs::change(&config.logs);
-        self.engine.set_disk_reserve(config.disk_reserve_bytes);
-        self.engine.set_cache_bytes(config.budget.cache);
-        self.limits.set(config.server.limits);
-        *running = wanted;
+        let changed = describe(&state.running.differences(&wanted));
+        logs::change(&live.logs);
+        self.engine.set_disk_reserve(live.disk_reserve_bytes);
+        self.engine.set_cache_bytes(live.budget.cache);
+        self.limits.set(live.limits);
+        state.config.budget = live.budget;
+        state.running = wanted;
         Ok(changed)
+    }
+
+    /// The configuration's part of a reload.
+    fn read_again(&self) -> Result<Value, Refused> {
+        let configured = settings::load(&self.command_line).map_err(|error| Refused::Wrong(error.to_string()))?;
+        let mut state = self.state.lock();
+        let after = state.running.with_live_of(&configured).map_err(|error| Refused::Wrong(error.to_string()))?;
+        let changed = self.apply(&mut state, after)?;
+        let needs_restart = describe(&state.running.differences(&configured));
+        state.configured = configured;
+        drop(state);
+        tracing::info!(
+            changed = %words(&changed),
+            needs_restart = %words(&needs_restart),
+            "the configuration was read again"
+        );
+        Ok(json!({ "changed": changed, "needs_restart": needs_restart }))
     }
 }
 
 impl Control for Controller {
     fn config(&self) -> Value {
         let state = self.state.lock();
-        let config = settings::check(&state.running).ok();
-        let mut document = settings::json(&state.running, config.as_ref());
+        let mut document = settings::json(&state.running, Some(&state.config));
         document["needs_restart"] = describe(&state.running.differences(&state.configured)).into();
         document
     }
@@ -94,29 +109,23 @@ impl Control for Controller {
         if !fixed.is_empty() {
             return Err(Refused::NeedsRestart(fixed));
         }
-        let changed = self.apply(&mut state.running, after)?;
+        let changed = self.apply(&mut state, after)?;
         tracing::info!(changed = %words(&changed), "the configuration was changed");
         Ok(json!({ "changed": changed }))
     }
 
     fn reload(&self) -> Result<Value, Refused> {
-        let configured = settings::load(&self.command_line).map_err(|error| Refused::Wrong(error.to_string()))?;
-        let mut state = self.state.lock();
-        let after = state.running.with_live_of(&configured).map_err(|error| Refused::Wrong(error.to_string()))?;
-        let changed = self.apply(&mut state.running, after)?;
-        let needs_restart = describe(&state.running.differences(&configured));
-        state.configured = configured;
-        drop(state);
-        let problems: Vec<String> = self.reloads.iter().filter_map(|reload| reload().err()).collect();
-        tracing::info!(
-            changed = %words(&changed),
-            needs_restart = %words(&needs_restart),
-            "the configuration was read again"
-        );
-        if problems.is_empty() {
-            Ok(json!({ "changed": changed, "needs_restart": needs_restart }))
-        } else {
-            Err(Refused::Wrong(problems.join("; ")))
+        // Each for itself: a mistake in one must not keep the other from what is urgent, such as a token that was stolen.
+        let safe = self.safety.reload();
+        match self.read_again() {
+            Err(refused) => {
+                tracing::error!(%refused, "the configuration is as it was");
+                Err(refused)
+            }
+            Ok(_) if !safe => {
+                Err(Refused::Wrong("tokens or certificates are as they were; the log says why".to_owned()))
+            }
+            Ok(report) => Ok(report),
         }
     }
 }

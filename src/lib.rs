@@ -33,6 +33,7 @@ pub mod client;
 pub mod offline;
 
 pub mod execution;
+pub mod tokens;
 
 pub mod storage;
 

@@ -44,6 +44,11 @@ pub const CACHED_VALUE_BYTES_MAX: usize = 64 << 10;
 /// request each add 19 to 26 MiB of resident memory, 10 to 13 KiB each.
 pub const CONNECTION_BYTES: u64 = 16 << 10;
 
+/// What TLS adds to [`CONNECTION_BYTES`], bytes: keys and state of the session, and a buffer of one read (4 KiB). Measured
+/// (`tests/it/tls.rs`, which also checks it): 400 connections after one small request each add 20 KB of resident memory each,
+/// where those in clear add 10 to 13.
+pub const TLS_CONNECTION_BYTES: u64 = 12 << 10;
+
 /// Default of `--connections-max`, where the memory budget allows it; at the limit klad stops accepting until one closes.
 pub const CONNECTIONS_MAX: u64 = 10_000;
 
@@ -381,6 +386,32 @@ pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// No `--memory` may be larger, bytes: body room is counted in 32 bits of KiB.
 pub const MEMORY_BYTES_CEILING: u64 = 16 << 40;
 
+/// The shortest token that a token file may hold, characters; a shorter one is refused at start. 16 characters of base64 are
+/// 96 bits, which nobody guesses over a network.
+pub const TOKEN_BYTES_MIN: usize = 16;
+
+/// The longest token, characters: a longer one in the file is refused at start, a longer one in a request is not looked for. Room
+/// for what other programs make (JSON web tokens apart, which klad does not read); hashing it takes a microsecond.
+pub const TOKEN_BYTES_MAX: usize = 512;
+
+/// Tokens of one file; more are refused at start. Each costs every request some ten nanoseconds.
+pub const TOKENS_MAX: usize = 256;
+
+/// Bytes of a token file; a larger one is refused at start.
+pub const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of a file of certificates or of a key; a larger one is refused at start. All authorities that browsers trust are a
+/// quarter of it.
+pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Handshakes that a worker or the admin thread takes one step further at a time: then all else that is ready has its turn. A
+/// step costs up to a millisecond (a signature by RSA), which is what a flood of them may delay a request by.
+pub const HANDSHAKE_STEPS_MAX: usize = 1;
+
+/// klad warns at start, and whenever certificates are reloaded, when less than this is left of one. Two thirds of the 90 days
+/// that automatic certificates live for have passed long before.
+pub const CERTIFICATE_EXPIRES_SOON: Duration = Duration::from_hours(14 * 24);
+
 /// The longest wait that `Retry-After` tells, and what it tells where only an operator can help.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
@@ -435,6 +466,8 @@ const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);
 // A small body is drained when it is refused, and its connection lives on.
 const _: () = assert!(SMALL_BODY_BYTES <= DRAIN_BYTES_MAX && SMALL_BODY_ROOM_PARTS > 1);
 const _: () = assert!(LARGE_BODY_LEAVES_PARTS.is_multiple_of(SMALL_BODY_ROOM_PARTS));
+// A token fits a head beside everything else.
+const _: () = assert!(TOKEN_BYTES_MIN < TOKEN_BYTES_MAX && TOKEN_BYTES_MAX as u64 <= HEAD_BYTES_MAX / 8);
 const _: () = assert!((ADMIN_CONNECTIONS_MAX + REFUSED_LINGERING_MAX) as u64 <= DESCRIPTORS_KEPT / 4);
 // A stop without clients in mid-request takes less than a second.
 const _: () = assert!(DRAIN_ACCEPT_PATIENCE.as_millis() + DRAIN_IDLE_PATIENCE.as_millis() < 1_000);

@@ -164,12 +164,15 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     let controller = OnceLock::new();
     let control = |limits| -> Arc<dyn Control> {
         controller
-            .get_or_init(|| Controller::new(given.clone(), resolved, &config, limits, engine.clone(), Vec::new()))
+            .get_or_init(|| Controller::new(given.clone(), resolved, config.clone(), limits, engine.clone()))
             .clone()
     };
     let server =
         Server::start(&config.server, engine.clone(), listener, admin_listener, control).map_err(Failure::Serve)?;
     say_what_serves(&config, &server, name, durability);
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
     if durability == Durability::None {
         tracing::warn!("the memory engine keeps nothing: the data ends with this process");
     }
@@ -179,9 +182,8 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     let watchdog = Watchdog::start(move || pulse.beats());
     signals.wait_for_stop(|| {
         supervisor::reloading();
-        if let Some(Err(refused)) = controller.get().map(|controller| controller.reload()) {
-            tracing::error!(%refused, "the configuration stays as it is");
-        }
+        // What could not be read again is in the log, and is as it was.
+        let _ = controller.get().map(|controller| controller.reload());
         supervisor::ready(&status);
     });
     tracing::info!("stopping");

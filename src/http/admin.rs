@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
+use super::authorization::{self, Authorization};
 use super::care;
 use super::control::{self, Control};
 use super::refusal::Refusal;
@@ -57,6 +58,8 @@ pub struct Admin {
     pub care: Arc<Care>,
     /// The configuration.
     pub control: Arc<dyn Control>,
+    /// Whose requests are answered.
+    pub authorization: Authorization,
     /// When klad began to serve.
     pub started: Instant,
 }
@@ -64,7 +67,11 @@ pub struct Admin {
 impl Admin {
     /// Answers one request.
     pub async fn answer(&self, mut request: Request<Incoming>) -> Response<String> {
-        let mut answer = match self.route(&mut request).await {
+        let answered = match self.admit(&request) {
+            Ok(()) => self.route(&mut request).await,
+            Err(refusal) => Err(refusal),
+        };
+        let mut answer = match answered {
             Ok(answer) => answer,
             Err(Refusal::UnknownPath) => {
                 let mut answer = text(format!("there is nothing at this path; there is:\n{}", index()));
@@ -79,6 +86,16 @@ impl Admin {
         // Old news is worse than none, here.
         answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         answer
+    }
+
+    /// Before the route, and by the method alone, so that no route can be forgotten. Whoever only asks whether klad lives needs
+    /// no token: load balancers and supervisors have none.
+    fn admit(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        if matches!(request.uri().path(), "/livez" | "/healthz" | "/readyz") {
+            return Ok(());
+        }
+        let access = self.authorization.grant(request.headers())?;
+        authorization::may(access, !matches!(*request.method(), Method::GET | Method::HEAD))
     }
 
     async fn route(&self, request: &mut Request<Incoming>) -> Result<Response<String>, Refusal> {

@@ -2,6 +2,8 @@
 //! that keeps deadlines. One worker's, so plain cells suffice.
 //!
 //! ```text
+//!   Handshake, in TLS
+//!    ▼
 //!   Idle ──first byte──▶ Head ──whole head──▶ Busy ◀──▶ Body        (Body: waiting for the client's bytes)
 //!    ▲                                          │
 //!    └──────────────── answered ────────────────┘          Linger: closed for writing, until the client closes
@@ -19,6 +21,8 @@ use crate::limits::{GROWN_BYTES, OVERSIZED_BYTES};
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// For the end of the handshake, before the first request.
+    Handshake,
     /// For the first byte of a request.
     Idle,
     /// For the rest of a head.
@@ -82,6 +86,16 @@ impl Exchange {
         }
     }
 
+    /// There can be no request yet.
+    pub fn handshake_begins(&self) {
+        self.enter(Phase::Handshake);
+    }
+
+    /// The first request may come.
+    pub fn handshake_ends(&self) {
+        self.enter(Phase::Idle);
+    }
+
     fn enter(&self, phase: Phase) {
         self.phase.set(phase);
         self.since_ms.set(self.now_ms.get());
@@ -115,7 +129,7 @@ impl Exchange {
                 self.observed.waits_for_body();
             }
             Phase::Busy => self.read_ahead.set(true),
-            Phase::Head | Phase::Linger => {}
+            Phase::Handshake | Phase::Head | Phase::Linger => {}
         }
         if count > GROWN_BYTES {
             self.grown.set(true);
@@ -125,6 +139,11 @@ impl Exchange {
     /// The peer took `taken` bytes of `offered`; `None`: none now.
     pub fn bytes_written(&self, taken: Option<usize>, offered: usize) {
         self.observed.socket_took(taken, offered);
+        self.bytes_carried(taken, offered);
+    }
+
+    /// The same as the socket below TLS sees it; what was taken from the answer's side is for its observer alone.
+    pub fn bytes_carried(&self, taken: Option<usize>, offered: usize) {
         match taken {
             Some(count) => {
                 self.taken.wait_ends(self.now_ms.get());

@@ -4,6 +4,7 @@
 //! call [`service::Service`] for each request.
 
 pub mod admin;
+pub mod authorization;
 pub mod body;
 mod care;
 pub mod control;

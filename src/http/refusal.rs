@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use crate::limits::{RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
 use crate::operation::Error;
@@ -88,6 +88,12 @@ pub enum Refusal {
     /// Said by the admin listener alone: something that no operation is refused for is not as it should be.
     #[error("{0}")]
     NotReady(String),
+    /// No token, or none of `--token-file`. Decided before anything else, so that it tells nothing else.
+    #[error("this needs the header Authorization: Bearer TOKEN, with a token that this server knows")]
+    Unauthorized,
+    /// A token that may only read.
+    #[error("this token may only read")]
+    ReadOnlyToken,
     /// Storage said no, or failed.
     #[error(transparent)]
     Operation(#[from] Error),
@@ -111,6 +117,8 @@ impl Refusal {
             Refusal::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Refusal::HeadTimeout | Refusal::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Refusal::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Refusal::Unauthorized => StatusCode::UNAUTHORIZED,
+            Refusal::ReadOnlyToken => StatusCode::FORBIDDEN,
             Refusal::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::TargetTooLong | Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
             Refusal::TooManyConnections | Refusal::NoRoom { .. } | Refusal::NotReady(_) => {
@@ -156,6 +164,8 @@ impl Refusal {
             Refusal::BadConfiguration(_) => "bad-configuration",
             Refusal::NeedsRestart(_) => "needs-restart",
             Refusal::NotReady(_) => "not-ready",
+            Refusal::Unauthorized => "unauthorized",
+            Refusal::ReadOnlyToken => "read-only-token",
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
                 Error::NoRoom { .. } => "no-room",
@@ -202,6 +212,8 @@ impl Refusal {
         "head-too-large",
         "target-too-long",
         "head-timeout",
+        "unauthorized",
+        "read-only-token",
     ];
 
     /// The wait until it may be worth trying again, for a 503.
@@ -231,6 +243,9 @@ impl Refusal {
             let wait_ms = u64::try_from(wait.as_millis()).expect("at most half a minute");
             parts.headers.insert(RETRY_AFTER, HeaderValue::from(wait_ms.div_ceil(1_000)));
             parts.headers.insert(RETRY_AFTER_MS_HEADER, HeaderValue::from(wait_ms));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="klad""#));
         }
         if let Refusal::MethodNotAllowed(allow) = self {
             parts.headers.insert(ALLOW, HeaderValue::from_static(allow));

@@ -47,6 +47,17 @@ pub enum Route<'r> {
     Status,
 }
 
+impl Route<'_> {
+    /// Whether it changes anything, hence is not for a token that may only read.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self {
+            Route::Put { .. } | Route::Delete { .. } => true,
+            Route::Get { .. } | Route::Range { .. } | Route::Status => false,
+        }
+    }
+}
+
 /// What a request asks for, as far as path and method tell: for counting, whether or not it is refused.
 #[must_use]
 pub fn op(method: &Method, path: &str) -> Op {

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONNECTION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 
+use super::authorization::{self, Authorization};
 use super::body::{Content, ResponseBody};
 use super::exchange::Exchange;
 use super::range::RangeBody;
@@ -45,6 +46,7 @@ pub struct Options {
 pub struct Service {
     local: Rc<Local>,
     options: Cell<Options>,
+    authorization: Authorization,
 }
 
 type Answer = Response<ResponseBody>;
@@ -52,8 +54,8 @@ type Answer = Response<ResponseBody>;
 impl Service {
     /// Answers from the executor of this worker.
     #[must_use]
-    pub fn new(local: Rc<Local>, options: Options) -> Service {
-        Service { local, options: Cell::new(options) }
+    pub fn new(local: Rc<Local>, options: Options, authorization: Authorization) -> Service {
+        Service { local, options: Cell::new(options), authorization }
     }
 
     /// Changes bounds and defaults, for requests that come from now on.
@@ -74,8 +76,14 @@ impl Service {
         let options = self.options.get();
         let (head, body) = request.into_parts();
         exchange.observed().head(&head);
-        let routed = route(&head.method, &head.uri, &head.headers, options.key_bytes_max);
-        let (route, deadline) = match routed.and_then(|route| Ok((route, deadline(&head.headers)?))) {
+        // The token first: whoever has none learns nothing about paths, keys or limits.
+        let granted = self.authorization.grant(&head.headers);
+        let routed = granted.and_then(|access| {
+            let route = route(&head.method, &head.uri, &head.headers, options.key_bytes_max)?;
+            authorization::may(access, route.changes())?;
+            Ok((route, deadline(&head.headers)?))
+        });
+        let (route, deadline) = match routed {
             Ok(both) => both,
             Err(refusal) => return refuse(refusal, body, &head.headers, exchange).await,
         };

@@ -34,13 +34,14 @@ pub(super) fn start(
     limits: Arc<Live<Limits>>,
     figures: Arc<AcceptFigures>,
     requests: Arc<Requests>,
+    refuser: Refuser,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     let acceptor = Acceptor {
         workers,
         places: Places::new(limits.clone()),
         peers: Peers::new(),
-        refuser: Refuser::new(),
+        refuser,
         limits: limits.clone(),
         figures,
         requests,

@@ -13,26 +13,38 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 
+use super::handshake::{Handshaker, Shaken};
 use super::runtime;
+use super::stream::Stream;
+use super::tls::TlsSettings;
 use crate::http::admin::Admin;
-use crate::limits::{ADMIN_CONNECTION_TIMEOUT, ADMIN_CONNECTIONS_MAX, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT};
+use crate::limits::{
+    ADMIN_CONNECTION_TIMEOUT, ADMIN_CONNECTIONS_MAX, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT, REFUSED_LINGER_TIMEOUT,
+};
 use crate::sync;
 
 /// Starts the admin thread.
-pub(super) fn start(listener: TcpListener, admin: Admin, mut stopped: watch::Receiver<bool>) -> JoinHandle<()> {
+pub(super) fn start(
+    listener: TcpListener,
+    admin: Admin,
+    tls: Option<Arc<TlsSettings>>,
+    mut stopped: watch::Receiver<bool>,
+) -> JoinHandle<()> {
     sync::spawn_thread("klad-admin", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = serve(listener, Rc::new(admin)) => {}
+                () = serve(listener, Rc::new(admin), tls.map(Handshaker::new).map(Rc::new)) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
     })
 }
 
-async fn serve(listener: TcpListener, admin: Rc<Admin>) {
+async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Handshaker>>) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
     let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS_MAX));
     loop {
@@ -45,8 +57,9 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>) {
             }
         };
         let Ok(place) = places.clone().try_acquire_owned() else { continue };
-        let admin = admin.clone();
+        let (admin, handshaker) = (admin.clone(), handshaker.clone());
         tokio::task::spawn_local(async move {
+            let Some(stream) = shake_hands(stream, handshaker.as_deref()).await else { return };
             let service =
                 service_fn(async |request: Request<Incoming>| Ok::<_, Infallible>(admin.answer(request).await));
             // Few connections, so a timer for each is cheap here; it also ends idle ones.
@@ -58,5 +71,28 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>) {
             let _ = tokio::time::timeout(ADMIN_CONNECTION_TIMEOUT, serving).await;
             drop(place);
         });
+    }
+}
+
+/// `None`: there will be no TLS with this client.
+async fn shake_hands(tcp: TcpStream, handshaker: Option<&Handshaker>) -> Option<Stream> {
+    let Some(handshaker) = handshaker else { return Some(Stream::Plain(tcp)) };
+    match tokio::time::timeout(HEAD_TIMEOUT, handshaker.shake(tcp)).await {
+        Ok(Shaken::Done(stream)) => Some(stream),
+        Ok(Shaken::Refused(mut tcp)) => {
+            let read_to_end = async {
+                let mut scratch = [0; 4 << 10];
+                if tcp.shutdown().await.is_ok() {
+                    while let Ok(1..) = tcp.read(&mut scratch).await {}
+                }
+            };
+            let _ = tokio::time::timeout(REFUSED_LINGER_TIMEOUT, read_to_end).await;
+            None
+        }
+        Ok(Shaken::Gone) => None,
+        Err(_) => {
+            handshaker.late();
+            None
+        }
     }
 }

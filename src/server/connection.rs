@@ -23,7 +23,9 @@ use super::Limits;
 use super::feed::Feed;
 use super::figures::Closed;
 use super::gate::Pass;
+use super::handshake::{Handshaker, Shaken};
 use super::io::Io;
+use super::stream::Stream;
 use super::worker::{Draining, Worker};
 use crate::http::exchange::{Exchange, Phase};
 use crate::http::meter::Flow;
@@ -125,18 +127,26 @@ impl Connection {
     pub(super) async fn serve(self: &Rc<Self>, worker: &Rc<Worker>, stream: std::net::TcpStream) -> Closed {
         // A client that is gone already is no event.
         let Ok(stream) = prepare(stream) else { return Closed::ByClient };
+        let stream = match &worker.handshaker {
+            None => Stream::Plain(stream),
+            // Boxed: what it needs is gone when it is done, and a connection in clear never has it.
+            Some(handshaker) => match Box::pin(self.shake_hands(handshaker, stream)).await {
+                Some(stream) => stream,
+                None => return self.why.get().unwrap_or(Closed::Error),
+            },
+        };
         if worker.draining().is_some() {
             self.feed.begin(b"");
         }
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, &stream).await;
-        let stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
+        let mut stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
         self.exchange.observed().connection_ends();
         match end {
             End::Verdict(Verdict::HeadTimedOut) => {
                 let refusal = Refusal::HeadTimeout;
                 worker.observer.refused(refusal.code());
-                let _ = stream.try_write(&refusal.into_last_words());
+                stream.send_now(&refusal.into_last_words());
                 self.linger(stream).await;
             }
             // While klad stops: what a client sends behind a closing answer is not answered, but must not cost it the
@@ -144,6 +154,8 @@ impl Connection {
             End::Finished { by_error } if by_error || self.exchange.body_unread() || self.feed.is_on() => {
                 self.linger(stream).await;
             }
+            // In the middle of an answer an end must not look as if it were meant.
+            End::Verdict(_) if self.is_idle() => stream.say_goodbye(),
             End::Verdict(_) | End::Finished { .. } | End::Pause => {}
         }
         self.why.get().unwrap_or(match end {
@@ -153,7 +165,35 @@ impl Connection {
         })
     }
 
-    async fn serve_http(self: &Rc<Self>, worker: &Rc<Worker>, stream: &Rc<RefCell<TcpStream>>) -> End {
+    fn is_idle(&self) -> bool {
+        self.exchange.awaits_request() && self.exchange.write_blocked_since_ms().is_none()
+    }
+
+    /// `None`: there will be no TLS with this client, and its connection has ended.
+    async fn shake_hands(&self, handshaker: &Handshaker, stream: TcpStream) -> Option<Stream> {
+        self.exchange.handshake_begins();
+        let mut shaking = pin!(handshaker.shake(stream));
+        let shaken = poll_fn(|context| {
+            self.remember(context.waker());
+            match self.verdict.take() {
+                Some(Verdict::Close) => Poll::Ready(None),
+                _ => shaking.as_mut().poll(context).map(Some),
+            }
+        })
+        .await;
+        match shaken {
+            Some(Shaken::Done(stream)) => {
+                self.exchange.handshake_ends();
+                return Some(stream);
+            }
+            Some(Shaken::Refused(tcp)) => self.linger(Stream::Plain(tcp)).await,
+            Some(Shaken::Gone) => {}
+            None => handshaker.late(),
+        }
+        None
+    }
+
+    async fn serve_http(self: &Rc<Self>, worker: &Rc<Worker>, stream: &Rc<RefCell<Stream>>) -> End {
         let pass = Pass::new(worker.gate.clone());
         let mut io = TokioIo::new(Io::new(stream.clone(), self.exchange.clone(), self.feed.clone(), pass));
         loop {
@@ -213,13 +253,13 @@ impl Connection {
     }
 
     /// Whether a connection that was idle no longer is.
-    fn is_wanted(&self, stream: &TcpStream) -> bool {
+    fn is_wanted(&self, stream: &Stream) -> bool {
         self.exchange.phase().0 != Phase::Idle || self.feed.has_more(stream)
     }
 
     /// While klad stops: whether nothing stands behind the request that is answered now, so that its answer is to say that
     /// the connection closes.
-    async fn is_last(&self, worker: &Worker, stream: &RefCell<TcpStream>) -> bool {
+    async fn is_last(&self, worker: &Worker, stream: &RefCell<Stream>) -> bool {
         let has_more = || self.feed.has_more(&stream.borrow());
         let answered = self.feed.count_answer();
         let too_many =
@@ -236,7 +276,7 @@ impl Connection {
 
     /// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with
     /// a reset, and the client might lose the answer that explains the close.
-    async fn linger(&self, mut stream: TcpStream) {
+    async fn linger(&self, mut stream: Stream) {
         self.exchange.lingers();
         let mut read_to_end = pin!(async {
             if stream.shutdown().await.is_err() {
@@ -244,7 +284,9 @@ impl Connection {
             }
             let mut scratch = vec![0; 16 << 10];
             let mut left = LINGER_BYTES_MAX;
-            while let Ok(count @ 1..) = stream.read(&mut scratch).await {
+            // Nobody wants to know what is in it, in TLS or not.
+            let mut tcp = stream.into_tcp();
+            while let Ok(count @ 1..) = tcp.read(&mut scratch).await {
                 match left.checked_sub(count) {
                     Some(rest) => left = rest,
                     None => return,
@@ -308,6 +350,7 @@ impl Connection {
                 self.verdict.set(Some(Verdict::Close));
                 return self.wake();
             }
+            Phase::Handshake if late(waited, deadlines.head) => (Verdict::Close, Closed::HeadTimeout),
             Phase::Head if late(waited, deadlines.head) => (Verdict::HeadTimedOut, Closed::HeadTimeout),
             Phase::Body if late(waited, deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
                 self.exchange.set_body_timed_out();
@@ -315,7 +358,7 @@ impl Connection {
                 return self.wake();
             }
             Phase::Idle | Phase::Busy if self.exchange.oversized() => (Verdict::Finish, Closed::Grown),
-            Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
+            Phase::Handshake | Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
         };
         self.why.set(Some(why));
         self.verdict.set(Some(verdict));

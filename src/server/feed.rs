@@ -19,6 +19,8 @@ use bytes::BytesMut;
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 
+use super::stream::Stream;
+
 /// One connection's.
 #[derive(Debug)]
 pub(super) struct Feed {
@@ -145,8 +147,10 @@ impl Feed {
     }
 
     /// Whether there is more behind the request that is answered now. Blank lines behind a body are nothing.
-    pub(super) fn has_more(&self, stream: &TcpStream) -> bool {
-        let more = self.rest.borrow().iter().any(|byte| !b"\r\n".contains(byte)) || has_arrived(stream);
+    pub(super) fn has_more(&self, stream: &Stream) -> bool {
+        let more = self.rest.borrow().iter().any(|byte| !b"\r\n".contains(byte))
+            || has_arrived(stream.tcp())
+            || stream.has_unread();
         if more {
             self.pipelines.set(true);
         }

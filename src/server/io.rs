@@ -1,6 +1,6 @@
-//! The socket as hyper sees it: reads pass the worker's gate, and every byte is told to the connection's exchange, from which
-//! the sweep knows who is late. While klad stops they come through the connection's feed, one request at a time. Made by
-//! `connection`.
+//! The connection's bytes as hyper sees them, above TLS where there is TLS: reads pass the worker's gate, and every byte is
+//! told to the connection's exchange, from which the sweep knows who is late. While klad stops they come through the
+//! connection's feed, one request at a time. Made by `connection`.
 
 use std::cell::RefCell;
 use std::future::Future as _;
@@ -11,17 +11,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
-use tokio::net::TcpStream;
 
 use super::feed::Feed;
 use super::gate::Pass;
+use super::stream::Stream;
 use crate::http::exchange::Exchange;
 use crate::http::refusal::Refusal;
 
 /// A connection's socket.
 pub(super) struct Io {
     /// Shared with the connection, which has the last word where hyper has none.
-    stream: Rc<RefCell<TcpStream>>,
+    stream: Rc<RefCell<Stream>>,
     exchange: Rc<Exchange>,
     feed: Rc<Feed>,
     pass: Pass,
@@ -33,7 +33,7 @@ pub(super) struct Io {
 const FED_BYTES: usize = 8 << 10;
 
 impl Io {
-    pub(super) fn new(stream: Rc<RefCell<TcpStream>>, exchange: Rc<Exchange>, feed: Rc<Feed>, pass: Pass) -> Io {
+    pub(super) fn new(stream: Rc<RefCell<Stream>>, exchange: Rc<Exchange>, feed: Rc<Feed>, pass: Pass) -> Io {
         Io { stream, exchange, feed, pass, last_words: None }
     }
 }
@@ -42,9 +42,14 @@ impl Io {
     /// Waits for a request, then for the gate; `false`: the client has given up.
     fn poll_pass(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let stream = self.stream.borrow();
+        let tcp = stream.tcp();
         // This remembers whom to wake; what follows does not, and does not have to.
-        ready!(stream.poll_read_ready(context))?;
-        let ready = match pin!(stream.ready(Interest::READABLE)).poll(context) {
+        match tcp.poll_read_ready(context)? {
+            // In TLS a request may have come with what was read before.
+            Poll::Pending if !stream.has_unread() => return Poll::Pending,
+            Poll::Ready(()) | Poll::Pending => {}
+        }
+        let ready = match pin!(tcp.ready(Interest::READABLE)).poll(context) {
             Poll::Ready(ready) => ready?,
             Poll::Pending => Ready::READABLE,
         };
@@ -66,6 +71,19 @@ impl Io {
             words.drain(..taken);
         }
         Poll::Ready(Ok(hypers))
+    }
+
+    /// What a client takes of an answer is told by the socket below TLS: rustls takes up to 64 KiB at once, whatever the client
+    /// does.
+    fn sent_in_tls(&self, stream: &Stream, (before, waited): (usize, bool), offered: usize) {
+        let Some((taken, waits)) = stream.on_the_way() else { return };
+        let count = taken.wrapping_sub(before);
+        if count > 0 || (waited && !waits) {
+            self.exchange.bytes_carried(Some(count), offered);
+        }
+        if waits {
+            self.exchange.bytes_carried(None, offered);
+        }
     }
 
     /// Reads from the socket, if the gate lets a request in; the count is 0 when there will be no more.
@@ -133,6 +151,7 @@ impl AsyncWrite for Io {
         if self.last_words.is_none() && self.exchange.awaits_head() {
             self.last_words = Refusal::of_hyper(bytes).map(Refusal::into_last_words);
         }
+        let before = self.stream.borrow().on_the_way();
         let written = if self.last_words.is_some() {
             self.poll_last_words(context, bytes.len())
         } else {
@@ -143,7 +162,12 @@ impl AsyncWrite for Io {
             Poll::Ready(Err(_)) => Some(0),
             Poll::Pending => None,
         };
-        self.exchange.bytes_written(taken, bytes.len());
+        if let Some(before) = before {
+            self.exchange.observed().socket_took(taken, bytes.len());
+            self.sent_in_tls(&self.stream.borrow(), before, bytes.len());
+        } else {
+            self.exchange.bytes_written(taken, bytes.len());
+        }
         if let Poll::Ready(Err(_)) = written {
             self.pass.client_has_left();
         }
@@ -151,10 +175,22 @@ impl AsyncWrite for Io {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_flush(context)
+        let mut stream = self.stream.borrow_mut();
+        let before = stream.on_the_way();
+        let flushed = Pin::new(&mut *stream).poll_flush(context);
+        if let Some(before) = before {
+            self.sent_in_tls(&stream, before, 0);
+        }
+        flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(context)
+        let mut stream = self.stream.borrow_mut();
+        let before = stream.on_the_way();
+        let shut = Pin::new(&mut *stream).poll_shutdown(context);
+        if let Some(before) = before {
+            self.sent_in_tls(&stream, before, 0);
+        }
+        shut
     }
 }

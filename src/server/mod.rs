@@ -22,6 +22,7 @@ use crate::clock;
 use crate::execution::care::{Care, CareThread};
 use crate::execution::{self, Executor};
 use crate::http::admin::{Admin, AllocatorWatch, Shares};
+use crate::http::authorization::Authorization;
 use crate::http::control::Control;
 use crate::http::refusal::Refusal;
 use crate::http::service;
@@ -30,6 +31,8 @@ use crate::metrics::requests::Requests;
 use crate::storage::Engine;
 use crate::sync::{self, Live, Signal};
 
+use self::peers::Refuser;
+
 mod accept;
 mod admin;
 mod connection;
@@ -37,14 +40,19 @@ mod eviction;
 mod feed;
 mod figures;
 pub mod gate;
+mod handshake;
 mod io;
 pub mod listen;
 mod peers;
 mod places;
+mod safety;
+mod stream;
+pub mod tls;
 mod worker;
 
 pub use connection::Deadlines;
 use figures::Figures;
+pub use safety::Safety;
 pub use worker::Pulse;
 
 /// Everything that serving needs to know.
@@ -58,6 +66,8 @@ pub struct Options {
     pub execution: execution::Options,
     /// Where checkpoints are made.
     pub checkpoints: PathBuf,
+    /// Who may connect, and do what.
+    pub safety: Safety,
 }
 
 /// Bounds that may change while klad serves; [`Server::set_limits`].
@@ -162,23 +172,25 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let mut serving = Vec::new();
         let mut hands = Vec::new();
+        let safety = options.safety.clone();
         let requests = Arc::new(Requests::new(options.threads, Refusal::CODES));
         for number in 0..options.threads {
-            let (worker, thread) =
-                worker::start(number, limits.clone(), executor.clone(), requests.clone(), stopped.clone());
+            let (worker, thread) = worker::start(
+                number,
+                limits.clone(),
+                executor.clone(),
+                requests.clone(),
+                safety.clone(),
+                stopped.clone(),
+            );
             hands.push(worker);
             serving.push(thread);
         }
-        let figures = Figures {
-            workers: hands.iter().map(|worker| worker.figures().clone()).collect(),
-            accept: Arc::default(),
-            connections_max: {
-                let limits = limits.clone();
-                Box::new(move || limits.get().connections_max)
-            },
-        };
+        let figures = figures_of(&hands, limits.clone());
         let pulse = Pulse::of(&hands);
-        serving.push(accept::start(listener, hands, limits.clone(), figures.accept.clone(), requests.clone(), stopped));
+        let refuser = Refuser::new(safety.tls.is_some());
+        let (accepts, live) = (figures.accept.clone(), limits.clone());
+        serving.push(accept::start(listener, hands, live, accepts, requests.clone(), refuser, stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
         let limits = LiveLimits { limits, executor: executor.clone() };
@@ -191,6 +203,7 @@ impl Server {
             Admin {
                 care,
                 control: control(limits.clone()),
+                authorization: Authorization::new(safety.tokens),
                 executor,
                 stopping: stopping.clone(),
                 shares: Box::new(move || live.get().memory.clone()),
@@ -200,7 +213,7 @@ impl Server {
                 started: clock::now(),
             }
         };
-        let admin = admin::start(admin_listener, admin, admin_stopped);
+        let admin = admin::start(admin_listener, admin, safety.tls.filter(|_| safety.admin_tls), admin_stopped);
         Ok(Server {
             address,
             admin_address,
@@ -274,6 +287,14 @@ fn watch_allocator(allocator: Arc<AllocatorWatch>, stop: Arc<Signal>) -> JoinHan
             allocator.look();
         }
     })
+}
+
+fn figures_of(workers: &[worker::WorkerHandle], limits: Arc<Live<Limits>>) -> Figures {
+    Figures {
+        workers: workers.iter().map(|worker| worker.figures().clone()).collect(),
+        accept: Arc::default(),
+        connections_max: Box::new(move || limits.get().connections_max),
+    }
 }
 
 /// A runtime for one thread, whose tasks stay on it.

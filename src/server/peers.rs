@@ -67,6 +67,10 @@ impl Drop for PeerPlace {
     }
 }
 
+/// Said instead where clients speak TLS: an alert in clear, fatal, 80 (`internal_error`). A handshake only to refuse would cost
+/// more than most requests do.
+const TOO_MANY_IN_TLS: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
+
 /// Answers connections that are one too many.
 pub(super) struct Refuser {
     lingering: Arc<Semaphore>,
@@ -75,8 +79,8 @@ pub(super) struct Refuser {
 }
 
 impl Refuser {
-    pub(super) fn new() -> Refuser {
-        let words = Refusal::TooManyConnections.into_last_words();
+    pub(super) fn new(in_tls: bool) -> Refuser {
+        let words = if in_tls { TOO_MANY_IN_TLS.to_vec() } else { Refusal::TooManyConnections.into_last_words() };
         Refuser { lingering: Arc::new(Semaphore::new(REFUSED_LINGERING_MAX)), words }
     }
 

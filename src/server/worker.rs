@@ -19,10 +19,12 @@ use tokio::time::MissedTickBehavior;
 use super::connection::{self, Connection, ms};
 use super::figures::WorkerFigures;
 use super::gate::{Gate, Sign};
+use super::handshake::Handshaker;
 use super::peers::Place;
-use super::{Drain, Limits, eviction, runtime};
+use super::{Drain, Limits, Safety, eviction, runtime};
 use crate::clock;
 use crate::execution::{Executor, Local};
+use crate::http::authorization::Authorization;
 use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
 use crate::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_INTERVAL};
@@ -101,6 +103,8 @@ pub(super) struct Worker {
     pub(super) service: Service,
     pub(super) http: RefCell<hyper::server::conn::http1::Builder>,
     local: Rc<Local>,
+    /// `None`: in clear.
+    pub(super) handshaker: Option<Handshaker>,
     pub(super) gate: Rc<Gate>,
     pub(super) observer: Rc<Observer>,
     /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
@@ -141,6 +145,7 @@ pub(super) fn start(
     live: Arc<Live<Limits>>,
     executor: Arc<Executor>,
     requests: Arc<Requests>,
+    safety: Safety,
     stopped: watch::Receiver<bool>,
 ) -> (WorkerHandle, JoinHandle<()>) {
     let (sender, receiver) = mpsc::channel(CONNECTIONS_CEILING);
@@ -154,8 +159,9 @@ pub(super) fn start(
         let limits = live.get();
         let gate = Gate::new(limits.turn_max, sign);
         let worker = Rc::new(Worker {
-            service: Service::new(local.clone(), limits.service),
+            service: Service::new(local.clone(), limits.service, Authorization::new(safety.tokens)),
             local,
+            handshaker: safety.tls.map(Handshaker::new),
             http: RefCell::new(connection::http(&limits)),
             gate,
             observer: Observer::new(requests, number),

@@ -40,6 +40,7 @@ pub const LIVE: &[&str] = &[
     "connections-max",
     "connections-per-peer",
     "disk-reserve",
+    "drain-delay",
     "drain-timeout",
     "durability",
     "head-max",
@@ -244,10 +245,7 @@ pub fn validate(command_line: &CommandLine) -> Result<(Resolved, Config), Error>
 /// # Errors
 /// [`Error::Impossible`] or [`Error::Address`].
 pub fn check(resolved: &Resolved) -> Result<Config, Error> {
-    let config = Config::new(resolved.args().clone()).map_err(|problem| {
-        let origins = resolved.origins_of_options_in(&problem.to_string());
-        Error::Impossible { problem, origins }
-    })?;
+    let config = Config::new(resolved.args().clone()).map_err(|problem| resolved.impossible(problem))?;
     for (option, address) in [("listen", &config.listen), ("admin-listen", &config.admin_listen)] {
         listen::resolve(address).map_err(|problem| {
             let origins = resolved.origins_of_options_in(&format!("--{option}"));
@@ -255,6 +253,14 @@ pub fn check(resolved: &Resolved) -> Result<Config, Error> {
         })?;
     }
     Ok(config)
+}
+
+/// What of it may change while klad serves; reads no file.
+///
+/// # Errors
+/// [`Error::Impossible`].
+pub fn check_live(resolved: &Resolved) -> Result<config::Live, Error> {
+    config::Live::new(resolved.args()).map_err(|problem| resolved.impossible(problem))
 }
 
 fn resolve(
@@ -369,6 +375,11 @@ impl Resolved {
         let pairs = self.settings.iter().zip(&after.settings);
         let differ = pairs.filter(|(before, after)| before.comparable != after.comparable);
         differ.map(|(before, after)| Difference { before, after }).collect()
+    }
+
+    fn impossible(&self, problem: config::Error) -> Error {
+        let origins = self.origins_of_options_in(&problem.to_string());
+        Error::Impossible { problem, origins }
     }
 
     /// Where the options come from that `message` names, as far as they are not on the command line.

@@ -37,6 +37,7 @@ mod draining;
 #[cfg(feature = "rocksdb")]
 mod execution;
 mod exits;
+mod exposure;
 #[cfg(feature = "rocksdb")]
 mod held_sync;
 #[cfg(feature = "rocksdb")]
@@ -55,3 +56,6 @@ mod slow_clients;
 mod stops;
 mod supervisor;
 mod tidy;
+mod tls;
+mod tls_files;
+mod tokens;

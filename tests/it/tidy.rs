@@ -14,7 +14,7 @@ const ROWS: &[&[&str]] = &[
     &["config"],
     &["cli", "memory_limit", "server", "signals", "supervisor"],
     &["bench", "client", "http", "offline"],
-    &["execution"],
+    &["execution", "tokens"],
     &["storage"],
     &["logs"],
     &["operation", "sync"],

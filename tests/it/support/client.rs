@@ -1,4 +1,4 @@
-//! A plain HTTP/1.1 client on a blocking socket, which shows what a library would hide: chunks, order, the end of a
+//! An HTTP/1.1 client on a blocking socket, in clear or in TLS, which shows what a library would hide: chunks, order, the end of a
 //! connection.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -10,6 +10,8 @@ use super::PATIENCE;
 /// One connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
+    /// `None`: in clear.
+    pub(crate) tls: Option<Box<rustls::ClientConnection>>,
     buffer: Vec<u8>,
 }
 
@@ -52,7 +54,7 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Client { stream, buffer: Vec::new() }
+        Client { stream, tls: None, buffer: Vec::new() }
     }
 
     pub(crate) fn get(&mut self, target: &str) -> Answer {
@@ -104,11 +106,26 @@ impl Client {
         }
         let mut bytes = (request + "\r\n").into_bytes();
         bytes.extend_from_slice(body.unwrap_or_default());
-        self.stream.write_all(&bytes)
+        self.try_send_raw(&bytes)
     }
 
     pub(crate) fn send_raw(&mut self, bytes: impl AsRef<[u8]>) {
-        self.stream.write_all(bytes.as_ref()).expect("the server reads");
+        self.try_send_raw(bytes.as_ref()).expect("the server reads");
+    }
+
+    pub(crate) fn try_send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.tls {
+            None => self.stream.write_all(bytes),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut self.stream).write_all(bytes),
+        }
+    }
+
+    /// The next bytes; none: the end, which in TLS the server has announced.
+    pub(crate) fn read(&mut self, some: &mut [u8]) -> io::Result<usize> {
+        match &mut self.tls {
+            None => self.stream.read(some),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut self.stream).read(some),
+        }
     }
 
     /// The next final answer; interim ones (100) are passed over.
@@ -180,6 +197,11 @@ impl Client {
         Ok((length > 0).then_some(chunk))
     }
 
+    /// What was read and not used yet.
+    pub(crate) fn take_buffered(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.buffer)
+    }
+
     fn take(&mut self, length: usize) -> io::Result<Vec<u8>> {
         while self.buffer.len() < length {
             self.fill()?;
@@ -190,7 +212,7 @@ impl Client {
 
     fn fill(&mut self) -> io::Result<()> {
         let mut some = [0; 16 << 10];
-        match self.stream.read(&mut some)? {
+        match self.read(&mut some)? {
             0 => Err(ErrorKind::UnexpectedEof.into()),
             count => {
                 self.buffer.extend_from_slice(&some[..count]);

@@ -16,6 +16,7 @@ pub(crate) mod server;
 pub(crate) mod shim;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod stores;
+pub(crate) mod tls;
 pub(crate) mod wrk2;
 
 use std::time::{Duration, Instant};

@@ -156,7 +156,7 @@ fn runs_a_server_when_told_to() {
         Defective { inner, defect, writes: AtomicU64::new(0), steps: AtomicU64::new(0), first: OnceLock::new() };
     let engine: Arc<dyn Engine> = Arc::new(engine);
     let control = |limits| -> Arc<dyn Control> {
-        Controller::new(command_line, resolved, &config, limits, engine.clone(), Vec::new())
+        Controller::new(command_line, resolved, config.clone(), limits, engine.clone())
     };
     let server = Server::start(&config.server, engine.clone(), listener, admin_listener, control).expect("serves");
     eprintln!("serving listen={} admin={}", server.address(), server.admin_address());

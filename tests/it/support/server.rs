@@ -51,6 +51,12 @@ impl ServerBuilder {
         self
     }
 
+    /// An option without a value.
+    pub(crate) fn flag(mut self, name: &str) -> ServerBuilder {
+        self.arguments.push(name.to_owned());
+        self
+    }
+
     pub(crate) fn env(mut self, name: &str, value: &str) -> ServerBuilder {
         self.environment.push((name.to_owned(), value.to_owned()));
         self

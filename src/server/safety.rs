@@ -1,0 +1,45 @@
+//! Who may connect, and what for: tokens and TLS, and what happens when their files have changed. Made by `config`.
+
+use std::sync::Arc;
+
+use super::tls::TlsSettings;
+use crate::tokens::Tokens;
+
+/// Of both listeners.
+#[derive(Clone, Debug, Default)]
+pub struct Safety {
+    /// `None`: everybody may do everything.
+    pub tokens: Option<Arc<Tokens>>,
+    /// `None`: in clear.
+    pub tls: Option<Arc<TlsSettings>>,
+    /// Whether the admin listener speaks TLS as well.
+    pub admin_tls: bool,
+}
+
+impl Safety {
+    /// Reads tokens, certificate and key again, and says in the log what came of it. What cannot be used changes nothing: the
+    /// operator sees an error, and clients see what they have seen before. `false`: there was an error.
+    #[must_use]
+    pub fn reload(&self) -> bool {
+        let mut good = true;
+        if let Some(tokens) = &self.tokens {
+            match tokens.reload() {
+                Ok(count) => tracing::info!(count, "reloaded the tokens"),
+                Err(error) => {
+                    good = false;
+                    tracing::error!(%error, "the tokens are as they were");
+                }
+            }
+        }
+        if let Some(tls) = &self.tls {
+            match tls.reload() {
+                Ok(()) => tracing::info!(expires_unix_s = tls.expires_unix_s(), "reloaded the certificate"),
+                Err(error) => {
+                    good = false;
+                    tracing::error!(%error, "the certificate is as it was");
+                }
+            }
+        }
+        good
+    }
+}

@@ -1,0 +1,136 @@
+//! Whoever listens where others can reach it has said who they are, or that it does not matter.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::support::server::Failed;
+use super::support::tls::Authority;
+use super::support::{Client, ServerBuilder};
+
+/// What klad ends with when its configuration cannot be.
+const BAD_CONFIGURATION: i32 = 1;
+
+const TOKEN: &str = "0123456789abcdefghij";
+
+fn token_file(directory: &Path, text: &str) -> String {
+    let path = directory.join("tokens");
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn refused(builder: &ServerBuilder) -> Result<Failed, String> {
+    let failed = builder.try_start().err().ok_or("it serves")?;
+    assert_eq!(failed.status.code(), Some(BAD_CONFIGURATION), "{}", failed.log);
+    Ok(failed)
+}
+
+/// No address that others can reach is listened on without tokens, and the message says what to do.
+fn others_are_kept_out(builder: &ServerBuilder) -> Result<(), String> {
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().join("data");
+    for (option, what) in [("--listen", "read and write"), ("--admin-listen", "operate")] {
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "[::ffff:0.0.0.0]:0"] {
+            let failed = refused(&builder.clone().data(&data).arg(option, address))?;
+            for part in [option, address, what, "--token-file", "--insecure-listen"] {
+                assert!(failed.log.contains(part), "{part} is missing in: {}", failed.log);
+            }
+            assert!(!data.exists(), "nothing was touched");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn addresses_beyond_loopback_are_refused_without_tokens() {
+    others_are_kept_out(&ServerBuilder::new("memory")).unwrap();
+    // Encryption says nothing about who may come.
+    others_are_kept_out(&Authority::new().server()).unwrap();
+}
+
+#[test]
+fn twin_an_address_that_others_reach_is_noticed() {
+    let found = others_are_kept_out(&ServerBuilder::new("memory").flag("--insecure-listen"));
+    assert_eq!(found.expect_err("everybody may"), "it serves");
+}
+
+/// All addresses of this machine, by one of them.
+fn nearby(address: SocketAddr) -> SocketAddr {
+    assert!(address.ip().is_unspecified());
+    ([127, 0, 0, 1], address.port()).into()
+}
+
+#[test]
+fn who_insists_is_served_and_warned() {
+    let builder = ServerBuilder::new("memory").flag("--insecure-listen");
+    let server = builder.clone().arg("--listen", "0.0.0.0:0").arg("--admin-listen", "0.0.0.0:0").start();
+    for address in [server.address, server.admin] {
+        assert!(server.log().contains("whoever reaches 0.0.0.0"), "{}", server.log());
+        let target = if address == server.admin { "/livez" } else { "/v0/status" };
+        assert_eq!(Client::connect(nearby(address)).get(target).status, 200);
+    }
+    // Where there is nothing to be warned of, nothing is said.
+    let log = builder.start().log();
+    assert!(!log.contains("reaches"), "{log}");
+}
+
+#[test]
+fn tokens_are_enough_but_in_clear_they_are_warned_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let tokens = token_file(directory.path(), &format!("read-write {TOKEN}\n"));
+    let authority = Authority::new();
+    let clear = "travel in clear";
+    for (builder, listen, warned) in [
+        (ServerBuilder::new("memory"), "0.0.0.0:0", true),
+        (ServerBuilder::new("memory"), "127.0.0.1:0", false),
+        (authority.server(), "0.0.0.0:0", false),
+    ] {
+        let server = builder.arg("--token-file", &tokens).arg("--listen", listen).start();
+        assert_eq!(server.log().contains(clear), warned, "{}", server.log());
+        assert!(!server.log().contains(TOKEN), "no log holds a token");
+    }
+    let admin = authority.server().arg("--token-file", &tokens).arg("--admin-tls", "off");
+    assert!(admin.arg("--admin-listen", "0.0.0.0:0").start().log().contains(clear));
+}
+
+#[test]
+fn files_of_tokens_with_errors_are_refused_by_line_and_without_a_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = |tokens: &str| ServerBuilder::new("memory").arg("--token-file", tokens);
+    let missing = directory.path().join("missing");
+    let failed = refused(&start(missing.to_str().unwrap())).unwrap();
+    assert!(failed.log.contains("missing") && failed.log.contains("No such file"), "{}", failed.log);
+    let good = format!("read-write {TOKEN} somebody # comment\n\n# comment\nread-only sha256:{}\n", "0".repeat(64));
+    for (line, words) in [
+        (String::new(), ""),
+        (format!("admin {TOKEN}x"), "line 5: a line begins with read-write or read-only"),
+        ("read-only".to_owned(), "line 5: a token is missing"),
+        ("read-only secret".to_owned(), "line 5: a token has at least 16"),
+        (format!("read-only {TOKEN}$secret"), "line 5: a token is made of"),
+        (format!("read-only {TOKEN}"), "line 5: the same token"),
+        ("x".repeat(2 << 20), "larger than"),
+        ((0..300).map(|n| format!("read-only {TOKEN}{n:03}\n")).collect(), "more than 256 tokens"),
+    ] {
+        let tokens = token_file(directory.path(), &format!("{good}{line}"));
+        if words.is_empty() {
+            start(&tokens).start();
+            continue;
+        }
+        let failed = refused(&start(&tokens)).unwrap();
+        assert!(failed.log.contains(words) && failed.log.contains("tokens"), "{words}: {}", failed.log);
+        assert!(!failed.log.contains(TOKEN) && !failed.log.contains("secret"), "a token is told: {}", failed.log);
+    }
+    let empty = token_file(directory.path(), "# nobody\n");
+    assert!(refused(&start(&empty)).unwrap().log.contains("holds no token"));
+}
+
+#[test]
+fn a_file_of_tokens_that_others_can_read_is_warned_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let tokens = token_file(directory.path(), &format!("read-write {TOKEN}\n"));
+    let start = || ServerBuilder::new("memory").arg("--token-file", &tokens).start().log();
+    assert!(!start().contains("chmod"));
+    std::fs::set_permissions(&tokens, PermissionsExt::from_mode(0o640)).unwrap();
+    assert!(start().contains("chmod 600"));
+}

@@ -1,0 +1,430 @@
+//! What is promised in clear holds in TLS: answers, deadlines, bounds, ends. The handshake has bounds of its own.
+
+use std::io::{ErrorKind, Read as _};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rcgen::KeyPair;
+use rustix::process::Signal;
+
+use super::support::tls::{Authority, connect, shake};
+use super::support::{Client, PATIENCE, Server, ServerBuilder, encode, resident_bytes, wait_until};
+
+type Found = Result<(), String>;
+
+#[test]
+fn everything_is_served_in_both_versions() {
+    let authority = Authority::new();
+    for engine in super::support::ENGINES {
+        let server = authority.server_of(engine).start();
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let mut config = authority.client_config_of(&[version], None);
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            let mut client = connect(server.address, config).unwrap();
+            let tls = client.tls.as_ref().unwrap();
+            assert_eq!(tls.protocol_version(), Some(version.version));
+            assert_eq!(tls.alpn_protocol(), Some(&b"http/1.1"[..]));
+            // One connection, from nothing over a large value to a range.
+            for (key, length) in [("a", 0), ("b", 1), ("c", 16 << 10), ("d", 100_000), ("e", 4 << 20)] {
+                let value: Vec<u8> = (0..=250).cycle().take(length).collect();
+                assert_eq!(client.put(&format!("/v0/entity?id={key}"), &value).status, 201);
+                assert!(client.get(&format!("/v0/entity?id={key}")).body == value, "{key}");
+            }
+            let range = client.get("/v0/entities?start=a");
+            assert!(range.body.len() > 4 << 20 && range.chunks.is_some());
+            // A connection that has carried so large an entry is closed afterwards.
+            let mut client = authority.client(&server);
+            assert_eq!(client.delete("/v0/entity?id=e").status, 202);
+            assert_eq!(client.get("/v0/entity?id=e").status, 404);
+        }
+    }
+}
+
+#[test]
+fn curl_is_served() {
+    let authority = Authority::new();
+    let server = authority.server().start();
+    let curl = |arguments: &[&str]| {
+        let output = Command::new("curl").args(["-sS", "--max-time", "60"]).args(arguments).output();
+        output.expect("tools/setup.sh installs curl")
+    };
+    let (ca, url) = (authority.path("ca.pem"), format!("https://{}/v0/entity?id=k", server.address));
+    let trusted = ["--cacert", ca.to_str().unwrap()];
+    let put = curl(&[&trusted[..], &["-w", "%{http_code}", "-T", trusted[1], &url]].concat());
+    assert_eq!(String::from_utf8_lossy(&put.stdout), "201", "{}", String::from_utf8_lossy(&put.stderr));
+    assert_eq!(curl(&[&trusted[..], &[&url]].concat()).stdout, std::fs::read(&ca).unwrap());
+    assert!(!curl(&[&url]).status.success(), "an authority that nobody has named");
+    // Who forgets the s is told so.
+    let plain = curl(&["-w", "%{http_code}", &url.replace("https", "http")]);
+    let said = String::from_utf8_lossy(&plain.stdout);
+    assert!(said.contains("plain-http") && said.ends_with("400"), "{said}");
+}
+
+#[test]
+fn a_client_that_speaks_another_language_is_told_so() {
+    let authority = Authority::new();
+    let server = authority.server().start();
+    let mut plain = server.client();
+    let answer = plain.get("/v0/status");
+    assert_eq!((answer.status, answer.header("connection")), (400, Some("close")));
+    assert!(plain.is_closed_silently());
+    assert_eq!(server.admin("/livez").status, 400);
+    for protocols in [&[&b"h2"[..]][..], &[b"spdy/3", b"h2"]] {
+        let mut config = authority.client_config(None);
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        let error = connect(server.address, config).err().expect("no protocol in common").to_string();
+        assert!(error.contains("NoApplicationProtocol"), "{error}");
+    }
+    // A hello that is none is answered with an alert, and the end.
+    let mut broken = server.client();
+    broken.send_raw([22, 3, 1, 0, 5, 1, 0, 0, 1, 5]);
+    let mut said = Vec::new();
+    let _ = broken.stream.read_to_end(&mut said);
+    assert_eq!(said.first(), Some(&21), "{said:?}");
+    assert_eq!(authority.client(&server).get("/v0/status").status, 200);
+}
+
+/// The first record of a handshake.
+fn client_hello(authority: &Authority) -> Vec<u8> {
+    let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let mut tls = rustls::ClientConnection::new(authority.client_config(None).into(), name).unwrap();
+    let mut bytes = Vec::new();
+    tls.write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+/// Whether the server has ended the connection, whatever it had said before, within `time`.
+fn ends_within(stream: &mut TcpStream, time: Duration) -> bool {
+    let deadline = Instant::now() + time;
+    let mut some = [0; 4096];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        stream.set_read_timeout(Some(left)).unwrap();
+        match stream.read(&mut some) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        }
+    }
+}
+
+/// Handshakes that are not gone on with are over at the deadline, and keep nobody from theirs before.
+fn slow_handshakes_end(head_timeout: &str, patience: Duration) -> Found {
+    let authority = Authority::new();
+    let server = authority.server().arg("--head-timeout", head_timeout).arg("--threads", "1").start();
+    let hello = client_hello(&authority);
+    let mut slow: Vec<Client> = (0..300).map(|_| server.client()).collect();
+    for (number, client) in slow.iter_mut().enumerate() {
+        // Nothing, a byte, half a hello, a hello without what must follow it.
+        client.send_raw(&hello[..[0, 1, hello.len() / 2, hello.len()][number % 4]]);
+    }
+    assert_eq!(authority.client(&server).get("/v0/status").status, 200);
+    let deadline = Instant::now() + patience;
+    for (number, client) in slow.iter_mut().enumerate() {
+        if !ends_within(
+            &mut client.stream,
+            deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1),
+        ) {
+            return Err(format!("{number} goes on"));
+        }
+    }
+    assert_eq!(authority.client(&server).get("/v0/status").status, 200);
+    Ok(())
+}
+
+#[test]
+fn a_stalled_handshake_ends_at_its_deadline() {
+    slow_handshakes_end("500ms", PATIENCE).unwrap();
+}
+
+#[test]
+fn twin_handshakes_without_an_end_are_noticed() {
+    assert_eq!(slow_handshakes_end("1h", Duration::from_secs(1)).expect_err("an hour"), "0 goes on");
+}
+
+#[test]
+fn handshakes_count_among_connections() {
+    let authority = Authority::new();
+    let builder = authority.server().arg("--connections-max", "2").arg("--head-timeout", "300ms");
+    let server = builder.start();
+    let _half = server.client();
+    let _silent = server.client();
+    // Accepted when one of them is over.
+    assert_eq!(authority.client(&server).get("/v0/status").status, 200);
+    // One too many of an address is not shaken hands with, but told in the words of TLS.
+    let server = builder.arg("--connections-per-peer", "1").start();
+    let mut first = authority.client(&server);
+    assert_eq!(first.get("/v0/status").status, 200);
+    let error = connect(server.address, authority.client_config(None)).err().expect("one too many");
+    assert!(error.to_string().contains("InternalError"), "{error}");
+    assert_eq!(first.get("/v0/status").status, 200);
+}
+
+#[test]
+fn heads_and_bodies_have_their_deadlines() {
+    let authority = Authority::new();
+    let builder = authority.server().arg("--head-timeout", "300ms").arg("--body-timeout", "300ms");
+    let server = builder.start();
+    let put = "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\n";
+    for part in [
+        "G".to_owned(),
+        "GET /v0/status HTTP/1.1\r\nHost: loc".to_owned(),
+        format!("{put}Content-Length: 10\r\n\r\nabc"),
+        format!("{put}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"),
+    ] {
+        let mut client = authority.client(&server);
+        client.send_raw(&part);
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.status, answer.header("connection")), (408, Some("close")), "{part}");
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "an end that is announced");
+    }
+    // A head that came with the request before it.
+    let mut client = authority.client(&server);
+    client.send_raw(format!("{put}Content-Length: 1\r\n\r\nvGET /v0/sta"));
+    assert_eq!(client.answer().unwrap().status, 201);
+    assert_eq!(client.answer().unwrap().status, 408);
+    assert_eq!(authority.client(&server).get("/v0/entity?id=k").body, b"v");
+}
+
+#[test]
+fn an_idle_connection_is_closed_and_the_end_is_announced() {
+    let authority = Authority::new();
+    let server = authority.server().arg("--idle-timeout", "300ms").start();
+    let (mut fresh, mut used) = (authority.client(&server), authority.client(&server));
+    assert_eq!(used.get("/v0/status").status, 200);
+    for client in [&mut fresh, &mut used] {
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    }
+}
+
+fn fill(authority: &Authority, server: &Server, entries: usize) -> usize {
+    let mut client = authority.client(server);
+    for n in 0..entries {
+        assert_eq!(client.put(&format!("/v0/entity?id={n:02}"), &vec![b'v'; 1 << 20]).status, 201);
+    }
+    entries << 20
+}
+
+#[test]
+fn a_reader_that_takes_nothing_is_let_go_and_cannot_mistake_it_for_the_end() {
+    let authority = Authority::new();
+    let server = authority.server().arg("--write-timeout", "300ms").arg("--scans-max", "1").start();
+    fill(&authority, &server, 40);
+    let mut client = authority.client(&server);
+    client.send("GET", "/v0/entities?start=0", &[], None).unwrap();
+    assert_eq!(client.head().unwrap().0, 200);
+    let mut other = authority.client(&server);
+    wait_until("the range's place is free", || other.get("/v0/entities?start=39").status == 200);
+    let mut some = vec![0; 1 << 20];
+    let ended = loop {
+        match client.read(&mut some) {
+            Ok(0) => break Ok(()),
+            Ok(_) => {}
+            Err(error) => break Err(error.kind()),
+        }
+    };
+    assert!(matches!(ended, Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)), "{ended:?}");
+}
+
+/// A reader that takes some all the time, though little, gets it all: what rustls holds for it counts as not taken, and what
+/// it takes of that as taken.
+#[test]
+fn a_slow_reader_gets_a_large_range_whole() {
+    let authority = Authority::new();
+    // Each pause of the reader is far shorter than the timeout, all of them together far longer.
+    let server = authority.server().arg("--write-timeout", "1s").start();
+    let bytes = fill(&authority, &server, 12);
+    let mut client = authority.client(&server);
+    socket2::SockRef::from(&client.stream).set_recv_buffer_size(64 << 10).unwrap();
+    client.send("GET", "/v0/entities?start=0", &[], None).unwrap();
+    assert_eq!(client.head().unwrap().0, 200);
+    let begun = Instant::now();
+    let mut some = vec![0; 16 << 10];
+    let mut end = client.take_buffered();
+    let mut taken = end.len();
+    while !end.ends_with(b"\r\n0\r\n\r\n") {
+        let count = client.read(&mut some).unwrap();
+        assert!(count > 0, "ended after {taken} bytes");
+        taken += count;
+        end.extend_from_slice(&some[..count]);
+        end.drain(..end.len().saturating_sub(8));
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    assert!(taken > bytes);
+    assert!(begun.elapsed() > Duration::from_secs(2), "it was not slow");
+}
+
+/// What rustls holds for a client, and the kernel does not take, is not yet answered: a client that pauses there is not idle. Of
+/// these lengths some end just there, whatever the kernel's buffers are.
+#[test]
+fn a_reader_that_pauses_before_the_end_gets_it() {
+    let authority = Authority::new();
+    let server = authority.server().arg("--idle-timeout", "500ms").start();
+    let lengths = (1..=60).map(|n| n * 30_000);
+    let mut readers = Vec::new();
+    for length in lengths {
+        let target = format!("/v0/entity?id={length}");
+        assert_eq!(authority.client(&server).put(&target, &vec![b'v'; length]).status, 201);
+        let stream = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        stream.set_recv_buffer_size(8 << 10).unwrap();
+        // The kernel has buffers for some segments, and those of loopback are large.
+        stream.set_tcp_mss(1_000).unwrap();
+        stream.connect(&server.address.into()).unwrap();
+        let mut client = shake(Client::from_stream(stream.into()), authority.client_config(None)).unwrap();
+        client.send("GET", &target, &[], None).unwrap();
+        readers.push((length, client));
+    }
+    // Longer than an idle connection lives, and one whose buffers have grown.
+    std::thread::sleep(klad::limits::GROWN_IDLE_TIMEOUT + Duration::from_secs(1));
+    for (length, client) in &mut readers {
+        let answer = client.answer().unwrap_or_else(|error| panic!("{length}: {error}"));
+        assert_eq!(answer.body.len(), *length);
+    }
+    // And when it has it, it is idle.
+    for (length, client) in &mut readers {
+        assert!(ends_within(&mut client.stream, Duration::from_secs(10)), "{length} stays");
+    }
+}
+
+#[test]
+fn a_refusal_is_read_before_the_connection_ends() {
+    let authority = Authority::new();
+    let server = authority.server().start();
+    let mut client = authority.client(&server);
+    client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
+    let megabyte = vec![0; 1 << 20];
+    for _ in 0..3 {
+        let _ = client.try_send_raw(&megabyte);
+    }
+    let answer = client.answer().unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (413, Some("close")));
+    let mut client = authority.client(&server);
+    client.send_raw(format!("GET /v0/status HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(40_000)));
+    assert_eq!(client.answer().unwrap().status, 431);
+    let key = encode(&[b'k'; 5_000]);
+    assert_eq!(authority.client(&server).get(&format!("/v0/entity?id={key}")).status, 414);
+}
+
+#[test]
+fn a_client_that_closes_its_side_still_gets_its_answer() {
+    let authority = Authority::new();
+    let server = authority.server().start();
+    let mut client = authority.client(&server);
+    client.send("PUT", "/v0/entity?id=k", &[], Some(b"v")).unwrap();
+    let tls = client.tls.as_mut().unwrap();
+    tls.send_close_notify();
+    tls.write_tls(&mut client.stream).unwrap();
+    assert_eq!(client.answer().unwrap().status, 201);
+}
+
+/// Requests that came together are all answered, also while the worker lets them in a few at a time.
+#[test]
+fn pipelined_requests_are_answered_under_overload() {
+    let authority = Authority::new();
+    let server = authority.server().arg("--turn-max", "1us").arg("--threads", "1").start();
+    let value = [b'v'; 1 << 10];
+    assert_eq!(authority.client(&server).put("/v0/entity?id=k", &value).status, 201);
+    // Who names a deadline is in a hurry.
+    let padding = "x".repeat(900);
+    let request = format!("GET /v0/entity?id=k&{padding} HTTP/1.1\r\nHost: localhost\r\nKlad-Timeout: 1h\r\n\r\n");
+    let mut clients: Vec<Client> = (0..100).map(|_| authority.client(&server)).collect();
+    // More than hyper reads at once, and more than it answers at once: the rest is for the next turn, when the gate is closed.
+    for count in (20..=60).step_by(5) {
+        server.signal(Signal::STOP);
+        for client in &mut clients {
+            client.send_raw(request.repeat(count));
+        }
+        server.signal(Signal::CONT);
+        for client in &mut clients {
+            for _ in 0..count {
+                assert_eq!(client.answer().unwrap().body, value);
+            }
+        }
+    }
+}
+
+/// How many handshakes are answered before a request that came after all of them, while klad stood still.
+fn handshakes_before_a_request(handshakes: usize) -> usize {
+    let authority = Authority::new();
+    let pair = authority.pair_with_key("slow", &KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap());
+    let server = ServerBuilder::new("memory").tls(&pair.certificate, &pair.key).arg("--threads", "1").start();
+    let hello = client_hello(&authority);
+    let mut served = authority.client(&server);
+    let mut flood: Vec<Client> = (0..handshakes).map(|_| server.client()).collect();
+    // They were accepted in this order.
+    assert_eq!(authority.client(&server).get("/v0/status").status, 200);
+    server.signal(Signal::STOP);
+    for client in &mut flood {
+        client.send_raw(&hello);
+    }
+    served.send("GET", "/v0/status", &[], None).unwrap();
+    server.signal(Signal::CONT);
+    assert_eq!(served.answer().unwrap().status, 200);
+    let answered = |client: &&Client| {
+        client.stream.set_nonblocking(true).unwrap();
+        client.stream.peek(&mut [0; 1]).is_ok()
+    };
+    let before = flood.iter().filter(answered).count();
+    wait_until("all are answered", || flood.iter().filter(answered).count() == handshakes);
+    before
+}
+
+#[test]
+fn a_flood_of_handshakes_does_not_keep_requests_waiting() {
+    // One step at a time would be two or three; the rest is what this thread takes to look. All at once were all of them.
+    let before = handshakes_before_a_request(600);
+    println!("{before} of 600");
+    assert!(before < 300, "{before} handshakes came first");
+}
+
+#[test]
+fn a_stop_drains_in_tls_as_well() {
+    let authority = Authority::new();
+    let mut server = authority.server().arg("--drain-timeout", "1h").arg("--head-timeout", "1h").start();
+    let mut client = authority.client(&server);
+    let mut idle = authority.client(&server);
+    let mut half = server.client();
+    half.send_raw(&client_hello(&authority)[..50]);
+    let _silent = server.client();
+    assert_eq!(idle.get("/v0/status").status, 200);
+    client.send_raw(
+        "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+    );
+    assert_eq!(client.any_answer().unwrap().status, 100);
+    server.signal(Signal::TERM);
+    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "an end that is announced");
+    client.send_raw("ok");
+    assert_eq!(client.answer().unwrap().status, 201);
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
+
+#[test]
+fn what_a_connection_is_charged_covers_it() {
+    let authority = Authority::new();
+    let server = authority.server().arg("--memory", "1GiB").start();
+    let ask = |client: &mut Client| assert_eq!(client.get("/v0/entity?id=k").status, 404);
+    // What the first ones need is the process's.
+    let mut clients: Vec<Client> = (0..50).map(|_| authority.client(&server)).collect();
+    clients.iter_mut().for_each(ask);
+    let before = resident_bytes(server.process());
+    clients.extend((0..400).map(|_| authority.client(&server)));
+    clients[50..].iter_mut().for_each(ask);
+    let each = resident_bytes(server.process()).saturating_sub(before) / 400;
+    println!("{each} bytes for each connection");
+    assert!(each <= klad::limits::CONNECTION_BYTES + klad::limits::TLS_CONNECTION_BYTES, "{each} bytes each");
+}
+
+#[test]
+fn tls_is_charged_in_the_budget() {
+    let authority = Authority::new();
+    let refused = |builder: ServerBuilder| {
+        let failed = builder.arg("--memory", "1GiB").arg("--connections-max", "19000").try_start();
+        failed.err().map(|failed| failed.log).unwrap_or_default()
+    };
+    let log = refused(authority.server());
+    assert!(log.contains("connections of 28672") || log.contains("open files"), "{log}");
+}
