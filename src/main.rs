@@ -18,7 +18,7 @@ use klad::logs;
 use klad::operation::Durability;
 use klad::reference;
 use klad::server::{Server, listen};
-use klad::settings::{self, CommandLine};
+use klad::settings::{self, CommandLine, Resolved};
 use klad::signals::Signals;
 use klad::storage::Engine;
 use klad::storage::delayed::Delayed;
@@ -126,7 +126,7 @@ fn print_config(given: &CommandLine, as_json: bool) -> Result<(), Failure> {
 }
 
 fn check_config(given: &CommandLine) -> Result<(), Failure> {
-    settings::validate(given)?;
+    validate(given)?;
     say("the configuration is valid\n")
 }
 
@@ -145,9 +145,16 @@ fn say(text: &str) -> Result<(), Failure> {
         .map_err(|cause| Failure::Io { action: "write to stdout".to_owned(), cause })
 }
 
+/// The configuration, checked. The log begins before files are read, because there may be something to say of them.
+fn validate(given: &CommandLine) -> Result<(Resolved, Config), Failure> {
+    let resolved = settings::load(given)?;
+    logs::start(&settings::check_live(&resolved)?.logs);
+    let config = settings::check(&resolved)?;
+    Ok((resolved, config))
+}
+
 fn serve(given: &CommandLine) -> Result<(), Failure> {
-    let (resolved, config) = settings::validate(given)?;
-    logs::start(&config.logs);
+    let (resolved, config) = validate(given)?;
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Before anything that a signal could interrupt.
@@ -169,10 +176,10 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     };
     let server =
         Server::start(&config.server, engine.clone(), listener, admin_listener, control).map_err(Failure::Serve)?;
-    say_what_serves(&config, &server, name, durability);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    say_what_serves(&config, &server, name, durability);
     if durability == Durability::None {
         tracing::warn!("the memory engine keeps nothing: the data ends with this process");
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::{Method, Request, Response, StatusCode};
 
 use super::authorization::{self, Authorization};
@@ -94,8 +94,13 @@ impl Admin {
         if matches!(request.uri().path(), "/livez" | "/healthz" | "/readyz") {
             return Ok(());
         }
+        let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
+        // On the loopback address any page in a browser on this machine could send it; browsers say so by this header.
+        if changes && request.headers().contains_key(ORIGIN) {
+            return Err(Refusal::CrossOrigin);
+        }
         let access = self.authorization.grant(request.headers())?;
-        authorization::may(access, !matches!(*request.method(), Method::GET | Method::HEAD))
+        authorization::may(access, changes)
     }
 
     async fn route(&self, request: &mut Request<Incoming>) -> Result<Response<String>, Refusal> {

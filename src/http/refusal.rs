@@ -88,6 +88,9 @@ pub enum Refusal {
     /// Said by the admin listener alone: something that no operation is refused for is not as it should be.
     #[error("{0}")]
     NotReady(String),
+    /// A page in a browser asks the admin listener to do something: pages of klad's own there are none.
+    #[error("requests from pages in a browser change nothing here")]
+    CrossOrigin,
     /// No token, or none of `--token-file`. Decided before anything else, so that it tells nothing else.
     #[error("this needs the header Authorization: Bearer TOKEN, with a token that this server knows")]
     Unauthorized,
@@ -118,7 +121,7 @@ impl Refusal {
             Refusal::HeadTimeout | Refusal::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Refusal::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Refusal::Unauthorized => StatusCode::UNAUTHORIZED,
-            Refusal::ReadOnlyToken => StatusCode::FORBIDDEN,
+            Refusal::ReadOnlyToken | Refusal::CrossOrigin => StatusCode::FORBIDDEN,
             Refusal::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::TargetTooLong | Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
             Refusal::TooManyConnections | Refusal::NoRoom { .. } | Refusal::NotReady(_) => {
@@ -166,6 +169,7 @@ impl Refusal {
             Refusal::NotReady(_) => "not-ready",
             Refusal::Unauthorized => "unauthorized",
             Refusal::ReadOnlyToken => "read-only-token",
+            Refusal::CrossOrigin => "cross-origin",
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
                 Error::NoRoom { .. } => "no-room",

@@ -74,7 +74,8 @@ mod tests {
     #[test]
     fn variables_of_other_commands_are_passed_over() {
         let read = |name: &str| read(&Definitions::of_serve(), [(name.into(), "x".into())].into_iter());
-        for name in crate::client::VARIABLES {
+        // One is an option of both: the same file serves.
+        for name in crate::client::VARIABLES.into_iter().filter(|name| *name != "KLAD_TOKEN_FILE") {
             assert!(read(name).expect("passed over").is_empty(), "{name}");
         }
         read("KLAD_URI").expect_err("nobody's");

@@ -21,7 +21,10 @@ fn everything_that_is_listed_is_there() {
         let server = ServerBuilder::new(engine).start();
         let paths = listed(&server);
         assert!(paths.len() >= 4, "{paths:?}");
-        for path in paths.iter().map(String::as_str).chain(["/", "/healthz", "/readyz?verbose"]) {
+        // Those that do something are for other tests.
+        let shows = |path: &&str| !["/config", "/reload", "/checkpoint", "/compact"].contains(path);
+        let others = ["/", "/healthz", "/readyz?verbose"];
+        for path in paths.iter().map(String::as_str).filter(shows).chain(others) {
             let mut client = Client::connect(server.admin);
             let got = client.get(path);
             assert_eq!((got.status, got.header("cache-control")), (200, Some("no-store")), "{path}");

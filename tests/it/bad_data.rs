@@ -232,7 +232,7 @@ fn a_directory_that_cannot_be_written_is_refused_with_what_to_do() {
     let below = serve_without_rights(&place.path().join("fresh"));
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     for ran in ran.into_iter().chain([below]) {
-        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert_eq!(ran.code, Some(74), "{ran:?}");
         for words in ["Permission denied", "klad runs as user", "let that user read and write it"] {
             assert!(ran.err.contains(words), "{words} is not in: {}", ran.err);
         }

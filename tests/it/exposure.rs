@@ -9,7 +9,7 @@ use super::support::tls::Authority;
 use super::support::{Client, ServerBuilder};
 
 /// What klad ends with when its configuration cannot be.
-const BAD_CONFIGURATION: i32 = 1;
+const BAD_CONFIGURATION: i32 = 78;
 
 const TOKEN: &str = "0123456789abcdefghij";
 

@@ -167,3 +167,18 @@ fn deadlines_and_the_log_level_change() {
     assert!(idle.is_closed_silently());
     assert_eq!(option(&server, "log-level")["value"], "debug");
 }
+
+#[test]
+fn pages_in_a_browser_change_nothing() {
+    let server = ServerBuilder::new("memory").start();
+    let origin = [("Origin", "http://example.com")];
+    for (method, path) in
+        [("PATCH", "/config"), ("POST", "/reload"), ("POST", "/compact"), ("POST", "/checkpoint?name=a")]
+    {
+        let answer = Client::connect(server.admin).request(method, path, &origin, Some(b"{\"key-max\": 4}"));
+        assert_eq!(answer.status, 403, "{method} {path}: {}", answer.text());
+        assert!(answer.text().contains("cross-origin"), "{}", answer.text());
+    }
+    assert_eq!(Client::connect(server.admin).request("GET", "/config", &origin, None).status, 200);
+    assert_eq!(option(&server, "key-max")["source"]["kind"], "default");
+}

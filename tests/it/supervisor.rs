@@ -113,7 +113,7 @@ fn signals_that_are_not_for_stopping_do_not_stop() {
     }
     wait_until("they are in the log", || {
         let log = server.log();
-        ["SIGHUP", "SIGUSR1", "SIGUSR2"].iter().all(|name| log.contains(name))
+        ["the configuration was read again", "SIGUSR1", "SIGUSR2"].iter().all(|name| log.contains(name))
     });
     server.signal(Signal::INT);
     assert_eq!(server.wait().code(), Some(0));
@@ -136,7 +136,8 @@ fn a_second_signal_ends_klad_at_once() {
 fn klad_stops_in_order_though_nobody_reads_its_log_any_more() {
     let data = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_klad"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--disk-reserve", "1MiB", "--data"])
+        .args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--disk-reserve", "1MiB"])
+        .args(["--log-format", "text", "--data"])
         .arg(data.path())
         .stderr(Stdio::piped())
         .spawn()

@@ -14,7 +14,7 @@ type Found = Result<(), String>;
 
 fn refused(builder: &ServerBuilder) -> String {
     let failed = builder.try_start().err().expect("it cannot serve");
-    assert_eq!(failed.status.code(), Some(1), "{}", failed.log);
+    assert_eq!(failed.status.code(), Some(78), "{}", failed.log);
     failed.log
 }
 
