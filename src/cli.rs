@@ -139,6 +139,15 @@ pub enum SwitchName {
     Off,
 }
 
+/// What the admin address speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AdminTlsName {
+    /// TLS, where the other address does.
+    On,
+    /// In clear.
+    Off,
+}
+
 /// Durabilities to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityName {
@@ -444,8 +453,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_client_ca: Option<PathBuf>,
     /// Whether the admin address speaks TLS where the other one does; off is for scrapers and supervisors on this machine.
-    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = SAFETY)]
-    pub admin_tls: SwitchName,
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = AdminTlsName::On, help_heading = SAFETY)]
+    pub admin_tls: AdminTlsName,
     /// Time from SIGTERM or SIGINT during which /readyz is 503 already and klad serves as ever.
     ///
     /// For load balancers that ask /readyz: longer than the time that they take to notice. Until they have, they send

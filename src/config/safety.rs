@@ -5,7 +5,7 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
-use crate::cli::{ServeArgs, SwitchName};
+use crate::cli::{AdminTlsName, ServeArgs};
 use crate::server::Safety;
 use crate::server::tls::{self, TlsSettings};
 use crate::tokens::{self, Tokens};
@@ -74,7 +74,7 @@ pub(super) fn judge(args: &ServeArgs) -> Result<Judged, Error> {
     }
     let tls = tls_files(args)?.map(TlsSettings::load).transpose()?.map(Arc::new);
     let tokens = args.token_file.as_deref().map(Tokens::load).transpose()?.map(Arc::new);
-    let safety = Safety { tokens, tls, admin_tls: args.admin_tls == SwitchName::On };
+    let safety = Safety { tokens, tls, admin_tls: args.admin_tls == AdminTlsName::On };
     let in_clear = [data.filter(|_| safety.tls.is_none()), admin.filter(|_| safety.tls.is_none() || !safety.admin_tls)];
     let warnings = match &safety.tokens {
         Some(_) => in_clear.iter().flatten().map(|address| clear_warning(*address)).collect(),

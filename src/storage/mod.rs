@@ -26,6 +26,8 @@ pub mod delayed;
 pub mod directory;
 #[cfg(feature = "rocksdb")]
 pub mod high_water;
+#[cfg(feature = "rocksdb")]
+mod log_records;
 pub mod maintenance;
 pub mod memory;
 pub mod observation;

@@ -24,7 +24,7 @@ use super::directory::{self, DataDirectory};
 use super::high_water;
 use super::record::Record;
 use super::rocksdb::Options;
-use super::rocksdb_open::{OpenError, check_current};
+use super::rocksdb_open::{OpenError, check_current, check_logs};
 use super::rocksdb_options::{self, Shared};
 use crate::clock;
 use crate::limits::{CHECK_FINDINGS_MAX, OFFLINE_CACHE_BYTES};
@@ -142,7 +142,7 @@ pub fn check(path: &Path, progress: &Progress) -> Result<Report, Error> {
         ..Report::default()
     };
     let files = path.join("rocksdb");
-    if let Err(missing) = check_current(&directory) {
+    if let Err(missing) = check_current(&directory).and_then(|()| check_logs(&directory)) {
         report.find_in_files(missing)?;
     } else if files.join("CURRENT").exists() {
         report.count_logs(&files)?;

@@ -10,6 +10,7 @@ use rust_rocksdb::{DB, DBRecoveryMode, ErrorKind, Options as RocksDbOptions};
 
 use super::directory::{self, DataDirectory};
 use super::high_water::{self, HighWater};
+use super::log_records;
 use crate::limits::LOG_BYTES_READ_TWICE;
 
 /// Why the engine could not be opened.
@@ -72,6 +73,22 @@ pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> 
     Ok(())
 }
 
+/// No log may hold a record at which RocksDB would hang.
+///
+/// # Errors
+/// [`OpenError::Damaged`], with the place.
+pub(super) fn check_logs(directory: &DataDirectory) -> Result<(), OpenError> {
+    let files = directory.path().join("rocksdb");
+    // What cannot be read RocksDB will say.
+    let Ok(Some((log, position))) = log_records::first_endless(&files) else { return Ok(()) };
+    let why = format!(
+        "the log {} has a record of a kind that klad never writes, at byte {position}; cut off there it would give back what \
+         stands before",
+        log.display()
+    );
+    Err(OpenError::Damaged { path: directory.path().to_owned(), why })
+}
+
 /// Opens the database to be written, and the mark of what was synced, which it has been compared with.
 ///
 /// A log that is whole, or ends in the middle of its last record as a kill leaves it, is read once. One that is not, as after
@@ -79,6 +96,7 @@ pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> 
 /// now may be readable when the disk, or a copy of the file, is back.
 pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Result<(DB, HighWater), OpenError> {
     check_current(directory)?;
+    check_logs(directory)?;
     let data = directory.path();
     let files = directory.subdirectory("rocksdb")?;
     let mut options = options.clone();

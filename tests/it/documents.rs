@@ -8,7 +8,7 @@ use std::process::Command;
 use super::support::{ENGINES, Server, ServerBuilder};
 
 /// The documents that show sessions, and how many blocks each has at least.
-const DOCUMENTS: &[(&str, usize)] = &[("README.md", 5), ("docs/http-api.md", 3)];
+const DOCUMENTS: &[(&str, usize)] = &[("README.md", 5), ("docs/http-api.md", 3), ("docs/operations.md", 4)];
 
 /// Code blocks with the word behind their fence.
 fn blocks(text: &str) -> Vec<(String, String)> {
