@@ -250,7 +250,7 @@ pub struct ServeArgs {
     /// Each call of storage takes so much longer: a slow disk, to rehearse with.
     ///
     /// Nothing counts as in memory then.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration, help_heading = PLACES)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = PLACES)]
     pub engine_delay: Duration,
     /// Durability of writes that ask for none.
     ///
@@ -290,7 +290,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = limits::POOL_THREADS, value_parser = clap::value_parser!(u64).range(1..=999), help_heading = THREADS)]
     pub pool_threads: u64,
     /// Time for which a thread of --execution pool that has nothing to do looks for work before it sleeps.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration, help_heading = THREADS)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = THREADS)]
     pub pool_spin: Duration,
     /// How RocksDB reads a key.
     ///
@@ -460,7 +460,7 @@ pub struct ServeArgs {
     /// For load balancers that ask /readyz: longer than the time that they take to notice. Until they have, they send
     /// requests, and klad takes them, on connections old and new, without a word of closing; telling it earlier would cost a
     /// new connection for each request. 0 where nobody asks. A second signal ends klad at once.
-    #[arg(long, help_heading = STOPPING, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    #[arg(long, help_heading = STOPPING, value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub drain_delay: Duration,
     /// Time that requests in flight have to finish when klad is asked to stop.
     ///
@@ -468,7 +468,7 @@ pub struct ServeArgs {
     /// set here: connections without a request are closed after 300 ms, and a client that sends nothing of a request that it
     /// has begun, or takes nothing of an answer, for a second. What is left at the end of this time is closed. May be 0:
     /// then all is closed at once; what was admitted is done all the same.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration, help_heading = STOPPING)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = STOPPING)]
     pub drain_timeout: Duration,
     /// Free space below which writes are answered 507.
     ///
@@ -499,15 +499,23 @@ pub struct ServeArgs {
     /// Counted from its head's arrival to the last byte of its answer, so a slow client counts too. At most 10 such lines are
     /// written in a second; the others are counted and said in one (`klad_slow_requests_total` counts all). May change while klad
     /// runs.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, help_heading = LOGS)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, help_heading = LOGS)]
     pub slow_request: Duration,
 }
 
-fn positive_duration(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(duration) if duration.is_zero() => Err("must be longer than nothing".to_owned()),
+        // Far beyond any use, and far below what clocks can be added to.
+        Ok(duration) if duration > limits::OPTION_TIME_MAX => Err("must be at most 365 days".to_owned()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("{error}; use for example 500ms or 10s")),
+    }
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        Ok(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
+        parsed => parsed,
     }
 }
 

@@ -69,6 +69,15 @@ pub struct Live {
     pub logs: logs::Options,
 }
 
+/// What a klad that serves keeps until it ends, whatever the machine has by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaidOut {
+    /// The memory budget.
+    pub memory_bytes: u64,
+    /// Of it, the room for bodies.
+    pub room_bytes: u64,
+}
+
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
@@ -168,10 +177,11 @@ impl Budget {
         connection_bytes: u64,
         value_max: u64,
         scans_max: u64,
+        laid_out: Option<&LaidOut>,
     ) -> Result<Budget, Error> {
         let connections = connections_max * connection_bytes;
         // An eighth for bodies, but always one of the largest beside the small ones' share, or it could never be stored.
-        let room = (total / 8).max(Room::bytes_for(value_max));
+        let room = laid_out.map_or_else(|| (total / 8).max(Room::bytes_for(value_max)), |laid_out| laid_out.room_bytes);
         // A page and hyper's copy of it.
         let scans = scans_max * 2 * SCAN_STEP_BYTES_MAX as u64;
         let left = total.saturating_sub(connections + room + scans);
@@ -203,18 +213,19 @@ impl Budget {
 }
 
 impl Live {
-    /// Validates what of `args` may change. Reads no file.
+    /// Validates what of `args` may change; `laid_out` is what a klad that serves has. Reads no file.
     ///
     /// # Errors
     /// [`Error`] says which option is wrong and what would be right.
-    pub fn new(args: &ServeArgs) -> Result<Live, Error> {
+    pub fn new(args: &ServeArgs, laid_out: Option<&LaidOut>) -> Result<Live, Error> {
         at_most("key-max", args.key_max.0, KEY_BYTES_CEILING)?;
         at_least("key-max", args.key_max.0, 1)?;
         at_most("value-max", args.value_max.0, VALUE_BYTES_CEILING)?;
         at_most("head-max", args.head_max.0, CONNECTION_BUFFER_BYTES_MAX as u64)?;
         // Every byte of a key may be percent-encoded, and some headers must fit beside it.
         at_least("head-max", args.head_max.0, 3 * args.key_max.0 + 1024)?;
-        let memory = args.memory.map_or_else(|| memory_limit::memory_limit() / 2, |size| size.0);
+        let asked = || args.memory.map_or_else(|| memory_limit::memory_limit() / 2, |size| size.0);
+        let memory = laid_out.map_or_else(asked, |laid_out| laid_out.memory_bytes);
         at_least("memory", memory, MEMORY_BYTES_MIN)?;
         at_most("memory", memory, MEMORY_BYTES_CEILING)?;
         at_most("body-rate-min", args.body_rate_min.0, BODY_RATE_BYTES_CEILING)?;
@@ -223,7 +234,8 @@ impl Live {
         let connection_bytes = CONNECTION_BYTES + tls_bytes;
         let available = descriptors::raise_limit();
         let connections_max = connections_max(args.connections_max, memory, connection_bytes, available)?;
-        let budget = Budget::new(memory, connections_max, connection_bytes, args.value_max.0, args.scans_max)?;
+        let budget =
+            Budget::new(memory, connections_max, connection_bytes, args.value_max.0, args.scans_max, laid_out)?;
         let limits = limits(args, &budget);
         Ok(Live { budget, limits, disk_reserve_bytes: args.disk_reserve.0, logs: log_options(args) })
     }
@@ -235,7 +247,7 @@ impl Config {
     /// # Errors
     /// [`Error`] says which option is wrong and what would be right.
     pub fn new(args: ServeArgs) -> Result<Config, Error> {
-        let Live { budget, limits, disk_reserve_bytes, logs } = Live::new(&args)?;
+        let Live { budget, limits, disk_reserve_bytes, logs } = Live::new(&args, None)?;
         let checkpoints = checkpoints(&args)?;
         // Last, as it reads files.
         let judged = safety::judge(&args)?;
@@ -397,7 +409,7 @@ mod tests {
         for mebibytes in [64, 100, 256, 1024, 100 << 10] {
             let total = mebibytes << 20;
             let connections_max = connections_max(None, total, CONNECTION_BYTES, 20_000).expect("as it fits");
-            let budget = Budget::new(total, connections_max, CONNECTION_BYTES, 16 << 20, 64).expect("fits");
+            let budget = Budget::new(total, connections_max, CONNECTION_BYTES, 16 << 20, 64, None).expect("fits");
             assert!(budget.connections + budget.room + budget.scans + budget.cache <= total, "{budget:?}");
             assert!(Room::new(budget.room).try_take(16 << 20).is_some(), "{budget:?}");
             assert!(budget.memtables < budget.cache, "{budget:?}");
@@ -417,7 +429,7 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_is_refused_with_the_arithmetic() {
-        let error = Budget::new(64 << 20, 10_000, CONNECTION_BYTES, 16 << 20, 64).expect_err("does not fit");
+        let error = Budget::new(64 << 20, 10_000, CONNECTION_BYTES, 16 << 20, 64, None).expect_err("does not fit");
         let message = error.to_string();
         for part in ["67108864", "163840000", "10000 connections", "19523584", "8388608", "Raise --memory"] {
             assert!(message.contains(part), "{part} is missing in: {message}");

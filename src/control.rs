@@ -13,12 +13,17 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::{Map, Value, json};
 
-use crate::config::Config;
+use crate::clock;
+use crate::config::{Budget, Config, LaidOut};
+use crate::execution::admission::Room;
 use crate::http::control::{Control, Refused};
 use crate::logs;
+use crate::metrics::Source;
+use crate::metrics::text::Page;
 use crate::server::{LiveLimits, Safety};
 use crate::settings::{self, CommandLine, Difference, Resolved};
 use crate::storage::Engine;
@@ -31,6 +36,14 @@ pub struct Controller {
     engine: Arc<dyn Engine>,
     safety: Safety,
     state: Mutex<State>,
+    last_reload: LastReload,
+}
+
+/// For whoever watches.
+#[derive(Debug)]
+struct LastReload {
+    well: AtomicBool,
+    unix_ms: AtomicU64,
 }
 
 struct State {
@@ -54,14 +67,18 @@ impl Controller {
     ) -> Arc<Controller> {
         let safety = config.server.safety.clone();
         let state = Mutex::new(State { configured: running.clone(), running, config });
-        Arc::new(Controller { command_line, limits, engine, safety, state })
+        // A start has read everything as well.
+        let last_reload = LastReload { well: AtomicBool::new(true), unix_ms: AtomicU64::new(clock::unix_ms()) };
+        Arc::new(Controller { command_line, limits, engine, safety, state, last_reload })
     }
 
     /// Makes `wanted` hold, of which everything is live, or nothing of it.
     fn apply(&self, state: &mut State, wanted: Resolved) -> Result<Vec<Value>, Refused> {
-        let live = settings::check_live(&wanted).map_err(|error| Refused::Wrong(error.to_string()))?;
-        // It was laid out at start, and cannot grow.
-        if live.budget.room > state.config.server.execution.room_bytes {
+        // As at the start, whatever the machine has by now: nobody has asked for another memory.
+        let Budget { total, room, .. } = state.config.budget;
+        let laid_out = LaidOut { memory_bytes: total, room_bytes: room };
+        let live = settings::check_live(&wanted, Some(&laid_out)).map_err(|error| Refused::Wrong(error.to_string()))?;
+        if Room::bytes_for(live.limits.service.value_bytes_max) > room {
             return Err(Refused::NeedsRestart(vec!["value-max".to_owned()]));
         }
         let changed = describe(&state.running.differences(&wanted));
@@ -76,8 +93,10 @@ impl Controller {
 
     /// The configuration's part of a reload.
     fn read_again(&self) -> Result<Value, Refused> {
-        let configured = settings::load(&self.command_line).map_err(|error| Refused::Wrong(error.to_string()))?;
+        // From here on, so that of two reloads the later one reads later.
         let mut state = self.state.lock();
+        refuse_what_is_read_once(&state.configured)?;
+        let configured = settings::load(&self.command_line).map_err(|error| Refused::Wrong(error.to_string()))?;
         let after = state.running.with_live_of(&configured).map_err(|error| Refused::Wrong(error.to_string()))?;
         let changed = self.apply(&mut state, after)?;
         let needs_restart = describe(&state.running.differences(&configured));
@@ -92,6 +111,18 @@ impl Controller {
     }
 }
 
+impl Source for Controller {
+    fn write(&self, page: &mut Page) {
+        let LastReload { well, unix_ms } = &self.last_reload;
+        let help = "1 unless the last reload has left something as it was, for an error in it.";
+        page.gauge("klad_config_last_reload_success", help, f64::from(u8::from(well.load(Ordering::Relaxed))));
+        let help = "When configuration, tokens and certificates were last read, or should have been.";
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds are more than enough")]
+        let seconds = unix_ms.load(Ordering::Relaxed) as f64 / 1e3;
+        page.gauge("klad_config_last_reload_timestamp_seconds", help, seconds);
+    }
+}
+
 impl Control for Controller {
     fn config(&self) -> Value {
         let state = self.state.lock();
@@ -102,7 +133,7 @@ impl Control for Controller {
 
     fn change(&self, wanted: &Map<String, Value>) -> Result<Value, Refused> {
         let wanted = wanted.iter().map(|(name, value)| Ok((name.clone(), word(name, value)?)));
-        let wanted = wanted.collect::<Result<BTreeMap<String, OsString>, Refused>>()?;
+        let wanted = wanted.collect::<Result<BTreeMap<String, Option<OsString>>, Refused>>()?;
         let mut state = self.state.lock();
         let after = state.running.with(&wanted).map_err(|error| Refused::Wrong(error.to_string()))?;
         let fixed = fixed(&state.running.differences(&after));
@@ -110,14 +141,19 @@ impl Control for Controller {
             return Err(Refused::NeedsRestart(fixed));
         }
         let changed = self.apply(&mut state, after)?;
-        tracing::info!(changed = %words(&changed), "the configuration was changed");
+        if !changed.is_empty() {
+            tracing::info!(changed = %words(&changed), "the configuration was changed");
+        }
         Ok(json!({ "changed": changed }))
     }
 
     fn reload(&self) -> Result<Value, Refused> {
         // Each for itself: a mistake in one must not keep the other from what is urgent, such as a token that was stolen.
         let safe = self.safety.reload();
-        match self.read_again() {
+        let read = self.read_again();
+        self.last_reload.well.store(safe && read.is_ok(), Ordering::Relaxed);
+        self.last_reload.unix_ms.store(clock::unix_ms(), Ordering::Relaxed);
+        match read {
             Err(refused) => {
                 tracing::error!(%refused, "the configuration is as it was");
                 Err(refused)
@@ -127,6 +163,17 @@ impl Control for Controller {
             }
             Ok(report) => Ok(report),
         }
+    }
+}
+
+/// A pipe gave its content at start, and would be empty now, or keep whoever opens it waiting.
+fn refuse_what_is_read_once(configured: &Resolved) -> Result<(), Refused> {
+    let file = configured.settings().iter().find(|setting| setting.name == "config");
+    match file.and_then(|setting| setting.value.as_deref()) {
+        Some(path) if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) => {
+            Err(Refused::Wrong(format!("{path} is no regular file: it cannot be read a second time")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -147,14 +194,15 @@ fn words(described: &[Value]) -> String {
     described.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// A value as the command line would have it.
-fn word(name: &str, value: &Value) -> Result<OsString, Refused> {
+/// A value as the command line would have it; `None`: the default.
+fn word(name: &str, value: &Value) -> Result<Option<OsString>, Refused> {
     match value {
-        Value::String(text) => Ok(text.into()),
-        Value::Number(number) => Ok(number.to_string().into()),
-        Value::Bool(yes) => Ok(yes.to_string().into()),
-        Value::Null | Value::Array(_) | Value::Object(_) => {
-            Err(Refused::Wrong(format!("{name}: a value is a string, a number or a boolean")))
+        Value::String(text) => Ok(Some(text.into())),
+        Value::Number(number) => Ok(Some(number.to_string().into())),
+        Value::Bool(yes) => Ok(Some(yes.to_string().into())),
+        Value::Null => Ok(None),
+        Value::Array(_) | Value::Object(_) => {
+            Err(Refused::Wrong(format!("{name}: a value is a string, a number, a boolean, or null for the default")))
         }
     }
 }

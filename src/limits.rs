@@ -52,6 +52,9 @@ pub const TLS_CONNECTION_BYTES: u64 = 12 << 10;
 /// Default of `--connections-max`, where the memory budget allows it; at the limit klad stops accepting until one closes.
 pub const CONNECTIONS_MAX: u64 = 10_000;
 
+/// No time that an option sets may be longer: a clock that much was added to must not overflow.
+pub const OPTION_TIME_MAX: Duration = Duration::from_hours(24 * 365);
+
 /// No `--connections-max` may be larger.
 pub const CONNECTIONS_CEILING: usize = 1_000_000;
 

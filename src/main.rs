@@ -148,7 +148,7 @@ fn say(text: &str) -> Result<(), Failure> {
 /// The configuration, checked. The log begins before files are read, because there may be something to say of them.
 fn validate(given: &CommandLine) -> Result<(Resolved, Config), Failure> {
     let resolved = settings::load(given)?;
-    logs::start(&settings::check_live(&resolved)?.logs);
+    logs::start(&settings::check_live(&resolved, None)?.logs);
     let config = settings::check(&resolved)?;
     Ok((resolved, config))
 }
@@ -190,8 +190,8 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     signals.wait_for_stop(|| {
         supervisor::reloading();
         // What could not be read again is in the log, and is as it was.
-        let _ = controller.get().map(|controller| controller.reload());
-        supervisor::ready(&status);
+        let well = controller.get().is_none_or(|controller| controller.reload().is_ok());
+        supervisor::ready(if well { &status } else { "serving; the last reload failed, see the log" });
     });
     tracing::info!("stopping");
     let drain = server.limits().get().drain.clone();

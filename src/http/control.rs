@@ -13,9 +13,10 @@ use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
 use crate::limits::ADMIN_BODY_BYTES_MAX;
+use crate::metrics::Source;
 
 /// The configuration of a serving klad.
-pub trait Control: Send + Sync {
+pub trait Control: Source {
     /// Each option: its value, where that comes from, whether it can change now, and what waits for a restart.
     fn config(&self) -> Value;
 

@@ -4,6 +4,7 @@
 
 use std::convert::Infallible;
 use std::net::TcpListener;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -68,7 +69,12 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service);
-            let _ = tokio::time::timeout(ADMIN_CONNECTION_TIMEOUT, serving).await;
+            let mut serving = pin!(serving);
+            if tokio::time::timeout(ADMIN_CONNECTION_TIMEOUT, serving.as_mut()).await.is_err() {
+                // What is asked is answered; then the place is for somebody else.
+                serving.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(ADMIN_CONNECTION_TIMEOUT, serving).await;
+            }
             drop(place);
         });
     }

@@ -203,12 +203,12 @@ impl Server {
             Admin {
                 care,
                 control: control(limits.clone()),
-                authorization: Authorization::new(safety.tokens),
+                authorization: Authorization::new(safety.tokens.clone()),
                 executor,
                 stopping: stopping.clone(),
                 shares: Box::new(move || live.get().memory.clone()),
                 allocator,
-                sources: vec![requests, figures.clone()],
+                sources: vec![requests, figures.clone(), Arc::new(safety.clone())],
                 connections: Box::new(move || figures.open()),
                 started: clock::now(),
             }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::tls::TlsSettings;
+use super::tls::{Handshakes, TlsSettings};
+use crate::metrics::text::{Kind, Page};
+use crate::metrics::{Counter, Source};
 use crate::tokens::Tokens;
 
 /// Of both listeners.
@@ -41,5 +43,23 @@ impl Safety {
             }
         }
         good
+    }
+}
+
+impl Source for Safety {
+    /// Every series is there without TLS, too, but the certificate's.
+    fn write(&self, page: &mut Page) {
+        let handshakes = self.tls.as_ref().map(|tls| &tls.handshakes);
+        let help = "Handshakes of TLS, by how they ended; both listeners.";
+        let mut family = page.family("klad_tls_handshakes_total", Kind::Counter, help);
+        let count = |of: fn(&Handshakes) -> &Counter| handshakes.map_or(0, |handshakes| of(handshakes).get());
+        family.whole(&[("result", "done")], count(|handshakes| &handshakes.done));
+        family.whole(&[("result", "failed")], count(|handshakes| &handshakes.failed));
+        family.whole(&[("result", "late")], count(|handshakes| &handshakes.late));
+        let help = "When the certificate that is shown to clients expires.";
+        let mut family = page.family("klad_tls_certificate_expiry_timestamp_seconds", Kind::Gauge, help);
+        if let Some(expires) = self.tls.as_ref().and_then(|tls| tls.expires_unix_s()) {
+            family.whole(&[], expires);
+        }
     }
 }

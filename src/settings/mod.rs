@@ -20,7 +20,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches as _};
 
 use crate::cli::ServeArgs;
-use crate::config::{self, Config};
+use crate::config::{self, Config, LaidOut};
 use crate::server::listen;
 
 mod definitions;
@@ -255,12 +255,12 @@ pub fn check(resolved: &Resolved) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// What of it may change while klad serves; reads no file.
+/// What of it may change while klad serves, in the memory that was `laid_out` at its start; reads no file.
 ///
 /// # Errors
 /// [`Error::Impossible`].
-pub fn check_live(resolved: &Resolved) -> Result<config::Live, Error> {
-    config::Live::new(resolved.args()).map_err(|problem| resolved.impossible(problem))
+pub fn check_live(resolved: &Resolved, laid_out: Option<&LaidOut>) -> Result<config::Live, Error> {
+    config::Live::new(resolved.args(), laid_out).map_err(|problem| resolved.impossible(problem))
 }
 
 fn resolve(
@@ -322,21 +322,21 @@ impl Resolved {
         Ok(Resolved { settings, args })
     }
 
-    /// The same with other values of some options, from the admin listener.
+    /// The same with other values of some options, from the admin listener; `None` is the default.
     ///
     /// # Errors
     /// [`Error::UnknownOption`], [`Error::BadValue`], or [`Error::Together`].
-    pub fn with(&self, changes: &BTreeMap<String, OsString>) -> Result<Resolved, Error> {
+    pub fn with(&self, changes: &BTreeMap<String, Option<OsString>>) -> Result<Resolved, Error> {
         let definitions = Definitions::of_serve();
         let mut settings = self.settings.clone();
         for (name, value) in changes {
             let Some(index) = definitions.iter().position(|option| option.name() == name && name != file::OPTION)
             else {
-                let suggestion = definitions.suggestion(name).map(str::to_owned);
+                let suggestion = definitions.suggestion(name).filter(|found| *found != file::OPTION).map(str::to_owned);
                 return Err(Error::UnknownOption { name: name.clone(), suggestion });
             };
             let option = definitions.iter().nth(index).expect("it was just found");
-            let words = option.checked(std::slice::from_ref(value)).map_err(|(value, problem)| {
+            let words = option.checked(value.as_slice()).map_err(|(value, problem)| {
                 let place = format!("{name} = {value:?}");
                 Error::BadValue { place, problem }
             })?;

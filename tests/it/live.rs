@@ -34,7 +34,8 @@ fn sizes_change_by_the_admin_listener() {
     assert_eq!(client.get("/v0/entity?id=long-key").status, 414);
     assert_eq!(client.put("/v0/entity?id=k", &[1; 1_024]).status, 201);
     assert_eq!(option(&server, "value-max")["source"]["kind"], "admin");
-    assert_eq!(patch(&server, &json!({ "value-max": "16MiB", "key-max": "4KiB" })).status, 200);
+    // By name, or by asking for the default.
+    assert_eq!(patch(&server, &json!({ "value-max": "16MiB", "key-max": null })).status, 200);
     wait_until("the old sizes hold again", || client.put("/v0/entity?id=k", &[1; 2_000]).status == 201);
     assert_eq!(client.get("/v0/entity?id=long-key").body, [1; 2_000]);
 }
@@ -181,4 +182,61 @@ fn pages_in_a_browser_change_nothing() {
     }
     assert_eq!(Client::connect(server.admin).request("GET", "/config", &origin, None).status, 200);
     assert_eq!(option(&server, "key-max")["source"]["kind"], "default");
+}
+
+/// The value of a family's one sample with `labels`.
+fn metric(server: &Server, sample: &str) -> u64 {
+    let page = server.admin("/metrics").text();
+    let line =
+        page.lines().find_map(|line| line.strip_prefix(sample)).unwrap_or_else(|| panic!("no {sample} in {page}"));
+    line.trim().parse().unwrap()
+}
+
+/// Whatever changes, the shares never exceed the budget, and say what is so.
+#[test]
+fn the_memory_that_was_laid_out_is_shared_out_anew_and_no_more_of_it() {
+    let server = ServerBuilder::new("memory").arg("--memory", "256MiB").arg("--value-max", "64MiB").start();
+    let share = |part: &str| metric(&server, &format!("klad_memory_budget_bytes{{part=\"{part}\"}}"));
+    let look = || {
+        let parts: u64 = ["connections", "body_room", "scans", "cache"].map(share).iter().sum();
+        assert!(parts <= 256 << 20, "{parts}");
+        assert_eq!(share("body_room") / 1_024, metric(&server, "klad_body_room_limit_bytes{share=\"all\"}") / 1_024);
+        share("cache")
+    };
+    let at_start = look();
+    assert_eq!(patch(&server, &json!({ "value-max": "1MiB" })).status, 200);
+    assert_eq!(look(), at_start, "what was laid out for bodies is for bodies");
+    assert_eq!(patch(&server, &json!({ "value-max": "65MiB" })).status, 409);
+    assert_eq!(patch(&server, &json!({ "connections-max": 100 })).status, 200);
+    assert!(look() > at_start, "connections that there cannot be need no memory");
+}
+
+#[test]
+fn a_reload_that_fails_is_to_be_seen() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("klad.toml");
+    std::fs::write(&file, "").unwrap();
+    let server = ServerBuilder::new("memory").arg("--config", file.to_str().unwrap()).start();
+    let reload = || Client::connect(server.admin).request("POST", "/reload", &[], None).status;
+    assert_eq!((reload(), metric(&server, "klad_config_last_reload_success")), (200, 1));
+    std::fs::write(&file, "nonsense = 1\n").unwrap();
+    assert_eq!((reload(), metric(&server, "klad_config_last_reload_success")), (400, 0));
+    // A pipe would be empty the second time, or keep klad waiting.
+    std::fs::remove_file(&file).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RWXU).unwrap();
+    assert_eq!(reload(), 400);
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, "").unwrap();
+    assert_eq!((reload(), metric(&server, "klad_config_last_reload_success")), (200, 1));
+}
+
+#[test]
+fn no_time_overflows() {
+    let server = ServerBuilder::new("memory").start();
+    for name in ["drain-timeout", "drain-delay", "idle-timeout", "queue-age-max", "slow-request"] {
+        let answer = patch(&server, &json!({ name: "18446744073709551615s" }));
+        assert_eq!(answer.status, 400, "{name}");
+        assert!(answer.text().contains("at most 365 days"), "{}", answer.text());
+    }
+    assert_eq!(patch(&server, &json!({ "drain-timeout": "365days" })).status, 200);
 }

@@ -36,6 +36,7 @@ impl Admin {
         for (part, bytes) in (self.shares)().parts() {
             budget.whole(&[("part", part)], bytes);
         }
+        self.control.write(&mut page);
         for source in &self.sources {
             source.write(&mut page);
         }
