@@ -56,6 +56,11 @@ fn main() -> ExitCode {
     };
     logs::end_the_process_on_panic();
     let given = || CommandLine::of(innermost(&matches));
+    #[cfg(feature = "rocksdb")]
+    if matches!(cli.command, Command::Check(_) | Command::Compact(_)) {
+        // One for each table, of which there may be thousands.
+        let _ = descriptors::raise_limit();
+    }
     let ended = match cli.command {
         Command::Serve(_) => serve(&given()),
         Command::Config(ConfigCommand::Print { json, .. }) => print_config(&given(), json),

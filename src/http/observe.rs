@@ -171,7 +171,12 @@ impl Observed {
     pub fn begins(&self, turn_began: Option<Instant>) -> Instant {
         let now = turn_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
         if self.stage.get() != Stage::Idle {
-            // It came behind another whose answer was not taken at once: hyper gives both to the socket as one.
+            // It came behind another whose answer was not taken at once: hyper gives both to the socket as one. What was
+            // waited for until now was the other's.
+            if let Some(since) = self.blocked_since.take() {
+                self.write_ns.set(self.write_ns.get() + clock::nanoseconds_between(since, now));
+                self.blocked_since.set(Some(now));
+            }
             self.ends(now);
         }
         self.stage.set(Stage::Running);

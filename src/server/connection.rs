@@ -187,7 +187,7 @@ impl Connection {
                 return Some(stream);
             }
             Some(Shaken::Refused(tcp)) => self.linger(Stream::Plain(tcp)).await,
-            Some(Shaken::Gone) => {}
+            Some(Shaken::Gone) => self.why.set(Some(Closed::ByClient)),
             None => handshaker.late(),
         }
         None
@@ -330,7 +330,7 @@ impl Connection {
         let (verdict, why) = match phase {
             _ if write_blocked => (Verdict::Close, Closed::WriteTimeout),
             // Not while the last answer is still on its way out.
-            Phase::Idle if self.exchange.write_blocked_since_ms().is_some() => return,
+            Phase::Idle | Phase::Head if self.exchange.write_blocked_since_ms().is_some() => return,
             Phase::Idle if let Some(draining) = draining => match draining.idle_patience {
                 Duration::ZERO => (Verdict::Close, Closed::Stopping),
                 patience if self.feed.is_on() && draining.of(waited, now_ms) >= patience => {
@@ -392,6 +392,11 @@ impl Connection {
             self.exchange.set_body_timed_out();
         }
         self.wake();
+    }
+
+    /// It ends here and now, with whatever it was doing.
+    pub(super) fn is_cut(&self) {
+        self.exchange.observed().connection_ends();
     }
 
     /// No request is read, by klad's own doing.

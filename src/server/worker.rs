@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
 use super::connection::{self, Connection, ms};
-use super::figures::WorkerFigures;
+use super::figures::{Closed, WorkerFigures};
 use super::gate::{Gate, Sign};
 use super::handshake::Handshaker;
 use super::peers::Place;
@@ -224,6 +224,10 @@ impl Worker {
         let left = self.connections.borrow().len() + receiver.len();
         if left > 0 {
             tracing::warn!(connections = left, "closed before they had finished: the drain timeout is over");
+        }
+        for (_, connection) in self.connections.borrow().iter() {
+            connection.is_cut();
+            self.figures.count_closed(Closed::Stopping);
         }
     }
 

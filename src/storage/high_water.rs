@@ -82,6 +82,8 @@ impl HighWater {
     pub fn check(directory: &Path, recovered: u64) -> Result<HighWater, Error> {
         let path = directory.join(FILE);
         let synced = match fs::read(&path) {
+            // As a power cut may leave a file that was never synced.
+            Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => 0,
             Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(parse).unwrap_or_else(|| {
                 tracing::warn!(path = %path.display(), "not a mark of what was synced; the log cannot be checked against it");
                 0
@@ -98,6 +100,7 @@ impl HighWater {
             .truncate(false)
             .open(&path)
             .and_then(|file| file.set_len(line(0).len() as u64).map(|()| file))
+            .and_then(|file| file.write_all_at(line(synced).as_bytes(), 0).map(|()| file))
             .map_err(|cause| Error::Io { path, cause })?;
         Ok(HighWater { file, stored: Mutex::new(synced) })
     }

@@ -1,13 +1,17 @@
-//! Walks the records of RocksDB's write-ahead logs before RocksDB does, and finds those that it would never get past.
+//! Walks the records of RocksDB's write-ahead logs before RocksDB does, and finds what it would not notice: records that it
+//! would never get past, and writes that are missing between two logs.
 //!
 //! ```text
 //!   block of 32 KiB: │ checksum 4 │ length 2 │ kind 1 │ payload … │ next record … │ fewer than 7 bytes: nothing │
+//!   a batch's payload: │ number of its first write 8 │ how many 4 │ … │
 //! ```
 //!
 //! A log that is used again has records of kinds of their own; klad's logs never are. Where one bit of a kind is flipped so
 //! that it looks like one of those, RocksDB 11.12 reports it and reads it again, for ever (`db/log_reader.cc`,
 //! `ReadPhysicalRecord` gives back `kBadRecord` without moving on): a start would hang with one core busy, and say nothing.
-//! Everything else that can be wrong with a log RocksDB notices by itself. Called by `rocksdb_open`.
+//!
+//! Writes are numbered without gaps. Each log that ends early RocksDB takes for one that ends there, and goes on with the
+//! next; only the numbers tell that something stood between. Called by `rocksdb_open`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -19,38 +23,83 @@ const HEADER_BYTES: usize = 7;
 /// Kinds of records in logs that are used again: whole and in parts, sizes of timestamps, what the last log was.
 const OF_LOGS_USED_AGAIN: [u8; 6] = [5, 6, 7, 8, 11, 131];
 
-/// The first record that RocksDB would not get past: in which log, at which byte.
-pub(super) fn first_endless(files: &Path) -> io::Result<Option<(PathBuf, u64)>> {
+/// A record that begins a batch: a whole one, or the first part of one.
+const BEGINS_A_BATCH: [u8; 2] = [1, 2];
+
+/// What the logs hold that RocksDB would not notice.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Oddity {
+    /// A record that it would never get past.
+    Endless {
+        /// The log.
+        log: PathBuf,
+        /// Where in it.
+        position: u64,
+    },
+    /// Writes are missing between two logs.
+    Gap {
+        /// The first of those that go on behind it.
+        log: PathBuf,
+        /// The number of the last write before it.
+        until: u64,
+    },
+}
+
+/// What one log holds.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Walked {
+    endless: Option<u64>,
+    /// Numbers of the first write and of the last.
+    writes: Option<(u64, u64)>,
+}
+
+/// The first oddity of the logs in `files`.
+pub(super) fn first_oddity(files: &Path) -> io::Result<Option<Oddity>> {
+    let mut logs = Vec::new();
     for entry in fs::read_dir(files)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "log")
-            && let Some(position) = endless_in(File::open(&path)?)?
-        {
-            return Ok(Some((path, position)));
+        let log = entry?.path();
+        let number = log.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
+        if let (Some(number), Some("log")) = (number, log.extension().and_then(|extension| extension.to_str())) {
+            logs.push((number, log));
+        }
+    }
+    logs.sort();
+    let mut last_write = None;
+    for (_, log) in logs {
+        let Walked { endless, writes } = walk(File::open(&log)?)?;
+        if let Some(position) = endless {
+            return Ok(Some(Oddity::Endless { log, position }));
+        }
+        let Some((first, last)) = writes else { continue };
+        match last_write {
+            Some(until) if first > until + 1 => return Ok(Some(Oddity::Gap { log, until })),
+            _ => last_write = Some(last),
         }
     }
     Ok(None)
 }
 
-fn endless_in(mut log: impl Read) -> io::Result<Option<u64>> {
+fn walk(mut log: impl Read) -> io::Result<Walked> {
+    let mut walked = Walked::default();
     let mut block = Vec::with_capacity(BLOCK_BYTES);
     let mut before = 0;
     loop {
         block.clear();
         let count = log.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
-        if let Some(position) = endless_in_block(&block) {
-            return Ok(Some(before + position as u64));
+        if let Some(position) = walk_block(&block, &mut walked.writes) {
+            walked.endless = Some(before + position as u64);
+            return Ok(walked);
         }
         before += count as u64;
         if count < BLOCK_BYTES {
-            return Ok(None);
+            return Ok(walked);
         }
     }
 }
 
 /// As RocksDB reads a block: after a record that is not whole, or not what was written, the rest of the block counts for
 /// nothing.
-fn endless_in_block(block: &[u8]) -> Option<usize> {
+fn walk_block(block: &[u8], writes: &mut Option<(u64, u64)>) -> Option<usize> {
     let mut position = 0;
     while let Some((header, rest)) = block.get(position..)?.split_at_checked(HEADER_BYTES) {
         let (kind, length) = (header[6], usize::from(u16::from_le_bytes([header[4], header[5]])));
@@ -62,9 +111,20 @@ fn endless_in_block(block: &[u8]) -> Option<usize> {
         if crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload) != expected {
             return None;
         }
+        if let (true, Some((first, count))) = (BEGINS_A_BATCH.contains(&kind), numbers_of(payload)) {
+            let last = (first + count).saturating_sub(1);
+            *writes = Some(writes.map_or((first, last), |(before, until)| (before, until.max(last))));
+        }
         position += HEADER_BYTES + length;
     }
     None
+}
+
+/// Of a batch: the number of its first write, and how many it holds.
+fn numbers_of(payload: &[u8]) -> Option<(u64, u64)> {
+    let first = u64::from_le_bytes(payload.get(..8)?.try_into().ok()?);
+    let count = u32::from_le_bytes(payload.get(8..12)?.try_into().ok()?);
+    (count > 0).then_some((first, u64::from(count)))
 }
 
 /// A stored checksum as it was computed (RocksDB, `util/crc32c.h`).
@@ -83,23 +143,50 @@ mod tests {
         [&masked.to_le_bytes()[..], &length.to_le_bytes(), &[kind], payload].concat()
     }
 
+    fn endless_in(log: &[u8]) -> io::Result<Option<u64>> {
+        walk(log).map(|walked| walked.endless)
+    }
+
+    fn batch(first: u64, count: u32) -> Vec<u8> {
+        record(1, &[&first.to_le_bytes()[..], &count.to_le_bytes(), b"puts"].concat())
+    }
+
+    #[test]
+    fn writes_that_are_missing_between_two_logs_are_found() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let write = |number: u64, batches: &[Vec<u8>]| {
+            fs::write(directory.path().join(format!("{number:06}.log")), batches.concat()).expect("written");
+        };
+        let find = || first_oddity(directory.path()).expect("read");
+        write(9, &[batch(5, 2), batch(7, 1)]);
+        write(12, &[batch(8, 3)]);
+        assert_eq!(find(), None);
+        write(9, &[batch(5, 2)]);
+        let log = directory.path().join("000012.log");
+        assert_eq!(find(), Some(Oddity::Gap { log, until: 6 }));
+        // A log without a write is no gap.
+        write(9, &[batch(5, 3)]);
+        write(10, &[]);
+        assert_eq!(find(), None);
+    }
+
     #[test]
     fn a_flipped_kind_is_found_and_nothing_else() {
         let whole = [record(1, b"first"), record(1, &vec![7; 30_000]), record(2, &vec![9; 1_000])].concat();
-        assert_eq!(endless_in(&whole[..]).expect("read"), None);
+        assert_eq!(endless_in(&whole).expect("read"), None);
         let kind = record(1, b"first").len() + 6;
         for bit in 0..8 {
             let mut flipped = whole.clone();
             flipped[kind] ^= 1 << bit;
             let endless = OF_LOGS_USED_AGAIN.contains(&(1 ^ (1 << bit)));
-            assert_eq!(endless_in(&flipped[..]).expect("read").is_some(), endless, "bit {bit}");
+            assert_eq!(endless_in(&flipped).expect("read").is_some(), endless, "bit {bit}");
         }
         // What stands behind a damaged record of the same block is not looked at, by RocksDB neither; the next block is.
         let mut damaged = [record(1, b"first"), record(5, b"second")].concat();
         damaged[HEADER_BYTES] ^= 1;
-        assert_eq!(endless_in(&damaged[..]).expect("read"), None);
+        assert_eq!(endless_in(&damaged).expect("read"), None);
         damaged.resize(BLOCK_BYTES, 0);
         damaged.extend(record(5, b"third"));
-        assert_eq!(endless_in(&damaged[..]).expect("read"), Some(BLOCK_BYTES as u64));
+        assert_eq!(endless_in(&damaged).expect("read"), Some(BLOCK_BYTES as u64));
     }
 }

@@ -163,6 +163,14 @@ impl Report {
         }
     }
 
+    /// RocksDB's words of what is damaged. Where it cannot tell, such as without descriptors, no word is said against the data.
+    fn damage(&self, error: rust_rocksdb::Error) -> Result<String, Error> {
+        match OpenError::from_rocksdb(&self.data, error) {
+            OpenError::Damaged { why, .. } => Ok(why),
+            other => Err(Error::Open(other)),
+        }
+    }
+
     /// Damage becomes a finding; anything else keeps the check from saying anything.
     fn find_in_files(&mut self, error: OpenError) -> Result<(), Error> {
         let OpenError::Damaged { why, .. } = error else { return Err(Error::Open(error)) };
@@ -198,28 +206,31 @@ impl Report {
             self.find(Kind::Log, what);
         }
         // And once more, with nothing that is not whole let pass.
-        self.log_end = open(files, DBRecoveryMode::AbsoluteConsistency).err().map(rust_rocksdb::Error::into_string);
-        let bounds = self.look_at_tables(&db);
+        if let Err(error) = open(files, DBRecoveryMode::AbsoluteConsistency) {
+            self.log_end = Some(self.damage(error)?);
+        }
+        let bounds = self.look_at_tables(&db)?;
         if let Err(error) = db.verify_checksum_opt(&reading()) {
-            self.find(Kind::Table, error.into_string());
+            let damage = self.damage(error)?;
+            self.find(Kind::Table, damage);
         }
         let estimate = db.property_int_value(properties::ESTIMATE_NUM_KEYS).ok().flatten().unwrap_or(0);
         progress.records_total.store(estimate.max(1), Ordering::Relaxed);
         if self.findings_total == 0 {
-            self.read_filters(files, &bounds);
+            self.read_filters(files, &bounds)?;
         }
         for (number, from) in bounds.iter().enumerate() {
             let mut options = reading();
             if let Some(end) = bounds.get(number + 1) {
                 options.set_iterate_upper_bound(end.as_slice());
             }
-            self.read_records(&db, from, options, progress);
+            self.read_records(&db, from, options, progress)?;
         }
         Ok(())
     }
 
     /// Counts the tables; answers where to begin reading: at the first key of all, and at the first key of each table.
-    fn look_at_tables(&mut self, db: &DB) -> Vec<Vec<u8>> {
+    fn look_at_tables(&mut self, db: &DB) -> Result<Vec<Vec<u8>>, Error> {
         let mut bounds = vec![Vec::new()];
         match db.live_files() {
             Ok(files) => {
@@ -227,34 +238,42 @@ impl Report {
                 self.table_bytes = files.iter().map(|file| file.size as u64).sum();
                 bounds.extend(files.into_iter().filter_map(|file| file.start_key));
             }
-            Err(error) => self.find(Kind::Files, error.into_string()),
+            Err(error) => {
+                let damage = self.damage(error)?;
+                self.find(Kind::Files, damage);
+            }
         }
         bounds.sort();
         bounds.dedup();
-        bounds
+        Ok(bounds)
     }
 
     /// RocksDB takes a filter that it cannot read for one that knows nothing, so only opening a table tells. Left out where
     /// something worse was found, which would be found here again.
-    fn read_filters(&mut self, files: &Path, bounds: &[Vec<u8>]) {
+    fn read_filters(&mut self, files: &Path, bounds: &[Vec<u8>]) -> Result<(), Error> {
         let db = match DB::open_for_read_only(&rocksdb_options::reading_filters(&options()), files, false) {
             Ok(db) => db,
-            Err(error) => return self.find(Kind::Filter, error.into_string()),
+            Err(error) => {
+                let damage = self.damage(error)?;
+                self.find(Kind::Filter, damage);
+                return Ok(());
+            }
         };
         let mut last = String::new();
         for from in bounds {
             let mut iterator = db.raw_iterator_opt(reading());
             iterator.seek(from);
             let Err(error) = iterator.status() else { continue };
-            let detail = error.into_string();
+            let detail = self.damage(error)?;
             if detail != last {
                 self.find(Kind::Filter, detail.clone());
                 last = detail;
             }
         }
+        Ok(())
     }
 
-    fn read_records(&mut self, db: &DB, from: &[u8], options: ReadOptions, progress: &Progress) {
+    fn read_records(&mut self, db: &DB, from: &[u8], options: ReadOptions, progress: &Progress) -> Result<(), Error> {
         let mut iterator = db.raw_iterator_opt(options);
         iterator.seek(from);
         let mut last = Vec::new();
@@ -268,8 +287,10 @@ impl Report {
         // The loop also ends where the iterator met an error.
         if let Err(error) = iterator.status() {
             let after = if last.is_empty() { shown(from) } else { shown(&last) };
-            self.find(Kind::Table, format!("after key {after}: {}", error.into_string()));
+            let damage = self.damage(error)?;
+            self.find(Kind::Table, format!("after key {after}: {damage}"));
         }
+        Ok(())
     }
 
     fn read_record(&mut self, key: &[u8], stored: &[u8]) {
@@ -307,6 +328,8 @@ fn options() -> Options {
 fn open(files: &Path, mode: DBRecoveryMode) -> Result<DB, rust_rocksdb::Error> {
     let mut options = rocksdb_options::database(&options(), &Shared::new(&options()));
     options.set_wal_recovery_mode(mode);
+    // Every table is read once, in its turn.
+    options.set_max_open_files(64);
     DB::open_for_read_only(&options, files, false)
 }
 

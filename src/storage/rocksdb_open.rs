@@ -10,7 +10,7 @@ use rust_rocksdb::{DB, DBRecoveryMode, ErrorKind, Options as RocksDbOptions};
 
 use super::directory::{self, DataDirectory};
 use super::high_water::{self, HighWater};
-use super::log_records;
+use super::log_records::{self, Oddity};
 use crate::limits::LOG_BYTES_READ_TWICE;
 
 /// Why the engine could not be opened.
@@ -73,14 +73,27 @@ pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> 
     Ok(())
 }
 
-/// No log may hold a record at which RocksDB would hang.
+/// No log may hold a record at which RocksDB would hang, and nothing that was synced may be missing between two logs.
 ///
 /// # Errors
 /// [`OpenError::Damaged`], with the place.
 pub(super) fn check_logs(directory: &DataDirectory) -> Result<(), OpenError> {
-    let files = directory.path().join("rocksdb");
+    let data = directory.path();
     // What cannot be read RocksDB will say.
-    let Ok(Some((log, position))) = log_records::first_endless(&files) else { return Ok(()) };
+    let (log, position) = match log_records::first_oddity(&data.join("rocksdb")) {
+        Ok(Some(Oddity::Endless { log, position })) => (log, position),
+        Ok(Some(Oddity::Gap { log, until })) => {
+            let synced = high_water::read(data).ok().flatten().unwrap_or(0);
+            if synced <= until {
+                // As a power cut may leave it, if all that is missing was `async`.
+                tracing::warn!(log = %log.display(), until, "writes that were not synced are missing before this log");
+                return Ok(());
+            }
+            let why = format!("writes from number {} on are missing before the log {}", until + 1, log.display());
+            return Err(OpenError::Damaged { path: data.to_owned(), why });
+        }
+        Ok(None) | Err(_) => return Ok(()),
+    };
     let why = format!(
         "the log {} has a record of a kind that klad never writes, at byte {position}; cut off there it would give back what \
          stands before",

@@ -101,8 +101,10 @@ fn log(db: &mut RocksDbOptions) {
     // Whoever opens asks for a log that is whole first (rocksdb_open.rs), and then for this: after the death of the machine the unsynced end of the log may have holes; what is before the first is the prefix of
     // commit order that `async` promises.
     db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    // A start after a kill puts the log into memtables and is ready, instead of writing tables first.
-    db.set_avoid_flush_during_recovery(true);
+    // A start writes what the log gave back into tables, at most --memory's share of memtables, before it serves. A log that
+    // was kept instead would never be synced again: what was `async` before a kill would lie behind what is `sync` after it. And
+    // of several logs RocksDB does not notice what is missing between two.
+    db.set_avoid_flush_during_recovery(false);
     // A stop need not write tables either: the log has everything.
     db.set_avoid_flush_during_shutdown(true);
 }

@@ -227,3 +227,18 @@ fn a_stop_during_the_start_is_in_order_and_answers_who_has_connected() {
         assert_eq!(child.wait().unwrap().code(), Some(0));
     }
 }
+
+/// What the drain timeout cuts is neither forgotten nor without a word.
+#[test]
+fn an_answer_that_is_cut_by_the_drain_timeout_is_counted_and_logged() {
+    let mut server = ServerBuilder::new("memory").arg("--access-log", "on").arg("--drain-timeout", "300ms").start();
+    let mut reader = server.client();
+    assert_eq!(reader.put("/v0/entity?id=large", &vec![1; 12 << 20]).status, 201);
+    reader.send("GET", "/v0/entity?id=large", &[], None).unwrap();
+    assert_eq!(reader.head().unwrap().0, 200);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("GET") && line.contains("aborted"));
+    assert!(line.is_some(), "{log}");
+}
