@@ -1,17 +1,20 @@
 //! How klad ends: one code and one word for each reason, and the one place that maps errors to them.
 //!
 //! The last line on stderr is for a person and ends in the word for a program: `klad: cannot listen on ...: ... [port-in-use]`.
-//! Codes from 64 on are those of BSD's `sysexits.h` where one fits. `klad bench` has codes of its own (docs/bench.md).
+//! Codes from 64 on are those of BSD's `sysexits.h` where one fits. `klad bench` has codes of its own
+//! (docs/bench.md), and so have the commands that speak to a server (docs/command-line.md).
 //!
 //! Called by `main`; `reference` puts the table into the documents.
 
 use std::io;
 
+#[cfg(feature = "rocksdb")]
+use crate::offline;
 use crate::server::listen;
 use crate::settings;
 use crate::storage::directory;
 #[cfg(feature = "rocksdb")]
-use crate::storage::{high_water, rocksdb};
+use crate::storage::{high_water, maintenance, rocksdb, rocksdb_check};
 
 /// Why the process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +23,6 @@ pub enum Exit {
     Ok,
     /// Something failed that has no code of its own.
     Failed,
-    /// What was written could not be synced at the end.
-    SyncFailed,
     /// It was asked twice.
     SecondSignal,
     /// The command line is not understood.
@@ -34,6 +35,8 @@ pub enum Exit {
     AddressUnusable,
     /// Somebody else listens there.
     PortInUse,
+    /// What was written could not be synced at the end.
+    SyncFailed,
     /// The kernel does not let klad use the directory.
     DataIo,
     /// Another process serves the directory.
@@ -49,13 +52,13 @@ impl Exit {
     pub const ALL: [Exit; 13] = [
         Exit::Ok,
         Exit::Failed,
-        Exit::SyncFailed,
         Exit::SecondSignal,
         Exit::Usage,
         Exit::DataDamaged,
         Exit::DataForeign,
         Exit::AddressUnusable,
         Exit::PortInUse,
+        Exit::SyncFailed,
         Exit::DataIo,
         Exit::DataLocked,
         Exit::DataNewer,
@@ -67,9 +70,6 @@ impl Exit {
         match self {
             Exit::Ok => (0, "ok", "done; or stopped by SIGTERM or SIGINT, everything synced"),
             Exit::Failed => (1, "failed", "something failed that has no code of its own"),
-            Exit::SyncFailed => {
-                (1, "sync-failed", "stopped, but the last sync failed: writes without a sync may be lost")
-            }
             Exit::SecondSignal => (1, "second-signal", "a second SIGTERM or SIGINT ended the process at once"),
             Exit::Usage => (2, "usage", "the command line is not understood"),
             Exit::DataDamaged => {
@@ -78,6 +78,9 @@ impl Exit {
             Exit::DataForeign => (66, "data-foreign", "the directory is not klad's, or of another engine"),
             Exit::AddressUnusable => (68, "address-unusable", "the kernel does not let klad listen on the address"),
             Exit::PortInUse => (69, "port-in-use", "another process listens on the address"),
+            Exit::SyncFailed => {
+                (70, "sync-failed", "stopped, but the last sync failed: writes without a sync may be lost")
+            }
             Exit::DataIo => (74, "data-io", "the directory cannot be read, written or made"),
             Exit::DataLocked => (75, "data-locked", "another process serves the directory"),
             Exit::DataNewer => (76, "data-newer", "a newer klad wrote the directory"),
@@ -129,6 +132,10 @@ pub enum Failure {
     #[cfg(feature = "rocksdb")]
     #[error(transparent)]
     Engine(#[from] rocksdb::OpenError),
+    /// `klad check` or `klad compact`.
+    #[cfg(feature = "rocksdb")]
+    #[error(transparent)]
+    Offline(#[from] offline::Error),
     /// The kernel refuses what serving needs.
     #[error("cannot serve: {0}")]
     Serve(io::Error),
@@ -158,6 +165,8 @@ impl Failure {
             Failure::Directory(error) => of_directory(error),
             #[cfg(feature = "rocksdb")]
             Failure::Engine(error) => of_engine(error),
+            #[cfg(feature = "rocksdb")]
+            Failure::Offline(error) => of_offline(error),
             Failure::Sync(_) => Exit::SyncFailed,
             Failure::Serve(_) | Failure::Io { .. } | Failure::Other(_) => Exit::Failed,
         }
@@ -196,6 +205,26 @@ fn of_engine(error: &rocksdb::OpenError) -> Exit {
             Exit::DataIo
         }
         rocksdb::OpenError::RocksDb { io: false, .. } => Exit::Failed,
+    }
+}
+
+#[cfg(feature = "rocksdb")]
+fn of_offline(error: &offline::Error) -> Exit {
+    match error {
+        offline::Error::Damaged { .. } => Exit::DataDamaged,
+        offline::Error::Check(rocksdb_check::Error::Directory(error))
+        | offline::Error::Compact(maintenance::Error::Directory(error)) => of_directory(error),
+        offline::Error::Check(rocksdb_check::Error::Open(error)) | offline::Error::Open(error) => of_engine(error),
+        offline::Error::Check(rocksdb_check::Error::Io { .. })
+        | offline::Error::Compact(maintenance::Error::Io { .. }) => Exit::DataIo,
+        offline::Error::Compact(
+            maintenance::Error::NotSupported { .. }
+            | maintenance::Error::NotWritable(_)
+            | maintenance::Error::NoSpace { .. }
+            | maintenance::Error::Exists { .. }
+            | maintenance::Error::Engine { .. }
+            | maintenance::Error::Cancelled,
+        ) => Exit::Failed,
     }
 }
 

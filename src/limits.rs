@@ -269,9 +269,6 @@ pub const SLOW_REQUEST_LINES_MAX: u64 = 10;
 /// An `X-Request-Id` of more bytes is not taken: it would be in every line. A UUID has 36, AWS's trace header 35 to 100.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Bytes of a path that an access line shows; klad's own have at most 12.
-pub const LOGGED_PATH_BYTES_MAX: usize = 128;
-
 /// Default of `--async-sync-interval`: the longest that an `async` write stays unsynced.
 pub const ASYNC_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -69,9 +69,9 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Bench(args) => return bench(&args),
         #[cfg(feature = "rocksdb")]
-        Command::Check(args) => return ExitCode::from(klad::offline::check(&args).exit_code()),
+        Command::Check(args) => klad::offline::check(&args).map_err(Failure::from),
         #[cfg(feature = "rocksdb")]
-        Command::Compact(args) => return ExitCode::from(klad::offline::compact(&args).exit_code()),
+        Command::Compact(args) => klad::offline::compact(&args).map_err(Failure::from),
         Command::Client(command) => return klad::client::run(&command),
         Command::Manual(command) => klad::manual::write(&command).map_err(|error| Failure::Other(format!("{error:#}"))),
     };

@@ -50,53 +50,56 @@ pub struct CompactArgs {
     pub json: bool,
 }
 
-/// How a command ended; each has an exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// Done, and all is well.
-    Well,
-    /// The data is damaged (`EX_DATAERR`).
-    Damaged,
-    /// Somebody serves the directory (`EX_TEMPFAIL`).
-    InUse,
-    /// Anything else.
-    Failed,
+/// Why a command has not ended well; `exit` gives each its code and its word.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The data is not what was written; the report is on stdout.
+    #[error("{} is damaged: {}", data.display(), counted(*findings))]
+    Damaged {
+        /// The directory.
+        data: PathBuf,
+        /// How many things are wrong.
+        findings: u64,
+    },
+    /// The check could not be made.
+    #[error("{why}{advice}", why = .0, advice = advice_to_check(.0))]
+    Check(rocksdb_check::Error),
+    /// There is nothing to be compacted.
+    #[error("{why}{advice}", why = .0, advice = advice_to_compact(.0))]
+    Open(OpenError),
+    /// The compaction has not come to its end.
+    #[error(transparent)]
+    Compact(maintenance::Error),
 }
 
-impl Ended {
-    /// For `exit`.
-    #[must_use]
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Ended::Well => 0,
-            Ended::Failed => 1,
-            Ended::Damaged => 65,
-            Ended::InUse => 75,
+/// What to do where somebody serves the directory.
+fn advice_to_check(error: &rocksdb_check::Error) -> &'static str {
+    use rocksdb_check::Error;
+    match error {
+        Error::Directory(directory::Error::InUse { .. })
+        | Error::Open(OpenError::Directory(directory::Error::InUse { .. })) => {
+            ": stop it first, or check a checkpoint of it"
         }
+        _ => "",
     }
+}
 
-    /// What a directory that could not be opened says of it.
-    #[must_use]
-    pub fn of_open(error: &OpenError) -> Ended {
-        match error {
-            OpenError::Directory(error) => Ended::of_directory(error),
-            OpenError::HighWater(_) | OpenError::Damaged { .. } => Ended::Damaged,
-            OpenError::RocksDb { .. } => Ended::Failed,
-        }
+fn advice_to_compact(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::Directory(directory::Error::InUse { .. }) => ": ask it by POST /compact, or stop it first",
+        _ => "",
     }
+}
 
-    fn of_directory(error: &directory::Error) -> Ended {
-        match error {
-            directory::Error::InUse { .. } => Ended::InUse,
-            directory::Error::Damaged { .. } => Ended::Damaged,
-            _ => Ended::Failed,
-        }
-    }
+fn counted(findings: u64) -> String {
+    format!("{findings} finding{}", if findings == 1 { "" } else { "s" })
 }
 
 /// `klad check`.
-#[must_use]
-pub fn check(args: &CheckArgs) -> Ended {
+///
+/// # Errors
+/// [`Error`], also when it has found damage.
+pub fn check(args: &CheckArgs) -> Result<(), Error> {
     let progress = Arc::new(Progress::default());
     let done = while_drawing(
         {
@@ -108,75 +111,46 @@ pub fn check(args: &CheckArgs) -> Ended {
             (if total == 0 { "checksums" } else { "records" }, progress.records.load(Ordering::Relaxed), total)
         },
     );
-    match done {
-        Ok(report) => {
-            if args.json {
-                print_json(&report);
-            } else {
-                print(&in_words(&report));
-            }
-            if report.sound { Ended::Well } else { Ended::Damaged }
-        }
-        Err(error) => {
-            let ended = match &error {
-                rocksdb_check::Error::Directory(error) => Ended::of_directory(error),
-                rocksdb_check::Error::Open(error) => Ended::of_open(error),
-                rocksdb_check::Error::Io { .. } => Ended::Failed,
-            };
-            let advice = if ended == Ended::InUse { ": stop it first, or check a checkpoint of it" } else { "" };
-            complain("check", &format!("{error}{advice}"));
-            ended
-        }
+    let report = done.map_err(Error::Check)?;
+    if args.json {
+        print_json(&report);
+    } else {
+        print(&in_words(&report));
     }
+    if report.sound { Ok(()) } else { Err(Error::Damaged { data: args.data.clone(), findings: report.findings_total }) }
 }
 
 /// `klad compact`.
-#[must_use]
-pub fn compact(args: &CompactArgs) -> Ended {
+///
+/// # Errors
+/// [`Error`].
+pub fn compact(args: &CompactArgs) -> Result<(), Error> {
     let (done, pieces) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let begun = clock::now();
     let compacted = while_drawing(
         {
             let (args, done, pieces) = (args.clone(), done.clone(), pieces.clone());
             move || {
-                let engine = open(&args.data, args.disk_reserve.0).map_err(CompactError::Open)?;
+                let engine = open(&args.data, args.disk_reserve.0).map_err(Error::Open)?;
                 let compacted = engine.compact(args.bottommost, &|piece, of| {
                     done.store(piece, Ordering::Relaxed);
                     pieces.store(of, Ordering::Relaxed);
                     true
                 });
-                engine.sync().map_err(|why| CompactError::Work(maintenance::Error::Engine { why }))?;
-                compacted.map_err(CompactError::Work)
+                engine.sync().map_err(|why| Error::Compact(maintenance::Error::Engine { why }))?;
+                compacted.map_err(Error::Compact)
             }
         },
         || ("compacting", done.load(Ordering::Relaxed), pieces.load(Ordering::Relaxed)),
     );
     let seconds = clock::now().duration_since(begun).as_secs_f64();
-    match compacted {
-        Ok(compaction) => {
-            if args.json {
-                print_json(&serde_json::json!({ "data": args.data, "compaction": compaction, "seconds": seconds }));
-            } else {
-                print(&compaction_in_words(&args.data, &compaction, seconds));
-            }
-            Ended::Well
-        }
-        Err(CompactError::Open(error)) => {
-            let ended = Ended::of_open(&error);
-            let advice = if ended == Ended::InUse { ": ask it by POST /compact, or stop it first" } else { "" };
-            complain("compact", &format!("{error}{advice}"));
-            ended
-        }
-        Err(CompactError::Work(error)) => {
-            complain("compact", &error.to_string());
-            Ended::Failed
-        }
+    let compaction = compacted?;
+    if args.json {
+        print_json(&serde_json::json!({ "data": args.data, "compaction": compaction, "seconds": seconds }));
+    } else {
+        print(&compaction_in_words(&args.data, &compaction, seconds));
     }
-}
-
-enum CompactError {
-    Open(OpenError),
-    Work(maintenance::Error),
+    Ok(())
 }
 
 /// As `klad serve` opens it, with all that it refuses; but nothing is made where nothing is.
@@ -230,8 +204,7 @@ fn in_words(report: &Report) -> String {
     let data = report.data.display();
     let mut lines = vec![match report.findings_total {
         0 => format!("{data} is sound"),
-        1 => format!("{data} is damaged: 1 finding"),
-        count => format!("{data} is damaged: {count} findings"),
+        count => format!("{data} is damaged: {}", counted(count)),
     }];
     for finding in &report.findings {
         lines.push(format!("  {:<9}{}", kind_word(finding.kind), finding.detail));
@@ -302,8 +275,4 @@ fn print_json(value: &impl serde::Serialize) {
 /// A reader that has gone, as behind `| head`, is no failure.
 fn print(text: &str) {
     let _ = io::stdout().write_all(text.as_bytes());
-}
-
-fn complain(command: &str, message: &str) {
-    let _ = writeln!(io::stderr(), "klad {command}: {message}");
 }

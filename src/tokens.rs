@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -211,8 +211,12 @@ fn digest(token: &[u8]) -> Digest {
     suite.common.hash_provider.hash(token).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
+/// The group may read: root owns the file and klad runs as another user, who is reached by the group.
+const TOO_OPEN: u32 = 0o027;
+
 fn read(path: &Path) -> Result<Table, Error> {
-    let unreadable = |why: std::io::Error| Error::Unreadable { path: path.to_owned(), why: why.to_string() };
+    let unreadable =
+        |why: io::Error| Error::Unreadable { path: path.to_owned(), why: format!("{why}{}", advice(&why)) };
     let mut file = File::open(path).map_err(unreadable)?;
     let mode = file.metadata().map_err(unreadable)?.permissions().mode();
     let mut text = String::new();
@@ -220,11 +224,12 @@ fn read(path: &Path) -> Result<Table, Error> {
     if text.len() as u64 > TOKEN_FILE_BYTES_MAX {
         return Err(Error::TooLarge { path: path.to_owned() });
     }
-    if mode & 0o077 != 0 {
+    if mode & TOO_OPEN != 0 {
         // Files that a container mounts are often like this, and cannot be helped.
         tracing::warn!(
             path = %path.display(), mode = %format!("{:o}", mode & 0o777),
-            "others than its owner may read or change the file of tokens; chmod 600 keeps them out"
+            "others than its owner and group may use the file of tokens, or its group may change it; \
+             chmod 640 or 600 keeps them out"
         );
     }
     let mut table: Vec<Entry> = Vec::new();
@@ -243,6 +248,18 @@ fn read(path: &Path) -> Result<Table, Error> {
         return Err(Error::Empty { path: path.to_owned() });
     }
     Ok(table.into())
+}
+
+/// What to do about the kernel's answer, where that can be said: who made the file is often not who reads it.
+fn advice(cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            "; klad runs as user {}, group {}: let that user or group read it, as chown root:klad and chmod 640 do",
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw()
+        ),
+        _ => String::new(),
+    }
 }
 
 /// `None` where a line holds nothing.

@@ -13,6 +13,9 @@ use super::exchange::{Body, Request, exchange, server, url_from};
 use super::{ADMIN_URL_VARIABLE, Error, key, show};
 use crate::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
 
+/// As many symbolic links, one behind the other, as Linux itself follows.
+const LINKS_MAX: usize = 40;
+
 /// Stores a value.
 ///
 /// # Errors
@@ -267,12 +270,13 @@ impl From<Ending> for Error {
 }
 
 /// Writes `path` by way of a file beside it, so that it holds all of a value or what it held before. What is no regular file, as
-/// /dev/null or a pipe, is written as it is.
+/// /dev/null or a pipe, is written as it is. A symbolic link stays one: the file that it names is the one that is written.
 fn write_file(
     path: &Path,
     copy: impl FnOnce(&mut dyn Write, &dyn Fn(io::Error) -> Error) -> Result<(), Ending>,
 ) -> Result<(), Error> {
     let failed = |why| Error::File { what: format!("cannot write {}", path.display()), why };
+    let path = &behind_links(path).map_err(failed)?;
     let regular = std::fs::metadata(path).map_or(true, |facts| facts.is_file());
     let target = if regular { beside(path) } else { path.to_owned() };
     let mut options = File::options();
@@ -288,6 +292,20 @@ fn write_file(
         let _ = std::fs::remove_file(&target);
     }
     renamed
+}
+
+/// The name at the end of the symbolic links that `path` names, whether or not there is a file of that name.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match std::fs::read_link(&path) {
+            // Links of directories on the way are the kernel's to follow, as is what `..` means behind one.
+            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
+            // No link, or nothing at all.
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(rustix::io::Errno::LOOP.into())
 }
 
 /// The name carries the process: two at once do not meet.

@@ -123,8 +123,9 @@ impl Connection {
             None => Stream::Plain(timed),
             Some(mut tls) => {
                 while tls.is_handshaking() {
-                    tls.complete_io(&mut timed)
-                        .map_err(|error| Error::Failed(format!("TLS with {}: {error}", url.authority)))?;
+                    tls.complete_io(&mut timed).map_err(|error| {
+                        Error::Failed(format!("TLS with {}: {}", url.authority, tls::in_words(&error)))
+                    })?;
                 }
                 Stream::Tls(Box::new(StreamOwned::new(tls, timed)))
             }

@@ -1,11 +1,12 @@
 //! Whom `https://` trusts. Called by `connection`.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
 use super::Error;
 
@@ -37,6 +38,22 @@ pub(super) fn connection(host: &str, ca: Option<&Path>) -> Result<ClientConnecti
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| Error::Usage(format!("{host:?} is no name that a certificate could hold")))?;
     ClientConnection::new(Arc::new(config), name).map_err(|error| Error::Failed(format!("TLS: {error}")))
+}
+
+/// Why a handshake has failed. What rustls has words for is said in them.
+pub(super) fn in_words(error: &io::Error) -> String {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(why))) if is_of_an_authority(why) => {
+            "the server's certificate is an authority's; see docs/security.md".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// By its name: the type is one of a library that rustls uses and does not show. A test knows when the name changes.
+fn is_of_an_authority(why: &rustls::OtherError) -> bool {
+    format!("{:?}", why.0) == "CaUsedAsEndEntity"
 }
 
 /// Every certificate of a file that was named must be one.

@@ -25,7 +25,6 @@ use super::refusal::Refusal;
 use super::route::op;
 use crate::clock;
 use crate::execution::Phases;
-use crate::limits::LOGGED_PATH_BYTES_MAX;
 use crate::logs;
 use crate::metrics::requests::{Ended, Op, Outcome, Phase, Requests, WorkerRequests};
 use crate::operation::Durability;
@@ -117,7 +116,7 @@ pub struct Observed {
 #[derive(Debug)]
 struct Details {
     method: Method,
-    path: String,
+    path: &'static str,
     request_id: Option<String>,
     trace_id: Option<String>,
     server_timing: bool,
@@ -224,8 +223,7 @@ impl Observed {
             self.phases.be_exact();
         }
         let request_id = request_id.or_else(|| access_log.then(|| self.observer.new_id()));
-        let path = head.uri.path();
-        let path = path[..path.floor_char_boundary(LOGGED_PATH_BYTES_MAX)].to_owned();
+        let path = logged_path(head.uri.path());
         Some(Box::new(Details { method: head.method.clone(), path, request_id, trace_id, server_timing }))
     }
 
@@ -396,7 +394,7 @@ impl Observed {
             peer: self.peer,
             status: self.status.get(),
             method: details.map(|details| details.method.as_str()),
-            path: details.map(|details| details.path.as_str()),
+            path: details.map(|details| details.path),
             key_bytes: self.key_bytes.get(),
             // One that klad makes up here was told to nobody, but ties the two lines of a slow request together.
             request_id: &given.unwrap_or_else(|| self.observer.new_id()),
@@ -465,6 +463,13 @@ impl RequestLine<'_> {
     fn write_access(&self) {
         request_line!(self, tracing::Level::INFO, "klad::access", "request");
     }
+}
+
+/// `path` as lines show it. One that klad does not know may hold a key, from a client that takes klad for another store: nothing
+/// of it is shown but that it is one, and whether it begins as klad's do.
+fn logged_path(path: &str) -> &'static str {
+    let known = ["/v0/entity", "/v0/entities", "/v0/status"].into_iter().find(|known| *known == path);
+    known.unwrap_or(if path.starts_with("/v0/") { "/v0/…" } else { "/…" })
 }
 
 /// What a status says of a request's end; 0 is none.

@@ -1,14 +1,14 @@
 //! Data directories that are damaged, odd, or taken away: what klad says, in one line, and that everything which was
 //! acknowledged is there once the cause is removed.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::support::planted::Defect;
+use super::support::rights::klad_without_rights;
 use super::support::shim::Shim;
 use super::support::stores::{Ran, contents, fill, flip, holds, largest, named};
 use super::support::{PATIENCE, ServerBuilder, wait_until};
@@ -196,17 +196,9 @@ fn a_file_in_the_directorys_place_is_named() {
     assert_eq!(fs::read(file).unwrap(), b"precious");
 }
 
-/// Starts klad as a user without rights, whoever runs the tests; the binary is where that user can reach it.
 fn serve_without_rights(data: &Path) -> Ran {
-    let place = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
-    let program: PathBuf = place.path().join("klad");
-    fs::copy(env!("CARGO_BIN_EXE_klad"), &program).unwrap();
-    let mut command = Command::new(&program);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data"]).arg(data);
-    if rustix::process::geteuid().is_root() {
-        command.uid(65_534).gid(65_534);
-    }
-    let output = command.current_dir("/").output().unwrap();
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data"].map(OsStr::new);
+    let output = klad_without_rights(&[&arguments[..], &[data.as_os_str()]].concat());
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
 }
@@ -272,7 +264,9 @@ fn taken_away(
     if !ready.contains(words) || !ready.contains("writes-stopped") {
         return Err(format!("{words} is not in: {ready}"));
     }
-    assert!(server.log().contains("no write is taken any more") && server.log().contains(words), "{}", server.log());
+    // The log is written by a thread of its own, behind the answer.
+    let is_said = || server.log().contains("no write is taken any more") && server.log().contains(words);
+    wait_until("the log says so", is_said);
     for target in ["/v0/entity?id=later", "/v0/entity?id=later&durability=async"] {
         let refused = client.put(target, b"v");
         assert!(refused.status == 503 && refused.text().contains(words), "{}", refused.text());
@@ -284,7 +278,7 @@ fn taken_away(
     assert_eq!(client.get("/v0/entity?id=last").body, b"acknowledged");
     assert_eq!(server.admin("/livez").status, 200);
     let ended = server.stop().code();
-    assert_eq!(ended, Some(1), "the stop says that not all is well");
+    assert_eq!(ended, Some(70), "the stop says that not all is well");
     put_back(&data, &aside);
     holds(&builder, KEYS)?;
     let server = builder.start();
@@ -342,7 +336,7 @@ fn a_directory_that_is_deleted_while_klad_serves_stops_writes_and_can_still_be_r
     // Everything is copied out, from files that have no names any more.
     let all = client.get("/v0/entities?start=key").chunks.unwrap();
     assert_eq!(all.iter().filter(|chunk| !chunk.is_empty()).count(), KEYS);
-    assert_eq!(server.stop().code(), Some(1));
+    assert_eq!(server.stop().code(), Some(70));
     // A start without its directory makes an empty one.
     let server = builder.start();
     assert_eq!(server.client().get("/v0/entity?id=key00000").status, 404);

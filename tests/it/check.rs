@@ -39,7 +39,7 @@ fn a_directory_in_use_is_left_alone() {
             ran.err.contains("in use") && ran.err.contains(&process) && ran.err.contains("stop it first"),
             "{ran:?}"
         );
-        assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+        assert!(ran.err.lines().count() == 1 && ran.err.ends_with(" [data-locked]\n"), "{ran:?}");
     }
     assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 201);
 }
@@ -49,9 +49,30 @@ fn what_is_no_data_directory_is_named_and_nothing_is_made() {
     let place = tempfile::tempdir().unwrap();
     for command in ["check", "compact"] {
         let ran = klad(&place.path().join("nothing"), &[command]);
-        assert!(ran.code == Some(1) && ran.err.contains("not a klad data directory"), "{ran:?}");
+        assert!(ran.code == Some(66) && ran.err.contains("not a klad data directory"), "{ran:?}");
+        assert!(ran.err.starts_with("klad: ") && ran.err.ends_with(" [data-foreign]\n"), "{ran:?}");
         assert!(!place.path().join("nothing").exists());
     }
+}
+
+#[test]
+fn a_directory_that_cannot_be_opened_ends_each_command_as_it_ends_a_start() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = fill(data.path(), 10, true);
+    let manifest = data.path().join("KLAD");
+    let sound = std::fs::read_to_string(&manifest).unwrap();
+    for (from, to) in [("format = 1", "format = 2"), ("rocksdb", "fjall"), ("format = 1", "")] {
+        std::fs::write(&manifest, sound.replace(from, to)).unwrap();
+        let start = builder.try_start().err().expect("refused");
+        let word = start.log.trim_end().rsplit_once(' ').unwrap().1.to_owned();
+        for command in ["check", "compact"] {
+            let ran = klad(data.path(), &[command]);
+            assert_eq!(ran.code, start.status.code(), "{ran:?}");
+            assert!(ran.err.trim_end().ends_with(&word), "{word} is missing in: {ran:?}");
+        }
+    }
+    std::fs::write(&manifest, sound).unwrap();
+    holds(&builder, 10).unwrap();
 }
 
 /// Flips one bit at each of `flips` random places of `file`, one at a time; each must be found, with exit code 65.
@@ -65,7 +86,10 @@ fn flipped_bits_are_found(data: &Path, file: &Path, flips: usize) -> Result<(), 
         let ran = check(data);
         flip(file, position, bit);
         match ran.code {
-            Some(65) => assert!(ran.out.contains("is damaged") && ran.out.contains("finding"), "{ran:?}"),
+            Some(65) => {
+                assert!(ran.out.contains("is damaged") && ran.out.contains("finding"), "{ran:?}");
+                assert!(ran.err.ends_with(" [data-damaged]\n"), "{ran:?}");
+            }
             _ => missed.push(position),
         }
     }

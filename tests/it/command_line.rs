@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStringExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -281,6 +282,32 @@ fn a_value_that_was_cut_replaces_no_file() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left over");
 }
 
+#[test]
+fn a_file_is_written_where_a_symbolic_link_leads() {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::create_dir(at("below")).unwrap();
+    std::fs::write(at("below/value"), "before").unwrap();
+    // One behind the other, one that names nothing yet, and one whose directory is behind a link.
+    let links = [("link", "below/again"), ("below/again", "value"), ("fresh", "below/new"), ("directory", "below")];
+    for (link, target) in links {
+        std::os::unix::fs::symlink(target, at(link)).unwrap();
+    }
+    for (given, written) in [("link", "below/value"), ("fresh", "below/new"), ("directory/again", "below/value")] {
+        let _ = std::fs::remove_file(at(written));
+        Klad::new("get a --output").arg(at(given)).at(answers(1, answer)).succeeds();
+        assert_eq!(std::fs::read_to_string(at(written)).unwrap(), "hello", "{given}");
+    }
+    for (link, target) in links {
+        assert_eq!(std::fs::read_link(at(link)).unwrap(), Path::new(target), "{link} is no link any more");
+    }
+    std::os::unix::fs::symlink("round", at("round")).unwrap();
+    let line = Klad::new("get a --output").arg(at("round")).at(answers(1, answer)).fails(1);
+    assert!(line.contains("cannot write") && line.contains("symbolic link"), "{line}");
+    assert_eq!(std::fs::read_dir(at("below")).unwrap().count(), 3, "nothing is left over");
+}
+
 /// The way back from a line of `klad scan`.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -444,7 +471,7 @@ fn the_documents_session_runs_as_it_stands() {
     let server = server();
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("cat.jpg"), b"\xff\xd8 cat").unwrap();
-    let program = std::path::Path::new(env!("CARGO_BIN_EXE_klad")).parent().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_klad")).parent().unwrap();
     let mut command = Command::new("sh");
     command.args(["-e", "-c", session]).current_dir(directory.path()).stdin(Stdio::null());
     command.env("PATH", format!("{}:{}", program.display(), std::env::var("PATH").unwrap()));

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::mpsc;
 
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
@@ -20,9 +20,15 @@ struct TlsServer {
 
 impl TlsServer {
     fn start(names: &[&str], answer: &'static str) -> TlsServer {
+        TlsServer::start_as(IsCa::NoCa, names, answer)
+    }
+
+    fn start_as(is_ca: IsCa, names: &[&str], answer: &'static str) -> TlsServer {
         let key = KeyPair::generate().unwrap();
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let certificate = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.is_ca = is_ca;
+        let certificate = params.self_signed(&key).unwrap();
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -110,4 +116,15 @@ fn nothing_is_said_to_a_server_that_is_not_trusted() {
     assert!(server.get("localhost", Some(&empty)).fails(2).contains("no certificate"));
     assert!(server.get("localhost", Some(Path::new("/nowhere/at/all"))).fails(2).contains("/nowhere/at/all"));
     assert!(Klad::new("get a --ca").arg(&ca).fails(2).contains("https"));
+}
+
+#[test]
+fn a_server_with_an_authoritys_certificate_is_refused_in_words() {
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    let server = TlsServer::start_as(IsCa::Ca(BasicConstraints::Unconstrained), &["localhost"], ANSWER);
+    std::fs::write(&ca, &server.certificate).unwrap();
+    let line = server.get("localhost", Some(&ca)).fails(1);
+    assert!(line.trim_end().ends_with("the server's certificate is an authority's; see docs/security.md"), "{line}");
+    assert_eq!(server.request.recv().unwrap(), None, "a request was sent");
 }

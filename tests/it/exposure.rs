@@ -1,9 +1,11 @@
 //! Whoever listens where others can reach it has said who they are, or that it does not matter.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use super::support::rights::klad_without_rights;
 use super::support::server::Failed;
 use super::support::tls::Authority;
 use super::support::{Client, ServerBuilder};
@@ -130,7 +132,29 @@ fn a_file_of_tokens_that_others_can_read_is_warned_of() {
     let directory = tempfile::tempdir().unwrap();
     let tokens = token_file(directory.path(), &format!("read-write {TOKEN}\n"));
     let start = || ServerBuilder::new("memory").arg("--token-file", &tokens).start().log();
-    assert!(!start().contains("chmod"));
-    std::fs::set_permissions(&tokens, PermissionsExt::from_mode(0o640)).unwrap();
-    assert!(start().contains("chmod 600"));
+    // A group that reads is how a file of root's is given to the user that klad runs as.
+    for (mode, warned) in [(0o600, false), (0o640, false), (0o400, false), (0o660, true), (0o644, true), (0o601, true)]
+    {
+        std::fs::set_permissions(&tokens, PermissionsExt::from_mode(mode)).unwrap();
+        assert_eq!(start().contains("chmod 640 or 600"), warned, "{mode:o}");
+    }
+}
+
+#[test]
+fn a_file_of_tokens_that_klad_may_not_read_names_the_user_that_it_runs_as() {
+    let directory = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
+    let tokens = token_file(directory.path(), &format!("read-write {TOKEN}\n"));
+    let check = |mode: u32| {
+        std::fs::set_permissions(&tokens, PermissionsExt::from_mode(mode)).unwrap();
+        let arguments = ["config", "check", "--engine", "memory", "--token-file", &tokens].map(OsStr::new);
+        let ended = klad_without_rights(&arguments);
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    };
+    let (code, said) = check(0o000);
+    assert_eq!(code, Some(BAD_CONFIGURATION), "{said}");
+    for part in [tokens.as_str(), "Permission denied", "klad runs as user", "chmod 640"] {
+        assert!(said.contains(part), "{part} is missing in: {said}");
+    }
+    let (code, said) = check(0o644);
+    assert_eq!(code, Some(0), "{said}");
 }

@@ -248,6 +248,6 @@ fn nothing_is_acknowledged_after_a_failed_sync() {
     assert!(matches!(second, 500 | 503), "{second}");
     shim.pass();
     server.signal(Signal::TERM);
-    assert_eq!(server.wait().code(), Some(1), "not everything is synced");
+    assert_eq!(server.wait().code(), Some(70), "not everything is synced");
     wait_until("the last word is there", || server.log().trim_end().ends_with("[sync-failed]"));
 }

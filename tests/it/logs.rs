@@ -94,8 +94,11 @@ fn the_access_log_says_what_was_asked_and_no_key_or_value() {
     assert_eq!(client.request("PUT", KEY, &headers, Some(b"my-secret-value")).status, 201);
     let unnamed = client.get(KEY);
     assert_eq!(client.get("/v0/nothing?token=my-secret-token").status, 400);
+    for stranger in ["/v0/my-secret-key", "/my-secret-key", "/v0/entity/my-secret-key", "/"] {
+        assert_eq!(client.get(stranger).status, 400);
+    }
     let peer = client.stream.local_addr().unwrap().to_string();
-    let found = wait_for(&server, "request", 3);
+    let found = wait_for(&server, "request", 7);
     let put = &found[0];
     for (field, value) in [
         ("op", "put"),
@@ -119,7 +122,9 @@ fn the_access_log_says_what_was_asked_and_no_key_or_value() {
         unnamed.header("x-request-id").expect("a line has an id, and who asked is told")
     );
     assert_eq!((&found[1]["status"], &found[1]["sent_bytes"]), (&200.into(), &15.into()));
-    assert_eq!((&found[2]["outcome"], &found[2]["path"]), (&"client_error".into(), &"/v0/nothing".into()));
+    assert_eq!((&found[2]["outcome"], &found[2]["path"]), (&"client_error".into(), &"/v0/…".into()));
+    let strangers: Vec<_> = found[3..].iter().map(|line| line["path"].as_str().unwrap()).collect();
+    assert_eq!(strangers, ["/v0/…", "/…", "/v0/…", "/…"], "a path that klad does not know may hold a key");
     assert!(!server.log().contains("my-secret"), "{}", server.log());
 }
 

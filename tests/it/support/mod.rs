@@ -9,6 +9,7 @@ pub(crate) mod metrics;
 pub(crate) mod planted;
 pub(crate) mod promtool;
 pub(crate) mod results;
+pub(crate) mod rights;
 pub(crate) mod scrape;
 pub(crate) mod scripted;
 pub(crate) mod server;
