@@ -2,7 +2,7 @@
 //!
 //! Called by `settings`.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -93,9 +93,9 @@ pub enum Error {
         /// The limit.
         bound: u64,
     },
-    /// Checkpoints would lie among the files of the data.
+    /// Checkpoints would lie among the files of the data, or the data among the checkpoints.
     #[error(
-        "--checkpoints {checkpoints} is inside {data}/rocksdb, or --data itself: give another directory, such as {data}/checkpoints"
+        "--checkpoints {checkpoints} is inside {data}/rocksdb, or is --data {data} itself or a directory above it: give another directory, such as {data}/checkpoints"
     )]
     CheckpointsInData {
         /// As given.
@@ -283,13 +283,30 @@ impl Config {
 fn checkpoints(args: &ServeArgs) -> Result<PathBuf, Error> {
     let Some(checkpoints) = &args.checkpoints else { return Ok(args.data.join("checkpoints")) };
     // By name, and by what is there: a link may lead back into the data.
-    let whole = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or(path.to_owned());
     let (found, data) = (whole(checkpoints), whole(&args.data));
-    if found == data || found.starts_with(data.join("rocksdb")) {
+    // Above the data, the data would lie among the checkpoints, as if it were one.
+    if data.starts_with(&found) || found.starts_with(data.join("rocksdb")) {
         let (checkpoints, data) = (checkpoints.display().to_string(), args.data.display().to_string());
         return Err(Error::CheckpointsInData { checkpoints, data });
     }
     Ok(checkpoints.clone())
+}
+
+/// The path without links and dots: of what is there as the kernel resolves it, of the rest as it is written.
+fn whole(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or(path.to_owned());
+    if let Ok(found) = path.canonicalize() {
+        return found;
+    }
+    match (path.parent(), path.components().next_back()) {
+        (Some(parent), Some(Component::Normal(name))) => whole(parent).join(name),
+        (Some(parent), Some(Component::ParentDir)) => {
+            let mut parent = whole(parent);
+            parent.pop();
+            parent
+        }
+        _ => path,
+    }
 }
 
 /// Why there are so many connections where `--connections-max` does not say.

@@ -1,7 +1,7 @@
 //! Data care while klad serves: checkpoints and compactions, one at a time, on a thread of their own.
 //!
 //! ```text
-//!   klad-admin ── ask ──▶ queue of one ──▶ klad-care ──▶ Engine::checkpoint, Engine::compact, files of checkpoints
+//!   klad-admin ── ask ──▶ one job, one listing ──▶ klad-care ──▶ Engine::checkpoint, Engine::compact, files of checkpoints
 //!              ◀── oneshot ───────────────────┘
 //! ```
 //!
@@ -39,7 +39,16 @@ pub enum Error {
         /// As asked for.
         name: String,
     },
-    /// Another process serves the checkpoint.
+    /// Something of that name that is not to be removed.
+    #[error(
+        "{} is not a checkpoint, or has been served since it was made: klad removes only what has the file CHECKPOINT",
+        path.display()
+    )]
+    NotACheckpoint {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// Another process uses the checkpoint.
     #[error("checkpoint {name} is in use by another process (process id {process})")]
     Served {
         /// The checkpoint.
@@ -141,7 +150,7 @@ pub type Answer = oneshot::Receiver<Result<Done, Error>>;
 pub struct Care {
     engine: Arc<dyn Engine>,
     directory: PathBuf,
-    /// Never holds more than the one job that `state` knows of.
+    /// Never holds more than the one job and the one listing that `state` knows of.
     queue: BoundedQueue<Job>,
     state: Mutex<State>,
     /// The compaction that runs is to end.
@@ -152,7 +161,10 @@ pub struct Care {
 
 #[derive(Default)]
 struct State {
+    /// The job that was taken, and when.
     running: Option<(&'static str, Instant)>,
+    /// The list is being read. It is no job: a client that only looks must keep nobody from a checkpoint.
+    listing: bool,
     stopping: bool,
     listed: Vec<Listed>,
     last: Option<String>,
@@ -194,7 +206,7 @@ impl Care {
         let care = Arc::new(Care {
             engine,
             directory,
-            queue: BoundedQueue::new(1),
+            queue: BoundedQueue::new(2),
             state: Mutex::new(State::default()),
             cancelled: AtomicBool::new(false),
             pieces_done: AtomicU64::new(0),
@@ -235,12 +247,18 @@ impl Care {
         self.ask(Work::Compact { bottommost })
     }
 
-    /// Begins to read the list of checkpoints again.
+    /// Begins to read the list of checkpoints again; a job that is asked for meanwhile begins behind it.
     ///
     /// # Errors
     /// [`Error::Busy`]: the list is as it was before what is in progress.
     pub fn list(&self) -> Result<Answer, Error> {
-        self.ask(Work::List)
+        let mut state = self.state.lock();
+        if let Some(what) = state.running.map(|(what, _)| what).or(state.listing.then_some("listing")) {
+            return Err(Error::Busy { what });
+        }
+        let answer = self.push(&state, Work::List)?;
+        state.listing = true;
+        Ok(answer)
     }
 
     /// Lets the compaction that is in progress end before its next piece.
@@ -263,7 +281,7 @@ impl Care {
         Status {
             directory: self.directory.clone(),
             checkpoints: state.listed.clone(),
-            running: state.running.filter(|(what, _)| *what != "listing").map(|(what, begun)| Running {
+            running: state.running.map(|(what, begun)| Running {
                 what,
                 seconds: clock::now().duration_since(begun).as_secs_f64(),
                 pieces_done: self.pieces_done.load(Ordering::Relaxed),
@@ -275,19 +293,25 @@ impl Care {
 
     fn ask(&self, work: Work) -> Result<Answer, Error> {
         let mut state = self.state.lock();
-        if state.stopping {
-            return Err(Error::Stopping);
-        }
         if let Some((what, _)) = state.running {
             return Err(Error::Busy { what });
         }
-        let (reply, answer) = oneshot::channel();
         let running = Some((work.name(), clock::now()));
-        self.queue.push(Job { work, reply }).map_err(|_| Error::Stopping)?;
+        let answer = self.push(&state, work)?;
         state.running = running;
         self.cancelled.store(false, Ordering::Release);
         self.pieces_done.store(0, Ordering::Relaxed);
         self.pieces.store(0, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    /// `state` is held, so that the thread does not report the end before the beginning is written down.
+    fn push(&self, state: &State, work: Work) -> Result<Answer, Error> {
+        if state.stopping {
+            return Err(Error::Stopping);
+        }
+        let (reply, answer) = oneshot::channel();
+        self.queue.push(Job { work, reply }).map_err(|_| Error::Stopping)?;
         Ok(answer)
     }
 
@@ -301,15 +325,17 @@ impl Care {
             self.read_list();
             let seconds = clock::now().duration_since(begun).as_secs_f64();
             let mut state = self.state.lock();
-            if what != "listing" {
+            if what == "listing" {
+                state.listing = false;
+            } else {
                 match &done {
                     Ok(_) => tracing::info!(what, seconds, "data care: done"),
                     Err(error) => tracing::warn!(what, seconds, %error, "data care: not done"),
                 }
                 let ended = done.as_ref().map_or_else(|error| format!("not done: {error}"), |_| "done".to_owned());
                 state.last = Some(format!("{what} at {}: {ended}", time(clock::unix_ms())));
+                state.running = None;
             }
-            state.running = None;
             drop(state);
             // Whoever asked may have gone.
             let _ = reply.send(done);
@@ -341,12 +367,20 @@ impl Care {
     /// Renamed first, so that a crash in the middle leaves nothing that could be taken for a checkpoint.
     fn remove_now(&self, name: String) -> Result<Done, Error> {
         let path = self.directory.join(&name);
-        if !is_checkpoint(&path) {
+        if fs::symlink_metadata(&path).is_err() {
             return Err(Error::Unknown { name });
         }
+        if !directory::is_checkpoint(&path) {
+            return Err(Error::NotACheckpoint { path });
+        }
+        let _alone = maintenance::take_checkpoints(&self.directory)?;
         let held = DataDirectory::open_existing(&path, self.engine.name());
         if let Err(directory::Error::InUse { process, .. }) = held {
             return Err(Error::Served { name, process });
+        }
+        // Again, now that it is held: somebody may have served it and gone.
+        if !directory::is_checkpoint(&path) {
+            return Err(Error::NotACheckpoint { path });
         }
         let partial = self.directory.join(format!("{PARTIAL}{name}"));
         let failed = |cause| maintenance::Error::Io { action: "remove", path: path.clone(), cause };
@@ -355,8 +389,19 @@ impl Care {
         Ok(Done::Removed { removed: name })
     }
 
-    /// What a crash in the middle of making or removing a checkpoint has left.
+    /// What a crash in the middle of making or removing a checkpoint has left. While another klad is at work in the directory
+    /// it stays: it may be what that one is making.
     fn remove_leftovers(&self) {
+        if !self.directory.is_dir() {
+            return;
+        }
+        let _alone = match maintenance::take_checkpoints(&self.directory) {
+            Ok(alone) => alone,
+            Err(error) => {
+                tracing::info!(%error, "unfinished checkpoints, if there are any, are left where they are");
+                return;
+            }
+        };
         for path in entries(&self.directory) {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if !name.starts_with(PARTIAL) {
@@ -377,14 +422,27 @@ impl Care {
 }
 
 impl CareThread {
-    /// Ends a compaction at once, waits for a checkpoint that is being made, and takes no more.
-    pub fn stop(self) {
+    /// Takes no more, and lets a compaction end before its next piece; does not wait.
+    pub fn close(&self) {
         self.care.state.lock().stopping = true;
         self.care.cancelled.store(true, Ordering::Release);
         self.care.queue.close();
+    }
+
+    /// After [`CareThread::close`]: ends a compaction at once, and waits up to `patience` for a checkpoint that is being made.
+    ///
+    /// What has not ended by then is left to end with the process, which no disk may hold up: the engine stays open for it,
+    /// and what it leaves is removed at the next start.
+    pub fn stop(self, patience: Duration) {
+        let begun = clock::now();
         // It may be about to begin a piece of a compaction when it is interrupted: hence again.
         let never = Signal::default();
         while !self.thread.is_finished() {
+            if clock::now().duration_since(begun) >= patience {
+                let what = self.care.state.lock().running.map_or("listing", |(what, _)| what);
+                tracing::warn!(what, "data care: not ended in time for the stop, and given up");
+                return;
+            }
             self.care.engine.interrupt_compaction();
             never.wait_timeout(Duration::from_millis(5));
         }
@@ -415,13 +473,9 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     found.unwrap_or_default()
 }
 
-fn is_checkpoint(path: &Path) -> bool {
-    path.join("KLAD").is_file() && path.join("rocksdb").is_dir()
-}
-
 fn look_at(path: &Path) -> Option<Listed> {
     let name = path.file_name()?.to_str().filter(|name| !name.starts_with('.'))?.to_owned();
-    if !is_checkpoint(path) {
+    if !directory::is_checkpoint(path) {
         return None;
     }
     let made = path.join("KLAD").metadata().and_then(|found| found.modified()).ok()?;

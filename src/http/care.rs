@@ -48,7 +48,14 @@ pub(super) async fn answer(care: &Care, request: &Request<Incoming>) -> Result<R
             Ok(json(StatusCode::OK, &care.status()))
         }
         ("/compact", &Method::POST) => {
-            let bottommost = parameter("bottommost")?.is_some_and(|value| *value != *b"false");
+            let bottommost = match parameter("bottommost")?.as_deref() {
+                None | Some(b"false") => false,
+                Some(b"true") => true,
+                Some(_) => {
+                    let detail = "parameter bottommost is true or false";
+                    return Ok(problem(StatusCode::BAD_REQUEST, "bad-parameter", detail));
+                }
+            };
             care.compact(bottommost).map(|_| json(StatusCode::ACCEPTED, &care.status()))
         }
         ("/compact", &Method::GET) => Ok(json(StatusCode::OK, &care.status())),
@@ -111,6 +118,7 @@ fn refuse(error: &Error) -> Response<String> {
     let (status, code) = match error {
         Error::BadName => (StatusCode::BAD_REQUEST, "bad-name"),
         Error::Unknown { .. } => (StatusCode::NOT_FOUND, "no-such-checkpoint"),
+        Error::NotACheckpoint { .. } => (StatusCode::CONFLICT, "not-a-checkpoint"),
         Error::Served { .. } => (StatusCode::CONFLICT, "checkpoint-in-use"),
         Error::Busy { .. } => (StatusCode::CONFLICT, "busy"),
         Error::Idle => (StatusCode::CONFLICT, "idle"),
@@ -122,12 +130,15 @@ fn refuse(error: &Error) -> Response<String> {
                 (refusal.status(), refusal.code())
             }
             M::NoSpace { .. } => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+            M::Shared { .. } => (StatusCode::CONFLICT, "busy"),
             M::Exists { .. } => (StatusCode::CONFLICT, "checkpoint-exists"),
             M::Io { cause, .. } if cause.kind() == std::io::ErrorKind::StorageFull => {
                 (StatusCode::INSUFFICIENT_STORAGE, "no-space")
             }
             M::Cancelled => (StatusCode::CONFLICT, "cancelled"),
-            M::Io { .. } | M::Directory(_) | M::Engine { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "care-failed"),
+            M::NotWhole { .. } | M::Io { .. } | M::Directory(_) | M::Engine { .. } => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "care-failed")
+            }
         },
     };
     problem(status, code, &error.to_string())

@@ -55,6 +55,10 @@ use figures::Figures;
 pub use safety::Safety;
 pub use worker::Pulse;
 
+/// What takes care of data has at least so long to end when klad stops: what is small is made to its end even when clients
+/// have used up the drain timeout.
+const CARE_PATIENCE_MIN: Duration = Duration::from_secs(1);
+
 /// Everything that serving needs to know.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -256,20 +260,26 @@ impl Server {
     }
 
     /// Is not ready any more; after the drain delay accepts what has come and no more, answers every request that has come
-    /// within the drain timeout, ends what was admitted, and syncs.
+    /// within the drain timeout, ends what was admitted, and syncs. Then a checkpoint that is being made has what is left of
+    /// the drain timeout, and at least a second, to end.
     ///
     /// # Errors
     /// When the last sync failed, in the engine's words.
     pub fn stop(self) -> Result<(), String> {
         self.stopping.store(true, Ordering::Release);
         // Nobody raises it: whoever is in a hurry asks a second time, which ends the process.
-        Signal::default().wait_timeout(self.limits.get().drain.delay);
+        let drain = self.limits.get().drain.clone();
+        Signal::default().wait_timeout(drain.delay);
+        let draining = clock::now();
+        self.care.close();
         self.stop.send_replace(true);
         for thread in self.serving {
             thread.join().expect("a thread that panics ends the process");
         }
-        self.care.stop();
+        // First what was acknowledged: a disk that holds up a checkpoint does not hold up this.
         let synced = self.storage.stop();
+        let left = drain.timeout.saturating_sub(clock::now().duration_since(draining));
+        self.care.stop(left.max(CARE_PATIENCE_MIN));
         self.stop_admin.send_replace(true);
         self.stop_figures.raise();
         for thread in [self.admin, self.figures] {

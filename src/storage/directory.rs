@@ -3,6 +3,7 @@
 //! ```text
 //!   data/KLAD       format, engine and reserved versions; replaced as a whole, synced
 //!   data/LOCK       held by the process that serves the directory
+//!   data/CHECKPOINT says that it is a checkpoint that nobody has served; only those are listed and removed
 //!   data/SYNCED     how far the log is synced (high_water.rs)
 //!   data/rocksdb/   the engine's own files
 //! ```
@@ -23,6 +24,9 @@ pub const FORMAT: u32 = 1;
 
 const MANIFEST: &str = "KLAD";
 const LOCK: &str = "LOCK";
+
+/// The file that tells a checkpoint from the data of a klad: what has it may be removed when a client asks for that.
+pub const CHECKPOINT: &str = "CHECKPOINT";
 
 /// A data directory that this process holds; the lock ends with the last clone.
 #[derive(Clone, Debug)]
@@ -131,7 +135,10 @@ impl DataDirectory {
             }
             Err(cause) => return Err(Error::io("read", &manifest_path, cause)),
         };
-        DataDirectory::held(path, engine, manifest, lock)
+        let held = DataDirectory::held(path, engine, manifest, lock)?;
+        // From now on it holds what nothing else may hold: no checkpoint any more.
+        unmark_checkpoint(path)?;
+        Ok(held)
     }
 
     /// Takes `path` for this process without making or changing anything in it but the process id in `LOCK`; a directory
@@ -293,6 +300,39 @@ pub(crate) fn create_durably(path: &Path) -> Result<(), Error> {
     }
     fs::create_dir(path).map_err(|cause| Error::io("create", path, cause))?;
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(|cause| Error::io("sync", parent, cause))
+}
+
+/// Says of `directory`, a data directory, that it is a checkpoint; durable on return.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn mark_checkpoint(directory: &Path) -> Result<(), Error> {
+    let path = directory.join(CHECKPOINT);
+    let text = "This is a checkpoint that klad made; klad removes this file when it serves the directory.\n";
+    let write = || {
+        let mut file = File::create(&path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        File::open(directory)?.sync_all()
+    };
+    write().map_err(|cause| Error::io("write", &path, cause))
+}
+
+/// Whether `directory` is a checkpoint: not the data of a klad that serves it, or has served it.
+#[must_use]
+pub fn is_checkpoint(directory: &Path) -> bool {
+    directory.join(CHECKPOINT).is_file() && directory.join(MANIFEST).is_file()
+}
+
+fn unmark_checkpoint(directory: &Path) -> Result<(), Error> {
+    let path = directory.join(CHECKPOINT);
+    match fs::remove_file(&path) {
+        Ok(()) => File::open(directory)
+            .and_then(|opened| opened.sync_all())
+            .map_err(|cause| Error::io("sync", directory, cause)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(cause) => Err(Error::io("remove", &path, cause)),
+    }
 }
 
 fn take_lock(directory: &Path) -> Result<File, Error> {

@@ -1,9 +1,11 @@
 //! Data care as every engine knows it: checkpoints and compactions, what they answer, and why they are refused.
 //!
-//! Plain data; the work is the engine's. Called by `execution::care`, which lets one of them run at a time.
+//! Plain data, and the lock on a directory of checkpoints; the work is the engine's. Called by `execution::care`, which lets
+//! one of them run at a time.
 
+use std::fs::{File, TryLockError};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -76,6 +78,18 @@ pub enum Error {
         /// What is there.
         path: PathBuf,
     },
+    /// Another process makes or removes checkpoints beside it.
+    #[error("another klad is at work in {}, which has the same --checkpoints: one at a time", path.display())]
+    Shared {
+        /// The directory of the checkpoints.
+        path: PathBuf,
+    },
+    /// What was made is not a checkpoint, and was not given its name.
+    #[error("the checkpoint is not whole: {} is missing or cannot be read", path.display())]
+    NotWhole {
+        /// What it lacks.
+        path: PathBuf,
+    },
     /// The kernel said no.
     #[error("cannot {action} {}: {cause}", path.display())]
     Io {
@@ -98,4 +112,20 @@ pub enum Error {
     /// Somebody asked for it to end.
     #[error("it was cancelled; what was done stays done")]
     Cancelled,
+}
+
+/// Takes a directory of checkpoints, which other processes may have too, for as long as the answer lives.
+///
+/// The kernel's lock on the directory itself: it ends with the process, and no file has to be made for it.
+///
+/// # Errors
+/// [`Error::Shared`] while another process has it, [`Error::Io`].
+pub fn take_checkpoints(directory: &Path) -> Result<File, Error> {
+    let io_error = |action, cause| Error::Io { action, path: directory.to_owned(), cause };
+    let lock = File::open(directory).map_err(|cause| io_error("open", cause))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(Error::Shared { path: directory.to_owned() }),
+        Err(TryLockError::Error(cause)) => Err(io_error("lock", cause)),
+    }
 }

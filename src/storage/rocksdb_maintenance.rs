@@ -1,8 +1,8 @@
 //! Checkpoints and compactions of the RocksDB engine.
 //!
-//! A checkpoint is RocksDB's own (flush, then hard links to tables, which never change), with `KLAD`, `LOCK` and `SYNCED`
-//! beside it. It is made under a name of its own and renamed when all of it is on disk, so a crash leaves nothing that could
-//! be served in part. Nothing here is on the path of a request. Called by `rocksdb.rs`.
+//! A checkpoint is RocksDB's own (flush, then hard links to tables, which never change), with `KLAD`, `LOCK`, `SYNCED`
+//! and `CHECKPOINT` beside it. It is made under a name of its own and renamed when all of it is on disk, so a crash leaves
+//! nothing that could be served in part. Nothing here is on the path of a request. Called by `rocksdb.rs`.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering;
 use rust_rocksdb::checkpoint::Checkpoint as RocksDbCheckpoint;
 use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, properties};
 
-use super::directory::create_durably;
+use super::directory::{self, create_durably};
 use super::high_water;
-use super::maintenance::{Checkpoint, Compaction, Error, Space};
+use super::maintenance::{Checkpoint, Compaction, Error, Space, take_checkpoints};
 use super::rocksdb::RocksDbEngine;
 use crate::limits::{CHECKPOINT_VERSIONS_AHEAD, COMPACTION_PIECE_BYTES, COMPACTION_ROOM_BYTES};
 use crate::storage::{ChangeKind, Engine as _, PARTIAL};
@@ -25,19 +25,22 @@ type Result<T> = std::result::Result<T, Error>;
 impl RocksDbEngine {
     pub(super) fn make_checkpoint(&self, target: &Path) -> Result<Checkpoint> {
         self.writable(ChangeKind::Put).map_err(Error::NotWritable)?;
-        if fs::symlink_metadata(target).is_ok() {
-            return Err(Error::Exists { path: target.to_owned() });
-        }
         let (Some(parent), Some(name)) = (target.parent(), target.file_name().and_then(|name| name.to_str())) else {
             let cause = io::Error::from(io::ErrorKind::InvalidFilename);
             return Err(Error::Io { action: "create", path: target.to_owned(), cause });
         };
         create_durably(parent)?;
+        // Another klad may have the same directory: without the lock each would remove what the other has begun.
+        let _held = take_checkpoints(parent)?;
+        if fs::symlink_metadata(target).is_ok() {
+            return Err(Error::Exists { path: target.to_owned() });
+        }
         self.check_room_for_checkpoint(parent)?;
         let partial = parent.join(format!("{PARTIAL}{name}"));
         remove(&partial)?;
         let made = self.fill_checkpoint(&partial).and_then(|made| {
-            // Nobody else makes checkpoints, so what was not there before is not there now.
+            check_whole(&partial)?;
+            // Nobody else makes checkpoints here, so what was not there before is not there now.
             fs::rename(&partial, target).map_err(|cause| io_error("rename", &partial, cause))?;
             sync(parent)?;
             Ok(Checkpoint { path: target.to_owned(), ..made })
@@ -63,6 +66,7 @@ impl RocksDbEngine {
         high_water::write(partial, sequence)
             .map_err(|cause| io_error("write", &partial.join(high_water::FILE), cause))?;
         self.directory().found_copy(partial, versions_begin)?;
+        directory::mark_checkpoint(partial)?;
         let (mut bytes, mut bytes_written, mut count) = (0, 0, 0);
         for path in [partial, &files] {
             for file in list(path)? {
@@ -182,6 +186,22 @@ fn list(directory: &Path) -> Result<Vec<PathBuf>> {
     fs::read_dir(directory)
         .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
         .map_err(|cause| io_error("read", directory, cause))
+}
+
+/// Whoever may write here can also take something away, so nothing gets its name that lacks what a start needs. `SYNCED` is
+/// among that: without it a log that ends early would be taken for whole.
+fn check_whole(partial: &Path) -> Result<()> {
+    let files = partial.join("rocksdb");
+    let lacks = |path: &Path| Error::NotWhole { path: path.to_owned() };
+    let current = files.join("CURRENT");
+    let manifest = fs::read_to_string(&current).map_err(|_| lacks(&current))?;
+    let manifest = files.join(manifest.trim_end());
+    for path in [partial.join("KLAD"), partial.join(high_water::FILE), partial.join(directory::CHECKPOINT), manifest] {
+        if !path.is_file() {
+            return Err(lacks(&path));
+        }
+    }
+    Ok(())
 }
 
 fn sync(path: &Path) -> Result<()> {

@@ -137,15 +137,27 @@ fn checkpoints_are_named_listed_served_and_removed() {
         let copy = ServerBuilder::new("rocksdb").data(path).start();
         assert_eq!(copy.client().get("/v0/entity?id=k").body, b"one");
         assert_eq!(copy.client().put("/v0/entity?id=k", b"three").status, 201);
-        // A checkpoint that somebody serves is not removed.
+        // What somebody serves, or has served, is no checkpoint any more: it holds what nothing else holds.
         let name = path.file_name().unwrap().to_str().unwrap();
-        let refused = server.ask_admin("DELETE", &format!("/checkpoint?name={name}"));
-        assert!(refused.status == 409 && refused.text().contains("checkpoint-in-use"), "{}", refused.text());
+        for copy in [Some(copy), None] {
+            assert!(!names(&server).contains(&name.to_owned()));
+            let refused = server.ask_admin("DELETE", &format!("/checkpoint?name={name}"));
+            assert!(refused.status == 409 && refused.text().contains("not-a-checkpoint"), "{}", refused.text());
+            drop(copy);
+        }
+        assert_eq!(check(path).code, Some(0));
     }
-    let removed = server.ask_admin("DELETE", "/checkpoint?name=first");
+    let third = make(&server, "third");
+    assert_eq!(names(&server), ["third"]);
+    let lock = std::fs::File::open(third.join("LOCK")).unwrap();
+    lock.lock().unwrap();
+    let refused = server.ask_admin("DELETE", "/checkpoint?name=third");
+    assert!(refused.status == 409 && refused.text().contains("checkpoint-in-use"), "{}", refused.text());
+    drop(lock);
+    let removed = server.ask_admin("DELETE", "/checkpoint?name=third");
     assert_eq!(removed.status, 200, "{}", removed.text());
-    assert!(!first.exists());
-    assert_eq!(names(&server), ["second"]);
+    assert!(!third.exists());
+    assert_eq!(names(&server), Vec::<String>::new());
     // Without a name, by the time.
     let unnamed = server.ask_admin("POST", "/checkpoint");
     assert_eq!(unnamed.status, 201, "{}", unnamed.text());
@@ -175,6 +187,8 @@ fn what_cannot_be_a_checkpoint_is_refused_with_a_code() {
         ("POST", "/checkpoints", 405, "method-not-allowed"),
         ("PUT", "/compact", 405, "method-not-allowed"),
         ("DELETE", "/compact", 409, "idle"),
+        ("POST", "/compact?bottommost=0", 400, "bad-parameter"),
+        ("POST", "/compact?bottommost=", 400, "bad-parameter"),
     ] {
         let answer = server.ask_admin(method, target);
         assert_eq!((answer.status, json(&answer)["code"].as_str()), (status, Some(code)), "{method} {target}");
@@ -187,8 +201,17 @@ fn what_cannot_be_a_checkpoint_is_refused_with_a_code() {
     wait_until("the compaction has been refused", || {
         memory.admin("/compact").text().contains("not done: --engine memory has no compactions")
     });
-    for wrong in ["", "rocksdb", "rocksdb/checkpoints"] {
-        let data = place.path().join("data");
+    std::os::unix::fs::symlink(place.path(), place.path().join("link")).unwrap();
+    for (data, wrong) in [
+        ("data", ""),
+        ("data", "rocksdb"),
+        ("data", "rocksdb/checkpoints"),
+        // Above the data, by name, by a link, and where nothing is yet.
+        ("data", ".."),
+        ("link/data", "../.."),
+        ("link/new/data", "../../new"),
+    ] {
+        let data = place.path().join(data);
         let builder = ServerBuilder::new("memory").data(&data).arg("--checkpoints", data.join(wrong).to_str().unwrap());
         let failed = builder.try_start().err().expect("refused");
         assert!(failed.log.contains("--checkpoints") && failed.log.contains("another directory"), "{}", failed.log);
@@ -266,6 +289,137 @@ fn a_checkpoint_that_was_interrupted_leaves_nothing_that_serves() {
     assert_eq!(server.client().get("/v0/entity?id=k").body, b"w");
     make(&server, "half");
     assert_eq!(names(&server), ["half"]);
+}
+
+/// The data of others beside checkpoints: never listed, never removed.
+#[test]
+fn only_checkpoints_are_listed_and_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let beside = place.path().join("beside");
+    std::fs::create_dir(&beside).unwrap();
+    let server = ServerBuilder::new("rocksdb")
+        .data(&place.path().join("data"))
+        .arg("--checkpoints", beside.to_str().unwrap())
+        .start();
+    let other = ServerBuilder::new("rocksdb").data(&beside.join("other")).start();
+    assert_eq!(other.client().put("/v0/entity?id=k", b"v").status, 201);
+    std::fs::create_dir(beside.join("photos")).unwrap();
+    let refused = |name: &str| {
+        let answer = server.ask_admin("DELETE", &format!("/checkpoint?name={name}"));
+        assert_eq!((answer.status, json(&answer)["code"].as_str()), (409, Some("not-a-checkpoint")), "{name}");
+    };
+    refused("other");
+    refused("photos");
+    assert_eq!(other.stop().code(), Some(0));
+    refused("other");
+    assert_eq!(names(&server), Vec::<String>::new());
+    assert_eq!(check(&beside.join("other")).code, Some(0));
+}
+
+/// Two klads with one directory of checkpoints: what one makes is not removed by the other, and what is answered is true.
+#[test]
+fn two_klads_with_one_directory_make_whole_checkpoints_or_none() {
+    let place = tempfile::tempdir().unwrap();
+    let shared = place.path().join("shared");
+    let start = |name: &str| {
+        ServerBuilder::new("rocksdb")
+            .data(&place.path().join(name))
+            .arg("--checkpoints", shared.to_str().unwrap())
+            .start()
+    };
+    let servers = [start("one"), start("two")];
+    let made: Vec<usize> = std::thread::scope(|scope| {
+        let loops = servers.iter().enumerate().map(|(number, server)| {
+            scope.spawn(move || {
+                let mut made = 0;
+                for round in 0..25 {
+                    assert_eq!(server.client().put(&format!("/v0/entity?id={round}"), b"v").status, 201);
+                    let answer = server.ask_admin("POST", &format!("/checkpoint?name=s{number}r{round}"));
+                    if answer.status == 201 {
+                        made += 1;
+                    } else {
+                        let code = json(&answer)["code"].as_str().map(str::to_owned);
+                        assert_eq!((answer.status, code.as_deref()), (409, Some("busy")), "{}", answer.text());
+                    }
+                }
+                made
+            })
+        });
+        let loops: Vec<_> = loops.collect();
+        loops.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(made.iter().all(|made| *made > 0), "{made:?}");
+    assert_eq!(names(&servers[0]).len(), made.iter().sum::<usize>());
+    all_are_whole(&shared).unwrap();
+}
+
+/// A start beside a klad that is making a checkpoint leaves it alone, and a checkpoint beside it is refused.
+#[test]
+fn a_checkpoint_in_the_making_is_not_removed_by_another_klad() {
+    let place = tempfile::tempdir().unwrap();
+    let shared = place.path().join("shared");
+    let builder = |name: &str| {
+        ServerBuilder::new("rocksdb").data(&place.path().join(name)).arg("--checkpoints", shared.to_str().unwrap())
+    };
+    let shim = Shim::new();
+    let one = shim.preload(builder("one")).start();
+    shim.hold_checkpoints();
+    let mut asking = Client::connect(one.admin);
+    asking.send("POST", "/checkpoint?name=slow", &[], None).unwrap();
+    shim.wait_until_held();
+    let two = builder("two").start();
+    let refused = two.ask_admin("POST", "/checkpoint?name=x");
+    assert_eq!((refused.status, json(&refused)["code"].as_str()), (409, Some("busy")), "{}", refused.text());
+    assert!(refused.text().contains("another klad"), "{}", refused.text());
+    assert!(shared.join(".partial-slow").exists());
+    shim.pass();
+    wait_until("it is made", || names(&one) == ["slow"]);
+    all_are_whole(&shared).unwrap();
+    make(&two, "x");
+}
+
+#[test]
+fn who_looks_at_the_list_keeps_nobody_from_a_checkpoint() {
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(data.path()).start();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Acquire) {
+                names(&server);
+            }
+        });
+        let asked: Vec<_> =
+            (0..20).map(|number| server.ask_admin("POST", &format!("/checkpoint?name=n{number}"))).collect();
+        stop.store(true, Ordering::Release);
+        for answer in asked {
+            assert_eq!(answer.status, 201, "{}", answer.text());
+        }
+    });
+    assert_eq!(names(&server).len(), 20);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_checkpoint_for_ever() {
+    let data = tempfile::tempdir().unwrap();
+    let shim = Shim::new();
+    let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--drain-timeout", "1s");
+    let mut server = shim.preload(builder.clone()).start();
+    assert_eq!(server.client().put("/v0/entity?id=k&durability=async", b"v").status, 201);
+    shim.hold_checkpoints();
+    let mut asking = Client::connect(server.admin);
+    asking.send("POST", "/checkpoint?name=held", &[], None).unwrap();
+    shim.wait_until_held();
+    server.signal(rustix::process::Signal::TERM);
+    // The shim goes on holding.
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+    assert!(server.log().contains("given up"), "{}", server.log());
+    let partial = data.path().join("checkpoints/.partial-held");
+    assert!(partial.exists());
+    let server = builder.start();
+    wait_until("the rest is removed", || !partial.exists());
+    assert_eq!(server.client().get("/v0/entity?id=k").body, b"v");
+    assert_eq!(names(&server), Vec::<String>::new());
 }
 
 #[test]
