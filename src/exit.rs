@@ -222,6 +222,8 @@ fn of_offline(error: &offline::Error) -> Exit {
             | maintenance::Error::NotWritable(_)
             | maintenance::Error::NoSpace { .. }
             | maintenance::Error::Exists { .. }
+            | maintenance::Error::Shared { .. }
+            | maintenance::Error::NotWhole { .. }
             | maintenance::Error::Engine { .. }
             | maintenance::Error::Cancelled,
         ) => Exit::Failed,
