@@ -306,6 +306,7 @@ pub(crate) fn create_durably(path: &Path) -> Result<(), Error> {
 ///
 /// # Errors
 /// [`Error::Io`].
+#[cfg(feature = "rocksdb")]
 pub(crate) fn mark_checkpoint(directory: &Path) -> Result<(), Error> {
     let path = directory.join(CHECKPOINT);
     let text = "This is a checkpoint that klad made; klad removes this file when it serves the directory.\n";

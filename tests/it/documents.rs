@@ -65,6 +65,10 @@ fn with_addresses(command: &str, server: &Server) -> String {
 #[test]
 fn sessions_print_what_the_documents_say() {
     for (path, at_least) in DOCUMENTS {
+        // An operator's page speaks of a disk.
+        if cfg!(not(feature = "rocksdb")) && *path == "docs/operations.md" {
+            continue;
+        }
         let document = std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
         let (complaints, ran) = complaints(&document, &ServerBuilder::new(ENGINES[0]).start());
         assert!(complaints.is_empty(), "{path}: {}", complaints.join("\n\n"));
