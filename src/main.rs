@@ -228,7 +228,7 @@ fn say_what_serves(config: &Config, server: &Server, engine: &str, durability: D
         engine,
         data = %config.data.display(),
         %durability,
-        execution = ?config.server.execution.strategy,
+        execution = config.server.execution.strategy.name(),
         threads = config.server.threads,
         memory = %ByteSize(config.budget.total),
         cache = %ByteSize(config.budget.cache),

@@ -105,6 +105,19 @@ pub enum Strategy {
     },
 }
 
+impl Strategy {
+    /// The name that `--execution` takes.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Strategy::Adaptive { .. } => "adaptive",
+            Strategy::Inline => "inline",
+            Strategy::Pool { .. } => "pool",
+            Strategy::Stealing { .. } => "stealing",
+        }
+    }
+}
+
 /// Runs operations on an engine.
 pub struct Executor {
     engine: Arc<dyn Engine>,
