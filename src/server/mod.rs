@@ -74,7 +74,7 @@ pub struct Options {
     pub safety: Safety,
 }
 
-/// Bounds that may change while klad serves; [`Server::set_limits`].
+/// Bounds that may change while klad serves; [`LiveLimits::set`].
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Open connections, at most; then klad stops accepting until one closes.

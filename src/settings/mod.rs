@@ -230,17 +230,7 @@ pub fn load(command_line: &CommandLine) -> Result<Resolved, Error> {
     resolve(command_line, std::env::vars_os())
 }
 
-/// As [`load`], and checks all that can be checked without the data directory and without listening.
-///
-/// # Errors
-/// [`Error`]; it names the place that is wrong, or the options and where they come from.
-pub fn validate(command_line: &CommandLine) -> Result<(Resolved, Config), Error> {
-    let resolved = load(command_line)?;
-    let config = check(&resolved)?;
-    Ok((resolved, config))
-}
-
-/// The second half of [`validate`].
+/// Checks all that can be checked without the data directory and without listening; reads the files of tokens and certificates.
 ///
 /// # Errors
 /// [`Error::Impossible`] or [`Error::Address`].

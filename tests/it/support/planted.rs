@@ -133,7 +133,8 @@ fn runs_a_server_when_told_to() {
     let matches = cli::Cli::command().try_get_matches_from(arguments).expect("valid");
     let (_, serve) = matches.subcommand().expect("the arguments are those of serve");
     let command_line = CommandLine::of(serve);
-    let (resolved, mut config) = settings::validate(&command_line).expect("valid");
+    let resolved = settings::load(&command_line).expect("valid");
+    let mut config = settings::check(&resolved).expect("valid");
     let drain = &mut config.server.limits.drain;
     match defect {
         Defect::ClosesIdleAtOnce => drain.idle_patience = Duration::ZERO,
