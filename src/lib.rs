@@ -33,6 +33,7 @@ pub mod client;
 pub mod offline;
 
 pub mod execution;
+pub mod profile;
 pub mod tokens;
 
 pub mod storage;
@@ -45,4 +46,5 @@ pub mod clock;
 pub mod descriptors;
 pub mod limits;
 pub mod metrics;
+pub mod sampling;
 pub mod sync;

@@ -14,11 +14,11 @@ const ROWS: &[&[&str]] = &[
     &["config"],
     &["cli", "memory_limit", "server", "signals", "supervisor"],
     &["bench", "client", "http", "offline"],
-    &["execution", "tokens"],
+    &["execution", "profile", "tokens"],
     &["storage"],
     &["logs"],
     &["operation", "sync"],
-    &["metrics"],
+    &["metrics", "sampling"],
     &["clock", "descriptors"],
     &["limits"],
 ];
