@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The notices of everything whose code is in the program: each licence text once, with the names of those it comes from. The
-# licences that deny.toml allows ask for no more than that their texts come along.
+# licences that deny.toml allows ask for no more than that their texts come along; CDDL (inferno) also asks to say where the
+# source is.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -36,7 +37,8 @@ while IFS='|' read -r crate licence; do
     done <<<"$(texts "$directory")"
 done <<<"$crates"
 
-echo "klad holds compiled code of these projects. Their licences follow."
+echo "klad holds compiled code of these projects, unchanged; the source of each is on https://crates.io under this name and"
+echo "version. Their licences follow."
 echo
 cat "$scratch/list"
 for from in "$scratch"/*.from; do
