@@ -11,4 +11,8 @@
 #[cfg(target_os = "linux")]
 pub mod ring;
 #[cfg(target_os = "linux")]
+pub mod signal;
+#[cfg(target_os = "linux")]
+pub mod timer;
+#[cfg(target_os = "linux")]
 pub mod walk;
