@@ -78,7 +78,6 @@ const BURNER: &str = "test-burner";
 fn three_to_one() -> (Profile<Address>, [u64; 2]) {
     let window = Window::start(HZ).expect("nothing refuses it where tests run");
     let burner = spawn_thread(BURNER, || {
-        // Not before there is a timer: a thread that comes in between is another test's.
         let mut truth = [0; 2];
         for _ in 0..4 {
             truth[0] += burn(spin_three, Duration::from_millis(300));
@@ -179,7 +178,7 @@ fn windows_share_a_rate_and_each_sees_its_own_time() {
 fn every_thread_answers_with_its_stack() {
     #[inline(never)]
     fn waits_here(signal: &Signal) -> bool {
-        black_box(black_box(signal).wait_timeout(Duration::from_secs(60)))
+        black_box(black_box(signal).wait_timeout(Duration::from_mins(1)))
     }
     let signal = Arc::new(Signal::default());
     let started = Arc::new(Signal::default());
@@ -188,9 +187,9 @@ fn every_thread_answers_with_its_stack() {
         own_started.raise();
         waits_here(&own)
     });
-    assert!(started.wait_timeout(Duration::from_secs(60)));
+    assert!(started.wait_timeout(Duration::from_mins(1)));
     let begin = (waits_here as *const ()).addr() as u64;
-    let deadline = now() + Duration::from_secs(60);
+    let deadline = now() + Duration::from_mins(1);
     loop {
         let threads = threads::capture().expect("nothing refuses it where tests run");
         let found = threads.iter().find(|thread| thread.name == "test-waiting").expect("it is there");
@@ -205,6 +204,62 @@ fn every_thread_answers_with_its_stack() {
     }
     signal.raise();
     assert!(waiting.join().expect("no panic"), "its wait has not ended early");
+}
+
+/// One of each kind of work that waits in the kernel: sockets, files and their syncs, pauses. Ends with the first error.
+fn works(stop: &AtomicBool) -> std::io::Result<u64> {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let mut client = std::net::TcpStream::connect(listener.local_addr()?)?;
+    let (mut server, _) = listener.accept()?;
+    let echo = spawn_thread("test-echo", move || -> std::io::Result<()> {
+        let mut bytes = [0; 1000];
+        while server.read_exact(&mut bytes).is_ok() {
+            server.write_all(&bytes)?;
+        }
+        Ok(())
+    });
+    let mut file = tempfile::tempfile()?;
+    let pause = Signal::default();
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut bytes = [7; 1000];
+        client.write_all(&bytes)?;
+        client.read_exact(&mut bytes)?;
+        file.write_all(&bytes)?;
+        if rounds % 16 == 0 {
+            file.sync_data()?;
+            pause.wait_timeout(Duration::from_millis(1));
+        }
+        rounds += 1;
+    }
+    drop(client);
+    echo.join().expect("no panic")?;
+    Ok(rounds)
+}
+
+#[test]
+fn nothing_fails_because_threads_are_asked() {
+    let _alone = alone();
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = (0..2)
+        .map(|_| {
+            let stop = stop.clone();
+            spawn_thread("test-works", move || works(&stop))
+        })
+        .collect();
+    let window = Window::start(HZ).expect("started");
+    let answered = (0..200).map(|_| threads::capture().expect("captured")).map(|threads| {
+        threads.iter().filter(|thread| thread.name == "test-works" && !thread.frames.is_empty()).count()
+    });
+    let answered: usize = answered.sum();
+    drop(window);
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        let rounds = thread.join().expect("no panic").expect("no call ends with an error");
+        assert!(rounds > 10, "{rounds}");
+    }
+    assert!(answered > 100, "{answered}");
 }
 
 /// What a profile could leave behind.

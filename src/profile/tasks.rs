@@ -43,18 +43,12 @@ pub(super) fn state(tid: i32) -> Option<(char, Duration)> {
     let state = fields.next()?.chars().next()?;
     // In nanoseconds, where the kernel was built to count them.
     let exact = file_of(tid, "schedstat").and_then(|text| text.split_whitespace().next()?.parse().ok());
-    let cpu_time = match exact {
-        Some(nanoseconds) => Duration::from_nanos(nanoseconds),
-        None => {
-            let mut ticks = || fields.next()?.parse::<u64>().ok();
-            // After the state: user time is the eleventh, system time the twelfth.
-            for _ in 0..10 {
-                let _ = ticks();
-            }
-            let ticks = ticks()?.saturating_add(ticks()?);
-            Duration::from_millis(ticks.saturating_mul(1000) / procfs::ticks_per_second().max(1))
-        }
-    };
+    let cpu_time = exact.map(Duration::from_nanos).or_else(|| {
+        // In ticks. After the state: user time is the eleventh, system time the twelfth.
+        let mut times = fields.skip(10).map_while(|ticks| ticks.parse::<u64>().ok());
+        let ticks = times.next()?.saturating_add(times.next()?);
+        Some(Duration::from_millis(ticks.saturating_mul(1000) / procfs::ticks_per_second().max(1)))
+    })?;
     Some((state, cpu_time))
 }
 

@@ -117,9 +117,13 @@ mod tests {
             keys_max in 1..30_usize,
         ) {
             let mut totals = Totals::new(keys_max);
-            before.iter().for_each(|(key, figure)| totals.add(*key, [1, *figure]));
+            for (key, figure) in &before {
+                totals.add(*key, [1, *figure]);
+            }
             let earlier = totals.clone();
-            after.iter().for_each(|(key, figure)| totals.add(*key, [1, *figure]));
+            for (key, figure) in &after {
+                totals.add(*key, [1, *figure]);
+            }
             let new = totals.since(&earlier);
             let mut added = new.iter().fold(new.beyond(), |all, (_, figures)| sum(all, figures));
             prop_assert_eq!(added[0], after.len() as u64);

@@ -44,7 +44,11 @@ unsafe impl<T: Copy + Send> Sync for Ring<T> {}
 
 impl<T: Copy> std::fmt::Debug for Ring<T> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Ring").field("capacity", &self.slots.len()).field("lost", &self.lost()).finish()
+        formatter
+            .debug_struct("Ring")
+            .field("capacity", &self.slots.len())
+            .field("lost", &self.lost())
+            .finish_non_exhaustive()
     }
 }
 
@@ -71,6 +75,10 @@ impl<T: Copy> Ring<T> {
         loop {
             let slot = self.slot(position);
             let sequence = slot.sequence.load(Ordering::Acquire);
+            if sequence < position {
+                self.lost.0.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
             if sequence == position {
                 let next = position + 1;
                 match self.pushed.0.compare_exchange_weak(position, next, Ordering::Relaxed, Ordering::Relaxed) {
@@ -82,9 +90,6 @@ impl<T: Copy> Ring<T> {
                     }
                     Err(now) => position = now,
                 }
-            } else if sequence < position {
-                self.lost.0.fetch_add(1, Ordering::Relaxed);
-                return false;
             } else {
                 // Somebody has taken it since.
                 position = self.pushed.0.load(Ordering::Relaxed);
@@ -99,6 +104,9 @@ impl<T: Copy> Ring<T> {
             let slot = self.slot(position);
             let sequence = slot.sequence.load(Ordering::Acquire);
             let next = position + 1;
+            if sequence < next {
+                return None;
+            }
             if sequence == next {
                 match self.popped.0.compare_exchange_weak(position, next, Ordering::Relaxed, Ordering::Relaxed) {
                     Ok(_) => {
@@ -109,8 +117,6 @@ impl<T: Copy> Ring<T> {
                     }
                     Err(now) => position = now,
                 }
-            } else if sequence < next {
-                return None;
             } else {
                 position = self.popped.0.load(Ordering::Relaxed);
             }

@@ -118,16 +118,16 @@ pub fn ask(tid: i32, capture: u64) -> std::io::Result<()> {
     if asked == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// The kernel's `siginfo_t` on 64-bit machines, for SI_TIMER and SI_QUEUE; the C library has no names for all of it.
+/// The kernel's `siginfo_t` on 64-bit machines, for `SI_TIMER` and `SI_QUEUE`; the C library has no names for all of it.
 #[repr(C)]
 struct SignalInformation {
     signal: i32,
     errno: i32,
     code: i32,
     unused: i32,
-    /// The timer's number; of SI_QUEUE: the sender's process.
+    /// The timer's number; of `SI_QUEUE`: the sender's process.
     timer_or_process: i32,
-    /// The timer's overrun; of SI_QUEUE: the sender's user.
+    /// The timer's overrun; of `SI_QUEUE`: the sender's user.
     overrun_or_user: i32,
     value: u64,
     rest: [u64; 12],

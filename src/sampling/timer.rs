@@ -88,7 +88,7 @@ mod tests {
         });
         let tid = tid.recv().expect("sent");
         // Session 0 is nobody's, and the thread uses no hour of CPU time.
-        let hour = Duration::from_secs(3600);
+        let hour = Duration::from_hours(1);
         let timer = ThreadTimer::start(tid, hour, hour, 0).expect("it lives");
         assert!(timer.is_live());
         drop(end);

@@ -32,7 +32,7 @@ const PAGE_BYTES: u64 = 4 << 10;
 /// A caller's frame is at most so far from its callee's, bytes: the size of a whole stack by default.
 const FRAME_DISTANCE_MAX: u64 = 8 << 20;
 
-/// Frames lie at multiples of this: the ABI of x86-64 aligns the stack to 16 at every call; AArch64's says nothing of
+/// Frames lie at multiples of this: the ABI of x86-64 aligns the stack to 16 at every call; `AArch64`'s says nothing of
 /// where in a frame its record is.
 const FRAME_ALIGNMENT: u64 = if cfg!(target_arch = "x86_64") { 16 } else { 8 };
 
@@ -171,6 +171,7 @@ fn read(from: u64, into: &mut [MaybeUninit<u64>; WORDS]) -> usize {
     let Some(end) = from.checked_add(WINDOW_BYTES as u64) else { return 0 };
     // What can be read may end between two pages: each is asked for on its own.
     let page_end = (from | (PAGE_BYTES - 1)).saturating_add(1).min(end);
+    #[expect(clippy::cast_possible_truncation, reason = "addresses and parts of a page, as wide as pointers are here")]
     let part = |from: u64, to: u64| libc::iovec {
         iov_base: std::ptr::with_exposed_provenance_mut(from as usize),
         iov_len: (to - from) as usize,
@@ -244,6 +245,7 @@ fn own_process() -> libc::pid_t {
 
 #[cfg(target_arch = "x86_64")]
 fn registers(context: &libc::ucontext_t) -> Registers {
+    #[expect(clippy::cast_sign_loss, reason = "places in an array, small constants")]
     let at = |index: libc::c_int| context.uc_mcontext.gregs[index as usize].cast_unsigned();
     Registers { instruction: at(libc::REG_RIP), frame: at(libc::REG_RBP), stack: at(libc::REG_RSP) }
 }
@@ -403,6 +405,46 @@ mod tests {
     #[test]
     fn this_process_may_read_itself() {
         check().expect("nothing refuses it where tests run");
+    }
+
+    /// As a filter of a container does: `process_vm_readv` is not permitted to the calling thread any more.
+    #[expect(unsafe_code, reason = "a filter is installed by a system call")]
+    fn refuse_reads() {
+        let step = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
+            code: u16::try_from(code).expect("a small constant"),
+            jt,
+            jf,
+            k,
+        };
+        let number = u32::try_from(libc::SYS_process_vm_readv).expect("a small number");
+        let mut filter = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, 0, 1),
+            step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), 0, 0),
+            step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+        ];
+        let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+        // SAFETY: the program and its four steps live until the kernel has copied them.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        }
+    }
+
+    #[test]
+    fn a_system_that_refuses_to_read_is_known_before_anything_begins() {
+        let refused = crate::sync::spawn_thread("test-refused", || {
+            refuse_reads();
+            let error = check().expect_err("it is refused");
+            assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+            assert_eq!(outer(0).frames().len(), 0, "nothing is read directly instead");
+            let window = crate::profile::cpu::Window::start(99).expect_err("no profile without stacks");
+            let captured = crate::profile::threads::capture().expect_err("nor this");
+            (window.to_string(), captured.to_string())
+        });
+        let (window, captured) = refused.join().expect("no panic");
+        assert!(window.contains("process_vm_readv") && window.contains("not permitted"), "{window}");
+        assert_eq!(window, captured);
     }
 
     #[test]
