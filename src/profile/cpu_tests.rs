@@ -12,8 +12,8 @@ use super::{Address, Error, Profile, threads};
 use crate::clock::{now, thread_cpu_ns};
 use crate::sync::{BoundedQueue, Mutex, MutexGuard, Signal, spawn_thread};
 
-/// Rates are the process's: tests of them take turns.
-fn alone() -> MutexGuard<'static, ()> {
+/// Rates are the process's: tests that start CPU profiles take turns.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock()
 }

@@ -25,7 +25,7 @@ mod tasks;
 pub mod totals;
 
 #[cfg(all(test, target_os = "linux"))]
-mod cpu_tests;
+pub(crate) mod cpu_tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -433,6 +433,7 @@ mod tests {
 
     #[test]
     fn a_system_that_refuses_to_read_is_known_before_anything_begins() {
+        let _alone = crate::profile::cpu_tests::alone();
         let refused = crate::sync::spawn_thread("test-refused", || {
             refuse_reads();
             let error = check().expect_err("it is refused");
