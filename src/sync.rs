@@ -274,12 +274,20 @@ impl Signal {
 /// # Panics
 /// When the machine can start no more threads: at start there is no way on without it.
 pub fn spawn_thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    try_spawn_thread(name, run).unwrap_or_else(|error| panic!("cannot start thread {name}: {error}"))
+}
+
+/// As [`spawn_thread`], where there is a way on without it.
+///
+/// # Errors
+/// When the machine can start no more threads.
+pub fn try_spawn_thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<JoinHandle<T>> {
     assert!(name.len() <= 15, "Linux would cut the thread name {name:?}");
     #[expect(clippy::disallowed_methods, reason = "this is the one place, and the thread has a name")]
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(run)
-        .unwrap_or_else(|error| panic!("cannot start thread {name}: {error}"))
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
 #[cfg(test)]
