@@ -27,6 +27,22 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Wall-clock time in nanoseconds since 1970, for when something began. A clock before 1970 reads 0.
+#[must_use]
+pub fn unix_ns() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How long the kernel's tick is: what is looked at once in a tick is known no better than that.
+#[must_use]
+#[cfg(target_os = "linux")]
+pub fn kernel_tick() -> Duration {
+    let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+    Duration::from_nanos(u64::try_from(tick.tv_nsec).unwrap_or(0))
+}
+
 /// The monotonic clock as every process of this machine reads it, nanoseconds: for records that are compared across
 /// processes.
 #[must_use]

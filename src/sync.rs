@@ -142,12 +142,7 @@ impl Condvar {
     }
 
     /// As `wait`, for `timeout` at most.
-    pub fn wait_timeout<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        timeout: Duration,
-        cause: Cause,
-    ) -> MutexGuard<'a, T> {
+    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration, cause: Cause) -> MutexGuard<'a, T> {
         Condvar::watched(cause, || self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0)
     }
 
@@ -359,12 +354,20 @@ impl Signal {
 /// # Panics
 /// When the machine can start no more threads: at start there is no way on without it.
 pub fn spawn_thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    try_spawn_thread(name, run).unwrap_or_else(|error| panic!("cannot start thread {name}: {error}"))
+}
+
+/// As [`spawn_thread`], where there is a way on without it.
+///
+/// # Errors
+/// When the machine can start no more threads.
+pub fn try_spawn_thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<JoinHandle<T>> {
     assert!(name.len() <= 15, "Linux would cut the thread name {name:?}");
     #[expect(clippy::disallowed_methods, reason = "this is the one place, and the thread has a name")]
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(run)
-        .unwrap_or_else(|error| panic!("cannot start thread {name}: {error}"))
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
 #[cfg(test)]

@@ -244,7 +244,9 @@ impl Seen {
     pub fn named(self, mut name: impl FnMut(Profile<Address>) -> Profile<Name>) -> Named {
         let (mut mutex, block) = (name(self.mutex), name(self.block));
         let conditions = name(self.conditions).samples;
-        mutex.samples.extend(conditions.into_iter().filter(|sample| is_contention(sample.frames.iter().map(AsRef::as_ref))));
+        mutex
+            .samples
+            .extend(conditions.into_iter().filter(|sample| is_contention(sample.frames.iter().map(AsRef::as_ref))));
         let waits = text_of_waits(&mutex.samples, self.threshold, self.acquisitions);
         if let Some((_, value)) = mutex.facts.first_mut() {
             *value = waits;

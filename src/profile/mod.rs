@@ -15,6 +15,11 @@ pub mod cpu;
 #[cfg(target_os = "linux")]
 pub mod locks;
 
+#[cfg(target_os = "linux")]
+pub mod collector;
+#[cfg(target_os = "linux")]
+pub mod totals;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -11,10 +11,10 @@
 
 #[cfg(target_os = "linux")]
 pub mod pthread;
-#[cfg(not(target_os = "linux"))]
-mod unwatched;
 #[cfg(target_os = "linux")]
 pub mod ring;
+#[cfg(not(target_os = "linux"))]
+mod unwatched;
 #[cfg(target_os = "linux")]
 pub mod waits;
 #[cfg(target_os = "linux")]

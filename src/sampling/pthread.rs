@@ -223,7 +223,11 @@ pub unsafe extern "C" fn pthread_cond_wait(condition: *mut pthread_cond_t, mutex
 #[expect(unsafe_code, reason = "the C library's name, so that all calls come here")]
 // SAFETY: takes and gives what the C library's function does, which it calls.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int {
+pub unsafe extern "C" fn pthread_cond_timedwait(
+    condition: *mut pthread_cond_t,
+    mutex: *mut pthread_mutex_t,
+    until: *const timespec,
+) -> c_int {
     let real = TIMEDWAIT.address();
     #[expect(unsafe_code, reason = "an address from the C library")]
     // SAFETY: the C library's function of this name has this type, and the caller keeps its promises.
@@ -247,7 +251,12 @@ pub unsafe extern "C" fn pthread_cond_timedwait(condition: *mut pthread_cond_t, 
 #[expect(unsafe_code, reason = "the C library's name, so that all calls come here")]
 // SAFETY: takes and gives what the C library's function does, which it calls.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, until: *const timespec) -> c_int {
+pub unsafe extern "C" fn pthread_cond_clockwait(
+    condition: *mut pthread_cond_t,
+    mutex: *mut pthread_mutex_t,
+    clock: clockid_t,
+    until: *const timespec,
+) -> c_int {
     let real = CLOCKWAIT.address();
     #[expect(unsafe_code, reason = "an address from the C library")]
     // SAFETY: the C library's function of this name has this type, and the caller keeps its promises.

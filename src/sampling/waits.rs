@@ -359,8 +359,7 @@ impl Slot {
 
 impl Kind {
     fn of(number: u32) -> Kind {
-        let all =
-            [Kind::Mutex, Kind::RwLockRead, Kind::RwLockWrite, Kind::Idle, Kind::Work, Kind::Foreign];
+        let all = [Kind::Mutex, Kind::RwLockRead, Kind::RwLockWrite, Kind::Idle, Kind::Work, Kind::Foreign];
         all.into_iter().find(|kind| *kind as u32 == number).unwrap_or(Kind::Foreign)
     }
 }

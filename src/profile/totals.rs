@@ -1,0 +1,130 @@
+//! Adds up what was seen, for each stack, in bounded memory.
+//!
+//! Called by `cpu` and `locks`.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use super::Address;
+
+/// Different stacks of one profile; what comes after is only counted, in [`Totals::beyond`]. Some 300 bytes each: 16 MiB at
+/// most. A server under mixed load shows two or three thousand.
+pub const STACKS_MAX: usize = 1 << 16;
+
+/// Whose stack, and what happened there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The thread's name, as [`crate::sampling::walk::thread_name`] has it. Threads of one name are one.
+    pub thread: [u8; 16],
+    /// What, as the profile numbers it.
+    pub kind: u32,
+    /// The running function first.
+    pub frames: Box<[Address]>,
+}
+
+/// Two figures for each key.
+#[derive(Clone, Debug)]
+pub struct Totals<K: Hash + Eq> {
+    figures: HashMap<K, [u64; 2]>,
+    keys_max: usize,
+    beyond: [u64; 2],
+}
+
+impl<K: Hash + Eq> Totals<K> {
+    /// Nothing yet, and never more than `keys_max` keys.
+    #[must_use]
+    pub fn new(keys_max: usize) -> Totals<K> {
+        Totals { figures: HashMap::new(), keys_max, beyond: [0; 2] }
+    }
+
+    /// Adds `figures` to those of `key`.
+    pub fn add(&mut self, key: K, figures: [u64; 2]) {
+        if let Some(known) = self.figures.get_mut(&key) {
+            *known = sum(*known, figures);
+        } else if self.figures.len() < self.keys_max {
+            self.figures.insert(key, figures);
+        } else {
+            self.beyond = sum(self.beyond, figures);
+        }
+    }
+
+    /// What belongs to keys that found no room.
+    #[must_use]
+    pub fn beyond(&self) -> [u64; 2] {
+        self.beyond
+    }
+
+    /// Each key with its figures, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, [u64; 2])> {
+        self.figures.iter().map(|(key, figures)| (key, *figures))
+    }
+
+    /// How many keys there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.figures.len()
+    }
+
+    /// Whether nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.figures.is_empty()
+    }
+}
+
+impl<K: Hash + Eq + Clone> Totals<K> {
+    /// What was added since `earlier`, a former state of the same; keys without anything new are left out.
+    #[must_use]
+    pub fn since(&self, earlier: &Totals<K>) -> Totals<K> {
+        let less = |now: [u64; 2], before: [u64; 2]| [0, 1].map(|index| now[index].saturating_sub(before[index]));
+        let figures = self
+            .figures
+            .iter()
+            .map(|(key, now)| (key, less(*now, earlier.figures.get(key).copied().unwrap_or_default())))
+            .filter(|(_, new)| *new != [0; 2])
+            .map(|(key, new)| (key.clone(), new))
+            .collect();
+        Totals { figures, keys_max: self.keys_max, beyond: less(self.beyond, earlier.beyond) }
+    }
+}
+
+fn sum(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
+    [0, 1].map(|index| one[index].saturating_add(other[index]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn beyond_the_bound_only_a_count_grows() {
+        let mut totals = Totals::new(2);
+        for key in [1, 2, 3, 1, 4] {
+            totals.add(key, [1, 10]);
+        }
+        assert_eq!((totals.len(), totals.beyond()), (2, [2, 20]));
+        let mut all: Vec<_> = totals.iter().collect();
+        all.sort_unstable();
+        assert_eq!(all, [(&1, [2, 20]), (&2, [1, 10])]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_difference_is_what_was_added_in_between(
+            before in proptest::collection::vec((0..20_u8, 1..9_u64), 0..60),
+            after in proptest::collection::vec((0..20_u8, 1..9_u64), 0..60),
+            keys_max in 1..30_usize,
+        ) {
+            let mut totals = Totals::new(keys_max);
+            before.iter().for_each(|(key, figure)| totals.add(*key, [1, *figure]));
+            let earlier = totals.clone();
+            after.iter().for_each(|(key, figure)| totals.add(*key, [1, *figure]));
+            let new = totals.since(&earlier);
+            let mut added = new.iter().fold(new.beyond(), |all, (_, figures)| sum(all, figures));
+            prop_assert_eq!(added[0], after.len() as u64);
+            added[1] -= after.iter().map(|(_, figure)| figure).sum::<u64>();
+            prop_assert_eq!(added[1], 0);
+        }
+    }
+}
