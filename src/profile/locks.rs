@@ -12,6 +12,8 @@
 //! Called by `http::admin`, not on a worker.
 
 mod judge;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -105,7 +107,7 @@ impl Window {
         state.open.push(Open {
             id,
             began_ns: clock::monotonic_ns(),
-            began_unix_ns: clock::unix_ms() * 1_000_000,
+            began_unix_ns: clock::unix_ns(),
             counts: waits::counts(),
             totals: Totals::new(STACKS_MAX),
         });
