@@ -14,11 +14,18 @@
 pub mod cpu;
 #[cfg(target_os = "linux")]
 pub mod locks;
+#[cfg(target_os = "linux")]
+pub mod threads;
 
 #[cfg(target_os = "linux")]
 pub mod collector;
 #[cfg(target_os = "linux")]
+mod tasks;
+#[cfg(target_os = "linux")]
 pub mod totals;
+
+#[cfg(all(test, target_os = "linux"))]
+mod cpu_tests;
 
 use std::sync::Arc;
 use std::time::Duration;

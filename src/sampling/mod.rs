@@ -18,6 +18,10 @@ mod unwatched;
 #[cfg(target_os = "linux")]
 pub mod waits;
 #[cfg(target_os = "linux")]
+pub mod signal;
+#[cfg(target_os = "linux")]
+pub mod timer;
+#[cfg(target_os = "linux")]
 pub mod walk;
 
 #[cfg(not(target_os = "linux"))]

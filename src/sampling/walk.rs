@@ -272,3 +272,160 @@ fn own_frame() -> u64 {
     }
     frame
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[inline(never)]
+    fn inner(skip: usize) -> Stack {
+        std::hint::black_box(Stack::here(std::hint::black_box(skip)))
+    }
+
+    #[inline(never)]
+    fn outer(skip: usize) -> Stack {
+        std::hint::black_box(inner(skip))
+    }
+
+    /// Whether `address` is in the function that begins at `function`, which is short.
+    fn is_in(address: u64, function: fn(usize) -> Stack) -> bool {
+        let begin = (function as *const ()).addr() as u64;
+        (begin..begin + 128).contains(&address)
+    }
+
+    #[test]
+    fn its_own_stack_begins_with_its_caller() {
+        let stack = outer(0);
+        assert!(is_in(stack.frames()[0], inner), "{stack:x?}");
+        assert!(is_in(stack.frames()[1], outer), "{stack:x?}");
+        assert!(is_in(outer(1).frames()[0], outer));
+        assert!(stack.frames().len() > 4, "the test's own callers: {stack:x?}");
+        assert!(outer(FRAMES_MAX * 2).frames().is_empty());
+    }
+
+    #[test]
+    fn twin_a_walk_that_drops_its_first_frame_is_noticed() {
+        assert!(!is_in(outer(1).frames()[0], inner));
+    }
+
+    #[test]
+    fn a_deep_stack_is_cut_at_its_outer_end() {
+        #[inline(never)]
+        fn deep(left: usize) -> Stack {
+            std::hint::black_box(if left == 0 { inner(0) } else { deep(std::hint::black_box(left - 1)) })
+        }
+        let stack = deep(FRAMES_MAX * 3);
+        assert_eq!(stack.frames().len(), FRAMES_MAX);
+        assert!(is_in(stack.frames()[0], inner));
+    }
+
+    fn walked(frame: u64, stack: u64) -> usize {
+        Stack::of(Registers { instruction: 0x1234, frame, stack }).frames().len()
+    }
+
+    fn address_of(words: &[u64]) -> u64 {
+        words.as_ptr().expose_provenance() as u64
+    }
+
+    #[test]
+    fn a_chain_that_is_none_ends() {
+        #[repr(align(16))]
+        struct Words([u64; 8]);
+        let mut words = Words([0x5000; 8]);
+        let base = address_of(&words.0);
+        // Its own caller.
+        words.0[0] = base;
+        assert_eq!(walked(base, base), 2, "one return address, then a frame that is not above the last");
+        // Two that call each other.
+        words.0[0] = base + 32;
+        words.0[4] = base;
+        assert_eq!(walked(base, base), 3);
+        // Misaligned.
+        words.0[0] = base + 33;
+        assert_eq!(walked(base, base), 2);
+        assert_eq!(walked(base + 1, base), 1);
+        // Where nothing can be read.
+        for nowhere in [0, 16, 1 << 46, 1 << 47, u64::MAX - 15, u64::MAX - 4095, !15] {
+            assert_eq!(walked(nowhere, nowhere.saturating_sub(1 << 20)), 1, "{nowhere:x}");
+        }
+        // Below the stack, and far above it.
+        assert_eq!(walked(base, base + 16), 1);
+        assert_eq!(walked(base, base - FRAME_DISTANCE_MAX - 16), 1);
+        // No return address.
+        words.0[1] = 7;
+        assert_eq!(walked(base, base), 1);
+        std::hint::black_box(&words);
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "a page that cannot be read is made by system calls")]
+    fn a_stack_that_ends_at_an_unreadable_page_is_walked_to_its_end() {
+        let page = usize::try_from(PAGE_BYTES).expect("small");
+        // SAFETY: a mapping of its own, of two pages of which the second is then made unreadable.
+        let base = unsafe {
+            let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let base = libc::mmap(std::ptr::null_mut(), page * 2, access, flags, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(base.byte_add(page), page, libc::PROT_NONE), 0);
+            base
+        };
+        let first = base.expose_provenance() as u64;
+        let end = first + PAGE_BYTES;
+        let words = base.cast::<u64>();
+        // The last frame of the page is whole; it names one that would be half in the next page.
+        for (index, word) in
+            [(page / 8 - 2, end), (page / 8 - 1, 0x7001), (page / 8 - 4, end - 16), (page / 8 - 3, 0x7000)]
+        {
+            // SAFETY: within the first page.
+            unsafe { words.add(index).write(word) };
+        }
+        let stack = Stack::of(Registers { instruction: 0x1234, frame: end - 32, stack: end - 64 });
+        assert_eq!(stack.frames(), [0x1234, 0x6fff, 0x7000]);
+        assert_eq!(walked(end - 16, end - 64), 2);
+        assert_eq!(walked(end, end - 64), 1);
+        // SAFETY: nobody uses it after this.
+        unsafe { libc::munmap(base, page * 2) };
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "errno has no name in Rust")]
+    fn errno_is_kept() {
+        // SAFETY: errno is this thread's.
+        unsafe { *libc::__errno_location() = 4711 };
+        assert_eq!(walked(1 << 46, 1 << 46), 1);
+        // SAFETY: as above.
+        assert_eq!(unsafe { *libc::__errno_location() }, 4711);
+    }
+
+    #[test]
+    fn this_process_may_read_itself() {
+        check().expect("nothing refuses it where tests run");
+    }
+
+    #[test]
+    fn a_thread_knows_its_name() {
+        let named = crate::sync::spawn_thread("test-name", || text_of(thread_name()));
+        assert_eq!(named.join().expect("no panic"), "test-name");
+    }
+
+    proptest! {
+        #[test]
+        fn any_registers_and_any_memory_give_some_stack(
+            words in proptest::collection::vec(any::<u64>(), 64),
+            links in proptest::collection::vec((0..63_usize, 0..70_u64), 0..40),
+            frame in prop_oneof![any::<u64>(), (0..520_u64)],
+            near in any::<bool>(),
+        ) {
+            let mut words = words;
+            let base = address_of(&words);
+            for (at, to) in links {
+                words[at] = base + to * 8;
+            }
+            let frame = if near { base.wrapping_add(frame) } else { frame };
+            let length = walked(frame, if near { base } else { frame });
+            prop_assert!((1..=FRAMES_MAX).contains(&length));
+            std::hint::black_box(&words);
+        }
+    }
+}
