@@ -13,14 +13,14 @@
 pub mod pthread;
 #[cfg(target_os = "linux")]
 pub mod ring;
-#[cfg(not(target_os = "linux"))]
-mod unwatched;
-#[cfg(target_os = "linux")]
-pub mod waits;
 #[cfg(target_os = "linux")]
 pub mod signal;
 #[cfg(target_os = "linux")]
 pub mod timer;
+#[cfg(not(target_os = "linux"))]
+mod unwatched;
+#[cfg(target_os = "linux")]
+pub mod waits;
 #[cfg(target_os = "linux")]
 pub mod walk;
 

@@ -11,6 +11,7 @@
 const FOR_OTHERS: &[&str] = &[
     // Its turn in the group of writers, the end of the group's write, the end of a stall.
     "rocksdb::WriteThread::BlockingAwaitState",
+    "rocksdb::WriteThread::AwaitState",
     "rocksdb::WriteThread::LinkOne",
     "rocksdb::WriteThread::WaitForStallEndedCount",
     // Stalls of writers: compactions are behind, or memory is short.
