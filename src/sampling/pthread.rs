@@ -6,8 +6,9 @@
 //! another thread is in the way. A condition is waited for in any case, so there a second look afterwards costs nothing:
 //! who waited since before counts too.
 //!
-//! What holds for `waits` holds here. Not seen: the C library's own locks, `pthread_join`, semaphores, and threads that
-//! spin before they wait, which is CPU time.
+//! What holds for `waits` holds here. Not seen: the C library's own locks, `pthread_join`, semaphores, mutexes with a clock
+//! and readers-writer locks with a time, which nothing in klad uses, and threads that spin before they wait, which is
+//! CPU time.
 //!
 //! Called by whoever is not Rust. `sync` is Rust, and waits by itself.
 

@@ -187,7 +187,7 @@ fn waits_for_posix_locks_are_found_with_their_place_and_time() {
         let (thread, mut truth_ns) = (plant.thread, 0);
         let seen = seen_while(|| truth_ns = run(plant));
         assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
-        let is_condition = number >= 3;
+        let is_condition = number >= 4;
         assert_eq!(judge(if is_condition { &seen.conditions } else { &seen.mutex }, thread, truth_ns), Ok(()));
         if is_condition {
             // Taking the mutex again is a part of the wait, and taking it the first time may have to wait, hardly.

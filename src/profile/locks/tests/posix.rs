@@ -11,6 +11,7 @@ use libc::{clockid_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, timespe
 use super::Plant;
 
 type OfMutex = unsafe extern "C" fn(*mut pthread_mutex_t) -> c_int;
+type OfMutexUntil = unsafe extern "C" fn(*mut pthread_mutex_t, *const timespec) -> c_int;
 type OfLock = unsafe extern "C" fn(*mut pthread_rwlock_t) -> c_int;
 type OfCondition = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t) -> c_int;
 type OfConditionUntil = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t, *const timespec) -> c_int;
@@ -30,6 +31,7 @@ unsafe extern "C" {
 #[derive(Clone, Copy)]
 pub(super) struct Calls {
     lock: OfMutex,
+    lock_until: OfMutexUntil,
     read: OfLock,
     write: OfLock,
     wait: OfCondition,
@@ -42,6 +44,7 @@ impl Calls {
     pub(super) fn watched() -> Calls {
         Calls {
             lock: libc::pthread_mutex_lock,
+            lock_until: libc::pthread_mutex_timedlock,
             read: libc::pthread_rwlock_rdlock,
             write: libc::pthread_rwlock_wrlock,
             wait: libc::pthread_cond_wait,
@@ -62,6 +65,7 @@ impl Calls {
         unsafe {
             Calls {
                 lock: std::mem::transmute::<*mut libc::c_void, OfMutex>(find(c"pthread_mutex_lock")),
+                lock_until: std::mem::transmute::<*mut libc::c_void, OfMutexUntil>(find(c"pthread_mutex_timedlock")),
                 read: std::mem::transmute::<*mut libc::c_void, OfLock>(find(c"pthread_rwlock_rdlock")),
                 write: std::mem::transmute::<*mut libc::c_void, OfLock>(find(c"pthread_rwlock_wrlock")),
                 wait: std::mem::transmute::<*mut libc::c_void, OfCondition>(find(c"pthread_cond_wait")),
@@ -104,6 +108,15 @@ impl Locks {
         unsafe {
             assert_eq!((self.calls.lock)(self.mutex.get()), 0);
             run();
+            assert_eq!(libc::pthread_mutex_unlock(self.mutex.get()), 0);
+        }
+    }
+
+    fn with_mutex_in_time(&self) {
+        let until = later(libc::CLOCK_REALTIME);
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!((self.calls.lock_until)(self.mutex.get(), &raw const until), 0);
             assert_eq!(libc::pthread_mutex_unlock(self.mutex.get()), 0);
         }
     }
@@ -155,7 +168,7 @@ fn later(clock: clockid_t) -> timespec {
 }
 
 /// One for each function; conditions last.
-pub(super) fn plants(calls: Calls) -> [Plant; 6] {
+pub(super) fn plants(calls: Calls) -> [Plant; 7] {
     let plant = |thread, hold: fn(&Locks, &dyn Fn()), wait: fn(&Locks)| {
         let held = Locks::new(calls);
         let same = held.clone();
@@ -167,6 +180,7 @@ pub(super) fn plants(calls: Calls) -> [Plant; 6] {
     };
     [
         plant("p-mutex", Locks::with_mutex, |locks| locks.with_mutex(&|| {})),
+        plant("p-timedlock", Locks::with_mutex, Locks::with_mutex_in_time),
         plant("p-read", Locks::writing, |locks| locks.reading(&|| {})),
         plant("p-write", Locks::reading, |locks| locks.writing(&|| {})),
         plant("p-wait", signal, |locks| {

@@ -101,7 +101,11 @@ fn rocksdb_s_waits_are_named_and_told_apart() {
         let near = sample.frames.iter().take(5).any(|frame| IDLE.iter().any(|function| frame.starts_with(function)));
         waits && near
     };
-    assert!(named.block.samples.iter().filter(idle).count() > 0, "the pool's threads have nothing to do: {:#?}", named.block);
+    assert!(
+        named.block.samples.iter().filter(idle).count() > 0,
+        "the pool's threads have nothing to do: {:#?}",
+        named.block
+    );
     assert_eq!(named.mutex.samples.iter().find(idle), None, "nobody keeps them");
     assert!(named.mutex.samples.iter().any(|sample| sample.thread == "writer"), "the commit section");
     assert!(has(&named.mutex, "rocksdb::DBImpl::RunManualCompaction"), "the compaction that was waited for");
