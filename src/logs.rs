@@ -24,7 +24,7 @@ use crate::clock;
 use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_RESERVED, LOG_FLUSH_TIMEOUT, SLOW_REQUEST_LINES_MAX};
 use crate::metrics::Counter;
 use crate::metrics::text::Page;
-use crate::sync::{self, Condvar, Mutex, Signal};
+use crate::sync::{self, Cause, Condvar, Mutex, Signal};
 
 /// The target of the access log's lines: they come by their own option, whatever the level.
 pub const ACCESS: &str = "klad::access";
@@ -273,7 +273,7 @@ impl Lines {
         state.writing = false;
         while state.waiting.is_empty() {
             self.written.notify_all();
-            state = self.said.wait(state);
+            state = self.said.wait(state, Cause::Idle);
         }
         state.writing = true;
         std::mem::swap(&mut state.waiting, bytes);
@@ -288,7 +288,7 @@ impl Lines {
             if left.is_zero() {
                 return false;
             }
-            state = self.written.wait_timeout(state, left);
+            state = self.written.wait_timeout(state, left, Cause::Others);
         }
         true
     }

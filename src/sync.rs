@@ -1,6 +1,9 @@
 //! Every mutex, condition variable, queue and thread of klad's own comes from here, so that a lock profile sees all waits
 //! and no queue is without a bound.
 //!
+//! Nobody looks: one load more than the standard type. Somebody does: the lock is tried first, and the wait is timed if
+//! another thread is in the way (`sampling::waits`).
+//!
 //! A thread that panics ends the process (see `main.rs`), so a lock is never met poisoned by a caller that lives on.
 //! Called by all modules; `clippy.toml` forbids the standard types elsewhere.
 
@@ -11,6 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use crate::sampling::waits::{count, ended_late, on, timed};
+use crate::sampling::{Family, Kind};
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
@@ -25,8 +31,20 @@ impl<T> Mutex<T> {
     }
 
     /// Waits until no other thread holds the lock.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        if on() { self.watched() } else { self.0.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// Not inlined: its name is the innermost of the stack.
+    #[cold]
+    #[inline(never)]
+    fn watched(&self) -> MutexGuard<'_, T> {
+        count(Family::Own);
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => timed(Kind::Mutex, || self.0.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
     }
 
     /// Takes the lock if no thread holds it.
@@ -50,13 +68,60 @@ impl<T> RwLock<T> {
     }
 
     /// Waits until no thread writes.
+    #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        if on() { self.watched_read() } else { self.0.read().unwrap_or_else(PoisonError::into_inner) }
     }
 
     /// Waits until no other thread reads or writes.
+    #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        if on() { self.watched_write() } else { self.0.write().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn watched_read(&self) -> RwLockReadGuard<'_, T> {
+        count(Family::Own);
+        match self.0.try_read() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                timed(Kind::RwLockRead, || self.0.read().unwrap_or_else(PoisonError::into_inner))
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn watched_write(&self) -> RwLockWriteGuard<'_, T> {
+        count(Family::Own);
+        match self.0.try_write() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                timed(Kind::RwLockWrite, || self.0.write().unwrap_or_else(PoisonError::into_inner))
+            }
+        }
+    }
+}
+
+/// Why a thread waits for a condition: a lock profile shows what keeps threads from their work, and a thread that has none
+/// is not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It has nothing to do.
+    Idle,
+    /// It cannot go on before another thread has done something.
+    Others,
+}
+
+impl From<Cause> for Kind {
+    fn from(cause: Cause) -> Kind {
+        match cause {
+            Cause::Idle => Kind::Idle,
+            Cause::Others => Kind::Work,
+        }
     }
 }
 
@@ -71,14 +136,28 @@ impl Condvar {
         Condvar(std::sync::Condvar::new())
     }
 
-    /// Gives up the lock until woken; may wake without cause.
-    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    /// Gives up the lock until woken; may wake without being.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>, cause: Cause) -> MutexGuard<'a, T> {
+        Condvar::watched(cause, || self.0.wait(guard).unwrap_or_else(PoisonError::into_inner))
     }
 
     /// As `wait`, for `timeout` at most.
-    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration) -> MutexGuard<'a, T> {
-        self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0
+    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration, cause: Cause) -> MutexGuard<'a, T> {
+        Condvar::watched(cause, || self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Until the lock is back: whoever was woken waits for that too. Not inlined, as above.
+    #[inline(never)]
+    fn watched<R>(cause: Cause, wait: impl FnOnce() -> R) -> R {
+        if on() {
+            count(Family::Own);
+            return timed(cause.into(), wait);
+        }
+        let result = wait();
+        if on() {
+            ended_late(cause.into());
+        }
+        result
     }
 
     /// Wakes one waiter.
@@ -195,7 +274,7 @@ impl<T> BoundedQueue<T> {
                 return None;
             }
             state.waiting += 1;
-            state = self.not_empty.wait(state);
+            state = self.not_empty.wait(state, Cause::Idle);
             state.waiting -= 1;
         }
         Some(state)
@@ -254,7 +333,8 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Waits for the flag, for `timeout` at most; `true` when it is raised.
+    /// Waits for the flag, for `timeout` at most; `true` when it is raised. That is a sleep between two rounds of work for
+    /// all who call it, so a lock profile takes it for one.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let deadline = crate::clock::now() + timeout;
         let mut raised = self.raised.lock();
@@ -263,7 +343,7 @@ impl Signal {
             if left.is_zero() {
                 return false;
             }
-            raised = self.changed.wait_timeout(raised, left);
+            raised = self.changed.wait_timeout(raised, left, Cause::Idle);
         }
         true
     }

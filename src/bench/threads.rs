@@ -23,7 +23,7 @@ use super::result::Interval;
 use super::schedule::{Nanos, SECOND, nanos};
 use super::socket::Sockets;
 use crate::clock;
-use crate::sync::{BoundedQueue, Condvar, Mutex, PushError, spawn_thread};
+use crate::sync::{BoundedQueue, Cause, Condvar, Mutex, PushError, spawn_thread};
 
 /// Filled recorders that may wait for the collector, for each thread: seconds of it not running. Then a thread goes on with
 /// the recorder it has, and its intervals become longer.
@@ -273,7 +273,7 @@ impl Crew {
             match *origin {
                 Origin::At(origin) => return Some(origin),
                 Origin::Never => return None,
-                Origin::Unknown => origin = self.origin_known.wait(origin),
+                Origin::Unknown => origin = self.origin_known.wait(origin, Cause::Others),
             }
         }
     }

@@ -16,7 +16,7 @@ use super::Queues;
 use super::task::Task;
 use crate::clock;
 use crate::limits::QUEUE_STANDS;
-use crate::sync::{Condvar, Mutex, MutexGuard, PushError};
+use crate::sync::{Cause, Condvar, Mutex, MutexGuard, PushError};
 
 /// One in so many places is for a step of a range while both kinds wait.
 const STEP_EVERY: u64 = 4;
@@ -174,7 +174,7 @@ impl DelayQueue {
                 return None;
             }
             state.idle += 1;
-            state = self.not_empty.wait(state);
+            state = self.not_empty.wait(state, Cause::Idle);
             state.idle -= 1;
         }
         Some(state)

@@ -24,7 +24,7 @@ use super::task::Task;
 use crate::clock;
 use crate::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
 use crate::storage::Engine;
-use crate::sync::{self, Condvar, Mutex, PushError};
+use crate::sync::{self, Cause, Condvar, Mutex, PushError};
 
 /// Inboxes: a few, so that workers do not meet at one. Submitters beyond share.
 const INBOXES: usize = 8;
@@ -181,7 +181,7 @@ impl Stealing {
             if self.closed.load(Ordering::SeqCst) {
                 break false;
             }
-            sleep = self.wake.wait(sleep);
+            sleep = self.wake.wait(sleep, Cause::Idle);
         };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         go_on

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Error;
-use crate::sync::{self, Condvar, Mutex};
+use crate::sync::{self, Cause, Condvar, Mutex};
 
 /// Rings are emptied so often. A ring holds what comes in several times as long.
 pub const INTERVAL: Duration = Duration::from_millis(50);
@@ -103,7 +103,7 @@ fn run(stop: &AtomicBool) {
         }
         state = STATE.lock();
         if !stop.load(Ordering::Relaxed) {
-            state = CHANGED.wait_timeout(state, INTERVAL);
+            state = CHANGED.wait_timeout(state, INTERVAL, Cause::Idle);
         }
     }
 }
