@@ -129,7 +129,7 @@ mod tests {
     fn the_text_is_as_documented() {
         let text = write(&example());
         let expected = "# title: CPU time\n# value: cpu nanoseconds\n# root: thread\n# events: 3\n# sampling rate: 99 Hz\n\
-                        worker;main;f 20\nworker;main;g<T,_[u8:_8]> 10\n";
+                        worker;main;f 20000\nworker;main;g<T,_[u8:_8]> 10000\n";
         assert_eq!(text, expected);
     }
 

@@ -51,6 +51,8 @@ mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;
 mod observed;
+#[cfg(target_os = "linux")]
+mod profile_http;
 mod ranges;
 mod slow_clients;
 mod stops;
