@@ -37,6 +37,10 @@ pub fn write(profile: &Profile<Name>) -> String {
     }
     for sample in &profile.samples {
         let value = sample.values.get(profile.shown).copied().unwrap_or_default();
+        // Such as what was allocated and is freed, where what is in use is shown.
+        if value == 0 {
+            continue;
+        }
         let thread = threads.then_some(if sample.thread.is_empty() { "?" } else { &sample.thread });
         let frames = sample.frames.iter().rev().map(|frame| &**frame);
         let words: Vec<String> = thread.into_iter().chain(frames).map(frame).collect();

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! No debug information is needed, and none is read: the tables alone, and of them functions alone. They are read at the first
-//! use and kept, because profiles come in groups: 3 MB and some 40 ms for klad with RocksDB. Names are demangled when they
+//! use and kept, because profiles come in groups: 4 MB and some 100 ms for klad with RocksDB. Names are demangled when they
 //! are asked for. Called by `http::admin`, on a thread that may wait for a disk.
 
 use std::collections::HashMap;
