@@ -18,7 +18,7 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::form::Form;
 use self::kind::Kind;
@@ -71,34 +71,35 @@ impl Profiler {
             "symbol" => Ok(of_type("text/plain; charset=utf-8", "num_symbols: 0\n")),
             "threads" => {
                 let parameters = Parameters::read(query, &["format", "debug"])?;
-                let _place = self.place(Kind::Threads)?;
+                let place = self.place(Kind::Threads)?;
                 extra.set(extra.get() + PROFILE_MAKING_TIMEOUT);
-                self.threads(&parameters).await
+                self.threads(&parameters, place).await
             }
             name => {
                 let kind = Kind::named(name).ok_or(Refusal::UnknownPath)?;
                 let parameters = Parameters::read(query, kind.parameters())?;
-                let _place = self.place(kind)?;
+                let place = self.place(kind)?;
                 extra.set(extra.get() + parameters.window(kind) + PROFILE_MAKING_TIMEOUT);
-                self.profile(kind, &parameters).await
+                self.profile(kind, &parameters, place).await
             }
         }
     }
 
-    fn place(&self, kind: Kind) -> Result<tokio::sync::OwnedSemaphorePermit, Refusal> {
+    fn place(&self, kind: Kind) -> Result<Place, Refusal> {
         let place = self.places[kind as usize].clone().try_acquire_owned();
-        place.map_err(|_| {
+        place.map(Arc::new).map_err(|_| {
             Refusal::ProfileBusy(format!("{PROFILES_OF_A_KIND_MAX} profiles of this kind are being taken"))
         })
     }
 
-    async fn profile(&self, kind: Kind, parameters: &Parameters) -> Result<Response<Page>, Refusal> {
+    async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, Refusal> {
         let asked = parameters.clone();
-        let window = on_thread(move || kind.start(&asked)).await?;
+        let window = on_thread(&place, move || kind.start(&asked)).await?;
         tokio::time::sleep(parameters.window(kind)).await;
-        let _turn = self.making.acquire().await.expect("it is never closed");
+        let turn = self.making.clone().acquire_owned().await.expect("it is never closed");
         let (form, seconds) = (parameters.form, parameters.window(kind));
-        let made = on_thread(move || {
+        let made = on_thread(&place, move || {
+            let _turn = turn;
             let symbols = Symbols::of_this_process()?;
             Ok(form.write(&with_facts(window.finish(&symbols)?, seconds)))
         });
@@ -106,10 +107,11 @@ impl Profiler {
     }
 
     /// A list for people, unless another form is asked for.
-    async fn threads(&self, parameters: &Parameters) -> Result<Response<Page>, Refusal> {
-        let _turn = self.making.acquire().await.expect("it is never closed");
+    async fn threads(&self, parameters: &Parameters, place: Place) -> Result<Response<Page>, Refusal> {
+        let turn = self.making.clone().acquire_owned().await.expect("it is never closed");
         let form = parameters.form_given.then_some(parameters.form);
-        let made = on_thread(move || {
+        let made = on_thread(&place, move || {
+            let _turn = turn;
             let symbols = Symbols::of_this_process()?;
             let all = threads::capture();
             Ok(match form {
@@ -125,14 +127,20 @@ impl Profiler {
     }
 }
 
+/// Held by the request and by the threads that work for it, which go on when its client has gone away.
+type Place = Arc<OwnedSemaphorePermit>;
+
 /// Runs `make` on a thread of its own.
 async fn on_thread<T: Send + 'static>(
+    place: &Place,
     make: impl FnOnce() -> Result<T, profile::Error> + Send + 'static,
 ) -> Result<T, Refusal> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
+    let place = place.clone();
     // Not waited for: what nobody listens to any more is thrown away at its end.
     drop(sync::spawn_thread("klad-profile", move || {
         let _ = sender.send(make());
+        drop(place);
     }));
     let made = receiver.await.map_err(|_| Refusal::ProfileRefused("it was given up".to_owned()))?;
     made.map_err(|error| match error {
