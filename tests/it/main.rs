@@ -53,6 +53,8 @@ mod metrics_truth;
 mod observed;
 #[cfg(target_os = "linux")]
 mod profile_http;
+#[cfg(target_os = "linux")]
+mod profile_kinds;
 mod ranges;
 mod slow_clients;
 mod stops;
