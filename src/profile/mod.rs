@@ -13,6 +13,8 @@
 #[cfg(target_os = "linux")]
 pub mod cpu;
 #[cfg(target_os = "linux")]
+pub mod heap;
+#[cfg(target_os = "linux")]
 pub mod locks;
 #[cfg(target_os = "linux")]
 pub mod threads;
@@ -26,6 +28,17 @@ pub mod totals;
 
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod cpu_tests;
+mod readable;
+#[cfg(target_os = "linux")]
+pub mod symbols;
+
+pub mod collapsed;
+pub mod picture;
+pub mod pprof;
+mod wire;
+
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 use std::time::Duration;

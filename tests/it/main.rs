@@ -51,6 +51,10 @@ mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;
 mod observed;
+#[cfg(target_os = "linux")]
+mod profile_http;
+#[cfg(target_os = "linux")]
+mod profile_kinds;
 mod ranges;
 mod slow_clients;
 mod stops;

@@ -26,6 +26,7 @@ const ROWS: &[&[&str]] = &[
 /// Files that may hold unsafe code.
 const UNSAFE: &[&str] = &[
     "src/main.rs",
+    "src/profile/heap.rs",
     "src/profile/locks/tests/posix.rs",
     "src/sampling/pthread.rs",
     "src/sampling/ring.rs",
