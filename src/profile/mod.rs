@@ -15,6 +15,8 @@ pub mod cpu;
 #[cfg(target_os = "linux")]
 pub mod locks;
 
+pub mod top;
+
 use std::sync::Arc;
 use std::time::Duration;
 
