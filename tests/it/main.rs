@@ -51,6 +51,7 @@ mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;
 mod observed;
+mod profile_command;
 mod ranges;
 mod slow_clients;
 mod stops;
