@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::profile_args::ProfileArgs;
+
 /// The commands that speak to a server.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
@@ -41,6 +43,13 @@ pub enum ClientCommand {
     ///
     /// Exit codes: 0 yes, 1 no or no answer, 2 wrong usage.
     Health(HealthArgs),
+    /// Take a profile of a running server: where its CPU time, its memory or its waits go.
+    ///
+    /// Without --output it prints what must be known to judge the profile, and the functions that cost most, by themselves and
+    /// with all that they call.
+    ///
+    /// Exit codes: 0 taken, 1 failed or refused, as while another profile is being taken, 2 wrong usage.
+    Profile(ProfileArgs),
 }
 
 /// Options of `klad put`.

@@ -218,7 +218,7 @@ fn say(quiet: bool, line: &str) -> Result<(), Error> {
 
 /// An answer that is not the one that was asked for, as an error: the problem document's code and detail, what has happened,
 /// and when to come back.
-fn refused(connection: &mut Connection, answer: &mut Answer, is_write: bool) -> Error {
+pub(super) fn refused(connection: &mut Connection, answer: &mut Answer, is_write: bool) -> Error {
     let mut body = Vec::new();
     // What of it can be read is good enough.
     let _ = answer.copy_body::<Ending>(connection, |piece| {
@@ -249,8 +249,10 @@ fn refused(connection: &mut Connection, answer: &mut Answer, is_write: bool) -> 
 }
 
 /// Why a body was not copied to its end.
-enum Ending {
+pub(super) enum Ending {
+    /// The connection or the server.
     Broken(Broken),
+    /// What takes the bytes.
     Sink(Error),
 }
 
@@ -267,6 +269,23 @@ impl From<Ending> for Error {
             Ending::Sink(error) => error,
         }
     }
+}
+
+/// Writes `bytes` to `path`, which holds all of them or what it held before.
+///
+/// # Errors
+/// [`Error::File`].
+pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    write_file(path, |file, failed| file.write_all(bytes).map_err(|why| Ending::Sink(failed(why))))
+}
+
+/// Writes `bytes` to the standard output.
+///
+/// # Errors
+/// [`Error::OutputClosed`], [`Error::File`].
+pub(super) fn write_out(bytes: &[u8]) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(output)
 }
 
 /// Writes `path` by way of a file beside it, so that it holds all of a value or what it held before. What is no regular file, as

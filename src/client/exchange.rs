@@ -4,7 +4,7 @@
 //! arrived: until then a server has no whole request, and carries nothing out.
 
 use std::fs::File;
-use std::io::{Read, Write as _};
+use std::io::{self, Read, Write as _};
 use std::time::Duration;
 
 use super::answer::{Answer, Broken};
@@ -12,11 +12,15 @@ use super::args::{ServerArgs, TransportArgs};
 use super::connection::{Connection, Deadline};
 use super::url::Url;
 use super::{Error, TOKEN_FILE_VARIABLE, URL_VARIABLE, token};
-use crate::limits::CLIENT_EXPECT_TIMEOUT;
+use crate::clock;
+use crate::limits::{CLIENT_EXPECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 
 /// Bodies up to here go out with their head; larger ones, and those of unknown length, wait for `100 Continue`, so that a refusal
 /// comes before the bytes. What klad throws away of a refused body without closing the connection.
 const SENT_AT_ONCE_BYTES: u64 = 64 << 10;
+
+/// While an answer is waited for, whoever waits is told so often.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Bytes of a body that are read at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -49,6 +53,14 @@ pub(super) struct Request {
 
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
+/// How long an answer may be in coming.
+pub(super) struct Patience<'p> {
+    /// For so long nothing need come.
+    pub(super) silence: Duration,
+    /// Is told about once a second for how long it was waited.
+    pub(super) each_second: &'p mut dyn FnMut(Duration),
+}
+
 /// The server of a command.
 ///
 /// # Errors
@@ -79,6 +91,20 @@ pub(super) fn url_from(given: Option<&str>, variable: &str, usual: &str) -> Resu
 /// # Errors
 /// When there is no answer: [`Error::Undetermined`] for a write that was sent whole, otherwise nothing has happened.
 pub(super) fn exchange(url: &Url, transport: &TransportArgs, request: Request) -> Result<(Connection, Answer), Error> {
+    let patience = Patience { silence: CLIENT_IDLE_TIMEOUT, each_second: &mut |_| {} };
+    exchange_patiently(url, transport, request, patience)
+}
+
+/// As [`exchange`], of a server that takes its time to answer.
+///
+/// # Errors
+/// As there.
+pub(super) fn exchange_patiently(
+    url: &Url,
+    transport: &TransportArgs,
+    request: Request,
+    patience: Patience<'_>,
+) -> Result<(Connection, Answer), Error> {
     let is_write = request.method != "GET";
     let deadline = Deadline::starting(transport.timeout);
     let token = token(transport)?;
@@ -87,7 +113,9 @@ pub(super) fn exchange(url: &Url, transport: &TransportArgs, request: Request) -
     let mut sending = Sending { connection: &mut connection, whole: false };
     let answered = match sending.send(head, request.body) {
         Ok(Some(early)) => Ok(early),
-        Ok(None) => Answer::read(sending.connection).map_err(Unsent::Broken),
+        Ok(None) => {
+            wait(sending.connection, patience).and_then(|()| Answer::read(sending.connection)).map_err(Unsent::Broken)
+        }
         // A server that has refused meanwhile has closed its end: what it said may still be there.
         Err(Unsent::Broken(broken)) => Answer::read(sending.connection).map_err(|_| Unsent::Broken(broken)),
         Err(error) => Err(error),
@@ -99,6 +127,24 @@ pub(super) fn exchange(url: &Url, transport: &TransportArgs, request: Request) -
         Err(Unsent::Broken(broken)) if is_write && whole => Err(Error::Undetermined(broken.to_string())),
         Err(Unsent::Broken(broken)) => Err(Error::Failed(format!("{}: {broken}; nothing has happened", url.authority))),
     }
+}
+
+/// Waits for the first byte of an answer.
+fn wait(connection: &mut Connection, patience: Patience<'_>) -> Result<(), Broken> {
+    let begun = clock::now();
+    while connection.buffered().is_empty() {
+        let waited = clock::now().saturating_duration_since(begun);
+        let left = patience.silence.saturating_sub(waited);
+        if left.is_zero() {
+            let text = format!("nothing has moved for {}", humantime::format_duration(patience.silence));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text).into());
+        }
+        (patience.each_second)(waited);
+        if !connection.fill_within(left.min(LOOK_INTERVAL))? {
+            return Err(Broken::Ended);
+        }
+    }
+    Ok(())
 }
 
 fn token(transport: &TransportArgs) -> Result<Option<String>, Error> {
@@ -234,7 +280,7 @@ impl Sending<'_> {
                     let room = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
                     let count = read(&mut file, &mut piece[..room])?;
                     if count == 0 {
-                        let why = std::io::Error::other("the file has become shorter meanwhile");
+                        let why = io::Error::other("the file has become shorter meanwhile");
                         return Err(Unsent::Value(unread(why)));
                     }
                     left -= count as u64;
@@ -271,12 +317,12 @@ impl Sending<'_> {
 fn read(source: &mut impl Read, piece: &mut [u8]) -> Result<usize, Unsent> {
     loop {
         match source.read(piece) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => return result.map_err(|why| Unsent::Value(unread(why))),
         }
     }
 }
 
-fn unread(why: std::io::Error) -> Error {
+fn unread(why: io::Error) -> Error {
     Error::File { what: "cannot read the value, and nothing has happened".to_owned(), why }
 }

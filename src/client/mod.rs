@@ -1,4 +1,4 @@
-//! `klad put`, `get`, `del`, `scan` and `health`: a server's keys and values from a command line.
+//! `klad put`, `get`, `del`, `scan`, `health` and `profile`: a server's keys, values and profiles from a command line.
 //!
 //! ```text
 //!     commands ──▶ exchange (one request, one answer) ──▶ connection (socket, TLS, deadlines)
@@ -16,6 +16,9 @@ mod commands;
 mod connection;
 mod exchange;
 mod key;
+mod profile;
+pub mod profile_args;
+mod profile_table;
 mod show;
 mod tls;
 mod token;
@@ -87,6 +90,7 @@ pub fn run(command: &ClientCommand) -> ExitCode {
         ClientCommand::Del(args) => ("del", commands::del(args)),
         ClientCommand::Scan(args) => ("scan", commands::scan(args)),
         ClientCommand::Health(args) => ("health", commands::health(args)),
+        ClientCommand::Profile(args) => ("profile", profile::run(args)),
     };
     let Err(error) = ended else { return ExitCode::SUCCESS };
     if !matches!(error, Error::OutputClosed) {

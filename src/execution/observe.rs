@@ -5,8 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::task::Task;
+use super::ticket::Ticket;
 use super::{Executor, Runner};
-use crate::limits::SCAN_STEP_BYTES_MAX;
+use crate::limits::{QUEUED_KEY_BYTES, SCAN_STEP_BYTES_MAX};
 use crate::metrics::Counter;
 use crate::metrics::text::{Kind, Page};
 use crate::storage::observation::number;
@@ -62,6 +64,13 @@ impl Executor {
     #[must_use]
     pub fn scans_bytes(&self) -> u64 {
         (self.scans.taken() * 2 * SCAN_STEP_BYTES_MAX) as u64
+    }
+
+    /// About what operations hold that wait for or are in the engine, gathered writes too: what is queued of each, its ticket and
+    /// its key. Values are not among it, they have their room; nor are pages of ranges.
+    #[must_use]
+    pub fn queues_bytes(&self) -> u64 {
+        (self.operations.taken() * (size_of::<Task>() + size_of::<Ticket>() + QUEUED_KEY_BYTES)) as u64
     }
 
     /// The engine's name.

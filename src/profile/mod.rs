@@ -40,6 +40,8 @@ mod wire;
 #[cfg(test)]
 mod testing;
 
+pub mod top;
+
 use std::sync::Arc;
 use std::time::Duration;
 

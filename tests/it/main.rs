@@ -55,6 +55,7 @@ mod observed;
 mod profile_http;
 #[cfg(target_os = "linux")]
 mod profile_kinds;
+mod profile_command;
 mod ranges;
 mod slow_clients;
 mod stops;

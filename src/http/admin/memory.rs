@@ -1,7 +1,7 @@
 //! `/debug/memory`: where the resident memory is, beside what the budget allows for it.
 //!
 //! ```text
-//!   resident set ─┬─ inside the allocator ─┬─ what is counted: the engine's holdings, connections, body room
+//!   resident set ─┬─ inside the allocator ─┬─ what is counted: the engine's holdings, connections, queues, body room
 //!                 │                        ├─ other heap: allocated, and none of these
 //!                 │                        └─ the allocator's books, and its slack
 //!                 └─ outside: the program's pages, threads' stacks, what was mapped without the allocator
@@ -155,12 +155,23 @@ impl Admin {
         let connections = (self.connections)() as u64 * CONNECTION_BYTES;
         let room = self.executor.room().all().used_bytes;
         let heap = [
-            ("connections", connections, shares.connections, "an estimate: 16 KiB for each open connection"),
-            ("scans", self.executor.scans_bytes(), shares.scans, "an estimate: two pages for each range in progress"),
-            ("body_room", room, shares.room, "reserved for request bodies and large answers"),
+            ("connections", connections, Some(shares.connections), "an estimate: 16 KiB for each open connection"),
+            (
+                "queues",
+                self.executor.queues_bytes(),
+                None,
+                "an estimate: operations in progress, without their values, at 128 B for each key",
+            ),
+            (
+                "scans",
+                self.executor.scans_bytes(),
+                Some(shares.scans),
+                "an estimate: two pages for each range in progress",
+            ),
+            ("body_room", room, Some(shares.room), "reserved for request bodies and large answers"),
         ];
         for (name, bytes, budget, meaning) in heap {
-            split.cut_heap(name, bytes, Some(budget), meaning);
+            split.cut_heap(name, bytes, budget, meaning);
         }
         let other = split.heap_left;
         split.cut_heap("other_heap", other, None, "allocated, and none of the above");

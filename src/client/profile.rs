@@ -1,0 +1,256 @@
+//! `klad profile`: has a server's admin listener take a profile, and draws it here. Called by `mod`.
+//!
+//! ```text
+//!     target (what was asked for, as the server takes it) ──▶ exchange, patiently ──▶ pprof ──▶ table | picture | file
+//!                                                        two files ──▶ pprof, collapsed ──▶ difference ─────────┘
+//! ```
+//!
+//! It always fetches the protobuf: that one has everything, and what is drawn from it does not depend on the server's version.
+//! Everything that was typed is checked before the server is asked, as a profile takes its time.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use super::answer::{Answer, Broken};
+use super::commands::{Ending, refused, write_out, write_whole};
+use super::connection::Connection;
+use super::exchange::{Patience, Request, exchange_patiently, url_from};
+use super::profile_args::{DiffArgs, Event, Form, OutArgs, ProfileArgs, ProfileCommand};
+use super::profile_table::{difference, summary};
+use super::{ADMIN_URL_VARIABLE, Error};
+use crate::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PROFILE_BYTES_MAX};
+use crate::profile::{Name, Profile, collapsed, picture, pprof};
+
+/// Without `--duration`.
+const DURATION: Duration = Duration::from_secs(10);
+
+/// Without `--interval`. A hundred would beat with what runs each 10 ms.
+const HZ: u64 = 99;
+
+const SECOND_NS: u128 = 1_000_000_000;
+
+/// Takes a profile, or compares two.
+///
+/// # Errors
+/// [`Error`].
+pub(super) fn run(args: &ProfileArgs) -> Result<(), Error> {
+    match &args.command {
+        Some(ProfileCommand::Diff(args)) => diff(args),
+        None => take(args),
+    }
+}
+
+fn take(args: &ProfileArgs) -> Result<(), Error> {
+    let (target, duration) = target(args)?;
+    let form = form(&args.out)?;
+    if let Some(timeout) = args.transport.timeout.filter(|timeout| *timeout <= duration) {
+        let (timeout, duration) = (humantime::format_duration(timeout), humantime::format_duration(duration));
+        return Err(Error::Usage(format!("--timeout {timeout} would end a profile of {duration}: it must be longer")));
+    }
+    let url = url_from(args.url.as_deref(), ADMIN_URL_VARIABLE, "http://127.0.0.1:8081")?;
+    let request = Request { method: "GET", target, headers: Vec::new(), body: None };
+    let progress = Progress { shown: io::stderr().is_terminal() && !duration.is_zero() };
+    let mut show = |waited| progress.show(duration, waited);
+    let patience = Patience { silence: duration + CLIENT_IDLE_TIMEOUT, each_second: &mut show };
+    let exchanged = exchange_patiently(&url, &args.transport, request, patience);
+    progress.clear();
+    let (mut connection, mut answer) = exchanged?;
+    if answer.status != 200 {
+        return Err(no_profile(&mut connection, &mut answer));
+    }
+    let bytes = body(&mut connection, &mut answer)?;
+    let malformed = |error| Error::Failed(format!("what the server has sent cannot be read: {error}"));
+    let profile = pprof::decode(&bytes).map_err(malformed)?;
+    let Some((path, form)) = form else { return write_out(summary(&profile).as_bytes()) };
+    let drawn = match form {
+        // As it came: nothing is lost that this klad does not know.
+        Form::Pprof => bytes,
+        Form::Html => picture::flame_graph(&profile).into_bytes(),
+        Form::Svg => picture::svg(&profile).into_bytes(),
+        Form::Collapsed => collapsed::write(&profile).into_bytes(),
+    };
+    put(path, &drawn)
+}
+
+/// Path and query, and how long the server will be silent.
+fn target(args: &ProfileArgs) -> Result<(String, Duration), Error> {
+    let usage = |text: &str| Err(Error::Usage(text.to_owned()));
+    let duration = args.duration.unwrap_or(DURATION);
+    let seconds = duration.as_secs_f64();
+    let target = match (args.event, args.interval) {
+        (Event::Alloc | Event::Heap, Some(_)) => {
+            return usage(
+                "--interval is for cpu, lock and block; how much is allocated between two looks is the server's --heap-sample",
+            );
+        }
+        (Event::Heap, None) if args.duration.is_some() => {
+            return usage("--duration is for cpu, alloc, lock and block; heap is what is in use at this moment");
+        }
+        (Event::Heap, None) => return Ok(("/debug/pprof/heap".to_owned(), Duration::ZERO)),
+        (Event::Alloc, None) => format!("/debug/pprof/allocs?seconds={seconds}"),
+        (Event::Cpu, interval) => format!("/debug/pprof/profile?seconds={seconds}&hz={}", hz(interval)?),
+        (Event::Lock, interval) => format!("/debug/pprof/mutex?seconds={seconds}{}", threshold(interval)?),
+        (Event::Block, interval) => format!("/debug/pprof/block?seconds={seconds}{}", threshold(interval)?),
+    };
+    Ok((target, duration))
+}
+
+fn hz(interval: Option<Duration>) -> Result<u64, Error> {
+    let Some(interval) = interval else { return Ok(HZ) };
+    let range = Duration::from_millis(1)..=Duration::from_secs(1);
+    if !range.contains(&interval) {
+        return Err(Error::Usage("--interval with --event cpu is from 1ms to 1s".to_owned()));
+    }
+    // The server takes whole looks a second: the nearest.
+    let hz = (SECOND_NS + interval.as_nanos() / 2) / interval.as_nanos();
+    Ok(u64::try_from(hz).expect("at most a thousand"))
+}
+
+fn threshold(interval: Option<Duration>) -> Result<String, Error> {
+    match interval {
+        None => Ok(String::new()),
+        Some(wait) if wait <= Duration::from_secs(1) && wait.subsec_nanos().is_multiple_of(1000) => {
+            Ok(format!("&threshold={}us", wait.as_micros()))
+        }
+        Some(_) => Err(Error::Usage(
+            "--interval with --event lock and block is a wait of 0s to 1s, in whole microseconds".to_owned(),
+        )),
+    }
+}
+
+/// Where to, and how; `None`: a table.
+fn form(out: &OutArgs) -> Result<Option<(&Path, Form)>, Error> {
+    let Some(path) = out.output.as_deref() else { return Ok(None) };
+    let to_stdout = path == Path::new("-");
+    let form = match out.format {
+        Some(form) => form,
+        None if to_stdout => Form::Pprof,
+        None => by_ending(path).ok_or_else(|| {
+            let endings = ".html, .svg, .pb.gz, .pprof, .collapsed, .folded, .txt";
+            Error::Usage(format!(
+                "{} has none of the endings {endings}; --format says which form is meant",
+                path.display()
+            ))
+        })?,
+    };
+    if to_stdout && form == Form::Pprof && io::stdout().is_terminal() {
+        return Err(Error::Usage("pprof is no text for a terminal; --format collapsed is".to_owned()));
+    }
+    Ok(Some((path, form)))
+}
+
+fn by_ending(path: &Path) -> Option<Form> {
+    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+    let endings = [
+        (".html", Form::Html),
+        (".svg", Form::Svg),
+        (".pb.gz", Form::Pprof),
+        (".pprof", Form::Pprof),
+        (".collapsed", Form::Collapsed),
+        (".folded", Form::Collapsed),
+        (".txt", Form::Collapsed),
+    ];
+    endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| form)
+}
+
+fn put(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    if path == Path::new("-") { write_out(bytes) } else { write_whole(path, bytes) }
+}
+
+/// Why the answer is no profile. What busy (409) and impossible (501, 503) mean, the server's own words say best.
+fn no_profile(connection: &mut Connection, answer: &mut Answer) -> Error {
+    let status = answer.status;
+    match refused(connection, answer, false) {
+        Error::Refused(text) if status == 404 => Error::Refused(format!(
+            "{text}: this klad takes no such profiles, as it is an older one, or this is not its admin address"
+        )),
+        Error::Refused(text) if status == 409 => {
+            Error::Refused(format!("{text}; try again when the profile that is being taken has ended"))
+        }
+        error => error,
+    }
+}
+
+fn body(connection: &mut Connection, answer: &mut Answer) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let copied = answer.copy_body::<Ending>(connection, |piece| {
+        bytes.extend_from_slice(piece);
+        if bytes.len() <= CLIENT_PROFILE_BYTES_MAX {
+            return Ok(());
+        }
+        let text = format!("the profile has more than {} MiB", CLIENT_PROFILE_BYTES_MAX >> 20);
+        Err(Ending::Sink(Error::Failed(text)))
+    });
+    match copied {
+        Ok(()) => Ok(bytes),
+        Err(Ending::Broken(broken)) => Err(broken_off(&broken)),
+        Err(Ending::Sink(error)) => Err(error),
+    }
+}
+
+fn broken_off(broken: &Broken) -> Error {
+    Error::Failed(format!("{broken}; the profile is not whole"))
+}
+
+/// How long it still takes, for somebody who waits at a terminal.
+struct Progress {
+    shown: bool,
+}
+
+impl Progress {
+    fn show(&self, duration: Duration, waited: Duration) {
+        if self.shown {
+            let left = duration.saturating_sub(waited).as_secs_f64().ceil();
+            let _ = write!(io::stderr(), "\r\x1b[Kklad profile: {left} s left");
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn diff(args: &DiffArgs) -> Result<(), Error> {
+    let form = form(&args.out)?;
+    if matches!(form, Some((_, Form::Pprof))) {
+        return Err(Error::Usage("a difference is written as .html, .svg or .collapsed".to_owned()));
+    }
+    let (before, after) = (read(&args.before)?, read(&args.after)?);
+    let (one, other) = (before.values.get(before.shown), after.values.get(after.shown));
+    if let (Some(one), Some(other)) = (one, other)
+        && one.unit != other.unit
+    {
+        let text = format!("BEFORE is in {}, AFTER in {}: they cannot be compared", one.unit, other.unit);
+        return Err(Error::Failed(text));
+    }
+    let Some((path, form)) = form else {
+        return write_out(difference(&before, &after, args.normalize).as_bytes());
+    };
+    let names = [args.before.to_string_lossy(), args.after.to_string_lossy()];
+    let names = [names[0].as_ref(), names[1].as_ref()];
+    let failed = |error| Error::Failed(format!("the profiles cannot be compared: {error}"));
+    let drawn = match form {
+        Form::Html => picture::difference_page(&before, &after, names, args.normalize).map_err(failed)?,
+        Form::Svg => picture::difference(&before, &after, names, args.normalize).map_err(failed)?,
+        Form::Collapsed | Form::Pprof => super::profile_table::collapsed_difference(&before, &after, args.normalize),
+    };
+    put(path, drawn.as_bytes())
+}
+
+/// A profile from a file, of whichever form it is: its bytes tell, not its name.
+fn read(path: &Path) -> Result<Profile<Name>, Error> {
+    let failed = |why| Error::File { what: format!("cannot read {}", path.display()), why };
+    let bytes = std::fs::read(path).map_err(failed)?;
+    let is_gzip = bytes.starts_with(&[0x1f, 0x8b]);
+    let profile = match std::str::from_utf8(&bytes) {
+        // A protobuf has bytes below the blank in its first fields, and text has none but its line ends.
+        Ok(text) if !is_gzip && !text.contains(|c: char| c.is_control() && !"\n\r\t".contains(c)) => {
+            collapsed::read(text)
+        }
+        _ => pprof::decode(&bytes),
+    };
+    profile.map_err(|error| Error::Failed(format!("{}: {error}", path.display())))
+}
