@@ -38,6 +38,8 @@ mod draining;
 mod execution;
 mod exits;
 mod exposure;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod frame_pointers;
 #[cfg(feature = "rocksdb")]
 mod held_sync;
 #[cfg(feature = "rocksdb")]
@@ -51,6 +53,8 @@ mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;
 mod observed;
+#[cfg(target_os = "linux")]
+mod profile_truth;
 mod ranges;
 mod slow_clients;
 mod stops;

@@ -22,6 +22,8 @@ use klad::storage::maintenance::{self, Checkpoint, Compaction};
 use klad::storage::memory::MemoryEngine;
 use klad::storage::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
 
+use super::plants;
+
 /// What is wrong with the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
@@ -73,9 +75,15 @@ pub(crate) enum Defect {
     DropsWhoWaitsToBeAccepted,
     /// At a stop, the next answer closes the connection, whatever stands behind its request.
     ClosesBetweenRequests,
+    /// Reads of some keys do known amounts of work and waiting. No defect but a truth to hold profiles against.
+    Plants,
+    /// The same, but waits are of kinds that the lock profile does not see.
+    PlantsPastHook,
 }
 
-const ALL: [Defect; 24] = [
+const ALL: [Defect; 26] = [
+    Defect::Plants,
+    Defect::PlantsPastHook,
     Defect::FrozenObservation,
     Defect::SlowObservation,
     Defect::HidesSync,
@@ -347,6 +355,12 @@ impl Engine for Defective {
         match self.defect {
             Defect::SlowDisk => return None,
             Defect::SlowCachedReads => std::thread::sleep(SLOW),
+            Defect::Plants | Defect::PlantsPastHook => {
+                let planted = plants::answer(key, self.defect == Defect::PlantsPastHook);
+                if planted.is_some() {
+                    return planted;
+                }
+            }
             _ => {}
         }
         self.inner.read_cached(key)

@@ -152,7 +152,15 @@ fn one_run(klad: &Klad, addresses: Addresses, cycles: u64, clients: &mut [Client
         let over = &over;
         let loading: Vec<_> = clients
             .iter_mut()
-            .map(|client| scope.spawn(move || client.run(addresses.data, over, &load.steps)))
+            .map(|client| {
+                scope.spawn(move || {
+                    let loaded = client.run(addresses.data, over, &load.steps);
+                    // One that has failed has said why: the others stop too, and that is no hang.
+                    over.store(true, Relaxed);
+                    load.end();
+                    loaded
+                })
+            })
             .collect();
         let profiling: Vec<_> = KINDS
             .into_iter()
@@ -166,7 +174,6 @@ fn one_run(klad: &Klad, addresses: Addresses, cycles: u64, clients: &mut [Client
             })
             .collect();
         let results: Vec<_> = profiling.into_iter().map(thread::ScopedJoinHandle::join).collect();
-        load.end();
         over.store(true, Relaxed);
         let loaded: Vec<_> = loading.into_iter().map(thread::ScopedJoinHandle::join).collect();
         drop(end);
