@@ -17,7 +17,7 @@ const MALLOC_CONF: &str = "prof:true,prof_active:false,prof_accum:true,lg_prof_s
 
 /// Bytes that are allocated, and that are kept, in one go. 2 GiB are 4,096 samples at 512 KiB, so the figure is off by 1/√4096,
 /// 1.6 %, on average: a tenth is six times that. Nobody writes to them, so that they cost address space and no memory.
-const VOLUME_BYTES: u64 = 2 << 30;
+const VOLUME_BYTES: i64 = 2 << 30;
 
 /// The functions that wait, all of which the profile of all waits has.
 const WAITERS: [&str; 3] = ["planted_waiter_mutex", "planted_waiter_pthread", "planted_waiter_condition"];
@@ -35,8 +35,8 @@ fn truth(client: &mut Client, key: &str) -> Value {
     serde_json::from_slice(&answer.body).unwrap()
 }
 
-fn number(truth: &Value, function: &str) -> u64 {
-    truth[function].as_u64().unwrap()
+fn number(truth: &Value, function: &str) -> i64 {
+    truth[function].as_i64().unwrap()
 }
 
 /// Does `work` while all of `targets` are taken; answers the profiles, and whether `work` was done before the first of them was
@@ -64,10 +64,10 @@ fn during(server: &Server, targets: &[&str], other: &str, work: impl FnOnce(&Ato
 }
 
 /// CPU time of all threads of a process so far.
-fn cpu_ns(process: u32) -> u64 {
+fn cpu_ns(process: u32) -> i64 {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
     let times = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
-    times.map(|text| text.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    times.map(|text| text.split(' ').next().unwrap().parse::<i64>().unwrap()).sum()
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn allocation_profiles_tell_who_allocates_and_who_keeps() {
         assert_eq!(taken.status, 200, "{}", taken.text());
         Profile::parse(&taken.text()).unwrap()
     };
-    let pieces = VOLUME_BYTES / PIECE_BYTES as u64;
+    let pieces = VOLUME_BYTES / PIECE_BYTES as i64;
     let alloc = |client: &mut Client| number(&truth(client, &format!("alloc:{pieces}")), "planted_allocation");
     let allocated = alloc(&mut client);
     assert_eq!(amount_faults(&profile("allocs?"), &[("planted_allocation", allocated)]), Vec::<String>::new());

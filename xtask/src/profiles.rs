@@ -16,8 +16,8 @@ const BEGIN_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Collapsed {
     /// Name and value.
     pub(crate) facts: Vec<(String, String)>,
-    /// Root first, the thread as the root.
-    pub(crate) stacks: Vec<(Vec<String>, u64)>,
+    /// Root first, the thread as the root. Figures of what has changed may be below zero.
+    pub(crate) stacks: Vec<(Vec<String>, i64)>,
 }
 
 /// What a lock profile says of itself in its facts.
@@ -101,7 +101,7 @@ impl Collapsed {
     }
 
     /// Of all stacks together.
-    pub(crate) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> i64 {
         self.stacks.iter().map(|(_, count)| count).sum()
     }
 
@@ -126,11 +126,11 @@ mod tests {
     #[test]
     fn facts_and_stacks_are_told_apart() {
         let text =
-            "# events: 3\n# waits: 1,204 waits above 10 µs among 88,000 acquisitions\nklad-commit;main;a b 7\nx;y 5\n";
+            "# events: 3\n# waits: 1,204 waits above 10 µs among 88,000 acquisitions\nklad-commit;main;a b 7\nx;y -5\n";
         let profile = Collapsed::parse(text).expect("a profile");
         assert_eq!(profile.facts[0], ("events".to_owned(), "3".to_owned()));
         assert_eq!(profile.stacks[0], (["klad-commit", "main", "a b"].map(str::to_owned).to_vec(), 7));
-        assert_eq!(profile.total(), 12);
+        assert_eq!(profile.total(), 2);
         assert_eq!(profile.waits().expect("told"), Waits { count: 1_204, acquisitions: 88_000 });
     }
 

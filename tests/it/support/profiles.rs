@@ -9,7 +9,8 @@ const TOLERANCE: f64 = 0.10;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Profile {
     pub(crate) facts: BTreeMap<String, String>,
-    pub(crate) stacks: Vec<(Vec<String>, u64)>,
+    /// Figures of what has changed may be below zero.
+    pub(crate) stacks: Vec<(Vec<String>, i64)>,
 }
 
 impl Profile {
@@ -28,12 +29,12 @@ impl Profile {
         Ok(profile)
     }
 
-    pub(crate) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> i64 {
         self.stacks.iter().map(|(_, count)| count).sum()
     }
 
     /// Of all stacks that `function` is in.
-    pub(crate) fn amount(&self, function: &str) -> u64 {
+    pub(crate) fn amount(&self, function: &str) -> i64 {
         let holds = |stack: &[String]| stack.iter().any(|frame| frame.contains(function));
         self.stacks.iter().filter(|(stack, _)| holds(stack)).map(|(_, count)| count).sum()
     }
@@ -63,8 +64,8 @@ pub(crate) fn ratio_faults(profile: &Profile, more: &str, less: &str, truth: f64
 }
 
 /// Holds what each function has, with its callees, against the truth.
-pub(crate) fn amount_faults(profile: &Profile, truth: &[(&str, u64)]) -> Vec<String> {
-    let fault = |(function, truth): &(&str, u64)| far(function, as_f64(profile.amount(function)), as_f64(*truth));
+pub(crate) fn amount_faults(profile: &Profile, truth: &[(&str, i64)]) -> Vec<String> {
+    let fault = |(function, truth): &(&str, i64)| far(function, as_f64(profile.amount(function)), as_f64(*truth));
     truth.iter().filter_map(fault).collect()
 }
 
@@ -90,6 +91,6 @@ pub(crate) fn top_faults(shares: &BTreeMap<String, f64>, truth: &[(&str, f64)]) 
 }
 
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds and bytes of a test are far below 2^52")]
-pub(crate) fn as_f64(count: u64) -> f64 {
+pub(crate) fn as_f64(count: i64) -> f64 {
     count as f64
 }

@@ -85,13 +85,13 @@ fn top(profile: &Collapsed) -> String {
     if total == 0 {
         return "-".to_owned();
     }
-    let mut sums = BTreeMap::<&str, u64>::new();
+    let mut sums = BTreeMap::<&str, i64>::new();
     for (stack, count) in &profile.stacks {
         *sums.entry(place(stack)).or_default() += count;
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_unstable_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let named = |(name, count): &(&str, u64)| format!("`{name}` {} %", count * 100 / total);
+    let named = |(name, count): &(&str, i64)| format!("`{name}` {} %", count * 100 / total);
     sums.iter().take(NAMED).map(named).collect::<Vec<_>>().join(", ")
 }
 
@@ -109,7 +109,7 @@ fn place(stack: &[String]) -> &str {
 mod tests {
     use super::*;
 
-    fn profile(stacks: &[(&str, u64)]) -> Collapsed {
+    fn profile(stacks: &[(&str, i64)]) -> Collapsed {
         let stacks = stacks.iter().map(|(stack, count)| (stack.split(';').map(str::to_owned).collect(), *count));
         Collapsed { facts: Vec::new(), stacks: stacks.collect() }
     }
