@@ -475,6 +475,15 @@ pub struct ServeArgs {
     /// Below it PUTs are refused, with the code no-space, and below half of it DELETEs too; both recover by themselves.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", help_heading = DISK)]
     pub disk_reserve: ByteSize,
+    /// Average bytes of allocations between two samples of the heap profile; 0: none until one is asked for.
+    ///
+    /// For /debug/pprof/heap and /debug/pprof/allocs on the admin address, which know what was allocated since the start as
+    /// long as it is not 0; then only those with ?seconds= see anything, of their own time. Taken as the next lower power of
+    /// two. Smaller is more exact, and costs more.
+    ///
+    /// Range: 0, or 4 KiB to 1 GiB.
+    #[arg(long, value_name = "SIZE", default_value = "512KiB", help_heading = LOGS)]
+    pub heap_sample: ByteSize,
     /// Form of the log lines on stderr.
     ///
     /// `auto` is text where stderr is a terminal and JSON elsewhere. JSON is one object a line, with `timestamp` (RFC 3339, UTC),
@@ -554,6 +563,7 @@ mod tests {
         assert_eq!(args.head_max.0, limits::HEAD_BYTES_MAX);
         assert_eq!(args.body_rate_min.0, limits::BODY_RATE_BYTES_MIN);
         assert_eq!(args.slow_request, limits::SLOW_REQUEST);
+        assert_eq!(args.heap_sample.0, limits::HEAP_SAMPLE_BYTES);
     }
 
     #[test]

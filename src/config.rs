@@ -17,8 +17,9 @@ use crate::http::admin::Shares;
 use crate::http::service;
 use crate::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
-    DRAIN_IDLE_PATIENCE, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES,
-    PIPELINED_MAX, SCAN_STEP_BYTES_MAX, TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
+    DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING,
+    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, PIPELINED_MAX, SCAN_STEP_BYTES_MAX, TLS_CONNECTION_BYTES,
+    VALUE_BYTES_CEILING,
 };
 use crate::logs;
 use crate::memory_limit;
@@ -50,6 +51,8 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// Below so many free bytes writes are refused.
     pub disk_reserve_bytes: u64,
+    /// Between two samples of the heap profile; 0: none.
+    pub heap_sample_bytes: u64,
     /// For the log.
     pub logs: logs::Options,
     /// For the server.
@@ -229,6 +232,10 @@ impl Live {
         at_least("memory", memory, MEMORY_BYTES_MIN)?;
         at_most("memory", memory, MEMORY_BYTES_CEILING)?;
         at_most("body-rate-min", args.body_rate_min.0, BODY_RATE_BYTES_CEILING)?;
+        at_most("heap-sample", args.heap_sample.0, HEAP_SAMPLE_BYTES_CEILING)?;
+        if args.heap_sample.0 > 0 {
+            at_least("heap-sample", args.heap_sample.0, HEAP_SAMPLE_BYTES_MIN)?;
+        }
         // Raised first: what counts is how far it goes.
         let tls_bytes = if args.tls_cert.is_some() { TLS_CONNECTION_BYTES } else { 0 };
         let connection_bytes = CONNECTION_BYTES + tls_bytes;
@@ -275,6 +282,7 @@ impl Config {
             iterator_reads: args.point_reads == PointReadsName::Iterator,
             budget,
             disk_reserve_bytes,
+            heap_sample_bytes: args.heap_sample.0,
             server,
         })
     }

@@ -257,6 +257,16 @@ pub const LOG_BYTES_RESERVED: usize = 64 << 10;
 /// When klad ends, stderr has so long to take the last lines; whoever does not read must not keep it from ending.
 pub const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Default of `--heap-sample`, bytes. jemalloc's own advice: an allocation of a kilobyte is sampled once in 500 times, which is
+/// enough to find 64 MiB within some percent, and costs less than what can be measured.
+pub const HEAP_SAMPLE_BYTES: u64 = 512 << 10;
+
+/// The least of `--heap-sample` beside 0, bytes: below it most allocations have a stack taken, each some microseconds.
+pub const HEAP_SAMPLE_BYTES_MIN: u64 = 4 << 10;
+
+/// The most of `--heap-sample`, bytes: above it a process of any size has no sample.
+pub const HEAP_SAMPLE_BYTES_CEILING: u64 = 1 << 30;
+
 /// Default of `--slow-request`. A second is what no request takes on a healthy machine (a sync is some ms, and nothing waits
 /// longer than `--queue-age-max` for storage), and where people begin to wait. etcd warns at 100 ms, `PostgreSQL` and `MySQL`, by
 /// default, at nothing and at 10 s.
@@ -344,6 +354,37 @@ pub const REFUSED_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Descriptors that are kept for all but connections: RocksDB's files (32 MiB each, so 30 GiB of data), logs, listeners,
 /// epoll instances, [`ADMIN_CONNECTIONS_MAX`] and [`REFUSED_LINGERING_MAX`].
 pub const DESCRIPTORS_KEPT: u64 = 1_024;
+
+/// Samples of a CPU profile for each second of CPU time, where nothing is asked for: not a divisor of anything that happens a
+/// hundred times a second, so that the two do not stay in step.
+pub const PROFILE_HZ: u32 = 99;
+
+/// The most that may be asked for; more is answered 400. The kernel's clock of threads gives 250 to 1,000.
+pub const PROFILE_HZ_MAX: u32 = 1_000;
+
+/// A CPU profile takes so long where nothing is asked for: 3,000 samples of each core that is busy.
+pub const CPU_PROFILE_SECONDS: Duration = Duration::from_secs(30);
+
+/// A profile of waits takes so long where nothing is asked for.
+pub const LOCK_PROFILE_SECONDS: Duration = Duration::from_secs(10);
+
+/// Shorter waits are counted, not kept, where nothing is asked for: a thread that is put to sleep and woken takes longer.
+pub const LOCK_PROFILE_THRESHOLD: Duration = Duration::from_micros(10);
+
+/// The most that may be asked for; more is answered 400.
+pub const LOCK_PROFILE_THRESHOLD_MAX: Duration = Duration::from_secs(1);
+
+/// The shortest time of a profile, and the longest; others are answered 400.
+pub const PROFILE_WINDOW_MIN: Duration = Duration::from_millis(1);
+/// See [`PROFILE_WINDOW_MIN`].
+pub const PROFILE_WINDOW_MAX: Duration = Duration::from_mins(5);
+
+/// Profiles of a kind that are taken at a time; one more is answered 409, with the code profile-busy.
+pub const PROFILES_OF_A_KIND_MAX: usize = 4;
+
+/// What a connection lives longer for a profile, beside the time that it takes: for symbols, names and drawing, which wait for
+/// those of others.
+pub const PROFILE_MAKING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connections of the admin listener; more are closed at once. It serves people and one scraper.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;

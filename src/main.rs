@@ -30,12 +30,15 @@ use klad::supervisor::{self, Watchdog};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// jemalloc's settings, read before `main`. Unused pages go back to the kernel within a second, by a thread of its own, so
-/// that the resident set follows the memory budget.
+/// that the resident set follows the memory budget. What a heap profile needs must be there from the start, `prof_accum` for
+/// what has been freed as well; it samples nothing until `--heap-sample` is read.
 #[expect(unsafe_code, reason = "jemalloc looks for this symbol")]
 // SAFETY: no other symbol of the program has this name, and jemalloc reads it as a pointer to a C string, which it is.
 #[unsafe(export_name = "malloc_conf")]
 pub static MALLOC_CONF: Option<&'static std::ffi::c_char> =
-    Some(c_str(c"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0"));
+    Some(c_str(
+        c"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19",
+    ));
 
 const fn c_str(text: &'static std::ffi::CStr) -> &'static std::ffi::c_char {
     #[expect(unsafe_code, reason = "a C string's address as jemalloc wants it")]
@@ -160,6 +163,11 @@ fn validate(given: &CommandLine) -> Result<(Resolved, Config), Failure> {
 
 fn serve(given: &CommandLine) -> Result<(), Failure> {
     let (resolved, config) = validate(given)?;
+    // Before there is anything that would be missing in it.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = klad::profile::heap::Heap::sample_every(config.heap_sample_bytes) {
+        tracing::warn!(%error, "there will be no heap profiles");
+    }
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Before anything that a signal could interrupt.

@@ -4,10 +4,11 @@
 //!
 //! Called by `server::admin`.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
@@ -24,9 +25,15 @@ use crate::metrics::text::CONTENT_TYPE as METRICS_CONTENT_TYPE;
 
 mod memory;
 mod metrics;
+mod page;
+#[cfg(target_os = "linux")]
+mod pprof;
 mod ready;
 
 pub use memory::{AllocatorWatch, Shares};
+pub use page::Page;
+#[cfg(target_os = "linux")]
+pub use pprof::Profiler;
 
 /// What there is, for `/` and for whoever asks for something else.
 const INDEX: &[(&str, &str)] = &[
@@ -38,6 +45,8 @@ const INDEX: &[(&str, &str)] = &[
     ("/checkpoint", "POST makes a checkpoint, ?name=; DELETE removes it; /checkpoints lists them"),
     ("/compact", "POST compacts everything; GET says how far it is, DELETE cancels it"),
     ("/debug/memory", "where the memory is, as JSON; ?format=text for people"),
+    #[cfg(target_os = "linux")]
+    ("/debug/pprof/", "CPU, memory and lock profiles, for go tool pprof and for people"),
 ];
 
 /// What the answers are made from.
@@ -62,25 +71,39 @@ pub struct Admin {
     pub authorization: Authorization,
     /// When klad began to serve.
     pub started: Instant,
+    /// Profiles of this process.
+    #[cfg(target_os = "linux")]
+    pub profiler: Profiler,
 }
 
 impl Admin {
-    /// Answers one request.
-    pub async fn answer(&self, mut request: Request<Incoming>) -> Response<String> {
+    /// Answers one request. `extra` grows by what the connection is to live longer for it: a profile takes as long as it was
+    /// asked to take.
+    pub async fn answer(&self, mut request: Request<Incoming>, extra: &Cell<Duration>) -> Response<Page> {
         let answered = match self.admit(&request) {
-            Ok(()) => self.route(&mut request).await,
+            #[cfg(target_os = "linux")]
+            Ok(()) if pprof::is_path(request.uri().path()) => {
+                if matches!(*request.method(), Method::GET | Method::HEAD) {
+                    self.profiler.answer(&request, extra).await
+                } else {
+                    Err(Refusal::MethodNotAllowed("GET, HEAD"))
+                }
+            }
+            Ok(()) => self.route(&mut request).await.map(|answer| answer.map(Page::from)),
             Err(refusal) => Err(refusal),
         };
+        #[cfg(not(target_os = "linux"))]
+        let _ = extra;
         let mut answer = match answered {
             Ok(answer) => answer,
             Err(Refusal::UnknownPath) => {
-                let mut answer = text(format!("there is nothing at this path; there is:\n{}", index()));
+                let mut answer = text(format!("there is nothing at this path; there is:\n{}", index())).map(Page::from);
                 *answer.status_mut() = StatusCode::NOT_FOUND;
                 answer
             }
             Err(refusal) => {
                 let (parts, document) = refusal.into_parts();
-                Response::from_parts(parts, document)
+                Response::from_parts(parts, Page::from(document))
             }
         };
         // Old news is worse than none, here.

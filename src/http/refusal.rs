@@ -88,6 +88,15 @@ pub enum Refusal {
     /// Said by the admin listener alone: something that no operation is refused for is not as it should be.
     #[error("{0}")]
     NotReady(String),
+    /// Said by the admin listener alone: a parameter of a profile that is unknown or malformed.
+    #[error("{0}")]
+    BadParameter(String),
+    /// Said by the admin listener alone: other profiles are being taken, and this one cannot be beside them.
+    #[error("{0}")]
+    ProfileBusy(String),
+    /// Said by the admin listener alone: this machine does not let klad take such a profile.
+    #[error("{0}")]
+    ProfileRefused(String),
     /// A page in a browser asks the admin listener to do something: pages of klad's own there are none.
     #[error("requests from pages in a browser change nothing here")]
     CrossOrigin,
@@ -115,8 +124,10 @@ impl Refusal {
             | Refusal::BadDurability
             | Refusal::BadTimeout
             | Refusal::BadConfiguration(_)
+            | Refusal::BadParameter(_)
             | Refusal::BodyBroken(_) => StatusCode::BAD_REQUEST,
-            Refusal::NeedsRestart(_) => StatusCode::CONFLICT,
+            Refusal::NeedsRestart(_) | Refusal::ProfileBusy(_) => StatusCode::CONFLICT,
+            Refusal::ProfileRefused(_) => StatusCode::NOT_IMPLEMENTED,
             Refusal::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Refusal::HeadTimeout | Refusal::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Refusal::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -167,6 +178,9 @@ impl Refusal {
             Refusal::BadConfiguration(_) => "bad-configuration",
             Refusal::NeedsRestart(_) => "needs-restart",
             Refusal::NotReady(_) => "not-ready",
+            Refusal::BadParameter(_) => "bad-parameter",
+            Refusal::ProfileBusy(_) => "profile-busy",
+            Refusal::ProfileRefused(_) => "profile-refused",
             Refusal::Unauthorized => "unauthorized",
             Refusal::ReadOnlyToken => "read-only-token",
             Refusal::CrossOrigin => "cross-origin",
@@ -220,7 +234,7 @@ impl Refusal {
         "read-only-token",
     ];
 
-    /// The wait until it may be worth trying again, for a 503.
+    /// The wait until it may be worth trying again, for a 503 and for a profile.
     fn retry_after(&self) -> Duration {
         match self {
             // Only a restart helps, and that takes an operator.
@@ -242,7 +256,7 @@ impl Refusal {
         let (mut parts, ()) = hyper::Response::new(()).into_parts();
         parts.status = status;
         parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if status == StatusCode::SERVICE_UNAVAILABLE {
+        if status == StatusCode::SERVICE_UNAVAILABLE || matches!(self, Refusal::ProfileBusy(_)) {
             let wait = self.retry_after().clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
             let wait_ms = u64::try_from(wait.as_millis()).expect("at most half a minute");
             parts.headers.insert(RETRY_AFTER, HeaderValue::from(wait_ms.div_ceil(1_000)));

@@ -13,7 +13,24 @@
 #[cfg(target_os = "linux")]
 pub mod cpu;
 #[cfg(target_os = "linux")]
+pub mod heap;
+#[cfg(target_os = "linux")]
 pub mod locks;
+#[cfg(target_os = "linux")]
+pub mod threads;
+
+#[cfg(target_os = "linux")]
+mod readable;
+#[cfg(target_os = "linux")]
+pub mod symbols;
+
+pub mod collapsed;
+pub mod picture;
+pub mod pprof;
+mod wire;
+
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 use std::time::Duration;

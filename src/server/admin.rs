@@ -2,12 +2,14 @@
 //!
 //! Started by `server`.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
@@ -53,7 +55,7 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
             Ok((stream, _peer)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an admin connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
@@ -61,8 +63,10 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
         let (admin, handshaker) = (admin.clone(), handshaker.clone());
         tokio::task::spawn_local(async move {
             let Some(stream) = shake_hands(stream, handshaker.as_deref()).await else { return };
+            // Grows with what is asked for: a profile takes its time.
+            let extra = Cell::new(Duration::ZERO);
             let service =
-                service_fn(async |request: Request<Incoming>| Ok::<_, Infallible>(admin.answer(request).await));
+                service_fn(async |request: Request<Incoming>| Ok::<_, Infallible>(admin.answer(request, &extra).await));
             // Few connections, so a timer for each is cheap here; it also ends idle ones.
             let serving = http1::Builder::new()
                 .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
@@ -70,7 +74,13 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service);
             let mut serving = pin!(serving);
-            if tokio::time::timeout(ADMIN_CONNECTION_TIMEOUT, serving.as_mut()).await.is_err() {
+            let began = tokio::time::Instant::now();
+            let end = || began + ADMIN_CONNECTION_TIMEOUT + extra.get();
+            let mut over = false;
+            while !over && tokio::time::Instant::now() < end() {
+                over = tokio::time::timeout_at(end(), serving.as_mut()).await.is_ok();
+            }
+            if !over {
                 // What is asked is answered; then the place is for somebody else.
                 serving.as_mut().graceful_shutdown();
                 let _ = tokio::time::timeout(ADMIN_CONNECTION_TIMEOUT, serving).await;

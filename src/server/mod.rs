@@ -215,6 +215,8 @@ impl Server {
                 sources: vec![requests, figures.clone(), Arc::new(safety.clone())],
                 connections: Box::new(move || figures.open()),
                 started: clock::now(),
+                #[cfg(target_os = "linux")]
+                profiler: crate::http::admin::Profiler::default(),
             }
         };
         let admin = admin::start(admin_listener, admin, safety.tls.filter(|_| safety.admin_tls), admin_stopped);

@@ -1,0 +1,207 @@
+//! `/debug/pprof`: CPU, memory and lock profiles of this klad while it serves, under the paths that Go's tools know.
+//!
+//! ```text
+//!   admin thread:     request ─▶ place ─▶ (window begins) ─▶ timer … ─▶ (window ends, names, form) ─▶ answer
+//!                                              │                              │
+//!   klad-profile:                        thread of its own              thread of its own, one at a time
+//! ```
+//!
+//! The admin thread waits for timers alone: what begins and ends a profile may take a while, and loading the symbols reads
+//! files. A client that goes away takes its window with it. Called by `admin`.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderValue};
+use hyper::{Request, Response};
+use tokio::sync::Semaphore;
+
+use self::form::Form;
+use self::kind::Kind;
+use self::parameters::Parameters;
+use super::page::Page;
+use crate::http::refusal::Refusal;
+use crate::limits::{PROFILE_MAKING_TIMEOUT, PROFILES_OF_A_KIND_MAX};
+use crate::profile::symbols::Symbols;
+use crate::profile::{self, Name, Profile, threads};
+use crate::sync;
+
+mod form;
+mod kind;
+mod parameters;
+
+/// The paths that [`Profiler::answer`] is for.
+pub(super) fn is_path(path: &str) -> bool {
+    path == "/debug/pprof" || path.starts_with("/debug/pprof/")
+}
+
+/// Takes profiles, a few at a time.
+#[derive(Debug)]
+pub struct Profiler {
+    /// Of each kind.
+    places: [Arc<Semaphore>; Kind::ALL.len()],
+    /// One at a time is named and written: that is what takes CPU time and memory.
+    making: Arc<Semaphore>,
+}
+
+impl Default for Profiler {
+    fn default() -> Profiler {
+        let places = [(); Kind::ALL.len()].map(|()| Arc::new(Semaphore::new(PROFILES_OF_A_KIND_MAX)));
+        Profiler { places, making: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl Profiler {
+    /// Answers a GET. `extra` grows by what the connection is to live longer for it.
+    pub(super) async fn answer(
+        &self,
+        request: &Request<Incoming>,
+        extra: &Cell<Duration>,
+    ) -> Result<Response<Page>, Refusal> {
+        let query = request.uri().query().unwrap_or_default();
+        let name = request.uri().path().trim_start_matches("/debug/pprof").trim_start_matches('/');
+        match name {
+            "" => Ok(of_type("text/html; charset=utf-8", index())),
+            "cmdline" => Ok(of_type("text/plain; charset=utf-8", command_line())),
+            // Names are in the profiles already.
+            "symbol" => Ok(of_type("text/plain; charset=utf-8", "num_symbols: 0\n")),
+            "threads" => {
+                let parameters = Parameters::read(query, &["format", "debug"])?;
+                let _place = self.place(Kind::Threads)?;
+                extra.set(extra.get() + PROFILE_MAKING_TIMEOUT);
+                self.threads(&parameters).await
+            }
+            name => {
+                let kind = Kind::named(name).ok_or(Refusal::UnknownPath)?;
+                let parameters = Parameters::read(query, kind.parameters())?;
+                let _place = self.place(kind)?;
+                extra.set(extra.get() + parameters.window(kind) + PROFILE_MAKING_TIMEOUT);
+                self.profile(kind, &parameters).await
+            }
+        }
+    }
+
+    fn place(&self, kind: Kind) -> Result<tokio::sync::OwnedSemaphorePermit, Refusal> {
+        let place = self.places[kind as usize].clone().try_acquire_owned();
+        place.map_err(|_| {
+            Refusal::ProfileBusy(format!("{PROFILES_OF_A_KIND_MAX} profiles of this kind are being taken"))
+        })
+    }
+
+    async fn profile(&self, kind: Kind, parameters: &Parameters) -> Result<Response<Page>, Refusal> {
+        let asked = parameters.clone();
+        let window = on_thread(move || kind.start(&asked)).await?;
+        tokio::time::sleep(parameters.window(kind)).await;
+        let _turn = self.making.acquire().await.expect("it is never closed");
+        let (form, seconds) = (parameters.form, parameters.window(kind));
+        let made = on_thread(move || {
+            let symbols = Symbols::of_this_process()?;
+            Ok(form.write(&with_facts(window.finish(&symbols)?, seconds)))
+        });
+        Ok(attachment(form, kind.name(), made.await?))
+    }
+
+    /// A list for people, unless another form is asked for.
+    async fn threads(&self, parameters: &Parameters) -> Result<Response<Page>, Refusal> {
+        let _turn = self.making.acquire().await.expect("it is never closed");
+        let form = parameters.form_given.then_some(parameters.form);
+        let made = on_thread(move || {
+            let symbols = Symbols::of_this_process()?;
+            let all = threads::capture();
+            Ok(match form {
+                Some(form) => form.write(&with_facts(kind::of_threads(&all, &symbols), Duration::ZERO)),
+                None => kind::list_of_threads(&all, &symbols).into(),
+            })
+        });
+        let made = made.await?;
+        Ok(match form {
+            Some(form) => attachment(form, "threads", made),
+            None => of_type("text/plain; charset=utf-8", made),
+        })
+    }
+}
+
+/// Runs `make` on a thread of its own.
+async fn on_thread<T: Send + 'static>(
+    make: impl FnOnce() -> Result<T, profile::Error> + Send + 'static,
+) -> Result<T, Refusal> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    // Not waited for: what nobody listens to any more is thrown away at its end.
+    drop(sync::spawn_thread("klad-profile", move || {
+        let _ = sender.send(make());
+    }));
+    let made = receiver.await.map_err(|_| Refusal::ProfileRefused("it was given up".to_owned()))?;
+    made.map_err(|error| match error {
+        profile::Error::Busy(_) => Refusal::ProfileBusy(error.to_string()),
+        profile::Error::Refused(_) | profile::Error::Malformed(_) => Refusal::ProfileRefused(error.to_string()),
+    })
+}
+
+/// What stands in every form, of every kind.
+fn with_facts(mut profile: Profile<Name>, window: Duration) -> Profile<Name> {
+    let mut add = |name: &str, value: String| {
+        if !profile.facts.iter().any(|(known, _)| known == name) {
+            profile.facts.push((name.to_owned(), value));
+        }
+    };
+    let taken = profile.duration;
+    if !taken.is_zero() || !window.is_zero() {
+        let taken = if taken.is_zero() { window } else { taken };
+        add("duration", format!("{:.3} s", taken.as_secs_f64()));
+    }
+    add("version", format!("klad {}", env!("CARGO_PKG_VERSION")));
+    profile
+}
+
+fn attachment(form: Form, name: &str, body: Bytes) -> Response<Page> {
+    let mut answer = of_type(form.content_type(), body);
+    if form == Form::Pprof {
+        let named = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")).expect("a word");
+        answer.headers_mut().insert(CONTENT_DISPOSITION, named);
+    }
+    answer
+}
+
+fn of_type(content_type: &'static str, body: impl Into<Bytes>) -> Response<Page> {
+    let mut answer = Response::new(Page::from(body.into()));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+/// As Go has it: the words with a NUL between two.
+fn command_line() -> Bytes {
+    use std::os::unix::ffi::OsStringExt;
+    let words: Vec<Vec<u8>> = std::env::args_os().map(OsStringExt::into_vec).collect();
+    words.join(&0).into()
+}
+
+/// For people with a browser.
+fn index() -> String {
+    let mut page = String::from(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>klad: profiles</title>\n<style>body { font: 15px/1.5 system-ui, sans-serif; margin: 1rem; \
+         max-width: 60rem; } dt { margin-top: .75rem; font-weight: 600; } dd { margin-left: 1rem; }</style>\n\
+         <h1>Profiles of this klad</h1>\n<dl>\n",
+    );
+    for kind in Kind::ALL {
+        let (name, about, cost) = (kind.name(), kind.about(), kind.cost());
+        let _ = writeln!(
+            page,
+            "<dt>{name}</dt><dd>{about} {cost}<br><a href=\"/debug/pprof/{name}?{short}format=flamegraph\">flame graph</a>, \
+             <a href=\"/debug/pprof/{name}?{short}format=collapsed\">text</a>, \
+             <a href=\"/debug/pprof/{name}\">pprof</a></dd>",
+            short = if kind.has_default_window() { "seconds=5&amp;" } else { "" },
+        );
+    }
+    page.push_str(
+        "<dt><a href=\"/debug/pprof/cmdline\">cmdline</a></dt><dd>The command line, with a NUL between two words.</dd>\n\
+         </dl>\n<p>Beside them: <a href=\"/debug/memory?format=text\">/debug/memory</a>, where the memory is. \
+         <code>go tool pprof http://HOST:PORT/debug/pprof/profile?seconds=30</code> reads all of them.</p>\n</html>\n",
+    );
+    page
+}

@@ -1,0 +1,339 @@
+//! Profiles as pictures: flame graphs, drawn by inferno.
+//!
+//! ```text
+//!   Profile ──▶ lines of stacks ──inferno──▶ SVG ──▶ alone, or in a page with the facts and a field to search in
+//! ```
+//!
+//! A picture says what it shows and how it was taken, also where nothing was seen. Called by `http::admin`, and by whoever
+//! reads a file again.
+
+use std::fmt::Write as _;
+
+use inferno::differential;
+use inferno::flamegraph::{self, Options};
+
+use super::{Error, Name, Profile, ValueType};
+
+/// A page that needs nothing but itself, in light and dark, for wide and narrow screens.
+#[must_use]
+pub fn flame_graph(profile: &Profile<Name>) -> String {
+    page(&profile.title, &[("", profile)], "", drawn(profile).as_deref())
+}
+
+/// The picture alone, with its facts in the subtitle.
+#[must_use]
+pub fn svg(profile: &Profile<Name>) -> String {
+    drawn(profile).unwrap_or_else(|| empty_svg(&profile.title, &facts_line(profile)))
+}
+
+/// How `after` differs from `before`, as a picture alone; `names` say which is which. Its width is `after`'s. With `normalise`
+/// the figures of `before` are scaled so that both have the same total.
+///
+/// # Errors
+/// [`Error::Malformed`] where the two are not of the same figure.
+pub fn difference(
+    before: &Profile<Name>,
+    after: &Profile<Name>,
+    names: [&str; 2],
+    normalise: bool,
+) -> Result<String, Error> {
+    let compared = Compared::new(before, after, names, normalise)?;
+    Ok(compared.drawn()?.unwrap_or_else(|| empty_svg(&compared.title, &compared.subtitle())))
+}
+
+/// The same as a page.
+///
+/// # Errors
+/// As [`difference`].
+pub fn difference_page(
+    before: &Profile<Name>,
+    after: &Profile<Name>,
+    names: [&str; 2],
+    normalise: bool,
+) -> Result<String, Error> {
+    let compared = Compared::new(before, after, names, normalise)?;
+    let sides = [(names[0], before), (names[1], after)];
+    Ok(page(&compared.title, &sides, &compared.direction(), compared.drawn()?.as_deref()))
+}
+
+/// Two profiles of one kind.
+struct Compared<'p> {
+    before: &'p Profile<Name>,
+    after: &'p Profile<Name>,
+    names: [&'p str; 2],
+    title: String,
+    normalise: bool,
+}
+
+impl<'p> Compared<'p> {
+    fn new(
+        before: &'p Profile<Name>,
+        after: &'p Profile<Name>,
+        names: [&'p str; 2],
+        normalise: bool,
+    ) -> Result<Compared<'p>, Error> {
+        let (one, other) = (shown(before), shown(after));
+        if one != other {
+            let of = |value: &ValueType| format!("{}/{}", value.kind, value.unit);
+            let what = format!("{} shows {} and {} shows {}", names[0], of(&one), names[1], of(&other));
+            return Err(Error::Malformed(format!("two profiles that differ in kind cannot be compared: {what}")));
+        }
+        let title = format!("{}: {} against {}", after.title, names[1], names[0]);
+        // Nothing cannot be scaled to something.
+        let normalise = normalise && total(before) > 0;
+        Ok(Compared { before, after, names, title, normalise })
+    }
+
+    fn drawn(&self) -> Result<Option<String>, Error> {
+        if total(self.after) == 0 {
+            return Ok(None);
+        }
+        let options = differential::Options { normalize: self.normalise, ..differential::Options::default() };
+        let [before, after] = [self.before, self.after].map(lines);
+        let mut merged = Vec::new();
+        let failed = |error: std::io::Error| Error::Malformed(format!("the profiles cannot be compared: {error}"));
+        differential::from_readers(options, before.as_bytes(), after.as_bytes(), &mut merged).map_err(failed)?;
+        let merged = String::from_utf8_lossy(&merged);
+        Ok(draw(merged.lines(), &self.title, self.subtitle(), &shown(self.after)))
+    }
+
+    /// In words: which colour is which has been drawn the wrong way round before, by others.
+    fn direction(&self) -> String {
+        let [before, after] = self.names;
+        let same = if self.normalise { "; scaled to the same total" } else { "" };
+        format!("red: more in {after} than in {before}; blue: less in {after}; widths are those of {after}{same}")
+    }
+
+    fn subtitle(&self) -> String {
+        let [before, after] = self.names;
+        let facts = [self.before, self.after].map(facts_line);
+        format!("{} | {before}: {} | {after}: {}", self.direction(), facts[0], facts[1])
+    }
+}
+
+fn shown(profile: &Profile<Name>) -> ValueType {
+    profile.values.get(profile.shown).cloned().unwrap_or_else(|| ValueType::new("samples", "count"))
+}
+
+fn total(profile: &Profile<Name>) -> i64 {
+    profile.samples.iter().filter_map(|sample| sample.values.get(profile.shown)).filter(|value| **value > 0).sum()
+}
+
+fn facts_line(profile: &Profile<Name>) -> String {
+    let facts: Vec<String> = profile.facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    facts.join(" · ")
+}
+
+/// Stacks as inferno reads them: names keep their spaces, unlike in the text form.
+fn lines(profile: &Profile<Name>) -> String {
+    let mut lines = String::new();
+    for sample in &profile.samples {
+        let value = sample.values.get(profile.shown).copied().unwrap_or_default();
+        // What was freed more than allocated has no width.
+        if value <= 0 {
+            continue;
+        }
+        let thread = (!sample.thread.is_empty()).then_some(sample.thread.as_str());
+        let frames = sample.frames.iter().rev().map(|frame| &**frame);
+        let words: Vec<String> = thread.into_iter().chain(frames).map(frame).collect();
+        let stack = if words.is_empty() { "[unknown]".to_owned() } else { words.join(";") };
+        let _ = writeln!(lines, "{stack} {value}");
+    }
+    lines
+}
+
+/// `;` separates frames; and where the last word is a number, inferno would take it for the figure of another profile.
+fn frame(name: &str) -> String {
+    let mut name: String = name
+        .chars()
+        .map(|letter| {
+            if letter == ';' {
+                ':'
+            } else if letter.is_control() {
+                '_'
+            } else {
+                letter
+            }
+        })
+        .collect();
+    if let Some((_, last)) = name.rsplit_once(' ')
+        && last.parse::<f64>().is_ok()
+    {
+        name = name.replace(' ', "_");
+    }
+    if name.starts_with('#') { format!("_{name}") } else { name }
+}
+
+fn drawn(profile: &Profile<Name>) -> Option<String> {
+    let lines = lines(profile);
+    draw(lines.lines(), &profile.title, facts_line(profile), &shown(profile))
+}
+
+/// `None` where there is nothing to draw.
+fn draw<'l>(lines: impl Iterator<Item = &'l str>, title: &str, subtitle: String, value: &ValueType) -> Option<String> {
+    let mut options = Options::default();
+    title.clone_into(&mut options.title);
+    options.notes.clone_from(&subtitle);
+    options.subtitle = Some(subtitle);
+    // The same function has the same colour in two pictures.
+    options.deterministic = true;
+    // The beginnings of names say more than their ends.
+    options.text_truncate_direction = flamegraph::TextTruncateDirection::Right;
+    (options.count_name, options.factor) = match (value.kind.as_str(), value.unit.as_str()) {
+        (_, "nanoseconds") => ("µs".to_owned(), 0.001),
+        (kind, "count") => (kind.replace('_', " "), 1.0),
+        (_, unit) => (unit.to_owned(), 1.0),
+    };
+    let mut svg = Vec::new();
+    flamegraph::from_lines(&mut options, lines, &mut svg).ok()?;
+    String::from_utf8(svg).ok()
+}
+
+/// The facts, each on a line.
+fn empty_svg(title: &str, facts: &str) -> String {
+    let mut svg = String::from(
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n<svg version=\"1.1\" width=\"1200\" height=\"320\" \
+         viewBox=\"0 0 1200 320\" xmlns=\"http://www.w3.org/2000/svg\" font-family=\"monospace\" font-size=\"14\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#f4f4f4\"/>\n",
+    );
+    let lines = [title, "Nothing was seen."].into_iter().chain(facts.split(" · ").flat_map(|part| part.split(" | ")));
+    for (number, line) in lines.enumerate() {
+        let _ = writeln!(svg, "<text x=\"20\" y=\"{}\">{}</text>", 34 + number * 22, escaped(line));
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+const STYLE: &str = include_str!("picture.css");
+const SCRIPT: &str = include_str!("picture.js");
+
+/// `sides`: the name of each profile, or none, with its facts.
+fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&str>) -> String {
+    let title = escaped(title);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>klad: {title}</title>\n<style>\n{STYLE}</style>\n<h1>{title}</h1>\n"
+    );
+    if !note.is_empty() {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escaped(note));
+    }
+    for (name, profile) in sides {
+        if !name.is_empty() {
+            let _ = writeln!(page, "<h2>{}</h2>", escaped(name));
+        }
+        page.push_str("<dl>\n");
+        for (name, value) in &profile.facts {
+            let _ = writeln!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value));
+        }
+        page.push_str("</dl>\n");
+    }
+    let Some(svg) = svg else {
+        page.push_str("<p class=\"empty\">Nothing was seen.</p>\n</html>\n");
+        return page;
+    };
+    // What stands before it is for files of its own.
+    let svg = svg.find("<svg").map_or(svg, |at| &svg[at..]);
+    let _ = write!(
+        page,
+        "<form id=\"find\"><input type=\"search\" id=\"term\" placeholder=\"regular expression\" aria-label=\"search\">\
+         <button>Search</button> <output id=\"found\"></output></form>\n\
+         <div class=\"picture\">\n{svg}\n</div>\n<script>\n{SCRIPT}</script>\n</html>\n"
+    );
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Sample;
+    use crate::profile::testing::example;
+
+    fn with(values: &[(&str, i64)]) -> Profile<Name> {
+        let mut profile = example();
+        profile.samples = values
+            .iter()
+            .map(|(name, value)| Sample {
+                thread: String::new(),
+                frames: vec![(*name).into()],
+                values: vec![1, *value],
+            })
+            .collect();
+        profile
+    }
+
+    #[test]
+    fn a_picture_names_frames_and_facts() {
+        let svg = svg(&example());
+        for part in ["CPU time", "events: 3 · sampling rate: 99 Hz", "g&lt;T, [u8: 8]&gt; (0 µs, 33.33%)", "worker"] {
+            assert!(svg.contains(part), "{part} is missing in {svg}");
+        }
+        let page = flame_graph(&example());
+        for part in ["<dt>events</dt><dd>3</dd>", "<svg", "id=\"term\"", "prefers-color-scheme: dark"] {
+            assert!(page.contains(part), "{part} is missing");
+        }
+        assert!(!page.contains("<?xml") && !page.contains("<script src") && !page.contains("<link"), "it stands alone");
+    }
+
+    #[test]
+    fn an_empty_picture_says_so_with_its_facts() {
+        let mut profile = with(&[]);
+        profile.facts = vec![("waits".to_owned(), "0 waits above 10 µs among 1,203,443 acquisitions".to_owned())];
+        for picture in
+            [svg(&profile), flame_graph(&profile), difference(&profile, &profile, ["A", "B"], true).expect("alike")]
+        {
+            assert!(picture.contains("Nothing was seen."), "{picture}");
+            assert!(picture.contains("0 waits above 10 µs among 1,203,443 acquisitions"), "{picture}");
+        }
+    }
+
+    /// The rectangle's colour of a function.
+    fn colour(svg: &str, name: &str) -> [u8; 3] {
+        let after = svg.split(&format!("<title>{name} (")).nth(1).expect("it is drawn");
+        let rgb = after.split("fill=\"rgb(").nth(1).expect("a colour").split(')').next().expect("its end");
+        let parts: Vec<u8> = rgb.split(',').map(|part| part.trim().parse().expect("a number")).collect();
+        parts.try_into().expect("three")
+    }
+
+    #[test]
+    fn what_has_grown_is_red_and_what_has_shrunk_is_blue() {
+        let (before, after) = (with(&[("grows", 100), ("shrinks", 500)]), with(&[("grows", 400), ("shrinks", 200)]));
+        let drawn = difference(&before, &after, ["old", "new"], false).expect("alike");
+        let [red, _, blue] = colour(&drawn, "grows");
+        assert!(red > blue, "{drawn}");
+        let [red, _, blue] = colour(&drawn, "shrinks");
+        assert!(red < blue, "{drawn}");
+        assert!(drawn.contains("red: more in new than in old; blue: less in new"), "{drawn}");
+        assert!(drawn.contains("old: events: 3") && drawn.contains("new: events: 3"), "both sides' facts");
+        // The twin: the other way round is the other way round.
+        let reversed = difference(&after, &before, ["new", "old"], false).expect("alike");
+        let [red, _, blue] = colour(&reversed, "grows");
+        assert!(red < blue, "{reversed}");
+    }
+
+    #[test]
+    fn of_twice_as_much_nothing_differs_once_it_is_scaled() {
+        let (before, after) = (with(&[("f", 100), ("g", 300)]), with(&[("f", 200), ("g", 600)]));
+        let white = |normalise| {
+            let drawn = difference(&before, &after, ["A", "B"], normalise).expect("alike");
+            let [red, green, blue] = colour(&drawn, "g");
+            red == green && green == blue
+        };
+        assert_eq!((white(true), white(false)), (true, false));
+        let mut other = before.clone();
+        other.shown = 0;
+        assert!(matches!(difference(&before, &other, ["A", "B"], true), Err(Error::Malformed(_))));
+    }
+
+    #[test]
+    fn names_do_not_end_stacks_or_add_figures() {
+        let svg = svg(&with(&[("a;b 7", 1_000), ("#c", 1_000), ("<script>", 1_000), ("x 1.5", 1_000)]));
+        for name in ["a:b_7 (1 µs", "_#c (1 µs", "&lt;script&gt; (1 µs", "x_1.5 (1 µs"] {
+            assert!(svg.contains(name), "{name} is missing in {svg}");
+        }
+    }
+}
