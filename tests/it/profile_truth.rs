@@ -122,7 +122,7 @@ fn allocation_profiles_tell_who_allocates_and_who_keeps() {
         assert_eq!(taken.status, 200, "{}", taken.text());
         Profile::parse(&taken.text()).unwrap()
     };
-    let pieces = VOLUME_BYTES / PIECE_BYTES as i64;
+    let pieces = VOLUME_BYTES / i64::try_from(PIECE_BYTES).unwrap();
     let alloc = |client: &mut Client| number(&truth(client, &format!("alloc:{pieces}")), "planted_allocation");
     let allocated = alloc(&mut client);
     assert_eq!(amount_faults(&profile("allocs?"), &[("planted_allocation", allocated)]), Vec::<String>::new());

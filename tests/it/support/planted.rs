@@ -143,6 +143,9 @@ fn runs_a_server_when_told_to() {
     let command_line = CommandLine::of(serve);
     let resolved = settings::load(&command_line).expect("valid");
     let mut config = settings::check(&resolved).expect("valid");
+    // Refused unless the environment has prepared jemalloc for it.
+    #[cfg(target_os = "linux")]
+    let _ = klad::profile::heap::Heap::sample_every(config.heap_sample_bytes);
     let drain = &mut config.server.limits.drain;
     match defect {
         Defect::ClosesIdleAtOnce => drain.idle_patience = Duration::ZERO,
