@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use super::support::planted::Defect;
 use super::support::plants::PIECE_BYTES;
-use super::support::profiles::{Profile, amount_faults, as_f64, ratio_faults, share_faults, top_faults, top_shares};
+use super::support::profiles::{
+    Profile, amount_faults, as_f64, ratio_faults, share_faults, top_faults, top_shares, total_faults,
+};
 use super::support::{Answer, Client, Server, ServerBuilder, random, wait_until};
 
 /// What jemalloc reads before `main`, as klad has it built in: sampling can be switched on, on average every 512 KiB.
@@ -74,27 +76,30 @@ fn cpu_ns(process: u32) -> i64 {
 fn a_cpu_profile_tells_who_spends_how_much() {
     let server = server(Defect::Plants);
     let (mut client, mut random) = (server.client(), random());
-    let window = Duration::from_secs(10);
-    let mut known = Vec::new();
-    let targets = ["collapsed", "pprof"].map(|form| format!("/debug/pprof/profile?seconds=10&hz=99&format={form}"));
+    let window = Duration::from_secs(12);
+    let (mut known, mut all) = (Vec::new(), 0.0);
+    let targets = ["collapsed", "pprof"].map(|form| format!("/debug/pprof/profile?seconds=12&hz=99&format={form}"));
     let targets = targets.each_ref().map(String::as_str);
     let (taken, _) = during(&server, &targets, "/debug/pprof/profile?seconds=0.001&hz=98", |_| {
         let (begun, before, cpu_before) = (Instant::now(), truth(&mut client, "truth"), cpu_ns(server.process()));
-        let mut now = before.clone();
-        // Pieces that are small beside the window and large beside the sampling's period, of lengths that never fall into step
-        // with it. Until the window is over, not until the answer is there: writing it costs CPU time that it cannot hold.
-        while begun.elapsed() < window {
-            let (a, b) = (random.u64(60_000..90_000), random.u64(20_000..30_000));
+        let (mut now, mut longest) = (before.clone(), Duration::ZERO);
+        // Pieces of ten samples and more, so that each is off by less than one, and of lengths that never fall into step with the
+        // sampling. All of them end within the window: what came after it would be known and not seen.
+        while begun.elapsed() + longest * 2 < window {
+            let pair = Instant::now();
+            let (a, b) = (random.u64(240_000..360_000), random.u64(80_000..120_000));
             truth(&mut client, &format!("busy-a:{a}"));
             now = truth(&mut client, &format!("busy-b:{b}"));
+            longest = longest.max(pair.elapsed());
         }
-        let all = as_f64(cpu_ns(server.process()) - cpu_before);
+        all = as_f64(cpu_ns(server.process()) - cpu_before);
         for function in ["planted_busy_a", "planted_busy_b"] {
             known.push((function, as_f64(number(&now, function) - number(&before, function)) / all));
         }
     });
     let profile = Profile::parse(&taken[0].text()).unwrap();
     println!("known {known:?}, {} stacks, {:?}", profile.stacks.len(), profile.facts);
+    assert_eq!(total_faults(&profile, all), Vec::<String>::new());
     assert_eq!(share_faults(&profile, &known), Vec::<String>::new());
     assert_eq!(ratio_faults(&profile, known[0].0, known[1].0, known[0].1 / known[1].1), Vec::<String>::new());
     let shares = top_shares(&go_top(&taken[1].body));
@@ -197,6 +202,7 @@ fn twin_wrong_shares_and_missing_stacks_are_noticed() {
     let known = [("planted_busy_a", 0.73), ("planted_busy_b", 0.24)];
     let ratio = |profile: &Profile| ratio_faults(profile, "planted_busy_a", "planted_busy_b", 3.0);
     assert!(share_faults(&right, &known).is_empty() && ratio(&right).is_empty());
+    assert!(total_faults(&right, 105.0).is_empty() && !total_faults(&right, 120.0).is_empty());
     for (wrong, replaced) in [("planted_busy_b 24", "planted_busy_b 30"), ("planted_busy_a 60", "other 60")] {
         let wrong = Profile::parse(&RECORDED.replace(wrong, replaced)).unwrap();
         assert!(!share_faults(&wrong, &known).is_empty() && !ratio(&wrong).is_empty(), "{replaced}");

@@ -46,6 +46,11 @@ fn far(what: &str, found: f64, truth: f64) -> Option<String> {
     wrong.then(|| format!("{what} is {found:.4} instead of {truth:.4}"))
 }
 
+/// Holds all that the profile has against the truth.
+pub(crate) fn total_faults(profile: &Profile, truth: f64) -> Vec<String> {
+    far("the whole", as_f64(profile.total()), truth).into_iter().collect()
+}
+
 /// Holds the share of each function, with its callees, in the whole against the truth.
 pub(crate) fn share_faults(profile: &Profile, truth: &[(&str, f64)]) -> Vec<String> {
     let total = profile.total();

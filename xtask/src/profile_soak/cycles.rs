@@ -101,7 +101,8 @@ fn check(format: Format, body: &[u8], unpack: bool) -> Result<Option<usize>> {
         Format::Collapsed => return Ok(Some(Collapsed::parse(str::from_utf8(body)?)?.stacks.len())),
         Format::Flamegraph => {
             let text = str::from_utf8(body)?;
-            ensure!(text.contains("<svg") && text.trim_end().ends_with('>'), "this is no picture");
+            // One in which nothing was seen has no picture in it.
+            ensure!(text.starts_with("<!DOCTYPE html>") && text.trim_end().ends_with("</html>"), "this is no page");
         }
         Format::Pprof => {
             // Ten bytes of head, eight of length and checksum.
