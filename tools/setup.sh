@@ -79,6 +79,9 @@ look() {
     # Judges /metrics, the alerts and the dashboard.
     [ "$purpose" != test ] || [ -x "$programs/promtool" ] || command -v promtool >/dev/null 2>&1 ||
         missing="$missing promtool"
+    # Judge profiles: `go tool pprof` reads them, and a browser opens their pictures.
+    [ "$purpose" != test ] || command -v go >/dev/null 2>&1 || missing="$missing go"
+    [ "$purpose" != test ] || command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
 }
 
 # Debian's package would start a Prometheus: only the one program is taken out of it.
@@ -99,6 +102,8 @@ package() {
     debian:compiler) echo g++ ;;
     debian:libclang) echo libclang-dev ;;
     debian:promtool) echo "-" ;;
+    debian:go) echo golang-go ;;
+    fedora:go) echo golang ;;
     fedora:compiler) echo gcc-c++ ;;
     fedora:libclang) echo clang-devel ;;
     fedora:promtool) echo golang-github-prometheus ;;
@@ -178,7 +183,7 @@ macos)
     exit 1
     ;;
 *)
-    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool"
+    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go and chromium"
     exit 1
     ;;
 esac

@@ -37,6 +37,10 @@ pub fn write(profile: &Profile<Name>) -> String {
     }
     for sample in &profile.samples {
         let value = sample.values.get(profile.shown).copied().unwrap_or_default();
+        // Such as what was allocated and is freed, where what is in use is shown.
+        if value == 0 {
+            continue;
+        }
         let thread = threads.then_some(if sample.thread.is_empty() { "?" } else { &sample.thread });
         let frames = sample.frames.iter().rev().map(|frame| &**frame);
         let words: Vec<String> = thread.into_iter().chain(frames).map(frame).collect();
@@ -129,7 +133,7 @@ mod tests {
     fn the_text_is_as_documented() {
         let text = write(&example());
         let expected = "# title: CPU time\n# value: cpu nanoseconds\n# root: thread\n# events: 3\n# sampling rate: 99 Hz\n\
-                        worker;main;f 20\nworker;main;g<T,_[u8:_8]> 10\n";
+                        worker;main;f 20000\nworker;main;g<T,_[u8:_8]> 10000\n";
         assert_eq!(text, expected);
     }
 

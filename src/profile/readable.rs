@@ -29,7 +29,8 @@ fn rust(symbol: &str) -> Option<String> {
 fn cpp(symbol: &str) -> Option<String> {
     // What is left to the name in other words: a copy that the compiler has made for one caller, or the cold part.
     let plain = symbol.split_once('.').map_or(symbol, |(plain, _)| plain);
-    let parsed = cpp_demangle::Symbol::new(plain).ok()?;
+    // Alone, types have such names as well: `f` would be `float`.
+    let parsed = plain.starts_with("_Z").then(|| cpp_demangle::Symbol::new(plain).ok())??;
     parsed.demangle_with_options(&DemangleOptions::new().no_params().no_return_type()).ok()
 }
 

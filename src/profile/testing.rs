@@ -17,7 +17,7 @@ pub(crate) fn example() -> Profile<Name> {
         title: "CPU time".to_owned(),
         values: vec![ValueType::new("samples", "count"), ValueType::new("cpu", "nanoseconds")],
         shown: 1,
-        samples: vec![sample(&["f", "main"], [2, 20]), sample(&["g<T, [u8; 8]>", "main"], [1, 10])],
+        samples: vec![sample(&["f", "main"], [2, 20_000]), sample(&["g<T, [u8; 8]>", "main"], [1, 10_000])],
         period: Some((ValueType::new("cpu", "nanoseconds"), 10)),
         began_unix_ns: 1_000,
         duration: Duration::from_millis(30),

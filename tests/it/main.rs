@@ -54,6 +54,8 @@ mod metrics;
 mod metrics_truth;
 mod observed;
 #[cfg(target_os = "linux")]
+mod profile_http;
+#[cfg(target_os = "linux")]
 mod profile_truth;
 mod ranges;
 mod slow_clients;

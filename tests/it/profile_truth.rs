@@ -1,7 +1,6 @@
 //! A profile of a whole server says what is true: shares of CPU time, bytes allocated and kept, time waited, each held against
 //! what planted functions (`support/plants.rs`) have counted of themselves, within a tenth.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use super::support::plants::PIECE_BYTES;
 use super::support::profiles::{
     Profile, amount_faults, as_f64, ratio_faults, share_faults, top_faults, top_shares, total_faults,
 };
-use super::support::{Answer, Client, Server, ServerBuilder, random, wait_until};
+use super::support::{Answer, Client, Server, ServerBuilder, random, tools, wait_until};
 
 /// What jemalloc reads before `main`, as klad has it built in: sampling can be switched on, on average every 512 KiB.
 const MALLOC_CONF: &str = "prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19";
@@ -102,20 +101,8 @@ fn a_cpu_profile_tells_who_spends_how_much() {
     assert_eq!(total_faults(&profile, all), Vec::<String>::new());
     assert_eq!(share_faults(&profile, &known), Vec::<String>::new());
     assert_eq!(ratio_faults(&profile, known[0].0, known[1].0, known[0].1 / known[1].1), Vec::<String>::new());
-    let shares = top_shares(&go_top(&taken[1].body));
+    let shares = top_shares(&tools::top(&taken[1].body).unwrap());
     assert_eq!(top_faults(&shares, &known), Vec::<String>::new(), "as go tool pprof reads it: {shares:?}");
-}
-
-/// What `go tool pprof` makes of a profile.
-fn go_top(profile: &[u8]) -> String {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("profile.pb.gz");
-    std::fs::write(&file, profile).unwrap();
-    let mut command = Command::new("go");
-    command.args(["tool", "pprof", "-top", "-cum", "-nodefraction=0", "-nodecount=100000"]).arg(file);
-    let output = command.env("PPROF_TMPDIR", directory.path()).output().expect("`tools/setup.sh test` installs Go");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub(crate) mod shim;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod stores;
 pub(crate) mod tls;
+#[cfg(target_os = "linux")]
+pub(crate) mod tools;
 pub(crate) mod wrk2;
 
 use std::time::{Duration, Instant};
