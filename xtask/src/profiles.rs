@@ -113,10 +113,11 @@ impl Collapsed {
 }
 
 fn parse_waits(value: &str) -> Option<Waits> {
-    let (before, after) = value.split_once(" waits above ")?;
+    let (before, after) = value.split_once(" above ")?;
     let (_, after) = after.split_once(" among ")?;
     let number = |word: &str| word.replace(',', "").parse().ok();
-    Some(Waits { count: number(before)?, acquisitions: number(after.split_whitespace().next()?)? })
+    let count = before.split_whitespace().rev().find_map(number)?;
+    Some(Waits { count, acquisitions: number(after.split_whitespace().next()?)? })
 }
 
 #[cfg(test)]
@@ -140,5 +141,6 @@ mod tests {
             assert!(Collapsed::parse(text).is_err(), "{text:?}");
         }
         assert!(Collapsed::parse("# events: 1\n").expect("a profile").waits().is_err());
+        assert!(parse_waits("many waits above 10 µs among few acquisitions").is_none());
     }
 }
