@@ -38,6 +38,8 @@ mod draining;
 mod execution;
 mod exits;
 mod exposure;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod frame_pointers;
 #[cfg(feature = "rocksdb")]
 mod held_sync;
 #[cfg(feature = "rocksdb")]
@@ -56,6 +58,7 @@ mod profile_http;
 #[cfg(target_os = "linux")]
 mod profile_kinds;
 mod profile_command;
+mod profile_truth;
 mod ranges;
 mod slow_clients;
 mod stops;

@@ -137,6 +137,19 @@ impl Connection {
         Ok((length > 0).then(|| &self.buffer[chunk]))
     }
 
+    /// Reads a body of `length` bytes, which may be many times the buffer.
+    pub(crate) fn read_exactly(&mut self, length: usize, body: &mut Vec<u8>) -> Result<()> {
+        while body.len() < length {
+            if self.start == self.end {
+                self.receive()?;
+            }
+            let piece = (length - body.len()).min(self.end - self.start);
+            body.extend_from_slice(&self.buffer[self.start..self.start + piece]);
+            self.start += piece;
+        }
+        Ok(())
+    }
+
     /// Fails unless the server has neither closed the connection nor sent what no one asked for.
     pub(crate) fn check_idle(&self) -> Result<()> {
         ensure!(self.start == self.end, "more bytes than the answer's");

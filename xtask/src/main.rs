@@ -13,6 +13,9 @@ mod bench_cost;
 mod bench_truth;
 mod memory;
 mod overload;
+mod profile_cost;
+mod profile_soak;
+mod profile_waits;
 mod restart;
 mod slow_clients;
 mod stops;
@@ -24,6 +27,7 @@ mod fill;
 mod http;
 mod klad;
 mod process;
+mod profiles;
 mod progress;
 mod quota;
 mod range;
@@ -52,6 +56,12 @@ enum Chore {
     Memory(memory::Args),
     /// Ask more of klad than it can do, and check what is left of it.
     Overload(overload::Args),
+    /// Check what profiles cost while they are taken, and when they are not.
+    ProfileCost(profile_cost::Args),
+    /// Take thousands of profiles of a loaded klad, and check that it bears that and that no client notices.
+    ProfileSoak(profile_soak::Args),
+    /// Show which strategy waits for what, and how long.
+    ProfileWaits(profile_waits::Args),
     /// Kill klad while it is written to, and check how soon it serves again.
     Restart(restart::Args),
     /// Hold klad up with slow and hostile clients, and check what that costs everyone else.
@@ -91,6 +101,9 @@ fn main() -> ExitCode {
         Chore::BenchTruth(args) => bench_truth::run(&args),
         Chore::Memory(args) => memory::run(&args),
         Chore::Overload(args) => overload::run(&args),
+        Chore::ProfileCost(args) => profile_cost::run(&args),
+        Chore::ProfileSoak(args) => profile_soak::run(&args),
+        Chore::ProfileWaits(args) => profile_waits::run(&args),
         Chore::Restart(args) => restart::run(&args),
         Chore::SlowClients(args) => slow_clients::run(&args),
         Chore::Stops(args) => stops::run(&args),

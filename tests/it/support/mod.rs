@@ -7,6 +7,8 @@ pub(crate) mod command;
 pub(crate) mod load;
 pub(crate) mod metrics;
 pub(crate) mod planted;
+pub(crate) mod plants;
+pub(crate) mod profiles;
 pub(crate) mod promtool;
 pub(crate) mod results;
 pub(crate) mod rights;

@@ -22,6 +22,8 @@ use klad::storage::maintenance::{self, Checkpoint, Compaction};
 use klad::storage::memory::MemoryEngine;
 use klad::storage::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
 
+use super::plants;
+
 /// What is wrong with the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
@@ -73,9 +75,15 @@ pub(crate) enum Defect {
     DropsWhoWaitsToBeAccepted,
     /// At a stop, the next answer closes the connection, whatever stands behind its request.
     ClosesBetweenRequests,
+    /// Reads of some keys do known amounts of work and waiting. No defect but a truth to hold profiles against.
+    Plants,
+    /// The same, but waits are of kinds that the lock profile does not see.
+    PlantsPastHook,
 }
 
-const ALL: [Defect; 24] = [
+const ALL: [Defect; 26] = [
+    Defect::Plants,
+    Defect::PlantsPastHook,
     Defect::FrozenObservation,
     Defect::SlowObservation,
     Defect::HidesSync,
@@ -135,6 +143,9 @@ fn runs_a_server_when_told_to() {
     let command_line = CommandLine::of(serve);
     let resolved = settings::load(&command_line).expect("valid");
     let mut config = settings::check(&resolved).expect("valid");
+    // Refused unless the environment has prepared jemalloc for it.
+    #[cfg(target_os = "linux")]
+    let _ = klad::profile::heap::Heap::sample_every(config.heap_sample_bytes);
     let drain = &mut config.server.limits.drain;
     match defect {
         Defect::ClosesIdleAtOnce => drain.idle_patience = Duration::ZERO,
@@ -347,6 +358,12 @@ impl Engine for Defective {
         match self.defect {
             Defect::SlowDisk => return None,
             Defect::SlowCachedReads => std::thread::sleep(SLOW),
+            Defect::Plants | Defect::PlantsPastHook => {
+                let planted = plants::answer(key, self.defect == Defect::PlantsPastHook);
+                if planted.is_some() {
+                    return planted;
+                }
+            }
             _ => {}
         }
         self.inner.read_cached(key)

@@ -1,0 +1,213 @@
+//! A profile of a whole server says what is true: shares of CPU time, bytes allocated and kept, time waited, each held against
+//! what planted functions (`support/plants.rs`) have counted of themselves, within a tenth.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::support::planted::Defect;
+use super::support::plants::PIECE_BYTES;
+use super::support::profiles::{
+    Profile, amount_faults, as_f64, ratio_faults, share_faults, top_faults, top_shares, total_faults,
+};
+use super::support::{Answer, Client, Server, ServerBuilder, random, tools, wait_until};
+
+/// What jemalloc reads before `main`, as klad has it built in: sampling can be switched on, on average every 512 KiB.
+const MALLOC_CONF: &str = "prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19";
+
+/// Bytes that are allocated, and that are kept, in one go. 2 GiB are 4,096 samples at 512 KiB, so the figure is off by 1/√4096,
+/// 1.6 %, on average: a tenth is six times that. Nobody writes to them, so that they cost address space and no memory.
+const VOLUME_BYTES: i64 = 2 << 30;
+
+/// The functions that wait, all of which the profile of all waits has.
+const WAITERS: [&str; 3] = ["planted_waiter_mutex", "planted_waiter_pthread", "planted_waiter_condition"];
+
+fn server(defect: Defect) -> Server {
+    // Nothing is to be refused because a read takes long.
+    let builder = ServerBuilder::new("memory").arg("--threads", "1").arg("--admission", "off");
+    builder.defect(Some(defect)).env("MALLOC_CONF", MALLOC_CONF).start()
+}
+
+/// What the plants have counted, after `key` was read.
+fn truth(client: &mut Client, key: &str) -> Value {
+    let answer = client.get(&format!("/v0/entity?id={key}"));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    serde_json::from_slice(&answer.body).unwrap()
+}
+
+fn number(truth: &Value, function: &str) -> i64 {
+    truth[function].as_i64().unwrap()
+}
+
+/// Does `work` while all of `targets` are taken; answers the profiles, and whether `work` was done before the first of them was
+/// there. `other` cannot be taken beside them: until it is refused, they may not have begun.
+fn during(server: &Server, targets: &[&str], other: &str, work: impl FnOnce(&AtomicBool)) -> (Vec<Answer>, bool) {
+    let over = AtomicBool::new(false);
+    let take = |target: &str| {
+        let mut taken = server.admin(target);
+        // Of the others that are tried: they are short.
+        while taken.status == 409 {
+            taken = server.admin(target);
+        }
+        over.store(true, Ordering::SeqCst);
+        assert_eq!(taken.status, 200, "{target}: {}", taken.text());
+        taken
+    };
+    std::thread::scope(|scope| {
+        let take = &take;
+        let taking: Vec<_> = targets.iter().map(|target| scope.spawn(move || take(target))).collect();
+        wait_until("the profile has begun", || over.load(Ordering::SeqCst) || server.admin(other).status == 409);
+        work(&over);
+        let in_time = !over.load(Ordering::SeqCst);
+        (taking.into_iter().map(|taking| taking.join().unwrap()).collect(), in_time)
+    })
+}
+
+/// CPU time of all threads of a process so far.
+fn cpu_ns(process: u32) -> i64 {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    let times = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
+    times.map(|text| text.split(' ').next().unwrap().parse::<i64>().unwrap()).sum()
+}
+
+#[test]
+fn a_cpu_profile_tells_who_spends_how_much() {
+    let server = server(Defect::Plants);
+    let (mut client, mut random) = (server.client(), random());
+    let window = Duration::from_secs(12);
+    let (mut known, mut all) = (Vec::new(), 0.0);
+    let targets = ["collapsed", "pprof"].map(|form| format!("/debug/pprof/profile?seconds=12&hz=99&format={form}"));
+    let targets = targets.each_ref().map(String::as_str);
+    let (taken, _) = during(&server, &targets, "/debug/pprof/profile?seconds=0.001&hz=98", |_| {
+        let (begun, before, cpu_before) = (Instant::now(), truth(&mut client, "truth"), cpu_ns(server.process()));
+        let (mut now, mut longest) = (before.clone(), Duration::ZERO);
+        // Pieces of ten samples and more, so that each is off by less than one, and of lengths that never fall into step with the
+        // sampling. All of them end within the window: what came after it would be known and not seen.
+        while begun.elapsed() + longest * 2 < window {
+            let pair = Instant::now();
+            let (a, b) = (random.u64(240_000..360_000), random.u64(80_000..120_000));
+            truth(&mut client, &format!("busy-a:{a}"));
+            now = truth(&mut client, &format!("busy-b:{b}"));
+            longest = longest.max(pair.elapsed());
+        }
+        all = as_f64(cpu_ns(server.process()) - cpu_before);
+        for function in ["planted_busy_a", "planted_busy_b"] {
+            known.push((function, as_f64(number(&now, function) - number(&before, function)) / all));
+        }
+    });
+    let profile = Profile::parse(&taken[0].text()).unwrap();
+    println!("known {known:?}, {} stacks, {:?}", profile.stacks.len(), profile.facts);
+    assert_eq!(total_faults(&profile, all), Vec::<String>::new());
+    assert_eq!(share_faults(&profile, &known), Vec::<String>::new());
+    assert_eq!(ratio_faults(&profile, known[0].0, known[1].0, known[0].1 / known[1].1), Vec::<String>::new());
+    let shares = top_shares(&tools::top(&taken[1].body).unwrap());
+    assert_eq!(top_faults(&shares, &known), Vec::<String>::new(), "as go tool pprof reads it: {shares:?}");
+}
+
+#[test]
+fn allocation_profiles_tell_who_allocates_and_who_keeps() {
+    let server = server(Defect::Plants);
+    let mut client = server.client();
+    let profile = |what: &str| {
+        let taken = server.admin(&format!("/debug/pprof/{what}format=collapsed"));
+        assert_eq!(taken.status, 200, "{}", taken.text());
+        Profile::parse(&taken.text()).unwrap()
+    };
+    let pieces = VOLUME_BYTES / i64::try_from(PIECE_BYTES).unwrap();
+    let alloc = |client: &mut Client| number(&truth(client, &format!("alloc:{pieces}")), "planted_allocation");
+    let allocated = alloc(&mut client);
+    assert_eq!(amount_faults(&profile("allocs?"), &[("planted_allocation", allocated)]), Vec::<String>::new());
+    let kept = number(&truth(&mut client, &format!("keep:{pieces}")), "planted_keeping");
+    let heap = profile("heap?");
+    assert_eq!(amount_faults(&heap, &[("planted_keeping", kept)]), Vec::<String>::new());
+    assert!(heap.amount("planted_allocation") < VOLUME_BYTES / 100, "what was freed is not there any more");
+    // Only what came within the time is in a difference.
+    std::thread::scope(|scope| {
+        let difference = scope.spawn(|| profile("allocs?seconds=2&"));
+        let before = number(&truth(&mut client, "truth"), "planted_allocation");
+        let mut now = before;
+        while !difference.is_finished() {
+            now = alloc(&mut client);
+        }
+        let difference = difference.join().unwrap();
+        let found = difference.amount("planted_allocation");
+        assert!(found > 0 && as_f64(found) < as_f64(now - before) * 1.1, "{found} of {}", now - before);
+        assert_eq!(difference.amount("planted_keeping"), 0, "nothing was kept within the time");
+    });
+}
+
+/// What is wrong with the profiles of waits of a server with these plants.
+fn wait_faults(defect: Defect) -> Vec<String> {
+    let server = server(defect);
+    // Again and longer where the machine is too busy to have all waits within the window.
+    for seconds in [5, 15, 45] {
+        let mut known = Value::Null;
+        let targets = ["mutex", "block"]
+            .map(|what| format!("/debug/pprof/{what}?seconds={seconds}&threshold=10us&format=collapsed"));
+        let targets = targets.each_ref().map(String::as_str);
+        let before = truth(&mut server.client(), "truth");
+        let other = "/debug/pprof/mutex?seconds=0.001&threshold=20us";
+        let (taken, in_time) = during(&server, &targets, other, |_| known = truth(&mut server.client(), "waits"));
+        if !in_time {
+            continue;
+        }
+        let known = WAITERS.map(|function| (function, number(&known, function) - number(&before, function)));
+        println!("known {known:?}");
+        let [mutex, block] = [&taken[0], &taken[1]].map(|taken| Profile::parse(&taken.text()).unwrap());
+        // A condition stands for a lock only where somebody has said so.
+        let mut faults = amount_faults(&mutex, &known[..2]);
+        faults.extend(amount_faults(&block, &known));
+        return faults;
+    }
+    panic!("some seconds of waits do not fit into 45");
+}
+
+#[test]
+fn lock_profiles_tell_who_waits_and_how_long() {
+    assert_eq!(wait_faults(Defect::Plants), Vec::<String>::new());
+}
+
+#[test]
+fn twin_waits_that_pass_the_hook_by_are_missed() {
+    let faults = wait_faults(Defect::PlantsPastHook);
+    assert_eq!(faults.len(), 5, "two in the one profile, three in the other: {faults:?}");
+}
+
+const RECORDED: &str = "\
+# events: 100
+# rate: 99 Hz
+klad-worker-0;start;it::support::plants::planted_busy_a 60
+klad-worker-0;start;it::support::plants::planted_busy_a;clock_gettime 12
+klad-worker-0;start;it::support::plants::planted_busy_b 24
+klad-worker-0;start;klad::server::worker::run 4
+";
+
+#[test]
+fn twin_wrong_shares_and_missing_stacks_are_noticed() {
+    let right = Profile::parse(RECORDED).unwrap();
+    let known = [("planted_busy_a", 0.73), ("planted_busy_b", 0.24)];
+    let ratio = |profile: &Profile| ratio_faults(profile, "planted_busy_a", "planted_busy_b", 3.0);
+    assert!(share_faults(&right, &known).is_empty() && ratio(&right).is_empty());
+    assert!(total_faults(&right, 105.0).is_empty() && !total_faults(&right, 120.0).is_empty());
+    for (wrong, replaced) in [("planted_busy_b 24", "planted_busy_b 30"), ("planted_busy_a 60", "other 60")] {
+        let wrong = Profile::parse(&RECORDED.replace(wrong, replaced)).unwrap();
+        assert!(!share_faults(&wrong, &known).is_empty() && !ratio(&wrong).is_empty(), "{replaced}");
+    }
+    let empty = Profile::parse("# events: 0\n").unwrap();
+    assert!(!share_faults(&empty, &known).is_empty() && !ratio(&empty).is_empty());
+    assert_eq!(amount_faults(&right, &[("planted_busy_a", 72), ("planted_busy_b", 26)]), Vec::<String>::new());
+    assert_eq!(amount_faults(&right, &[("planted_busy_a", 90), ("planted_waiter_mutex", 1)]).len(), 2);
+    assert!(Profile::parse("klad-worker-0;start\n").is_err());
+}
+
+#[test]
+fn twin_what_go_prints_is_judged_too() {
+    let text = "File: it\nType: cpu\nShowing nodes accounting for 9.90s, 99.00% of 10s total\n      flat  flat%   sum%        cum   cum%\n\
+                     \x20        0     0%     0%     9.90s 99.00%  std::thread::start\n     7.20s 72.00% 72.00%      7.30s 73.00%  it::support::plants::planted_busy_a (inline)\n\
+                     \x20    2.40s 24.00% 96.00%      2.40s 24.00%  it::support::plants::planted_busy_b\n";
+    let shares = top_shares(text);
+    assert_eq!(shares.len(), 3, "{shares:?}");
+    assert!(top_faults(&shares, &[("planted_busy_a", 0.72), ("planted_busy_b", 0.25)]).is_empty());
+    assert_eq!(top_faults(&shares, &[("planted_busy_a", 0.5), ("planted_busy_c", 0.25)]).len(), 2);
+}

@@ -1,0 +1,285 @@
+//! Plants: reads of certain keys do known amounts of work, allocation and waiting, each in a function with a name of its own, so
+//! that a profile of the server can be held against what the functions themselves have counted.
+//!
+//! ```text
+//!   busy-a:MICROSECONDS, busy-b:…    CPU time, by the thread's own clock
+//!   alloc:PIECES, keep:PIECES        allocations of 1,024 bytes each, which is a size class of jemalloc; freed, kept
+//!   waits                            another thread waits for locks and a condition, and clocks its waits
+//!   truth                            all sums so far, as JSON
+//! ```
+//!
+//! Each function does something after its inner call: a call in the last place would leave no frame. The two busy ones differ in
+//! a number, or the linker might make one of them. Called by `planted`.
+
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use klad::operation::{Outcome, Version};
+use klad::storage::Result;
+use klad::sync;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+
+/// Bytes of each allocation: a size class, so that nothing is rounded up.
+pub(crate) const PIECE_BYTES: usize = 1024;
+
+/// Times that each lock is waited for.
+const ROUNDS: u32 = 20;
+
+/// Time for which each is held.
+const HELD: Duration = Duration::from_millis(20);
+
+static BUSY_A_NS: AtomicU64 = AtomicU64::new(0);
+static BUSY_B_NS: AtomicU64 = AtomicU64::new(0);
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+static KEPT: AtomicU64 = AtomicU64::new(0);
+static MUTEX_NS: AtomicU64 = AtomicU64::new(0);
+static PTHREAD_NS: AtomicU64 = AtomicU64::new(0);
+static CONDITION_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Does what `key` says, if it is a plant's; `past_hook`: waits in ways that no profile sees.
+pub(crate) fn answer(key: &[u8], past_hook: bool) -> Option<Result> {
+    let key = std::str::from_utf8(key).ok()?;
+    let (name, amount) = key.split_once(':').unwrap_or((key, "0"));
+    let amount: u64 = amount.parse().ok()?;
+    match name {
+        "busy-a" => add(&BUSY_A_NS, Duration::from_nanos(planted_busy_a(amount * 1000))),
+        "busy-b" => add(&BUSY_B_NS, Duration::from_nanos(planted_busy_b(amount * 1000))),
+        "alloc" => {
+            planted_allocation(amount);
+            ALLOCATED.fetch_add(amount * PIECE_BYTES as u64, Ordering::Relaxed);
+        }
+        "keep" => {
+            let mut kept = Vec::with_capacity(usize::try_from(amount).expect("fits"));
+            planted_keeping(amount, &mut kept);
+            KEPT.fetch_add(amount * PIECE_BYTES as u64, Ordering::Relaxed);
+            std::mem::forget(kept);
+        }
+        "waits" => wait(past_hook),
+        "truth" => {}
+        _ => return None,
+    }
+    let value = truth().to_string().into_bytes().into();
+    Some(Ok(Outcome::Found { version: Version(1), value }))
+}
+
+fn add(sum: &AtomicU64, time: Duration) {
+    sum.fetch_add(u64::try_from(time.as_nanos()).expect("short"), Ordering::Relaxed);
+}
+
+fn truth() -> serde_json::Value {
+    let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
+    json!({
+        "planted_busy_a": read(&BUSY_A_NS),
+        "planted_busy_b": read(&BUSY_B_NS),
+        "planted_allocation": read(&ALLOCATED),
+        "planted_keeping": read(&KEPT),
+        "planted_waiter_mutex": read(&MUTEX_NS),
+        "planted_waiter_pthread": read(&PTHREAD_NS),
+        "planted_waiter_condition": read(&CONDITION_NS),
+    })
+}
+
+/// CPU time of this thread, nanoseconds.
+fn used_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+#[inline(never)]
+fn planted_busy_a(amount_ns: u64) -> u64 {
+    let begun = used_ns();
+    let mut number = 1_u64;
+    while used_ns() - begun < amount_ns {
+        // About a millisecond: the look at the clock is a small part.
+        for _ in 0..400_000 {
+            number = black_box(number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        }
+    }
+    used_ns() - begun
+}
+
+#[inline(never)]
+fn planted_busy_b(amount_ns: u64) -> u64 {
+    let begun = used_ns();
+    let mut number = 1_u64;
+    while used_ns() - begun < amount_ns {
+        for _ in 0..400_000 {
+            number = black_box(number.wrapping_mul(3_935_559_000_370_003_845).wrapping_add(7));
+        }
+    }
+    used_ns() - begun
+}
+
+type Piece = Box<MaybeUninit<[u8; PIECE_BYTES]>>;
+
+fn piece() -> Piece {
+    let mut piece = Box::<[u8; PIECE_BYTES]>::new_uninit();
+    // Or the allocation would be left out.
+    black_box(piece.as_mut_ptr());
+    piece
+}
+
+#[inline(never)]
+fn planted_allocation(pieces: u64) {
+    for _ in 0..pieces {
+        drop(black_box(piece()));
+    }
+}
+
+/// `kept` has room for all: its own growth would be counted here.
+#[inline(never)]
+fn planted_keeping(pieces: u64, kept: &mut Vec<Piece>) {
+    for _ in 0..pieces {
+        kept.push(piece());
+    }
+    black_box(kept);
+}
+
+/// All kinds of waits, one after the other.
+fn wait(past_hook: bool) {
+    let waited = if past_hook {
+        let lock = Mutex::new(());
+        let held = |hold: &dyn Fn()| {
+            let _guard = lock.lock().unwrap();
+            hold();
+        };
+        contend(held, || planted_waiter_mutex(|| drop(lock.lock().unwrap())))
+    } else {
+        let lock = sync::Mutex::new(());
+        let held = |hold: &dyn Fn()| {
+            let _guard = lock.lock();
+            hold();
+        };
+        contend(held, || planted_waiter_mutex(|| drop(lock.lock())))
+    };
+    add(&MUTEX_NS, waited);
+    let lock = pthread::Lock::new(past_hook);
+    add(&PTHREAD_NS, contend(|hold| lock.hold(hold), || planted_waiter_pthread(&lock)));
+    let waited = if past_hook {
+        let (flag, changed) = (Mutex::new(false), Condvar::new());
+        let set = |hold: &dyn Fn()| {
+            hold();
+            *flag.lock().unwrap() = true;
+            changed.notify_all();
+        };
+        contend(set, || {
+            planted_waiter_condition(|| {
+                *changed.wait_while(flag.lock().unwrap(), |set| !*set).unwrap() = false;
+            })
+        })
+    } else {
+        let (flag, changed) = (sync::Mutex::new(false), sync::Condvar::new());
+        let set = |hold: &dyn Fn()| {
+            hold();
+            *flag.lock() = true;
+            changed.notify_all();
+        };
+        contend(set, || {
+            planted_waiter_condition(|| {
+                let mut set = flag.lock();
+                while !*set {
+                    set = changed.wait(set);
+                }
+                *set = false;
+            })
+        })
+    };
+    add(&CONDITION_NS, waited);
+}
+
+/// `holder` is given what is to be done while it holds what `waiter` waits for; answers what all waits took. The barriers are
+/// std's, which no profile sees.
+fn contend(holder: impl Fn(&dyn Fn()), waiter: impl Fn() -> Duration + Sync) -> Duration {
+    let barrier = Barrier::new(2);
+    thread::scope(|scope| {
+        let waiting = || {
+            let round = |_| {
+                barrier.wait();
+                let waited = waiter();
+                barrier.wait();
+                waited
+            };
+            (0..ROUNDS).map(round).sum()
+        };
+        let waiting = thread::Builder::new().name("planted-wait".to_owned()).spawn_scoped(scope, waiting).unwrap();
+        for _ in 0..ROUNDS {
+            holder(&|| {
+                barrier.wait();
+                thread::sleep(HELD);
+            });
+            barrier.wait();
+        }
+        waiting.join().unwrap()
+    })
+}
+
+#[inline(never)]
+fn planted_waiter_mutex(lock: impl Fn()) -> Duration {
+    let begun = Instant::now();
+    lock();
+    begun.elapsed()
+}
+
+#[inline(never)]
+fn planted_waiter_pthread(lock: &pthread::Lock) -> Duration {
+    let begun = Instant::now();
+    lock.hold(&|| {});
+    begun.elapsed()
+}
+
+#[inline(never)]
+fn planted_waiter_condition(wait: impl Fn()) -> Duration {
+    let begun = Instant::now();
+    wait();
+    begun.elapsed()
+}
+
+/// A mutex as C and C++ have it.
+mod pthread {
+    #![expect(unsafe_code, reason = "it is C's interface that is tested")]
+
+    use std::cell::UnsafeCell;
+
+    type Call = unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> libc::c_int;
+
+    /// Never moved while it is held: it is borrowed by all who use it.
+    pub(super) struct Lock {
+        mutex: Box<UnsafeCell<libc::pthread_mutex_t>>,
+        lock: Call,
+    }
+
+    // SAFETY: a mutex is made to be used by several threads; nothing else is in there.
+    unsafe impl Sync for Lock {}
+
+    impl Lock {
+        /// `past_hook`: taken by libc's own function, which no other of that name in the program hides.
+        pub(super) fn new(past_hook: bool) -> Lock {
+            let lock = if past_hook { libc_lock() } else { libc::pthread_mutex_lock as Call };
+            Lock { mutex: Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER)), lock }
+        }
+
+        /// Does `work` with the lock held.
+        pub(super) fn hold(&self, work: &dyn Fn()) {
+            // SAFETY: the mutex was initialised, stays where it is, and this thread does not hold it.
+            let taken = unsafe { (self.lock)(self.mutex.get()) };
+            assert_eq!(taken, 0);
+            work();
+            // SAFETY: this thread has just taken it.
+            let given_back = unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
+            assert_eq!(given_back, 0);
+        }
+    }
+
+    fn libc_lock() -> Call {
+        // SAFETY: the name is a C string; the program itself is asked last.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_mutex_lock".as_ptr()) };
+        assert!(!found.is_null(), "libc has the function");
+        // SAFETY: that is the function's type by POSIX.
+        unsafe { std::mem::transmute::<*mut libc::c_void, Call>(found) }
+    }
+}
