@@ -53,11 +53,11 @@ mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;
 mod observed;
+mod profile_command;
 #[cfg(target_os = "linux")]
 mod profile_http;
 #[cfg(target_os = "linux")]
 mod profile_kinds;
-mod profile_command;
 mod profile_truth;
 mod ranges;
 mod slow_clients;
