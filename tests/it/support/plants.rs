@@ -183,7 +183,7 @@ fn wait(past_hook: bool) {
             planted_waiter_condition(|| {
                 let mut set = flag.lock();
                 while !*set {
-                    set = changed.wait(set, klad::sync::Cause::Idle);
+                    set = changed.wait(set, sync::Cause::Idle);
                 }
                 *set = false;
             })
