@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Error;
+use super::{Error, heap};
 use crate::sync::{self, Cause, Condvar, Mutex};
 
 /// Rings are emptied so often. A ring holds what comes in several times as long.
@@ -91,6 +91,7 @@ impl Drop for Registration {
 }
 
 fn run(stop: &AtomicBool) {
+    heap::leave_this_thread_out();
     let mut state = STATE.lock();
     // Whoever comes after the last has gone starts another thread: this one only looks at its own flag.
     while !stop.load(Ordering::Relaxed) {

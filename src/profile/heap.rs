@@ -139,6 +139,14 @@ fn reset(bytes: u64) -> Result<(), Error> {
     unsafe { raw::write(b"prof.reset\0", lg_sample) }.map_err(refused("prof.reset"))
 }
 
+/// What the calling thread allocates from now on is not sampled. For threads that end soon: jemalloc keeps what it has seen of a
+/// thread for as long as the process lives, and a server that is scraped for a year must not grow by that.
+#[expect(unsafe_code, reason = "jemalloc's controls take values of the type that each is documented with")]
+pub fn leave_this_thread_out() {
+    // SAFETY: `thread.prof.active` is a `bool`. An allocator without profiles refuses, and then there is nothing to leave out.
+    let _ = unsafe { raw::write(b"thread.prof.active\0", false) };
+}
+
 #[expect(unsafe_code, reason = "jemalloc's controls take values of the type that each is documented with")]
 fn dump(state: &State) -> Result<Dump, Error> {
     let io = |error: std::io::Error| Error::Refused(format!("a file in memory for jemalloc's dump: {error}"));

@@ -27,7 +27,7 @@ use super::page::Page;
 use crate::http::refusal::Refusal;
 use crate::limits::{PROFILE_MAKING_TIMEOUT, PROFILES_OF_A_KIND_MAX};
 use crate::profile::symbols::Symbols;
-use crate::profile::{self, Name, Profile, threads};
+use crate::profile::{self, Name, Profile, heap, threads};
 use crate::sync;
 
 mod form;
@@ -139,6 +139,7 @@ async fn on_thread<T: Send + 'static>(
     let place = place.clone();
     // Not waited for: what nobody listens to any more is thrown away at its end.
     drop(sync::spawn_thread("klad-profile", move || {
+        heap::leave_this_thread_out();
         let _ = sender.send(make());
         drop(place);
     }));
