@@ -45,21 +45,33 @@ const STRATEGIES: [(&str, &[&str]); 4] = [
     ("stealing", &["--pool-threads", "4", "--queue-limit", "1024"]),
 ];
 
-/// Name, workload, target.
-const OPERATIONS: [(&str, &str, &str); 3] = [
-    ("GET", "get", "/v0/entity?id={key}"),
-    ("PUT async", "put", "/v0/entity?id={key}&durability=async"),
-    ("PUT sync", "put", "/v0/entity?id={key}&durability=sync"),
-];
+/// What is done under a load.
+#[derive(Clone, Copy)]
+struct Operation {
+    name: &'static str,
+    workload: &'static str,
+    target: &'static str,
+    /// Whether each waits for a sync.
+    synced: bool,
+}
+
+const GET: Operation = Operation { name: "GET", workload: "get", target: "/v0/entity?id={key}", synced: false };
+const PUT_ASYNC: Operation =
+    Operation { name: "PUT async", workload: "put", target: "/v0/entity?id={key}&durability=async", synced: false };
+const PUT_SYNC: Operation =
+    Operation { name: "PUT sync", workload: "put", target: "/v0/entity?id={key}&durability=sync", synced: true };
 
 /// Options of `profile-waits`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
-    /// Requests per second of the open load: what all strategies carry.
+    /// Requests per second of the open load of reads and unsynced writes: what all strategies carry.
     #[arg(long, value_name = "N", default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
+    /// The same of synced writes, each of which waits for a sync of its own where they are not gathered.
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    sync_rate: u32,
     /// How long is looked at each load.
     #[arg(long, value_name = "TIME", default_value = "6s")]
     duration: humantime::Duration,
@@ -89,10 +101,10 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     println!("{}", table::HEAD);
     let mut carried = true;
     for load in ["open", "full"] {
-        for (operation, workload, target) in OPERATIONS {
+        for operation in [GET, PUT_ASYNC, PUT_SYNC] {
             for (strategy, more) in STRATEGIES {
-                let row = lab.row(load, operation, workload, target, strategy, more);
-                let row = row.with_context(|| format!("{load} load of {operation} with {strategy}"))?;
+                let row = lab.row(load, operation, strategy, more);
+                let row = row.with_context(|| format!("{load} load of {} with {strategy}", operation.name))?;
                 println!("{}", row.line());
                 carried &= row.carried;
             }
@@ -105,15 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
 
 impl Lab<'_> {
     /// One load on a klad of its own.
-    fn row(
-        &self,
-        load: &'static str,
-        operation: &'static str,
-        workload: &str,
-        target: &str,
-        strategy: &'static str,
-        more: &[&str],
-    ) -> Result<Row> {
+    fn row(&self, load: &'static str, operation: Operation, strategy: &'static str, more: &[&str]) -> Result<Row> {
         let data = tempfile::Builder::new().prefix("data-").tempdir_in(self.directory)?;
         let words = ["--execution", strategy].into_iter().chain(more.iter().copied());
         let settings = Settings {
@@ -126,21 +130,22 @@ impl Lab<'_> {
         let mut klad = cores::on(self.cores.server, || Klad::start(&settings))?;
         let addresses = klad.wait_for_start_line()?;
         let window = *self.args.duration;
-        self.bench(addresses, &["--workload", "put", "--fill", KEYS, "--closed"], target, Duration::from_secs(1))
-            .context("cannot fill the store")?;
-        let rate = self.args.rate.to_string();
+        let fill = ["--workload", "put", "--fill", KEYS, "--closed"];
+        self.bench(addresses, &fill, PUT_ASYNC.target, Duration::from_secs(1)).context("cannot fill the store")?;
+        let rate = if operation.synced { self.args.sync_rate } else { self.args.rate }.to_string();
         let how: &[&str] = if load == "open" {
             &["--rate", &rate, "--connections", "64"]
         } else {
             &["--closed", "--connections", "64"]
         };
-        let arguments: Vec<&str> = ["--workload", workload, "--keys", KEYS].iter().chain(how).copied().collect();
+        let words = ["--workload", operation.workload, "--keys", KEYS];
+        let arguments: Vec<&str> = words.iter().chain(how).copied().collect();
         let (measured, looked) = thread::scope(|scope| {
             let looking = scope.spawn(move || {
                 thread::sleep(MARGIN);
                 self.look(addresses.admin, window)
             });
-            let measured = self.bench(addresses, &arguments, target, window + MARGIN * 2);
+            let measured = self.bench(addresses, &arguments, operation.target, window + MARGIN * 2);
             (measured, looking.join())
         });
         let (per_s, scheduled_per_s) = measured?;
@@ -148,7 +153,18 @@ impl Lab<'_> {
         klad.stop()?;
         let carried = load != "open" || per_s >= scheduled_per_s * CARRIED;
         let (mutex_waits, block_waits) = (mutex.waits()?, block.waits()?);
-        Ok(Row { load, operation, strategy, per_s, window, carried, mutex, mutex_waits, block, block_waits })
+        Ok(Row {
+            load,
+            operation: operation.name,
+            strategy,
+            per_s,
+            window,
+            carried,
+            mutex,
+            mutex_waits,
+            block,
+            block_waits,
+        })
     }
 
     /// Both profiles, at the same time.
