@@ -484,10 +484,6 @@ pub const CLIENT_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of a refusal that are read for its reason; klad's own are below 1,000. What is cut off is then no reason.
 pub const CLIENT_PROBLEM_BYTES_MAX: usize = 64 << 10;
 
-/// What `/debug/memory` takes for the key of each operation in progress, bytes, with the allocator's part: to look at each key would
-/// hold up the queue that it is in. Bounds nothing.
-pub const QUEUED_KEY_BYTES: usize = 128;
-
 /// Largest profile that `klad profile` takes, bytes as they come; busy servers' are below 1 MiB. It is held in memory as a whole;
 /// a longer one is a failure.
 pub const CLIENT_PROFILE_BYTES_MAX: usize = 64 << 20;
