@@ -153,6 +153,7 @@ impl Local {
             phases.asked_memory(began);
             if let Some(result) = cached {
                 self.figures.reads_here.add_owned(1);
+                phases.answered_from_memory();
                 return result.map(|outcome| (outcome, None));
             }
         }

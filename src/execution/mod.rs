@@ -41,7 +41,7 @@ use adaptive::Adaptive;
 use admission::{Room, RoomPermit, Slot, Slots};
 pub use local::{Local, Turn};
 use observe::LocalFigures;
-pub use phases::Phases;
+pub use phases::{AnsweredBy, Phases};
 use pool::Pool;
 use stealing::Stealing;
 pub use task::Deadline;

@@ -218,7 +218,7 @@ const IN_TIME: Duration = Duration::from_secs(5);
 fn answers_in_time(server: &Server, until: impl Fn() -> bool) -> Result<usize, String> {
     let mut asked = 0;
     loop {
-        for path in ["/livez", "/readyz?verbose", "/metrics", "/debug/memory"] {
+        for path in ["/livez", "/readyz?verbose", "/metrics", "/debug/memory", "/debug/slow"] {
             let begun = Instant::now();
             let answer = server.admin(path);
             let took = begun.elapsed();
