@@ -272,6 +272,23 @@ pub const HEAP_SAMPLE_BYTES_CEILING: u64 = 1 << 30;
 /// default, at nothing and at 10 s.
 pub const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
+/// What `/debug/slow` keeps: the slowest of each op in a window of so long, and of so many windows. A minute is as long as whoever
+/// was called needs to ask; 10 s is short enough that a burst does not hide what came after it.
+pub const SLOWEST_WINDOW: Duration = Duration::from_secs(10);
+
+/// See [`SLOWEST_WINDOW`].
+pub const SLOWEST_WINDOWS: usize = 6;
+
+/// So many of each op in each window, on each worker: enough to see a pattern. At about 500 bytes each all of a worker's are a third
+/// of a MiB at the most; further ones replace the least slow.
+pub const SLOWEST_KEPT: usize = 16;
+
+/// Requests that one answer of `/debug/slow` shows, unless it is asked for another number.
+pub const SLOWEST_SHOWN: usize = 32;
+
+/// At most so many.
+pub const SLOWEST_SHOWN_MAX: usize = 1_000;
+
 /// Lines about slow requests in one second; more are counted and said in one. Enough to see a pattern, too few to fill a disk:
 /// at 400 bytes each 350 MB a day.
 pub const SLOW_REQUEST_LINES_MAX: u64 = 10;
@@ -483,10 +500,6 @@ pub const CLIENT_HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Most bytes of a refusal that are read for its reason; klad's own are below 1,000. What is cut off is then no reason.
 pub const CLIENT_PROBLEM_BYTES_MAX: usize = 64 << 10;
-
-/// What `/debug/memory` takes for the key of each operation in progress, bytes, with the allocator's part: to look at each key would
-/// hold up the queue that it is in. Bounds nothing.
-pub const QUEUED_KEY_BYTES: usize = 128;
 
 /// Largest profile that `klad profile` takes, bytes as they come; busy servers' are below 1 MiB. It is held in memory as a whole;
 /// a longer one is a failure.

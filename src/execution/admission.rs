@@ -3,50 +3,68 @@
 //! Called by `execution` and, for room, by `http`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
 use crate::limits::{
-    LARGE_BODY_LEAVES_PARTS, ROOM_LACK_LIFETIME, ROOM_LACK_STANDS, ROOM_RETRY, ROOM_UNIT_BYTES, SMALL_BODY_BYTES,
-    SMALL_BODY_ROOM_PARTS,
+    LARGE_BODY_LEAVES_PARTS, ROOM_LACK_LIFETIME, ROOM_LACK_STANDS, ROOM_RETRY, ROOM_UNIT_BYTES, SLOTS_CEILING,
+    SMALL_BODY_BYTES, SMALL_BODY_ROOM_PARTS,
 };
 use crate::sync::Mutex;
 
-/// A number of places.
+/// A number of places, and the bytes of the keys that those in them have.
 #[derive(Debug)]
 pub struct Slots {
-    taken: AtomicUsize,
+    /// How many, in the lower [`TAKEN_BITS`]; above them the bytes. In one word, so that the bytes cost nothing.
+    taken: AtomicU64,
     limit: AtomicUsize,
 }
 
+/// Enough for [`SLOTS_CEILING`]; leaves bits for 8 GiB of keys. Beyond that the bytes, and they alone, would be told wrong.
+const TAKEN_BITS: u32 = 31;
+
+const _: () = assert!(SLOTS_CEILING < 1 << TAKEN_BITS);
+
 /// One place; free again when dropped.
 #[derive(Debug)]
-pub struct Slot(Arc<Slots>);
+pub struct Slot {
+    slots: Arc<Slots>,
+    /// What it has added.
+    added: u64,
+}
 
 impl Slots {
     /// `limit` places (at least 1), all free.
     #[must_use]
     pub fn new(limit: usize) -> Arc<Slots> {
         assert!(limit >= 1, "without a place nothing could ever be done");
-        Arc::new(Slots { taken: AtomicUsize::new(0), limit: AtomicUsize::new(limit) })
+        Arc::new(Slots { taken: AtomicU64::new(0), limit: AtomicUsize::new(limit) })
     }
 
-    /// A place, if one is free.
+    /// A place, if one is free, for what has a key of so many bytes.
     #[must_use]
-    pub fn take(self: &Arc<Slots>) -> Option<Slot> {
+    pub fn take(self: &Arc<Slots>, key_bytes: usize) -> Option<Slot> {
         let limit = self.limit();
-        let one_more = |taken| (taken < limit).then_some(taken + 1);
+        let added = 1 + ((key_bytes as u64) << TAKEN_BITS);
+        let one_more = |taken: u64| (count(taken) < limit).then_some(taken.wrapping_add(added));
         self.taken.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).ok()?;
-        Some(Slot(self.clone()))
+        Some(Slot { slots: self.clone(), added })
     }
 
     /// How many are taken now.
     #[must_use]
     pub fn taken(&self) -> usize {
-        self.taken.load(Ordering::Relaxed)
+        count(self.taken.load(Ordering::Relaxed))
+    }
+
+    /// How many are taken now, and the bytes of their keys.
+    #[must_use]
+    pub fn look(&self) -> (usize, u64) {
+        let taken = self.taken.load(Ordering::Relaxed);
+        (count(taken), taken >> TAKEN_BITS)
     }
 
     /// How many there are.
@@ -64,9 +82,13 @@ impl Slots {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let before = self.0.taken.fetch_sub(1, Ordering::AcqRel);
-        assert!(before >= 1, "a slot was given back twice");
+        let before = self.slots.taken.fetch_sub(self.added, Ordering::AcqRel);
+        assert!(count(before) >= 1, "a slot was given back twice");
     }
+}
+
+fn count(taken: u64) -> usize {
+    usize::try_from(taken & ((1 << TAKEN_BITS) - 1)).expect("the lower bits of a word")
 }
 
 /// Bytes that request bodies and large answers may take together, in units of [`ROOM_UNIT_BYTES`].
@@ -303,24 +325,36 @@ mod tests {
     #[test]
     fn slots_end_at_their_limit_and_come_back() {
         let slots = Slots::new(2);
-        let first = slots.take().expect("free");
-        let _second = slots.take().expect("free");
-        assert!(slots.take().is_none());
+        let first = slots.take(0).expect("free");
+        let _second = slots.take(0).expect("free");
+        assert!(slots.take(0).is_none());
         drop(first);
-        assert!(slots.take().is_some());
+        assert!(slots.take(0).is_some());
+    }
+
+    #[test]
+    fn the_bytes_of_keys_are_told_to_the_byte() {
+        let slots = Slots::new(3);
+        let long = slots.take(16 << 10).expect("free");
+        let _short = slots.take(1).expect("free");
+        let _none = slots.take(0).expect("free");
+        assert_eq!(slots.look(), (3, (16 << 10) + 1));
+        assert!(slots.take(7).is_none(), "the bytes do not count as places");
+        drop(long);
+        assert_eq!(slots.look(), (2, 1));
     }
 
     #[test]
     fn a_limit_may_change_while_slots_are_taken() {
         let slots = Slots::new(2);
-        let (first, second) = (slots.take().expect("free"), slots.take().expect("free"));
+        let (first, second) = (slots.take(0).expect("free"), slots.take(0).expect("free"));
         slots.set_limit(1);
         drop(first);
-        assert!(slots.take().is_none(), "the second fills the one place that is left");
+        assert!(slots.take(0).is_none(), "the second fills the one place that is left");
         slots.set_limit(3);
-        let third = slots.take().expect("free");
-        let fourth = slots.take().expect("free");
-        assert!(slots.take().is_none() && slots.taken() == 3);
+        let third = slots.take(0).expect("free");
+        let fourth = slots.take(0).expect("free");
+        assert!(slots.take(0).is_none() && slots.taken() == 3);
         drop((second, third, fourth));
         assert_eq!(slots.taken(), 0);
     }

@@ -258,7 +258,7 @@ mod tests {
     }
 
     fn read_by(name: &'static str, deadline: Option<Instant>) -> Task {
-        let permits = Permits::new(Slots::new(1).take().expect("free"), None);
+        let permits = Permits::new(Slots::new(1).take(0).expect("free"), None);
         let ticket = Ticket::new(permits, deadline, clock::now(), Arc::default(), true);
         Task::Get { key: bytes::Bytes::from_static(name.as_bytes()), ticket }
     }

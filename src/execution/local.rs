@@ -153,11 +153,12 @@ impl Local {
             phases.asked_memory(began);
             if let Some(result) = cached {
                 self.figures.reads_here.add_owned(1);
+                phases.answered_from_memory();
                 return result.map(|outcome| (outcome, None));
             }
         }
         self.figures.reads_handed_on.add_owned(1);
-        let permits = self.executor.permits(None, deadline, || self.executor.read_wait())?;
+        let permits = self.executor.permits(key.len(), None, deadline, || self.executor.read_wait())?;
         let (inbox, room) = (self.inbox.clone(), self.executor.room.clone());
         let ticket = Ticket::of_read(permits, deadline, phases.since(), inbox, room);
         self.executor.run(Task::Get { key: Bytes::copy_from_slice(key), ticket: ticket.clone() })?;
@@ -178,7 +179,7 @@ impl Local {
         deadline: Deadline,
         phases: &Phases,
     ) -> Result {
-        let permits = self.executor.permits(room, deadline, || self.executor.write_wait())?;
+        let permits = self.executor.permits(key.len(), room, deadline, || self.executor.write_wait())?;
         let gathers = matches!(self.executor.runner, Runner::Adaptive(_));
         let ticket = Ticket::new(permits, deadline, phases.since(), self.inbox.clone(), !gathers);
         let write = Write { key, change, durability, reply: ticket.clone() };

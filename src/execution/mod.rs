@@ -41,7 +41,7 @@ use adaptive::Adaptive;
 use admission::{Room, RoomPermit, Slot, Slots};
 pub use local::{Local, Turn};
 use observe::LocalFigures;
-pub use phases::Phases;
+pub use phases::{AnsweredBy, Phases};
 use pool::Pool;
 use stealing::Stealing;
 pub use task::Deadline;
@@ -229,7 +229,7 @@ impl Executor {
     /// [`Error::Overloaded`] when as many are in progress as may be.
     pub fn begin_scan(&self) -> Result<ScanPermit, Error> {
         let limit = self.scans.limit() as u64;
-        let slot = self.scans.take().ok_or(Error::Overloaded {
+        let slot = self.scans.take(0).ok_or(Error::Overloaded {
             what: "too many ranges are in progress",
             limit,
             retry_after: None,
@@ -252,6 +252,7 @@ impl Executor {
     /// Takes an operation slot, if the deadline has not passed on the way here; `wait` estimates for a refusal.
     fn permits(
         &self,
+        key_bytes: usize,
         room: Option<RoomPermit>,
         deadline: Deadline,
         wait: impl Fn() -> Option<Duration>,
@@ -259,7 +260,7 @@ impl Executor {
         if has_passed(deadline) {
             return Err(Error::DeadlinePassed);
         }
-        let slot = self.operations.take().ok_or_else(|| Error::Overloaded {
+        let slot = self.operations.take(key_bytes).ok_or_else(|| Error::Overloaded {
             what: "too many operations wait for storage",
             limit: self.operations.limit() as u64,
             retry_after: wait(),

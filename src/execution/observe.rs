@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::task::Task;
 use super::ticket::Ticket;
 use super::{Executor, Runner};
-use crate::limits::{QUEUED_KEY_BYTES, SCAN_STEP_BYTES_MAX};
+use crate::limits::SCAN_STEP_BYTES_MAX;
 use crate::metrics::Counter;
 use crate::metrics::text::{Kind, Page};
 use crate::storage::observation::number;
@@ -66,11 +66,14 @@ impl Executor {
         (self.scans.taken() * 2 * SCAN_STEP_BYTES_MAX) as u64
     }
 
-    /// About what operations hold that wait for or are in the engine, gathered writes too: what is queued of each, its ticket and
-    /// its key. Values are not among it, they have their room; nor are pages of ranges.
+    /// What operations hold that wait for or are in the engine, gathered writes too: of each its place in a queue, its ticket and
+    /// its key, to the byte as they ask the allocator. Values are not among it, they have their room; nor are pages of ranges.
     #[must_use]
     pub fn queues_bytes(&self) -> u64 {
-        (self.operations.taken() * (size_of::<Task>() + size_of::<Ticket>() + QUEUED_KEY_BYTES)) as u64
+        let (operations, key_bytes) = self.operations.look();
+        // Before the ticket stand its two counters of references.
+        let each = size_of::<Task>() + size_of::<Ticket>() + 2 * size_of::<usize>();
+        (operations * each) as u64 + key_bytes
     }
 
     /// The engine's name.

@@ -12,6 +12,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::storage::Perf;
+
+/// Who has answered a request's operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnsweredBy {
+    /// The worker itself, from what the engine has in memory.
+    Memory,
+    /// The engine, on whatever thread may call it.
+    Storage,
+}
+
+impl AnsweredBy {
+    /// As it stands in labels.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            AnsweredBy::Memory => "memory",
+            AnsweredBy::Storage => "storage",
+        }
+    }
+}
 
 /// The phases of a request, of all its operations together.
 #[derive(Debug)]
@@ -23,6 +44,8 @@ pub struct Phases {
     sync_ns: Cell<u64>,
     /// Reads that memory answers are timed too: somebody wants to see this request's phases.
     exact: Cell<bool>,
+    answered_by: Cell<Option<AnsweredBy>>,
+    perf: Cell<Option<Perf>>,
 }
 
 impl Default for Phases {
@@ -33,6 +56,8 @@ impl Default for Phases {
             engine_ns: Cell::new(0),
             sync_ns: Cell::new(0),
             exact: Cell::new(false),
+            answered_by: Cell::new(None),
+            perf: Cell::new(None),
         }
     }
 }
@@ -45,6 +70,8 @@ impl Phases {
         self.engine_ns.set(0);
         self.sync_ns.set(0);
         self.exact.set(false);
+        self.answered_by.set(None);
+        self.perf.set(None);
     }
 
     /// Everything that the next operation needs was there at `now`.
@@ -80,10 +107,31 @@ impl Phases {
         }
     }
 
+    /// Memory has answered.
+    pub(super) fn answered_from_memory(&self) {
+        self.answered_by.set(Some(AnsweredBy::Memory));
+    }
+
     pub(super) fn add(&self, spent: Spent) {
+        self.answered_by.set(Some(AnsweredBy::Storage));
         self.queue_ns.set(self.queue_ns.get() + spent.queue);
         self.engine_ns.set(self.engine_ns.get() + spent.engine);
         self.sync_ns.set(self.sync_ns.get() + spent.sync);
+    }
+
+    /// What the engine had to do for one of its operations.
+    pub(super) fn measured(&self, perf: &Perf) {
+        let sum = self.perf.get().map_or(*perf, |mut sum| {
+            sum.add(perf);
+            sum
+        });
+        self.perf.set(Some(sum));
+    }
+
+    /// What the engine had to do, where it has said so.
+    #[must_use]
+    pub fn perf(&self) -> Option<Perf> {
+        self.perf.get()
     }
 
     /// Waiting for storage to begin, ns.
@@ -96,6 +144,12 @@ impl Phases {
     #[must_use]
     pub fn engine_ns(&self) -> u64 {
         self.engine_ns.get()
+    }
+
+    /// Who has answered; `None`: nothing was asked, or was not answered yet.
+    #[must_use]
+    pub fn answered_by(&self) -> Option<AnsweredBy> {
+        self.answered_by.get()
     }
 
     /// In the log write with sync, ns.

@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::inbox::Inbox;
 use super::phases::{Clockings, Phases, Spent};
 use super::task::{Deadline, has_passed};
 use crate::clock;
-use crate::storage::{Reply, Result};
+use crate::storage::{Perf, Reply, Result};
 use crate::sync::Mutex;
 
 /// What an operation holds until it ends; only ever dropped.
@@ -43,6 +43,7 @@ pub(super) struct Ticket {
     stage: Mutex<Stage>,
     deadline: Deadline,
     clockings: Clockings,
+    perf: OnceLock<Perf>,
     inbox: Arc<Inbox>,
     /// Else whoever ends it also ends others, and announces all at once.
     announces: bool,
@@ -68,7 +69,8 @@ impl Ticket {
         announces: bool,
     ) -> Arc<Ticket> {
         let (stage, clockings) = (Mutex::new(Stage::Waiting { permits, waker: None }), Clockings::new(since));
-        Arc::new(Ticket { stage, deadline, clockings, inbox, announces, room: None, answer_room: Mutex::new(None) })
+        let (perf, answer_room) = (OnceLock::new(), Mutex::new(None));
+        Arc::new(Ticket { stage, deadline, clockings, perf, inbox, announces, room: None, answer_room })
     }
 
     /// Of a read, whose value may need some of `room`.
@@ -80,8 +82,8 @@ impl Ticket {
         room: Arc<Room>,
     ) -> Arc<Ticket> {
         let (stage, clockings) = (Mutex::new(Stage::Waiting { permits, waker: None }), Clockings::new(since));
-        let answer_room = Mutex::new(None);
-        Arc::new(Ticket { stage, deadline, clockings, inbox, announces: true, room: Some(room), answer_room })
+        let (perf, answer_room) = (OnceLock::new(), Mutex::new(None));
+        Arc::new(Ticket { stage, deadline, clockings, perf, inbox, announces: true, room: Some(room), answer_room })
     }
 
     /// The room that was taken for the value, when the operation has ended.
@@ -129,6 +131,11 @@ impl Reply for Ticket {
         self.clockings.clocked(now, sync);
     }
 
+    fn measured(&self, perf: &Perf) {
+        // Said once; a second time would be of the same operation, and is not needed.
+        let _ = self.perf.set(*perf);
+    }
+
     fn admits(&self, value_bytes: usize) -> bool {
         let Some(room) = &self.room else { return true };
         let taken = room.try_take(value_bytes as u64);
@@ -157,6 +164,9 @@ impl Future for Ended<'_> {
             Stage::Ended(..) => match std::mem::replace(&mut *stage, Stage::Collected) {
                 Stage::Ended(result, spent) => {
                     self.phases.add(spent);
+                    if let Some(perf) = self.ticket.perf.get() {
+                        self.phases.measured(perf);
+                    }
                     Poll::Ready(result)
                 }
                 Stage::Waiting { .. } | Stage::Collected => unreachable!("the lock is held"),

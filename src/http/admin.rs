@@ -18,6 +18,7 @@ use super::authorization::{self, Authorization};
 use super::care;
 use super::control::{self, Control};
 use super::refusal::Refusal;
+use super::slow::Slowest;
 use crate::execution::Executor;
 use crate::execution::care::Care;
 use crate::metrics::Source;
@@ -29,6 +30,7 @@ mod page;
 #[cfg(target_os = "linux")]
 mod pprof;
 mod ready;
+mod slow;
 
 pub use memory::{AllocatorWatch, Shares};
 pub use page::Page;
@@ -45,6 +47,7 @@ const INDEX: &[(&str, &str)] = &[
     ("/checkpoint", "POST makes a checkpoint, ?name=; DELETE removes it; /checkpoints lists them"),
     ("/compact", "POST compacts everything; GET says how far it is, DELETE cancels it"),
     ("/debug/memory", "where the memory is, as JSON; ?format=text for people"),
+    ("/debug/slow", "the slowest requests of the last minute, and why, as JSON; ?format=text for people"),
     #[cfg(target_os = "linux")]
     ("/debug/pprof/", "CPU, memory and lock profiles, for go tool pprof and for people"),
 ];
@@ -59,6 +62,8 @@ pub struct Admin {
     pub shares: Box<dyn Fn() -> Shares + Send>,
     /// What the allocator holds.
     pub allocator: Arc<AllocatorWatch>,
+    /// The slowest requests.
+    pub slowest: Arc<Slowest>,
     /// Whoever else has something to show on the metrics page.
     pub sources: Vec<Arc<dyn Source>>,
     /// Counts those that are open.
@@ -135,6 +140,7 @@ impl Admin {
             ("/readyz", true) => self.ready(),
             ("/metrics", true) => Ok(of_type(METRICS_CONTENT_TYPE, self.metrics())),
             ("/debug/memory", true) => self.memory_answer(request),
+            ("/debug/slow", true) => self.slow_answer(request),
             ("/config", true) => Ok(control::json(&self.control.config())),
             ("/config", false) if request.method() == Method::PATCH => {
                 control::change(&*self.control, request.body_mut()).await
@@ -143,7 +149,7 @@ impl Admin {
             ("/reload", false) if request.method() == Method::POST => Ok(control::json(&self.control.reload()?)),
             ("/reload", _) => Err(Refusal::MethodNotAllowed("POST")),
             (path, _) if care::is_path(path) => care::answer(&self.care, request).await,
-            ("/" | "/livez" | "/healthz" | "/readyz" | "/metrics" | "/debug/memory", false) => {
+            ("/" | "/livez" | "/healthz" | "/readyz" | "/metrics" | "/debug/memory" | "/debug/slow", false) => {
                 Err(Refusal::MethodNotAllowed("GET, HEAD"))
             }
             _ => Err(Refusal::UnknownPath),
@@ -151,12 +157,17 @@ impl Admin {
     }
 
     fn memory_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
-        let accepts = |kind| accept(request).is_some_and(|accept| accept.contains(kind));
-        let as_text = asks_for(request, "format=text")
-            || (accepts("text/plain") && !accepts("application/json") && !asks_for(request, "format=json"));
+        let as_text = wants_text(request);
         let written = self.memory(as_text).map_err(|error| Refusal::NotReady(error.to_string()))?;
         Ok(if as_text { text(written) } else { of_type("application/json", written) })
     }
+}
+
+/// Whether an answer that there is as JSON and as text is to be text.
+fn wants_text(request: &Request<Incoming>) -> bool {
+    let accepts = |kind| accept(request).is_some_and(|accept| accept.contains(kind));
+    asks_for(request, "format=text")
+        || (accepts("text/plain") && !accepts("application/json") && !asks_for(request, "format=json"))
 }
 
 /// Whether the query has `parameter`, alone or among others; a `verbose=…` is `verbose`, whatever its value.

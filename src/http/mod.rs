@@ -17,4 +17,5 @@ mod range;
 pub mod refusal;
 pub mod route;
 pub mod service;
+pub mod slow;
 mod upload;

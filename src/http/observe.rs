@@ -1,5 +1,6 @@
 //! What became of one request: when its head came, where its time went, when the socket took the last byte of its answer;
-//! and then its place in the metrics, its line in the slow-request log or the access log, its `Server-Timing`.
+//! and then its place in the metrics and, if it is among the slowest, in `/debug/slow`, its line in the slow-request log or the
+//! access log, its `Server-Timing`.
 //!
 //! ```text
 //!   Idle ──head──▶ Running ──answer handed to hyper──▶ Given ──last byte taken──▶ Idle
@@ -7,8 +8,8 @@
 //! ```
 //!
 //! A request that memory answers, and whose answer the socket takes at once, costs a look at the clock at its end, one at its
-//! head if it is the first of the worker's turn, and no allocation. What only a log line or a header needs is gathered only where there will be one. Keys are
-//! never logged, only their length: they may be secret, or personal data. Called by `service`, `exchange` and `server`.
+//! head if it is the first of the worker's turn, and no allocation. What only a log line or a header needs is gathered only
+//! where there will be one. Keys are never logged, only their length: they may be secret, or personal data. Called by `service`, `exchange` and `server`.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -20,14 +21,18 @@ use std::time::{Duration, Instant};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode, http::request};
 
+use self::lines::{RequestLine, logged_path};
 use super::identity::{REQUEST_ID_HEADER, TRACE_HEADER, request_id, trace_id};
 use super::refusal::Refusal;
 use super::route::op;
+use super::slow::{SlowRequest, Slowest, WorkerSlowest};
 use crate::clock;
 use crate::execution::Phases;
 use crate::logs;
 use crate::metrics::requests::{Ended, Op, Outcome, Phase, Requests, WorkerRequests};
 use crate::operation::Durability;
+
+mod lines;
 
 /// `on` asks for `Server-Timing`.
 pub const TIMING_HEADER: &str = "klad-server-timing";
@@ -39,6 +44,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 #[derive(Debug)]
 pub struct Observer {
     requests: Arc<Requests>,
+    slowest: Arc<Slowest>,
     worker: usize,
     /// Of the next request that needs a name; begins at a random place, so that no two processes share names.
     next_id: Cell<u64>,
@@ -49,13 +55,17 @@ pub struct Observer {
 impl Observer {
     /// Of worker `worker`, on whose thread it stays.
     #[must_use]
-    pub fn new(requests: Arc<Requests>, worker: usize) -> Rc<Observer> {
+    pub fn new(requests: Arc<Requests>, slowest: Arc<Slowest>, worker: usize) -> Rc<Observer> {
         let next_id = Cell::new(RandomState::new().build_hasher().finish());
-        Rc::new(Observer { requests, worker, next_id, last: Cell::new(clock::now()) })
+        Rc::new(Observer { requests, slowest, worker, next_id, last: Cell::new(clock::now()) })
     }
 
     fn counters(&self) -> &WorkerRequests {
         self.requests.worker(self.worker)
+    }
+
+    fn slowest(&self) -> &WorkerSlowest {
+        self.slowest.worker(self.worker)
     }
 
     /// Something was refused that never became a request.
@@ -63,8 +73,9 @@ impl Observer {
         self.counters().refused(reason);
     }
 
-    /// Says, now and then, what the bound on lines has held back.
+    /// Says, now and then, what the bound on lines has held back, and lets go of what was slow long ago.
     pub fn tick(&self) {
+        self.slowest().tick(clock::now());
         if let Some(requests) = logs::SLOW_REQUESTS.take_held_back() {
             tracing::warn!(requests, "more slow requests than are logged in a second");
         }
@@ -371,105 +382,67 @@ impl Observed {
         };
         self.observer.counters().ends(&ended);
         let slow = logs::is_slow(ended.total_ns);
-        if slow || logs::access_log() || self.details.borrow().is_some() {
-            self.log(&ended, slow);
+        let kept = self.observer.slowest().is_among(ended.op, ended.total_ns);
+        if slow || kept || logs::access_log() || self.details.borrow().is_some() {
+            self.tell(&ended, now, slow, kept);
         }
     }
 
+    /// Of a slow one, or where every request has a line; `kept`: it is among the slowest.
     #[cold]
-    fn log(&self, ended: &Ended, slow: bool) {
+    fn tell(&self, ended: &Ended, now: Instant, slow: bool, kept: bool) {
         let details = self.details.take();
+        let (mut request_id, mut trace_id) = (None, None);
+        let (mut method, mut path) = (None, None);
+        if let Some(details) = details {
+            (request_id, trace_id) = (details.request_id, details.trace_id);
+            (method, path) = (Some(details.method), Some(details.path));
+        }
         if slow {
             self.observer.counters().was_slow();
         }
         let says_slow = slow && logs::SLOW_REQUESTS.allows();
         let access_log = logs::access_log();
-        if !says_slow && !access_log {
-            return;
+        if says_slow || access_log {
+            let line = RequestLine {
+                ended,
+                peer: self.peer,
+                status: self.status.get(),
+                method: method.as_ref().map(Method::as_str),
+                path,
+                key_bytes: self.key_bytes.get(),
+                // One that klad makes up here was told to nobody, but ties the two lines of a slow request together, and to
+                // what `/debug/slow` shows.
+                request_id: request_id.get_or_insert_with(|| self.observer.new_id()),
+                trace_id: trace_id.as_deref(),
+            };
+            if says_slow {
+                line.write_slow();
+            }
+            if access_log {
+                line.write_access();
+            }
         }
-        let details = details.as_deref();
-        let given = details.and_then(|details| details.request_id.clone());
-        let line = RequestLine {
-            ended,
-            peer: self.peer,
-            status: self.status.get(),
-            method: details.map(|details| details.method.as_str()),
-            path: details.map(|details| details.path),
-            key_bytes: self.key_bytes.get(),
-            // One that klad makes up here was told to nobody, but ties the two lines of a slow request together.
-            request_id: &given.unwrap_or_else(|| self.observer.new_id()),
-            trace_id: details.and_then(|details| details.trace_id.as_deref()),
-        };
-        if says_slow {
-            line.write_slow();
-        }
-        if access_log {
-            line.write_access();
+        if kept {
+            self.keep(ended, now, request_id, trace_id);
         }
     }
-}
 
-/// A line about one request.
-struct RequestLine<'l> {
-    ended: &'l Ended,
-    peer: Option<SocketAddr>,
-    status: u16,
-    method: Option<&'l str>,
-    path: Option<&'l str>,
-    key_bytes: usize,
-    request_id: &'l str,
-    trace_id: Option<&'l str>,
-}
-
-/// The fields of both lines, which differ in their level, target and message.
-macro_rules! request_line {
-    ($line:expr, $level:expr, $target:literal, $message:literal) => {{
-        let RequestLine { ended, peer, status, method, path, key_bytes, request_id, trace_id } = $line;
-        let milliseconds = |time_ns: u64| (time_ns / 1_000) as f64 / 1e3;
-        let phase = |phase: Phase| milliseconds(ended.phases_ns[phase as usize]);
-        tracing::event!(
-            target: $target,
-            $level,
-            op = ended.op.as_str(),
-            method,
-            path,
-            status,
-            outcome = ended.outcome.as_str(),
-            durability = ended.durability,
-            total_ms = milliseconds(ended.total_ns),
-            receive_ms = phase(Phase::Receive),
-            queue_ms = phase(Phase::Queue),
-            engine_ms = phase(Phase::Engine),
-            sync_ms = phase(Phase::Sync),
-            write_ms = phase(Phase::Write),
-            key_bytes,
-            received_bytes = ended.received_bytes,
-            sent_bytes = ended.sent_bytes,
-            peer = peer.map(tracing::field::display),
+    fn keep(&self, ended: &Ended, now: Instant, request_id: Option<String>, trace_id: Option<String>) {
+        self.observer.slowest().keep(SlowRequest {
+            ended: *ended,
+            ended_at: now,
+            started_unix_ms: clock::unix_ms().saturating_sub(ended.total_ns / 1_000_000),
+            status: self.status.get(),
+            key_bytes: self.key_bytes.get(),
+            answered_by: self.phases.answered_by(),
+            perf: self.phases.perf(),
+            peer: self.peer,
             request_id,
             trace_id,
-            $message
-        );
-    }};
-}
-
-impl RequestLine<'_> {
-    #[expect(clippy::cast_precision_loss, reason = "times are short")]
-    fn write_slow(&self) {
-        request_line!(self, tracing::Level::WARN, "klad::slow", "slow request");
+            worker: self.observer.worker,
+        });
     }
-
-    #[expect(clippy::cast_precision_loss, reason = "times are short")]
-    fn write_access(&self) {
-        request_line!(self, tracing::Level::INFO, "klad::access", "request");
-    }
-}
-
-/// `path` as lines show it. One that klad does not know may hold a key, from a client that takes klad for another store: nothing
-/// of it is shown but that it is one, and whether it begins as klad's do.
-fn logged_path(path: &str) -> &'static str {
-    let known = ["/v0/entity", "/v0/entities", "/v0/status"].into_iter().find(|known| *known == path);
-    known.unwrap_or(if path.starts_with("/v0/") { "/v0/…" } else { "/…" })
 }
 
 /// What a status says of a request's end; 0 is none.
@@ -488,12 +461,14 @@ fn outcome(status: u16) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::slow::Extent;
     use crate::metrics::Source as _;
     use crate::metrics::text::Page;
 
     fn observed() -> (Arc<Requests>, Observed) {
         let requests = Arc::new(Requests::new(1, &[]));
-        (requests.clone(), Observed::new(Observer::new(requests, 0), None))
+        let slowest = Arc::new(Slowest::new(1, Extent::USUAL));
+        (requests.clone(), Observed::new(Observer::new(requests, slowest, 0), None))
     }
 
     fn answered(observed: &Observed, status: StatusCode) {

@@ -26,6 +26,7 @@ use crate::http::authorization::Authorization;
 use crate::http::control::Control;
 use crate::http::refusal::Refusal;
 use crate::http::service;
+use crate::http::slow::{Extent, Slowest};
 use crate::limits::ALLOCATOR_LOOK_INTERVAL;
 use crate::metrics::requests::Requests;
 use crate::storage::Engine;
@@ -174,22 +175,21 @@ impl Server {
         let (executor, storage) = Executor::start(engine, &options.execution, &options.limits.operations);
         let limits = Live::new(options.limits.clone());
         let (stop, stopped) = watch::channel(false);
-        let mut serving = Vec::new();
-        let mut hands = Vec::new();
         let safety = options.safety.clone();
         let requests = Arc::new(Requests::new(options.threads, Refusal::CODES));
-        for number in 0..options.threads {
-            let (worker, thread) = worker::start(
+        let slowest = Arc::new(Slowest::new(options.threads, Extent::USUAL));
+        let start = |number| {
+            worker::start(
                 number,
                 limits.clone(),
                 executor.clone(),
                 requests.clone(),
+                slowest.clone(),
                 safety.clone(),
                 stopped.clone(),
-            );
-            hands.push(worker);
-            serving.push(thread);
-        }
+            )
+        };
+        let (hands, mut serving): (Vec<_>, Vec<_>) = (0..options.threads).map(start).unzip();
         let figures = figures_of(&hands, limits.clone());
         let pulse = Pulse::of(&hands);
         let refuser = Refuser::new(safety.tls.is_some());
@@ -212,6 +212,7 @@ impl Server {
                 stopping: stopping.clone(),
                 shares: Box::new(move || live.get().memory.clone()),
                 allocator,
+                slowest,
                 sources: vec![requests, figures.clone(), Arc::new(safety.clone())],
                 connections: Box::new(move || figures.open()),
                 started: clock::now(),

@@ -27,6 +27,7 @@ use crate::execution::{Executor, Local};
 use crate::http::authorization::Authorization;
 use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
+use crate::http::slow::Slowest;
 use crate::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_INTERVAL};
 use crate::metrics::requests::Requests;
 use crate::sync::{self, Live};
@@ -145,6 +146,7 @@ pub(super) fn start(
     live: Arc<Live<Limits>>,
     executor: Arc<Executor>,
     requests: Arc<Requests>,
+    slowest: Arc<Slowest>,
     safety: Safety,
     stopped: watch::Receiver<bool>,
 ) -> (WorkerHandle, JoinHandle<()>) {
@@ -164,7 +166,7 @@ pub(super) fn start(
             handshaker: safety.tls.map(Handshaker::new),
             http: RefCell::new(connection::http(&limits)),
             gate,
-            observer: Observer::new(requests, number),
+            observer: Observer::new(requests, slowest, number),
             now_ms: Rc::new(Cell::new(0)),
             connections: RefCell::new(Slab::new()),
             figures,

@@ -32,6 +32,7 @@ pub mod maintenance;
 pub mod memory;
 pub mod observation;
 mod page;
+pub mod perf;
 pub mod record;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb;
@@ -45,10 +46,13 @@ mod rocksdb_observation;
 mod rocksdb_open;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_options;
+#[cfg(feature = "rocksdb")]
+mod rocksdb_perf;
 pub mod versions;
 
 pub use observation::{Check, Observation};
 pub(crate) use page::PageBuilder;
+pub use perf::Perf;
 
 /// What the names of checkpoints begin with while they are made or removed: a crash leaves them behind, and whoever makes
 /// the next one removes them.
@@ -65,6 +69,9 @@ pub trait Reply: Send + Sync {
     /// The engine was done with the operation at `now`, after a log write with sync that took `sync`, or zero; said before the
     /// end, by engines that look at the clock once for many.
     fn clocked(&self, _now: Instant, _sync: Duration) {}
+
+    /// What the engine had to do for the operation; said before the end, by engines that count it.
+    fn measured(&self, _perf: &Perf) {}
 
     /// Whether there is room for a value of so many bytes, to be asked before one is copied that is larger than
     /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX), once; if not, the answer is `NoRoom`.

@@ -23,8 +23,9 @@ use super::record::{self, Record};
 use super::rocksdb_observation::{Beside, Watch};
 pub use super::rocksdb_open::OpenError;
 use super::rocksdb_options::Shared;
+use super::rocksdb_perf::{Work, measured};
 use super::versions::Versions;
-use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result, Write};
+use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Perf, Reply, Result, Write};
 use super::{rocksdb_open, rocksdb_options};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX};
@@ -228,9 +229,9 @@ impl RocksDbEngine {
         Self::fill(batch, writes, first).map_err(|why| self.undetermined(why))?;
         // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
         let began = sync.then(clock::now);
-        self.db
-            .write_opt(batch, if sync { write_sync } else { write_async })
-            .map_err(|error| self.undetermined(error.into_string()))?;
+        let options = if sync { write_sync } else { write_async };
+        let (done, perf) = measured(Work::Batch(writes.len()), || self.db.write_opt(batch, options));
+        done.map_err(|error| self.undetermined(error.into_string()))?;
         let now = clock::now();
         let sync_time = began.map(|began| now.saturating_duration_since(began));
         if let Some(time) = sync_time {
@@ -238,7 +239,7 @@ impl RocksDbEngine {
         }
         self.commits.committed(writes.len(), sync);
         self.finish(batch, sync)?;
-        Ok(Written { first, now, sync_time: sync_time.unwrap_or_default() })
+        Ok(Written { first, now, sync_time: sync_time.unwrap_or_default(), perf: Some(perf) })
     }
 
     /// As `write`, for writes that ask for no sync, if nothing is to be waited for; `None`: nothing has happened.
@@ -255,7 +256,8 @@ impl RocksDbEngine {
         match self.db.write_opt(batch, write_now) {
             Ok(()) => {
                 self.commits.committed(writes.len(), false);
-                let written = Written { first, now: clock::now(), sync_time: Duration::ZERO };
+                // Nothing was waited for, and what it took is not worth a dozen looks at the clock.
+                let written = Written { first, now: clock::now(), sync_time: Duration::ZERO, perf: None };
                 Some(self.finish(batch, false).map(|()| written))
             }
             // RocksDB slows writes down or has stopped them, and says so before it has done anything.
@@ -295,6 +297,8 @@ struct Written {
     now: Instant,
     /// How long the write took, where it was one with sync.
     sync_time: Duration,
+    /// What it took.
+    perf: Option<Perf>,
 }
 
 /// Reads a stored record as the answer to a point read.
@@ -316,10 +320,13 @@ fn answer_with_room(stored: &[u8], reply: &dyn Reply) -> Result {
 
 fn answer_writes(writes: Vec<Write>, written: std::result::Result<Written, Error>) {
     match written {
-        Ok(Written { first, now, sync_time }) => {
+        Ok(Written { first, now, sync_time, perf }) => {
             for (write, version) in writes.into_iter().zip(first.0..) {
                 let version = Version(version);
                 write.reply.clocked(now, sync_time);
+                if let Some(perf) = &perf {
+                    write.reply.measured(perf);
+                }
                 write.reply.complete(Ok(Outcome::Written { version, durability: write.durability }));
             }
         }
@@ -370,14 +377,17 @@ impl Engine for RocksDbEngine {
         let found = if self.iterator_reads {
             self.seek(key, ReadOptions::default(), |stored| answer_with_room(stored, reply))
         } else {
-            let found = self.db.get_pinned_opt(key, &self.read_all);
+            let (found, perf) = measured(Work::Read, || self.db.get_pinned_opt(key, &self.read_all));
+            reply.measured(&perf);
             found.map(|stored| stored.map(|stored| answer_with_room(&stored, reply)))
         };
         reply.complete(found.map_err(read_failed).and_then(|answer| answer.unwrap_or(Ok(Outcome::NotFound))));
     }
 
     fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
-        reply.complete(self.scan_step(step));
+        let (page, perf) = measured(Work::Scan, || self.scan_step(step));
+        reply.measured(&perf);
+        reply.complete(page);
     }
 
     fn commit(&self, writes: Vec<Write>) {

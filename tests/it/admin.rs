@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::support::bencher::Bencher;
+use super::support::metrics::Metrics;
 use super::support::planted::Defect;
 use super::support::{Client, ENGINES, Server, ServerBuilder, resident_bytes, wait_until};
 
@@ -178,6 +179,37 @@ fn room_that_is_held_is_in_the_account() {
     wait_until("it is free again", || part(&memory(&server), "body_room")["counted_bytes"] == 0);
 }
 
+/// Four reads of keys of `key_bytes` that one thread does one after the other; `Err`: the account did not grow by them.
+fn queued_are_in_the_account(delay: &str, key_bytes: usize) -> Result<(), String> {
+    let server = ServerBuilder::new("memory/pool").arg("--pool-threads", "1").arg("--engine-delay", delay).start();
+    let queued = || part(&memory(&server), "queues")["counted_bytes"].as_u64().unwrap();
+    assert_eq!(queued(), 0);
+    let mut clients: Vec<_> = (0..4).map(|_| server.client()).collect();
+    for client in &mut clients {
+        client.send("GET", &format!("/v0/entity?id={}", "k".repeat(key_bytes)), &[], None).unwrap();
+    }
+    let mut most = 0;
+    wait_until("all were answered", || {
+        most = most.max(queued());
+        Metrics::scrape(&server).requests("get", "not_found") == 4
+    });
+    assert_eq!(queued(), 0, "they have gone");
+    // Beside each key no more than a few words of state.
+    let expected = 4 * 1_000..4 * (1_000 + 1_024);
+    if expected.contains(&most) { Ok(()) } else { Err(format!("{most} B, not {expected:?}")) }
+}
+
+#[test]
+fn operations_that_wait_are_in_the_account_with_their_keys() {
+    queued_are_in_the_account("400ms", 1_000).unwrap();
+}
+
+#[test]
+fn twin_operations_that_do_not_wait_or_have_no_such_keys_are_noticed() {
+    queued_are_in_the_account("0s", 1_000).expect_err("planted");
+    queued_are_in_the_account("400ms", 1).expect_err("planted");
+}
+
 /// No answer of the admin listener takes longer, however busy the machine is. How long they take is measured by
 /// `cargo xtask admin-latency`.
 const IN_TIME: Duration = Duration::from_secs(5);
@@ -186,7 +218,7 @@ const IN_TIME: Duration = Duration::from_secs(5);
 fn answers_in_time(server: &Server, until: impl Fn() -> bool) -> Result<usize, String> {
     let mut asked = 0;
     loop {
-        for path in ["/livez", "/readyz?verbose", "/metrics", "/debug/memory"] {
+        for path in ["/livez", "/readyz?verbose", "/metrics", "/debug/memory", "/debug/slow"] {
             let begun = Instant::now();
             let answer = server.admin(path);
             let took = begun.elapsed();

@@ -60,6 +60,7 @@ mod profile_http;
 mod profile_kinds;
 mod profile_truth;
 mod ranges;
+mod slow;
 mod slow_clients;
 mod stops;
 mod supervisor;

@@ -44,6 +44,7 @@ const ROCKSDB: &[&str] = &[
     "src/storage/rocksdb_observation.rs",
     "src/storage/rocksdb_open.rs",
     "src/storage/rocksdb_options.rs",
+    "src/storage/rocksdb_perf.rs",
 ];
 
 /// A file is to fit a reader's head.

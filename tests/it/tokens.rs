@@ -63,13 +63,14 @@ const DATA: [(&str, [u16; 7], [u16; 7]); 4] = [
 ];
 
 /// Every path of the admin listener with its methods, and what each method is for: everybody, readers, or writers.
-const ADMIN: [(&str, &str, For); 18] = [
+const ADMIN: [(&str, &str, For); 19] = [
     ("/livez", "GET", For::Everybody),
     ("/healthz", "GET", For::Everybody),
     ("/readyz", "GET", For::Everybody),
     ("/", "GET", For::Readers),
     ("/metrics", "GET", For::Readers),
     ("/debug/memory", "GET", For::Readers),
+    ("/debug/slow", "GET", For::Readers),
     ("/debug/pprof/", "GET", For::Readers),
     ("/config", "GET", For::Readers),
     ("/config", "PATCH", For::Writers),

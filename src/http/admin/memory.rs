@@ -160,7 +160,7 @@ impl Admin {
                 "queues",
                 self.executor.queues_bytes(),
                 None,
-                "an estimate: operations in progress, without their values, at 128 B for each key",
+                "operations that wait for or are in storage: their places, tickets and keys, not their values",
             ),
             (
                 "scans",
