@@ -372,7 +372,6 @@ unsafe fn try_mutex(mutex: *mut pthread_mutex_t) -> c_int {
 /// # Safety
 /// The mutex is initialised.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "a call more for each lock that is free")]
 #[expect(unsafe_code, reason = "a part of a type that libc keeps to itself")]
 unsafe fn is_robust(mutex: *const pthread_mutex_t) -> bool {
     /// Of glibc's kinds; other C libraries try robust mutexes well.
