@@ -1,8 +1,11 @@
 //! Every mutex, condition variable, queue and thread of klad's own comes from here, so that a lock profile sees all waits
 //! and no queue is without a bound.
 //!
-//! Nobody looks: one load more than the standard type. Somebody does: the lock is tried first, and the wait is timed if
-//! another thread is in the way (`sampling::waits`).
+//! A lock is tried first; if another thread is in the way, the wait is seen as long as it lasts, and timed (`sampling::waits`).
+//! One that is free costs one load more than the standard type, and acquisitions are counted while somebody looks.
+//!
+//! Who takes a free lock calls no function for it. Who waits does, and that one's name is on the stack: `lock_contended` and
+//! its like, which `profile::locks` shows as `lock`.
 //!
 //! A thread that panics ends the process (see `main.rs`), so a lock is never met poisoned by a caller that lives on.
 //! Called by all modules; `clippy.toml` forbids the standard types elsewhere.
@@ -10,12 +13,13 @@
 #![expect(clippy::disallowed_types, reason = "the wrappers of the types that are forbidden elsewhere")]
 
 use std::collections::VecDeque;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::sampling::waits::{count, ended_late, on, timed};
+use crate::sampling::waits::{count, on, timed};
 use crate::sampling::{Family, Kind};
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
@@ -33,21 +37,24 @@ impl<T> Mutex<T> {
     /// Waits until no other thread holds the lock.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        if on() { self.watched() } else { self.0.lock().unwrap_or_else(PoisonError::into_inner) }
-    }
-
-    /// Not inlined: its name is the innermost of the stack.
-    #[cold]
-    #[inline(never)]
-    fn watched(&self) -> MutexGuard<'_, T> {
-        count(Family::Own);
+        if on() {
+            count(Family::Own);
+        }
         match self.try_lock() {
             Some(guard) => guard,
-            None => timed(Kind::Mutex, || self.0.lock().unwrap_or_else(PoisonError::into_inner)),
+            None => self.lock_contended(),
         }
     }
 
+    /// What comes after the call keeps this frame, and with it this name, on the stack. The same of those below.
+    #[cold]
+    #[inline(never)]
+    fn lock_contended(&self) -> MutexGuard<'_, T> {
+        black_box(timed(Kind::Mutex, || self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
     /// Takes the lock if no thread holds it.
+    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
@@ -70,39 +77,39 @@ impl<T> RwLock<T> {
     /// Waits until no thread writes.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        if on() { self.watched_read() } else { self.0.read().unwrap_or_else(PoisonError::into_inner) }
+        if on() {
+            count(Family::Own);
+        }
+        match self.0.try_read() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.read_contended(),
+        }
     }
 
     /// Waits until no other thread reads or writes.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        if on() { self.watched_write() } else { self.0.write().unwrap_or_else(PoisonError::into_inner) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn watched_read(&self) -> RwLockReadGuard<'_, T> {
-        count(Family::Own);
-        match self.0.try_read() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                timed(Kind::RwLockRead, || self.0.read().unwrap_or_else(PoisonError::into_inner))
-            }
+        if on() {
+            count(Family::Own);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn watched_write(&self) -> RwLockWriteGuard<'_, T> {
-        count(Family::Own);
         match self.0.try_write() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                timed(Kind::RwLockWrite, || self.0.write().unwrap_or_else(PoisonError::into_inner))
-            }
+            Err(TryLockError::WouldBlock) => self.write_contended(),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_contended(&self) -> RwLockReadGuard<'_, T> {
+        black_box(timed(Kind::RwLockRead, || self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_contended(&self) -> RwLockWriteGuard<'_, T> {
+        black_box(timed(Kind::RwLockWrite, || self.0.write().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -136,28 +143,24 @@ impl Condvar {
         Condvar(std::sync::Condvar::new())
     }
 
-    /// Gives up the lock until woken; may wake without being.
+    /// Gives up the lock until woken; may wake without being. Not inlined: its name is the innermost of the stack.
+    #[inline(never)]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>, cause: Cause) -> MutexGuard<'a, T> {
-        Condvar::watched(cause, || self.0.wait(guard).unwrap_or_else(PoisonError::into_inner))
+        if on() {
+            count(Family::Own);
+        }
+        // Until the lock is back: whoever was woken waits for that too.
+        black_box(timed(cause.into(), || self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// As `wait`, for `timeout` at most.
-    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration, cause: Cause) -> MutexGuard<'a, T> {
-        Condvar::watched(cause, || self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0)
-    }
-
-    /// Until the lock is back: whoever was woken waits for that too. Not inlined, as above.
     #[inline(never)]
-    fn watched<R>(cause: Cause, wait: impl FnOnce() -> R) -> R {
+    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration, cause: Cause) -> MutexGuard<'a, T> {
         if on() {
             count(Family::Own);
-            return timed(cause.into(), wait);
         }
-        let result = wait();
-        if on() {
-            ended_late(cause.into());
-        }
-        result
+        let wait = || self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0;
+        black_box(timed(cause.into(), wait))
     }
 
     /// Wakes one waiter.

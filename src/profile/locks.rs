@@ -5,6 +5,8 @@
 //!                                       └──▶ slots ── at a window's end: who still waits ──────────┘
 //! ```
 //!
+//! A wait that began before the window, or is not over at its end, counts with what of it lies in the window.
+//!
 //! Only threads wait here. An operation in a queue of the executor is not a thread: it has no stack, and how long it waited
 //! is in the metrics. A worker that waits for its sockets is not kept by a lock, and not shown either; nor is what the
 //! profiler's own thread does.
@@ -12,6 +14,7 @@
 //! Called by `http::admin`, not on a worker.
 
 mod judge;
+mod leaf;
 #[cfg(test)]
 mod tests;
 
@@ -76,6 +79,8 @@ struct Open {
     began_ns: u64,
     began_unix_ns: u64,
     counts: Counts,
+    /// Waits that began before the window: nobody has counted their acquisitions.
+    earlier: u64,
     totals: Totals<Key>,
 }
 
@@ -109,6 +114,7 @@ impl Window {
             began_ns: clock::monotonic_ns(),
             began_unix_ns: clock::unix_ns(),
             counts: waits::counts(),
+            earlier: 0,
             totals: Totals::new(STACKS_MAX),
         });
         drop(state);
@@ -175,18 +181,18 @@ impl State {
 
 impl Open {
     /// What of the wait lies in the window, if anything does.
-    fn add(&mut self, kind: Kind, thread: [u8; 16], (began_ns, ended_ns): (u64, u64), frames: &[Address]) {
-        let began_ns = began_ns.max(self.began_ns);
+    fn add(&mut self, kind: Kind, thread: [u8; 16], (wait_began_ns, ended_ns): (u64, u64), frames: &[Address]) {
+        let began_ns = wait_began_ns.max(self.began_ns);
         if ended_ns <= began_ns || thread.starts_with(PROFILER.as_bytes()) {
             return;
         }
+        self.earlier += u64::from(wait_began_ns < self.began_ns);
         let key = Key { thread, kind: Class::of(kind) as u32, frames: frames.into() };
         self.totals.add(key, [1, ended_ns - began_ns]);
     }
 
     /// `false`: it is below the threshold yet, or the profiler's.
     fn add_open(&mut self, wait: &OpenWait, now_ns: u64, threshold: Duration) -> bool {
-        let began_ns = wait.began_ns.max(self.began_ns);
         let name = std::fs::read(format!("/proc/self/task/{}/comm", wait.tid)).unwrap_or_default();
         let mut thread = [0; 16];
         let name = name.strip_suffix(b"\n").unwrap_or(&name);
@@ -195,20 +201,22 @@ impl Open {
         if now_ns.saturating_sub(wait.began_ns) < nanoseconds(threshold) || name.starts_with(PROFILER.as_bytes()) {
             return false;
         }
-        self.add(wait.kind, thread, (began_ns, now_ns), wait.stack.frames());
+        self.add(wait.kind, thread, (wait.began_ns, now_ns), wait.stack.frames());
         true
     }
 
     fn seen(self, ended_ns: u64, counts: Counts, threshold: Duration, still: usize) -> Seen {
         let before = self.counts;
-        let acquisitions = (counts.own - before.own) + (counts.pthread - before.pthread);
+        let acquisitions = (counts.own - before.own) + (counts.pthread - before.pthread) + self.earlier;
         let [beyond, _] = self.totals.beyond();
         let facts = [
             ("threshold", text_of(threshold)),
             ("waits below", (counts.below - before.below).to_string()),
             ("still waiting at the end", still.to_string()),
             ("lost", (counts.lost - before.lost).to_string()),
-            ("waits that could not be seen before their end", (counts.unseen - before.unseen).to_string()),
+            // All that were not over when the window began, and those that came.
+            ("waits that could not be seen before their end", (counts.unseen - before.unseen_ended).to_string()),
+            ("waits from before", self.earlier.to_string()),
             ("waits with stacks beyond the limit", beyond.to_string()),
             ("acquisitions of klad's own locks", (counts.own - before.own).to_string()),
             ("acquisitions of POSIX locks", (counts.pthread - before.pthread).to_string()),
@@ -242,8 +250,10 @@ impl Open {
 }
 
 impl Seen {
-    /// Names all addresses by `name`, and adds to `mutex` what the names of `conditions` say.
+    /// Names all addresses by `name`, and adds to `mutex` what the names of `conditions` say. What a thread has called is
+    /// the first name of each stack.
     pub fn named(self, mut name: impl FnMut(Profile<Address>) -> Profile<Name>) -> Named {
+        let mut name = |addresses| leaf::as_called(name(addresses));
         let (mut mutex, block) = (name(self.mutex), name(self.block));
         let conditions = name(self.conditions).samples;
         mutex

@@ -17,6 +17,3 @@ pub fn count(_family: Family) {}
 pub fn timed<R>(_kind: Kind, wait: impl FnOnce() -> R) -> R {
     wait()
 }
-
-/// Records nothing.
-pub fn ended_late(_kind: Kind) {}

@@ -1,8 +1,10 @@
-//! Waits of threads, recorded by the thread that waits. Off: one relaxed load for each acquisition. On: acquisitions are
-//! counted, and a thread that finds a lock taken says so in a slot while it waits, and in a ring when it has waited.
+//! Waits of threads, recorded by the thread that waits. A thread that finds a lock taken, or waits for a condition, says so
+//! in a slot as long as it waits, always: who hangs since an hour ago is why somebody looks now. While somebody looks, what
+//! has waited also goes to a ring, and acquisitions are counted. A lock that is free costs one relaxed load more than without
+//! all this, and a wait, which costs microseconds in any case, two looks at the clock and a slot.
 //!
 //! ```text
-//!   sync, pthread ── taken? ──▶ slot: kind, since, frame ──▶ the real wait ──▶ long? ring: kind, from, to, stack ──▶ slot free
+//!   sync, pthread ── taken? ──▶ slot: kind, since, frame ──▶ the real wait ──▶ on, long? ring: from, to, stack ──▶ slot free
 //!                                  │ read at any time                                 │ drained
 //!                                  └────────────▶ profile::locks (open waits) ◀───────┘
 //! ```
@@ -16,8 +18,8 @@
 //! frame is, not the stack: short waits, which are most, pay for no walk, and whoever reads slots walks the stack itself,
 //! which stands still as long as the wait lasts. The slot's sequence says whether it did.
 //!
-//! What is not seen: a lock that was found taken while nobody looked, until it is free; a condition that was waited for
-//! since before, until it comes true (then it counts from when somebody began to look).
+//! What is not seen before it ends: a wait that finds no slot, which is counted. A thread that is cancelled while it waits, as
+//! none of klad's is, would leave its slot behind.
 //!
 //! Called by `sync` and `pthread` for each wait, and by `profile::locks`, which reads.
 
@@ -26,14 +28,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::ring::Ring;
-use super::walk::{Registers, Stack, thread_name};
+use super::walk::{Stack, thread_name};
 use super::{Family, Kind};
-use crate::clock;
 
 /// Waits that the ring holds until they are drained, 20 times a second: 80,000 waits a second. About 1 kB each.
 const RING_CAPACITY: usize = 4096;
 
-/// Threads that can wait at one time and be seen before they have waited. klad has tens.
+/// Threads that can wait at one time and be seen before they have waited, the idle ones too. klad has tens.
 const SLOTS: usize = 1024;
 
 /// Slots that a thread tries before it goes without one.
@@ -44,8 +45,6 @@ const SHARDS: usize = 64;
 
 static ON: AtomicBool = AtomicBool::new(false);
 static THRESHOLD_NS: AtomicU64 = AtomicU64::new(0);
-/// When `ON` was set last.
-static BEGAN_NS: AtomicU64 = AtomicU64::new(0);
 static RING: OnceLock<Ring<Wait>> = OnceLock::new();
 static OPEN: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 static COUNTS: [Shard; SHARDS] = [const { Shard::new() }; SHARDS];
@@ -90,7 +89,7 @@ pub struct OpenWait {
     pub stack: Stack,
 }
 
-/// What was counted since the process began, while anybody looked.
+/// What was counted since the process began: waits without a slot always, the rest while anybody looked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Locks of `sync` taken, and conditions waited for.
@@ -99,8 +98,10 @@ pub struct Counts {
     pub pthread: u64,
     /// Waits below the threshold.
     pub below: u64,
-    /// Waits that found no slot: they are recorded, but could not be seen before they ended.
+    /// Waits that found no slot: they are recorded, but cannot be seen before they end.
     pub unseen: u64,
+    /// Those of `unseen` that have ended.
+    pub unseen_ended: u64,
     /// Waits that found no room in the ring.
     pub lost: u64,
 }
@@ -112,6 +113,7 @@ struct Shard {
     pthread: AtomicU64,
     below: AtomicU64,
     unseen: AtomicU64,
+    unseen_ended: AtomicU64,
 }
 
 /// Odd sequence: taken. The fields hold what they say once `since_ns` is not 0.
@@ -121,7 +123,6 @@ struct Slot {
     since_ns: AtomicU64,
     kind: AtomicU32,
     tid: AtomicU32,
-    instruction: AtomicU64,
     frame: AtomicU64,
 }
 
@@ -132,7 +133,10 @@ pub fn on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Counts an acquisition, or a wait for a condition, whose lock is acquired at its end.
+/// Counts an acquisition, or a wait for a condition, whose lock is acquired at its end. Not inlined: it would be in the way
+/// of whoever takes a free lock while nobody looks.
+#[cold]
+#[inline(never)]
 pub fn count(family: Family) {
     let shard = Shard::mine();
     let counter = match family {
@@ -142,27 +146,18 @@ pub fn count(family: Family) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Waits by `wait`, and records how long that took and where. The caller is the innermost frame that is recorded: it must
-/// not be inlined if its name is to be seen.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "the frame that is noted must be the caller's, which stands while it waits")]
-pub fn timed<R>(kind: Kind, wait: impl FnOnce() -> R) -> R {
-    let (instruction, frame) = here();
-    let began = begin(kind, instruction, frame);
-    let result = wait();
-    if let Some(began) = began {
-        end(kind, &began, instruction, frame);
-    }
-    result
-}
-
-/// Records a wait that has just ended and began before anybody looked: it counts from when somebody did.
+/// Waits by `wait`, and lets that be seen: as long as it lasts, and when it is over. The caller is the innermost frame that
+/// is recorded, so it must not be inlined, and must have something to do after this call, or its name is not seen.
 #[cold]
 #[inline(never)]
-pub fn ended_late(kind: Kind) {
-    let (instruction, frame) = here();
-    let began = Began { slot: None, at_ns: BEGAN_NS.load(Ordering::Relaxed) };
-    end(kind, &began, instruction, frame);
+pub fn timed<R>(kind: Kind, wait: impl FnOnce() -> R) -> R {
+    let frame = own_frame();
+    let began = begin(kind, frame);
+    let result = wait();
+    if let Some(began) = began {
+        end(kind, &began, frame);
+    }
+    result
 }
 
 /// Begins to look; waits shorter than `threshold_ns` are counted, not kept. What an earlier look has left is thrown away.
@@ -171,8 +166,6 @@ pub fn start(threshold_ns: u64) {
     let ring = RING.get_or_init(|| Ring::new(RING_CAPACITY));
     while ring.pop().is_some() {}
     THRESHOLD_NS.store(threshold_ns, Ordering::Relaxed);
-    // Also makes sure that the clock's own preparations, the first time, are over before a lock needs it.
-    BEGAN_NS.store(clock::monotonic_ns(), Ordering::Relaxed);
     ON.store(true, Ordering::SeqCst);
 }
 
@@ -205,6 +198,7 @@ pub fn counts() -> Counts {
         all.pthread += shard.pthread.load(Ordering::Relaxed);
         all.below += shard.below.load(Ordering::Relaxed);
         all.unseen += shard.unseen.load(Ordering::Relaxed);
+        all.unseen_ended += shard.unseen_ended.load(Ordering::Relaxed);
     }
     all
 }
@@ -214,13 +208,12 @@ struct Began {
     at_ns: u64,
 }
 
-#[inline(never)]
-fn begin(kind: Kind, instruction: u64, frame: u64) -> Option<Began> {
+fn begin(kind: Kind, frame: u64) -> Option<Began> {
     if RECORDING.replace(true) {
         return None;
     }
-    let at_ns = clock::monotonic_ns();
-    let slot = Slot::claim(kind, at_ns, instruction, frame);
+    let at_ns = now_ns();
+    let slot = Slot::claim(kind, at_ns, frame);
     if slot.is_none() {
         Shard::mine().unseen.fetch_add(1, Ordering::Relaxed);
     }
@@ -228,42 +221,54 @@ fn begin(kind: Kind, instruction: u64, frame: u64) -> Option<Began> {
     Some(Began { slot, at_ns })
 }
 
-#[inline(never)]
-fn end(kind: Kind, began: &Began, instruction: u64, frame: u64) {
-    if RECORDING.replace(true) {
-        return;
-    }
-    let ended_ns = clock::monotonic_ns();
-    if ended_ns.saturating_sub(began.at_ns) < THRESHOLD_NS.load(Ordering::Relaxed) {
-        Shard::mine().below.fetch_add(1, Ordering::Relaxed);
-    } else if let Some(ring) = RING.get() {
-        let stack = walk(instruction, frame);
-        ring.push(Wait { kind, tid: tid(), thread: thread_name(), began_ns: began.at_ns, ended_ns, stack });
+fn end(kind: Kind, began: &Began, frame: u64) {
+    if on() && !RECORDING.replace(true) {
+        record(kind, began.at_ns, frame);
+        RECORDING.set(false);
     }
     // After the ring has it: whoever sees the slot free finds the wait there.
-    if let Some(slot) = began.slot {
-        slot.release();
+    match began.slot {
+        Some(slot) => slot.release(),
+        None => _ = Shard::mine().unseen_ended.fetch_add(1, Ordering::Relaxed),
     }
-    RECORDING.set(false);
 }
 
-/// The instruction and the frame of the function that this is inlined into.
+#[inline(never)]
+fn record(kind: Kind, began_ns: u64, frame: u64) {
+    let ended_ns = now_ns();
+    if ended_ns.saturating_sub(began_ns) < THRESHOLD_NS.load(Ordering::Relaxed) {
+        Shard::mine().below.fetch_add(1, Ordering::Relaxed);
+    } else if let Some(ring) = RING.get() {
+        ring.push(Wait { kind, tid: tid(), thread: thread_name(), began_ns, ended_ns, stack: Stack::above(frame) });
+    }
+}
+
+/// As `clock::monotonic_ns`, which cannot be asked here: the first time, it allocates.
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    #[expect(unsafe_code, reason = "the clock without preparations has no safe form")]
+    // SAFETY: the C library writes to `now`, and nothing else. It does not fail: Linux has this clock.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
+    }
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// The frame of the function that this is inlined into.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "the registers must be those of the caller's frame")]
-fn here() -> (u64, u64) {
-    let (instruction, frame): (u64, u64);
+#[expect(clippy::inline_always, reason = "the register must be that of the caller's frame")]
+fn own_frame() -> u64 {
+    let frame: u64;
     #[expect(unsafe_code, reason = "registers have no other reader")]
-    // SAFETY: two registers are read, nothing else is touched. All code of this program keeps frame pointers (see
+    // SAFETY: one register is read, nothing else is touched. All code of this program keeps frame pointers (see
     // `.cargo/config.toml`), and if it did not, the walk checks what it reads.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        std::arch::asm!("lea {}, [rip]", "mov {}, rbp", out(reg) instruction, out(reg) frame,
-            options(nomem, nostack, preserves_flags));
+        std::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags));
         #[cfg(target_arch = "aarch64")]
-        std::arch::asm!("adr {}, .", "mov {}, x29", out(reg) instruction, out(reg) frame,
-            options(nomem, nostack, preserves_flags));
+        std::arch::asm!("mov {}, x29", out(reg) frame, options(nomem, nostack, preserves_flags));
     }
-    (instruction, frame)
+    frame
 }
 
 fn number() -> u32 {
@@ -288,11 +293,6 @@ fn tid() -> u32 {
     new
 }
 
-/// What lies below the frame is not needed to walk up from it.
-fn walk(instruction: u64, frame: u64) -> Stack {
-    Stack::of(Registers { instruction, frame, stack: frame })
-}
-
 impl Shard {
     const fn new() -> Shard {
         Shard {
@@ -300,6 +300,7 @@ impl Shard {
             pthread: AtomicU64::new(0),
             below: AtomicU64::new(0),
             unseen: AtomicU64::new(0),
+            unseen_ended: AtomicU64::new(0),
         }
     }
 
@@ -315,17 +316,15 @@ impl Slot {
             since_ns: AtomicU64::new(0),
             kind: AtomicU32::new(0),
             tid: AtomicU32::new(0),
-            instruction: AtomicU64::new(0),
             frame: AtomicU64::new(0),
         }
     }
 
-    fn claim(kind: Kind, since_ns: u64, instruction: u64, frame: u64) -> Option<&'static Slot> {
+    fn claim(kind: Kind, since_ns: u64, frame: u64) -> Option<&'static Slot> {
         let first = number();
         let slot = (0..PROBES).map(|step| &OPEN[first.wrapping_add(step) as usize % SLOTS]).find(|slot| slot.take())?;
         slot.kind.store(kind as u32, Ordering::Relaxed);
         slot.tid.store(tid(), Ordering::Relaxed);
-        slot.instruction.store(instruction, Ordering::Relaxed);
         slot.frame.store(frame, Ordering::Relaxed);
         slot.since_ns.store(since_ns, Ordering::Release);
         Some(slot)
@@ -350,7 +349,7 @@ impl Slot {
         }
         let kind = Kind::of(self.kind.load(Ordering::Relaxed));
         let tid = self.tid.load(Ordering::Relaxed);
-        let stack = walk(self.instruction.load(Ordering::Relaxed), self.frame.load(Ordering::Relaxed));
+        let stack = Stack::above(self.frame.load(Ordering::Relaxed));
         // The loads above come before the one below.
         fence(Ordering::Acquire);
         (self.sequence.load(Ordering::Relaxed) == before).then_some(OpenWait { kind, tid, began_ns, stack })

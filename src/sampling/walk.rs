@@ -112,6 +112,14 @@ impl Stack {
         stack
     }
 
+    /// Of the callers of the function whose frame this is, which may be another thread's.
+    #[must_use]
+    pub fn above(frame: u64) -> Stack {
+        let mut stack = Stack::EMPTY;
+        stack.follow(frame, frame, 0);
+        stack
+    }
+
     /// Appends what the chain that begins at `frame` holds, but for the first `skip`.
     fn follow(&mut self, mut frame: u64, mut low: u64, mut skip: usize) {
         let mut window = Window { base: 0, words: 0, bytes: [MaybeUninit::uninit(); WORDS] };

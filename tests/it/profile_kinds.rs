@@ -83,6 +83,41 @@ fn go_reads_every_kind_that_takes_its_time() {
     }
 }
 
+/// Whether threads that have nothing to do are in a profile of waits, with the call that they wait in as the first frame.
+fn idle_threads(profile: &Profile<Name>) -> Result<(), String> {
+    let own = ("klad::sync::Condvar::wait", "klad::");
+    let engine = cfg!(feature = "rocksdb").then_some(("pthread_cond_wait", "rocksdb::"));
+    for (call, function) in std::iter::once(own).chain(engine) {
+        let waits = |sample: &klad::profile::Sample<Name>| {
+            sample.frames.first().is_some_and(|first| &**first == call)
+                && sample.frames[1..].iter().any(|frame| frame.contains(function))
+        };
+        if !profile.samples.iter().any(waits) {
+            return Err(format!("nothing of {function} waits in {call}: {:#?}", profile.samples));
+        }
+    }
+    let machinery = profile.samples.iter().find(|sample| sample.frames.iter().any(|f| f.contains("klad::sampling")));
+    machinery.map_or(Ok(()), |sample| Err(format!("{sample:#?}")))
+}
+
+/// Nothing comes in, so nobody begins or ends to wait within the window.
+#[test]
+fn threads_that_wait_since_before_are_in_block() {
+    let server = server();
+    let answer = server.admin("/debug/pprof/block?seconds=0.2");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let profile = pprof::decode(&answer.body).unwrap();
+    assert_eq!(idle_threads(&profile), Ok(()));
+    // The planted defects: what the machinery has left, and waits that are not seen.
+    let mut more = profile.clone();
+    for sample in &mut more.samples {
+        sample.frames.insert(0, Name::from("klad::sampling::waits::timed"));
+    }
+    assert!(idle_threads(&more).is_err());
+    let nothing = Profile { samples: Vec::new(), ..profile };
+    assert!(idle_threads(&nothing).is_err());
+}
+
 #[test]
 fn twin_a_profile_of_another_kind_is_noticed() {
     let bytes = loaded(&server(), KINDS[0].path);

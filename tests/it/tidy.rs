@@ -27,6 +27,7 @@ const ROWS: &[&[&str]] = &[
 const UNSAFE: &[&str] = &[
     "src/main.rs",
     "src/profile/heap.rs",
+    "src/profile/locks/tests/answers.rs",
     "src/profile/locks/tests/posix.rs",
     "src/sampling/pthread.rs",
     "src/sampling/ring.rs",

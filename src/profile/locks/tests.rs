@@ -1,6 +1,8 @@
 //! Waits that are planted are found, where and as long as the thread that waits has clocked them itself.
 
+mod answers;
 mod load;
+mod open;
 mod posix;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
@@ -25,6 +27,8 @@ type Hold = Box<dyn Fn(&dyn Fn()) + Send>;
 struct Plant {
     /// The waiting thread's name.
     thread: &'static str,
+    /// What it calls.
+    leaf: &'static str,
     hold: Hold,
     wait: Box<dyn Fn() + Send>,
 }
@@ -105,6 +109,7 @@ fn own_plants() -> [Plant; 4] {
     [
         Plant {
             thread: "own-mutex",
+            leaf: "klad::sync::Mutex::lock",
             hold: Box::new(move |pause| {
                 let _held = mutex.lock();
                 pause();
@@ -113,6 +118,7 @@ fn own_plants() -> [Plant; 4] {
         },
         Plant {
             thread: "own-read",
+            leaf: "klad::sync::RwLock::read",
             hold: Box::new(move |pause| {
                 let _held = read.write();
                 pause();
@@ -121,6 +127,7 @@ fn own_plants() -> [Plant; 4] {
         },
         Plant {
             thread: "own-write",
+            leaf: "klad::sync::RwLock::write",
             hold: Box::new(move |pause| {
                 let _held = write.read();
                 pause();
@@ -129,6 +136,7 @@ fn own_plants() -> [Plant; 4] {
         },
         Plant {
             thread: "own-work",
+            leaf: "klad::sync::Condvar::wait",
             hold: Box::new(move |pause| {
                 pause();
                 *work.0.lock() = true;
@@ -149,12 +157,30 @@ fn idle_plant() -> Plant {
     let (queue, its_queue) = both(BoundedQueue::new(1));
     Plant {
         thread: "own-queue",
+        leaf: "klad::sync::Condvar::wait",
         hold: Box::new(move |pause| {
             pause();
             queue.push(()).expect("there is room");
         }),
         wait: Box::new(move || its_queue.pop().expect("it stays open")),
     }
+}
+
+/// What goes past klad's locks and POSIX's hooks.
+fn unwatched_plants() -> Vec<Plant> {
+    #[expect(clippy::disallowed_types, reason = "the lock that is not watched")]
+    let (mutex, its_mutex) = both(std::sync::Mutex::new(()));
+    let own = Plant {
+        thread: "std-mutex",
+        leaf: "",
+        hold: Box::new(move |pause| {
+            let _held = mutex.lock().expect("no panic");
+            pause();
+        }),
+        wait: Box::new(move || drop(its_mutex.lock().expect("no panic"))),
+    };
+    let calls = posix::Calls::unwatched();
+    posix::locks(calls).into_iter().chain(posix::conditions(calls)).chain([own]).collect()
 }
 
 fn both<T>(value: T) -> (Arc<T>, Arc<T>) {
@@ -183,39 +209,29 @@ fn idle_waits_are_in_block_and_not_in_mutex() {
 
 #[test]
 fn waits_for_posix_locks_are_found_with_their_place_and_time() {
-    for (number, plant) in posix::plants(posix::Calls::watched()).into_iter().enumerate() {
+    for plant in posix::locks(posix::Calls::watched()) {
         let (thread, mut truth_ns) = (plant.thread, 0);
         let seen = seen_while(|| truth_ns = run(plant));
         assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
-        let is_condition = number >= 4;
-        assert_eq!(judge(if is_condition { &seen.conditions } else { &seen.mutex }, thread, truth_ns), Ok(()));
-        if is_condition {
-            // Taking the mutex again is a part of the wait, and taking it the first time may have to wait, hardly.
-            assert!(judge(&seen.mutex, thread, truth_ns).is_err());
-        }
+        assert_eq!(judge(&seen.mutex, thread, truth_ns), Ok(()));
+    }
+    for plant in posix::conditions(posix::Calls::watched()) {
+        let (thread, mut truth_ns) = (plant.thread, 0);
+        let seen = seen_while(|| truth_ns = run(plant));
+        assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
+        assert_eq!(judge(&seen.conditions, thread, truth_ns), Ok(()));
+        // Taking the mutex again is a part of the wait, and taking it the first time may have to wait, hardly.
+        assert!(judge(&seen.mutex, thread, truth_ns).is_err());
     }
 }
 
 #[test]
 fn twin_waits_that_nobody_watches_are_missed() {
-    for plant in posix::plants(posix::Calls::unwatched()) {
+    for plant in unwatched_plants() {
         let (thread, mut truth_ns) = (plant.thread, 0);
         let seen = seen_while(|| truth_ns = run(plant));
         assert!(judge(&seen.block, thread, truth_ns).is_err(), "{thread}");
     }
-    #[expect(clippy::disallowed_types, reason = "the lock that is not watched")]
-    let (mutex, its_mutex) = both(std::sync::Mutex::new(()));
-    let plant = Plant {
-        thread: "std-mutex",
-        hold: Box::new(move |pause| {
-            let _held = mutex.lock().expect("no panic");
-            pause();
-        }),
-        wait: Box::new(move || drop(its_mutex.lock().expect("no panic"))),
-    };
-    let mut truth_ns = 0;
-    let seen = seen_while(|| truth_ns = run(plant));
-    assert!(judge(&seen.block, "std-mutex", truth_ns).is_err());
 }
 
 #[test]

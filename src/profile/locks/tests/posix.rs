@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "POSIX's functions have no safe form")]
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
 use libc::{clockid_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, timespec};
@@ -12,13 +12,21 @@ use super::Plant;
 
 type OfMutex = unsafe extern "C" fn(*mut pthread_mutex_t) -> c_int;
 type OfMutexUntil = unsafe extern "C" fn(*mut pthread_mutex_t, *const timespec) -> c_int;
+type OfMutexUntilBy = unsafe extern "C" fn(*mut pthread_mutex_t, clockid_t, *const timespec) -> c_int;
 type OfLock = unsafe extern "C" fn(*mut pthread_rwlock_t) -> c_int;
+type OfLockUntil = unsafe extern "C" fn(*mut pthread_rwlock_t, *const timespec) -> c_int;
+type OfLockUntilBy = unsafe extern "C" fn(*mut pthread_rwlock_t, clockid_t, *const timespec) -> c_int;
 type OfCondition = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t) -> c_int;
 type OfConditionUntil = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t, *const timespec) -> c_int;
 type OfConditionUntilBy =
     unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t, clockid_t, *const timespec) -> c_int;
 
 unsafe extern "C" {
+    fn pthread_mutex_clocklock(mutex: *mut pthread_mutex_t, clock: clockid_t, until: *const timespec) -> c_int;
+    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, until: *const timespec) -> c_int;
+    fn pthread_rwlock_clockrdlock(lock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec) -> c_int;
+    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, until: *const timespec) -> c_int;
+    fn pthread_rwlock_clockwrlock(lock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec) -> c_int;
     fn pthread_cond_clockwait(
         condition: *mut pthread_cond_t,
         mutex: *mut pthread_mutex_t,
@@ -30,13 +38,18 @@ unsafe extern "C" {
 /// The functions under test, or others that nobody watches.
 #[derive(Clone, Copy)]
 pub(super) struct Calls {
-    lock: OfMutex,
-    lock_until: OfMutexUntil,
-    read: OfLock,
-    write: OfLock,
-    wait: OfCondition,
-    wait_until: OfConditionUntil,
-    wait_until_by: OfConditionUntilBy,
+    pub(super) lock: OfMutex,
+    pub(super) lock_until: OfMutexUntil,
+    pub(super) lock_until_by: OfMutexUntilBy,
+    pub(super) read: OfLock,
+    pub(super) read_until: OfLockUntil,
+    pub(super) read_until_by: OfLockUntilBy,
+    pub(super) write: OfLock,
+    pub(super) write_until: OfLockUntil,
+    pub(super) write_until_by: OfLockUntilBy,
+    pub(super) wait: OfCondition,
+    pub(super) wait_until: OfConditionUntil,
+    pub(super) wait_until_by: OfConditionUntilBy,
 }
 
 impl Calls {
@@ -45,8 +58,13 @@ impl Calls {
         Calls {
             lock: libc::pthread_mutex_lock,
             lock_until: libc::pthread_mutex_timedlock,
+            lock_until_by: pthread_mutex_clocklock,
             read: libc::pthread_rwlock_rdlock,
+            read_until: pthread_rwlock_timedrdlock,
+            read_until_by: pthread_rwlock_clockrdlock,
             write: libc::pthread_rwlock_wrlock,
+            write_until: pthread_rwlock_timedwrlock,
+            write_until_by: pthread_rwlock_clockwrlock,
             wait: libc::pthread_cond_wait,
             wait_until: libc::pthread_cond_timedwait,
             wait_until_by: pthread_cond_clockwait,
@@ -55,27 +73,39 @@ impl Calls {
 
     /// The C library's own.
     pub(super) fn unwatched() -> Calls {
-        let find = |name: &CStr| {
-            // SAFETY: the name ends with a zero.
-            let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), c"GLIBC_2.3.2".as_ptr()) };
-            // SAFETY: as above.
-            if found.is_null() { unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } } else { found }
-        };
         // SAFETY: each function has the type that its name has in POSIX.
         unsafe {
             Calls {
-                lock: std::mem::transmute::<*mut libc::c_void, OfMutex>(find(c"pthread_mutex_lock")),
-                lock_until: std::mem::transmute::<*mut libc::c_void, OfMutexUntil>(find(c"pthread_mutex_timedlock")),
-                read: std::mem::transmute::<*mut libc::c_void, OfLock>(find(c"pthread_rwlock_rdlock")),
-                write: std::mem::transmute::<*mut libc::c_void, OfLock>(find(c"pthread_rwlock_wrlock")),
-                wait: std::mem::transmute::<*mut libc::c_void, OfCondition>(find(c"pthread_cond_wait")),
-                wait_until: std::mem::transmute::<*mut libc::c_void, OfConditionUntil>(find(c"pthread_cond_timedwait")),
-                wait_until_by: std::mem::transmute::<*mut libc::c_void, OfConditionUntilBy>(find(
+                lock: std::mem::transmute::<*mut c_void, OfMutex>(unwatched(c"pthread_mutex_lock")),
+                lock_until: std::mem::transmute::<*mut c_void, OfMutexUntil>(unwatched(c"pthread_mutex_timedlock")),
+                lock_until_by: std::mem::transmute::<*mut c_void, OfMutexUntilBy>(unwatched(
+                    c"pthread_mutex_clocklock",
+                )),
+                read: std::mem::transmute::<*mut c_void, OfLock>(unwatched(c"pthread_rwlock_rdlock")),
+                read_until: std::mem::transmute::<*mut c_void, OfLockUntil>(unwatched(c"pthread_rwlock_timedrdlock")),
+                read_until_by: std::mem::transmute::<*mut c_void, OfLockUntilBy>(unwatched(
+                    c"pthread_rwlock_clockrdlock",
+                )),
+                write: std::mem::transmute::<*mut c_void, OfLock>(unwatched(c"pthread_rwlock_wrlock")),
+                write_until: std::mem::transmute::<*mut c_void, OfLockUntil>(unwatched(c"pthread_rwlock_timedwrlock")),
+                write_until_by: std::mem::transmute::<*mut c_void, OfLockUntilBy>(unwatched(
+                    c"pthread_rwlock_clockwrlock",
+                )),
+                wait: std::mem::transmute::<*mut c_void, OfCondition>(unwatched(c"pthread_cond_wait")),
+                wait_until: std::mem::transmute::<*mut c_void, OfConditionUntil>(unwatched(c"pthread_cond_timedwait")),
+                wait_until_by: std::mem::transmute::<*mut c_void, OfConditionUntilBy>(unwatched(
                     c"pthread_cond_clockwait",
                 )),
             }
         }
     }
+}
+
+fn unwatched(name: &CStr) -> *mut c_void {
+    // SAFETY: the name ends with a zero.
+    let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), c"GLIBC_2.3.2".as_ptr()) };
+    // SAFETY: as above.
+    if found.is_null() { unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } } else { found }
 }
 
 /// One of each, and a flag under the mutex.
@@ -112,13 +142,18 @@ impl Locks {
         }
     }
 
-    fn with_mutex_in_time(&self) {
-        let until = later(libc::CLOCK_REALTIME);
+    /// Locks the mutex by `lock`, and unlocks it.
+    fn passing_mutex(&self, lock: &dyn Fn(*mut pthread_mutex_t) -> c_int) {
+        assert_eq!(lock(self.mutex.get()), 0);
+        // SAFETY: this thread has locked it.
+        assert_eq!(unsafe { libc::pthread_mutex_unlock(self.mutex.get()) }, 0);
+    }
+
+    /// Locks the readers-writer lock by `lock`, and unlocks it.
+    fn passing(&self, lock: &dyn Fn(*mut pthread_rwlock_t) -> c_int) {
+        assert_eq!(lock(self.lock.get()), 0);
         // SAFETY: as above.
-        unsafe {
-            assert_eq!((self.calls.lock_until)(self.mutex.get(), &raw const until), 0);
-            assert_eq!(libc::pthread_mutex_unlock(self.mutex.get()), 0);
-        }
+        assert_eq!(unsafe { libc::pthread_rwlock_unlock(self.lock.get()) }, 0);
     }
 
     pub(super) fn reading(&self, run: &dyn Fn()) {
@@ -147,11 +182,11 @@ impl Locks {
     }
 
     /// Waits for the flag by `wait` and lowers it.
-    fn wait_for_flag(&self, wait: &dyn Fn(*mut pthread_cond_t, *mut pthread_mutex_t)) {
+    fn wait_for_flag(&self, wait: &dyn Fn(*mut pthread_cond_t, *mut pthread_mutex_t) -> c_int) {
         // SAFETY: the flag is touched under the mutex, which `wait` gives back locked.
         self.with_mutex(&|| unsafe {
             while !*self.flag.get() {
-                wait(self.condition.get(), self.mutex.get());
+                assert_eq!(wait(self.condition.get(), self.mutex.get()), 0);
             }
             *self.flag.get() = false;
         });
@@ -159,7 +194,7 @@ impl Locks {
 }
 
 /// In a minute.
-fn later(clock: clockid_t) -> timespec {
+pub(super) fn later(clock: clockid_t) -> timespec {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes to `time`.
     assert_eq!(unsafe { libc::clock_gettime(clock, &raw mut time) }, 0);
@@ -167,39 +202,119 @@ fn later(clock: clockid_t) -> timespec {
     time
 }
 
-/// One for each function; conditions last.
-pub(super) fn plants(calls: Calls) -> [Plant; 7] {
-    let plant = |thread, hold: fn(&Locks, &dyn Fn()), wait: fn(&Locks)| {
-        let held = Locks::new(calls);
-        let same = held.clone();
-        Plant { thread, hold: Box::new(move |pause| hold(&held, pause)), wait: Box::new(move || wait(&same)) }
-    };
-    let signal = |locks: &Locks, pause: &dyn Fn()| {
-        pause();
-        locks.raise();
-    };
-    [
-        plant("p-mutex", Locks::with_mutex, |locks| locks.with_mutex(&|| {})),
-        plant("p-timedlock", Locks::with_mutex, Locks::with_mutex_in_time),
-        plant("p-read", Locks::writing, |locks| locks.reading(&|| {})),
-        plant("p-write", Locks::reading, |locks| locks.writing(&|| {})),
-        plant("p-wait", signal, |locks| {
-            // SAFETY: both are initialised, and the mutex is locked.
-            locks.wait_for_flag(&|condition, mutex| assert_eq!(unsafe { (locks.calls.wait)(condition, mutex) }, 0));
-        }),
-        plant("p-timedwait", signal, |locks| {
-            let until = later(libc::CLOCK_REALTIME);
-            locks.wait_for_flag(&|condition, mutex| {
-                // SAFETY: as above.
-                assert_eq!(unsafe { (locks.calls.wait_until)(condition, mutex, &raw const until) }, 0);
-            });
-        }),
-        plant("p-clockwait", signal, |locks| {
-            let (clock, until) = (libc::CLOCK_MONOTONIC, later(libc::CLOCK_MONOTONIC));
-            locks.wait_for_flag(&|condition, mutex| {
-                // SAFETY: as above.
-                assert_eq!(unsafe { (locks.calls.wait_until_by)(condition, mutex, clock, &raw const until) }, 0);
-            });
-        }),
-    ]
+/// One for each function; the conditions are `conditions`.
+pub(super) fn locks(calls: Calls) -> [Plant; 9] {
+    let plant = |thread, leaf, hold, wait| plant(calls, thread, leaf, hold, wait);
+    let (real, monotonic) = (libc::CLOCK_REALTIME, libc::CLOCK_MONOTONIC);
+    // SAFETY: of all below: the locks are initialised, and times outlive the calls.
+    unsafe {
+        [
+            plant(
+                "p-mutex",
+                "pthread_mutex_lock",
+                Locks::with_mutex,
+                Box::new(move |locks| locks.passing_mutex(&|lock| (calls.lock)(lock))),
+            ),
+            plant(
+                "p-timedlock",
+                "pthread_mutex_timedlock",
+                Locks::with_mutex,
+                Box::new(move |locks| locks.passing_mutex(&|lock| (calls.lock_until)(lock, &later(real)))),
+            ),
+            plant(
+                "p-clocklock",
+                "pthread_mutex_clocklock",
+                Locks::with_mutex,
+                Box::new(move |locks| {
+                    locks.passing_mutex(&|lock| (calls.lock_until_by)(lock, monotonic, &later(monotonic)));
+                }),
+            ),
+            plant(
+                "p-read",
+                "pthread_rwlock_rdlock",
+                Locks::writing,
+                Box::new(move |locks| locks.passing(&|lock| (calls.read)(lock))),
+            ),
+            plant(
+                "p-timedread",
+                "pthread_rwlock_timedrdlock",
+                Locks::writing,
+                Box::new(move |locks| locks.passing(&|lock| (calls.read_until)(lock, &later(real)))),
+            ),
+            plant(
+                "p-clockread",
+                "pthread_rwlock_clockrdlock",
+                Locks::writing,
+                Box::new(move |locks| locks.passing(&|lock| (calls.read_until_by)(lock, monotonic, &later(monotonic)))),
+            ),
+            plant(
+                "p-write",
+                "pthread_rwlock_wrlock",
+                Locks::reading,
+                Box::new(move |locks| locks.passing(&|lock| (calls.write)(lock))),
+            ),
+            plant(
+                "p-timedwrite",
+                "pthread_rwlock_timedwrlock",
+                Locks::reading,
+                Box::new(move |locks| locks.passing(&|lock| (calls.write_until)(lock, &later(real)))),
+            ),
+            plant(
+                "p-clockwrite",
+                "pthread_rwlock_clockwrlock",
+                Locks::reading,
+                Box::new(move |locks| {
+                    locks.passing(&|lock| (calls.write_until_by)(lock, monotonic, &later(monotonic)));
+                }),
+            ),
+        ]
+    }
+}
+
+/// One for each function that waits for a condition.
+pub(super) fn conditions(calls: Calls) -> [Plant; 3] {
+    let plant = |thread, leaf, wait| plant(calls, thread, leaf, signal, wait);
+    let (real, monotonic) = (libc::CLOCK_REALTIME, libc::CLOCK_MONOTONIC);
+    // SAFETY: of all below: both are initialised, the mutex is locked, and times outlive the calls.
+    unsafe {
+        [
+            plant(
+                "p-wait",
+                "pthread_cond_wait",
+                Box::new(move |locks| locks.wait_for_flag(&|condition, mutex| (calls.wait)(condition, mutex))),
+            ),
+            plant(
+                "p-timedwait",
+                "pthread_cond_timedwait",
+                Box::new(move |locks| {
+                    locks.wait_for_flag(&|condition, mutex| (calls.wait_until)(condition, mutex, &later(real)));
+                }),
+            ),
+            plant(
+                "p-clockwait",
+                "pthread_cond_clockwait",
+                Box::new(move |locks| {
+                    let wait = calls.wait_until_by;
+                    locks.wait_for_flag(&|condition, mutex| wait(condition, mutex, monotonic, &later(monotonic)));
+                }),
+            ),
+        ]
+    }
+}
+
+fn signal(locks: &Locks, pause: &dyn Fn()) {
+    pause();
+    locks.raise();
+}
+
+fn plant(
+    calls: Calls,
+    thread: &'static str,
+    leaf: &'static str,
+    hold: fn(&Locks, &dyn Fn()),
+    wait: Box<dyn Fn(&Locks) + Send>,
+) -> Plant {
+    let held = Locks::new(calls);
+    let same = held.clone();
+    Plant { thread, leaf, hold: Box::new(move |pause| hold(&held, pause)), wait: Box::new(move || wait(&same)) }
 }

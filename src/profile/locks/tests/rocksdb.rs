@@ -97,7 +97,7 @@ fn rocksdb_s_waits_are_named_and_told_apart() {
     let named = seen.named(namer());
     let idle = |sample: &&Sample<Name>| {
         // The thread's loop itself waits, within a few frames of the C++ library's.
-        let waits = sample.frames.first().is_some_and(|frame| frame.contains("wait_for_condition"));
+        let waits = sample.frames.first().is_some_and(|frame| &**frame == "pthread_cond_wait");
         let near = sample.frames.iter().take(5).any(|frame| IDLE.iter().any(|function| frame.starts_with(function)));
         waits && near
     };
