@@ -197,7 +197,7 @@ fn colour_of(name: &str) -> Color {
     let of = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
     let [r, g, b]: [u8; 3] = match name {
         _ if of(&["klad::", "<klad::", "core::ptr::drop_in_place<klad::"]) => [110, 200, 120],
-        _ if of(&["rocksdb", "rust_rocksdb"]) => [240, 165, 75],
+        _ if name.trim_start_matches("rust_").starts_with("rocksdb") => [240, 165, 75],
         name if name.contains("::") => [125, 185, 225],
         _ => [225, 205, 110],
     };
@@ -236,7 +236,8 @@ fn draw<'l>(
     options.subtitle = Some(subtitle);
     // They become a comment of XML, in which there are no two of these.
     options.notes = notes.replace("--", "\u{2011}\u{2011}");
-    options.bgcolors = Some(BackgroundColor::Flat(Color { r: 250, g: 250, b: 250 }));
+    // What is the same in two profiles is white, and must be seen.
+    options.bgcolors = Some(BackgroundColor::Flat(Color { r: 228, g: 228, b: 234 }));
     options.palette_map = Some(colours);
     options.min_width = MIN_WIDTH_PERCENT;
     // The same function has the same colour in two pictures.
@@ -300,6 +301,14 @@ fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&
          content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>klad: {title}</title>\n<style>\n{STYLE}</style>\n<h1>{title}</h1>\n"
     );
+    if svg.is_some() {
+        // First, so that it is within reach on a phone.
+        let _ = write!(
+            page,
+            "<form id=\"find\"><input type=\"search\" id=\"term\" placeholder=\"regular expression\" aria-label=\"search\">\
+             <button>Search</button> <output id=\"found\"></output></form>\n<p class=\"note\">{note}</p>\n"
+        );
+    }
     for (name, profile) in sides {
         if !name.is_empty() {
             let _ = writeln!(page, "<h2>{}</h2>", escaped(name));
@@ -318,9 +327,7 @@ fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&
     let svg = svg.find("<svg").map_or(svg, |at| &svg[at..]);
     let _ = write!(
         page,
-        "<script>\n{BEFORE}</script>\n<form id=\"find\"><input type=\"search\" id=\"term\" placeholder=\"regular expression\" aria-label=\"search\">\
-         <button>Search</button> <output id=\"found\"></output></form>\n<p class=\"note\">{note}</p>\n\
-         <div class=\"picture\">\n{svg}\n</div>\n<script>\n{SCRIPT}</script>\n</html>\n"
+        "<script>\n{BEFORE}</script>\n<div class=\"picture\">\n{svg}\n</div>\n<script>\n{SCRIPT}</script>\n</html>\n"
     );
     page
 }
