@@ -184,8 +184,8 @@ fn drawn(profile: &Profile<Name>) -> Option<String> {
         let colour = colour_of(&name);
         colours.insert(name, colour);
     }
-    // The roots last: a thread may be called like a function.
-    for root in profile.samples.iter().map(|sample| frame(&sample.thread)).chain(["all".to_owned()]) {
+    // The roots last, of which the lowest has no name here: a thread may be called like a function.
+    for root in profile.samples.iter().map(|sample| frame(&sample.thread)).chain([String::new()]) {
         colours.insert(root, Color { r: 205, g: 205, b: 210 });
     }
     let facts = facts_line(profile);

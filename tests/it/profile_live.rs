@@ -86,7 +86,7 @@ fn each_event_is_taken_of_a_live_server_in_each_form() {
                 for form in FORMS {
                     let (server, directory) = (&server, directory.path());
                     scope.spawn(move || {
-                        assert_eq!(take(server, directory, event, form, names), None, "{event} {form:?}")
+                        assert_eq!(take(server, directory, event, form, names), None, "{event} {form:?}");
                     });
                 }
             });
