@@ -4,17 +4,15 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::answer::{Answer, Broken};
 use super::args::{DelArgs, Durability, GetArgs, HealthArgs, PutArgs, ScanArgs, WriteArgs};
 use super::connection::Connection;
 use super::exchange::{Body, Request, exchange, server, url_from};
+use super::replace::write_file;
 use super::{ADMIN_URL_VARIABLE, Error, key, show};
 use crate::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
-
-/// As many symbolic links, one behind the other, as Linux itself follows.
-const LINKS_MAX: usize = 40;
 
 /// Stores a value.
 ///
@@ -271,14 +269,6 @@ impl From<Ending> for Error {
     }
 }
 
-/// Writes `bytes` to `path`, which holds all of them or what it held before.
-///
-/// # Errors
-/// [`Error::File`].
-pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    write_file(path, |file, failed| file.write_all(bytes).map_err(|why| Ending::Sink(failed(why))))
-}
-
 /// Writes `bytes` to the standard output.
 ///
 /// # Errors
@@ -286,53 +276,6 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 pub(super) fn write_out(bytes: &[u8]) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(output)
-}
-
-/// Writes `path` by way of a file beside it, so that it holds all of a value or what it held before. What is no regular file, as
-/// /dev/null or a pipe, is written as it is. A symbolic link stays one: the file that it names is the one that is written.
-fn write_file(
-    path: &Path,
-    copy: impl FnOnce(&mut dyn Write, &dyn Fn(io::Error) -> Error) -> Result<(), Ending>,
-) -> Result<(), Error> {
-    let failed = |why| Error::File { what: format!("cannot write {}", path.display()), why };
-    let path = &behind_links(path).map_err(failed)?;
-    let regular = std::fs::metadata(path).map_or(true, |facts| facts.is_file());
-    let target = if regular { beside(path) } else { path.to_owned() };
-    let mut options = File::options();
-    let opened = if regular { options.write(true).create_new(true) } else { options.write(true) }.open(&target);
-    let mut file = opened.map_err(failed)?;
-    let copied = copy(&mut file, &failed).map_err(Error::from);
-    if !regular {
-        return copied;
-    }
-    let renamed = copied.and_then(|()| std::fs::rename(&target, path).map_err(failed));
-    if renamed.is_err() {
-        // The error that is reported is the one that came first.
-        let _ = std::fs::remove_file(&target);
-    }
-    renamed
-}
-
-/// The name at the end of the symbolic links that `path` names, whether or not there is a file of that name.
-fn behind_links(path: &Path) -> io::Result<PathBuf> {
-    let mut path = path.to_owned();
-    for _ in 0..LINKS_MAX {
-        match std::fs::read_link(&path) {
-            // Links of directories on the way are the kernel's to follow, as is what `..` means behind one.
-            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
-            // No link, or nothing at all.
-            Err(_) => return Ok(path),
-        }
-    }
-    Err(rustix::io::Errno::LOOP.into())
-}
-
-/// The name carries the process: two at once do not meet.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = OsStr::new(".").to_owned();
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.part", std::process::id()));
-    path.with_file_name(name)
 }
 
 fn show_entry(out: &mut impl Write, entry: &[u8], args: &ScanArgs) -> Result<(), Error> {

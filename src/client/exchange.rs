@@ -91,8 +91,8 @@ pub(super) fn url_from(given: Option<&str>, variable: &str, usual: &str) -> Resu
 /// # Errors
 /// When there is no answer: [`Error::Undetermined`] for a write that was sent whole, otherwise nothing has happened.
 pub(super) fn exchange(url: &Url, transport: &TransportArgs, request: Request) -> Result<(Connection, Answer), Error> {
-    let patience = Patience { silence: CLIENT_IDLE_TIMEOUT, each_second: &mut |_| {} };
-    exchange_patiently(url, transport, request, patience)
+    let mut patience = Patience { silence: CLIENT_IDLE_TIMEOUT, each_second: &mut |_| {} };
+    exchange_patiently(url, transport, request, &mut patience)
 }
 
 /// As [`exchange`], of a server that takes its time to answer.
@@ -103,7 +103,7 @@ pub(super) fn exchange_patiently(
     url: &Url,
     transport: &TransportArgs,
     request: Request,
-    patience: Patience<'_>,
+    patience: &mut Patience<'_>,
 ) -> Result<(Connection, Answer), Error> {
     let is_write = request.method != "GET";
     let deadline = Deadline::starting(transport.timeout);
@@ -130,7 +130,7 @@ pub(super) fn exchange_patiently(
 }
 
 /// Waits for the first byte of an answer.
-fn wait(connection: &mut Connection, patience: Patience<'_>) -> Result<(), Broken> {
+fn wait(connection: &mut Connection, patience: &mut Patience<'_>) -> Result<(), Broken> {
     let begun = clock::now();
     while connection.buffered().is_empty() {
         let waited = clock::now().saturating_duration_since(begun);

@@ -19,6 +19,7 @@ mod key;
 mod profile;
 pub mod profile_args;
 mod profile_table;
+mod replace;
 mod show;
 mod tls;
 mod token;

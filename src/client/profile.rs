@@ -13,13 +13,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::answer::{Answer, Broken};
-use super::commands::{Ending, refused, write_out, write_whole};
+use super::commands::{Ending, refused, write_out};
 use super::connection::Connection;
 use super::exchange::{Patience, Request, exchange_patiently, url_from};
 use super::profile_args::{DiffArgs, Event, Form, OutArgs, ProfileArgs, ProfileCommand};
-use super::profile_table::{difference, summary};
-use super::{ADMIN_URL_VARIABLE, Error};
-use crate::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PROFILE_BYTES_MAX};
+use super::profile_table::{collapsed_difference, difference, summary};
+use super::replace::write_whole;
+use super::{ADMIN_URL_VARIABLE, Error, show};
+use crate::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PROFILE_BYTES_MAX, PROFILE_MAKING_TIMEOUT};
 use crate::profile::{Name, Profile, collapsed, picture, pprof};
 
 /// Without `--duration`.
@@ -42,8 +43,8 @@ pub(super) fn run(args: &ProfileArgs) -> Result<(), Error> {
 }
 
 fn take(args: &ProfileArgs) -> Result<(), Error> {
-    let (target, duration) = target(args)?;
     let form = form(&args.out)?;
+    let (target, duration) = target(args, form.is_some())?;
     if let Some(timeout) = args.transport.timeout.filter(|timeout| *timeout <= duration) {
         let (timeout, duration) = (humantime::format_duration(timeout), humantime::format_duration(duration));
         return Err(Error::Usage(format!("--timeout {timeout} would end a profile of {duration}: it must be longer")));
@@ -52,14 +53,17 @@ fn take(args: &ProfileArgs) -> Result<(), Error> {
     let request = Request { method: "GET", target, headers: Vec::new(), body: None };
     let progress = Progress { shown: io::stderr().is_terminal() && !duration.is_zero() };
     let mut show = |waited| progress.show(duration, waited);
-    let patience = Patience { silence: duration + CLIENT_IDLE_TIMEOUT, each_second: &mut show };
-    let exchanged = exchange_patiently(&url, &args.transport, request, patience);
+    let mut patience = Patience { silence: silence_max(duration), each_second: &mut show };
+    let exchanged = exchange_patiently(&url, &args.transport, request, &mut patience);
     progress.clear();
     let (mut connection, mut answer) = exchanged?;
     if answer.status != 200 {
         return Err(no_profile(&mut connection, &mut answer));
     }
     let bytes = body(&mut connection, &mut answer)?;
+    if args.event == Event::Threads && form.is_none() {
+        return write_out(lines(&bytes).as_bytes());
+    }
     let malformed = |error| Error::Failed(format!("what the server has sent cannot be read: {error}"));
     let profile = pprof::decode(&bytes).map_err(malformed)?;
     let Some((path, form)) = form else { return write_out(summary(&profile).as_bytes()) };
@@ -73,8 +77,19 @@ fn take(args: &ProfileArgs) -> Result<(), Error> {
     put(path, &drawn)
 }
 
-/// Path and query, and how long the server will be silent.
-fn target(args: &ProfileArgs) -> Result<(String, Duration), Error> {
+/// How long nothing need come: while the profile is taken, while the server names what it has seen, and then as long as from
+/// any other server.
+fn silence_max(duration: Duration) -> Duration {
+    duration + PROFILE_MAKING_TIMEOUT + CLIENT_IDLE_TIMEOUT
+}
+
+/// A server's text, of which nothing but its line ends steers a terminal.
+fn lines(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).lines().map(|line| show::printable(line) + "\n").collect()
+}
+
+/// Path and query, and how long the profile takes. Whether it is drawn counts for threads: there is a list of them for people.
+fn target(args: &ProfileArgs, is_drawn: bool) -> Result<(String, Duration), Error> {
     let usage = |text: &str| Err(Error::Usage(text.to_owned()));
     let duration = args.duration.unwrap_or(DURATION);
     let seconds = duration.as_secs_f64();
@@ -84,10 +99,15 @@ fn target(args: &ProfileArgs) -> Result<(String, Duration), Error> {
                 "--interval is for cpu, lock and block; how much is allocated between two looks is the server's --heap-sample",
             );
         }
-        (Event::Heap, None) if args.duration.is_some() => {
-            return usage("--duration is for cpu, alloc, lock and block; heap is what is in use at this moment");
+        (Event::Threads, Some(_)) => return usage("--interval is for cpu, lock and block; threads are looked at once"),
+        (Event::Heap | Event::Threads, None) if args.duration.is_some() => {
+            return usage("--duration is for cpu, alloc, lock and block; heap and threads are about this moment");
         }
         (Event::Heap, None) => return Ok(("/debug/pprof/heap".to_owned(), Duration::ZERO)),
+        (Event::Threads, None) => {
+            let form = if is_drawn { "?format=pprof" } else { "" };
+            return Ok((format!("/debug/pprof/threads{form}"), Duration::ZERO));
+        }
         (Event::Alloc, None) => format!("/debug/pprof/allocs?seconds={seconds}"),
         (Event::Cpu, interval) => format!("/debug/pprof/profile?seconds={seconds}&hz={}", hz(interval)?),
         (Event::Lock, interval) => format!("/debug/pprof/mutex?seconds={seconds}{}", threshold(interval)?),
@@ -202,7 +222,9 @@ impl Progress {
     fn show(&self, duration: Duration, waited: Duration) {
         if self.shown {
             let left = duration.saturating_sub(waited).as_secs_f64().ceil();
-            let _ = write!(io::stderr(), "\r\x1b[Kklad profile: {left} s left");
+            let text =
+                if left > 0.0 { format!("{left} s left") } else { "the server names what it has seen".to_owned() };
+            let _ = write!(io::stderr(), "\r\x1b[Kklad profile: {text}");
         }
     }
 
@@ -235,7 +257,7 @@ fn diff(args: &DiffArgs) -> Result<(), Error> {
     let drawn = match form {
         Form::Html => picture::difference_page(&before, &after, names, args.normalize).map_err(failed)?,
         Form::Svg => picture::difference(&before, &after, names, args.normalize).map_err(failed)?,
-        Form::Collapsed | Form::Pprof => super::profile_table::collapsed_difference(&before, &after, args.normalize),
+        Form::Collapsed | Form::Pprof => collapsed_difference(&before, &after, args.normalize),
     };
     put(path, drawn.as_bytes())
 }
@@ -253,4 +275,24 @@ fn read(path: &Path) -> Result<Profile<Name>, Error> {
         _ => pprof::decode(&bytes),
     };
     profile.map_err(|error| Error::Failed(format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::PROFILE_WINDOW_MAX;
+
+    #[test]
+    fn a_server_may_be_silent_for_the_whole_profile_and_while_it_is_named() {
+        for duration in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(31), PROFILE_WINDOW_MAX] {
+            let silence = silence_max(duration);
+            assert!(silence > duration + PROFILE_MAKING_TIMEOUT, "the server's own end comes first: {silence:?}");
+            assert!(silence >= duration + CLIENT_IDLE_TIMEOUT, "{silence:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_says_of_its_threads_steers_no_terminal() {
+        assert_eq!(lines(b"2 threads\n\n7 a\x1b[2J\r\n    f\xff"), "2 threads\n\n7 a?[2J\n    f\u{fffd}\n");
+    }
 }

@@ -15,7 +15,16 @@ use super::args::TransportArgs;
 
 /// Options of `klad profile`.
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  klad profile                                          ten seconds of CPU time, as a table
+  klad profile --event lock -o waits.html               waits for locks, as a flame graph
+  klad profile http://db1:8081 -d 1m -o before.pb.gz    for go tool pprof, and to compare with
+  klad profile diff before.pb.gz after.pb.gz            what has changed
+docs/profiling.md says what each event shows, and what not."
+)]
 pub struct ProfileArgs {
     #[command(subcommand)]
     #[expect(missing_docs, reason = "it would become help")]
@@ -26,11 +35,11 @@ pub struct ProfileArgs {
     /// What is looked at.
     #[arg(short, long, value_enum, value_name = "EVENT", default_value = "cpu")]
     pub event: Event,
-    /// For how long, from 1ms to 5m [default: 10s; --event heap is about this moment and takes none].
+    /// For how long, from 1ms to 5m [default: 10s; heap and threads are about this moment, and take none].
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
-    /// With cpu: CPU time between two looks at a thread, from 1ms to 1s [default: about 10ms, 99 looks a second]. With lock and
-    /// block: the shortest wait that counts, up to 1s [default: 10us].
+    /// CPU time between two looks at a thread, 1ms to 1s [default: about 10ms]; the shortest wait that counts, up to 1s [default:
+    /// 10us].
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     pub interval: Option<Duration>,
     #[command(flatten)]
@@ -71,10 +80,9 @@ pub struct DiffArgs {
 /// Where the result goes, and in which form.
 #[derive(Args, Debug)]
 pub struct OutArgs {
-    /// File to write, or - for the standard output [default: none, but a table on the standard output].
+    /// File to write, replaced only when the result is whole, or - for the standard output [default: a table there].
     ///
-    /// The form follows the ending: .html, .svg, .pb.gz or .pprof, .collapsed or .folded or .txt. The file is replaced only when
-    /// the result is whole.
+    /// The form follows the ending: .html, .svg, .pb.gz or .pprof, .collapsed or .folded or .txt.
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub output: Option<PathBuf>,
     /// The form, whatever the file's ending.
@@ -95,6 +103,8 @@ pub enum Event {
     Lock,
     /// All waits of one thread for another, idle ones too.
     Block,
+    /// Each thread's name, state and stack now.
+    Threads,
 }
 
 /// How a result is written.

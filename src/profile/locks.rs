@@ -9,7 +9,7 @@
 //!
 //! Only threads wait here. An operation in a queue of the executor is not a thread: it has no stack, and how long it waited
 //! is in the metrics. A worker that waits for its sockets is not kept by a lock, and not shown either; nor is what the
-//! profiler's own thread does.
+//! profiler's own threads do.
 //!
 //! Called by `http::admin`, not on a worker.
 
@@ -31,8 +31,9 @@ use crate::sync::Mutex;
 
 pub use judge::is_contention;
 
-/// The collector's thread.
-const PROFILER: &str = "klad-profiler";
+/// What the names of threads begin with that take profiles: the collector's, and those that work for a request for one. That
+/// they wait for each other is not klad's business.
+const PROFILERS: &str = "klad-profile";
 
 /// A profile of waits that is being taken; dropping it ends it. Any number at a time, of one threshold.
 #[derive(Debug)]
@@ -183,7 +184,7 @@ impl Open {
     /// What of the wait lies in the window, if anything does.
     fn add(&mut self, kind: Kind, thread: [u8; 16], (wait_began_ns, ended_ns): (u64, u64), frames: &[Address]) {
         let began_ns = wait_began_ns.max(self.began_ns);
-        if ended_ns <= began_ns || thread.starts_with(PROFILER.as_bytes()) {
+        if ended_ns <= began_ns || thread.starts_with(PROFILERS.as_bytes()) {
             return;
         }
         self.earlier += u64::from(wait_began_ns < self.began_ns);
@@ -198,7 +199,7 @@ impl Open {
         let name = name.strip_suffix(b"\n").unwrap_or(&name);
         let len = name.len().min(thread.len() - 1);
         thread[..len].copy_from_slice(&name[..len]);
-        if now_ns.saturating_sub(wait.began_ns) < nanoseconds(threshold) || name.starts_with(PROFILER.as_bytes()) {
+        if now_ns.saturating_sub(wait.began_ns) < nanoseconds(threshold) || name.starts_with(PROFILERS.as_bytes()) {
             return false;
         }
         self.add(wait.kind, thread, (wait.began_ns, now_ns), wait.stack.frames());
@@ -221,7 +222,7 @@ impl Open {
             ("acquisitions of klad's own locks", (counts.own - before.own).to_string()),
             ("acquisitions of POSIX locks", (counts.pthread - before.pthread).to_string()),
             ("clock", "CLOCK_MONOTONIC".to_owned()),
-            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("version", concat!("klad ", env!("CARGO_PKG_VERSION")).to_owned()),
             ("duration", text_of(Duration::from_nanos(ended_ns.saturating_sub(self.began_ns)))),
         ];
         let profile = |title: &str, belongs: fn(Class) -> bool| {

@@ -10,6 +10,7 @@
 use std::fmt::Write as _;
 
 use inferno::differential;
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 use inferno::flamegraph::{self, Options};
 
 use super::{Error, Name, Profile, ValueType};
@@ -17,7 +18,7 @@ use super::{Error, Name, Profile, ValueType};
 /// A page that needs nothing but itself, in light and dark, for wide and narrow screens.
 #[must_use]
 pub fn flame_graph(profile: &Profile<Name>) -> String {
-    page(&profile.title, &[("", profile)], "", drawn(profile).as_deref())
+    page(&profile.title, &[("", profile)], COLOURS, drawn(profile).as_deref())
 }
 
 /// The picture alone, with its facts in the subtitle.
@@ -53,7 +54,7 @@ pub fn difference_page(
 ) -> Result<String, Error> {
     let compared = Compared::new(before, after, names, normalise)?;
     let sides = [(names[0], before), (names[1], after)];
-    Ok(page(&compared.title, &sides, &compared.direction(), compared.drawn()?.as_deref()))
+    Ok(page(&compared.title, &sides, &compared.note(), compared.drawn()?.as_deref()))
 }
 
 /// Two profiles of one kind.
@@ -94,7 +95,8 @@ impl<'p> Compared<'p> {
         let failed = |error: std::io::Error| Error::Malformed(format!("the profiles cannot be compared: {error}"));
         differential::from_readers(options, before.as_bytes(), after.as_bytes(), &mut merged).map_err(failed)?;
         let merged = String::from_utf8_lossy(&merged);
-        Ok(draw(merged.lines(), &self.title, self.subtitle(), &shown(self.after)))
+        let value = shown(self.after);
+        Ok(draw(merged.lines(), &self.title, [self.direction(), self.subtitle()], &value, &mut PaletteMap::default()))
     }
 
     /// In words: which colour is which has been drawn the wrong way round before, by others.
@@ -102,6 +104,17 @@ impl<'p> Compared<'p> {
         let [before, after] = self.names;
         let same = if self.normalise { "; scaled to the same total" } else { "" };
         format!("red: more in {after} than in {before}; blue: less in {after}; widths are those of {after}{same}")
+    }
+
+    /// As [`Self::direction`], for people who see the colours.
+    fn note(&self) -> String {
+        let [before, after] = self.names.map(escaped);
+        let same = if self.normalise { "; scaled to the same total" } else { "" };
+        format!(
+            "<span class=\"key\" style=\"background:#f77\">red</span> more in {after} than in {before}, \
+             <span class=\"key\" style=\"background:#77f\">blue</span> less in {after}, \
+             <span class=\"key\" style=\"background:#eee\">white</span> the same; widths are those of {after}{same}"
+        )
     }
 
     fn subtitle(&self) -> String {
@@ -166,25 +179,78 @@ fn frame(name: &str) -> String {
 
 fn drawn(profile: &Profile<Name>) -> Option<String> {
     let lines = lines(profile);
-    draw(lines.lines(), &profile.title, facts_line(profile), &shown(profile))
+    let mut colours = PaletteMap::default();
+    for name in profile.samples.iter().flat_map(|sample| &sample.frames).map(|name| frame(name)) {
+        let colour = colour_of(&name);
+        colours.insert(name, colour);
+    }
+    // The roots last, of which the lowest has no name here: a thread may be called like a function.
+    for root in profile.samples.iter().map(|sample| frame(&sample.thread)).chain([String::new()]) {
+        colours.insert(root, Color { r: 205, g: 205, b: 210 });
+    }
+    let facts = facts_line(profile);
+    draw(lines.lines(), &profile.title, [first_of(&facts), facts], &shown(profile), &mut colours)
 }
 
-/// `None` where there is nothing to draw.
-fn draw<'l>(lines: impl Iterator<Item = &'l str>, title: &str, subtitle: String, value: &ValueType) -> Option<String> {
+/// Whose a function is. Black text can be read on each.
+fn colour_of(name: &str) -> Color {
+    let of = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
+    let [r, g, b]: [u8; 3] = match name {
+        _ if of(&["klad::", "<klad::", "core::ptr::drop_in_place<klad::"]) => [110, 200, 120],
+        _ if name.trim_start_matches("rust_").starts_with("rocksdb") => [240, 165, 75],
+        name if name.contains("::") => [125, 185, 225],
+        _ => [225, 205, 110],
+    };
+    // Neighbours of one owner are told apart: by FNV-1a of the name, so that it is the same in each picture.
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let lighter = u8::try_from(hash >> 27).expect("five bits");
+    Color { r: r.saturating_add(lighter), g: g.saturating_add(lighter), b: b.saturating_add(lighter) }
+}
+
+/// The facts that fit a line of the picture; they begin with what matters most.
+fn first_of(facts: &str) -> String {
+    if facts.chars().count() <= LINE_CHARS {
+        return facts.to_owned();
+    }
+    let mut line = String::new();
+    for fact in facts.split(" · ") {
+        if line.chars().count() + fact.chars().count() + 5 <= LINE_CHARS {
+            line.push_str(if line.is_empty() { "" } else { " · " });
+            line.push_str(fact);
+        }
+    }
+    line + " …"
+}
+
+/// `lines` are the second line of the picture, and what stands in it unseen. `None` where there is nothing to draw.
+fn draw<'l>(
+    stacks: impl Iterator<Item = &'l str>,
+    title: &str,
+    lines: [String; 2],
+    value: &ValueType,
+    colours: &mut PaletteMap,
+) -> Option<String> {
     let mut options = Options::default();
     title.clone_into(&mut options.title);
+    let [subtitle, notes] = lines;
     options.subtitle = Some(subtitle);
+    // They become a comment of XML, in which there are no two of these.
+    options.notes = notes.replace("--", "\u{2011}\u{2011}");
+    // What is the same in two profiles is white, and must be seen.
+    options.bgcolors = Some(BackgroundColor::Flat(Color { r: 228, g: 228, b: 234 }));
+    options.palette_map = Some(colours);
+    options.min_width = MIN_WIDTH_PERCENT;
     // The same function has the same colour in two pictures.
     options.deterministic = true;
-    // The beginnings of names say more than their ends.
-    options.text_truncate_direction = flamegraph::TextTruncateDirection::Right;
+    // All in a row begin alike, with `rocksdb::` or `tokio::runtime::`: it is the ends that tell them apart.
+    options.text_truncate_direction = flamegraph::TextTruncateDirection::Left;
     (options.count_name, options.factor) = match (value.kind.as_str(), value.unit.as_str()) {
         (_, "nanoseconds") => ("µs".to_owned(), 0.001),
         (kind, "count") => (kind.replace('_', " "), 1.0),
         (_, unit) => (unit.to_owned(), 1.0),
     };
     let mut svg = Vec::new();
-    flamegraph::from_lines(&mut options, lines, &mut svg).ok()?;
+    flamegraph::from_lines(&mut options, stacks, &mut svg).ok()?;
     String::from_utf8(svg).ok()
 }
 
@@ -207,13 +273,27 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
+/// Characters in a line of the picture.
+const LINE_CHARS: usize = 155;
+
+/// What is narrower is not drawn: a point, in which nothing can be seen.
+const MIN_WIDTH_PERCENT: f64 = 0.1;
+
+/// What [`colour_of`] means.
+const COLOURS: &str = "<span class=\"key\" style=\"background:#7dd587\">green</span> klad, \
+                       <span class=\"key\" style=\"background:#fbb454\">orange</span> RocksDB, \
+                       <span class=\"key\" style=\"background:#8cc8ee\">blue</span> other Rust and C++, \
+                       <span class=\"key\" style=\"background:#eddb7d\">yellow</span> C, \
+                       <span class=\"key\" style=\"background:#cdcdd2\">grey</span> threads; \
+                       what is below 0.1 % is not drawn";
+
 const STYLE: &str = include_str!("picture.css");
 const SCRIPT: &str = include_str!("picture.js");
 /// The picture keeps its state in the page's address, which not every page may change, such as one inside another.
 const BEFORE: &str = "history.replaceState = (function (replace) { return function () { \
                       try { replace.apply(history, arguments); } catch (error) {} }; })(history.replaceState);\n";
 
-/// `sides`: the name of each profile, or none, with its facts.
+/// `sides`: the name of each profile, or none, with its facts. `note` is HTML.
 fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&str>) -> String {
     let title = escaped(title);
     let mut page = format!(
@@ -221,8 +301,13 @@ fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&
          content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>klad: {title}</title>\n<style>\n{STYLE}</style>\n<h1>{title}</h1>\n"
     );
-    if !note.is_empty() {
-        let _ = writeln!(page, "<p class=\"note\">{}</p>", escaped(note));
+    if svg.is_some() {
+        // First, so that it is within reach on a phone.
+        let _ = write!(
+            page,
+            "<form id=\"find\"><input type=\"search\" id=\"term\" placeholder=\"regular expression\" aria-label=\"search\">\
+             <button>Search</button> <output id=\"found\"></output></form>\n<p class=\"note\">{note}</p>\n"
+        );
     }
     for (name, profile) in sides {
         if !name.is_empty() {
@@ -242,9 +327,7 @@ fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&
     let svg = svg.find("<svg").map_or(svg, |at| &svg[at..]);
     let _ = write!(
         page,
-        "<script>\n{BEFORE}</script>\n<form id=\"find\"><input type=\"search\" id=\"term\" placeholder=\"regular expression\" aria-label=\"search\">\
-         <button>Search</button> <output id=\"found\"></output></form>\n\
-         <div class=\"picture\">\n{svg}\n</div>\n<script>\n{SCRIPT}</script>\n</html>\n"
+        "<script>\n{BEFORE}</script>\n<div class=\"picture\">\n{svg}\n</div>\n<script>\n{SCRIPT}</script>\n</html>\n"
     );
     page
 }
@@ -280,6 +363,39 @@ mod tests {
             assert!(page.contains(part), "{part} is missing");
         }
         assert!(!page.contains("<?xml") && !page.contains("<script src") && !page.contains("<link"), "it stands alone");
+    }
+
+    #[test]
+    fn each_owner_has_a_colour_of_its_own_that_black_can_be_read_on() {
+        let part = |value: u8| {
+            let value = f64::from(value) / 255.0;
+            if value <= 0.040_45 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+        };
+        let names = ["klad::server::worker::run", "rocksdb::DBImpl::Get", "tokio::runtime::park", "malloc"];
+        let colours = names.map(colour_of);
+        for (at, colour) in colours.iter().enumerate() {
+            // As WCAG 2.2 reckons.
+            let luminance = 0.2126 * part(colour.r) + 0.7152 * part(colour.g) + 0.0722 * part(colour.b);
+            assert!((luminance + 0.05) / 0.05 > 7.0, "{}", names[at]);
+            assert!(!colours[..at].contains(colour));
+        }
+        let drawn = svg(&with(&[("klad::f", 1_000), ("rocksdb::g", 1_000)]));
+        let [red, green, _] = colour(&drawn, "klad::f");
+        assert!(green > red);
+        let [red, green, _] = colour(&drawn, "rocksdb::g");
+        assert!(red > green);
+    }
+
+    #[test]
+    fn a_line_of_facts_fits_and_the_rest_is_not_lost() {
+        let mut profile = example();
+        profile.facts.push(("clock".to_owned(), "a word ".repeat(40)));
+        profile.facts.push(("state".to_owned(), "--heap-sample is 0".to_owned()));
+        let drawn = svg(&profile);
+        let line = first_of(&facts_line(&profile));
+        assert!(line.chars().count() <= LINE_CHARS + 2 && line.ends_with(" · state: --heap-sample is 0 …"), "{line}");
+        assert!(drawn.contains(&line) && drawn.contains("a word a word"), "{drawn}");
+        assert!(!drawn.split("<!--NOTES").nth(1).expect("notes").split("-->").next().expect("its end").contains("--"));
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl Writer {
         let id = self.locations.len() as u64 + 1;
         self.locations.insert(name.clone(), id);
         let text = self.string(name);
-        self.profile.function.push(wire::Function { id, name: text, system_name: text, ..wire::Function::default() });
+        // Without a system's name: where both are the same, Go's tools take what stands in brackets out of the other.
+        self.profile.function.push(wire::Function { id, name: text, ..wire::Function::default() });
         let line = vec![wire::Line { function_id: id, line: 0 }];
         self.profile.location.push(wire::Location { id, mapping_id: 1, line, ..wire::Location::default() });
         id

@@ -1,19 +1,26 @@
 //! From the linker's names to people's: `rocksdb::DBImpl::Write`, not `_ZN7rocksdb6DBImpl5WriteERKNS_12WriteOptionsE…`.
 //!
-//! Called by `symbols`.
+//! A name begins with the module or type that it belongs to, whatever trait it is of, so that it sorts and is searched for by
+//! that, and so that no tool that cuts off what stands in brackets leaves `::poll`. What is left out: hashes, parameters, return
+//! types, parameters of generics where they are but letters, and what is deep inside of others. Called by `symbols`.
 
 use cpp_demangle::DemangleOptions;
 
-/// Names longer than this lose the inner parts of their generic parameters.
-const LONG: usize = 120;
+/// Names longer than this lose the inner parts of their generic parameters, and if need be all of them.
+const LONG: usize = 100;
 
 /// Nothing longer is shown, bytes: some names of templates have thousands.
 const NAME_BYTES_MAX: usize = 400;
 
-/// Demangled, without hashes, parameters and return types.
+/// What gcc puts behind the name of a copy that it has made for some callers, or of a part of a function.
+const COPIES: [&str; 6] = [".constprop", ".part", ".isra", ".cold", ".lto_priv", ".llvm"];
+
+/// Demangled, and short enough to be read.
 pub(super) fn readable(symbol: &str) -> String {
-    let name = rust(symbol).or_else(|| cpp(symbol)).unwrap_or_else(|| symbol.to_owned());
-    let mut name = if name.len() > LONG { without_inner_parts(&name) } else { name };
+    let name = rust(symbol).or_else(|| cpp(symbol)).unwrap_or_else(|| plain(symbol).to_owned());
+    let mut name = [1, 0]
+        .into_iter()
+        .fold(name, |name, depth| if name.chars().count() > LONG { without_inner_parts(&name, depth) } else { name });
     if name.len() > NAME_BYTES_MAX {
         name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
         name.push('…');
@@ -21,9 +28,78 @@ pub(super) fn readable(symbol: &str) -> String {
     name
 }
 
+/// Of a copy the name of the original.
+fn plain(symbol: &str) -> &str {
+    let end = COPIES.iter().filter_map(|copy| symbol.find(copy)).min();
+    end.filter(|end| *end > 0).map_or(symbol, |end| &symbol[..end])
+}
+
 fn rust(symbol: &str) -> Option<String> {
     let demangled = rustc_demangle::try_demangle(symbol).ok()?;
-    Some(format!("{demangled:#}"))
+    // `{{closure}}` and `{closure#0}` are the older and the newer way to say the same.
+    let name = format!("{demangled:#}").replace("{{", "{").replace("}}", "}");
+    Some(without_letters(&with_own_type_first(name)))
+}
+
+/// `<a::T as b::Trait>::f`, `<a::T>::f`, `b::<impl a::T>::f` and `b::<impl b::Trait for a::T>::f` become `a::T::f`, and
+/// `f::<a::T>` becomes `f`. What is of no module keeps its form: `<u64 as core::fmt::Display>::fmt`, `core::num::<impl u64>::pow`.
+fn with_own_type_first(mut name: String) -> String {
+    let mut from = 0;
+    while let Some(open) = name[from..].find('<').map(|at| from + at) {
+        from = open + 1;
+        let begins = open == 0;
+        if !begins && !name[..open].ends_with("::") {
+            continue;
+        }
+        let Some(close) = closing(&name, open) else { break };
+        let (inside, rest) = (&name[open + 1..close], &name[close + 1..]);
+        let own = if let Some(implementation) = inside.strip_prefix("impl ") {
+            after_word(implementation, " for ").unwrap_or(implementation)
+        } else if begins {
+            before_word(inside, " as ").unwrap_or(inside)
+        } else {
+            // What a generic function was made for says nothing of what it does, but for this one.
+            let end = if name[..open].ends_with("drop_in_place::") { open } else { close + 1 };
+            name.replace_range(open - 2..end, "");
+            from = open - 2;
+            continue;
+        };
+        let own = own.trim_start_matches(['&', '*']);
+        let own = ["mut ", "const "].into_iter().fold(own, |own, word| own.strip_prefix(word).unwrap_or(own));
+        if is_path(own) {
+            name = format!("{own}{rest}");
+            from = 0;
+        }
+    }
+    name
+}
+
+/// Whether a type says which module it is of; one that is of another such type comes to it later.
+fn is_path(name: &str) -> bool {
+    let head = name.split('<').next().unwrap_or_default();
+    name.starts_with('<') || (head.contains("::") && !head.contains([' ', '(', '[']))
+}
+
+/// Without the parameters of generics that are but letters: what they stand for is not known.
+fn without_letters(name: &str) -> String {
+    let is_letter = |word: &str| word == "_" || (word.starts_with(|c: char| c.is_ascii_uppercase()) && is_word(word));
+    let (mut shown, mut rest) = (String::with_capacity(name.len()), name);
+    while let Some(open) = rest.find('<') {
+        let close = closing(rest, open).filter(|_| open > 0 && !rest[..open].ends_with("::"));
+        let letters = close.filter(|close| rest[open + 1..*close].split(',').all(|word| is_letter(word.trim())));
+        shown.push_str(&rest[..open]);
+        if let Some(close) = letters {
+            rest = &rest[close + 1..];
+        } else {
+            shown.push('<');
+            rest = &rest[open + 1..];
+        }
+    }
+    shown + rest
+}
+
+fn is_word(text: &str) -> bool {
+    text.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
 }
 
 fn cpp(symbol: &str) -> Option<String> {
@@ -31,34 +107,107 @@ fn cpp(symbol: &str) -> Option<String> {
     let plain = symbol.split_once('.').map_or(symbol, |(plain, _)| plain);
     // Alone, types have such names as well: `f` would be `float`.
     let parsed = plain.starts_with("_Z").then(|| cpp_demangle::Symbol::new(plain).ok())??;
-    parsed.demangle_with_options(&DemangleOptions::new().no_params().no_return_type()).ok()
+    let name = parsed.demangle_with_options(&DemangleOptions::new().no_params().no_return_type()).ok()?;
+    let name = without_noise(&name);
+    Some(called_by_function(&name).unwrap_or(name))
 }
 
-/// `a<b<c>, d>::e` becomes `a<b<…>, d>::e`.
-fn without_inner_parts(name: &str) -> String {
-    /// Of these, what is in the second is left out.
-    const DEPTH: usize = 1;
+/// What a `std::function` calls, which has the caller's name in its own: `std::_Function_handler<a (b), c::{lambda#1}>::_M_invoke`
+/// becomes `c::{lambda#1}::_M_invoke`.
+fn called_by_function(name: &str) -> Option<String> {
+    let handler = "std::_Function_handler";
+    let open = name.starts_with(handler).then_some(handler.len())?;
+    let close = closing(name, open)?;
+    let comma = name[..close].rmatch_indices(", ").map(|(at, _)| at).find(|at| is_outside(&name[open + 1..*at]))?;
+    Some(format!("{}{}", &name[comma + 2..close], &name[close + 1..]))
+}
+
+/// Without what every C++ name has and nobody looks for: parameters of lambdas and of the functions they are in, namespaces
+/// that have no name, and what the standard library calls its strings.
+fn without_noise(name: &str) -> String {
+    const STRING: &str = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+    let name = name.replace(STRING, "std::string").replace("(anonymous namespace)::", "");
+    let name = name.replace("std::__cxx11::", "std::").replace("[abi:cxx11]", "");
+    let (mut shown, mut depth) = (String::with_capacity(name.len()), 0_usize);
+    for letter in name.chars() {
+        match letter {
+            '(' | ')' if depth == 0 && shown.ends_with(if letter == '(' { "operator" } else { "operator(" }) => {
+                shown.push(letter);
+            }
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ if depth > 0 => {}
+            // `a<b >` and what was before parameters.
+            '>' | ',' | '#' if !shown.ends_with("operator") => {
+                shown.truncate(shown.trim_end().len());
+                shown.push(letter);
+            }
+            _ => shown.push(letter),
+        }
+    }
+    shown.truncate(shown.trim_end().len());
+    shown
+}
+
+/// Where the bracket ends that begins at `open`.
+fn closing(name: &str, open: usize) -> Option<usize> {
+    let (mut depth, mut before) = (0_usize, ' ');
+    for (at, letter) in name.char_indices().skip_while(|(at, _)| *at < open) {
+        match letter {
+            '<' => depth += 1,
+            '>' if before != '-' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+        before = letter;
+    }
+    None
+}
+
+/// What stands before `word`, where that is in no brackets.
+fn before_word<'n>(name: &'n str, word: &str) -> Option<&'n str> {
+    let at = name.match_indices(word).map(|(at, _)| at).find(|at| is_outside(&name[..*at]))?;
+    Some(&name[..at])
+}
+
+/// What stands after it.
+fn after_word<'n>(name: &'n str, word: &str) -> Option<&'n str> {
+    before_word(name, word).map(|before| &name[before.len() + word.len()..])
+}
+
+/// Whether all brackets that are opened are closed.
+fn is_outside(text: &str) -> bool {
+    let closed = text.matches('>').count() - text.matches("->").count();
+    text.matches('<').count() == closed
+}
+
+/// With a depth of 1 `a<b<c>, d>::e` becomes `a<b<…>, d>::e`, with 0 `a<…>::e`.
+fn without_inner_parts(name: &str, depth_max: usize) -> String {
     let (mut shown, mut depth, mut before) = (String::with_capacity(name.len()), 0_usize, ' ');
     // `<T as Trait>::method` is no parameter.
-    let qualified = usize::from(name.starts_with('<'));
+    let deepest = depth_max + usize::from(name.starts_with('<'));
     for letter in name.chars() {
         match letter {
             // `operator<`, `->` and the like are no brackets.
-            '<' if !shown.ends_with("operator") => {
+            '<' if !shown.ends_with("operator") && !shown.ends_with("operator<") => {
                 depth += 1;
-                if depth <= DEPTH + qualified {
+                if depth <= deepest {
                     shown.push('<');
-                } else if depth == DEPTH + qualified + 1 {
+                } else if depth == deepest + 1 {
                     shown.push_str("<…>");
                 }
             }
             '>' if before != '-' && before != '=' && depth > 0 => {
-                if depth <= DEPTH + qualified {
+                if depth <= deepest {
                     shown.push('>');
                 }
                 depth -= 1;
             }
-            letter if depth <= DEPTH + qualified => shown.push(letter),
+            letter if depth <= deepest => shown.push(letter),
             _ => {}
         }
         before = letter;
@@ -70,27 +219,136 @@ fn without_inner_parts(name: &str) -> String {
 mod tests {
     use super::*;
 
+    fn are_read_so(names: &[(&str, &str)]) {
+        for (symbol, name) in names {
+            assert_eq!(readable(symbol), *name, "{symbol}");
+        }
+    }
+
     #[test]
     fn names_are_as_they_were_written() {
-        let written = [
+        are_read_so(&[
             ("_ZN7rocksdb6DBImpl5WriteERKNS_12WriteOptionsEPNS_10WriteBatchE", "rocksdb::DBImpl::Write"),
             ("_ZN7rocksdb6DBImpl9WriteImplEv.constprop.0", "rocksdb::DBImpl::WriteImpl"),
             ("_ZN4klad4http7service6answer17h0123456789abcdefE", "klad::http::service::answer"),
             ("_RNvCskwGfYPst2Cb_3foo3bar", "foo::bar"),
             ("malloc", "malloc"),
+            ("SaveError.part.0", "SaveError"),
+            ("XXH3_hashLong_64b_default.constprop.0", "XXH3_hashLong_64b_default"),
+            (".cold", ".cold"),
             ("_Znwm", "operator new"),
-        ];
-        for (symbol, name) in written {
-            assert_eq!(readable(symbol), name, "{symbol}");
+        ]);
+    }
+
+    #[test]
+    fn names_of_rust_begin_with_their_module_and_hold_no_letters() {
+        are_read_so(&[
+            (
+                "_RNvNvMs0_NtNtNtCsjrHSEGnQ3l9_3std3sys6thread4unixNtB7_6Thread3new12thread_start",
+                "std::sys::thread::unix::Thread::new::thread_start",
+            ),
+            (
+                "_ZN79_$LT$klad..storage..rocksdb..RocksDbEngine$u20$as$u20$klad..storage..Engine$GT$4read17h3c3a7039b47e125fE",
+                "klad::storage::rocksdb::RocksDbEngine::read",
+            ),
+            (
+                "_ZN87_$LT$core..future..poll_fn..PollFn$LT$F$GT$$u20$as$u20$core..future..future..Future$GT$4poll17h30b0a493b8676096E",
+                "core::future::poll_fn::PollFn::poll",
+            ),
+            (
+                "_ZN5tokio7runtime4task7harness20Harness$LT$T$C$S$GT$4poll17h218b352b01b7bd40E",
+                "tokio::runtime::task::harness::Harness::poll",
+            ),
+            (
+                "_ZN4klad4http7service7Service6answer28_$u7b$$u7b$closure$u7d$$u7d$17hc5fe78d367adaef6E",
+                "klad::http::service::Service::answer::{closure}",
+            ),
+            (
+                "_ZN4core3ptr41drop_in_place$LT$klad..storage..Write$GT$17h0c049d1cb7271907E",
+                "core::ptr::drop_in_place<klad::storage::Write>",
+            ),
+            (
+                "_RINvNvMs2_NtCslNYArtu3iFV_5alloc7raw_vecINtB8_11RawVecInnerpE7reserve21do_reserve_and_handleNtNtBa_5alloc6GlobalEBa_",
+                "alloc::raw_vec::RawVecInner::reserve::do_reserve_and_handle",
+            ),
+            (
+                "_RNvXs2_NtNtCsgEmfK2I1SDS_4core3net7ip_addrNtB5_6IpAddrNtNtB9_3fmt7Display3fmt",
+                "core::net::ip_addr::IpAddr::fmt",
+            ),
+            ("_RNvXNtNtNtCsgEmfK2I1SDS_4core3fmt3num3imphNtB6_7Display3fmt", "<u8 as core::fmt::Display>::fmt"),
+            (
+                "_RINvNtCsgEmfK2I1SDS_4core3ptr13drop_in_placeNCNvXs4_NtCsjrHSEGnQ3l9_3std9backtraceNtBO_9BacktraceNtNtB4_3fmt7Display3fmt0EBQ_",
+                "core::ptr::drop_in_place<<std::backtrace::Backtrace as core::fmt::Display>::fmt::{closure#0}>",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn own_types_come_first_however_deep_they_are() {
+        for (name, read) in [
+            ("tokio::time::<impl tokio::time::handle::Handle>::process", "tokio::time::handle::Handle::process"),
+            ("a::b::<impl c::From<I> for alloc::boxed::Box<[I]>>::from_iter", "alloc::boxed::Box<[I]>::from_iter"),
+            ("<&object::cache::Cache<R> as object::Read>::read_at", "object::cache::Cache<R>::read_at"),
+            ("<<a::B as c::D>::E as f::G>::h::{closure#1}", "a::B::E::h::{closure#1}"),
+            ("<a::B<fn(c::D) -> e::F> as g::H<i::J>>::k", "a::B<fn(c::D) -> e::F>::k"),
+            ("core::num::<impl u64>::pow", "core::num::<impl u64>::pow"),
+            ("<dyn core::any::Any>::is", "<dyn core::any::Any>::is"),
+            ("<[T] as a::B>::c", "<[T] as a::B>::c"),
+            ("a::b::<c::D<e>>::{closure#0}", "a::b::{closure#0}"),
+            ("a::<b", "a::<b"),
+        ] {
+            assert_eq!(with_own_type_first(name.to_owned()), read);
         }
+        assert_eq!(without_letters("a::B<T, Bs,_>::c<u8>::d<e::F<G>>"), "a::B::c<u8>::d<e::F>");
+        assert_eq!(without_letters("<[T] as a::B<C>>::d"), "<[T] as a::B>::d");
+    }
+
+    const HANDLER: &str = "_ZNSt17_Function_handlerIFN7rocksdb6StatusERKS1_RKNS0_17ParsedInternalKeyERKNS0_5SliceEPKNS0_18CompactionIteratorERNS0_17CompactionOutputsEEZNS0_13CompactionJob18CreateFileHandlersEPNS0_18SubcompactionStateERNSG_26SubcompactionKeyBoundariesEEUlS3_S6_S9_SC_SE_E0_E9_M_invokeERKSt9_Any_dataS3_S6_S9_OSC_SE_";
+
+    #[test]
+    fn names_of_cpp_keep_what_tells_them_apart() {
+        let put = "_ZN7rocksdb12_GLOBAL__N_116MemTableInserter9PutCFImplIZNS1_5PutCFEjRKNS_5SliceES5_EUlPNS_10WriteBatchEjS5_S5_E_EENS_\
+                   6StatusEjS5_S5_NS_9ValueTypeET_PKNS_18ProtectionInfoKVOSImEE.constprop.0";
+        are_read_so(&[
+            (put, "rocksdb::MemTableInserter::PutCFImpl<rocksdb::MemTableInserter::PutCF::{lambda#1}>"),
+            (
+                "_ZN7rocksdb12ShardedCacheINS_11clock_cache15ClockCacheShardINS1_19AutoHyperClockTableEEEE6LookupERKNS_5SliceEPKNS_5Cache15CacheItemHelperEPNS9_13CreateContextENS9_8PriorityEPNS_10StatisticsE",
+                "rocksdb::ShardedCache<rocksdb::clock_cache::ClockCacheShard<…>>::Lookup",
+            ),
+            (
+                "_ZN7rocksdb14InlineSkipListIRKNS_11MemTableRep13KeyComparatorEE6InsertILb0EEEbPKcPNS5_6SpliceEb",
+                "rocksdb::InlineSkipList<rocksdb::MemTableRep::KeyComparator const&>::Insert<false>",
+            ),
+            (
+                "_ZN7rocksdb25PlaceholderCacheInterfaceILNS_14CacheEntryRoleE13EPNS_5CacheEE6InsertERKNS_5SliceEmPPNS2_6HandleE.isra.0",
+                "rocksdb::PlaceholderCacheInterface<13, rocksdb::Cache*>::Insert",
+            ),
+            ("_ZN7rocksdb11DecodeEntryclEPKcS2_PjS3_S3_S3_.isra.0", "rocksdb::DecodeEntry::operator()"),
+            ("_ZN7rocksdb12CompositeEnv12TimeToStringB5cxx11Em", "rocksdb::CompositeEnv::TimeToString"),
+            ("_ZN7rocksdbltERKNS_5SliceES2_", "rocksdb::operator<"),
+            (HANDLER, "rocksdb::CompactionJob::CreateFileHandlers::{lambda#2}::_M_invoke"),
+        ]);
     }
 
     #[test]
     fn long_names_lose_their_inner_parts_and_nothing_else() {
-        assert_eq!(without_inner_parts("a<b<c, d<e>>, f>::g<h>"), "a<b<…>, f>::g<h>");
-        assert_eq!(without_inner_parts("<a<b<c>> as d<e>>::f"), "<a<b<…>> as d<e>>::f");
-        assert_eq!(without_inner_parts("a::operator<"), "a::operator<");
-        assert_eq!(without_inner_parts("f<fn(a) -> b<c<d>>>::g"), "f<fn(a) -> b<…>>::g");
+        assert_eq!(without_inner_parts("a<b<c, d<e>>, f>::g<h>", 1), "a<b<…>, f>::g<h>");
+        assert_eq!(without_inner_parts("a<b<c, d<e>>, f>::g<h>", 0), "a<…>::g<…>");
+        assert_eq!(without_inner_parts("<a<b<c>> as d<e>>::f", 1), "<a<b<…>> as d<e>>::f");
+        assert_eq!(without_inner_parts("a::operator<", 1), "a::operator<");
+        assert_eq!(without_inner_parts("f<fn(a) -> b<c<d>>>::g", 1), "f<fn(a) -> b<…>>::g");
         assert!(readable(&"é".repeat(1_000)).len() <= NAME_BYTES_MAX + 3);
+    }
+
+    #[test]
+    fn what_is_no_name_is_no_trouble() {
+        for odd in
+            ["", "<", ">", "<>", "a::<", "<a as >::b", "_ZN", "_R", "operator<", "a->b", "::<>::", "(", ")", "_ZN3fooE"]
+        {
+            let _ = readable(odd);
+            let _ = without_letters(&with_own_type_first(odd.to_owned()));
+            let _ = without_noise(odd);
+            let _ = without_inner_parts(odd, 0);
+        }
     }
 }

@@ -58,6 +58,8 @@ mod profile_command;
 mod profile_http;
 #[cfg(target_os = "linux")]
 mod profile_kinds;
+#[cfg(target_os = "linux")]
+mod profile_live;
 mod profile_truth;
 mod ranges;
 mod slow;

@@ -144,18 +144,30 @@ fn the_threads_that_work_lead_a_cpu_profile() {
     let profile = pprof::decode(&loaded(&server, KINDS[0].path)).unwrap();
     let (admin, all) = cpu_of(&profile, "klad-admin");
     assert!(all > 0 && admin * 10 < all, "{admin} of {all} ns are the admin thread's, which does nothing");
-    let hot = |name: &str| {
-        let has = |sample: &&klad::profile::Sample<Name>| sample.frames.iter().any(|frame| frame.contains(name));
-        profile.samples.iter().filter(has).map(|sample| sample.values[profile.shown]).sum::<i64>()
+    // Functions stand under the threads that run them. How much it is depends on what else the machine does, and some of it is
+    // in functions of the C library that lose their callers.
+    let has = |sample: &&klad::profile::Sample<Name>| {
+        sample.frames.iter().any(|frame| frame.contains("klad::server::worker::Worker::serve"))
     };
-    assert!(hot("klad::server::worker") * 4 > all, "workers have {} of {all} ns", hot("klad::server::worker"));
+    let serving: Vec<&str> = profile.samples.iter().filter(has).map(|sample| sample.thread.as_str()).collect();
+    assert!(!serving.is_empty() && serving.iter().all(|thread| thread.starts_with("klad-worker-")), "{serving:?}");
+    let (workers, all) = cpu_of(&profile, "klad-worker-");
+    assert!(workers > admin && workers * 20 > all, "workers have {workers} of {all} ns, admin {admin}");
 }
 
 #[test]
 fn cpu_profiles_of_two_rates_exclude_each_other() {
     let server = server();
     std::thread::scope(|scope| {
-        let long = scope.spawn(|| server.admin("/debug/pprof/profile?seconds=3&hz=99"));
+        // The short ones of another rate keep it out, too, for as long as they take: it tries again.
+        let long = scope.spawn(|| {
+            loop {
+                let answer = server.admin("/debug/pprof/profile?seconds=3&hz=99");
+                if answer.status != 409 {
+                    return answer;
+                }
+            }
+        });
         super::support::wait_until("another rate is refused", || {
             server.admin("/debug/pprof/profile?seconds=0.001&hz=98").status == 409
         });

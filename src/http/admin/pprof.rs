@@ -1,13 +1,14 @@
 //! `/debug/pprof`: CPU, memory and lock profiles of this klad while it serves, under the paths that Go's tools know.
 //!
 //! ```text
-//!   admin thread:     request ─▶ place ─▶ (window begins) ─▶ timer … ─▶ (window ends, names, form) ─▶ answer
-//!                                              │                              │
-//!   klad-profile:                        thread of its own              thread of its own, one at a time
+//!   admin thread:     request ─▶ place ─▶ (window begins) ─▶ timer … ─▶ (window ends) ─▶ turn ─▶ (names, form) ─▶ answer
+//!                                              │                              │                        │
+//!   klad-profile:                      thread of its own              thread of its own    thread of its own, one at a time
 //! ```
 //!
 //! The admin thread waits for timers alone: what begins and ends a profile may take a while, and loading the symbols reads
-//! files. A client that goes away takes its window with it. Called by `admin`.
+//! files. A window ends when its time is over, and not when its turn comes to be named. A client that goes away takes its
+//! window with it. Called by `admin`.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -21,7 +22,7 @@ use hyper::{Request, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::form::Form;
-use self::kind::Kind;
+use self::kind::{Kind, Window};
 use self::parameters::Parameters;
 use super::page::Page;
 use crate::http::refusal::Refusal;
@@ -38,6 +39,9 @@ mod parameters;
 pub(super) fn is_path(path: &str) -> bool {
     path == "/debug/pprof" || path.starts_with("/debug/pprof/")
 }
+
+/// Of those that begin, end and name profiles.
+const THREAD: &str = "klad-profile";
 
 /// Takes profiles, a few at a time.
 #[derive(Debug)]
@@ -94,14 +98,15 @@ impl Profiler {
 
     async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, Refusal> {
         let asked = parameters.clone();
-        let window = on_thread(&place, move || kind.start(&asked)).await?;
+        let window = Open::new(on_thread(&place, move || kind.start(&asked)).await?, &place);
         tokio::time::sleep(parameters.window(kind)).await;
+        let window = window.take();
+        let seen = on_thread(&place, move || window.end()).await?;
         let turn = self.making.clone().acquire_owned().await.expect("it is never closed");
         let (form, seconds) = (parameters.form, parameters.window(kind));
         let made = on_thread(&place, move || {
             let _turn = turn;
-            let symbols = Symbols::of_this_process()?;
-            Ok(form.write(&with_facts(window.finish(&symbols)?, seconds)))
+            Ok(form.write(&with_facts(seen.named(&Symbols::of_this_process()?), seconds)))
         });
         Ok(attachment(form, kind.name(), made.await?))
     }
@@ -130,19 +135,61 @@ impl Profiler {
 /// Held by the request and by the threads that work for it, which go on when its client has gone away.
 type Place = Arc<OwnedSemaphorePermit>;
 
+/// A window whose time runs. Ending it waits for the profiler's thread, also when the client has gone away, so that a thread of
+/// its own does.
+struct Open {
+    /// `None` once it was taken.
+    window: Option<Window>,
+    place: Place,
+}
+
+impl Open {
+    fn new(window: Window, place: &Place) -> Open {
+        Open { window: Some(window), place: place.clone() }
+    }
+
+    fn take(mut self) -> Window {
+        self.window.take().expect("only this takes it, once")
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(window) = self.window.take() {
+            let place = self.place.clone();
+            // Where there is no thread to be had, it ends here.
+            drop(sync::try_spawn_thread(THREAD, move || {
+                heap::leave_this_thread_out();
+                drop(window);
+                drop(place);
+            }));
+        }
+    }
+}
+
 /// Runs `make` on a thread of its own.
 async fn on_thread<T: Send + 'static>(
+    place: &Place,
+    make: impl FnOnce() -> Result<T, profile::Error> + Send + 'static,
+) -> Result<T, Refusal> {
+    on_spawned(|run| sync::try_spawn_thread(THREAD, run).map(drop), place, make).await
+}
+
+/// As [`on_thread`], on what `spawn` starts.
+async fn on_spawned<T: Send + 'static>(
+    spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
     place: &Place,
     make: impl FnOnce() -> Result<T, profile::Error> + Send + 'static,
 ) -> Result<T, Refusal> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let place = place.clone();
     // Not waited for: what nobody listens to any more is thrown away at its end.
-    drop(sync::spawn_thread("klad-profile", move || {
+    let started = spawn(Box::new(move || {
         heap::leave_this_thread_out();
         let _ = sender.send(make());
         drop(place);
     }));
+    started.map_err(|error| Refusal::ProfileRefused(format!("klad cannot start a thread for it: {error}")))?;
     let made = receiver.await.map_err(|_| Refusal::ProfileRefused("it was given up".to_owned()))?;
     made.map_err(|error| match error {
         profile::Error::Busy(_) => Refusal::ProfileBusy(error.to_string()),
@@ -209,8 +256,71 @@ fn index() -> String {
     }
     page.push_str(
         "<dt><a href=\"/debug/pprof/cmdline\">cmdline</a></dt><dd>The command line, with a NUL between two words.</dd>\n\
-         </dl>\n<p>Beside them: <a href=\"/debug/memory?format=text\">/debug/memory</a>, where the memory is. \
-         <code>go tool pprof http://HOST:PORT/debug/pprof/profile?seconds=30</code> reads all of them.</p>\n</html>\n",
+         </dl>\n<p>Beside them: <a href=\"/debug/memory?format=text\">/debug/memory</a>, where the memory is, and \
+         <a href=\"/debug/slow\">/debug/slow</a>, the requests that took longest. <code>go tool pprof http://HOST:PORT/debug/pprof/profile?seconds=30</code> reads all of them.</p>\n</html>\n",
     );
     page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::cpu_tests;
+
+    fn wait<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime").block_on(future)
+    }
+
+    #[test]
+    fn without_a_thread_it_is_refused_and_the_place_is_free_again() {
+        let places = Arc::new(Semaphore::new(1));
+        let place = Arc::new(places.clone().try_acquire_owned().expect("there is one"));
+        let none = |_: Box<dyn FnOnce() + Send>| Err(std::io::Error::from_raw_os_error(libc::EAGAIN));
+        let refused = wait(on_spawned(none, &place, || Ok(()))).expect_err("there is no thread");
+        assert_eq!((refused.status().as_u16(), refused.code()), (501, "profile-refused"));
+        assert!(refused.to_string().contains("cannot start a thread"), "{refused}");
+        drop(place);
+        assert_eq!(places.available_permits(), 1);
+    }
+
+    #[test]
+    fn a_window_ends_with_its_time_and_not_with_its_turn() {
+        let _alone = cpu_tests::alone();
+        let profiler = Profiler::default();
+        // Somebody else is being named, and takes long.
+        let turn = profiler.making.clone().try_acquire_owned().expect("nobody has it");
+        let answer = wait(async {
+            let parameters = Parameters::read("seconds=0.05&format=collapsed", Kind::Cpu.parameters());
+            let parameters = parameters.expect("they are good");
+            let place = profiler.place(Kind::Cpu).expect("there is one");
+            let naming = async {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                drop(turn);
+            };
+            let (taken, ()) = tokio::join!(profiler.profile(Kind::Cpu, &parameters, place), naming);
+            taken.expect("it is taken")
+        });
+        let text = format!("{:?}", answer.into_body());
+        let seconds = text.split("# duration: ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+        let seconds: f64 = seconds.expect("a profile says how long it took");
+        assert!((0.05..3.0).contains(&seconds), "its turn came after 3 s: {text}");
+    }
+
+    #[test]
+    fn a_window_that_nobody_waits_for_ends_and_makes_room() {
+        let _alone = cpu_tests::alone();
+        let places = Arc::new(Semaphore::new(1));
+        let place = Arc::new(places.clone().try_acquire_owned().expect("there is one"));
+        let parameters = Parameters::read("hz=7", Kind::Cpu.parameters()).expect("they are good");
+        drop(Open::new(Kind::Cpu.start(&parameters).expect("nobody else takes one"), &place));
+        drop(place);
+        let deadline = crate::clock::now() + Duration::from_secs(30);
+        while places.available_permits() == 0 {
+            assert!(crate::clock::now() < deadline, "its place is not free again");
+            std::thread::yield_now();
+        }
+        // Of another rate: the one before has ended.
+        let parameters = Parameters::read("hz=8", Kind::Cpu.parameters()).expect("they are good");
+        drop(Kind::Cpu.start(&parameters).expect("nobody takes one any more"));
+    }
 }

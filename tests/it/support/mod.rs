@@ -5,6 +5,8 @@ pub(crate) mod client;
 pub(crate) mod command;
 #[path = "../../../xtask/src/stops/load.rs"]
 pub(crate) mod load;
+#[cfg(target_os = "linux")]
+pub(crate) mod loaded;
 pub(crate) mod metrics;
 pub(crate) mod planted;
 pub(crate) mod plants;

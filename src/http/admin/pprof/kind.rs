@@ -10,7 +10,7 @@ use crate::clock;
 use crate::profile::heap::{self, Heap, View};
 use crate::profile::symbols::Symbols;
 use crate::profile::threads::Thread;
-use crate::profile::{Error, Name, Profile, Sample, ValueType, cpu, locks};
+use crate::profile::{Address, Error, Name, Profile, Sample, ValueType, cpu, locks};
 
 /// What can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,12 @@ pub(super) enum Window {
     Allocations(heap::Window),
     /// And whether idle waits are asked for as well.
     Locks(locks::Window, Kind),
+}
+
+/// What one has seen that has ended.
+pub(super) enum Seen {
+    Stacks(Profile<Address>),
+    Waits(Box<locks::Seen>, Kind),
 }
 
 impl Kind {
@@ -114,17 +120,27 @@ impl Kind {
 }
 
 impl Window {
-    /// Ends, and names what was seen.
-    pub(super) fn finish(self, symbols: &Symbols) -> Result<Profile<Name>, Error> {
+    /// Ends.
+    pub(super) fn end(self) -> Result<Seen, Error> {
         Ok(match self {
-            Window::Cpu(window) => symbols.name(window.finish()),
-            Window::Heap(view) => symbols.name(Heap::now(view)?),
-            Window::Allocations(window) => symbols.name(window.finish()?),
-            Window::Locks(window, kind) => {
-                let named = window.finish().named(|profile| symbols.name(profile));
+            Window::Cpu(window) => Seen::Stacks(window.finish()),
+            Window::Heap(view) => Seen::Stacks(Heap::now(view)?),
+            Window::Allocations(window) => Seen::Stacks(window.finish()?),
+            Window::Locks(window, kind) => Seen::Waits(Box::new(window.finish()), kind),
+        })
+    }
+}
+
+impl Seen {
+    /// With the names of functions.
+    pub(super) fn named(self, symbols: &Symbols) -> Profile<Name> {
+        match self {
+            Seen::Stacks(profile) => symbols.name(profile),
+            Seen::Waits(seen, kind) => {
+                let named = seen.named(|profile| symbols.name(profile));
                 if kind == Kind::Mutex { named.mutex } else { named.block }
             }
-        })
+        }
     }
 }
 

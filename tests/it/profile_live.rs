@@ -1,0 +1,215 @@
+//! `klad profile` against a server that works: each event in each form, the difference of two, and Ctrl-C in the middle.
+
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::support::command::Klad;
+use super::support::loaded::loaded;
+use super::support::tools::top;
+use super::support::{Server, ServerBuilder};
+
+const HAS_ROCKSDB: bool = cfg!(feature = "rocksdb");
+
+fn server() -> Server {
+    let engine = if HAS_ROCKSDB { "rocksdb" } else { "memory" };
+    ServerBuilder::new(engine).arg("--heap-sample", "4KiB").start()
+}
+
+fn profile(server: &Server, arguments: &str) -> Klad {
+    Klad::new(&format!("profile http://{} {arguments}", server.admin))
+}
+
+/// An event, and words of which each is in every form of it under load.
+const EVENTS: [(&str, &[&str]); 5] = [
+    ("cpu", &["klad::", "rocksdb::"]),
+    ("alloc", &["klad::", "rocksdb::"]),
+    ("heap", &["klad::", "rocksdb::"]),
+    ("lock", &[]),
+    ("block", &["klad::"]),
+];
+
+/// The endings, and what each form begins with.
+const FORMS: [(&str, &str); 4] =
+    [("html", "<!DOCTYPE html>"), ("svg", "<?xml"), ("pb.gz", ""), ("collapsed", "# title: ")];
+
+/// What is wrong with a file of this ending.
+fn wrong_with(bytes: &[u8], ending: &str, begins: &str, names: &[&str]) -> Option<String> {
+    let text = match ending {
+        "pb.gz" => match top(bytes) {
+            Ok(said) => said,
+            Err(why) => return Some(format!("go does not read it: {why}")),
+        },
+        _ => String::from_utf8_lossy(bytes).into_owned(),
+    };
+    if !text.starts_with(begins) {
+        return Some(format!("it does not begin with {begins}: {text}"));
+    }
+    let missing = names.iter().find(|name| !text.contains(*name) && (HAS_ROCKSDB || **name != "rocksdb::"))?;
+    Some(format!("no {missing} in {text}"))
+}
+
+/// Takes `event` in this form, and longer where the machine is too busy for anything to be seen; what is wrong with the last.
+fn take(
+    server: &Server,
+    directory: &Path,
+    event: &str,
+    (ending, begins): (&str, &str),
+    names: &[&str],
+) -> Option<String> {
+    let mut wrong = None;
+    for seconds in [1, 5, 15] {
+        let arguments = match event {
+            "heap" => String::new(),
+            "cpu" => format!("--interval 2ms --duration {seconds}s"),
+            _ => format!("--duration {seconds}s"),
+        };
+        let path = directory.join(format!("{event}.{ending}"));
+        assert_eq!(profile(server, &format!("--event {event} {arguments} -o")).arg(&path).succeeds(), b"");
+        wrong = wrong_with(&std::fs::read(&path).unwrap(), ending, begins, names);
+        if wrong.is_none() {
+            break;
+        }
+    }
+    wrong
+}
+
+#[test]
+fn each_event_is_taken_of_a_live_server_in_each_form() {
+    let server = server();
+    let directory = tempfile::tempdir().unwrap();
+    loaded(&server, || {
+        for (event, names) in EVENTS {
+            std::thread::scope(|scope| {
+                for form in FORMS {
+                    let (server, directory) = (&server, directory.path());
+                    scope.spawn(move || {
+                        assert_eq!(take(server, directory, event, form, names), None, "{event} {form:?}");
+                    });
+                }
+            });
+        }
+    });
+    let files = EVENTS.len() * FORMS.len();
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), files, "and nothing else");
+}
+
+#[test]
+fn twin_files_of_other_forms_or_without_names_are_noticed() {
+    let page = b"<!DOCTYPE html>\n<p>rocksdb::DBImpl::Write klad::main</p>";
+    assert_eq!(wrong_with(page, "html", FORMS[0].1, EVENTS[0].1), None);
+    assert!(wrong_with(page, "svg", FORMS[1].1, EVENTS[0].1).unwrap().contains("does not begin"));
+    assert!(wrong_with(page, "pb.gz", "", &[]).unwrap().contains("go does not read it"));
+    assert!(wrong_with(b"<!DOCTYPE html>\n::poll", "html", FORMS[0].1, EVENTS[0].1).unwrap().contains("no klad::"));
+}
+
+/// What is wrong with the table of a profile: each function says where it belongs.
+fn wrong_with_table(text: &str) -> Option<String> {
+    if !text.starts_with("CPU time: ") || !text.contains("\nsampling rate: ") {
+        return Some(format!("no facts: {text}"));
+    }
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains("%  ")).collect();
+    if !rows.iter().any(|row| row.contains("  klad::")) {
+        return Some(format!("no function of klad is among the first: {text}"));
+    }
+    let nameless = rows.iter().find(|row| row.contains("  ::") || row.contains("  {") || row.contains("  _ZN"))?;
+    Some(format!("a name without its module: {nameless}"))
+}
+
+#[test]
+fn the_table_names_the_functions_that_cost_most() {
+    let server = server();
+    let take = |seconds: u64| {
+        let arguments = format!("--interval 2ms --duration {seconds}s");
+        String::from_utf8(profile(&server, &arguments).succeeds()).unwrap()
+    };
+    // Longer where the machine is too busy for anything to be seen.
+    let text = loaded(&server, || {
+        let short = take(2);
+        if wrong_with_table(&short).is_none() { short } else { take(15) }
+    });
+    assert_eq!(wrong_with_table(&text), None);
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains("%  ")).collect();
+    let nameless = text.replace(rows.last().unwrap(), "    1.00 ms    1.0%      1.00 ms    1.0%  ::poll");
+    assert!(wrong_with_table(&nameless).unwrap().contains("without its module"));
+}
+
+/// What is wrong with a difference in which klad does more than before.
+fn wrong_direction(text: &str) -> Option<String> {
+    let rows = text.split("  function\n").nth(1).unwrap_or_default();
+    (!rows.trim_start().starts_with('+')).then(|| format!("nothing has grown: {text}"))
+}
+
+#[test]
+fn a_difference_of_two_live_profiles_has_a_direction() {
+    let server = server();
+    let directory = tempfile::tempdir().unwrap();
+    let [before, after] = ["before.pb.gz", "after.pb.gz"].map(|name| directory.path().join(name));
+    assert_eq!(profile(&server, "-d 1s -i 1ms -o").arg(&before).succeeds(), b"");
+    loaded(&server, || assert_eq!(profile(&server, "-d 3s -i 1ms -o").arg(&after).succeeds(), b""));
+    let compare =
+        |one: &Path, other: &Path| String::from_utf8(Klad::new("profile diff").arg(one).arg(other).succeeds()).unwrap();
+    assert_eq!(wrong_direction(&compare(&before, &after)), None);
+    assert!(wrong_direction(&compare(&after, &before)).is_some(), "the twin: swapped");
+    let page = directory.path().join("diff.html");
+    assert_eq!(Klad::new("profile diff").arg(&before).arg(&after).arg("-o").arg(&page).succeeds(), b"");
+    let page = std::fs::read_to_string(page).unwrap();
+    let names = [&before, &after].map(|path| path.to_string_lossy());
+    assert!(page.contains(&format!("more in {} than in {}", names[1], names[0])), "{page}");
+    assert!(page.contains("<svg") && page.contains("klad::"));
+}
+
+#[test]
+fn threads_are_listed_and_drawn() {
+    let server = server();
+    let list = String::from_utf8(profile(&server, "--event threads").succeeds()).unwrap();
+    assert!(list.lines().next().unwrap().ends_with(" threads") && list.contains(" klad-worker-0 ("), "{list}");
+    assert!(list.contains("    klad::"), "their stacks have names: {list}");
+    let text = String::from_utf8(profile(&server, "--event threads -o - --format collapsed").succeeds()).unwrap();
+    assert!(text.starts_with("# title: Threads\n") && text.contains("\nklad-worker-0;"), "{text}");
+}
+
+/// What stands in a directory beside files of these names.
+fn left(directory: &Path, names: &[&str]) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.into_string().unwrap()).filter(|name| !names.contains(&name.as_str())).collect()
+}
+
+#[test]
+fn ctrl_c_in_the_middle_leaves_the_file_as_it_was_and_nothing_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out.html");
+    std::fs::write(&path, "before").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // What is started in the background by a script, as tests may be, is deaf to Ctrl-C, and so is what it starts.
+    let child = Command::new("env")
+        .args([
+            "--default-signal=INT",
+            env!("CARGO_BIN_EXE_klad"),
+            "profile",
+            &format!("http://{}", listener.local_addr().unwrap()),
+            "-o",
+        ])
+        .arg(&path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It has asked, and waits.
+    let mut stream = listener.accept().unwrap().0;
+    assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    // A shell says 130.
+    assert_eq!(ended.status.signal(), Some(rustix::process::Signal::INT.as_raw()));
+    assert!(ended.stdout.is_empty() && ended.stderr.is_empty(), "{ended:?}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"before");
+    assert_eq!(left(directory.path(), &["out.html"]), Vec::<String>::new());
+    // The twin: what is left is seen.
+    std::fs::write(directory.path().join(".out.html.7.part"), "half").unwrap();
+    assert_eq!(left(directory.path(), &["out.html"]), [".out.html.7.part"]);
+}

@@ -1,0 +1,44 @@
+//! A server at work for as long as something is looked at.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Server, wait_until};
+
+/// Clients that ask as soon as they are answered.
+const CLIENTS: u64 = 8;
+
+/// So many requests are answered before anything is looked at.
+const BEFORE: u64 = 200;
+
+/// Sets its flag, also when the test fails.
+struct Over<'f>(&'f AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does `work` while values are written and read.
+pub(crate) fn loaded<T>(server: &Server, work: impl FnOnce() -> T) -> T {
+    let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        for client in 0..CLIENTS {
+            let (over, answered) = (&over, &answered);
+            scope.spawn(move || {
+                let mut connection = server.client();
+                let mut number = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let target = format!("/v0/entity?id={client}-{}", number % 1_000);
+                    assert_eq!(connection.put(&target, &[7; 1_024]).status, 201);
+                    assert_eq!(connection.get(&target).status, 200);
+                    number += 1;
+                    answered.fetch_add(2, Ordering::Relaxed);
+                }
+            });
+        }
+        wait_until("requests are answered", || answered.load(Ordering::Relaxed) >= BEFORE);
+        work()
+    })
+}
