@@ -83,8 +83,8 @@ fn three_to_one() -> (Profile<Address>, [u64; 2]) {
         until_it_has_a_timer();
         let mut truth = [0; 2];
         for _ in 0..4 {
-            truth[0] += burn(spin_three, Duration::from_millis(300));
-            truth[1] += burn(spin_one, Duration::from_millis(100));
+            truth[0] += burn(spin_three, Duration::from_millis(900));
+            truth[1] += burn(spin_one, Duration::from_millis(300));
         }
         truth
     });
