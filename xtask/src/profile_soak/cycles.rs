@@ -74,13 +74,13 @@ impl Kind {
         (format!("/debug/pprof/{what}&format={word}"), format)
     }
 
-    /// Takes `cycles` profiles, counting them in `pulse`.
+    /// Takes profiles for as long as `go_on` says, counting them in `pulse`.
     ///
     /// # Errors
     /// The first answer that is not a profile.
-    pub(crate) fn run(self, admin: SocketAddr, cycles: u64, pulse: &AtomicU64) -> Result<Seen> {
+    pub(crate) fn run(self, admin: SocketAddr, go_on: impl Fn() -> bool, pulse: &AtomicU64) -> Result<Seen> {
         let mut seen = Seen::default();
-        for cycle in 0..cycles {
+        for cycle in (0..).take_while(|_| go_on()) {
             let (target, format) = self.target(cycle);
             let (status, body) = profiles::take(admin, &target).with_context(|| target.clone())?;
             let words = || String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();

@@ -6,7 +6,7 @@
 //!                                                                       ◀── heap  the same                        ─┘
 //! ```
 //!
-//! One klad for each strategy lives through all of its runs, so that what grows from run to run is seen. A single run proves
+//! One klad for each setup lives through all of its runs, so that what grows from run to run is seen. A single run proves
 //! little: what such a profiler can do wrong, it does seldom.
 
 mod cycles;
@@ -49,7 +49,7 @@ const SETTLES: Duration = Duration::from_secs(2);
 pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
-    /// Runs, shared out over the strategies.
+    /// Runs, shared out over the strategies, each with heap samples all the time and only when asked.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
     /// Profiles of each of three kinds in a run: CPU, locks, heap.
@@ -61,6 +61,22 @@ pub(crate) struct Args {
     /// Chooses what clients do [default: another one each time].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+}
+
+/// `--heap-sample`: all the time, and only within windows, each of which then switches the sampling on and off.
+const SAMPLINGS: [&str; 2] = ["512KiB", "0"];
+
+/// How a klad is started.
+#[derive(Debug)]
+struct Setup {
+    strategy: String,
+    sampling: &'static str,
+}
+
+impl std::fmt::Display for Setup {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(&format!("{}, heap {}", self.strategy, self.sampling))
+    }
 }
 
 /// What is wrong, and how much was right.
@@ -82,23 +98,27 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     raise_descriptor_limit();
     let mut report = Report::default();
     let started = Instant::now();
-    let strategies = u64::try_from(args.execution.len())?;
-    for (place, strategy) in (0..).zip(&args.execution) {
-        let runs = args.runs / strategies + u64::from(place < args.runs % strategies);
-        let soaked = soak(&program, strategy, runs, args.cycles, &mut random, &mut report);
-        if let Err(why) = soaked {
-            eprintln!("{strategy}: {why:#}");
-            report.failures.push(format!("{strategy}: {why:#}"));
+    let setups: Vec<Setup> = args
+        .execution
+        .iter()
+        .flat_map(|strategy| SAMPLINGS.map(|sampling| Setup { strategy: strategy.clone(), sampling }))
+        .collect();
+    let count = u64::try_from(setups.len())?;
+    for (place, setup) in (0..).zip(&setups) {
+        let runs = args.runs / count + u64::from(place < args.runs % count);
+        if let Err(why) = soak(&program, setup, runs, args.cycles, &mut random, &mut report) {
+            eprintln!("{setup}: {why:#}");
+            report.failures.push(format!("{setup}: {why:#}"));
         }
     }
     report.print(args, started.elapsed());
     Ok(report.verdict())
 }
 
-/// All runs of one strategy against one klad.
+/// All runs of one setup against one klad.
 fn soak(
     program: &Path,
-    strategy: &str,
+    setup: &Setup,
     runs: u64,
     cycles: u64,
     random: &mut fastrand::Rng,
@@ -110,7 +130,7 @@ fn soak(
         data: directory.path().join("data"),
         memory: ByteSize::gib(1),
         addresses: Addresses::any(),
-        more: ["--execution", strategy].map(str::to_owned).to_vec(),
+        more: ["--execution", &setup.strategy, "--heap-sample", setup.sampling].map(str::to_owned).to_vec(),
     };
     let mut klad = Klad::start(&settings)?;
     let addresses = klad.wait_for_start_line()?;
@@ -118,7 +138,7 @@ fn soak(
     let mut states = Vec::new();
     for run in 1..=runs {
         if stderr().is_terminal() {
-            eprint!("\r\x1b[K{strategy}: run {run} of {runs}");
+            eprint!("\r\x1b[K{setup}: run {run} of {runs}");
         }
         let begun = Instant::now();
         let seen = one_run(&klad, addresses, cycles, &mut clients).with_context(|| format!("run {run}"))?;
@@ -129,13 +149,13 @@ fn soak(
         if stderr().is_terminal() {
             eprint!("\r\x1b[K");
         }
-        report.note(strategy, run, took, &seen, &clients, state);
+        report.note(setup, run, took, &seen, &clients, state);
     }
     for client in &clients {
         client.compare(addresses.data).context("read back at the end")?;
         report.requests += client.answered;
     }
-    report.failures.extend(state::growth(&states).into_iter().map(|grown| format!("{strategy}: {grown}")));
+    report.failures.extend(state::growth(&states).into_iter().map(|grown| format!("{setup}: {grown}")));
     klad.stop()?;
     Ok(())
 }
@@ -167,7 +187,12 @@ fn one_run(klad: &Klad, addresses: Addresses, cycles: u64, clients: &mut [Client
             .zip(profiles)
             .map(|(kind, pulse)| {
                 scope.spawn(move || {
-                    let seen = kind.run(addresses.admin, cycles, &pulse.steps);
+                    // All three at once until the slowest has its profiles, or one has failed.
+                    let lacking = || profiles.iter().any(|pulse| pulse.steps.load(Relaxed) < cycles);
+                    let seen = kind.run(addresses.admin, || lacking() && !over.load(Relaxed), &pulse.steps);
+                    if seen.is_err() {
+                        over.store(true, Relaxed);
+                    }
                     pulse.end();
                     seen
                 })
@@ -207,22 +232,22 @@ fn settle(klad: &Klad, data: &Path, first: Option<&State>) -> Result<State> {
 
 impl Report {
     /// Adds a run, and prints its line.
-    fn note(&mut self, strategy: &str, run: u64, took: Duration, seen: &[Seen; 3], clients: &[Client], state: State) {
+    fn note(&mut self, setup: &Setup, run: u64, took: Duration, seen: &[Seen; 3], clients: &[Client], state: State) {
         let gap = clients.iter().map(|client| client.gap_max).max().unwrap_or_default();
         self.gap_max = self.gap_max.max(gap);
         self.profiles += seen.iter().map(|seen| seen.profiles).sum::<u64>();
         if gap > GAP_MAX {
-            self.failures.push(format!("{strategy}, run {run}: a client had no answer for {gap:?}"));
+            self.failures.push(format!("{setup}, run {run}: a client had no answer for {gap:?}"));
         }
         let mut filled = Vec::new();
         for (kind, seen) in KINDS.into_iter().zip(seen) {
             filled.push(format!("{} {} of {}", kind.word(), seen.filled, seen.texts));
             if seen.filled == 0 && seen.texts > 0 {
-                self.failures.push(format!("{strategy}, run {run}: no {} profile holds a stack", kind.word()));
+                self.failures.push(format!("{setup}, run {run}: no {} profile holds a stack", kind.word()));
             }
         }
         println!(
-            "{strategy:<9} run {run:>2}: {:>6.1} s, longest gap {:>5} ms; texts with stacks: {}; {}",
+            "{setup:<24} run {run:>2}: {:>6.1} s, longest gap {:>5} ms; texts with stacks: {}; {}",
             took.as_secs_f64(),
             gap.as_millis(),
             filled.join(", "),
@@ -269,7 +294,8 @@ mod tests {
             let mut client = Client::new(0, fastrand::Rng::with_seed(1));
             client.gap_max = Duration::from_millis(gap_ms);
             let mut report = Report::default();
-            report.note("adaptive", 1, Duration::from_secs(1), seen, &[client], state);
+            let setup = Setup { strategy: "adaptive".to_owned(), sampling: SAMPLINGS[0] };
+            report.note(&setup, 1, Duration::from_secs(1), seen, &[client], state);
             report.verdict()
         };
         assert_eq!(noted(&[seen(1); 3], 100), Verdict::Within);
