@@ -61,7 +61,7 @@ fn go_reads_every_kind_and_finds_functions_of_ours_and_of_rocksdb() {
         assert_eq!(answer.header("content-disposition"), Some(expected.as_str()));
         assert_eq!(wrong_with_top(&answer.body, kind), None, "{}", kind.path);
         let decoded = pprof::decode(&answer.body).unwrap();
-        for fact in ["events", "sampling rate", "lost", "version"] {
+        for fact in ["events", "sampling rate", "not sampled", "version"] {
             assert!(decoded.facts.iter().any(|(name, _)| name == fact), "{fact} is missing: {:?}", decoded.facts);
         }
     }

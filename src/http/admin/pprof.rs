@@ -98,10 +98,11 @@ impl Profiler {
 
     async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, Refusal> {
         let asked = parameters.clone();
-        let window = Open::new(on_thread(&place, move || kind.start(&asked)).await?, &place);
+        // Made there: if the request is given up meanwhile, it is not this thread that waits for the window's end.
+        let its_place = place.clone();
+        let window = on_thread(&place, move || Ok(Open::new(kind.start(&asked)?, &its_place))).await?;
         tokio::time::sleep(parameters.window(kind)).await;
-        let window = window.take();
-        let seen = on_thread(&place, move || window.end()).await?;
+        let seen = on_thread(&place, move || window.take().end()).await?;
         let turn = self.making.clone().acquire_owned().await.expect("it is never closed");
         let (form, seconds) = (parameters.form, parameters.window(kind));
         let made = on_thread(&place, move || {
