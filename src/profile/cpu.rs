@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::collector::{self, Registration};
-use super::totals::{Key, STACKS_MAX, Totals};
+use super::totals::{Key, Totals};
 use super::{Address, Error, Profile, Sample, ValueType, tasks};
 use crate::clock;
 use crate::sampling::timer::ThreadTimer;
@@ -112,7 +112,7 @@ impl Window {
         running.empty_ring(|| false);
         running.windows.push(Taking {
             number,
-            totals: Totals::new(STACKS_MAX),
+            totals: Totals::of_stacks(),
             lost_before: signal::samples().lost(),
             started_before: running.timers_started - running.timers.len() as u64,
             threads_without: running.threads_without,

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use super::collector::{self, Registration};
-use super::totals::{Key, STACKS_MAX, Totals};
+use super::totals::{Key, Totals};
 use super::{Address, Error, Name, Profile, Sample, ValueType};
 use crate::clock;
 use crate::sampling::waits::{self, Counts, OpenWait, Wait};
@@ -124,7 +124,7 @@ impl Window {
             began_unix_ns: clock::unix_ns(),
             counts: waits::counts(),
             earlier: 0,
-            totals: Totals::new(STACKS_MAX),
+            totals: Totals::of_stacks(),
         });
         drop(state);
         // Whatever fails from here on, the window's end closes what was opened.
