@@ -8,10 +8,24 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Error, heap};
+use crate::clock;
 use crate::sync::{self, Cause, Condvar, Mutex};
 
 /// Rings are emptied so often. A ring holds what comes in several times as long.
 pub const INTERVAL: Duration = Duration::from_millis(50);
+
+/// At a window's end, what other threads are just writing into a ring is waited for so long. A thread writes for a microsecond,
+/// unless it is preempted.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// Says, after a pause, whether it is worth to look into a ring again; for the end of a window.
+pub fn patience() -> impl FnMut() -> bool {
+    let deadline = clock::now() + PATIENCE;
+    move || {
+        std::thread::yield_now();
+        clock::now() < deadline
+    }
+}
 
 /// What is called; `None` once its registration is gone.
 type Call = Mutex<Option<Box<dyn FnMut() + Send>>>;
@@ -122,9 +136,9 @@ mod tests {
             own.fetch_add(1, Ordering::SeqCst);
         }))
         .expect("a thread");
-        let deadline = crate::clock::now() + Duration::from_secs(30);
+        let deadline = clock::now() + Duration::from_secs(30);
         while calls.load(Ordering::SeqCst) < 3 {
-            assert!(crate::clock::now() < deadline, "it is not called");
+            assert!(clock::now() < deadline, "it is not called");
             std::thread::yield_now();
         }
         registration.call_now();

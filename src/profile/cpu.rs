@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::collector::{self, Registration};
-use super::totals::{Key, STACKS_MAX, Totals};
+use super::totals::{Key, Totals};
 use super::{Address, Error, Profile, Sample, ValueType, tasks};
 use crate::clock;
 use crate::sampling::timer::ThreadTimer;
@@ -57,7 +57,7 @@ struct Sampler {
     timers: BTreeMap<i32, ThreadTimer>,
     /// Timers that were ever started.
     timers_started: u64,
-    /// At most so many threads had none at one time.
+    /// So many had none when they were looked for last.
     threads_without: u64,
     looks: u32,
     windows: Vec<Taking>,
@@ -71,10 +71,14 @@ struct Taking {
     totals: Totals<Key>,
     lost_before: u64,
     started_before: u64,
+    /// At most so many threads had none at one time.
+    threads_without: u64,
 }
 
 /// What a window has seen.
 struct Taken {
+    /// Under the lock, when the ring was emptied: what came later is not in it.
+    ended: Instant,
     totals: Totals<Key>,
     lost: u64,
     threads: u64,
@@ -105,12 +109,13 @@ impl Window {
             return Err(Error::Busy(format!("{WINDOWS_MAX} CPU profiles at a time")));
         }
         // What was seen until now is of the other windows only.
-        running.empty_ring();
+        running.empty_ring(|| false);
         running.windows.push(Taking {
             number,
-            totals: Totals::new(STACKS_MAX),
+            totals: Totals::of_stacks(),
             lost_before: signal::samples().lost(),
             started_before: running.timers_started - running.timers.len() as u64,
+            threads_without: running.threads_without,
         });
         Ok(Window { number: Some(number), hz, began: clock::now(), began_unix_ns: clock::unix_ns() })
     }
@@ -118,9 +123,9 @@ impl Window {
     /// Ends, and says what was seen: values `samples` (count) and `cpu` (nanoseconds).
     #[must_use]
     pub fn finish(mut self) -> Profile<Address> {
-        let duration = clock::now().saturating_duration_since(self.began);
         let number = self.number.take().expect("only this and dropping end it");
-        self.profile(&end(number), duration)
+        let taken = end(number);
+        self.profile(&taken, taken.ended.saturating_duration_since(self.began))
     }
 
     fn profile(&self, taken: &Taken, duration: Duration) -> Profile<Address> {
@@ -165,8 +170,8 @@ impl Window {
             events += its_events;
             cut += if is_cut(&key.frames) { its_events } else { 0 };
         }
-        let tick = clock::kernel_tick();
-        let clock = format!("CPU-time timer of each thread, looked at in the kernel's tick, every {tick:?}");
+        // Short: it stands under the picture's title.
+        let clock = format!("CPU-time timer of each thread, {} ms ticks", clock::kernel_tick().as_secs_f64() * 1e3);
         let facts = [
             ("events", events.to_string()),
             ("sampling rate", format!("{} Hz of CPU time per thread", self.hz)),
@@ -196,14 +201,16 @@ impl Drop for Window {
 fn end(number: u64) -> Taken {
     let mut sampler = SAMPLER.lock();
     let running = sampler.as_mut().expect("there is one while there is a window");
-    running.empty_ring();
+    let ended = clock::now();
+    let behind = running.empty_ring(collector::patience());
     let index = running.windows.iter().position(|window| window.number == number).expect("it was not ended before");
     let window = running.windows.swap_remove(index);
     let taken = Taken {
+        ended,
         totals: window.totals,
-        lost: signal::samples().lost() - window.lost_before,
+        lost: signal::samples().lost() - window.lost_before + behind,
         threads: running.timers_started - window.started_before,
-        threads_without: running.threads_without,
+        threads_without: window.threads_without,
     };
     let ended = if running.windows.is_empty() { sampler.take() } else { None };
     if ended.is_some() {
@@ -218,7 +225,7 @@ fn end(number: u64) -> Taken {
 /// What the collector calls.
 fn look() {
     if let Some(sampler) = &mut *SAMPLER.lock() {
-        sampler.empty_ring();
+        sampler.empty_ring(|| false);
         sampler.looks = sampler.looks.wrapping_add(1);
         if sampler.looks.is_multiple_of(LOOKS_FOR_EACH_SEARCH) {
             // Without /proc those threads stay that are known; at the start that was an error.
@@ -287,24 +294,24 @@ impl Sampler {
                 }
             }
         }
-        self.threads_without = self.threads_without.max(without);
+        self.threads_without = without;
+        for window in &mut self.windows {
+            window.threads_without = window.threads_without.max(without);
+        }
         Ok(refused)
     }
 
-    /// Adds what waits in the ring to each window.
-    fn empty_ring(&mut self) {
-        let ring = signal::samples();
-        // No more than were there at the beginning, or so: a thread that is seen very often must not keep this one here.
-        for _ in 0..signal::SAMPLES_MAX {
-            let Some(sample) = ring.pop() else { return };
+    /// Adds what waits in the ring to each window. How many could not be had, though `again` let them be waited for.
+    fn empty_ring(&mut self, again: impl FnMut() -> bool) -> u64 {
+        signal::samples().drain(again, |sample| {
             if sample.session != self.session {
-                continue;
+                return;
             }
             for window in &mut self.windows {
                 let frames = sample.stack.frames().into();
                 window.totals.add(Key { thread: sample.thread, kind: 0, frames }, [sample.periods, 1]);
             }
-        }
+        })
     }
 }
 

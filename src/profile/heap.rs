@@ -93,7 +93,16 @@ impl Window {
             reset(HEAP_SAMPLE_BYTES)?;
             switch(&mut state, true)?;
         }
-        let before = dump(&state)?;
+        let before = match dump(&state) {
+            Ok(before) => before,
+            Err(error) => {
+                // No window will do it. What cannot be switched off was not on.
+                if !state.for_good && state.windows == 0 {
+                    let _ = switch(&mut state, false);
+                }
+                return Err(error);
+            }
+        };
         state.windows += 1;
         Ok(Window { before, view })
     }
@@ -279,7 +288,7 @@ impl Dump {
         [
             ("events", format!("{samples} sampled allocations")),
             ("sampling rate", format!("1 in {} bytes on average", self.rate)),
-            ("lost", "0".to_owned()),
+            ("not sampled", "the threads that take profiles".to_owned()),
             ("counted since", since),
             ("sizes", "those of jemalloc's size classes, scaled up from the samples".to_owned()),
         ]

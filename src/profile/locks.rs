@@ -18,14 +18,14 @@ mod leaf;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use super::collector::{self, Registration};
-use super::totals::{Key, STACKS_MAX, Totals};
+use super::totals::{Key, Totals};
 use super::{Address, Error, Name, Profile, Sample, ValueType};
 use crate::clock;
-use crate::sampling::waits::{self, Counts, OpenWait};
+use crate::sampling::waits::{self, Counts, OpenWait, Wait};
 use crate::sampling::{Kind, pthread, walk};
 use crate::sync::Mutex;
 
@@ -34,6 +34,10 @@ pub use judge::is_contention;
 /// What the names of threads begin with that take profiles: the collector's, and those that work for a request for one. That
 /// they wait for each other is not klad's business.
 const PROFILERS: &str = "klad-profile";
+
+/// Threads whose last wait is kept in mind; above that, those are forgotten whose wait is known to be over. Hence never more than
+/// so many and what the ring holds.
+const REMEMBERED_MAX: usize = 4096;
 
 /// A profile of waits that is being taken; dropping it ends it. Any number at a time, of one threshold.
 #[derive(Debug)]
@@ -89,9 +93,13 @@ struct State {
     threshold: Duration,
     last_id: u64,
     open: Vec<Open>,
+    /// When the last wait of each thread began that came out of the ring. A thread puts its wait there before it frees its slot,
+    /// and can be preempted in between: then the slot shows a wait that was added already.
+    over: BTreeMap<u32, u64>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { threshold: Duration::ZERO, last_id: 0, open: Vec::new() });
+static STATE: Mutex<State> =
+    Mutex::new(State { threshold: Duration::ZERO, last_id: 0, open: Vec::new(), over: BTreeMap::new() });
 
 impl Window {
     /// Begins; waits shorter than `threshold` are counted, not kept.
@@ -116,7 +124,7 @@ impl Window {
             began_unix_ns: clock::unix_ns(),
             counts: waits::counts(),
             earlier: 0,
-            totals: Totals::new(STACKS_MAX),
+            totals: Totals::of_stacks(),
         });
         drop(state);
         // Whatever fails from here on, the window's end closes what was opened.
@@ -132,21 +140,21 @@ impl Window {
         state.drain();
         let ended_ns = clock::monotonic_ns();
         // First who still waits, then the ring again: who stops waiting in between is in both, and one of both is left out. The
-        // other way round it could be in neither.
+        // other way round it could be in neither. Whose wait came out of the ring before, it is over, slot or not.
         let mut still = Vec::new();
         waits::look(|wait| still.push(wait));
+        still.retain(|wait| state.over.get(&wait.tid) != Some(&wait.began_ns));
         let mut window = state.close(self.id).expect("a window is open until it ends or is dropped");
         let both: HashSet<_> = still.iter().map(|wait| (wait.tid, wait.began_ns)).collect();
-        while let Some(wait) = waits::pop() {
-            for other in &mut state.open {
-                other.add(wait.kind, wait.thread, (wait.began_ns, wait.ended_ns), wait.stack.frames());
-            }
+        let behind = waits::drain(collector::patience(), |wait| {
+            state.add(&wait);
             if !both.contains(&(wait.tid, wait.began_ns)) {
                 let ended_ns = wait.ended_ns.min(ended_ns);
                 window.add(wait.kind, wait.thread, (wait.began_ns, ended_ns), wait.stack.frames());
             }
-        }
-        let (threshold, counts) = (state.threshold, waits::counts());
+        });
+        let (threshold, mut counts) = (state.threshold, waits::counts());
+        counts.lost += behind;
         drop(state);
         let still = still.iter().filter(|wait| window.add_open(wait, ended_ns, threshold)).count();
         window.seen(ended_ns, counts, threshold, still)
@@ -163,10 +171,18 @@ impl Drop for Window {
 
 impl State {
     fn drain(&mut self) {
-        while let Some(wait) = waits::pop() {
-            for window in &mut self.open {
-                window.add(wait.kind, wait.thread, (wait.began_ns, wait.ended_ns), wait.stack.frames());
-            }
+        waits::drain(|| false, |wait| self.add(&wait));
+        if self.over.len() > REMEMBERED_MAX {
+            let mut slots = HashSet::new();
+            waits::look(|wait| _ = slots.insert((wait.tid, wait.began_ns)));
+            self.over.retain(|tid, began_ns| slots.contains(&(*tid, *began_ns)));
+        }
+    }
+
+    fn add(&mut self, wait: &Wait) {
+        self.over.insert(wait.tid, wait.began_ns);
+        for window in &mut self.open {
+            window.add(wait.kind, wait.thread, (wait.began_ns, wait.ended_ns), wait.stack.frames());
         }
     }
 
@@ -175,6 +191,7 @@ impl State {
         let window = self.open.swap_remove(position);
         if self.open.is_empty() {
             waits::stop();
+            self.over.clear();
         }
         Some(window)
     }
@@ -221,9 +238,14 @@ impl Open {
             ("waits with stacks beyond the limit", beyond.to_string()),
             ("acquisitions of klad's own locks", (counts.own - before.own).to_string()),
             ("acquisitions of POSIX locks", (counts.pthread - before.pthread).to_string()),
+            // A lock that is only tried is nobody's wait, and its price would be another counter at each try.
+            ("acquisitions not counted", "tries (trylock)".to_owned()),
             ("clock", "CLOCK_MONOTONIC".to_owned()),
             ("version", concat!("klad ", env!("CARGO_PKG_VERSION")).to_owned()),
-            ("duration", text_of(Duration::from_nanos(ended_ns.saturating_sub(self.began_ns)))),
+            (
+                "duration",
+                format!("{:.3} s", Duration::from_nanos(ended_ns.saturating_sub(self.began_ns)).as_secs_f64()),
+            ),
         ];
         let profile = |title: &str, belongs: fn(Class) -> bool| {
             let samples = samples(&self.totals, belongs);
@@ -307,12 +329,12 @@ fn text_of_waits<F>(samples: &[Sample<F>], threshold: Duration, acquisitions: u6
     format!("{waits} waits above {} among {acquisitions} acquisitions", text_of(threshold))
 }
 
-/// In one unit that leaves no fraction, or in milliseconds.
+/// In the largest unit that leaves no fraction.
 fn text_of(time: Duration) -> String {
     match time.as_nanos() {
         0 => "0 s".to_owned(),
         ns if ns % 1_000_000_000 == 0 => format!("{} s", ns / 1_000_000_000),
-        ns if ns >= 1_000_000 => format!("{} ms", ns / 1_000_000),
+        ns if ns % 1_000_000 == 0 => format!("{} ms", ns / 1_000_000),
         ns if ns % 1000 == 0 => format!("{} µs", ns / 1000),
         ns => format!("{ns} ns"),
     }

@@ -7,9 +7,9 @@ use std::hash::Hash;
 
 use super::Address;
 
-/// Different stacks of one profile; what comes after is only counted, in [`Totals::beyond`]. Some 300 bytes each: 16 MiB at
-/// most. A server under mixed load shows two or three thousand.
-pub const STACKS_MAX: usize = 1 << 16;
+/// Bytes of the different stacks of one profile; what comes after is only counted, in [`Totals::beyond`]. A stack takes 0.1 to
+/// 1.1 KiB, by its depth, so that there is room for 14,000 at least. A server under mixed load shows two or three thousand.
+pub const STACKS_BYTES_MAX: usize = 16 << 20;
 
 /// Whose stack, and what happened there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,26 +22,49 @@ pub struct Key {
     pub frames: Box<[Address]>,
 }
 
+impl Key {
+    /// What it takes in [`Totals`], with its figures: the table is never emptier than 7/16, as it grows by doubling.
+    fn bytes(&self) -> usize {
+        const IN_TABLE: usize = (size_of::<Key>() + size_of::<[u64; 2]>() + 1) * 16 / 7;
+        IN_TABLE + size_of_val(&*self.frames)
+    }
+}
+
 /// Two figures for each key.
 #[derive(Clone, Debug)]
 pub struct Totals<K: Hash + Eq> {
     figures: HashMap<K, [u64; 2]>,
-    keys_max: usize,
+    /// Of all keys together, and at most, as `size` has it.
+    size_now: usize,
+    size_max: usize,
+    size: fn(&K) -> usize,
     beyond: [u64; 2],
 }
 
-impl<K: Hash + Eq> Totals<K> {
-    /// Nothing yet, and never more than `keys_max` keys.
+impl Totals<Key> {
+    /// Nothing yet, and never more than [`STACKS_BYTES_MAX`].
     #[must_use]
-    pub fn new(keys_max: usize) -> Totals<K> {
-        Totals { figures: HashMap::new(), keys_max, beyond: [0; 2] }
+    pub fn of_stacks() -> Totals<Key> {
+        Totals::new(STACKS_BYTES_MAX, Key::bytes)
+    }
+}
+
+impl<K: Hash + Eq> Totals<K> {
+    /// Nothing yet, and never more keys than together have a `size` of `size_max`.
+    #[must_use]
+    pub fn new(size_max: usize, size: fn(&K) -> usize) -> Totals<K> {
+        Totals { figures: HashMap::new(), size_now: 0, size_max, size, beyond: [0; 2] }
     }
 
     /// Adds `figures` to those of `key`.
     pub fn add(&mut self, key: K, figures: [u64; 2]) {
         if let Some(known) = self.figures.get_mut(&key) {
             *known = sum(*known, figures);
-        } else if self.figures.len() < self.keys_max {
+            return;
+        }
+        let size_now = self.size_now.saturating_add((self.size)(&key));
+        if size_now <= self.size_max {
+            self.size_now = size_now;
             self.figures.insert(key, figures);
         } else {
             self.beyond = sum(self.beyond, figures);
@@ -77,14 +100,15 @@ impl<K: Hash + Eq + Clone> Totals<K> {
     #[must_use]
     pub fn since(&self, earlier: &Totals<K>) -> Totals<K> {
         let less = |now: [u64; 2], before: [u64; 2]| [0, 1].map(|index| now[index].saturating_sub(before[index]));
-        let figures = self
+        let figures: HashMap<K, [u64; 2]> = self
             .figures
             .iter()
             .map(|(key, now)| (key, less(*now, earlier.figures.get(key).copied().unwrap_or_default())))
             .filter(|(_, new)| *new != [0; 2])
             .map(|(key, new)| (key.clone(), new))
             .collect();
-        Totals { figures, keys_max: self.keys_max, beyond: less(self.beyond, earlier.beyond) }
+        let size_now = figures.keys().map(self.size).sum();
+        Totals { figures, size_now, beyond: less(self.beyond, earlier.beyond), ..*self }
     }
 }
 
@@ -99,7 +123,7 @@ mod tests {
 
     #[test]
     fn beyond_the_bound_only_a_count_grows() {
-        let mut totals = Totals::new(2);
+        let mut totals = Totals::new(2, |_| 1);
         for key in [1, 2, 3, 1, 4] {
             totals.add(key, [1, 10]);
         }
@@ -109,6 +133,22 @@ mod tests {
         assert_eq!(all, [(&1, [2, 20]), (&2, [1, 10])]);
     }
 
+    #[test]
+    fn deep_stacks_find_room_for_fewer() {
+        let kept = |depth: usize| {
+            let mut totals = Totals::of_stacks();
+            for number in 0..300_000_u64 {
+                totals.add(Key { thread: [0; 16], kind: 0, frames: vec![number; depth].into() }, [1, 1]);
+            }
+            assert_eq!(totals.len() as u64 + totals.beyond()[0], 300_000, "each is kept or counted");
+            let frames = totals.iter().map(|(key, _)| size_of_val(&*key.frames)).sum::<usize>();
+            assert!(frames + totals.figures.capacity() * (size_of::<Key>() + 16) <= STACKS_BYTES_MAX);
+            totals.len()
+        };
+        let (shallow, deep) = (kept(1), kept(127));
+        assert!(shallow > 4 * deep && deep > 10_000, "{shallow}, {deep}");
+    }
+
     proptest! {
         #[test]
         fn a_difference_is_what_was_added_in_between(
@@ -116,7 +156,7 @@ mod tests {
             after in proptest::collection::vec((0..20_u8, 1..9_u64), 0..60),
             keys_max in 1..30_usize,
         ) {
-            let mut totals = Totals::new(keys_max);
+            let mut totals = Totals::new(keys_max, |_| 1);
             for (key, figure) in &before {
                 totals.add(*key, [1, *figure]);
             }

@@ -59,9 +59,9 @@ struct Real {
 }
 
 /// Looks up what was not called yet. Also what makes sure that these functions are part of the program: whoever takes a
-/// profile calls it. Not those with a clock for a lock: a C library before 2.30 lacks them, and then nobody calls them.
+/// profile calls it. Not those with a clock: a C library before 2.30 lacks them, and then nobody calls them.
 pub fn prepare() {
-    for real in [&MUTEX_LOCK, &MUTEX_TIMEDLOCK, &READ, &TIMEDREAD, &WRITE, &TIMEDWRITE, &WAIT, &TIMEDWAIT, &CLOCKWAIT] {
+    for real in [&MUTEX_LOCK, &MUTEX_TIMEDLOCK, &READ, &TIMEDREAD, &WRITE, &TIMEDWRITE, &WAIT, &TIMEDWAIT] {
         real.address();
     }
 }

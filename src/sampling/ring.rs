@@ -123,6 +123,23 @@ impl<T: Copy> Ring<T> {
         }
     }
 
+    /// Takes what was pushed before the call, and no more, so that busy producers keep nobody here. A slot that is still being
+    /// written hides what is behind it: as long as `again` says so, it is waited for. How many could not be taken.
+    pub fn drain(&self, mut again: impl FnMut() -> bool, mut seen: impl FnMut(T)) -> u64 {
+        let end = self.pushed.0.load(Ordering::Acquire);
+        loop {
+            while self.popped.0.load(Ordering::Relaxed) < end
+                && let Some(item) = self.pop()
+            {
+                seen(item);
+            }
+            let behind = end.saturating_sub(self.popped.0.load(Ordering::Relaxed));
+            if behind == 0 || !again() {
+                return behind;
+            }
+        }
+    }
+
     /// Items that found no room, since the beginning.
     #[must_use]
     pub fn lost(&self) -> u64 {
@@ -170,6 +187,36 @@ mod tests {
         unsafe { (*ring.slots[0].item.get()).write(0) };
         ring.slots[0].sequence.store(1, Ordering::Release);
         assert_eq!(std::iter::from_fn(|| ring.pop()).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_slot_that_is_being_written_is_waited_for_and_then_counted_with_what_it_hides() {
+        let ring = Ring::new(4);
+        ring.pushed.0.fetch_add(1, Ordering::Relaxed);
+        assert!(ring.push(1) && ring.push(2));
+        let (mut seen, mut rounds) = (Vec::new(), 0);
+        let again = || {
+            rounds += 1;
+            rounds < 3
+        };
+        assert_eq!((ring.drain(again, |item| seen.push(item)), rounds), (3, 3));
+        let finish = || {
+            // SAFETY: the position was taken above.
+            unsafe { (*ring.slots[0].item.get()).write(0) };
+            ring.slots[0].sequence.store(1, Ordering::Release);
+            true
+        };
+        assert_eq!(ring.drain(finish, |item| seen.push(item)), 0);
+        assert_eq!(seen, [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_comes_while_the_ring_is_emptied_stays_for_the_next_time() {
+        let ring = Ring::new(4);
+        assert!(ring.push(1));
+        let mut seen = 0;
+        let behind = ring.drain(|| false, |item| seen += u64::from(ring.push(item)));
+        assert_eq!((behind, seen, ring.pop()), (0, 1, Some(1)));
     }
 
     /// What a number of producers have pushed through a small ring: an item is as large as a stack, of one value

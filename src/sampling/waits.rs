@@ -164,7 +164,7 @@ pub fn timed<R>(kind: Kind, wait: impl FnOnce() -> R) -> R {
 /// Not for two callers at a time.
 pub fn start(threshold_ns: u64) {
     let ring = RING.get_or_init(|| Ring::new(RING_CAPACITY));
-    while ring.pop().is_some() {}
+    ring.drain(|| false, drop);
     THRESHOLD_NS.store(threshold_ns, Ordering::Relaxed);
     ON.store(true, Ordering::SeqCst);
 }
@@ -174,10 +174,9 @@ pub fn stop() {
     ON.store(false, Ordering::SeqCst);
 }
 
-/// The oldest wait that is over and was not taken yet. One caller at a time.
-#[must_use]
-pub fn pop() -> Option<Wait> {
-    RING.get().and_then(Ring::pop)
+/// Takes the waits that are over and were not taken yet; see [`Ring::drain`]. One caller at a time.
+pub fn drain(again: impl FnMut() -> bool, seen: impl FnMut(Wait)) -> u64 {
+    RING.get().map_or(0, |ring| ring.drain(again, seen))
 }
 
 /// Calls `seen` for each wait that is not over.
@@ -231,6 +230,17 @@ fn end(kind: Kind, began: &Began, frame: u64) {
         Some(slot) => slot.release(),
         None => _ = Shard::mine().unseen_ended.fetch_add(1, Ordering::Relaxed),
     }
+}
+
+/// A wait as of a thread that is preempted at its end, when the ring has it and its slot is not free yet. What is given frees it.
+#[cfg(test)]
+#[inline(never)]
+pub(crate) fn preempted(kind: Kind, wait: impl FnOnce()) -> impl FnOnce() {
+    let frame = own_frame();
+    let began = begin(kind, frame).expect("this thread records nothing else");
+    wait();
+    record(kind, began.at_ns, frame);
+    move || began.slot.expect("there are more slots than threads").release()
 }
 
 #[inline(never)]
@@ -332,8 +342,13 @@ impl Slot {
 
     fn take(&self) -> bool {
         let sequence = self.sequence.load(Ordering::Relaxed);
-        sequence.is_multiple_of(2)
-            && self.sequence.compare_exchange(sequence, sequence + 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let taken = sequence.is_multiple_of(2)
+            && self.sequence.compare_exchange(sequence, sequence + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if taken {
+            // The store above comes before those of the fields: who reads one of them sees that the slot was taken.
+            fence(Ordering::Release);
+        }
+        taken
     }
 
     fn release(&self) {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderValue};
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::form::Form;
@@ -60,12 +60,13 @@ impl Default for Profiler {
 }
 
 impl Profiler {
-    /// Answers a GET. `extra` grows by what the connection is to live longer for it.
+    /// Answers a GET, or a HEAD: nothing is taken for that. `extra` grows by what the connection is to live longer for it.
     pub(super) async fn answer(
         &self,
         request: &Request<Incoming>,
         extra: &Cell<Duration>,
     ) -> Result<Response<Page>, Refusal> {
+        let is_head = request.method() == Method::HEAD;
         let query = request.uri().query().unwrap_or_default();
         let name = request.uri().path().trim_start_matches("/debug/pprof").trim_start_matches('/');
         match name {
@@ -75,6 +76,9 @@ impl Profiler {
             "symbol" => Ok(of_type("text/plain; charset=utf-8", "num_symbols: 0\n")),
             "threads" => {
                 let parameters = Parameters::read(query, &["format", "debug"])?;
+                if is_head {
+                    return Ok(answer_of_threads(parameters.form_given.then_some(parameters.form), Bytes::new()));
+                }
                 let place = self.place(Kind::Threads)?;
                 extra.set(extra.get() + PROFILE_MAKING_TIMEOUT);
                 self.threads(&parameters, place).await
@@ -82,6 +86,9 @@ impl Profiler {
             name => {
                 let kind = Kind::named(name).ok_or(Refusal::UnknownPath)?;
                 let parameters = Parameters::read(query, kind.parameters())?;
+                if is_head {
+                    return Ok(attachment(parameters.form, kind.name(), Bytes::new()));
+                }
                 let place = self.place(kind)?;
                 extra.set(extra.get() + parameters.window(kind) + PROFILE_MAKING_TIMEOUT);
                 self.profile(kind, &parameters, place).await
@@ -98,10 +105,11 @@ impl Profiler {
 
     async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, Refusal> {
         let asked = parameters.clone();
-        let window = Open::new(on_thread(&place, move || kind.start(&asked)).await?, &place);
+        // Made there: if the request is given up meanwhile, it is not this thread that waits for the window's end.
+        let its_place = place.clone();
+        let window = on_thread(&place, move || Ok(Open::new(kind.start(&asked)?, &its_place))).await?;
         tokio::time::sleep(parameters.window(kind)).await;
-        let window = window.take();
-        let seen = on_thread(&place, move || window.end()).await?;
+        let seen = on_thread(&place, move || window.take().end()).await?;
         let turn = self.making.clone().acquire_owned().await.expect("it is never closed");
         let (form, seconds) = (parameters.form, parameters.window(kind));
         let made = on_thread(&place, move || {
@@ -124,11 +132,7 @@ impl Profiler {
                 None => kind::list_of_threads(&all, &symbols).into(),
             })
         });
-        let made = made.await?;
-        Ok(match form {
-            Some(form) => attachment(form, "threads", made),
-            None => of_type("text/plain; charset=utf-8", made),
-        })
+        Ok(answer_of_threads(form, made.await?))
     }
 }
 
@@ -211,6 +215,13 @@ fn with_facts(mut profile: Profile<Name>, window: Duration) -> Profile<Name> {
     }
     add("version", format!("klad {}", env!("CARGO_PKG_VERSION")));
     profile
+}
+
+fn answer_of_threads(form: Option<Form>, made: Bytes) -> Response<Page> {
+    match form {
+        Some(form) => attachment(form, "threads", made),
+        None => of_type("text/plain; charset=utf-8", made),
+    }
 }
 
 fn attachment(form: Form, name: &str, body: Bytes) -> Response<Page> {

@@ -3,6 +3,7 @@
 mod answers;
 mod load;
 mod open;
+mod over;
 mod posix;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
@@ -297,4 +298,18 @@ fn windows_share_a_threshold_and_another_one_is_refused() {
     for name in ["threshold", "waits below", "still waiting at the end", "lost", "clock", "version", "duration"] {
         assert!(names.contains(&name), "{name} is missing");
     }
+}
+
+#[test]
+fn times_are_said_in_a_unit_that_leaves_no_fraction() {
+    let micros = Duration::from_micros;
+    let said = [
+        Duration::ZERO,
+        micros(2_000_000),
+        micros(1_500_000),
+        micros(1500),
+        micros(10),
+        Duration::from_nanos(1_000_001),
+    ];
+    assert_eq!(said.map(text_of), ["0 s", "2 s", "1500 ms", "1500 µs", "10 µs", "1000001 ns"]);
 }

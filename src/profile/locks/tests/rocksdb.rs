@@ -22,7 +22,7 @@ impl Reply for Nobody {
 fn namer() -> impl FnMut(Profile<Address>) -> Profile<Name> {
     let file = std::fs::read("/proc/self/exe").expect("the program");
     let file = object::File::parse(&*file).expect("an ELF file");
-    let known: std::collections::BTreeMap<u64, String> = file
+    let known: BTreeMap<u64, String> = file
         .symbols()
         .filter(|symbol| symbol.kind() == object::SymbolKind::Text && symbol.address() != 0)
         .map(|symbol| (symbol.address(), symbol.name().unwrap_or_default().to_owned()))
