@@ -479,10 +479,10 @@ pub struct ServeArgs {
     ///
     /// For /debug/pprof/heap and /debug/pprof/allocs on the admin address, which know what was allocated since the start as
     /// long as it is not 0; then only those with ?seconds= see anything, of their own time. Taken as the next lower power of
-    /// two. Smaller is more exact, and costs more.
+    /// two. Smaller is more exact, and costs more: 512KiB some 2 % of the CPU time of reads.
     ///
     /// Range: 0, or 4 KiB to 1 GiB.
-    #[arg(long, value_name = "SIZE", default_value = "512KiB", help_heading = LOGS)]
+    #[arg(long, value_name = "SIZE", default_value = "2MiB", help_heading = LOGS)]
     pub heap_sample: ByteSize,
     /// Form of the log lines on stderr.
     ///

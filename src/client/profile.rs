@@ -8,7 +8,8 @@
 //! It always fetches the protobuf: that one has everything, and what is drawn from it does not depend on the server's version.
 //! Everything that was typed is checked before the server is asked, as a profile takes its time.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ const DURATION: Duration = Duration::from_secs(10);
 
 /// Without `--interval`. A hundred would beat with what runs each 10 ms.
 const HZ: u64 = 99;
+
+/// Of looks at a thread: kernels check their timers 100 to 1,000 times a second.
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 const SECOND_NS: u128 = 1_000_000_000;
 
@@ -118,10 +122,14 @@ fn target(args: &ProfileArgs, is_drawn: bool) -> Result<(String, Duration), Erro
 
 fn hz(interval: Option<Duration>) -> Result<u64, Error> {
     let Some(interval) = interval else { return Ok(HZ) };
-    let range = Duration::from_millis(1)..=Duration::from_secs(1);
-    if !range.contains(&interval) {
-        return Err(Error::Usage("--interval with --event cpu is from 1ms to 1s".to_owned()));
+    if interval > Duration::from_secs(1) {
+        return Err(Error::Usage("--interval with --event cpu is 1s at most".to_owned()));
     }
+    if interval < INTERVAL_MIN {
+        let _ =
+            writeln!(io::stderr(), "klad profile: CPU time is sampled each 1ms at most, so --interval is taken as 1ms");
+    }
+    let interval = interval.max(INTERVAL_MIN);
     // The server takes whole looks a second: the nearest.
     let hz = (SECOND_NS + interval.as_nanos() / 2) / interval.as_nanos();
     Ok(u64::try_from(hz).expect("at most a thousand"))
@@ -241,19 +249,13 @@ fn diff(args: &DiffArgs) -> Result<(), Error> {
         return Err(Error::Usage("a difference is written as .html, .svg or .collapsed".to_owned()));
     }
     let (before, after) = (read(&args.before)?, read(&args.after)?);
-    let (one, other) = (before.values.get(before.shown), after.values.get(after.shown));
-    if let (Some(one), Some(other)) = (one, other)
-        && one.unit != other.unit
-    {
-        let text = format!("BEFORE is in {}, AFTER in {}: they cannot be compared", one.unit, other.unit);
-        return Err(Error::Failed(text));
-    }
-    let Some((path, form)) = form else {
-        return write_out(difference(&before, &after, args.normalize).as_bytes());
-    };
     let names = [args.before.to_string_lossy(), args.after.to_string_lossy()];
     let names = [names[0].as_ref(), names[1].as_ref()];
     let failed = |error| Error::Failed(format!("the profiles cannot be compared: {error}"));
+    before.check_comparable(&after, names, args.normalize).map_err(failed)?;
+    let Some((path, form)) = form else {
+        return write_out(difference(&before, &after, args.normalize).as_bytes());
+    };
     let drawn = match form {
         Form::Html => picture::difference_page(&before, &after, names, args.normalize).map_err(failed)?,
         Form::Svg => picture::difference(&before, &after, names, args.normalize).map_err(failed)?,
@@ -265,7 +267,13 @@ fn diff(args: &DiffArgs) -> Result<(), Error> {
 /// A profile from a file, of whichever form it is: its bytes tell, not its name.
 fn read(path: &Path) -> Result<Profile<Name>, Error> {
     let failed = |why| Error::File { what: format!("cannot read {}", path.display()), why };
-    let bytes = std::fs::read(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    let limit = CLIENT_PROFILE_BYTES_MAX as u64 + 1;
+    File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() > CLIENT_PROFILE_BYTES_MAX {
+        let text = format!("{} has more than {} MiB", path.display(), CLIENT_PROFILE_BYTES_MAX >> 20);
+        return Err(Error::Failed(text));
+    }
     let is_gzip = bytes.starts_with(&[0x1f, 0x8b]);
     let profile = match std::str::from_utf8(&bytes) {
         // A protobuf has bytes below the blank in its first fields, and text has none but its line ends.

@@ -38,8 +38,8 @@ pub struct ProfileArgs {
     /// For how long, from 1ms to 5m [default: 10s; heap and threads are about this moment, and take none].
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
-    /// CPU time between two looks at a thread, 1ms to 1s [default: about 10ms]; the shortest wait that counts, up to 1s [default:
-    /// 10us].
+    /// CPU time between two looks at a thread, 1ms (also where less is asked for) to 1s [default: about 10ms]; the shortest wait
+    /// that counts, up to 1s [default: 10us].
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     pub interval: Option<Duration>,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub struct DiffArgs {
     /// The profile that is looked at.
     #[arg(value_name = "AFTER", value_hint = clap::ValueHint::FilePath)]
     pub after: PathBuf,
-    /// Scale BEFORE to the sum of AFTER, so that runs of different length or load can be compared.
+    /// Scale BEFORE to the sum of AFTER, so that runs of different length or load can be compared; neither may be empty.
     #[arg(long)]
     pub normalize: bool,
     #[command(flatten)]

@@ -71,10 +71,10 @@ pub(super) fn collapsed_difference(before: &Profile<Name>, after: &Profile<Name>
             stacks.entry(names.join(";")).or_default()[side] += i128::from(value);
         }
     }
-    let (from, to) = (i128::from(before.sum()), i128::from(after.sum()));
+    let (from, to) = before.scale(after, normalize);
     let mut text = String::new();
     for (stack, [old, new]) in stacks {
-        let old = if normalize && from != 0 { old * to / from } else { old };
+        let old = old * i128::from(to) / i128::from(from);
         let _ = writeln!(text, "{stack} {old} {new}");
     }
     text

@@ -104,6 +104,7 @@ pub fn read(text: &str) -> Result<Profile<Name>, Error> {
         let thread = if thread == "?" { "" } else { thread }.to_owned();
         profile.samples.push(Sample { thread, frames, values: vec![value] });
     }
+    profile.check_sums()?;
     Ok(profile)
 }
 

@@ -21,7 +21,7 @@ use tikv_jemalloc_ctl::raw;
 
 use super::{Address, Error, Name, Profile, Sample, ValueType};
 use crate::clock;
-use crate::limits::HEAP_SAMPLE_BYTES;
+use crate::limits::HEAP_WINDOW_SAMPLE_BYTES;
 use crate::sync::Mutex;
 
 /// Switches and dumps are one at a time.
@@ -90,7 +90,7 @@ impl Window {
     pub fn start(view: View) -> Result<Window, Error> {
         let mut state = STATE.lock();
         if !state.for_good && state.windows == 0 {
-            reset(HEAP_SAMPLE_BYTES)?;
+            reset(HEAP_WINDOW_SAMPLE_BYTES)?;
             switch(&mut state, true)?;
         }
         let before = match dump(&state) {
@@ -256,6 +256,14 @@ impl Dump {
             View::Allocated => ("Memory allocated", 1),
         };
         let title = if before.is_some() { format!("{title}, difference") } else { title.to_owned() };
+        let mut facts = self.facts(before);
+        let less: Vec<i64> =
+            samples.iter().map(|sample: &Sample<Address>| sample.values[shown]).filter(|value| *value < 0).collect();
+        if !less.is_empty() {
+            let bytes = less.iter().fold(0_i64, |sum, value| sum.saturating_sub(*value));
+            let text = format!("what is less than before, {bytes} bytes in {} stacks: it has no width", less.len());
+            facts.push(("not drawn".to_owned(), text));
+        }
         let began_unix_ms = before.map_or(self.taken_unix_ms, |before| before.taken_unix_ms);
         Profile {
             title,
@@ -270,7 +278,7 @@ impl Dump {
             period: Some((ValueType::new("space", "bytes"), i64::try_from(self.rate).unwrap_or(i64::MAX))),
             began_unix_ns: began_unix_ms.saturating_mul(1_000_000),
             duration: Duration::from_millis(self.taken_unix_ms.saturating_sub(began_unix_ms)),
-            facts: self.facts(before),
+            facts,
         }
     }
 

@@ -7,6 +7,7 @@
 //! A picture says what it shows and how it was taken, also where nothing was seen. Called by `http::admin`, and by whoever
 //! reads a file again.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use inferno::differential;
@@ -64,6 +65,8 @@ struct Compared<'p> {
     names: [&'p str; 2],
     title: String,
     normalise: bool,
+    /// In words, what of the first has no place in a picture whose widths are the second's.
+    gone: String,
 }
 
 impl<'p> Compared<'p> {
@@ -73,16 +76,10 @@ impl<'p> Compared<'p> {
         names: [&'p str; 2],
         normalise: bool,
     ) -> Result<Compared<'p>, Error> {
-        let (one, other) = (shown(before), shown(after));
-        if one != other {
-            let of = |value: &ValueType| format!("{}/{}", value.kind, value.unit);
-            let what = format!("{} shows {} and {} shows {}", names[0], of(&one), names[1], of(&other));
-            return Err(Error::Malformed(format!("two profiles that differ in kind cannot be compared: {what}")));
-        }
+        before.check_comparable(after, names, normalise)?;
         let title = format!("{}: {} against {}", after.title, names[1], names[0]);
-        // Nothing cannot be scaled to something.
-        let normalise = normalise && total(before) > 0;
-        Ok(Compared { before, after, names, title, normalise })
+        let gone = gone(before, after);
+        Ok(Compared { before, after, names, title, normalise, gone })
     }
 
     fn drawn(&self) -> Result<Option<String>, Error> {
@@ -95,7 +92,7 @@ impl<'p> Compared<'p> {
         let failed = |error: std::io::Error| Error::Malformed(format!("the profiles cannot be compared: {error}"));
         differential::from_readers(options, before.as_bytes(), after.as_bytes(), &mut merged).map_err(failed)?;
         let merged = String::from_utf8_lossy(&merged);
-        let value = shown(self.after);
+        let value = self.after.shown_type();
         Ok(draw(merged.lines(), &self.title, [self.direction(), self.subtitle()], &value, &mut PaletteMap::default()))
     }
 
@@ -103,7 +100,8 @@ impl<'p> Compared<'p> {
     fn direction(&self) -> String {
         let [before, after] = self.names;
         let same = if self.normalise { "; scaled to the same total" } else { "" };
-        format!("red: more in {after} than in {before}; blue: less in {after}; widths are those of {after}{same}")
+        let gone = &self.gone;
+        format!("red: more in {after} than in {before}; blue: less in {after}; widths are those of {after}{same}{gone}")
     }
 
     /// As [`Self::direction`], for people who see the colours.
@@ -113,7 +111,8 @@ impl<'p> Compared<'p> {
         format!(
             "<span class=\"key\" style=\"background:#f77\">red</span> more in {after} than in {before}, \
              <span class=\"key\" style=\"background:#77f\">blue</span> less in {after}, \
-             <span class=\"key\" style=\"background:#eee\">white</span> the same; widths are those of {after}{same}"
+             <span class=\"key\" style=\"background:#eee\">white</span> the same; widths are those of {after}{same}{}",
+            escaped(&self.gone)
         )
     }
 
@@ -124,12 +123,33 @@ impl<'p> Compared<'p> {
     }
 }
 
-fn shown(profile: &Profile<Name>) -> ValueType {
-    profile.values.get(profile.shown).cloned().unwrap_or_else(|| ValueType::new("samples", "count"))
+fn total(profile: &Profile<Name>) -> i64 {
+    let values = profile.samples.iter().filter_map(|sample| sample.values.get(profile.shown));
+    values.filter(|value| **value > 0).fold(0, |sum, value| sum.saturating_add(*value))
 }
 
-fn total(profile: &Profile<Name>) -> i64 {
-    profile.samples.iter().filter_map(|sample| sample.values.get(profile.shown)).filter(|value| **value > 0).sum()
+/// How much of `before` is in stacks that `after` has not: a picture of `after`'s widths has none for it.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn gone(before: &Profile<Name>, after: &Profile<Name>) -> String {
+    let drawn = |profile: &Profile<Name>| -> HashMap<String, i64> {
+        let mut stacks = HashMap::new();
+        for line in lines(profile).lines() {
+            let (stack, value) = line.rsplit_once(' ').unwrap_or((line, "0"));
+            let sum: &mut i64 = stacks.entry(stack.to_owned()).or_default();
+            *sum = sum.saturating_add(value.parse().unwrap_or_default());
+        }
+        stacks
+    };
+    let kept = drawn(after);
+    let gone = drawn(before).into_iter().filter(|(stack, _)| !kept.contains_key(stack));
+    let gone = gone.fold(0_i64, |sum, (_, value)| sum.saturating_add(value));
+    if gone == 0 {
+        return String::new();
+    }
+    format!(
+        "; {:.1} % of the first is in stacks that are gone, and not drawn",
+        100.0 * gone as f64 / total(before) as f64
+    )
 }
 
 fn facts_line(profile: &Profile<Name>) -> String {
@@ -189,7 +209,7 @@ fn drawn(profile: &Profile<Name>) -> Option<String> {
         colours.insert(root, Color { r: 205, g: 205, b: 210 });
     }
     let facts = facts_line(profile);
-    draw(lines.lines(), &profile.title, [first_of(&facts), facts], &shown(profile), &mut colours)
+    draw(lines.lines(), &profile.title, [first_of(&facts), facts], &profile.shown_type(), &mut colours)
 }
 
 /// Whose a function is. Black text can be read on each.
@@ -320,7 +340,11 @@ fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&
         page.push_str("</dl>\n");
     }
     let Some(svg) = svg else {
-        page.push_str("<p class=\"empty\">Nothing was seen.</p>\n</html>\n");
+        page.push_str("<p class=\"empty\">Nothing was seen.</p>\n");
+        if sides.len() > 1 {
+            let _ = writeln!(page, "<p class=\"note\">{note}</p>");
+        }
+        page.push_str("</html>\n");
         return page;
     };
     // What stands before it is for files of its own.
@@ -403,10 +427,23 @@ mod tests {
         let mut profile = with(&[]);
         profile.facts = vec![("waits".to_owned(), "0 waits above 10 µs among 1,203,443 acquisitions".to_owned())];
         for picture in
-            [svg(&profile), flame_graph(&profile), difference(&profile, &profile, ["A", "B"], true).expect("alike")]
+            [svg(&profile), flame_graph(&profile), difference(&profile, &profile, ["A", "B"], false).expect("alike")]
         {
             assert!(picture.contains("Nothing was seen."), "{picture}");
             assert!(picture.contains("0 waits above 10 µs among 1,203,443 acquisitions"), "{picture}");
+        }
+    }
+
+    #[test]
+    fn a_difference_says_how_much_of_the_first_it_cannot_draw() {
+        let (before, after) = (with(&[("stays", 300), ("goes", 100)]), with(&[("stays", 300), ("comes", 7)]));
+        let words = "25.0 % of the first is in stacks that are gone";
+        for picture in [difference, difference_page] {
+            assert!(picture(&before, &after, ["A", "B"], false).expect("alike").contains(words));
+            assert!(!picture(&after, &after, ["A", "B"], false).expect("alike").contains("are gone"));
+            // Of nothing, no picture can be drawn: what there was is said all the same.
+            let nothing = picture(&before, &with(&[]), ["A", "B"], false).expect("alike");
+            assert!(nothing.contains("100.0 % of the first") && nothing.contains("Nothing was seen."), "{nothing}");
         }
     }
 

@@ -207,7 +207,7 @@ impl<'p> Reader<'p> {
             Some(kind) if kind.kind != 0 => Some((self.value_type(kind)?, profile.period)),
             _ => None,
         };
-        Ok(Profile {
+        let profile = Profile {
             title: title.unwrap_or_else(|| values[shown].kind.clone()),
             values,
             shown,
@@ -216,7 +216,9 @@ impl<'p> Reader<'p> {
             began_unix_ns: u64::try_from(profile.time_nanos).unwrap_or(0),
             duration: Duration::from_nanos(u64::try_from(profile.duration_nanos).unwrap_or(0)),
             facts,
-        })
+        };
+        profile.check_sums()?;
+        Ok(profile)
     }
 
     fn sample(&mut self, sample: &wire::Sample, width: usize) -> Result<Sample<Name>, Error> {

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Name, Profile};
+use super::{Error, Name, Profile, ValueType};
 
 /// What one function cost, in the profile's shown figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,11 +58,56 @@ impl Profile<Name> {
         costs
     }
 
+    /// Whether `after` can be compared with this one, of which `names` are the names: both are of the same figure, and to
+    /// `normalize` them, both have some of it.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`], with the reason.
+    pub fn check_comparable(&self, after: &Profile<Name>, names: [&str; 2], normalize: bool) -> Result<(), Error> {
+        let (one, other) = (self.shown_type(), after.shown_type());
+        if one != other {
+            let of = |value: &ValueType| format!("{}/{}", value.kind, value.unit);
+            let what = format!("{} shows {} and {} shows {}", names[0], of(&one), names[1], of(&other));
+            return Err(Error::Malformed(format!("two profiles that differ in kind cannot be compared: {what}")));
+        }
+        match [self, after].iter().position(|profile| profile.sum() <= 0) {
+            Some(side) if normalize => {
+                let text = format!("{} has nothing that could be scaled; compare them as they are", names[side]);
+                Err(Error::Malformed(text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the shown figure is.
+    #[must_use]
+    pub fn shown_type(&self) -> ValueType {
+        self.values.get(self.shown).cloned().unwrap_or_else(|| ValueType::new("samples", "count"))
+    }
+
+    /// As a fraction, what this one's figures are multiplied by when they are compared with those of `after`.
+    #[must_use]
+    pub fn scale(&self, after: &Profile<Name>, normalize: bool) -> (i64, i64) {
+        let (from, to) = (self.sum(), after.sum());
+        if normalize && from > 0 && to > 0 { (from, to) } else { (1, 1) }
+    }
+
+    /// All figures can be added up, with either sign, by whoever does.
+    pub(super) fn check_sums(&self) -> Result<(), Error> {
+        for at in 0..self.values.len() {
+            let mut sizes = self.samples.iter().map(|sample| value(&sample.values, at).checked_abs());
+            sizes
+                .try_fold(0_i64, |sum, size| sum.checked_add(size?))
+                .ok_or_else(|| Error::Malformed("the sum of its figures is beyond what 63 bits hold".to_owned()))?;
+        }
+        Ok(())
+    }
+
     /// How `after` differs from this one, the largest change first; functions that cost the same are left out. `normalize`
     /// makes this one's sum that of `after` before they are compared, so that a longer run does not look like a slower one.
     #[must_use]
     pub fn changes(&self, after: &Profile<Name>, normalize: bool) -> Vec<Change> {
-        let (from, to) = if normalize && self.sum() != 0 { (self.sum(), after.sum()) } else { (1, 1) };
+        let (from, to) = self.scale(after, normalize);
         let scaled = |value: i64| {
             let scaled = i128::from(value) * i128::from(to) / i128::from(from);
             i64::try_from(scaled).unwrap_or(if scaled < 0 { i64::MIN } else { i64::MAX })
@@ -91,7 +136,7 @@ fn value(values: &[i64], shown: usize) -> i64 {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Sample, ValueType};
+    use super::super::Sample;
     use super::*;
 
     /// Stacks, leaf first, with a count that is not shown and a figure that is.

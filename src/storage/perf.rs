@@ -64,6 +64,8 @@ figures! {
     EntriesPassed = "entries_passed", Count;
     /// Marks of removed keys that a range went past.
     RemovalsSkipped = "removals_skipped", Count;
+    /// In waiting until another batch was written, before this one was begun.
+    CommitSectionWait = "commit_section_wait", Time;
     /// In writing the log, and syncing it if that was asked for.
     LogWriteTime = "log_write", Time;
     /// In filling the memtable.
@@ -91,15 +93,18 @@ pub struct Perf {
 const _: () = assert!(FIGURES <= u32::BITS as usize);
 
 impl Perf {
-    /// Of `known` figures what `value` says.
+    /// Nothing is known yet.
     #[must_use]
-    pub fn new(shared_by: u32, known: &[Figure], value: impl Fn(Figure) -> u64) -> Perf {
-        let mut perf = Perf { shared_by, known: 0, values: [0; FIGURES] };
-        for figure in known {
-            perf.known |= 1 << *figure as u32;
-            perf.values[*figure as usize] = value(*figure);
-        }
-        perf
+    pub fn new(shared_by: u32) -> Perf {
+        Perf { shared_by, known: 0, values: [0; FIGURES] }
+    }
+
+    /// With one figure more.
+    #[must_use]
+    pub fn with(mut self, figure: Figure, value: u64) -> Perf {
+        self.known |= 1 << figure as u32;
+        self.values[figure as usize] = value;
+        self
     }
 
     /// Another operation of the same request. What is not known of both is not known.
@@ -125,10 +130,10 @@ mod tests {
 
     #[test]
     fn figures_add_up_and_what_was_not_counted_is_unknown() {
-        let value = |figure| if figure == Figure::BlockReads { 3 } else { 1 };
-        let mut sum = Perf::new(1, Figure::ALL, value);
+        let mut sum =
+            Figure::ALL.iter().fold(Perf::new(1), |perf, figure| perf.with(*figure, 1)).with(Figure::BlockReads, 3);
         assert_eq!(sum.figures().count(), FIGURES);
-        sum.add(&Perf::new(7, &[Figure::BlockReads, Figure::BlockCacheHits], value));
+        sum.add(&Perf::new(7).with(Figure::BlockReads, 3).with(Figure::BlockCacheHits, 1));
         assert_eq!(sum.shared_by, 7);
         let known: Vec<_> = sum.figures().collect();
         assert_eq!(known, [(Figure::BlockCacheHits, 2), (Figure::BlockReads, 6)]);

@@ -19,6 +19,7 @@ use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOption
 use super::directory::DataDirectory;
 use super::high_water::HighWater;
 use super::maintenance::{self, Checkpoint, Compaction};
+use super::perf::Figure;
 use super::record::{self, Record};
 use super::rocksdb_observation::{Beside, Watch};
 pub use super::rocksdb_open::OpenError;
@@ -31,7 +32,7 @@ use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX};
 use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, MutexGuard, RwLock};
 
 /// What of the configuration concerns this engine.
 #[derive(Clone, Debug)]
@@ -218,9 +219,19 @@ impl RocksDbEngine {
         Ok(())
     }
 
+    /// Enters the commit section, and says how long that took if another was in it.
+    fn enter(&self) -> (MutexGuard<'_, CommitSection>, Duration) {
+        if let Some(section) = self.section.try_lock() {
+            return (section, Duration::ZERO);
+        }
+        let asked = clock::now();
+        let section = self.section.lock();
+        (section, clock::now().saturating_duration_since(asked))
+    }
+
     /// Does `writes` inside the commit section and answers the version of the first.
     fn write(&self, writes: &[Write]) -> std::result::Result<Written, Error> {
-        let mut section = self.section.lock();
+        let (mut section, waited) = self.enter();
         self.check_stopped()?;
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
         let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
@@ -231,6 +242,7 @@ impl RocksDbEngine {
         let began = sync.then(clock::now);
         let options = if sync { write_sync } else { write_async };
         let (done, perf) = measured(Work::Batch(writes.len()), || self.db.write_opt(batch, options));
+        let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         done.map_err(|error| self.undetermined(error.into_string()))?;
         let now = clock::now();
         let sync_time = began.map(|began| now.saturating_duration_since(began));

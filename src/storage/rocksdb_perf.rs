@@ -19,28 +19,32 @@ pub(super) enum Work {
     Batch(usize),
 }
 
-const READ: &[Figure] = &[
-    Figure::BlockCacheHits,
-    Figure::BlockReads,
-    Figure::BlockReadBytes,
-    Figure::BlockReadTime,
-    Figure::DecompressTime,
-    Figure::FiltersUseful,
-    Figure::FiltersPassed,
-    Figure::MemtablesAsked,
-    Figure::MemtableReadTime,
-    Figure::TableReadTime,
+const READ: &[(Figure, PerfMetric)] = &[
+    (Figure::BlockCacheHits, PerfMetric::BlockCacheHitCount),
+    (Figure::BlockReads, PerfMetric::BlockReadCount),
+    (Figure::BlockReadBytes, PerfMetric::BlockReadByte),
+    (Figure::BlockReadTime, PerfMetric::BlockReadTime),
+    (Figure::DecompressTime, PerfMetric::BlockDecompressTime),
+    (Figure::FiltersUseful, PerfMetric::BloomSstMissCount),
+    (Figure::FiltersPassed, PerfMetric::BloomSstHitCount),
+    (Figure::MemtablesAsked, PerfMetric::GetFromMemtableCount),
+    (Figure::MemtableReadTime, PerfMetric::GetFromMemtableTime),
+    (Figure::TableReadTime, PerfMetric::GetFromOutputFilesTime),
 ];
 
 /// Without the blocks: they are read ahead, many at once, and RocksDB does not count those.
-const SCAN: &[Figure] = &[Figure::BlockCacheHits, Figure::EntriesPassed, Figure::RemovalsSkipped];
+const SCAN: &[(Figure, PerfMetric)] = &[
+    (Figure::BlockCacheHits, PerfMetric::BlockCacheHitCount),
+    (Figure::EntriesPassed, PerfMetric::InternalKeySkippedCount),
+    (Figure::RemovalsSkipped, PerfMetric::InternalDeleteSkippedCount),
+];
 
-const BATCH: &[Figure] = &[
-    Figure::LogWriteTime,
-    Figure::MemtableWriteTime,
-    Figure::WriteDelayTime,
-    Figure::MutexWaitTime,
-    Figure::ConditionWaitTime,
+const BATCH: &[(Figure, PerfMetric)] = &[
+    (Figure::LogWriteTime, PerfMetric::WriteWalTime),
+    (Figure::MemtableWriteTime, PerfMetric::WriteMemtableTime),
+    (Figure::WriteDelayTime, PerfMetric::WriteDelayTime),
+    (Figure::MutexWaitTime, PerfMetric::DbMutexLockNanos),
+    (Figure::ConditionWaitTime, PerfMetric::DbConditionWaitNanos),
 ];
 
 /// Does `work`, which calls RocksDB on this thread and never this function, and says what it took.
@@ -53,31 +57,10 @@ pub(super) fn measured<T>(what: Work, work: impl FnOnce() -> T) -> (T, Perf) {
     set_perf_stats(level);
     let both = with_thread_local(|context| {
         let done = work();
-        (done, Perf::new(shared_by, figures, |figure| context.metric(metric(figure))))
+        let said = |perf: Perf, (figure, metric): &(Figure, PerfMetric)| perf.with(*figure, context.metric(*metric));
+        (done, figures.iter().fold(Perf::new(shared_by), said))
     });
     // What else this thread asks of RocksDB is not to be slower.
     set_perf_stats(PerfStatsLevel::EnableCount);
     both
-}
-
-fn metric(figure: Figure) -> PerfMetric {
-    match figure {
-        Figure::BlockCacheHits => PerfMetric::BlockCacheHitCount,
-        Figure::BlockReads => PerfMetric::BlockReadCount,
-        Figure::BlockReadBytes => PerfMetric::BlockReadByte,
-        Figure::BlockReadTime => PerfMetric::BlockReadTime,
-        Figure::DecompressTime => PerfMetric::BlockDecompressTime,
-        Figure::FiltersUseful => PerfMetric::BloomSstMissCount,
-        Figure::FiltersPassed => PerfMetric::BloomSstHitCount,
-        Figure::MemtablesAsked => PerfMetric::GetFromMemtableCount,
-        Figure::MemtableReadTime => PerfMetric::GetFromMemtableTime,
-        Figure::TableReadTime => PerfMetric::GetFromOutputFilesTime,
-        Figure::EntriesPassed => PerfMetric::InternalKeySkippedCount,
-        Figure::RemovalsSkipped => PerfMetric::InternalDeleteSkippedCount,
-        Figure::LogWriteTime => PerfMetric::WriteWalTime,
-        Figure::MemtableWriteTime => PerfMetric::WriteMemtableTime,
-        Figure::WriteDelayTime => PerfMetric::WriteDelayTime,
-        Figure::MutexWaitTime => PerfMetric::DbMutexLockNanos,
-        Figure::ConditionWaitTime => PerfMetric::DbConditionWaitNanos,
-    }
 }

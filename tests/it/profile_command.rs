@@ -83,13 +83,21 @@ fn each_event_asks_for_its_own_profile() {
 }
 
 #[test]
+fn a_cpu_profile_is_as_fine_as_can_be_and_no_finer() {
+    let (address, asked) = gives(&taken());
+    let said = Klad::new(&format!("profile http://{address} --event cpu --interval 500us")).run();
+    assert_eq!(asked.recv().unwrap(), "GET /debug/pprof/profile?seconds=10&hz=1000 HTTP/1.1");
+    assert!(said.code == Some(0) && said.stderr.ends_with("is taken as 1ms\n") && !said.stdout.is_empty(), "{said:?}");
+}
+
+#[test]
 fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
     for (arguments, word) in [
         ("--event alloc --interval 1ms", "--heap-sample"),
         ("--event heap --duration 1s", "moment"),
         ("--event threads --duration 1s", "moment"),
         ("--event threads --interval 1ms", "at once"),
-        ("--event cpu --interval 500us", "1ms to 1s"),
+        ("--event cpu --interval 2s", "1s at most"),
         ("--event lock --interval 2s", "0s to 1s"),
         ("--timeout 1s", "must be longer"),
         ("-o out.png", ".collapsed"),
@@ -196,6 +204,46 @@ fn a_difference_goes_from_before_to_after_and_twin_swapped_files_are_noticed() {
     let page = directory.path().join("diff.html");
     Klad::new("profile diff --normalize").arg(&before).arg(&after).arg("-o").arg(&page).succeeds();
     assert!(std::fs::read_to_string(page).unwrap().contains("<svg"));
+}
+
+/// Why the difference of these cannot be had in any form; `None`: it can, in one of them.
+fn refusal(directory: &Path, before: &Path, after: &Path, option: &str) -> Option<String> {
+    let mut whys = Vec::new();
+    for name in ["", "d.html", "d.svg", "d.collapsed"] {
+        let command = Klad::new(&format!("profile diff {option}")).arg(before).arg(after);
+        let command = if name.is_empty() { command } else { command.arg("-o").arg(directory.join(name)) };
+        let ended = command.run();
+        if ended.code != Some(1) || directory.join(name).is_file() {
+            return None;
+        }
+        whys.push(ended.stderr);
+    }
+    whys.dedup();
+    assert_eq!(whys.len(), 1, "the reason does not depend on the form");
+    whys.pop()
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_in_each_form() {
+    let directory = tempfile::tempdir().unwrap();
+    let [cpu, waits, nothing, endless, long] =
+        ["cpu", "waits", "nothing", "endless", "long"].map(|name| directory.path().join(name));
+    std::fs::write(&cpu, pprof::encode(&taken())).unwrap();
+    // In nanoseconds, too.
+    let mut delay = taken();
+    delay.values[1] = ValueType::new("delay", "nanoseconds");
+    std::fs::write(&waits, pprof::encode(&delay)).unwrap();
+    std::fs::write(&nothing, pprof::encode(&profile(&[]))).unwrap();
+    std::fs::write(&endless, format!("a {0}\nb {0}\n", i64::MAX)).unwrap();
+    std::fs::File::create(&long).unwrap().set_len((64 << 20) + 1).unwrap();
+    let refusal = |before, after, option| refusal(directory.path(), before, after, option).unwrap_or_default();
+    assert!(refusal(&cpu, &waits, "").contains("differ in kind"));
+    assert!(refusal(&cpu, &nothing, "--normalize").contains("nothing that could be scaled"));
+    assert!(refusal(&nothing, &cpu, "--normalize").contains("nothing that could be scaled"));
+    assert!(refusal(&endless, &endless, "").contains("63 bits"));
+    assert!(refusal(&cpu, &long, "").contains("more than 64 MiB"));
+    // The twins: what can be compared is not refused.
+    assert_eq!((refusal(&cpu, &cpu, "--normalize"), refusal(&cpu, &nothing, "")), (String::new(), String::new()));
 }
 
 #[test]

@@ -152,6 +152,44 @@ fn a_batch_says_what_rocksdb_did_and_for_how_many() {
     assert_eq!((&storage["shared_by"], &storage["write_delay_ms"]), (&1.into(), &0.0.into()), "{storage}");
 }
 
+/// What is wrong with a write that waited for another's sync before its own was begun.
+#[cfg(feature = "rocksdb")]
+fn wrong_with_waiting(request: &Value) -> Result<(), String> {
+    let waited = request["storage"]["commit_section_wait_ms"].as_f64().ok_or("it does not say how long it waited")?;
+    if waited < HOLD.as_secs_f64() * 1e3 {
+        return Err(format!("it waited {waited} ms for the batch before it"));
+    }
+    assert!(milliseconds(request, "engine") >= waited, "{request}");
+    Ok(())
+}
+
+/// Two threads of a pool write, the sync of one is held: the other has to wait, and says for what. So does the first, which must
+/// not.
+#[cfg(feature = "rocksdb")]
+#[test]
+fn a_write_says_that_it_waited_for_the_one_before() {
+    let shim = Shim::new();
+    let builder = ServerBuilder::new("rocksdb/pool").arg("--pool-threads", "2").arg("--threads", "2");
+    let server = shim.preload(builder).start();
+    let (mut first, mut second) = (server.client(), server.client());
+    assert_eq!(first.put(KEY, b"v").status, 201);
+    shim.hold();
+    first.send("PUT", KEY, &[("X-Request-Id", "first")], Some(b"v")).unwrap();
+    shim.wait_until_held();
+    second.send("PUT", KEY, &[("X-Request-Id", "second")], Some(b"v")).unwrap();
+    wait_until("both are in flight", || Metrics::scrape(&server).in_flight() == 2);
+    std::thread::sleep(HOLD + HOLD / 2);
+    shim.pass();
+    assert_eq!((first.answer().unwrap().status, second.answer().unwrap().status), (201, 201));
+    let requests = shown(&server, "");
+    let of = |id: &str| requests.iter().find(|request| request["request_id"] == id).expect("kept");
+    assert_eq!(wrong_with_waiting(of("second")), Ok(()));
+    assert_eq!(of("second")["mostly"], "engine");
+    // Its planted defect: nobody was before it.
+    let wrong = wrong_with_waiting(of("first")).expect_err("it is the one that was waited for");
+    assert!(wrong.starts_with("it waited 0 ms"), "{wrong}");
+}
+
 /// What RocksDB says of the slowest read and the slowest range, after values were written; on disk if they are `compacted`.
 #[cfg(feature = "rocksdb")]
 fn read_from_disk(compacted: bool) -> Result<(), String> {

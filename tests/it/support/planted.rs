@@ -78,12 +78,12 @@ pub(crate) enum Defect {
     /// Reads of some keys do known amounts of work and waiting. No defect but a truth to hold profiles against.
     Plants,
     /// The same, but waits are of kinds that the lock profile does not see.
-    PlantsPastHook,
+    PlantsHookOff,
 }
 
 const ALL: [Defect; 26] = [
     Defect::Plants,
-    Defect::PlantsPastHook,
+    Defect::PlantsHookOff,
     Defect::FrozenObservation,
     Defect::SlowObservation,
     Defect::HidesSync,
@@ -358,8 +358,8 @@ impl Engine for Defective {
         match self.defect {
             Defect::SlowDisk => return None,
             Defect::SlowCachedReads => std::thread::sleep(SLOW),
-            Defect::Plants | Defect::PlantsPastHook => {
-                let planted = plants::answer(key, self.defect == Defect::PlantsPastHook);
+            Defect::Plants | Defect::PlantsHookOff => {
+                let planted = plants::answer(key, self.defect == Defect::PlantsHookOff);
                 if planted.is_some() {
                     return planted;
                 }

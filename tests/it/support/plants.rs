@@ -13,8 +13,8 @@
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Barrier, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,8 @@ static MUTEX_NS: AtomicU64 = AtomicU64::new(0);
 static PTHREAD_NS: AtomicU64 = AtomicU64::new(0);
 static CONDITION_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Does what `key` says, if it is a plant's; `past_hook`: waits in ways that no profile sees.
-pub(crate) fn answer(key: &[u8], past_hook: bool) -> Option<Result> {
+/// Does what `key` says, if it is a plant's; `hook_off`: waits while waits are not recorded.
+pub(crate) fn answer(key: &[u8], hook_off: bool) -> Option<Result> {
     let key = std::str::from_utf8(key).ok()?;
     let (name, amount) = key.split_once(':').unwrap_or((key, "0"));
     let amount: u64 = amount.parse().ok()?;
@@ -59,7 +59,7 @@ pub(crate) fn answer(key: &[u8], past_hook: bool) -> Option<Result> {
             KEPT.fetch_add(amount * PIECE_BYTES as u64, Ordering::Relaxed);
             std::mem::forget(kept);
         }
-        "waits" => wait(past_hook),
+        "waits" => wait(hook_off),
         "truth" => {}
         _ => return None,
     }
@@ -141,54 +141,34 @@ fn planted_keeping(pieces: u64, kept: &mut Vec<Piece>) {
 }
 
 /// All kinds of waits, one after the other.
-fn wait(past_hook: bool) {
-    let waited = if past_hook {
-        let lock = Mutex::new(());
-        let held = |hold: &dyn Fn()| {
-            let _guard = lock.lock().unwrap();
-            hold();
-        };
-        contend(held, || planted_waiter_mutex(|| drop(lock.lock().unwrap())))
-    } else {
-        let lock = sync::Mutex::new(());
-        let held = |hold: &dyn Fn()| {
-            let _guard = lock.lock();
-            hold();
-        };
-        contend(held, || planted_waiter_mutex(|| drop(lock.lock())))
+fn wait(hook_off: bool) {
+    if hook_off {
+        // As if nobody looked, whoever does.
+        klad::sampling::waits::stop();
+    }
+    let lock = sync::Mutex::new(());
+    let held = |hold: &dyn Fn()| {
+        let _guard = lock.lock();
+        hold();
     };
-    add(&MUTEX_NS, waited);
-    let lock = pthread::Lock::new(past_hook);
+    add(&MUTEX_NS, contend(held, || planted_waiter_mutex(|| drop(lock.lock()))));
+    let lock = pthread::Lock::new();
     add(&PTHREAD_NS, contend(|hold| lock.hold(hold), || planted_waiter_pthread(&lock)));
-    let waited = if past_hook {
-        let (flag, changed) = (Mutex::new(false), Condvar::new());
-        let set = |hold: &dyn Fn()| {
-            hold();
-            *flag.lock().unwrap() = true;
-            changed.notify_all();
-        };
-        contend(set, || {
-            planted_waiter_condition(|| {
-                *changed.wait_while(flag.lock().unwrap(), |set| !*set).unwrap() = false;
-            })
-        })
-    } else {
-        let (flag, changed) = (sync::Mutex::new(false), sync::Condvar::new());
-        let set = |hold: &dyn Fn()| {
-            hold();
-            *flag.lock() = true;
-            changed.notify_all();
-        };
-        contend(set, || {
-            planted_waiter_condition(|| {
-                let mut set = flag.lock();
-                while !*set {
-                    set = changed.wait(set, sync::Cause::Idle);
-                }
-                *set = false;
-            })
-        })
+    let (flag, changed) = (sync::Mutex::new(false), sync::Condvar::new());
+    let set = |hold: &dyn Fn()| {
+        hold();
+        *flag.lock() = true;
+        changed.notify_all();
     };
+    let waited = contend(set, || {
+        planted_waiter_condition(|| {
+            let mut set = flag.lock();
+            while !*set {
+                set = changed.wait(set, sync::Cause::Idle);
+            }
+            *set = false;
+        })
+    });
     add(&CONDITION_NS, waited);
 }
 
@@ -245,41 +225,28 @@ mod pthread {
 
     use std::cell::UnsafeCell;
 
-    type Call = unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> libc::c_int;
-
     /// Never moved while it is held: it is borrowed by all who use it.
     pub(super) struct Lock {
         mutex: Box<UnsafeCell<libc::pthread_mutex_t>>,
-        lock: Call,
     }
 
     // SAFETY: a mutex is made to be used by several threads; nothing else is in there.
     unsafe impl Sync for Lock {}
 
     impl Lock {
-        /// `past_hook`: taken by libc's own function, which no other of that name in the program hides.
-        pub(super) fn new(past_hook: bool) -> Lock {
-            let lock = if past_hook { libc_lock() } else { libc::pthread_mutex_lock as Call };
-            Lock { mutex: Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER)), lock }
+        pub(super) fn new() -> Lock {
+            Lock { mutex: Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER)) }
         }
 
         /// Does `work` with the lock held.
         pub(super) fn hold(&self, work: &dyn Fn()) {
             // SAFETY: the mutex was initialised, stays where it is, and this thread does not hold it.
-            let taken = unsafe { (self.lock)(self.mutex.get()) };
+            let taken = unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
             assert_eq!(taken, 0);
             work();
             // SAFETY: this thread has just taken it.
             let given_back = unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
             assert_eq!(given_back, 0);
         }
-    }
-
-    fn libc_lock() -> Call {
-        // SAFETY: the name is a C string; the program itself is asked last.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_mutex_lock".as_ptr()) };
-        assert!(!found.is_null(), "libc has the function");
-        // SAFETY: that is the function's type by POSIX.
-        unsafe { std::mem::transmute::<*mut libc::c_void, Call>(found) }
     }
 }
