@@ -6,6 +6,7 @@
 # where it is not root; elsewhere it says what to install, and fails. Rust is never installed behind the user's back.
 #
 #   tools/setup.sh [test|dist]      both with what Debian's packages are made and tested with, where dpkg is
+#   tools/setup.sh yardstick        what klad is measured beside: wrk, nginx, Redis. Their packages may start services
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -72,6 +73,12 @@ look() {
     have_libclang || missing="$missing libclang"
     command -v ccache >/dev/null 2>&1 || missing="$missing ccache"
     command -v curl >/dev/null 2>&1 || missing="$missing curl"
+    if [ "$purpose" = yardstick ]; then
+        for program in wrk nginx redis-server; do
+            command -v $program >/dev/null 2>&1 || missing="$missing $program"
+        done
+        return
+    fi
     if [ "$purpose" != build ] && command -v dpkg-deb >/dev/null 2>&1; then
         command -v dpkg-shlibdeps >/dev/null 2>&1 || missing="$missing dpkg-dev"
         command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
@@ -103,6 +110,7 @@ package() {
     debian:libclang) echo libclang-dev ;;
     debian:promtool) echo "-" ;;
     debian:go) echo golang-go ;;
+    fedora:redis-server | arch:redis-server | macos:redis-server) echo redis ;;
     fedora:go) echo golang ;;
     fedora:compiler) echo gcc-c++ ;;
     fedora:libclang) echo clang-devel ;;

@@ -92,6 +92,12 @@ fn each_event_is_taken_of_a_live_server_in_each_form() {
             });
         }
     });
+    // What it was measured by is to be seen in the picture itself, not in a comment of it.
+    let picture = std::fs::read_to_string(directory.path().join("cpu.svg")).unwrap();
+    let line = picture.split("<text").find(|text| text.contains(">events: ")).unwrap_or_default();
+    for fact in ["clock: CPU-time timer", "sampling rate: ", "lost samples: ", "duration: ", "version: "] {
+        assert!(line.contains(fact), "{fact} is missing in {line}");
+    }
     let files = EVENTS.len() * FORMS.len();
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), files, "and nothing else");
 }

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use klad::profile::{collapsed, pprof};
 use serde_json::Value;
 
 use super::support::planted::Defect;
@@ -40,27 +41,25 @@ fn number(truth: &Value, function: &str) -> i64 {
     truth[function].as_i64().unwrap()
 }
 
-/// Does `work` while all of `targets` are taken; answers the profiles, and whether `work` was done before the first of them was
-/// there. `other` cannot be taken beside them: until it is refused, they may not have begun.
-fn during(server: &Server, targets: &[&str], other: &str, work: impl FnOnce(&AtomicBool)) -> (Vec<Answer>, bool) {
+/// Does `work` while `target` is taken; answers the profile, and whether `work` was done before it was there. `other` cannot be
+/// taken beside it: until that is refused, it may not have begun.
+fn during(server: &Server, target: &str, other: &str, work: impl FnOnce()) -> (Answer, bool) {
     let over = AtomicBool::new(false);
-    let take = |target: &str| {
-        let mut taken = server.admin(target);
-        // Of the others that are tried: they are short.
-        while taken.status == 409 {
-            taken = server.admin(target);
-        }
-        over.store(true, Ordering::SeqCst);
-        assert_eq!(taken.status, 200, "{target}: {}", taken.text());
-        taken
-    };
     std::thread::scope(|scope| {
-        let take = &take;
-        let taking: Vec<_> = targets.iter().map(|target| scope.spawn(move || take(target))).collect();
+        let taking = scope.spawn(|| {
+            let mut taken = server.admin(target);
+            // Of the others that are tried: they are short.
+            while taken.status == 409 {
+                taken = server.admin(target);
+            }
+            over.store(true, Ordering::SeqCst);
+            assert_eq!(taken.status, 200, "{target}: {}", taken.text());
+            taken
+        });
         wait_until("the profile has begun", || over.load(Ordering::SeqCst) || server.admin(other).status == 409);
-        work(&over);
+        work();
         let in_time = !over.load(Ordering::SeqCst);
-        (taking.into_iter().map(|taking| taking.join().unwrap()).collect(), in_time)
+        (taking.join().unwrap(), in_time)
     })
 }
 
@@ -77,9 +76,8 @@ fn a_cpu_profile_tells_who_spends_how_much() {
     let (mut client, mut random) = (server.client(), random());
     let window = Duration::from_secs(12);
     let (mut known, mut all) = (Vec::new(), 0.0);
-    let targets = ["collapsed", "pprof"].map(|form| format!("/debug/pprof/profile?seconds=12&hz=99&format={form}"));
-    let targets = targets.each_ref().map(String::as_str);
-    let (taken, _) = during(&server, &targets, "/debug/pprof/profile?seconds=0.001&hz=98", |_| {
+    let other = "/debug/pprof/profile?seconds=0.001&hz=98";
+    let (taken, _) = during(&server, "/debug/pprof/profile?seconds=12&hz=99", other, || {
         let (begun, before, cpu_before) = (Instant::now(), truth(&mut client, "truth"), cpu_ns(server.process()));
         let (mut now, mut longest) = (before.clone(), Duration::ZERO);
         // Pieces of ten samples and more, so that each is off by less than one, and of lengths that never fall into step with the
@@ -96,12 +94,12 @@ fn a_cpu_profile_tells_who_spends_how_much() {
             known.push((function, as_f64(number(&now, function) - number(&before, function)) / all));
         }
     });
-    let profile = Profile::parse(&taken[0].text()).unwrap();
+    let profile = Profile::parse(&collapsed::write(&pprof::decode(&taken.body).unwrap())).unwrap();
     println!("known {known:?}, {} stacks, {:?}", profile.stacks.len(), profile.facts);
     assert_eq!(total_faults(&profile, all), Vec::<String>::new());
     assert_eq!(share_faults(&profile, &known), Vec::<String>::new());
     assert_eq!(ratio_faults(&profile, known[0].0, known[1].0, known[0].1 / known[1].1), Vec::<String>::new());
-    let shares = top_shares(&tools::top(&taken[1].body).unwrap());
+    let shares = top_shares(&tools::top(&taken.body).unwrap());
     assert_eq!(top_faults(&shares, &known), Vec::<String>::new(), "as go tool pprof reads it: {shares:?}");
 }
 
@@ -156,27 +154,28 @@ fn allocated_within(server: &Server, client: &mut Client, pieces: i64) -> (i64, 
 /// What is wrong with the profiles of waits of a server with these plants.
 fn wait_faults(defect: Defect) -> Vec<String> {
     let server = server(defect);
+    // A condition stands for a lock only where somebody has said so.
+    let kinds = [("mutex", &WAITERS[..2]), ("block", &WAITERS[..])];
+    kinds.into_iter().flat_map(|(kind, waiters)| wait_faults_of(&server, kind, waiters)).collect()
+}
+
+/// The same of one kind, which sees what these functions wait.
+fn wait_faults_of(server: &Server, kind: &str, waiters: &[&'static str]) -> Vec<String> {
+    let other = format!("/debug/pprof/{kind}?seconds=0.001&threshold=20us");
     // Again and longer where the machine is too busy to have all waits within the window.
-    for seconds in [5, 15, 45] {
+    for seconds in [4, 12, 36] {
         let mut known = Value::Null;
-        let targets = ["mutex", "block"]
-            .map(|what| format!("/debug/pprof/{what}?seconds={seconds}&threshold=10us&format=collapsed"));
-        let targets = targets.each_ref().map(String::as_str);
+        let target = format!("/debug/pprof/{kind}?seconds={seconds}&threshold=10us&format=collapsed");
         let before = truth(&mut server.client(), "truth");
-        let other = "/debug/pprof/mutex?seconds=0.001&threshold=20us";
-        let (taken, in_time) = during(&server, &targets, other, |_| known = truth(&mut server.client(), "waits"));
-        if !in_time {
-            continue;
+        let (taken, in_time) = during(server, &target, &other, || known = truth(&mut server.client(), "waits"));
+        if in_time {
+            let waited = |function: &&'static str| (*function, number(&known, function) - number(&before, function));
+            let known: Vec<_> = waiters.iter().map(waited).collect();
+            println!("{kind}: known {known:?}");
+            return amount_faults(&Profile::parse(&taken.text()).unwrap(), &known);
         }
-        let known = WAITERS.map(|function| (function, number(&known, function) - number(&before, function)));
-        println!("known {known:?}");
-        let [mutex, block] = [&taken[0], &taken[1]].map(|taken| Profile::parse(&taken.text()).unwrap());
-        // A condition stands for a lock only where somebody has said so.
-        let mut faults = amount_faults(&mutex, &known[..2]);
-        faults.extend(amount_faults(&block, &known));
-        return faults;
     }
-    panic!("some seconds of waits do not fit into 45");
+    panic!("some seconds of waits do not fit into 36");
 }
 
 #[test]

@@ -5,7 +5,8 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use httparse::Status;
@@ -89,6 +90,23 @@ impl Connection {
     pub(crate) fn get(&mut self, target: &str) -> Result<Answer<'_>> {
         self.send_get(target)?;
         self.answer()
+    }
+
+    /// Has klad compact everything, over a connection to its admin listener, and waits until it has.
+    pub(crate) fn compact(&mut self, patience: Duration) -> Result<()> {
+        self.send(b"POST /compact HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")?;
+        self.answer()?.expect(202)?;
+        let asked = Instant::now();
+        while asked.elapsed() < patience {
+            let answer = self.get("/compact")?;
+            answer.expect(200)?;
+            let status: serde_json::Value = serde_json::from_slice(answer.body)?;
+            if status["running"].is_null() {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        bail!("klad has not compacted in {patience:?}")
     }
 
     /// Reads an answer that has a `Content-Length`.

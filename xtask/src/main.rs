@@ -19,6 +19,7 @@ mod profile_waits;
 mod restart;
 mod slow_clients;
 mod stops;
+mod yardstick;
 
 mod bench;
 mod cores;
@@ -26,6 +27,7 @@ mod entries;
 mod fill;
 mod http;
 mod klad;
+mod median;
 mod process;
 mod profiles;
 mod progress;
@@ -68,6 +70,11 @@ enum Chore {
     SlowClients(slow_clients::Args),
     /// Stop klad under load again and again, and check that no client notices.
     Stops(stops::Args),
+    /// Measure klad beside a bare hyper echo, nginx and Redis, and check its share.
+    Yardstick(yardstick::Args),
+    /// The echo of the yardstick, until it is killed.
+    #[command(hide = true)]
+    Echo(yardstick::echo::Args),
 }
 
 /// How a chore that could be done has ended.
@@ -107,6 +114,8 @@ fn main() -> ExitCode {
         Chore::Restart(args) => restart::run(&args),
         Chore::SlowClients(args) => slow_clients::run(&args),
         Chore::Stops(args) => stops::run(&args),
+        Chore::Yardstick(args) => yardstick::run(&args),
+        Chore::Echo(args) => yardstick::echo::run(&args),
     };
     match ended {
         Ok(Verdict::Within) => ExitCode::SUCCESS,

@@ -15,9 +15,9 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use bytesize::ByteSize;
 use rustix::process::Pid;
 
@@ -26,6 +26,7 @@ use crate::bench;
 use crate::cores::{self, Cores};
 use crate::http::Connection;
 use crate::klad::{Addresses, Klad, ProgramArgs, Settings};
+use crate::median::Median;
 use crate::process::cpu_of;
 use crate::profiles;
 
@@ -61,6 +62,9 @@ pub(crate) struct Args {
     /// Length of each load.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     duration: humantime::Duration,
+    /// Only comparisons and operations whose names contain this, such as "off / before" or "GET".
+    #[arg(long, value_name = "WORDS")]
+    only: Option<String>,
     /// Rate of CPU samples.
     #[arg(long, value_name = "HZ", default_value_t = 99)]
     hz: u32,
@@ -149,12 +153,17 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     );
     let mut verdict = Verdict::Within;
     for (name, workload, target) in OPERATIONS {
+        let wanted = |words: &str| args.only.as_ref().is_none_or(|only| words.contains(only.as_str()));
         println!("\n{name}");
         for bed in lab.beds() {
             lab.load(bed, "put", target, Duration::from_secs(1))?;
-            compact(bed.addresses.admin)?;
+            // A memtable is the slower the more was written, so that no two klads would be alike.
+            Connection::open(bed.addresses.admin)?.compact(PATIENCE)?;
         }
         for (subject, base, judged) in COMPARISONS {
+            if !wanted(&format!("{name}: {} / {}", subject.words(), base.words())) {
+                continue;
+            }
             if lab.compare(subject, base, judged, workload, target)? == Verdict::Exceeded {
                 verdict = Verdict::Exceeded;
             }
@@ -275,24 +284,6 @@ impl Lab<'_> {
     }
 }
 
-/// All is in one table: a memtable is the slower the more was written, so that no two klads would be alike.
-fn compact(admin: SocketAddr) -> Result<()> {
-    let mut connection = Connection::open(admin)?;
-    connection.send(b"POST /compact HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")?;
-    connection.answer()?.expect(202)?;
-    let asked = Instant::now();
-    while asked.elapsed() < PATIENCE {
-        let answer = connection.get("/compact")?;
-        answer.expect(200)?;
-        let status: serde_json::Value = serde_json::from_slice(answer.body)?;
-        if status["running"].is_null() {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    bail!("a compaction of 1,000 keys takes longer than {PATIENCE:?}")
-}
-
 /// Takes a profile, which must succeed.
 fn taken(admin: SocketAddr, target: &str) -> Result<()> {
     profiles::take_when_free(admin, target)?;
@@ -309,32 +300,6 @@ impl Subject {
             Subject::Locks => "lock profile",
             Subject::Heap => "heap samples",
             Subject::All => "all three",
-        }
-    }
-}
-
-/// A median, and the interval in which that of endless rounds lies with 95 % probability.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Median {
-    least: f64,
-    middle: f64,
-    most: f64,
-}
-
-impl Median {
-    /// Of one figure and more. The interval is that of the binomial distribution of ranks, by its normal approximation (Conover,
-    /// Practical Nonparametric Statistics, 3rd ed., 3.2); of fewer than six figures, all of them.
-    #[expect(clippy::cast_precision_loss, reason = "rounds are far below 2^52")]
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the number of rounds")]
-    fn of(mut figures: Vec<f64>) -> Median {
-        figures.sort_unstable_by(f64::total_cmp);
-        let last = figures.len() - 1;
-        let count = figures.len() as f64;
-        let rank = ((count - 1.0 - 1.96 * count.sqrt()) / 2.0).max(0.0).floor() as usize;
-        Median {
-            least: figures[rank],
-            middle: f64::midpoint(figures[last / 2], figures[figures.len() / 2]),
-            most: figures[last - rank],
         }
     }
 }
@@ -372,14 +337,5 @@ mod tests {
         let Median { least, middle, most } = Median::of(noise.clone());
         assert!(middle < RATIO_MAX && least < middle && RATIO_MAX < most, "{least} {middle} {most}");
         assert_eq!(judged(&noise), Verdict::Exceeded);
-    }
-
-    #[test]
-    fn the_interval_of_a_median_is_that_of_the_tables() {
-        // By the binomial distribution: 95.9 % for 20, 96.7 % for 50.
-        for (count, least, most) in [(5, 1.0, 5.0), (20, 6.0, 15.0), (50, 18.0, 33.0)] {
-            let median = Median::of((1..=count).map(f64::from).collect());
-            assert_eq!((median.least, median.most), (least, most), "{count}");
-        }
     }
 }

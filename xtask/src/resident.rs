@@ -49,13 +49,13 @@ pub(crate) struct Sampler {
 impl Sampler {
     /// Samples the process `pid`, beginning with the phase `first`.
     pub(crate) fn start(pid: u32, first: &'static str) -> Result<Sampler> {
-        let phases = Arc::new(Mutex::new(vec![Phase::new(first, read(pid)?)]));
+        let phases = Arc::new(Mutex::new(vec![Phase::new(first, of(pid)?)]));
         let (stop, stopped) = mpsc::channel();
         let shared = phases.clone();
         let thread = thread::spawn(move || {
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 // A process that is gone has no memory; whoever talks to it will say so.
-                if let Ok(sample) = read(pid) {
+                if let Ok(sample) = of(pid) {
                     note(&mut lock(&shared), sample);
                 }
             }
@@ -65,7 +65,7 @@ impl Sampler {
 
     /// Ends the current phase and begins another.
     pub(crate) fn phase(&self, name: &'static str) -> Result<()> {
-        let sample = read(self.pid)?;
+        let sample = of(self.pid)?;
         let mut phases = lock(&self.phases);
         note(&mut phases, sample);
         phases.push(Phase::new(name, sample));
@@ -74,7 +74,7 @@ impl Sampler {
 
     /// Ends the last phase; answers all of them, and the kernel's own peak in bytes.
     pub(crate) fn finish(self) -> Result<(Vec<Phase>, u64)> {
-        let last = read(self.pid)?;
+        let last = of(self.pid)?;
         drop(self.stop);
         self.thread.join().ok().context("the sampling thread has panicked")?;
         let mut phases = lock(&self.phases);
@@ -102,7 +102,8 @@ fn note(phases: &mut [Phase], sample: Resident) {
     }
 }
 
-fn read(pid: u32) -> Result<Resident> {
+/// Of a running process, now.
+pub(crate) fn of(pid: u32) -> Result<Resident> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     parse(&status).with_context(|| format!("{path} says nothing about memory: the process has ended"))
