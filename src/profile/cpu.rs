@@ -171,10 +171,10 @@ impl Window {
             cut += if is_cut(&key.frames) { its_events } else { 0 };
         }
         // Short: it stands under the picture's title.
-        let clock = format!("CPU-time timer of each thread, {} ms ticks", clock::kernel_tick().as_secs_f64() * 1e3);
+        let clock = format!("CPU time of each thread, {} ms ticks", clock::kernel_tick().as_secs_f64() * 1e3);
         let facts = [
             ("events", events.to_string()),
-            ("sampling rate", format!("{} Hz of CPU time per thread", self.hz)),
+            ("sampling rate", format!("{} Hz", self.hz)),
             ("lost samples", taken.lost.to_string()),
             ("clock", clock),
             ("version", concat!("klad ", env!("CARGO_PKG_VERSION")).to_owned()),

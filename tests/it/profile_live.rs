@@ -95,7 +95,7 @@ fn each_event_is_taken_of_a_live_server_in_each_form() {
     // What it was measured by is to be seen in the picture itself, not in a comment of it.
     let picture = std::fs::read_to_string(directory.path().join("cpu.svg")).unwrap();
     let line = picture.split("<text").find(|text| text.contains(">events: ")).unwrap_or_default();
-    for fact in ["clock: CPU-time timer", "sampling rate: ", "lost samples: ", "duration: ", "version: "] {
+    for fact in ["clock: CPU time of each thread", "sampling rate: ", "lost samples: ", "duration: ", "version: "] {
         assert!(line.contains(fact), "{fact} is missing in {line}");
     }
     let files = EVENTS.len() * FORMS.len();
