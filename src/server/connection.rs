@@ -32,7 +32,7 @@ use crate::http::meter::Flow;
 use crate::http::observe::Observed;
 use crate::http::refusal::Refusal;
 use crate::limits::{
-    CONNECTION_BUFFER_BYTES_MAX, DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HEADERS_MAX, LINGER_BYTES_MAX,
+    CONNECTION_BUFFER_BYTES_MAX, DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, LINGER_BYTES_MAX,
     LINGER_TIMEOUT, NOT_SENT_BYTES_MAX, PIPELINE_SETTLES,
 };
 
@@ -100,11 +100,11 @@ enum End {
 /// hyper's settings.
 pub(super) fn http(limits: &Limits) -> http1::Builder {
     let mut http = http1::Builder::new();
+    // No `max_headers`: HEADERS_MAX is hyper's own, and a bound that is set makes it fill two tables for each request.
     // Flat writes: head and small body leave in one write, and a range's chunks in writes of some 64 KiB.
     http.writev(false)
         .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
         .max_header_size(limits.head_bytes_max)
-        .max_headers(HEADERS_MAX)
         // A client that has sent its request may close its sending side and still wants the answer.
         .half_close(true)
         // A timer for each request; the sweep does it for nothing.
