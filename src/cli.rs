@@ -338,6 +338,14 @@ pub struct ServeArgs {
     /// Range: 64 MiB to 16 TiB.
     #[arg(long, value_name = "SIZE", help_heading = MEMORY)]
     pub memory: Option<ByteSize>,
+    /// Hundredths of the cache beside the memtables that hold values instead of blocks; 0: none.
+    ///
+    /// A value that was read lately is then found without a search through RocksDB. Small entries take more room there than in
+    /// blocks, and a key that is written is read from the blocks again.
+    ///
+    /// Range: 0 to 90.
+    #[arg(long, value_name = "PERCENT", default_value_t = limits::VALUE_CACHE_PERCENT, value_parser = clap::value_parser!(u64).range(0..=90), help_heading = MEMORY)]
+    pub value_cache: u64,
     /// Open connections; at the limit no more are accepted until one closes [default: 10,000, or what a sixth of the memory or
     /// the limit of open files holds].
     ///

@@ -45,6 +45,8 @@ pub struct Config {
     pub engine_delay: Duration,
     /// RocksDB reads keys through an iterator.
     pub iterator_reads: bool,
+    /// Of the cache beside the memtables, so many hundredths are for values instead of blocks.
+    pub value_cache_percent: u64,
     /// How the memory is shared out.
     pub budget: Budget,
     /// What must be said at start about who can reach klad.
@@ -280,6 +282,7 @@ impl Config {
             engine: args.engine,
             engine_delay: args.engine_delay,
             iterator_reads: args.point_reads == PointReadsName::Iterator,
+            value_cache_percent: args.value_cache,
             budget,
             disk_reserve_bytes,
             heap_sample_bytes: args.heap_sample.0,

@@ -257,6 +257,10 @@ pub const LOG_BYTES_RESERVED: usize = 64 << 10;
 /// When klad ends, stderr has so long to take the last lines; whoever does not read must not keep it from ending.
 pub const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Default of `--value-cache`. What it takes from the blocks costs a store that does not fit some of its hits; what it gives a
+/// store whose busy keys fit is half of a read's CPU time (`cargo xtask yardstick`).
+pub const VALUE_CACHE_PERCENT: u64 = 25;
+
 /// Default of `--heap-sample`, bytes: always on, so it must cost next to nothing. `TCMalloc` has the same. An allocation of a
 /// kilobyte is sampled once in 2,000 times; 64 MiB of them are found within 18 % (1/√32). With jemalloc's own default of 512 KiB
 /// GETs took 1.7 % more CPU time (`cargo xtask profile-cost`).

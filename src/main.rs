@@ -263,6 +263,7 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
             &klad::storage::rocksdb::Options {
                 cache_bytes: config.budget.cache,
                 memtable_bytes: config.budget.memtables,
+                value_cache_percent: config.value_cache_percent,
                 background_threads: config.server.threads,
                 disk_reserve_bytes: config.disk_reserve_bytes,
                 iterator_reads: config.iterator_reads,

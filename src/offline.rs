@@ -162,6 +162,7 @@ fn open(data: &Path, disk_reserve_bytes: u64) -> Result<RocksDbEngine, OpenError
         &Options {
             cache_bytes: OFFLINE_CACHE_BYTES,
             memtable_bytes: OFFLINE_CACHE_BYTES / 4,
+            value_cache_percent: 0,
             background_threads: threads,
             disk_reserve_bytes,
             iterator_reads: false,

@@ -33,6 +33,8 @@ pub mod memory;
 pub mod observation;
 mod page;
 pub mod perf;
+#[cfg(feature = "rocksdb")]
+mod point_read;
 pub mod record;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb;
@@ -48,6 +50,8 @@ mod rocksdb_open;
 mod rocksdb_options;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_perf;
+#[cfg(feature = "rocksdb")]
+mod value_cache;
 pub mod versions;
 
 pub use observation::{Check, Observation};

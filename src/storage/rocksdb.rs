@@ -13,18 +13,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
 use super::directory::DataDirectory;
 use super::high_water::HighWater;
 use super::maintenance::{self, Checkpoint, Compaction};
 use super::perf::Figure;
+use super::point_read::Read;
 use super::record::{self, Record};
 use super::rocksdb_observation::{Beside, Watch};
 pub use super::rocksdb_open::OpenError;
 use super::rocksdb_options::Shared;
 use super::rocksdb_perf::{Work, measured};
+use super::value_cache::{Looked, Place, ValueCache};
 use super::versions::Versions;
 use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Perf, Reply, Result, Write};
 use super::{rocksdb_open, rocksdb_options};
@@ -41,12 +43,20 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Of the cache, at most so much for memtables.
     pub memtable_bytes: u64,
+    /// Of the rest of it, so many hundredths for values instead of blocks; 0: none.
+    pub value_cache_percent: u64,
     /// Threads for flushes and compactions.
     pub background_threads: usize,
     /// Below so many free bytes writes are refused.
     pub disk_reserve_bytes: u64,
     /// Read keys through an iterator instead of a get: a mistake that a published report has measured.
     pub iterator_reads: bool,
+}
+
+/// What of `cache_bytes` is for blocks and memtables, and what for values.
+fn split(cache_bytes: u64, memtable_bytes: u64, value_cache_percent: u64) -> (u64, u64) {
+    let value_bytes = cache_bytes.saturating_sub(memtable_bytes) / 100 * value_cache_percent;
+    (cache_bytes - value_bytes, value_bytes)
 }
 
 /// RocksDB, and what klad keeps beside it.
@@ -69,12 +79,18 @@ pub struct RocksDbEngine {
     stalled: AtomicBool,
     pub(super) disk_reserve_bytes: AtomicU64,
     iterator_reads: bool,
+    /// Values that were read lately.
+    values: Option<ValueCache>,
+    memtable_bytes: u64,
+    value_cache_percent: u64,
     watch: Watch,
 }
 
 /// What the one thread inside needs; the batch keeps its buffer.
 struct CommitSection {
     batch: WriteBatch,
+    /// Of the batch's keys in the cache of values.
+    places: Vec<u64>,
     write_sync: WriteOptions,
     write_async: WriteOptions,
     /// As `write_async`, but fails where it would have to wait.
@@ -88,7 +104,10 @@ impl RocksDbEngine {
     /// [`OpenError`]; the message says what to do about it where there is something to do.
     pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
         let directory = DataDirectory::open(path, "rocksdb")?;
-        let shared = Shared::new(options);
+        // Reads that go through an iterator are there to be measured: no cache answers in their place.
+        let value_cache_percent = if options.iterator_reads { 0 } else { options.value_cache_percent };
+        let (block_bytes, value_bytes) = split(options.cache_bytes, options.memtable_bytes, value_cache_percent);
+        let shared = Shared::new(&Options { cache_bytes: block_bytes, ..options.clone() });
         let mut database = rocksdb_options::database(options, &shared);
         let watch = Watch::new(shared, &directory.path().join("rocksdb"), &mut database);
         let (db, high_water) = rocksdb_open::open(&directory, &database)?;
@@ -104,6 +123,7 @@ impl RocksDbEngine {
             read_cached,
             section: Mutex::new(CommitSection {
                 batch: WriteBatch::new(),
+                places: Vec::new(),
                 write_sync,
                 write_async: WriteOptions::default(),
                 write_now,
@@ -118,6 +138,9 @@ impl RocksDbEngine {
             stalled: AtomicBool::new(false),
             disk_reserve_bytes: AtomicU64::new(options.disk_reserve_bytes),
             iterator_reads: options.iterator_reads,
+            values: ValueCache::new(value_bytes),
+            memtable_bytes: options.memtable_bytes,
+            value_cache_percent,
             watch,
         };
         engine.look_at_free_space();
@@ -157,6 +180,30 @@ impl RocksDbEngine {
         if free_bytes < reserve_bytes { Err(Error::NoSpace { free_bytes, reserve_bytes }) } else { Ok(()) }
     }
 
+    /// What the cache of values knows of a key, or where what RocksDB knows of it may be kept.
+    fn look_at_values(&self, key: &[u8]) -> Looked {
+        self.values.as_ref().map_or(Looked::Unknown(None), |values| values.look(key))
+    }
+
+    /// What was read after `place` was given, if it is one that lasts and is small.
+    fn keep_value(&self, place: Option<Place>, key: &[u8], read: &Read) {
+        if let (Some(values), Some(place), Read { answer: Ok(Outcome::Found { version, value }), lasts: true }) =
+            (&self.values, place, read)
+            && value.len() <= CACHED_VALUE_BYTES_MAX
+        {
+            values.keep(place, key, *version, value);
+        }
+    }
+
+    /// Nothing of these keys is taken from the cache of values until `done`.
+    fn write_beside_values<T>(&self, writes: &[Write], places: &mut Vec<u64>, done: impl FnOnce() -> T) -> T {
+        let Some(values) = &self.values else { return done() };
+        values.begin(writes.iter().map(|write| &*write.key), places);
+        let done = done();
+        values.end(places);
+        done
+    }
+
     fn look_at_rocksdb(&self) {
         let (version_last, version_reserved) = self.versions.look();
         self.watch.look(
@@ -170,6 +217,7 @@ impl RocksDbEngine {
                 written: self.db.latest_sequence_number(),
                 version_last,
                 version_reserved,
+                values: self.values.as_ref().map(ValueCache::figures).unwrap_or_default(),
             },
         );
     }
@@ -236,12 +284,13 @@ impl RocksDbEngine {
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
         let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
         let sync = writes.iter().any(|write| write.durability == Durability::Sync);
-        let CommitSection { batch, write_sync, write_async, .. } = &mut *section;
+        let CommitSection { batch, places, write_sync, write_async, .. } = &mut *section;
         Self::fill(batch, writes, first).map_err(|why| self.undetermined(why))?;
         // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
         let began = sync.then(clock::now);
         let options = if sync { write_sync } else { write_async };
-        let (done, perf) = measured(Work::Batch(writes.len()), || self.db.write_opt(batch, options));
+        let write = || measured(Work::Batch(writes.len()), || self.db.write_opt(batch, options));
+        let (done, perf) = self.write_beside_values(writes, places, write);
         let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         done.map_err(|error| self.undetermined(error.into_string()))?;
         let now = clock::now();
@@ -261,11 +310,11 @@ impl RocksDbEngine {
             return Some(Err(stopped));
         }
         let first = self.versions.try_take(writes.len())?;
-        let CommitSection { batch, write_now, .. } = &mut *section;
+        let CommitSection { batch, places, write_now, .. } = &mut *section;
         if let Err(why) = Self::fill(batch, writes, first) {
             return Some(Err(self.undetermined(why)));
         }
-        match self.db.write_opt(batch, write_now) {
+        match self.write_beside_values(writes, places, || self.db.write_opt(batch, write_now)) {
             Ok(()) => {
                 self.commits.committed(writes.len(), false);
                 // Nothing was waited for, and what it took is not worth a dozen looks at the clock.
@@ -313,23 +362,6 @@ struct Written {
     perf: Option<Perf>,
 }
 
-/// Reads a stored record as the answer to a point read.
-fn answer(stored: &[u8]) -> Result {
-    let record = Record::decode(stored).map_err(|error| Error::Unreadable { why: error.to_string() })?;
-    if record.expired(clock::unix_ms) {
-        return Ok(Outcome::NotFound);
-    }
-    Ok(Outcome::Found { version: record.version, value: Bytes::copy_from_slice(record.payload) })
-}
-
-/// The same, if there is room for the copy.
-fn answer_with_room(stored: &[u8], reply: &dyn Reply) -> Result {
-    if stored.len() > CACHED_VALUE_BYTES_MAX && !reply.admits(stored.len()) {
-        return Err(Error::NoRoom { bytes: stored.len() as u64 });
-    }
-    answer(stored)
-}
-
 fn answer_writes(writes: Vec<Write>, written: std::result::Result<Written, Error>) {
     match written {
         Ok(Written { first, now, sync_time, perf }) => {
@@ -368,7 +400,11 @@ impl Engine for RocksDbEngine {
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
-        let small = |stored: &[u8]| (stored.len() <= CACHED_VALUE_BYTES_MAX).then(|| answer(stored));
+        let place = match self.look_at_values(key) {
+            Looked::Found(version, value) => return Some(Ok(Outcome::Found { version, value })),
+            Looked::Unknown(place) => place,
+        };
+        let small = |stored: &[u8]| (stored.len() <= CACHED_VALUE_BYTES_MAX).then(|| Read::of(stored));
         let found = if self.iterator_reads {
             let mut options = ReadOptions::default();
             options.set_read_tier(ReadTier::BlockCache);
@@ -377,7 +413,10 @@ impl Engine for RocksDbEngine {
             self.db.get_pinned_opt(key, &self.read_cached).map(|stored| stored.map(|stored| small(&stored)))
         };
         match found {
-            Ok(Some(answer)) => answer,
+            Ok(Some(read)) => read.map(|read| {
+                self.keep_value(place, key, &read);
+                read.answer
+            }),
             Ok(None) => Some(Ok(Outcome::NotFound)),
             // Neither memtable nor block cache could tell.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
@@ -386,14 +425,20 @@ impl Engine for RocksDbEngine {
     }
 
     fn read(&self, key: &[u8], reply: &dyn Reply) {
+        let place = match self.look_at_values(key) {
+            Looked::Found(version, value) => return reply.complete(Ok(Outcome::Found { version, value })),
+            Looked::Unknown(place) => place,
+        };
         let found = if self.iterator_reads {
-            self.seek(key, ReadOptions::default(), |stored| answer_with_room(stored, reply))
+            self.seek(key, ReadOptions::default(), |stored| Read::with_room(stored, reply))
         } else {
             let (found, perf) = measured(Work::Read, || self.db.get_pinned_opt(key, &self.read_all));
             reply.measured(&perf);
-            found.map(|stored| stored.map(|stored| answer_with_room(&stored, reply)))
+            found.map(|stored| stored.map(|stored| Read::with_room(&stored, reply)))
         };
-        reply.complete(found.map_err(read_failed).and_then(|answer| answer.unwrap_or(Ok(Outcome::NotFound))));
+        let read = found.map_or_else(|error| Read::failed(read_failed(error)), |read| read.unwrap_or(Read::NOT_FOUND));
+        self.keep_value(place, key, &read);
+        reply.complete(read.answer);
     }
 
     fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
@@ -447,7 +492,11 @@ impl Engine for RocksDbEngine {
     }
 
     fn set_cache_bytes(&self, bytes: u64) {
-        self.watch.set_cache_bytes(bytes);
+        let (block_bytes, value_bytes) = split(bytes, self.memtable_bytes, self.value_cache_percent);
+        self.watch.set_cache_bytes(block_bytes);
+        if let Some(values) = &self.values {
+            values.set_bytes(value_bytes);
+        }
     }
 
     fn commits(&self) -> Option<&Commits> {

@@ -319,6 +319,7 @@ fn options() -> Options {
     Options {
         cache_bytes: OFFLINE_CACHE_BYTES,
         memtable_bytes: OFFLINE_CACHE_BYTES / 4,
+        value_cache_percent: 0,
         background_threads: 1,
         disk_reserve_bytes: 0,
         iterator_reads: false,

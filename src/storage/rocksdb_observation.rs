@@ -20,6 +20,7 @@ use rust_rocksdb::{ColumnFamilyMetaDataOptions, DB, Options as RocksDbOptions, p
 
 use super::observation::{Holding, Measure, Observation, number};
 use super::rocksdb_options::Shared;
+use super::value_cache::Figures;
 use crate::clock;
 use crate::limits::SLOW_LOOK_INTERVAL;
 use crate::metrics::Counter;
@@ -50,6 +51,8 @@ pub(super) struct Beside {
     pub(super) written: u64,
     pub(super) version_last: u64,
     pub(super) version_reserved: u64,
+    /// The cache of values.
+    pub(super) values: Figures,
 }
 
 /// What costs time for each file, and is looked at more seldom.
@@ -174,9 +177,11 @@ impl Watch {
         measures.extend(self.happened(db, taken));
         measures.extend(files(db, &slow));
         measures.extend(kept(beside));
+        measures.extend(of_values(&beside.values));
         let memory = vec![
             Holding { name: "block_cache", bytes: used.saturating_sub(charged) },
             Holding { name: "memtables", bytes: self.shared.memtables.get_usage() as u64 },
+            Holding { name: "value_cache", bytes: beside.values.bytes },
         ];
         *self.latest.lock() = Arc::new(Observation { taken: Some(taken), measures, memory });
     }
@@ -410,6 +415,27 @@ fn kept(beside: &Beside) -> Vec<Measure> {
             "The last version that is reserved on disk; a start goes on behind it.",
             number(beside.version_reserved),
         ),
+    ]
+}
+
+fn of_values(values: &Figures) -> Vec<Measure> {
+    let one = |name, kind, help, value| Measure::one(name, kind, help, number(value));
+    vec![
+        one("klad_value_cache_hits_total", Kind::Counter, "Reads that the cache of values has answered.", values.hits),
+        one(
+            "klad_value_cache_misses_total",
+            Kind::Counter,
+            "Looks into the cache of values in vain. A read that goes to the disk looks twice.",
+            values.misses,
+        ),
+        one("klad_value_cache_entries", Kind::Gauge, "Values in the cache of values.", values.entries),
+        one(
+            "klad_value_cache_used_bytes",
+            Kind::Gauge,
+            "What the cache of values holds, overhead included.",
+            values.bytes,
+        ),
+        one("klad_value_cache_capacity_bytes", Kind::Gauge, "What it may hold.", values.capacity_bytes),
     ]
 }
 

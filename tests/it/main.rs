@@ -64,6 +64,8 @@ mod profile_truth;
 mod ranges;
 mod slow;
 mod slow_clients;
+#[cfg(feature = "rocksdb")]
+mod stale_reads;
 mod stops;
 mod supervisor;
 mod tidy;

@@ -147,6 +147,7 @@ impl Admin {
             let (budget, meaning) = match holding.name {
                 // The cache's capacity is for both.
                 "block_cache" => (shares.cache, "blocks of tables; its budget is for the memtables as well"),
+                "value_cache" => (shares.cache, "values that were read lately; part of the cache's budget"),
                 "memtables" => (shares.memtables, "writes that are not yet in tables"),
                 _ => (shares.cache, "keys and values"),
             };

@@ -186,6 +186,7 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                 &klad::storage::rocksdb::Options {
                     cache_bytes: config.budget.cache,
                     memtable_bytes: config.budget.memtables,
+                    value_cache_percent: config.value_cache_percent,
                     background_threads: 1,
                     disk_reserve_bytes: config.disk_reserve_bytes,
                     iterator_reads: config.iterator_reads,

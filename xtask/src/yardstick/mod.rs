@@ -207,8 +207,16 @@ impl Lab<'_> {
 
     fn load(&self, server: &Server, subject: Subject, connections: u64) -> Result<wrk::Seen> {
         let load = subject.load();
-        wrk::run(server.address, &load, self.args.keys, connections, SLICE, self.cores.client, self.directory)
-            .with_context(|| subject.name())
+        wrk::run(
+            server.address,
+            &load,
+            subject.keys(self.args.keys),
+            connections,
+            SLICE,
+            self.cores.client,
+            self.directory,
+        )
+        .with_context(|| subject.name())
     }
 
     /// Each Redis, with its name.

@@ -110,7 +110,7 @@ impl Report {
             let verdict = verdict(row).map_or("", Verdict::word);
             let _ = writeln!(
                 text,
-                "{:<32}{:>5}{:>10}/s {:>8.2} µs {:>24} {:>7.2} {:>7.2} {:>7.2} ms {:>11}  {verdict}",
+                "{:<38}{:>5}{:>10}/s {:>8.2} µs {:>24} {:>7.2} {:>7.2} {:>7.2} ms {:>11}  {verdict}",
                 row.name,
                 row.connections,
                 whole(row.rate.middle),
@@ -202,18 +202,18 @@ impl Report {
         let scale = 440.0 / largest;
         let height = 62 + rows.len() * 30;
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"{height}\" viewBox=\"0 0 760 {height}\" \
-             font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"760\" height=\"{height}\" fill=\"#ffffff\"/>\n\
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{height}\" viewBox=\"0 0 800 {height}\" \
+             font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"800\" height=\"{height}\" fill=\"#ffffff\"/>\n\
              <text x=\"12\" y=\"24\" font-size=\"15\">CPU time of a request, as a multiple of the bare echo's; 64 connections</text>\n\
              <text x=\"12\" y=\"42\" fill=\"#555555\">bars: medians; thin lines: 95 % of the median; red: what was aimed at</text>\n"
         );
         for (at, (row, ratio)) in rows.iter().enumerate() {
             let y = 56 + at * 30;
             let colour = if row.name.starts_with("klad") { "#6ec878" } else { "#c8ccd4" };
-            let (width, least, most) = (ratio.middle * scale, 200.0 + ratio.least * scale, 200.0 + ratio.most * scale);
+            let (width, least, most) = (ratio.middle * scale, 260.0 + ratio.least * scale, 260.0 + ratio.most * scale);
             let _ = writeln!(
                 svg,
-                "<text x=\"12\" y=\"{}\">{}</text><rect x=\"200\" y=\"{y}\" width=\"{width:.1}\" height=\"20\" fill=\"{colour}\"/>\
+                "<text x=\"12\" y=\"{}\">{}</text><rect x=\"260\" y=\"{y}\" width=\"{width:.1}\" height=\"20\" fill=\"{colour}\"/>\
                  <path d=\"M{least:.1} {m}H{most:.1}\" stroke=\"#222222\"/><text x=\"{:.1}\" y=\"{}\">{:.2}</text>",
                 y + 15,
                 row.name,
@@ -223,7 +223,7 @@ impl Report {
                 m = y + 10,
             );
             if let Some(bound) = row.ratio_max {
-                let x = 200.0 + bound * scale;
+                let x = 260.0 + bound * scale;
                 let _ = writeln!(svg, "<path d=\"M{x:.1} {y}v20\" stroke=\"#cc0000\" stroke-width=\"2\"/>");
             }
         }

@@ -77,6 +77,7 @@ fn rocksdb_s_waits_are_named_and_told_apart() {
     let options = Options {
         cache_bytes: 8 << 20,
         memtable_bytes: 8 << 20,
+        value_cache_percent: 0,
         background_threads: 2,
         disk_reserve_bytes: 0,
         iterator_reads: false,

@@ -1,0 +1,48 @@
+//! What a point read of stored bytes has found, as an answer. Called by `rocksdb.rs`.
+
+use bytes::Bytes;
+
+use super::record::Record;
+use super::{Reply, Result};
+use crate::clock;
+use crate::limits::CACHED_VALUE_BYTES_MAX;
+use crate::operation::{Error, Outcome};
+
+/// What a point read has found.
+pub(super) struct Read {
+    /// As it is told.
+    pub(super) answer: Result,
+    /// It is the same until the next write.
+    pub(super) lasts: bool,
+}
+
+impl Read {
+    /// There is none.
+    pub(super) const NOT_FOUND: Read = Read { answer: Ok(Outcome::NotFound), lasts: false };
+
+    /// Of a stored record.
+    pub(super) fn of(stored: &[u8]) -> Read {
+        let record = match Record::decode(stored) {
+            Ok(record) => record,
+            Err(error) => return Read::failed(Error::Unreadable { why: error.to_string() }),
+        };
+        if record.expired(clock::unix_ms) {
+            return Read::NOT_FOUND;
+        }
+        let answer = Ok(Outcome::Found { version: record.version, value: Bytes::copy_from_slice(record.payload) });
+        Read { answer, lasts: record.expires_at_ms.is_none() }
+    }
+
+    /// The same, if there is room for the copy.
+    pub(super) fn with_room(stored: &[u8], reply: &dyn Reply) -> Read {
+        if stored.len() > CACHED_VALUE_BYTES_MAX && !reply.admits(stored.len()) {
+            return Read::failed(Error::NoRoom { bytes: stored.len() as u64 });
+        }
+        Read::of(stored)
+    }
+
+    /// It could not be read.
+    pub(super) fn failed(error: Error) -> Read {
+        Read { answer: Err(error), lasts: false }
+    }
+}

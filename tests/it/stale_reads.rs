@@ -1,0 +1,161 @@
+//! The cache of values in front of RocksDB never shows an old value: not after the write's answer, and not after anyone has seen
+//! the new one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use klad::operation::{Change, Durability, Outcome};
+use klad::storage::rocksdb::{Options, RocksDbEngine};
+use klad::storage::{Engine as _, Reply, Result, Write};
+
+use super::support::metrics::Metrics;
+use super::support::{ServerBuilder, wait_until};
+
+const KEY: &[u8] = b"key";
+
+/// Writes; enough for the planted defect to be met each time, which it is within some hundred.
+const WRITES: u64 = 20_000;
+
+const READERS: usize = 3;
+
+struct Told(Mutex<Sender<u64>>);
+
+impl Reply for Told {
+    fn complete(&self, result: Result) {
+        let Ok(Outcome::Written { version, .. }) = result else { panic!("{result:?}") };
+        self.0.lock().unwrap().send(version.0).unwrap();
+    }
+}
+
+struct Store {
+    engine: RocksDbEngine,
+    _directory: tempfile::TempDir,
+}
+
+impl Store {
+    fn new(value_cache_percent: u64) -> Store {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options {
+            cache_bytes: 16 << 20,
+            memtable_bytes: 8 << 20,
+            value_cache_percent,
+            background_threads: 1,
+            disk_reserve_bytes: 0,
+            iterator_reads: false,
+        };
+        let engine = RocksDbEngine::open(directory.path(), &options).unwrap();
+        Store { engine, _directory: directory }
+    }
+
+    /// Answers the version; some of them in batches in which the key stands twice.
+    fn write(&self, number: u64) -> u64 {
+        let (told, versions) = channel();
+        let write = |key: &[u8]| Write {
+            key: key.to_vec().into(),
+            change: Change::Put(number.to_string().into()),
+            durability: Durability::Async,
+            reply: Arc::new(Told(Mutex::new(told.clone()))),
+        };
+        let batch =
+            if number.is_multiple_of(3) { vec![write(b"other"), write(KEY), write(KEY)] } else { vec![write(KEY)] };
+        let last = batch.len();
+        if number.is_multiple_of(2) {
+            self.engine.commit(batch);
+        } else if let Err(batch) = self.engine.try_commit(batch) {
+            self.engine.commit(batch);
+        }
+        versions.iter().take(last).last().unwrap()
+    }
+
+    /// The version that is there.
+    fn read(&self) -> u64 {
+        match self.engine.read_cached(KEY) {
+            Some(Ok(Outcome::Found { version, .. })) => version.0,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Reads by several threads beside writes of one; what is wrong with the order of what they see.
+fn old_value_seen(read: impl Fn() -> u64 + Sync, write: impl Fn(u64) -> u64 + Sync) -> Option<String> {
+    let (seen, over) = (AtomicU64::new(write(0)), AtomicBool::new(false));
+    let wrong = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    // Whoever has seen it, and the writer whose write was answered, before this read was begun.
+                    let least = seen.load(Ordering::SeqCst);
+                    let version = read();
+                    if version < least {
+                        *wrong.lock().unwrap() = Some(format!("version {version} after {least}"));
+                        over.store(true, Ordering::SeqCst);
+                    }
+                    seen.fetch_max(version, Ordering::SeqCst);
+                }
+            });
+        }
+        for number in 1..=WRITES {
+            if over.load(Ordering::SeqCst) {
+                break;
+            }
+            seen.fetch_max(write(number), Ordering::SeqCst);
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    wrong.into_inner().unwrap()
+}
+
+#[test]
+fn no_read_sees_an_older_value_than_the_one_before() {
+    let store = Store::new(50);
+    assert_eq!(old_value_seen(|| store.read(), |number| store.write(number)), None);
+}
+
+/// As the trap has it: what was read is put in, whatever has happened meanwhile.
+#[test]
+fn twin_a_cache_without_epochs_is_caught() {
+    let store = Store::new(0);
+    let cached = Mutex::new(None);
+    let read = || {
+        if let Some(version) = *cached.lock().unwrap() {
+            return version;
+        }
+        let version = store.read();
+        std::thread::yield_now();
+        *cached.lock().unwrap() = Some(version);
+        version
+    };
+    let write = |number| {
+        let version = store.write(number);
+        *cached.lock().unwrap() = None;
+        version
+    };
+    let wrong = old_value_seen(read, write).expect("planted");
+    assert!(wrong.starts_with("version "), "{wrong}");
+}
+
+#[test]
+fn a_value_that_is_read_again_comes_from_the_cache_and_a_write_is_seen_at_once() {
+    for (setup, percent) in [("rocksdb", "25"), ("rocksdb/pool", "25"), ("rocksdb/inline", "50"), ("rocksdb", "0")] {
+        let server = ServerBuilder::new(setup).arg("--value-cache", percent).start();
+        let mut client = server.client();
+        for round in 0..50_u8 {
+            assert_eq!(client.put("/v0/entity?id=k", &[round; 20]).status, 201);
+            for _ in 0..3 {
+                assert_eq!(client.get("/v0/entity?id=k").body, [round; 20], "{setup}");
+            }
+        }
+        assert_eq!(client.delete("/v0/entity?id=k").status, 202);
+        assert_eq!(client.get("/v0/entity?id=k").status, 404);
+        let hits = || Metrics::scrape(&server).sum("klad_value_cache_hits_total", &[]);
+        if percent == "0" {
+            assert!(hits() < 1.0);
+        } else {
+            // Of three reads the first goes further.
+            wait_until("the hits are counted", || hits() >= 100.0);
+            assert!(server.admin("/debug/memory?format=text").text().contains("value_cache"));
+        }
+    }
+}
