@@ -298,7 +298,11 @@ pub(crate) fn create_durably(path: &Path) -> Result<(), Error> {
     if parent != path {
         create_durably(parent)?;
     }
-    fs::create_dir(path).map_err(|cause| Error::io("create", path, cause))?;
+    match fs::create_dir(path) {
+        // Another klad has, since this one looked: two may share the directory of their checkpoints.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        made => made.map_err(|cause| Error::io("create", path, cause))?,
+    }
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(|cause| Error::io("sync", parent, cause))
 }
 
@@ -419,6 +423,21 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_another_makes_meanwhile_is_there_for_both() {
+        let place = tempfile::tempdir().expect("a directory");
+        for round in 0..200 {
+            let path = place.path().join(format!("{round}/deep"));
+            std::thread::scope(|scope| {
+                let makers: Vec<_> = (0..4).map(|_| scope.spawn(|| create_durably(&path))).collect();
+                for maker in makers {
+                    maker.join().expect("no panic").expect("it is there");
+                }
+            });
+            assert!(path.is_dir());
+        }
+    }
 
     #[test]
     fn second_owner_is_told_who_the_first_is() {

@@ -137,7 +137,7 @@ impl Report {
         let _ = writeln!(text, "* {} keys, values of 100 bytes\n", grouped(self.keys));
         text.push_str(
             "| Server and request | Connections | Requests/s | CPU µs each | CPU / echo's (95 % of the median) | Bound | p50 ms | p99 ms | \
-             p99.9 ms | Memory | Slices |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+             p99.9 ms | Memory | Slices | Core busy |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
         for row in &self.rows {
             let ratio = row.ratio.map_or_else(
@@ -151,7 +151,7 @@ impl Report {
             let [p50, p99, p999] = row.latency_us.map(|us| us / 1e3);
             let _ = writeln!(
                 text,
-                "| {} | {} | {} ({} to {}) | {:.2} | {ratio} | {bound} | {p50:.2} | {p99:.2} | {p999:.2} | {} | {} |",
+                "| {} | {} | {} ({} to {}) | {:.2} | {ratio} | {bound} | {p50:.2} | {p99:.2} | {p999:.2} | {} | {} | {:.0} % |",
                 row.name,
                 row.connections,
                 whole(row.rate.middle),
@@ -160,6 +160,8 @@ impl Report {
                 row.cost_us.middle,
                 row.resident.map_or_else(|| "-".to_owned(), mebibytes),
                 row.slices,
+                // Where it is not whole, the client was the limit: a server that idles has more wake-ups for each request.
+                row.cost_us.middle * row.rate.middle / 1e4,
             );
         }
         if let Some((durable, words)) = self.durable() {
