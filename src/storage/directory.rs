@@ -288,7 +288,8 @@ pub(crate) fn create_durably(path: &Path) -> Result<(), Error> {
     if path.is_dir() {
         return Ok(());
     }
-    if path.exists() {
+    // Asked again: it may have come since.
+    if path.exists() && !path.is_dir() {
         return Err(Error::NotADirectory { path: path.to_owned() });
     }
     let parent = match path.parent() {
