@@ -4,9 +4,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
+use self::names::DEFAULT_ENGINE;
+pub use self::names::{
+    AccessLogName, AdminTlsName, DurabilityName, EngineName, ExecutionName, LogFormatName, LogLevelName,
+    PointReadsName, SwitchName,
+};
 use crate::limits;
+use crate::storage::Compression;
+
+mod names;
 
 /// A durable key-value store spoken to over plain HTTP.
 #[derive(Debug, Parser)]
@@ -90,104 +98,6 @@ pub enum ConfigCommand {
         #[arg(long, value_name = "FILE")]
         page: Option<PathBuf>,
     },
-}
-
-/// Engines to choose from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EngineName {
-    /// RocksDB in the data directory.
-    #[cfg(feature = "rocksdb")]
-    Rocksdb,
-    /// An ordered map in memory: the data ends with the process.
-    Memory,
-}
-
-/// What `serve` without `--engine` uses.
-#[cfg(feature = "rocksdb")]
-const DEFAULT_ENGINE: EngineName = EngineName::Rocksdb;
-#[cfg(not(feature = "rocksdb"))]
-const DEFAULT_ENGINE: EngineName = EngineName::Memory;
-
-/// Strategies to choose from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExecutionName {
-    /// Reads that memory can answer and writes that need no sync on the worker, others on threads that may wait.
-    Adaptive,
-    /// Everything on the worker, which waits for the disk.
-    Inline,
-    /// Everything on threads behind one bounded queue.
-    Pool,
-    /// Everything on threads that steal work from each other.
-    Stealing,
-}
-
-/// Ways of reading a key to choose from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PointReadsName {
-    /// A pinned get.
-    Get,
-    /// An iterator for each read.
-    Iterator,
-}
-
-/// On or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SwitchName {
-    /// As it should be.
-    On,
-    /// For comparisons.
-    Off,
-}
-
-/// What the admin address speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AdminTlsName {
-    /// TLS, where the other address does.
-    On,
-    /// In clear.
-    Off,
-}
-
-/// Durabilities to choose from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DurabilityName {
-    /// Acknowledged when the log is synced: safe when the machine dies.
-    Sync,
-    /// Acknowledged when the log is written: safe when the process dies.
-    Async,
-}
-
-/// Forms of log lines to choose from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormatName {
-    /// Text on a terminal, JSON elsewhere.
-    Auto,
-    /// A line for people, with fields as name=value.
-    Text,
-    /// An object a line.
-    Json,
-}
-
-/// Levels of log lines to choose from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogLevelName {
-    /// A person must act.
-    Error,
-    /// A person should know.
-    Warn,
-    /// What klad does.
-    Info,
-    /// Why.
-    Debug,
-}
-
-/// Whether there is an access log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AccessLogName {
-    /// No line for a request, unless it was slow.
-    Off,
-    /// A line for each request.
-    On,
 }
 
 const CONFIGURATION: &str = "Configuration";
@@ -483,6 +393,18 @@ pub struct ServeArgs {
     /// Below it PUTs are refused, with the code no-space, and below half of it DELETEs too; both recover by themselves.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", help_heading = DISK)]
     pub disk_reserve: ByteSize,
+    /// Whether tables are read past the kernel's page cache.
+    ///
+    /// With on, what klad reads from the disk is cached by klad alone, within --memory, and a read that finds nothing there waits
+    /// for the disk. It shows what such reads cost on a machine whose free memory holds the store.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::Off, help_heading = DISK)]
+    pub direct_reads: SwitchName,
+    /// How tables are compressed that are written from now on; what is there is read in any case.
+    ///
+    /// Level 0 is never compressed. On few cores zstd takes time that requests could have:
+    /// compactions of small entries cost half as much again. klad compact is to be told the same.
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4, help_heading = DISK)]
+    pub compression: Compression,
     /// Average bytes of allocations between two samples of the heap profile; 0: none until one is asked for.
     ///
     /// For /debug/pprof/heap and /debug/pprof/allocs on the admin address, which know what was allocated since the start as

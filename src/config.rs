@@ -25,6 +25,7 @@ use crate::logs;
 use crate::memory_limit;
 use crate::operation::Durability;
 use crate::server::{self, Deadlines};
+use crate::storage::Compression;
 
 mod safety;
 
@@ -53,6 +54,10 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// Below so many free bytes writes are refused.
     pub disk_reserve_bytes: u64,
+    /// Of tables.
+    pub compression: Compression,
+    /// Tables are read past the kernel's page cache.
+    pub direct_reads: bool,
     /// Between two samples of the heap profile; 0: none.
     pub heap_sample_bytes: u64,
     /// For the log.
@@ -285,6 +290,8 @@ impl Config {
             value_cache_percent: args.value_cache,
             budget,
             disk_reserve_bytes,
+            compression: args.compression,
+            direct_reads: args.direct_reads == SwitchName::On,
             heap_sample_bytes: args.heap_sample.0,
             server,
         })

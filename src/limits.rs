@@ -307,12 +307,22 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Default of `--async-sync-interval`: the longest that an `async` write stays unsynced.
 pub const ASYNC_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Memtables of one store: one that fills, one or two that are being flushed, and one of room before writes must wait.
-pub const MEMTABLES: u64 = 4;
+/// From this budget on the allocator uses huge pages, bytes: they cost some 25 MiB, a twentieth of it.
+pub const HUGE_PAGES_MEMORY_MIN: u64 = 512 << 20;
+
+/// Memtables of one store: one that fills, [`MEMTABLES_A_FLUSH`] that are being flushed, and four of room before writes must
+/// wait.
+pub const MEMTABLES: u64 = 8;
+
+/// So many memtables become one file of level 0.
+pub const MEMTABLES_A_FLUSH: u64 = 3;
+
+/// So many files of level 0 are compacted into the next level. See `docs/decisions/2026-11-21-puts.md`.
+pub const LEVEL_0_FILES: u64 = 10;
 
 /// No memtable is larger, bytes: what is in memtables is what a start after a kill has to read again from the log, and
 /// small entries in random order cost 2.4 µs each there. See `docs/decisions/2026-11-21-small-memtables.md`.
-pub const MEMTABLE_BYTES_MAX: u64 = 8 << 20;
+pub const MEMTABLE_BYTES_MAX: u64 = 4 << 20;
 
 /// Default of `--disk-reserve`, bytes: below so much free space writes are answered 507. RocksDB needs room for the
 /// compactions that will win space back.

@@ -13,7 +13,7 @@ use klad::control::Controller;
 use klad::descriptors;
 use klad::exit::{Exit, Failure};
 use klad::http::control::Control;
-use klad::limits::{DESCRIPTORS_KEPT, LOG_FLUSH_TIMEOUT};
+use klad::limits::{DESCRIPTORS_KEPT, HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT};
 use klad::logs;
 use klad::operation::Durability;
 use klad::reference;
@@ -31,14 +31,19 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// jemalloc's settings, read before `main`. Unused pages go back to the kernel within a second, by a thread of its own, so
 /// that the resident set follows the memory budget. What a heap profile needs must be there from the start, `prof_accum` for
-/// what has been freed as well; it samples nothing until `--heap-sample` is read.
+/// what has been freed as well; it samples nothing until `--heap-sample` is read. Huge pages spare a GET of a large store a
+/// sixteenth of its time (`docs/decisions/2026-11-21-puts.md`); `serve` turns them off where the budget is small.
+const SETTINGS: &std::ffi::CStr = if cfg!(target_os = "linux") {
+    c"thp:always,background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
+} else {
+    c"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
+};
+
 #[expect(unsafe_code, reason = "jemalloc looks for this symbol")]
 // SAFETY: no other symbol of the program has this name, and jemalloc reads it as a pointer to a C string, which it is.
 #[unsafe(export_name = "malloc_conf")]
-pub static MALLOC_CONF: Option<&'static std::ffi::c_char> =
-    Some(c_str(
-        c"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19",
-    ));
+/// [`SETTINGS`], as jemalloc looks for them.
+pub static MALLOC_CONF: Option<&'static std::ffi::c_char> = Some(c_str(SETTINGS));
 
 const fn c_str(text: &'static std::ffi::CStr) -> &'static std::ffi::c_char {
     #[expect(unsafe_code, reason = "a C string's address as jemalloc wants it")]
@@ -168,6 +173,12 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     if let Err(error) = klad::profile::heap::Heap::sample_every(config.heap_sample_bytes) {
         tracing::warn!(%error, "there will be no heap profiles");
     }
+    #[cfg(target_os = "linux")]
+    if config.budget.total < HUGE_PAGES_MEMORY_MIN
+        && let Err(error) = rustix::thread::disable_transparent_huge_pages(true)
+    {
+        tracing::debug!(%error, "pages are huge although the memory budget is small");
+    }
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Before anything that a signal could interrupt.
@@ -267,6 +278,8 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
                 background_threads: config.server.threads,
                 disk_reserve_bytes: config.disk_reserve_bytes,
                 iterator_reads: config.iterator_reads,
+                compression: config.compression,
+                direct_reads: config.direct_reads,
             },
         )?),
         EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),

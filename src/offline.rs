@@ -15,11 +15,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::clock;
 use crate::limits::{DISK_RESERVE_BYTES, OFFLINE_CACHE_BYTES};
-use crate::storage::Engine as _;
 use crate::storage::directory;
 use crate::storage::maintenance::{self, Compaction};
 use crate::storage::rocksdb::{OpenError, Options, RocksDbEngine};
 use crate::storage::rocksdb_check::{self, Kind, Progress, Report};
+use crate::storage::{Compression, Engine as _};
 use crate::sync::{self, Signal};
 
 /// Options of `klad check`.
@@ -45,6 +45,9 @@ pub struct CompactArgs {
     /// Free space that is left alone.
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(DISK_RESERVE_BYTES))]
     pub disk_reserve: ByteSize,
+    /// How tables are compressed that are written; as klad serve is told, or the next compaction changes it again.
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4)]
+    pub compression: Compression,
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
@@ -131,7 +134,7 @@ pub fn compact(args: &CompactArgs) -> Result<(), Error> {
         {
             let (args, done, pieces) = (args.clone(), done.clone(), pieces.clone());
             move || {
-                let engine = open(&args.data, args.disk_reserve.0).map_err(Error::Open)?;
+                let engine = open(&args).map_err(Error::Open)?;
                 let compacted = engine.compact(args.bottommost, &|piece, of| {
                     done.store(piece, Ordering::Relaxed);
                     pieces.store(of, Ordering::Relaxed);
@@ -154,17 +157,19 @@ pub fn compact(args: &CompactArgs) -> Result<(), Error> {
 }
 
 /// As `klad serve` opens it, with all that it refuses; but nothing is made where nothing is.
-fn open(data: &Path, disk_reserve_bytes: u64) -> Result<RocksDbEngine, OpenError> {
-    drop(directory::DataDirectory::open_existing(data, "rocksdb")?);
+fn open(args: &CompactArgs) -> Result<RocksDbEngine, OpenError> {
+    drop(directory::DataDirectory::open_existing(&args.data, "rocksdb")?);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     RocksDbEngine::open(
-        data,
+        &args.data,
         &Options {
             cache_bytes: OFFLINE_CACHE_BYTES,
             memtable_bytes: OFFLINE_CACHE_BYTES / 4,
             value_cache_percent: 0,
             background_threads: threads,
-            disk_reserve_bytes,
+            disk_reserve_bytes: args.disk_reserve.0,
+            compression: args.compression,
+            direct_reads: false,
             iterator_reads: false,
         },
     )

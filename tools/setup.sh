@@ -6,6 +6,7 @@
 # where it is not root; elsewhere it says what to install, and fails. Rust is never installed behind the user's back.
 #
 #   tools/setup.sh [test|dist]      both with what Debian's packages are made and tested with, where dpkg is
+#   tools/setup.sh bench            valgrind and the runner of `cargo bench`
 #   tools/setup.sh yardstick        what klad is measured beside: wrk, nginx, Redis. Their packages may start services
 set -eu
 
@@ -73,6 +74,10 @@ look() {
     have_libclang || missing="$missing libclang"
     command -v ccache >/dev/null 2>&1 || missing="$missing ccache"
     command -v curl >/dev/null 2>&1 || missing="$missing curl"
+    if [ "$purpose" = bench ]; then
+        command -v valgrind >/dev/null 2>&1 || missing="$missing valgrind"
+        return
+    fi
     if [ "$purpose" = yardstick ]; then
         for program in wrk nginx redis-server; do
             command -v $program >/dev/null 2>&1 || missing="$missing $program"
@@ -133,7 +138,20 @@ packages() {
     echo "${list# }"
 }
 
+# Of the version that Cargo.toml wants, or it refuses to work.
+bring_runner() {
+    runner=$(sed -n 's/^gungraun = { version = "=\([^"]*\)".*/\1/p' Cargo.toml)
+    case "$(gungraun-runner --version 2>/dev/null)" in
+    *"$runner"*) ;;
+    *)
+        say "bringing the runner of cargo bench: gungraun-runner $runner"
+        env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "$runner" gungraun-runner
+        ;;
+    esac
+}
+
 look
+[ "$purpose" != bench ] || bring_runner
 [ -n "$missing" ] || exit 0
 
 case "$(uname)" in

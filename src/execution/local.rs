@@ -136,49 +136,56 @@ impl Local {
         }
     }
 
-    /// Reads a key; with the value the room that was taken for it, if it is large and had to be copied.
+    /// Reads a key if memory can answer and reads are answered by the worker.
+    pub fn get_from_memory(&self, key: &[u8], phases: &Phases) -> Option<Result> {
+        if !self.executor.asks_memory_first {
+            return None;
+        }
+        let began = phases.asks_memory();
+        let cached = self.executor.engine.read_cached(key);
+        phases.asked_memory(began);
+        if cached.is_some() {
+            self.figures.reads_here.add_owned(1);
+            phases.answered_from_memory();
+        }
+        cached
+    }
+
+    /// Reads a key that memory did not answer; with the value the room that was taken for it, if it is large and had to be
+    /// copied.
     ///
     /// # Errors
     /// [`Error::Overloaded`], `DeadlinePassed` and `Stopping` before anything was done,
     /// else what the engine says.
     pub async fn get(
         &self,
-        key: &[u8],
+        key: Bytes,
         deadline: Deadline,
         phases: &Phases,
     ) -> std::result::Result<(Outcome, Option<RoomPermit>), Error> {
-        if self.executor.asks_memory_first {
-            let began = phases.asks_memory();
-            let cached = self.executor.engine.read_cached(key);
-            phases.asked_memory(began);
-            if let Some(result) = cached {
-                self.figures.reads_here.add_owned(1);
-                phases.answered_from_memory();
-                return result.map(|outcome| (outcome, None));
-            }
-        }
         self.figures.reads_handed_on.add_owned(1);
         let permits = self.executor.permits(key.len(), None, deadline, || self.executor.read_wait())?;
         let (inbox, room) = (self.inbox.clone(), self.executor.room.clone());
         let ticket = Ticket::of_read(permits, deadline, phases.since(), inbox, room);
-        self.executor.run(Task::Get { key: Bytes::copy_from_slice(key), ticket: ticket.clone() })?;
+        self.executor.run(Task::Get { key, ticket: ticket.clone() })?;
         let outcome = ticket.clone().ended(phases).await?;
         Ok((outcome, ticket.take_answer_room()))
     }
 
-    /// Writes a key; `room` was taken for the body and ends with the operation.
+    /// Begins to write a key; `room` was taken for the body and ends with the operation, which goes on where nobody waits for
+    /// it.
     ///
     /// # Errors
     /// As [`Local::get`], and [`Executor::writable`]'s.
-    pub async fn write(
+    pub fn write<'p>(
         &self,
         key: Bytes,
         change: Change,
         durability: Durability,
         room: Option<RoomPermit>,
         deadline: Deadline,
-        phases: &Phases,
-    ) -> Result {
+        phases: &'p Phases,
+    ) -> std::result::Result<impl Future<Output = Result> + use<'p>, Error> {
         let permits = self.executor.permits(key.len(), room, deadline, || self.executor.write_wait())?;
         let gathers = matches!(self.executor.runner, Runner::Adaptive(_));
         let ticket = Ticket::new(permits, deadline, phases.since(), self.inbox.clone(), !gathers);
@@ -190,7 +197,7 @@ impl Local {
         } else {
             self.executor.run(task)?;
         }
-        ticket.ended(phases).await
+        Ok(ticket.ended(phases))
     }
 
     /// Does one step of a range.

@@ -7,8 +7,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
-use hyper::header::{CONNECTION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONNECTION, CONTENT_TYPE, ETAG, EXPECT, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 
 use super::authorization::{self, Authorization};
@@ -17,7 +17,7 @@ use super::exchange::Exchange;
 use super::range::RangeBody;
 use super::refusal::Refusal;
 use super::route::{DURABILITY_HEADER, Route, route};
-use super::upload;
+use super::upload::{self, UnwantedBody};
 use crate::clock;
 use crate::execution::admission::{Room, RoomPermit};
 use crate::execution::{Deadline, Local};
@@ -51,6 +51,52 @@ pub struct Service {
 
 type Answer = Response<ResponseBody>;
 
+/// A request whose head was looked at.
+pub enum Begun {
+    /// Memory had all that it asks for.
+    Answered(Answer),
+    /// A PUT that may read its body.
+    Put(Put),
+    /// All others.
+    Rest(Box<Rest>),
+}
+
+/// A PUT whose value is to be read into `room`.
+pub struct Put {
+    key: Bytes,
+    durability: Durability,
+    deadline: Deadline,
+    body: Incoming,
+    room: Option<RoomPermit>,
+    value_bytes_max: u64,
+}
+
+/// What is done when a body that nobody wants is out of the way.
+pub struct Rest {
+    body: UnwantedBody,
+    todo: Todo,
+}
+
+enum Todo {
+    /// `looked`: memory has been asked.
+    Get {
+        key: Bytes,
+        deadline: Deadline,
+        looked: bool,
+    },
+    Delete {
+        key: Bytes,
+        durability: Durability,
+        deadline: Deadline,
+    },
+    Range {
+        start: Bytes,
+        end: Option<Bytes>,
+    },
+    Status,
+    Refuse(Refusal),
+}
+
 impl Service {
     /// Answers from the executor of this worker.
     #[must_use]
@@ -69,13 +115,18 @@ impl Service {
         self.local.executor().room()
     }
 
-    /// Answers one request of the connection that `exchange` belongs to.
-    pub async fn answer(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Answer {
+    /// Looks at the head of a request of the connection that `exchange` belongs to, and answers what needs no more than that.
+    /// Not `async`: what a future holds is copied with it, and a head is large.
+    pub fn begin(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Begun {
         let now = exchange.request_begins(self.local.turn_began());
         self.local.request_begins(now);
         let options = self.options.get();
         let (head, body) = request.into_parts();
         exchange.observed().head(&head);
+        let rest = |body, todo| {
+            let waits = head.headers.contains_key(EXPECT);
+            Begun::Rest(Box::new(Rest { body: UnwantedBody { body, waits }, todo }))
+        };
         // The token first: whoever has none learns nothing about paths, keys or limits.
         let granted = self.authorization.grant(&head.headers);
         let routed = granted.and_then(|access| {
@@ -85,7 +136,7 @@ impl Service {
         });
         let (route, deadline) = match routed {
             Ok(both) => both,
-            Err(refusal) => return refuse(refusal, body, &head.headers, exchange).await,
+            Err(refusal) => return rest(body, Todo::Refuse(refusal)),
         };
         if deadline.is_some() {
             self.local.request_hurries();
@@ -93,47 +144,70 @@ impl Service {
         match route {
             Route::Put { key, durability } => {
                 exchange.observed().key(key.len());
-                let key = Bytes::copy_from_slice(&key);
-                self.put(key, durability, deadline, body, &head.headers, exchange).await
+                match self.admit(&body, options) {
+                    Ok(room) => {
+                        let durability = durability.unwrap_or(options.durability);
+                        let key = Bytes::copy_from_slice(&key);
+                        let value_bytes_max = options.value_bytes_max;
+                        Begun::Put(Put { key, durability, deadline, body, room, value_bytes_max })
+                    }
+                    Err(refusal) => rest(body, Todo::Refuse(refusal)),
+                }
             }
-            // A body that came with it means nothing, but must be out of the way of the next request.
-            other => {
-                let keep = match upload::drain(body, &head.headers, exchange).await {
-                    Ok(keep) => keep,
-                    Err(refusal) => return answer_or_refuse(Err(refusal), false, exchange),
-                };
-                let answered = self.without_body(other, deadline, exchange).await;
-                answer_or_refuse(answered, keep, exchange)
+            Route::Get { key } => {
+                exchange.observed().key(key.len());
+                let looked = body.is_end_stream();
+                let look = || self.local.get_from_memory(&key, exchange.observed().phases());
+                let answered = if looked { look() } else { None };
+                match answered {
+                    Some(outcome) => {
+                        let answered =
+                            outcome.map_err(Refusal::from).and_then(|outcome| self.get_answer(outcome, None));
+                        Begun::Answered(answer_or_refuse(answered, true, exchange))
+                    }
+                    None => rest(body, Todo::Get { key: Bytes::copy_from_slice(&key), deadline, looked }),
+                }
             }
+            Route::Delete { key, durability } => {
+                exchange.observed().key(key.len());
+                let durability = durability.unwrap_or(options.durability);
+                rest(body, Todo::Delete { key: Bytes::copy_from_slice(&key), durability, deadline })
+            }
+            Route::Range { start, end } => {
+                exchange.observed().key(start.len());
+                let end = end.map(|end| Bytes::copy_from_slice(&end));
+                rest(body, Todo::Range { start: Bytes::copy_from_slice(&start), end })
+            }
+            Route::Status => rest(body, Todo::Status),
         }
     }
 
-    async fn put(
-        &self,
-        key: Bytes,
-        durability: Option<Durability>,
-        deadline: Deadline,
-        body: Incoming,
-        headers: &HeaderMap,
-        exchange: &Rc<Exchange>,
-    ) -> Answer {
-        let Options { value_bytes_max, durability: default, .. } = self.options.get();
-        let admitted = self
-            .local
-            .executor()
-            .writable(ChangeKind::Put)
-            .map_err(Refusal::from)
-            .and_then(|()| upload::admit(&body, self.local.executor().room(), value_bytes_max));
-        let room = match admitted {
-            Ok(room) => room,
-            Err(refusal) => return refuse(refusal, body, headers, exchange).await,
-        };
+    /// Answers the request that has begun.
+    pub async fn end(&self, begun: Begun, exchange: &Rc<Exchange>) -> Answer {
+        match begun {
+            Begun::Answered(answer) => answer,
+            Begun::Put(put) => self.put(put, exchange).await,
+            // Seldom, or long: their state is not to be part of what is copied for each request.
+            Begun::Rest(rest) => Box::pin(self.rest(*rest, exchange)).await,
+        }
+    }
+
+    fn admit(&self, body: &Incoming, options: Options) -> Result<Option<RoomPermit>, Refusal> {
+        let executor = self.local.executor();
+        executor.writable(ChangeKind::Put)?;
+        upload::admit(body, executor.room(), options.value_bytes_max)
+    }
+
+    async fn put(&self, put: Put, exchange: &Rc<Exchange>) -> Answer {
+        let Put { key, durability, deadline, body, room, value_bytes_max } = put;
         match upload::read(body, room, value_bytes_max, exchange).await {
             Ok(upload) => {
-                let durability = durability.unwrap_or(default);
                 let change = Change::Put(upload.value);
                 let phases = exchange.observed().phases();
-                let written = self.local.write(key, change, durability, upload.room, deadline, phases).await;
+                let written = match self.local.write(key, change, durability, upload.room, deadline, phases) {
+                    Ok(writing) => writing.await,
+                    Err(error) => Err(error),
+                };
                 let answered = written.map_err(Refusal::from).map(|outcome| put_answer(&outcome, exchange));
                 answer_or_refuse(answered, true, exchange)
             }
@@ -142,37 +216,41 @@ impl Service {
         }
     }
 
-    async fn without_body(
-        &self,
-        route: Route<'_>,
-        deadline: Deadline,
-        exchange: &Rc<Exchange>,
-    ) -> Result<Reply, Refusal> {
-        let observed = exchange.observed();
-        match route {
-            Route::Get { key } => {
-                observed.key(key.len());
-                let (outcome, room) = self.local.get(&key, deadline, observed.phases()).await?;
+    async fn rest(&self, rest: Rest, exchange: &Rc<Exchange>) -> Answer {
+        let Rest { body, todo } = rest;
+        let drained = upload::drain(body, exchange).await;
+        if let Todo::Refuse(refusal) = todo {
+            // What else is wrong with the request does not matter any more.
+            return answer_or_refuse(Err(refusal), drained.unwrap_or(false), exchange);
+        }
+        // A body that came with it means nothing, but had to be out of the way of the next request.
+        match drained {
+            Ok(keep) => answer_or_refuse(self.without_body(todo, exchange).await, keep, exchange),
+            Err(refusal) => answer_or_refuse(Err(refusal), false, exchange),
+        }
+    }
+
+    async fn without_body(&self, todo: Todo, exchange: &Rc<Exchange>) -> Result<Reply, Refusal> {
+        let phases = exchange.observed().phases();
+        match todo {
+            Todo::Get { key, deadline, looked } => {
+                if !looked && let Some(answered) = self.local.get_from_memory(&key, phases) {
+                    return self.get_answer(answered?, None);
+                }
+                let (outcome, room) = self.local.get(key, deadline, phases).await?;
                 self.get_answer(outcome, room)
             }
-            Route::Delete { key, durability } => {
-                observed.key(key.len());
+            Todo::Delete { key, durability, deadline } => {
                 self.local.executor().writable(ChangeKind::Delete)?;
-                let durability = durability.unwrap_or(self.options.get().durability);
-                let key = Bytes::copy_from_slice(&key);
-                let phases = observed.phases();
-                let outcome = self.local.write(key, Change::Delete, durability, None, deadline, phases).await?;
+                let outcome = self.local.write(key, Change::Delete, durability, None, deadline, phases)?.await?;
                 Ok(delete_answer(&outcome, exchange))
             }
-            Route::Range { start, end } => {
-                observed.key(start.len());
-                let start = Bytes::copy_from_slice(&start);
-                let end = end.map(|end| Bytes::copy_from_slice(&end));
+            Todo::Range { start, end } => {
                 let range = RangeBody::begin(self.local.clone(), exchange.clone(), start, end).await?;
                 Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(CONTENT_TYPE, OCTETS))
             }
-            Route::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
-            Route::Put { .. } => unreachable!("a PUT has a body"),
+            Todo::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
+            Todo::Refuse(refusal) => Err(refusal),
         }
     }
 
@@ -262,13 +340,6 @@ fn entity_tag(version: Version) -> HeaderValue {
         }
     }
     HeaderValue::from_bytes(&text[first - 1..]).expect("digits and quotes are a header value")
-}
-
-/// Refuses a request whose body has not been read: reads it to its end where that is cheap, else closes.
-async fn refuse(refusal: Refusal, body: Incoming, headers: &HeaderMap, exchange: &Rc<Exchange>) -> Answer {
-    // What else is wrong with the request does not matter any more.
-    let keep = upload::drain(body, headers, exchange).await.unwrap_or(false);
-    answer_or_refuse(Err(refusal), keep, exchange)
 }
 
 fn answer_or_refuse(answered: Result<Reply, Refusal>, keep: bool, exchange: &Rc<Exchange>) -> Answer {

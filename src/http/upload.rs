@@ -7,9 +7,7 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use bytes::Bytes;
-use hyper::HeaderMap;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::EXPECT;
 
 use super::exchange::Exchange;
 use super::refusal::Refusal;
@@ -20,6 +18,13 @@ use crate::limits::DRAIN_BYTES_MAX;
 pub(super) struct Upload {
     pub(super) value: Bytes,
     pub(super) room: Option<RoomPermit>,
+}
+
+/// A body that means nothing, or that comes with a request that was refused.
+pub(super) struct UnwantedBody {
+    pub(super) body: Incoming,
+    /// The client waits for a go-ahead before it sends it.
+    pub(super) waits: bool,
 }
 
 /// Takes room for the body: for its length where that is known, else for the largest value, of which the rest is given back
@@ -70,12 +75,13 @@ pub(super) async fn read(
 /// too much of it, or the client waits for a go-ahead, and the connection must be closed after the answer.
 ///
 /// Fails where the body is none: a request of which a part is missing is not carried out.
-pub(super) async fn drain(mut body: Incoming, headers: &HeaderMap, exchange: &Exchange) -> Result<bool, Refusal> {
+pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result<bool, Refusal> {
+    let UnwantedBody { mut body, waits } = unwanted;
     if body.is_end_stream() {
         return Ok(true);
     }
     // Asking for the body would send the 100 that tells the client to go ahead.
-    if headers.contains_key(EXPECT) || body.size_hint().lower() > DRAIN_BYTES_MAX {
+    if waits || body.size_hint().lower() > DRAIN_BYTES_MAX {
         return Ok(false);
     }
     let mut drained = 0;

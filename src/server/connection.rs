@@ -200,8 +200,9 @@ impl Connection {
             let service = service_fn(|request: Request<Incoming>| {
                 self.feed.head_was_read(|| request.body().size_hint().exact());
                 let (worker, connection, stream) = (worker.clone(), self.clone(), stream.clone());
+                let begun = worker.service.begin(request, &connection.exchange);
                 async move {
-                    let mut answer = worker.service.answer(request, &connection.exchange).await;
+                    let mut answer = worker.service.end(begun, &connection.exchange).await;
                     if connection.feed.is_on() && connection.is_last(&worker, &stream).await {
                         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                     }

@@ -53,8 +53,17 @@ struct Walked {
     writes: Option<(u64, u64)>,
 }
 
-/// The first oddity of the logs in `files`.
-pub(super) fn first_oddity(files: &Path) -> io::Result<Option<Oddity>> {
+/// What all logs together look like.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    /// The first oddity.
+    pub(super) oddity: Option<Oddity>,
+    /// The number of the last write before it, if there is any.
+    pub(super) last_write: Option<u64>,
+}
+
+/// Looks at the logs in `files`.
+pub(super) fn look(files: &Path) -> io::Result<Looked> {
     let mut logs = Vec::new();
     for entry in fs::read_dir(files)? {
         let log = entry?.path();
@@ -68,15 +77,17 @@ pub(super) fn first_oddity(files: &Path) -> io::Result<Option<Oddity>> {
     for (_, log) in logs {
         let Walked { endless, writes } = walk(File::open(&log)?)?;
         if let Some(position) = endless {
-            return Ok(Some(Oddity::Endless { log, position }));
+            return Ok(Looked { oddity: Some(Oddity::Endless { log, position }), last_write });
         }
         let Some((first, last)) = writes else { continue };
         match last_write {
-            Some(until) if first > until + 1 => return Ok(Some(Oddity::Gap { log, until })),
+            Some(until) if first > until + 1 => {
+                return Ok(Looked { oddity: Some(Oddity::Gap { log, until }), last_write });
+            }
             _ => last_write = Some(last),
         }
     }
-    Ok(None)
+    Ok(Looked { oddity: None, last_write })
 }
 
 fn walk(mut log: impl Read) -> io::Result<Walked> {
@@ -157,7 +168,7 @@ mod tests {
         let write = |number: u64, batches: &[Vec<u8>]| {
             fs::write(directory.path().join(format!("{number:06}.log")), batches.concat()).expect("written");
         };
-        let find = || first_oddity(directory.path()).expect("read");
+        let find = || look(directory.path()).expect("read").oddity;
         write(9, &[batch(5, 2), batch(7, 1)]);
         write(12, &[batch(8, 3)]);
         assert_eq!(find(), None);

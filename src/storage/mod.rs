@@ -51,6 +51,10 @@ mod rocksdb_options;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_perf;
 #[cfg(feature = "rocksdb")]
+mod rocksdb_scan;
+#[cfg(feature = "rocksdb")]
+mod rocksdb_threads;
+#[cfg(feature = "rocksdb")]
 mod value_cache;
 pub mod versions;
 
@@ -61,6 +65,17 @@ pub use perf::Perf;
 /// What the names of checkpoints begin with while they are made or removed: a crash leaves them behind, and whoever makes
 /// the next one removes them.
 pub const PARTIAL: &str = ".partial-";
+
+/// How the tables of an engine that has some are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Compression {
+    /// Nothing is compressed.
+    None,
+    /// All but those that were just flushed, by LZ4: takes little CPU time.
+    Lz4,
+    /// As lz4, but the last level, which holds nine tenths of the data, by ZSTD: the smallest.
+    Zstd,
+}
 
 /// How an operation ended.
 pub type Result = std::result::Result<Outcome, Error>;

@@ -13,25 +13,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
+use rust_rocksdb::{DB, ErrorKind, FlushOptions, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
 use super::directory::DataDirectory;
 use super::high_water::HighWater;
 use super::maintenance::{self, Checkpoint, Compaction};
 use super::perf::Figure;
 use super::point_read::Read;
-use super::record::{self, Record};
+use super::record;
 use super::rocksdb_observation::{Beside, Watch};
 pub use super::rocksdb_open::OpenError;
 use super::rocksdb_options::Shared;
 use super::rocksdb_perf::{Work, measured};
+use super::rocksdb_threads::Background;
 use super::value_cache::{Looked, Place, ValueCache};
 use super::versions::Versions;
-use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Perf, Reply, Result, Write};
+use super::{ChangeKind, Check, Compression, Engine, Observation, Perf, Reply, Result, Write};
 use super::{rocksdb_open, rocksdb_options};
 use crate::clock;
-use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX};
+use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
 use crate::sync::{Mutex, MutexGuard, RwLock};
@@ -49,6 +49,10 @@ pub struct Options {
     pub background_threads: usize,
     /// Below so many free bytes writes are refused.
     pub disk_reserve_bytes: u64,
+    /// Tables are read past the kernel's page cache.
+    pub direct_reads: bool,
+    /// Of tables that are written from now on.
+    pub compression: Compression,
     /// Read keys through an iterator instead of a get: a mistake that a published report has measured.
     pub iterator_reads: bool,
 }
@@ -84,6 +88,7 @@ pub struct RocksDbEngine {
     memtable_bytes: u64,
     value_cache_percent: u64,
     watch: Watch,
+    background: Background,
 }
 
 /// What the one thread inside needs; the batch keeps its buffer.
@@ -142,9 +147,9 @@ impl RocksDbEngine {
             memtable_bytes: options.memtable_bytes,
             value_cache_percent,
             watch,
+            background: Background::new(options.background_threads),
         };
-        engine.look_at_free_space();
-        engine.look_at_rocksdb();
+        engine.upkeep();
         Ok(engine)
     }
 
@@ -334,6 +339,14 @@ impl RocksDbEngine {
 
     /// What follows a log write, before anyone is answered.
     fn finish(&self, batch: &mut WriteBatch, sync: bool) -> std::result::Result<(), Error> {
+        if batch.size_in_bytes() as u64 > MEMTABLE_BYTES_MAX {
+            // Several such would be kept until there are enough for a flush, each as large as its largest value. What fails is
+            // tried again by RocksDB, and told by its observation.
+            let mut now = FlushOptions::default();
+            now.set_wait(false);
+            now.set_allow_write_stall(true);
+            let _ = self.db.flush_opt(&now);
+        }
         if batch.size_in_bytes() > COMMIT_BYTES_MAX {
             // It would keep the capacity of the largest value that ever came.
             *batch = WriteBatch::new();
@@ -382,7 +395,7 @@ fn answer_writes(writes: Vec<Write>, written: std::result::Result<Written, Error
     }
 }
 
-fn read_failed(error: rust_rocksdb::Error) -> Error {
+pub(super) fn read_failed(error: rust_rocksdb::Error) -> Error {
     Error::ReadFailed { why: error.into_string() }
 }
 
@@ -504,6 +517,7 @@ impl Engine for RocksDbEngine {
     }
 
     fn upkeep(&self) {
+        self.background.upkeep();
         self.look_whether_still_there();
         self.look_at_free_space();
         let stopped = self.db.property_int_value(properties::IS_WRITE_STOPPED);
@@ -540,46 +554,5 @@ impl Engine for RocksDbEngine {
 
     fn interrupt_compaction(&self) {
         self.end_piece();
-    }
-}
-
-impl RocksDbEngine {
-    /// Reads a key as the first of a range.
-    fn seek<T>(
-        &self,
-        key: &[u8],
-        options: ReadOptions,
-        read: impl FnOnce(&[u8]) -> T,
-    ) -> std::result::Result<Option<T>, rust_rocksdb::Error> {
-        let mut iterator = self.db.raw_iterator_opt(options);
-        iterator.seek(key);
-        if let Some((_, stored)) = iterator.item().filter(|(found, _)| *found == key) {
-            return Ok(Some(read(stored)));
-        }
-        iterator.status().map(|()| None)
-    }
-
-    fn scan_step(&self, step: &ScanStep) -> Result {
-        let mut page = PageBuilder::new(step);
-        let mut iterator = self.db.raw_iterator_opt(rocksdb_options::scan(step.end.as_deref()));
-        iterator.seek(&step.from);
-        while let Some((key, stored)) = iterator.item() {
-            let record = Record::decode(stored).map_err(|error| Error::Unreadable { why: error.to_string() })?;
-            if !record.expired(clock::unix_ms) {
-                // Sized before it is copied: a value may be large.
-                if !page.has_room(key.len() + record.payload.len()) {
-                    return Ok(Outcome::Page(page.stop_before(key, record.payload.len())));
-                }
-                let mut both = BytesMut::with_capacity(key.len() + record.payload.len());
-                both.extend_from_slice(key);
-                both.extend_from_slice(record.payload);
-                let value = both.split_off(key.len()).freeze();
-                page.add(both.freeze(), value);
-            }
-            iterator.next();
-        }
-        // The loop also ends where the iterator met an error.
-        iterator.status().map_err(read_failed)?;
-        Ok(Outcome::Page(page.finish()))
     }
 }

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rust_rocksdb::{DB, DBRecoveryMode, ReadOptions, properties};
 use serde::Serialize;
 
+use super::Compression;
 use super::directory::{self, DataDirectory};
 use super::high_water;
 use super::record::Record;
@@ -322,6 +323,8 @@ fn options() -> Options {
         value_cache_percent: 0,
         background_threads: 1,
         disk_reserve_bytes: 0,
+        compression: Compression::Lz4,
+        direct_reads: false,
         iterator_reads: false,
     }
 }

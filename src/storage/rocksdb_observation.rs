@@ -252,7 +252,7 @@ impl Watch {
             ),
             gauge(
                 "klad_rocksdb_memtables_immutable",
-                "Full memtables that wait for their flush.",
+                "Full memtables that wait for their flush; with fewer than three there is none yet.",
                 property(db, properties::NUM_IMMUTABLE_MEM_TABLE),
             ),
             gauge(

@@ -10,7 +10,7 @@ use rust_rocksdb::{DB, DBRecoveryMode, ErrorKind, Options as RocksDbOptions};
 
 use super::directory::{self, DataDirectory};
 use super::high_water::{self, HighWater};
-use super::log_records::{self, Oddity};
+use super::log_records::{self, Looked, Oddity};
 use crate::limits::LOG_BYTES_READ_TWICE;
 
 /// Why the engine could not be opened.
@@ -75,24 +75,27 @@ pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> 
 
 /// No log may hold a record at which RocksDB would hang, and nothing that was synced may be missing between two logs.
 ///
+/// Answers whether the logs end before what was synced does, as where the last of several is lost.
+///
 /// # Errors
 /// [`OpenError::Damaged`], with the place.
-pub(super) fn check_logs(directory: &DataDirectory) -> Result<(), OpenError> {
+pub(super) fn check_logs(directory: &DataDirectory) -> Result<bool, OpenError> {
     let data = directory.path();
     // What cannot be read RocksDB will say.
-    let (log, position) = match log_records::first_oddity(&data.join("rocksdb")) {
-        Ok(Some(Oddity::Endless { log, position })) => (log, position),
-        Ok(Some(Oddity::Gap { log, until })) => {
-            let synced = high_water::read(data).ok().flatten().unwrap_or(0);
+    let Looked { oddity, last_write } = log_records::look(&data.join("rocksdb")).unwrap_or_default();
+    let synced = high_water::read(data).ok().flatten().unwrap_or(0);
+    let (log, position) = match oddity {
+        Some(Oddity::Endless { log, position }) => (log, position),
+        Some(Oddity::Gap { log, until }) => {
             if synced <= until {
                 // As a power cut may leave it, if all that is missing was `async`.
                 tracing::warn!(log = %log.display(), until, "writes that were not synced are missing before this log");
-                return Ok(());
+                return Ok(false);
             }
             let why = format!("writes from number {} on are missing before the log {}", until + 1, log.display());
             return Err(OpenError::Damaged { path: data.to_owned(), why });
         }
-        Ok(None) | Err(_) => return Ok(()),
+        None => return Ok(last_write.is_some_and(|last| last < synced)),
     };
     let why = format!(
         "the log {} has a record of a kind that klad never writes, at byte {position}; cut off there it would give back what \
@@ -109,7 +112,7 @@ pub(super) fn check_logs(directory: &DataDirectory) -> Result<(), OpenError> {
 /// now may be readable when the disk, or a copy of the file, is back.
 pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Result<(DB, HighWater), OpenError> {
     check_current(directory)?;
-    check_logs(directory)?;
+    let ends_early = check_logs(directory)?;
     let data = directory.path();
     let files = directory.subdirectory("rocksdb")?;
     let mut options = options.clone();
@@ -124,7 +127,7 @@ pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Resul
     };
     // A log that was cut off between two records, or is gone, is whole as far as it goes.
     let few = log_bytes(&files) < LOG_BYTES_READ_TWICE;
-    if few && files.join("CURRENT").exists() {
+    if (few || ends_early) && files.join("CURRENT").exists() {
         compare(options.clone())?;
     }
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);

@@ -6,8 +6,9 @@ use rust_rocksdb::{
     DataBlockIndexType, Env, Options as RocksDbOptions, ReadOptions, WriteBufferManager,
 };
 
+use super::Compression;
 use super::rocksdb::Options;
-use crate::limits::{MEMTABLE_BYTES_MAX, MEMTABLES};
+use crate::limits::{LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
 
 /// What RocksDB keeps in memory, and can be asked about.
 pub(super) struct Shared {
@@ -31,7 +32,7 @@ pub(super) fn database(options: &Options, shared: &Shared) -> RocksDbOptions {
     files_and_threads(&mut db, options);
     memtables(&mut db, options, &shared.memtables);
     log(&mut db);
-    levels(&mut db);
+    levels(&mut db, options.compression);
     db.set_block_based_table_factory(&tables(&shared.cache));
     db
 }
@@ -55,6 +56,7 @@ fn cache(options: &Options) -> Cache {
 }
 
 fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
+    db.set_use_direct_reads(options.direct_reads);
     // Every table stays open: a read that must not wait (ReadTier::BlockCache) could not open one.
     db.set_max_open_files(-1);
     // Opening a table then reads only its footer: no statistics are gathered over all tables at start.
@@ -64,8 +66,7 @@ fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
     let mut env = Env::new().expect("the default environment is always there");
     env.set_low_priority_background_threads(threads);
     env.set_high_priority_background_threads(1);
-    // Compactions yield to requests where both want the core; flushes do not, because writes wait for them in the end.
-    env.lower_thread_pool_cpu_priority();
+    // Their share of the processor is set by `rocksdb_threads`.
     env.lower_thread_pool_io_priority();
     db.set_env(&env);
     // On few cores one compaction split in two would only take the workers' cores.
@@ -89,6 +90,9 @@ fn memtables(db: &mut RocksDbOptions, options: &Options, shared: &WriteBufferMan
     db.set_write_buffer_manager(shared);
     db.set_write_buffer_size(to_usize((options.memtable_bytes / MEMTABLES).min(MEMTABLE_BYTES_MAX)));
     db.set_max_write_buffer_number(i32::try_from(MEMTABLES).expect("small"));
+    // A small memtable stays in the core's cache, where an insertion costs a third less; a file of level 0 that holds several
+    // spares compactions. A flush merges them, and leaves out what was overwritten.
+    db.set_min_write_buffer_number_to_merge(i32::try_from(MEMTABLES_A_FLUSH).expect("small"));
     // A miss in a memtable costs a hash instead of a search through the skip list; a twentieth of it holds the bits.
     db.set_memtable_prefix_bloom_ratio(0.05);
     db.set_memtable_whole_key_filtering(true);
@@ -109,19 +113,30 @@ fn log(db: &mut RocksDbOptions) {
     db.set_avoid_flush_during_shutdown(true);
 }
 
-fn levels(db: &mut RocksDbOptions) {
+fn levels(db: &mut RocksDbOptions, compression: Compression) {
     // Levels sized from the last one up: space amplification of about 1.1 whatever the size of the store.
     db.set_level_compaction_dynamic_level_bytes(true);
-    // Level 0 lives shortly and is written by the flush that writes may wait for: not compressed. In between LZ4, which
-    // costs little. The last level holds nine tenths of the data and is written least often: ZSTD.
-    let mut per_level = [DBCompressionType::Lz4; 7];
+    let (between, last) = match compression {
+        Compression::None => (DBCompressionType::None, DBCompressionType::None),
+        // Half of what compactions cost is ZSTD, where the last level has it: for blocks of 4 KiB its tables are made anew.
+        Compression::Lz4 => (DBCompressionType::Lz4, DBCompressionType::Lz4),
+        // The last level holds nine tenths of the data and is written least often.
+        Compression::Zstd => (DBCompressionType::Lz4, DBCompressionType::Zstd),
+    };
+    // Level 0 lives shortly and is written by the flush that writes may wait for: not compressed.
+    let mut per_level = [between; 7];
     per_level[0] = DBCompressionType::None;
     db.set_compression_per_level(&per_level);
-    db.set_bottommost_compression_type(DBCompressionType::Zstd);
-    // Effort 1, the least of ZSTD's regular ones: on few cores compactions compete with requests.
-    db.set_bottommost_compression_options(-14, 1, 0, 0, true);
-    // Twice what the four files of level 0 that start a compaction hold, so that it rewrites little besides them.
-    db.set_max_bytes_for_level_base(2 * 4 * MEMTABLE_BYTES_MAX);
+    db.set_bottommost_compression_type(last);
+    if compression == Compression::Zstd {
+        // Effort 1, the least of ZSTD's regular ones: on few cores compactions compete with requests.
+        db.set_bottommost_compression_options(-14, 1, 0, 0, true);
+    }
+    // What a compaction out of level 0 rewrites beside its files is the less for each of them the more they are: with ten it
+    // costs a third of what it does with four. Each is one more filter to ask for a read that memory does not answer.
+    db.set_level_zero_file_num_compaction_trigger(i32::try_from(LEVEL_0_FILES).expect("few"));
+    // As much as these files hold, as RocksDB's tuning guide has it.
+    db.set_max_bytes_for_level_base(LEVEL_0_FILES * MEMTABLES_A_FLUSH * MEMTABLE_BYTES_MAX);
     db.set_target_file_size_base(32 << 20);
 }
 

@@ -68,6 +68,8 @@ mod slow_clients;
 mod stale_reads;
 mod stops;
 mod supervisor;
+#[cfg(feature = "rocksdb")]
+mod tables;
 mod tidy;
 mod tls;
 mod tls_files;

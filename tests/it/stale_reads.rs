@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use klad::operation::{Change, Durability, Outcome};
 use klad::storage::rocksdb::{Options, RocksDbEngine};
-use klad::storage::{Engine as _, Reply, Result, Write};
+use klad::storage::{Compression, Engine as _, Reply, Result, Write};
 
 use super::support::metrics::Metrics;
 use super::support::{ServerBuilder, wait_until};
@@ -42,6 +42,8 @@ impl Store {
             value_cache_percent,
             background_threads: 1,
             disk_reserve_bytes: 0,
+            compression: Compression::Lz4,
+            direct_reads: false,
             iterator_reads: false,
         };
         let engine = RocksDbEngine::open(directory.path(), &options).unwrap();

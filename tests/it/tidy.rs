@@ -46,6 +46,7 @@ const ROCKSDB: &[&str] = &[
     "src/storage/rocksdb_open.rs",
     "src/storage/rocksdb_options.rs",
     "src/storage/rocksdb_perf.rs",
+    "src/storage/rocksdb_scan.rs",
 ];
 
 /// A file is to fit a reader's head.

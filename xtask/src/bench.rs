@@ -180,6 +180,13 @@ pub(crate) mod tests {
         Distribution { count, percentiles: percentiles.collect() }
     }
 
+    /// A valid run with this distribution.
+    pub(crate) fn with_response(response: Distribution) -> RunResult {
+        let mut result = parse(&result(SCHEMA).to_string()).expect("as expected");
+        result.measured.response = response;
+        result
+    }
+
     fn result(schema: &str) -> Value {
         let distribution =
             json!({ "count": 1, "percentiles": [{ "percentile": 99.9, "value_us": 1.5, "enough": true }] });

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 mod admin_latency;
 mod bench_cost;
 mod bench_truth;
+mod cold;
 mod memory;
 mod overload;
 mod profile_cost;
@@ -19,6 +20,7 @@ mod profile_waits;
 mod restart;
 mod slow_clients;
 mod stops;
+mod tail;
 mod yardstick;
 
 mod bench;
@@ -28,6 +30,7 @@ mod fill;
 mod http;
 mod klad;
 mod median;
+mod metrics;
 mod process;
 mod profiles;
 mod progress;
@@ -54,6 +57,8 @@ enum Chore {
     BenchCost(bench_cost::Args),
     /// Check what klad bench reports against a server that knows the truth.
     BenchTruth(bench_truth::Args),
+    /// Read what no memory of klad holds, and check that nobody else waits for it.
+    Cold(cold::Args),
     /// Check that klad's resident memory stays within its budget.
     Memory(memory::Args),
     /// Ask more of klad than it can do, and check what is left of it.
@@ -70,6 +75,8 @@ enum Chore {
     SlowClients(slow_clients::Args),
     /// Stop klad under load again and again, and check that no client notices.
     Stops(stops::Args),
+    /// Load klad while it compacts, and check how late its latest answers are.
+    Tail(tail::Args),
     /// Measure klad beside a bare hyper echo, nginx and Redis, and check its share.
     Yardstick(yardstick::Args),
     /// The echo of the yardstick, until it is killed.
@@ -106,6 +113,7 @@ fn main() -> ExitCode {
         Chore::AdminLatency(args) => admin_latency::run(&args),
         Chore::BenchCost(args) => bench_cost::run(&args),
         Chore::BenchTruth(args) => bench_truth::run(&args),
+        Chore::Cold(args) => cold::run(&args),
         Chore::Memory(args) => memory::run(&args),
         Chore::Overload(args) => overload::run(&args),
         Chore::ProfileCost(args) => profile_cost::run(&args),
@@ -114,6 +122,7 @@ fn main() -> ExitCode {
         Chore::Restart(args) => restart::run(&args),
         Chore::SlowClients(args) => slow_clients::run(&args),
         Chore::Stops(args) => stops::run(&args),
+        Chore::Tail(args) => tail::run(&args),
         Chore::Yardstick(args) => yardstick::run(&args),
         Chore::Echo(args) => yardstick::echo::run(&args),
     };

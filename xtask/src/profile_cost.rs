@@ -42,11 +42,11 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// Beyond the length of a load, before it is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// And for each key, where they are written first.
+const FILL_OF_A_KEY_MAX: Duration = Duration::from_micros(100);
+
 /// Connections of the load.
 const CONNECTIONS: &str = "64";
-
-/// Keys.
-const KEYS: &str = "1000";
 
 /// Options of `profile-cost`.
 #[derive(clap::Args, Debug)]
@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// Length of each load.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     duration: humantime::Duration,
+    /// Keys; with many, memtables and caches are those of a store.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
     /// Only comparisons and operations whose names contain this, such as "off / before" or "GET".
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
@@ -151,12 +154,16 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
          {CONNECTIONS} connections on core {}; median ratio (95 % confidence interval)",
         args.rounds, args.duration, cores.server, cores.client
     );
+    let fill = args.keys.to_string();
+    for bed in lab.beds() {
+        lab.load(bed, "put", OPERATIONS[0].2, Duration::from_secs(1), &["--fill", &fill])?;
+    }
     let mut verdict = Verdict::Within;
     for (name, workload, target) in OPERATIONS {
         let wanted = |words: &str| args.only.as_ref().is_none_or(|only| words.contains(only.as_str()));
         println!("\n{name}");
         for bed in lab.beds() {
-            lab.load(bed, "put", target, Duration::from_secs(1))?;
+            lab.load(bed, "put", target, Duration::from_secs(1), &[])?;
             // A memtable is the slower the more was written, so that no two klads would be alike.
             Connection::open(bed.addresses.admin)?.compact(PATIENCE)?;
         }
@@ -257,7 +264,7 @@ impl Lab<'_> {
                 profiles::wait_until_busy(admin, other)?;
             }
             let before = cpu_of(bed.pid)?;
-            let served = self.load(bed, workload, target, *self.args.duration)?;
+            let served = self.load(bed, workload, target, *self.args.duration, &[])?;
             let used = cpu_of(bed.pid)?.saturating_sub(before);
             for profile in taken {
                 profile.join().ok().context("a client of profiles has panicked")??;
@@ -268,14 +275,15 @@ impl Lab<'_> {
 
     /// Loads for `duration`; answers the number of requests that were served.
     #[expect(clippy::cast_precision_loss, reason = "requests of seconds are far below 2^52")]
-    fn load(&self, bed: &Bed, workload: &str, target: &str, duration: Duration) -> Result<f64> {
+    fn load(&self, bed: &Bed, workload: &str, target: &str, duration: Duration, other: &[&str]) -> Result<f64> {
         let url = format!("http://{}{target}", bed.addresses.data);
         let length = humantime::format_duration(duration).to_string();
-        let words = ["--workload", workload, "--keys", KEYS, "--value-size", "100", "--closed", "--threads", "1"];
+        let keys = self.args.keys.to_string();
+        let words = ["--workload", workload, "--keys", &keys, "--value-size", "100", "--closed", "--threads", "1"];
         let more = ["--connections", CONNECTIONS, "--warm-up", "0s", "--duration", &length];
         let arguments: Vec<String> =
-            [url.as_str()].iter().chain(&words).chain(&more).map(|word| (*word).to_owned()).collect();
-        let wall_max = duration + PATIENCE;
+            [url.as_str()].iter().chain(&words).chain(&more).chain(other).map(|word| (*word).to_owned()).collect();
+        let wall_max = duration + PATIENCE + FILL_OF_A_KEY_MAX * u32::try_from(self.args.keys)?;
         let (result, _) = bench::run(&self.program, &arguments, self.cores.client, wall_max, &bed.scratch)?;
         let (served, sent) = (result.measured.outcome("served"), result.measured.sent);
         // Those that were under way at the end.

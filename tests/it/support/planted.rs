@@ -190,6 +190,8 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                     background_threads: 1,
                     disk_reserve_bytes: config.disk_reserve_bytes,
                     iterator_reads: config.iterator_reads,
+                    compression: config.compression,
+                    direct_reads: config.direct_reads,
                 },
             )
             .expect("opens"),

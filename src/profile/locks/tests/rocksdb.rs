@@ -5,7 +5,7 @@ use object::{Object as _, ObjectSymbol as _};
 use super::*;
 use crate::operation::{Change, Durability};
 use crate::storage::rocksdb::{Options, RocksDbEngine};
-use crate::storage::{Engine as _, Reply, Result, Write};
+use crate::storage::{Compression, Engine as _, Reply, Result, Write};
 
 /// Where RocksDB's threads are when they have nothing to do.
 const IDLE: [&str; 2] = ["rocksdb::ThreadPoolImpl::Impl::BGThread(", "rocksdb::Timer::Run("];
@@ -80,6 +80,8 @@ fn rocksdb_s_waits_are_named_and_told_apart() {
         value_cache_percent: 0,
         background_threads: 2,
         disk_reserve_bytes: 0,
+        compression: Compression::Lz4,
+        direct_reads: false,
         iterator_reads: false,
     };
     let engine = Arc::new(RocksDbEngine::open(directory.path(), &options).expect("it opens"));

@@ -1,0 +1,135 @@
+//! How RocksDB's tables are written and read: `--compression` and `--direct-reads`.
+
+use std::path::Path;
+
+use super::support::command::Klad;
+use super::support::{Server, ServerBuilder, wait_until};
+
+/// Entries of a store, and what all of them have in common.
+const KEYS: u32 = 4000;
+
+/// What LZ4 makes smaller and ZSTD smaller still: words in any order.
+fn value(index: u32) -> Vec<u8> {
+    const WORDS: [&str; 8] =
+        ["treasure ", "hoard ", "cache ", "compaction ", "memtable ", "durability ", "overload ", "percentile "];
+    let mut random = fastrand::Rng::with_seed(index.into());
+    (0..50).flat_map(|_| WORDS[random.usize(0..WORDS.len())].bytes()).collect()
+}
+
+fn fill(server: &Server) {
+    let mut client = server.client();
+    for index in 0..KEYS {
+        let put = client.put(&format!("/v0/entity?id={index:08}&durability=async"), &value(index));
+        assert_eq!(put.status, 201);
+    }
+}
+
+/// Rewrites all tables in the server.
+fn compact(server: &Server) {
+    assert_eq!(server.ask_admin("POST", "/compact?bottommost=true").status, 202);
+    let running =
+        || serde_json::from_str::<serde_json::Value>(&server.admin("/compact").text()).unwrap()["running"].clone();
+    wait_until("the compaction has ended", || running().is_null());
+}
+
+/// Tables together, bytes.
+fn table_bytes(data: &Path) -> u64 {
+    let files = std::fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap());
+    let tables = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "sst"));
+    tables.map(|table| table.metadata().unwrap().len()).sum()
+}
+
+/// Descending, and by a tenth each at least: what is not compressed otherwise is not smaller.
+fn shrinks(bytes: &[u64]) -> Result<(), String> {
+    if bytes.windows(2).all(|pair| pair[1] * 10 < pair[0] * 9) { Ok(()) } else { Err(format!("{bytes:?}")) }
+}
+
+/// Bytes of tables that a server with this compression has written.
+fn written_with(compression: &str) -> u64 {
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(data.path()).arg("--compression", compression).start();
+    fill(&server);
+    compact(&server);
+    assert!(server.stop().success());
+    table_bytes(data.path())
+}
+
+#[test]
+fn tables_are_compressed_as_asked_for_and_lz4_is_the_default() {
+    let bytes = ["none", "lz4", "zstd"].map(written_with);
+    shrinks(&bytes).unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(data.path()).start();
+    fill(&server);
+    compact(&server);
+    assert!(server.stop().success());
+    let default = table_bytes(data.path());
+    assert!(default.abs_diff(bytes[1]) * 20 < bytes[1], "{default} {bytes:?}");
+
+    // What another compression has written is read, and rewritten when that is asked for.
+    Klad::new("compact --bottommost --compression zstd --data").arg(data.path()).succeeds();
+    assert!(table_bytes(data.path()).abs_diff(bytes[2]) * 20 < bytes[2], "{} {bytes:?}", table_bytes(data.path()));
+    let server = ServerBuilder::new("rocksdb").data(data.path()).arg("--compression", "none").start();
+    for index in (0..KEYS).step_by(97) {
+        assert_eq!(server.client().get(&format!("/v0/entity?id={index:08}")).body, value(index));
+    }
+}
+
+#[test]
+fn twin_an_option_that_changes_nothing_is_caught() {
+    shrinks(&["lz4", "lz4"].map(written_with)).expect_err("the same twice");
+}
+
+/// Whether the server has tables open, and all of them past the page cache.
+#[cfg(target_os = "linux")]
+fn reads_directly(server: &Server) -> Result<(), String> {
+    let process = format!("/proc/{}", server.process());
+    let mut flags = Vec::new();
+    for entry in std::fs::read_dir(format!("{process}/fd")).unwrap() {
+        let number = entry.unwrap().file_name().into_string().unwrap();
+        let Ok(target) = std::fs::read_link(format!("{process}/fd/{number}")) else { continue };
+        if target.extension().is_some_and(|extension| extension == "sst") {
+            let info = std::fs::read_to_string(format!("{process}/fdinfo/{number}")).unwrap();
+            let word = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags").trim().to_owned();
+            flags.push(i32::from_str_radix(&word, 8).unwrap());
+        }
+    }
+    let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap();
+    if !flags.is_empty() && flags.iter().all(|flags| flags & direct != 0) { Ok(()) } else { Err(format!("{flags:?}")) }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn direct_reads_pass_the_page_cache_by_and_find_everything() {
+    let data = tempfile::tempdir().unwrap();
+    let start = |switch: &str| {
+        ServerBuilder::new("rocksdb").data(data.path()).arg("--direct-reads", switch).arg("--value-cache", "0").start()
+    };
+    let server = start("on");
+    fill(&server);
+    compact(&server);
+    assert!(server.stop().success());
+    let server = start("on");
+    for index in (0..KEYS).step_by(97) {
+        assert_eq!(server.client().get(&format!("/v0/entity?id={index:08}")).body, value(index));
+    }
+    assert_eq!(server.client().get("/v0/entity?id=absent").status, 404);
+    reads_directly(&server).unwrap();
+    assert!(server.stop().success());
+    // The twin: without it.
+    reads_directly(&start("off")).expect_err("by way of the page cache");
+}
+
+/// Whether the kernel may give the server huge pages.
+#[cfg(target_os = "linux")]
+fn may_have_huge_pages(memory: &str) -> bool {
+    let server = ServerBuilder::new("rocksdb").arg("--memory", memory).start();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process())).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("THP_enabled:")).expect("of Linux 5.0").trim() == "1"
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn pages_are_huge_only_where_the_budget_is_large() {
+    assert_eq!(["64MiB", "511MiB", "512MiB"].map(may_have_huge_pages), [false, false, true]);
+}

@@ -1,0 +1,223 @@
+//! `cargo xtask tail`: how late is the latest in a thousand while RocksDB flushes and compacts?
+//!
+//! ```text
+//!   fill ─▶ closed loop: the capacity, with the compactions that its writes set off
+//!        ─▶ open loop at 70 % of it, ten minutes: p99.9 from the intended start, seconds without an answer, stalls
+//! ```
+//!
+//! klad has a core and the load the other, so that flushes and compactions take theirs from the requests.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use bytesize::ByteSize;
+
+use crate::Verdict;
+use crate::bench::{self, RunResult};
+use crate::cores::{self, Cores};
+use crate::klad::{Addresses, Klad, ProgramArgs, Settings};
+use crate::metrics::Metrics;
+use crate::process::raise_descriptor_limit;
+use crate::text::{grouped, mebibytes};
+
+/// The latest but one in a thousand, at most, microseconds.
+const P999_MAX_US: f64 = 5000.0;
+
+/// One in so many may be refused, fail or be unfinished: their times are in no percentile.
+const LOST_PARTS: u64 = 1000;
+
+/// Connections of the closed loop, and of the open one at its start.
+const CONNECTIONS: &str = "64";
+
+/// What the open loop may open when all are busy.
+const CONNECTIONS_MAX: &str = "1024";
+
+/// Before what is measured.
+const WARM_UP: Duration = Duration::from_secs(10);
+
+/// Beyond the length of a run, before it is killed.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// And for each key that is filled.
+const FILL_OF_A_KEY_MAX: Duration = Duration::from_micros(200);
+
+/// What RocksDB did meanwhile, and what it is called.
+const FIGURES: [&str; 4] = [
+    "klad_rocksdb_flushes_total",
+    "klad_rocksdb_compactions_total",
+    "klad_rocksdb_compaction_written_bytes_total",
+    "klad_rocksdb_write_stall_seconds_total",
+];
+
+/// Options of `tail`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    program: ProgramArgs,
+    /// Length of the load.
+    #[arg(long, value_name = "TIME", default_value = "10m")]
+    duration: humantime::Duration,
+    /// Length of the closed loop that finds the capacity.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    capacity_duration: humantime::Duration,
+    /// Of the capacity, so many hundredths are asked for.
+    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u32).range(1..=100))]
+    load: u32,
+    /// As klad bench has it.
+    #[arg(long, value_name = "NAME", default_value = "mixed:50/50")]
+    workload: String,
+    /// Durability of writes.
+    #[arg(long, value_name = "NAME", default_value = "sync")]
+    durability: String,
+    /// Keys, filled first.
+    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+    /// Bytes of each value.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    value_size: u64,
+    /// klad's memory budget.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    memory: ByteSize,
+}
+
+/// Runs the chore.
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let program = args.program.find()?;
+    let cores = Cores::choose()?;
+    raise_descriptor_limit();
+    let directory = tempfile::Builder::new().prefix("klad-xtask-").tempdir().context("no temporary directory")?;
+    let settings = Settings {
+        program: program.clone(),
+        data: directory.path().join("data"),
+        memory: args.memory,
+        addresses: Addresses::any(),
+        more: ["--threads", "1", "--durability", &args.durability].map(str::to_owned).to_vec(),
+    };
+    let mut klad = cores::on(cores.server, || Klad::start(&settings))?;
+    let addresses = klad.wait_for_start_line()?;
+    let bench =
+        Bench { args, program: &program, core: cores.client, address: addresses.data, directory: directory.path() };
+    println!(
+        "{} of {} keys, values of {} bytes, durability {}, --memory {}; klad on core {}, klad bench on core {}",
+        args.workload,
+        grouped(args.keys),
+        args.value_size,
+        args.durability,
+        args.memory,
+        cores.server,
+        cores.client
+    );
+    let fill = args.keys.to_string();
+    let closed = bench.run(*args.capacity_duration, &["--fill", &fill, "--closed", "--connections", CONNECTIONS])?;
+    let capacity = closed.measured.goodput_per_s;
+    let rate = format!("{:.0}", capacity * f64::from(args.load) / 100.0);
+    println!(
+        "capacity {capacity:.0}/s over {}; {} % of it is {rate}/s for {}",
+        args.capacity_duration, args.load, args.duration
+    );
+    let before = figures(addresses.admin)?;
+    let open = ["--rate", &rate, "--connections", CONNECTIONS, "--connections-max", CONNECTIONS_MAX];
+    let result = bench.run(*args.duration, &open)?;
+    let after = figures(addresses.admin)?;
+    klad.stop()?;
+    let did = |name: &str| after[name] - before[name];
+    println!(
+        "meanwhile: {} flushes, {} compactions that wrote {}, writes held up for {:.3} s",
+        did(FIGURES[0]),
+        did(FIGURES[1]),
+        mebibytes(bytes(did(FIGURES[2]))),
+        did(FIGURES[3])
+    );
+    let verdict = Verdict::of(judge(&result, did(FIGURES[1])));
+    println!("{}: p99.9 of at most {:.0} ms, and an answer in every second", verdict.word(), P999_MAX_US / 1000.0);
+    Ok(verdict)
+}
+
+/// `klad bench` against one klad.
+struct Bench<'a> {
+    args: &'a Args,
+    program: &'a Path,
+    core: usize,
+    address: SocketAddr,
+    directory: &'a Path,
+}
+
+impl Bench<'_> {
+    fn run(&self, length: Duration, more: &[&str]) -> Result<RunResult> {
+        let (url, keys) = (format!("http://{}", self.address), self.args.keys.to_string());
+        let (size, warm_up) = (self.args.value_size.to_string(), humantime::format_duration(WARM_UP).to_string());
+        let duration = humantime::format_duration(length).to_string();
+        let words = [url.as_str(), "--workload", &self.args.workload, "--keys", &keys, "--value-size", &size];
+        let times = ["--threads", "1", "--warm-up", &warm_up, "--duration", &duration];
+        let arguments: Vec<String> = words.iter().chain(&times).chain(more).map(|word| (*word).to_owned()).collect();
+        let wall_max = WARM_UP + length + PATIENCE + FILL_OF_A_KEY_MAX * u32::try_from(self.args.keys)?;
+        Ok(bench::run(self.program, &arguments, self.core, wall_max, self.directory)?.0)
+    }
+}
+
+/// Prints what clients saw; `false`: a bound is exceeded, or the run shows nothing.
+fn judge(result: &RunResult, compactions: f64) -> bool {
+    let measured = &result.measured;
+    let at = |percent: f64| measured.response.at(percent);
+    let shown = [50.0, 90.0, 99.0, 99.9, 99.99, 100.0].map(|percent| {
+        let value = at(percent).map_or("-".to_owned(), |us| format!("{:.2} ms", us / 1000.0));
+        if percent < 100.0 { format!("p{percent} {value}") } else { format!("max {value}") }
+    });
+    println!("from the intended start: {}", shown.join(", "));
+    let served = measured.outcome("served") + measured.outcome("not_found");
+    println!(
+        "{} served of {} scheduled; the longest time without a good answer was {:.0} ms",
+        grouped(served),
+        grouped(measured.scheduled),
+        result.longest_gap_s * 1000.0
+    );
+    let lost = measured.scheduled.saturating_sub(served);
+    for (outcome, count) in measured.outcomes.iter().filter(|(name, count)| **count > 0 && *name != "served") {
+        println!("  {outcome}: {}", grouped(*count));
+    }
+    for check in result.checks.iter().filter(|check| !check.passed) {
+        println!("  klad bench does not believe this run: {}: {}", check.name, check.detail);
+    }
+    if compactions <= 0.0 {
+        println!("  no compaction has ended meanwhile: this shows nothing");
+    }
+    let answered = lost * LOST_PARTS <= measured.scheduled && result.longest_gap_s < 1.0;
+    result.valid && compactions > 0.0 && answered && at(99.9).is_some_and(|us| us <= P999_MAX_US)
+}
+
+fn figures(admin: SocketAddr) -> Result<BTreeMap<&'static str, f64>> {
+    let metrics = Metrics::scrape(admin)?;
+    FIGURES.into_iter().map(|name| Ok((name, metrics.sum(name)?))).collect()
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a counter of bytes")]
+fn bytes(count: f64) -> u64 {
+    count as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::tests::{distribution, with_response};
+
+    #[test]
+    fn late_answers_silence_refusals_and_idle_compactions_exceed() {
+        let run = |p999: f64, gap_s: f64, served: u64| {
+            let mut result = with_response(distribution(1000, &[(99.9, p999)]));
+            (result.longest_gap_s, result.measured.scheduled) = (gap_s, 10_000);
+            result.measured.outcomes = [("served".to_owned(), served), ("refused".to_owned(), 10_000 - served)].into();
+            result
+        };
+        assert!(judge(&run(4999.0, 0.9, 9_990), 1.0));
+        assert!(!judge(&run(5001.0, 0.9, 9_990), 1.0), "late");
+        assert!(!judge(&run(4999.0, 0.9, 9_990), 0.0), "nothing was compacted");
+        assert!(!judge(&run(4999.0, 1.0, 9_990), 1.0), "silence");
+        assert!(!judge(&run(4999.0, 0.9, 9_989), 1.0), "refused");
+        let mut doubted = run(4999.0, 0.9, 9_990);
+        doubted.valid = false;
+        assert!(!judge(&doubted, 1.0), "klad bench does not believe it");
+    }
+}
