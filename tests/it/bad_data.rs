@@ -15,6 +15,9 @@ use super::support::{PATIENCE, ServerBuilder, wait_until};
 
 const KEYS: usize = 500;
 
+/// More than two memtables at the least `--memory`, and fewer than what sets off a flush.
+const KEYS_OF_SEVERAL_LOGS: usize = 9_000;
+
 /// Breaks one thing: klad refuses to start, says `words` in one line, and has changed nothing, twice. Put right again,
 /// everything is there.
 fn refused_and_restored(words: &[&str], tables: bool, break_it: impl Fn(&Path)) {
@@ -137,6 +140,45 @@ fn a_log_that_lacks_what_was_synced_is_refused() {
         fs::write(&log, &whole).unwrap();
     }
     holds(&builder, KEYS).unwrap();
+}
+
+/// Stores so much that there are several logs, none of which is small, and loses the last of them.
+fn without_the_last_log(data: &Path) -> (ServerBuilder, std::path::PathBuf) {
+    let builder = fill(data, KEYS_OF_SEVERAL_LOGS, false);
+    let files = fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap().path());
+    let mut logs: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect();
+    logs.sort();
+    let last = logs.pop().expect("a log");
+    let others: u64 = logs.iter().map(|log| log.metadata().unwrap().len()).sum();
+    assert!(others > klad::limits::LOG_BYTES_READ_TWICE, "{others} bytes in {} other logs", logs.len());
+    fs::remove_file(&last).unwrap();
+    (builder, last)
+}
+
+/// What is behind the last log that is left was synced, too.
+#[test]
+fn the_last_of_several_logs_is_missed_before_anything_is_changed() {
+    let data = tempfile::tempdir().unwrap();
+    let (builder, _) = without_the_last_log(data.path());
+    let before = contents(data.path());
+    for _ in 0..2 {
+        let failed = builder.try_start().err().expect("refused");
+        assert!(failed.log.contains("the log is damaged"), "{}", failed.log);
+        let now = contents(data.path());
+        for (path, bytes) in &before {
+            assert!(now.get(path) == Some(bytes), "{} was changed", path.display());
+        }
+    }
+}
+
+#[test]
+fn twin_rocksdb_alone_does_not_miss_the_last_of_several_logs() {
+    let data = tempfile::tempdir().unwrap();
+    let _ = without_the_last_log(data.path());
+    let before = contents(data.path());
+    drop(rust_rocksdb::DB::open_default(data.path().join("rocksdb")).unwrap());
+    let now = contents(data.path());
+    assert!(before.iter().any(|(path, bytes)| now.get(path) != Some(bytes)), "nothing was changed");
 }
 
 #[test]
