@@ -90,7 +90,7 @@ fn memtables(db: &mut RocksDbOptions, options: &Options, shared: &WriteBufferMan
     db.set_write_buffer_manager(shared);
     db.set_write_buffer_size(to_usize((options.memtable_bytes / MEMTABLES).min(MEMTABLE_BYTES_MAX)));
     db.set_max_write_buffer_number(i32::try_from(MEMTABLES).expect("small"));
-    // A small memtable stays in the core's cache, where an insertion costs a third less; a file of level 0 that holds several
+    // A small memtable stays in the core's cache, where an insertion costs less; a file of level 0 that holds several
     // spares compactions. A flush merges them, and leaves out what was overwritten.
     db.set_min_write_buffer_number_to_merge(i32::try_from(MEMTABLES_A_FLUSH).expect("small"));
     // A miss in a memtable costs a hash instead of a search through the skip list; a twentieth of it holds the bits.
@@ -132,8 +132,8 @@ fn levels(db: &mut RocksDbOptions, compression: Compression) {
         // Effort 1, the least of ZSTD's regular ones: on few cores compactions compete with requests.
         db.set_bottommost_compression_options(-14, 1, 0, 0, true);
     }
-    // What a compaction out of level 0 rewrites beside its files is the less for each of them the more they are: with ten it
-    // costs a third of what it does with four. Each is one more filter to ask for a read that memory does not answer.
+    // What a compaction out of level 0 rewrites beside its files is the less for each of them the more they are: with
+    // eight it cost less than half of what it did with four (docs/decisions/2026-11-21-puts.md). Each is one more filter to ask for a read that memory does not answer.
     db.set_level_zero_file_num_compaction_trigger(i32::try_from(LEVEL_0_FILES).expect("few"));
     // As much as these files hold, as RocksDB's tuning guide has it.
     db.set_max_bytes_for_level_base(LEVEL_0_FILES * MEMTABLES_A_FLUSH * MEMTABLE_BYTES_MAX);
