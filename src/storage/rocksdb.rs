@@ -26,7 +26,7 @@ pub use super::rocksdb_open::OpenError;
 use super::rocksdb_options::Shared;
 use super::rocksdb_perf::{Work, measured};
 use super::rocksdb_threads::Background;
-use super::value_cache::{Looked, Place, ValueCache};
+use super::value_cache::{Looked, Made, Place, ValueCache};
 use super::versions::Versions;
 use super::{ChangeKind, Check, Compression, Engine, Observation, Perf, Reply, Result, Write};
 use super::{rocksdb_open, rocksdb_options};
@@ -200,12 +200,28 @@ impl RocksDbEngine {
         }
     }
 
-    /// Nothing of these keys is taken from the cache of values until `done`.
-    fn write_beside_values<T>(&self, writes: &[Write], places: &mut Vec<u64>, done: impl FnOnce() -> T) -> T {
+    /// Nothing of these keys is taken from the cache of values until `done`, and then what it has made of them, versions from
+    /// `first` on.
+    fn write_beside_values<E>(
+        &self,
+        writes: &[Write],
+        first: Version,
+        places: &mut Vec<u64>,
+        done: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         let Some(values) = &self.values else { return done() };
         values.begin(writes.iter().map(|write| &*write.key), places);
         let done = done();
-        values.end(places);
+        let made = writes.iter().zip(first.0..).map(|(write, version)| {
+            let made = match &write.change {
+                Change::Put(value) if done.is_ok() && value.len() <= CACHED_VALUE_BYTES_MAX => {
+                    Made::Value(Version(version), value)
+                }
+                Change::Put(_) | Change::Delete => Made::Other,
+            };
+            (&*write.key, made)
+        });
+        values.end(places, made);
         done
     }
 
@@ -294,8 +310,9 @@ impl RocksDbEngine {
         // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
         let began = sync.then(clock::now);
         let options = if sync { write_sync } else { write_async };
-        let write = || measured(Work::Batch(writes.len()), || self.db.write_opt(batch, options));
-        let (done, perf) = self.write_beside_values(writes, places, write);
+        let (done, perf) = measured(Work::Batch(writes.len()), || {
+            self.write_beside_values(writes, first, places, || self.db.write_opt(batch, options))
+        });
         let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         done.map_err(|error| self.undetermined(error.into_string()))?;
         let now = clock::now();
@@ -319,7 +336,7 @@ impl RocksDbEngine {
         if let Err(why) = Self::fill(batch, writes, first) {
             return Some(Err(self.undetermined(why)));
         }
-        match self.write_beside_values(writes, places, || self.db.write_opt(batch, write_now)) {
+        match self.write_beside_values(writes, first, places, || self.db.write_opt(batch, write_now)) {
             Ok(()) => {
                 self.commits.committed(writes.len(), false);
                 // Nothing was waited for, and what it took is not worth a dozen looks at the clock.

@@ -208,8 +208,9 @@ impl Watch {
         slow.clone()
     }
 
+    /// Without what of the cache is pinned: RocksDB walks through all of it to say that.
     fn memory(&self, db: &DB, used: u64, charged: u64) -> Vec<Measure> {
-        let Shared { cache, memtables } = &self.shared;
+        let memtables = &self.shared.memtables;
         let active = property(db, properties::CUR_SIZE_ACTIVE_MEM_TABLE);
         let sizes = [("active", active), ("immutable", property(db, properties::CUR_SIZE_ALL_MEM_TABLES) - active)];
         let entries = [
@@ -227,11 +228,6 @@ impl Watch {
                 "klad_rocksdb_block_cache_used_bytes",
                 "What the block cache holds, the charge of the memtables included.",
                 number(used),
-            ),
-            gauge(
-                "klad_rocksdb_block_cache_pinned_bytes",
-                "What of it cannot be evicted now, the charge of the memtables included.",
-                number(cache.get_pinned_usage() as u64),
             ),
             gauge(
                 "klad_rocksdb_block_cache_memtable_charge_bytes",
