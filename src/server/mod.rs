@@ -47,6 +47,7 @@ pub mod listen;
 mod peers;
 mod places;
 mod safety;
+mod slice;
 mod stream;
 pub mod tls;
 mod worker;

@@ -21,7 +21,7 @@ use super::figures::{Closed, WorkerFigures};
 use super::gate::{Gate, Sign};
 use super::handshake::Handshaker;
 use super::peers::Place;
-use super::{Drain, Limits, Safety, eviction, runtime};
+use super::{Drain, Limits, Safety, eviction, runtime, slice};
 use crate::clock;
 use crate::execution::{Executor, Local};
 use crate::http::authorization::Authorization;
@@ -156,6 +156,7 @@ pub(super) fn start(
     let sweeps = Arc::<AtomicU64>::default();
     let handle = WorkerHandle { sender, figures: figures.clone(), sweeps: sweeps.clone() };
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
+        slice::shorten();
         let runtime = runtime();
         let local = Local::new(executor);
         let limits = live.get();

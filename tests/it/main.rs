@@ -70,6 +70,8 @@ mod stops;
 mod supervisor;
 #[cfg(feature = "rocksdb")]
 mod tables;
+#[cfg(all(feature = "rocksdb", target_os = "linux"))]
+mod threads;
 mod tidy;
 mod tls;
 mod tls_files;

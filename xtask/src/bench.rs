@@ -37,6 +37,24 @@ pub(crate) struct RunResult {
     pub(crate) warm_up: Option<Section>,
     /// Without a good answer, seconds.
     pub(crate) longest_gap_s: f64,
+    /// Pieces of the run, warm-up included.
+    pub(crate) intervals: Vec<Interval>,
+}
+
+/// A piece of a run.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Interval {
+    /// Not measured.
+    pub(crate) warm_up: bool,
+    /// Nothing when nothing has ended.
+    pub(crate) response: Option<Summary>,
+}
+
+/// Of the response times in a piece.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Summary {
+    /// Microseconds.
+    pub(crate) p999_us: f64,
 }
 
 /// The start of the schedule.
@@ -198,6 +216,7 @@ pub(crate) mod tests {
         });
         json!({
             "schema": schema, "started": { "utc": "", "monotonic_ns": 7 }, "valid": true, "warm_up": null, "longest_gap_s": 0.0,
+            "intervals": [{ "warm_up": false, "response": { "p999_us": 1.5 } }, { "warm_up": false, "response": null }],
             "checks": [{ "name": "send_lag", "passed": true, "detail": "" }], "measured": section,
         })
     }
@@ -209,6 +228,9 @@ pub(crate) mod tests {
         assert_eq!(result.measured.statuses[&200], 1);
         assert_eq!(result.measured.response.at(99.9), Some(1.5));
         assert_eq!(result.measured.response.at(50.0), None);
+        let seconds: Vec<_> =
+            result.intervals.iter().map(|one| one.response.as_ref().map(|found| found.p999_us)).collect();
+        assert_eq!(seconds, [Some(1.5), None]);
     }
 
     #[test]

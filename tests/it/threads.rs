@@ -1,0 +1,56 @@
+//! Who of klad's threads goes first on a core: requests before flushes and compactions.
+
+use super::support::{Server, ServerBuilder, wait_until};
+
+/// As the documents say: `nice` of RocksDB's threads, and what a worker asks for, nanoseconds.
+const NICE: i32 = 10;
+const SLICE_NS: u64 = 100_000;
+
+/// Since then a slice that a thread asks for is one that it gets.
+const KERNEL_WITH_SLICES: (u32, u32) = (6, 12);
+
+/// `nice`, and the slice where the kernel shows it, of each thread whose name begins so.
+fn threads(server: &Server, name: &str) -> Vec<(i32, Option<u64>)> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.process())).unwrap().flatten();
+    let read = |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).ok();
+    tasks
+        .filter(|task| read(task, "comm").is_some_and(|found| found.starts_with(name)))
+        .filter_map(|task| {
+            let stat = read(&task, "stat")?;
+            // The 19th field; the second is a name in parentheses.
+            let nice = stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()?;
+            let slice = read(&task, "sched").and_then(|shown| {
+                let line = shown.lines().find(|line| line.starts_with("se.slice "))?;
+                line.rsplit(' ').next()?.parse().ok()
+            });
+            Some((nice, slice))
+        })
+        .collect()
+}
+
+fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+#[test]
+fn flushes_and_compactions_make_way_for_requests_and_workers_get_the_core_soon() {
+    let server = ServerBuilder::new("rocksdb").arg("--threads", "1").start();
+    for background in ["rocksdb:high", "rocksdb:low"] {
+        wait_until("RocksDB's threads make way", || {
+            let all = threads(&server, background);
+            !all.is_empty() && all.iter().all(|(nice, _)| *nice == NICE)
+        });
+    }
+    // And nobody else: what is measured here tells them apart.
+    for (name, nice) in [("klad-worker", 0), ("klad-commit", 0), ("klad-storage", 0)] {
+        let all = threads(&server, name);
+        assert!(!all.is_empty() && all.iter().all(|thread| thread.0 == nice), "{name}: {all:?}");
+    }
+    let (worker, other) = (threads(&server, "klad-worker")[0].1, threads(&server, "klad-commit")[0].1);
+    if kernel() >= KERNEL_WITH_SLICES && other.is_some() {
+        assert_eq!(worker, Some(SLICE_NS));
+        assert_ne!(other, worker, "twin: a thread that has asked for nothing is told apart");
+    }
+}
