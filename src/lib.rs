@@ -39,6 +39,7 @@ pub mod tokens;
 pub mod storage;
 
 pub mod logs;
+pub mod page;
 
 pub mod operation;
 

@@ -159,6 +159,7 @@ name=$(basename "$(ls "$scratch"/one/klad-*.tar.gz)" .tar.gz)
 tar --extract --directory "$scratch" --file "$scratch/one/$name.tar.gz"
 holds "the tarball is complete" missing "$scratch/$name" share/zsh/site-functions ""
 grep -q '^ring .*:' "$scratch/$name/share/doc/klad/THIRD-PARTY.txt" || fail "the notices of other projects are not there"
+grep -q '^uPlot .*: LICENSE' "$scratch/$name/share/doc/klad/THIRD-PARTY.txt" || fail "the notice of what draws charts is not there"
 holds "the tarball's program serves" serves "$scratch/$name/bin/klad"
 printf '#!/bin/sh\necho broken >&2\nexit 1\n' >"$scratch/broken"
 chmod +x "$scratch/broken"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The notices of everything whose code is in the program: each licence text once, with the names of those it comes from. The
 # licences that deny.toml allows ask for no more than that their texts come along; CDDL (inferno) also asks to say where the
-# source is.
+# source is. uPlot, which draws the charts of pages, is no crate: it lies in src/page/vendor.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -37,8 +37,14 @@ while IFS='|' read -r crate licence; do
     done <<<"$(texts "$directory")"
 done <<<"$crates"
 
-echo "klad holds compiled code of these projects, unchanged; the source of each is on https://crates.io under this name and"
-echo "version. Their licences follow."
+uplot=src/page/vendor
+uplot_version=$(head -n 1 "$uplot/uPlot.iife.min.js" | sed -n 's/.*(v\([0-9.]*\)).*/\1/p')
+echo "uPlot $uplot_version (MIT)" >>"$scratch/list"
+echo "uPlot $uplot_version: LICENSE" >>"$scratch/uplot.from"
+cp "$uplot/LICENSE" "$scratch/uplot.text"
+
+echo "klad holds code of these projects, unchanged; the source of each is on https://crates.io under this name and version,"
+echo "that of uPlot on https://github.com/leeoniya/uPlot. Their licences follow."
 echo
 cat "$scratch/list"
 for from in "$scratch"/*.from; do
