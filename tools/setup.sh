@@ -94,6 +94,8 @@ look() {
     # Judge profiles: `go tool pprof` reads them, and a browser opens their pictures.
     [ "$purpose" != test ] || command -v go >/dev/null 2>&1 || missing="$missing go"
     [ "$purpose" != test ] || command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    # Says what a script sends that `klad bench` runs too.
+    [ "$purpose" != test ] || command -v wrk >/dev/null 2>&1 || missing="$missing wrk"
 }
 
 # Debian's package would start a Prometheus: only the one program is taken out of it.
@@ -209,7 +211,7 @@ macos)
     exit 1
     ;;
 *)
-    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go and chromium"
+    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go, chromium and wrk"
     exit 1
     ;;
 esac

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
+use super::compare::args::CompareArgs;
 use super::keys::{KeyFormat, Order};
+use super::knee::args::KneeArgs;
 use super::schedule::Arrival;
 use super::slo::Objectives;
 use super::units::{self, Rate, SizeRange};
@@ -13,14 +15,75 @@ use super::workload::Mix;
 
 /// Options of `klad bench`.
 #[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 #[command(after_help = "\
 Exit codes: 0 valid, and within --slo; 1 the run could not be made; 2 wrong usage; 3 outside --slo; 4 the run is not valid.\n\
 docs/bench.md explains every option and every figure.")]
 pub struct BenchArgs {
+    /// What to do beside a run.
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
+
     /// Server, as http://HOST:PORT; a path may hold {key} [default path: /; with --workload klad's, /v0/entity?id={key}].
     #[arg(value_name = "URL", required_unless_present = "json_schema")]
     pub url: Option<String>,
 
+    /// What is sent, and over which connections.
+    #[command(flatten)]
+    pub requests: RequestArgs,
+
+    /// Requests per second, such as 20k/s: sent when they are due, whatever became of those before.
+    #[arg(long, value_name = "RATE", required_unless_present_any = ["stages", "closed", "json_schema"], help_heading = "Load")]
+    pub rate: Option<Rate>,
+    /// Steps and ramps instead of one rate: 5k/s:10s,5k/s..20k/s:30s,20k/s:10s.
+    #[arg(long, value_name = "STAGES", conflicts_with_all = ["rate", "duration", "closed"], help_heading = "Load")]
+    pub stages: Option<units::Stages>,
+    /// Closed load: each connection sends when its answer is there. For throughput; latencies suffer coordinated omission.
+    #[arg(long, conflicts_with_all = ["rate", "connections_max"], help_heading = "Load")]
+    pub closed: bool,
+    /// Length of the measured part.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Load")]
+    pub duration: Duration,
+    /// Before the measured part, at its first rate (of a ramp from 0, its last); kept apart in the result.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration_or_zero, help_heading = "Load")]
+    pub warm_up: Duration,
+
+    /// Objectives such as 'p99<5ms,refused<0.1%'; one that is missed sets exit code 3.
+    #[arg(long, value_name = "OBJECTIVES", help_heading = "Judgement")]
+    pub slo: Option<Objectives>,
+
+    /// Result as JSON; - is the standard output, instead of the text.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub json: Option<PathBuf>,
+    /// Percentile spectrum for HdrHistogram's plotters, milliseconds.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub hgrm: Option<PathBuf>,
+    /// Interval histograms as an HdrHistogram log, nanoseconds, tagged operation.outcome.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub hlog: Option<PathBuf>,
+    /// Result as a page: charts and tables in one file, for a browser.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub html: Option<PathBuf>,
+    /// Live figures on stderr; auto: when it is a terminal.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
+    pub progress: When,
+    /// Print the JSON Schema of --json and end.
+    #[arg(long, help_heading = "Output")]
+    pub json_schema: bool,
+}
+
+/// What `klad bench` does beside a run.
+#[derive(Clone, Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Say whether B is faster or slower than A, by their results, and how sure that is.
+    Compare(CompareArgs),
+    /// Find the highest rate that meets an objective.
+    Knee(Box<KneeArgs>),
+}
+
+/// What is sent, over which connections, and how it is judged: the same for a run and for a search.
+#[derive(Args, Clone, Debug)]
+pub struct RequestArgs {
     /// Requests: get, put, delete, mixed:95/5 (percent of get and put), ycsb-a, ycsb-b, ycsb-c [default: one fixed request].
     #[arg(long, value_name = "NAME", help_heading = "Workload")]
     pub workload: Option<Mix>,
@@ -60,19 +123,21 @@ pub struct BenchArgs {
     /// Body of the fixed request; @FILE reads it from a file.
     #[arg(long, value_name = "BODY", conflicts_with = "workload", help_heading = "Workload")]
     pub body: Option<String>,
+    /// Requests from a Lua script of wrk or wrk2; what follows -- is for its init.
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["workload", "method", "body", "key_order", "keys", "key_start", "key_file", "fill"],
+        help_heading = "Workload"
+    )]
+    pub script: Option<PathBuf>,
+    /// Arguments of the script.
+    #[arg(value_name = "ARGUMENT", last = true, requires = "script", help_heading = "Workload")]
+    pub script_arguments: Vec<String>,
     /// Of arrivals, keys and values.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Workload")]
     pub seed: u64,
-
-    /// Requests per second, such as 20k/s: sent when they are due, whatever became of those before.
-    #[arg(long, value_name = "RATE", required_unless_present_any = ["stages", "closed", "json_schema"], help_heading = "Load")]
-    pub rate: Option<Rate>,
-    /// Steps and ramps instead of one rate: 5k/s:10s,5k/s..20k/s:30s,20k/s:10s.
-    #[arg(long, value_name = "STAGES", conflicts_with_all = ["rate", "duration", "closed"], help_heading = "Load")]
-    pub stages: Option<units::Stages>,
-    /// Closed load: each connection sends when its answer is there. For throughput; latencies suffer coordinated omission.
-    #[arg(long, conflicts_with = "rate", help_heading = "Load")]
-    pub closed: bool,
     /// Gaps between intended starts.
     #[arg(long, value_enum, value_name = "ARRIVAL", default_value = "constant", help_heading = "Load")]
     pub arrival: Arrival,
@@ -80,49 +145,23 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "64", value_parser = units::count, help_heading = "Load")]
     pub connections: u64,
     /// Connections may grow to so many: a request that finds all busy opens one.
-    #[arg(long, value_name = "N", value_parser = units::count, conflicts_with = "closed", help_heading = "Load")]
+    #[arg(long, value_name = "N", value_parser = units::count, help_heading = "Load")]
     pub connections_max: Option<u64>,
     /// Threads of the generator [default: one for each four cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256), help_heading = "Load")]
     pub threads: Option<u64>,
-    /// Length of the measured part.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Load")]
-    pub duration: Duration,
-    /// Before the measured part, at its first rate (of a ramp from 0, its last); kept apart in the result.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration_or_zero, help_heading = "Load")]
-    pub warm_up: Duration,
     /// Deadline of each request, from its intended start.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Load")]
     pub timeout: Duration,
     /// At the end, how long to wait for answers that are under way.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration_or_zero, help_heading = "Load")]
     pub drain: Duration,
-
-    /// Objectives such as 'p99<5ms,refused<0.1%'; one that is missed sets exit code 3.
-    #[arg(long, value_name = "OBJECTIVES", help_heading = "Judgement")]
-    pub slo: Option<Objectives>,
     /// Longest response time of an answer that counts as goodput [default: --timeout].
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Judgement")]
     pub good_within: Option<Duration>,
     /// The run is not valid when the generator's own lag at 99.9 percent exceeds this.
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = units::duration, help_heading = "Judgement")]
     pub lag_max: Duration,
-
-    /// Result as JSON; - is the standard output, instead of the text.
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub json: Option<PathBuf>,
-    /// Percentile spectrum for HdrHistogram's plotters, milliseconds.
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub hgrm: Option<PathBuf>,
-    /// Interval histograms as an HdrHistogram log, nanoseconds, tagged operation.outcome.
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub hlog: Option<PathBuf>,
-    /// Live figures on stderr; auto: when it is a terminal.
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
-    pub progress: When,
-    /// Print the JSON Schema of --json and end.
-    #[arg(long, help_heading = "Output")]
-    pub json_schema: bool,
 }
 
 /// Whether to show progress.

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 
 use super::gap::Gap;
+use super::pieces::Pieces;
 use super::recorder::{Outcome, Recorder, Tally, histogram};
-use super::result::{Cell, Distribution, Interval, Section, Summary, micros};
+use super::result::{Cell, Distribution, Interval, Piece, Section, Summary, micros};
 use super::schedule::{Mode, Nanos, Phases, SECOND, seconds};
 
 /// Intervals of one result at the most: an hour of seconds. Longer runs have longer intervals, of whole seconds.
@@ -37,6 +38,7 @@ pub struct Collector {
     /// The next interval to be closed.
     next: u64,
     gap: Gap,
+    pieces: Pieces,
 }
 
 impl Collector {
@@ -46,7 +48,8 @@ impl Collector {
         let tallies = phases.all().iter().map(|_| Tally::new()).collect();
         let progress = vec![0; threads];
         let gap = Gap::new(phases.warm_up(), interval);
-        Collector { phases, mode, interval, good_within, tallies, progress, pending: BTreeMap::new(), next: 0, gap }
+        let (pieces, pending) = (Pieces::new(&phases, interval), BTreeMap::new());
+        Collector { phases, mode, interval, good_within, tallies, progress, pending, next: 0, gap, pieces }
     }
 
     /// Adds what a thread has recorded in an interval.
@@ -56,11 +59,7 @@ impl Collector {
         if after_the_end && recorder.phases().all(|(_, tally)| tally.is_empty()) {
             return;
         }
-        let into = self.pending.entry(interval.max(self.next)).or_default();
-        for (phase, tally) in recorder.phases() {
-            self.tallies[phase].add(tally);
-            into.add(tally);
-        }
+        self.add_to(interval, recorder);
     }
 
     /// Adds what no thread has delivered: requests that were never sent. They belong to the interval in which the schedule
@@ -70,10 +69,15 @@ impl Collector {
         if recorder.phases().all(|(_, tally)| tally.cells().next().is_none()) {
             return;
         }
-        let into = self.pending.entry(last.max(self.next)).or_default();
+        self.add_to(last, recorder);
+    }
+
+    fn add_to(&mut self, interval: u64, recorder: &Recorder) {
+        let into = self.pending.entry(interval.max(self.next)).or_default();
         for (phase, tally) in recorder.phases() {
             self.tallies[phase].add(tally);
             into.add(tally);
+            self.pieces.add(interval, tally);
         }
     }
 
@@ -129,6 +133,12 @@ impl Collector {
     #[must_use]
     pub fn longest_gap(&self) -> Nanos {
         self.gap.longest(self.phases.end())
+    }
+
+    /// The measured part in equal pieces.
+    #[must_use]
+    pub fn pieces(&self) -> Vec<Piece> {
+        self.pieces.until(self.phases.end())
     }
 
     /// The warm-up, if there is one.

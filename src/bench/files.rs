@@ -27,6 +27,9 @@ pub fn json(result: &RunResult) -> String {
     text
 }
 
+/// A file that is being written, with its path.
+pub type Created = (PathBuf, BufWriter<File>);
+
 /// Creates a file before the run, so that a wrong path is known before it.
 ///
 /// # Errors

@@ -14,17 +14,18 @@
 //! threads do not wake for each other's. What is due while every connection is busy waits, and its time counts.
 //! Called by `runner`, and by the tests in `simulated`.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::gap;
 use super::network::{Network, Read, Ready};
 use super::recorder::{Ended, Failure, Outcome, Recorder};
 use super::response::Answer;
-use super::schedule::{Mode, Nanos, Phases, Source, Start};
+use super::schedule::{Mode, Nanos, Start};
+pub use super::shared::{NEVER, Shared};
 use super::slots::{Current, Link, Slots};
-use super::workload::{Requests, Workload};
+use super::workload::Requests;
 
 /// Bytes that are read at a time; bodies are forgotten, so one buffer serves all connections of a thread.
 const READ_BYTES: usize = 64 << 10;
@@ -38,108 +39,6 @@ const STALL_MIN: Nanos = 500_000;
 /// How long a connection that could not be made rests in closed mode, where nothing else would bound the attempts.
 const RETRY_PAUSE: Nanos = 10_000_000;
 
-/// What all threads of a run share.
-#[derive(Debug)]
-pub struct Shared {
-    /// The run's parts.
-    pub phases: Phases,
-    /// Where starts come from.
-    pub source: Source,
-    /// What is sent.
-    pub workload: Arc<Workload>,
-    /// Deadline of a request, from its intended start.
-    pub timeout: Nanos,
-    /// How long to wait at the end for answers under way.
-    pub drain: Nanos,
-    /// Longest response time of goodput.
-    pub good_within: Nanos,
-    /// Length of an interval.
-    pub interval: Nanos,
-    /// Connections of all threads may grow to so many; `None`: their number is fixed.
-    pub connections_max: Option<usize>,
-    /// Connections of all threads.
-    pub connections: AtomicUsize,
-    /// When somebody has asked the run to end early; [`NEVER`] while nobody has.
-    pub interrupted: AtomicU64,
-    /// A mistake that the tests must notice.
-    #[cfg(test)]
-    pub planted: Option<super::simulated::Planted>,
-}
-
-/// No interruption.
-pub const NEVER: Nanos = Nanos::MAX;
-
-impl Shared {
-    /// When the schedule ends, or has been ended.
-    #[must_use]
-    pub fn end(&self) -> Nanos {
-        self.phases.end().min(self.interrupted.load(Ordering::Relaxed))
-    }
-
-    /// Whether somebody has had enough of waiting for the last answers.
-    fn was_interrupted_in_drain(&self) -> bool {
-        let at = self.interrupted.load(Ordering::Relaxed);
-        at != NEVER && at >= self.phases.end()
-    }
-
-    /// Open or closed.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        match self.source {
-            Source::Open(_) => Mode::Open,
-            Source::Closed | Source::Count(_) => Mode::Closed,
-        }
-    }
-
-    /// One more connection, if there may be.
-    fn grow(&self) -> bool {
-        let Some(max) = self.connections_max else { return false };
-        let grown = self
-            .connections
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < max).then_some(count + 1));
-        grown.is_ok()
-    }
-
-    fn can_grow(&self) -> bool {
-        self.connections_max.is_some_and(|max| self.connections.load(Ordering::Relaxed) < max)
-    }
-
-    /// How a request that was never sent ends: with the schedule, or with its deadline if that was earlier. Its age is taken
-    /// at the end of the schedule and not of the drain, in which nothing is sent: it is to be the least that it would have
-    /// taken.
-    fn unsent(&self, start: Start, requests: &mut Requests) -> Ended {
-        let age = self.end().saturating_sub(start.intended);
-        let outcome = if age >= self.timeout { Outcome::TimedOut } else { Outcome::Unfinished };
-        let operation = requests.operation();
-        Ended { phase: start.phase, operation, outcome, response: age.min(self.timeout), service: None }
-    }
-
-    /// Records what no thread has taken from the schedule by the end of the run. To be called when all threads have ended.
-    pub fn record_rest(&self, recorder: &mut Recorder) {
-        let mut requests = Requests::new(self.workload.clone(), 0);
-        let end = self.end();
-        // There may be millions, and those that follow each other differ by less than the histogram can tell.
-        let mut alike: Option<(Ended, u64)> = None;
-        while let (Mode::Open, Some(start)) = (self.mode(), self.source.take(end, &self.phases)) {
-            if start.intended >= end {
-                break;
-            }
-            let unsent = self.unsent(start, &mut requests);
-            alike = match alike {
-                Some((first, count)) if first.is_alike(&unsent) => Some((first, count + 1)),
-                Some((first, count)) => {
-                    recorder.record_unsent(&first, count);
-                    Some((unsent, 1))
-                }
-                None => Some((unsent, 1)),
-            };
-        }
-        if let Some((first, count)) = alike {
-            recorder.record_unsent(&first, count);
-        }
-    }
-}
-
 /// One thread's generator. `deliver` is called with the number of an interval and the recorder that was filled in it, and
 /// leaves an empty one.
 pub struct Generator<N, D> {
@@ -149,12 +48,14 @@ pub struct Generator<N, D> {
     requests: Requests,
     recorder: Recorder,
     slots: Slots,
-    /// Connections that rest after they could not be made, until the time.
-    paused: VecDeque<(Nanos, usize)>,
+    /// Connections that rest until the time: after they could not be made, or because a script wants it.
+    paused: BinaryHeap<Reverse<(Nanos, usize)>>,
     /// The start in hand.
     next: Option<Start>,
-    /// No more starts: the schedule is at its end, or the run is.
+    /// No more starts: the schedule is at its end, or the run is, or the script has stopped.
     over: bool,
+    /// The script of this thread has stopped.
+    stopped: bool,
     /// Starts are being made.
     starting: bool,
     interval: u64,
@@ -168,15 +69,18 @@ pub struct Generator<N, D> {
 impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     /// With `connections` connections, closed as yet.
     pub fn new(shared: Arc<Shared>, network: N, thread: usize, connections: usize, deliver: D) -> Self {
+        let mut requests = Requests::new(shared.workload.clone(), thread).by(shared.authors.take(thread));
+        let keep = requests.author().is_some_and(|author| author.wants_answers());
         Generator {
             network,
             deliver,
-            requests: Requests::new(shared.workload.clone(), thread),
+            requests,
             recorder: Recorder::new(shared.phases.all().len()),
-            slots: Slots::new(connections, shared.connections_max.is_some()),
-            paused: VecDeque::new(),
+            slots: Slots::new(connections, shared.connections_max.is_some(), keep),
+            paused: BinaryHeap::new(),
             next: None,
             over: false,
+            stopped: false,
             starting: false,
             interval: 0,
             seen: 0,
@@ -249,6 +153,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     /// Makes the load, from time 0 to the end of the schedule and the drain after it.
     pub fn run(&mut self) {
         let mut ready = Vec::new();
+        self.rest_first();
         loop {
             let end = self.shared.end();
             let now = self.now();
@@ -263,7 +168,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                     break;
                 }
             }
-            if self.over && self.shared.mode() == Mode::Closed && self.slots.oldest().is_none() {
+            let none_follow = self.stopped || self.shared.mode() == Mode::Closed;
+            if self.over && none_follow && self.slots.oldest().is_none() {
                 break;
             }
             let until = self.next_event(now, end);
@@ -308,7 +214,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         if let Some(start) = self.next.filter(|_| !self.over && (self.slots.has_free() || self.shared.can_grow())) {
             until = until.min(start.intended);
         }
-        if let Some((resumes, _)) = self.paused.front() {
+        if let Some(Reverse((resumes, _))) = self.paused.peek() {
             until = until.min(*resumes);
         }
         until
@@ -320,8 +226,10 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             (self.deliver)(self.interval, &mut self.recorder);
             self.interval = interval;
         }
-        while let Some((_, slot)) = self.paused.pop_front_if(|(resumes, _)| *resumes <= now) {
-            self.slots.give_back(slot, now);
+        while let Some(Reverse((resumes, slot))) = self.paused.peek().copied().filter(|rest| rest.0.0 <= now) {
+            self.paused.pop();
+            // Free since it could be, not since it was looked at: that would hide how late this thread is.
+            self.slots.give_back(slot, resumes);
         }
     }
 
@@ -333,7 +241,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             }
             self.close(slot);
             self.ended(slot, Outcome::TimedOut, now);
-            self.slots.give_back(slot, now);
+            self.give_back(slot, now);
         }
     }
 
@@ -390,8 +298,15 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
 
     fn start(&mut self, slot: usize, start: Start, now: Nanos) {
         self.request.clear();
-        let request = self.requests.next(&mut self.request);
-        self.slots.begin(slot, Current { intended: start.intended, phase: start.phase, request, sent: None });
+        let request = match self.requests.next(&mut self.request) {
+            Ok(request) => request,
+            Err(why) => {
+                self.slots.give_back(slot, now);
+                return self.give_up(why);
+            }
+        };
+        self.look_for_stop(now);
+        self.slots.begin(slot, Current::new(start, request));
         let could = start.intended.max(self.slots[slot].free_since);
         // What fell due while this thread was not there is late by the rest of that time, even if all connections were busy
         // with answers that nobody read.
@@ -490,17 +405,18 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                 (Read::Nothing, _) => return,
                 (Read::Bytes(count), Some(current)) => {
                     self.recorder.phase(current.phase).counters.bytes_received += count as u64;
-                    match self.slots[slot].reader.feed(&self.buffer[..count], current.request.bodiless) {
+                    match self.feed(slot, count) {
                         Ok((taken, Some(answer))) => {
                             return self.answered(slot, answer, !ended && taken == count, now);
                         }
                         Ok((_, None)) if count == self.buffer.len() || ended => {}
                         Ok((_, None)) => return,
-                        Err(_) => return self.fail(slot, Failure::Malformed, now),
+                        Err(why) => return self.fail(slot, why, now),
                     }
                 }
-                (Read::End, Some(_)) => {
-                    return match self.slots[slot].reader.end() {
+                (Read::End, Some(current)) => {
+                    let last = self.slots[slot].reader.end();
+                    return match last.and_then(|answer| self.note(slot, current, answer)) {
                         Some(answer) => self.answered(slot, answer, false, now),
                         None => self.fail(slot, Failure::Closed, now),
                     };
@@ -511,6 +427,41 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                 (Read::Bytes(_) | Read::End | Read::Broken, None) => return self.close(slot),
             }
         }
+    }
+
+    /// Takes the first `count` bytes of the buffer, as far as they are of answers to the slot's request. Returns how many these
+    /// are, and the last answer when all have come.
+    fn feed(&mut self, slot: usize, count: usize) -> Result<(usize, Option<Answer>), Failure> {
+        let mut taken = 0;
+        while let Some(current) = self.slots[slot].current.filter(|_| taken < count) {
+            let bodiless = current.request.is_bodiless(current.answered);
+            let fed = self.slots[slot].reader.feed(&self.buffer[taken..count], bodiless);
+            let (more, answer) = fed.map_err(|_| Failure::Malformed)?;
+            taken += more;
+            let Some(answer) = answer else { break };
+            if let Some(last) = self.note(slot, current, answer) {
+                return Ok((taken, Some(last)));
+            }
+            if !answer.keep_alive {
+                return Err(Failure::Closed);
+            }
+        }
+        Ok((taken, None))
+    }
+
+    /// Notes one answer of those that a request has, and shows it to the script that wants it; the answer that stands for all
+    /// of them when it was the last.
+    fn note(&mut self, slot: usize, current: Current, answer: Answer) -> Option<Answer> {
+        let (answered, status) = (current.answered + 1, current.status.max(answer.status));
+        if let Some(current) = &mut self.slots[slot].current {
+            (current.answered, current.status) = (answered, status);
+        }
+        if let (Some(author), Some(kept)) = (self.requests.author(), self.slots[slot].reader.kept())
+            && let Err(why) = author.answered(answer.status, &kept.head, &kept.body)
+        {
+            self.give_up(why);
+        }
+        (answered == current.request.answers).then_some(Answer { status, ..answer })
     }
 
     fn answered(&mut self, slot: usize, answer: Answer, reusable: bool, now: Nanos) {
@@ -524,8 +475,48 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                 self.recorder.phase(self.shared.phases.at(now)).counters.answered += 1;
             }
         }
-        self.slots.give_back(slot, now);
+        self.look_for_stop(now);
+        self.give_back(slot, now);
         self.start_due(now);
+    }
+
+    /// A connection has nothing to do, and may have to rest.
+    fn give_back(&mut self, slot: usize, now: Nanos) {
+        let delay = match self.requests.author() {
+            Some(author) => author.delay(),
+            None => Ok(None),
+        };
+        match delay {
+            Ok(Some(delay)) if delay > 0 => self.paused.push(Reverse((now.saturating_add(delay), slot))),
+            Ok(_) => self.slots.give_back(slot, now),
+            Err(why) => {
+                self.slots.give_back(slot, now);
+                self.give_up(why);
+            }
+        }
+    }
+
+    /// A script that has a say in when connections rest has it before the first requests too.
+    fn rest_first(&mut self) {
+        if self.requests.author().is_some() {
+            let free: Vec<_> = std::iter::from_fn(|| self.slots.take()).collect();
+            for slot in free {
+                self.give_back(slot, 0);
+            }
+        }
+    }
+
+    /// Ends the run: its script has failed.
+    fn give_up(&mut self, why: String) {
+        self.over = true;
+        self.shared.give_up(why);
+    }
+
+    fn look_for_stop(&mut self, now: Nanos) {
+        if !self.stopped && self.requests.author().is_some_and(|author| author.has_stopped()) {
+            (self.stopped, self.over) = (true, true);
+            self.shared.thread_stopped(now);
+        }
     }
 
     fn fail(&mut self, slot: usize, why: Failure, now: Nanos) {
@@ -535,9 +526,9 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
         let unmade = matches!(why, Failure::Connect | Failure::Ports | Failure::Descriptors);
         if unmade && self.shared.mode() == Mode::Closed {
-            self.paused.push_back((now + RETRY_PAUSE, slot));
+            self.paused.push(Reverse((now + RETRY_PAUSE, slot)));
         } else {
-            self.slots.give_back(slot, now);
+            self.give_back(slot, now);
         }
     }
 

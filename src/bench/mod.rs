@@ -5,7 +5,7 @@
 //!                                              │
 //!                              recorder ◀──────┘
 //!                                  │ once a second
-//!                              collector ─▶ progress, interval log ─▶ result ─▶ checks, slo ─▶ text, files
+//!                              collector ─▶ progress, interval log ─▶ result ─▶ checks, slo ─▶ text, files, page
 //! ```
 //!
 //! A request has an intended start that no server can put off, and its response time counts from there. It must never wait
@@ -23,8 +23,16 @@ pub mod schedule;
 pub mod keys;
 pub mod workload;
 
+pub mod author;
 pub mod generator;
+pub mod shared;
 mod slots;
+
+#[cfg(feature = "scripts")]
+pub mod script;
+#[cfg(feature = "scripts")]
+pub mod script_report;
+mod scripts;
 
 pub mod response;
 
@@ -34,14 +42,19 @@ pub mod threads;
 
 pub mod collector;
 pub mod gap;
+pub mod pieces;
 pub mod recorder;
 
 pub mod checks;
 pub mod result;
 pub mod slo;
 
+pub mod compare;
+pub mod knee;
+
 pub mod files;
 pub mod machine;
+pub mod page;
 pub mod progress;
 pub mod text;
 

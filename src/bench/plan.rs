@@ -1,11 +1,13 @@
 //! From what was typed to what is done: validated once, before anything is sent. Called by `runner`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::args::BenchArgs;
+use super::args::{BenchArgs, RequestArgs};
+use super::author::Authors;
 use super::collector::interval_of;
 use super::generator::{NEVER, Shared};
 use super::keys::{Keys, Lines, Names, Order};
@@ -42,6 +44,17 @@ pub struct Plan {
     pub connections: usize,
     /// For the result.
     pub load: Load,
+    /// The script that writes the requests, and what it is told.
+    pub script: Option<(PathBuf, ScriptOptions)>,
+}
+
+/// What a script is told of the command line.
+#[derive(Clone, Debug)]
+pub struct ScriptOptions {
+    /// Names and values of `--header`.
+    pub headers: Vec<(String, String)>,
+    /// The URL, then what was given after `--`.
+    pub arguments: Vec<String>,
 }
 
 impl Plan {
@@ -50,42 +63,55 @@ impl Plan {
     pub fn new(args: &BenchArgs, cores: usize) -> anyhow::Result<Plan> {
         let url = args.url.as_deref().context("there is no URL")?.parse::<Url>().map_err(anyhow::Error::msg)?;
         let phases = phases(args);
+        let requests = &args.requests;
         let threads =
-            args.threads.map_or((cores / CORES_PER_THREAD).max(1), |threads| usize::try_from(threads).unwrap_or(1));
-        let (connections, connections_max) = connections(args)?;
+            requests.threads.map_or((cores / CORES_PER_THREAD).max(1), |threads| usize::try_from(threads).unwrap_or(1));
+        let (connections, connections_max) = connections(requests)?;
         ensure!(
-            args.threads.is_none() || threads <= connections,
+            requests.threads.is_none() || threads <= connections,
             "--threads {threads} is more than --connections {connections}, of which each thread needs one"
         );
         let threads = threads.min(connections);
-        let workload = Arc::new(workload(args, &url, keys(args)?)?);
-        let fill = match args.fill {
-            Some(count) => Some((count, Arc::new(fill_workload(args, &url, count)?))),
+        let workload = Arc::new(workload(requests, &url, keys(requests)?)?);
+        let fill = match requests.fill {
+            Some(count) => Some((count, Arc::new(fill_workload(requests, &url, count)?))),
             None => None,
         };
         let (mode, source) = if args.closed {
             (Mode::Closed, Source::Closed)
         } else {
-            (Mode::Open, Source::Open(Mutex::new(Schedule::new(phases.clone(), args.arrival, args.seed))))
+            (Mode::Open, Source::Open(Mutex::new(Schedule::new(phases.clone(), requests.arrival, requests.seed))))
         };
         let load = load(args, &phases, mode, threads, connections, connections_max.unwrap_or(connections));
-        let timeout = nanos(args.timeout);
+        let timeout = nanos(requests.timeout);
         let shared = Shared {
             interval: interval_of(phases.end()),
             phases,
             source,
             workload,
             timeout,
-            drain: nanos(args.drain),
-            good_within: args.good_within.map_or(timeout, nanos),
+            drain: nanos(requests.drain),
+            good_within: requests.good_within.map_or(timeout, nanos),
             connections_max,
             connections: AtomicUsize::new(connections),
+            authors: Authors::default(),
+            failure: Mutex::new(None),
             interrupted: AtomicU64::new(NEVER),
             #[cfg(test)]
             planted: None,
         };
-        Ok(Plan { url, shared: Arc::new(shared), fill, threads, connections, load })
+        let script = script(args)?;
+        Ok(Plan { url, shared: Arc::new(shared), fill, threads, connections, load, script })
     }
+}
+
+fn script(args: &BenchArgs) -> anyhow::Result<Option<(PathBuf, ScriptOptions)>> {
+    let Some(path) = &args.requests.script else { return Ok(None) };
+    ensure!(cfg!(feature = "scripts"), "this klad was built without Lua, which scripts need (the feature `scripts`)");
+    let headers = args.requests.headers.iter().filter_map(|header| header.split_once(':'));
+    let headers = headers.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect();
+    let arguments = args.url.iter().chain(&args.requests.script_arguments).cloned().collect();
+    Ok(Some((path.clone(), ScriptOptions { headers, arguments })))
 }
 
 fn phases(args: &BenchArgs) -> Phases {
@@ -98,7 +124,7 @@ fn phases(args: &BenchArgs) -> Phases {
     Phases::new(nanos(args.warm_up), &stages)
 }
 
-fn connections(args: &BenchArgs) -> anyhow::Result<(usize, Option<usize>)> {
+fn connections(args: &RequestArgs) -> anyhow::Result<(usize, Option<usize>)> {
     let connections = usize::try_from(args.connections)?;
     let max = args.connections_max.map(usize::try_from).transpose()?;
     let most = max.unwrap_or(connections);
@@ -110,7 +136,7 @@ fn connections(args: &BenchArgs) -> anyhow::Result<(usize, Option<usize>)> {
     Ok((connections, max))
 }
 
-fn order(args: &BenchArgs) -> Order {
+fn order(args: &RequestArgs) -> Order {
     let zipfian = args.workload.as_ref().is_some_and(|mix| mix.zipfian);
     // In sequence, what one kind of request writes another would never read.
     let mixed = args.workload.as_ref().is_some_and(|mix| mix.weights.len() > 1);
@@ -121,7 +147,7 @@ fn order(args: &BenchArgs) -> Order {
     })
 }
 
-fn keys(args: &BenchArgs) -> anyhow::Result<Keys> {
+fn keys(args: &RequestArgs) -> anyhow::Result<Keys> {
     let order = order(args);
     let (names, of_names) = match &args.key_file {
         Some(path) => {
@@ -142,7 +168,7 @@ fn keys(args: &BenchArgs) -> anyhow::Result<Keys> {
     Ok(Keys::new(names, order, args.key_start, count))
 }
 
-fn workload(args: &BenchArgs, url: &Url, keys: Keys) -> anyhow::Result<Workload> {
+fn workload(args: &RequestArgs, url: &Url, keys: Keys) -> anyhow::Result<Workload> {
     let fixed = match &args.workload {
         Some(_) => None,
         None => Some(Fixed { method: method(&args.method)?, body: body(args)? }),
@@ -163,7 +189,7 @@ fn workload(args: &BenchArgs, url: &Url, keys: Keys) -> anyhow::Result<Workload>
 }
 
 /// PUTs of the first `count` keys, in sequence.
-fn fill_workload(args: &BenchArgs, url: &Url, count: u64) -> anyhow::Result<Workload> {
+fn fill_workload(args: &RequestArgs, url: &Url, count: u64) -> anyhow::Result<Workload> {
     let names = match &args.key_file {
         Some(path) => {
             let lines = Lines::read(path).with_context(|| format!("cannot take keys from {}", path.display()))?;
@@ -183,7 +209,7 @@ fn fill_workload(args: &BenchArgs, url: &Url, count: u64) -> anyhow::Result<Work
     })
 }
 
-fn values(args: &BenchArgs) -> Values {
+fn values(args: &RequestArgs) -> Values {
     match &args.value_format {
         Some(format) => Values::Format(format.clone()),
         None => Values::random(args.value_size, args.seed),
@@ -197,7 +223,7 @@ fn method(method: &str) -> anyhow::Result<String> {
     Ok(method.to_owned())
 }
 
-fn body(args: &BenchArgs) -> anyhow::Result<Option<Vec<u8>>> {
+fn body(args: &RequestArgs) -> anyhow::Result<Option<Vec<u8>>> {
     Ok(match args.body.as_deref() {
         None => None,
         Some(body) => Some(match body.strip_prefix('@') {
@@ -208,7 +234,7 @@ fn body(args: &BenchArgs) -> anyhow::Result<Option<Vec<u8>>> {
 }
 
 /// Header lines, `Host` among them. What frames a request is the generator's own business.
-fn headers(args: &BenchArgs, url: &Url) -> anyhow::Result<Vec<u8>> {
+fn headers(args: &RequestArgs, url: &Url) -> anyhow::Result<Vec<u8>> {
     let mut lines = String::new();
     let mut host = false;
     for header in &args.headers {
@@ -237,32 +263,39 @@ fn load(args: &BenchArgs, phases: &Phases, mode: Mode, threads: usize, connectio
     };
     Load {
         mode,
-        arrival: open.then(|| format!("{:?}", args.arrival).to_lowercase()),
-        seed: args.seed,
+        arrival: open.then(|| format!("{:?}", args.requests.arrival).to_lowercase()),
+        seed: args.requests.seed,
         stages: phases.all()[1..].iter().map(stage).collect(),
         warm_up_s: seconds(phases.warm_up()),
         duration_s: seconds(phases.end() - phases.warm_up()),
-        drain_s: args.drain.as_secs_f64(),
-        timeout_s: args.timeout.as_secs_f64(),
+        drain_s: args.requests.drain.as_secs_f64(),
+        timeout_s: args.requests.timeout.as_secs_f64(),
         connections,
         connections_max: most,
         threads,
+        script: args.requests.script.as_ref().map(|script| script.display().to_string()),
+        requests_per_start: 1,
         workload: describe(args),
     }
 }
 
 fn describe(args: &BenchArgs) -> String {
-    let Some(mix) = &args.workload else {
-        return format!("{} {}", args.method, args.url.as_deref().unwrap_or_default());
+    let requests = &args.requests;
+    if let Some(script) = &requests.script {
+        let each = "run by each thread for itself, so that what it counts repeats for each";
+        return format!("script {}, {each}", script.display());
+    }
+    let Some(mix) = &requests.workload else {
+        return format!("{} {}", requests.method, args.url.as_deref().unwrap_or_default());
     };
-    let count = args.keys.or(args.fill).map_or_else(String::new, |keys| format!(" of {keys}"));
+    let count = requests.keys.or(requests.fill).map_or_else(String::new, |keys| format!(" of {keys}"));
     let puts = mix.weights.iter().any(|(operation, _)| *operation == Operation::Put);
-    let values = match (&args.value_format, args.value_size) {
+    let values = match (&requests.value_format, requests.value_size) {
         _ if !puts => String::new(),
         (Some(_), _) => ", values by format".to_owned(),
         (None, sizes) if sizes.min == sizes.max => format!(", values of {} bytes", sizes.max),
         (None, sizes) => format!(", values of {} to {} bytes", sizes.min, sizes.max),
     };
-    let order = format!("{:?}", order(args)).to_lowercase();
+    let order = format!("{:?}", order(requests)).to_lowercase();
     format!("{}, keys {order}{count}{values}", mix.name)
 }

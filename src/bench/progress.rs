@@ -97,6 +97,32 @@ impl Progress {
     }
 }
 
+/// Lines about what is being done, where somebody watches or wants them.
+#[derive(Debug)]
+pub struct Note {
+    shown: bool,
+}
+
+impl Note {
+    /// On a terminal, or when asked for.
+    #[must_use]
+    pub fn new(when: When) -> Note {
+        let shown = match when {
+            When::Auto => std::io::stderr().is_terminal(),
+            When::Always => true,
+            When::Never => false,
+        };
+        Note { shown }
+    }
+
+    /// Says it.
+    pub fn say(&self, words: &str) {
+        if self.shown {
+            let _ = writeln!(std::io::stderr(), "{words}");
+        }
+    }
+}
+
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole seconds of a run")]
 fn position(interval: &Interval) -> u64 {
     (interval.start_s + interval.length_s).round() as u64

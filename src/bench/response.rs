@@ -13,6 +13,9 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Longest line of a chunk's size or of a trailer, bytes.
 const LINE_BYTES_MAX: u32 = 8 << 10;
 
+/// Bytes of a body that are kept for a script at the most; the rest is counted and forgotten.
+pub const BODY_KEPT_BYTES_MAX: usize = 16 << 20;
+
 /// A whole answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -70,6 +73,24 @@ pub struct Reader {
     /// A head that arrived in parts.
     head: Vec<u8>,
     answer: Answer,
+    /// Where a script wants to see answers.
+    kept: Option<Box<Kept>>,
+}
+
+/// An answer as it came.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    /// Status line and headers, with the empty line.
+    pub head: Vec<u8>,
+    /// Its body without framing, of [`BODY_KEPT_BYTES_MAX`] bytes at the most.
+    pub body: Vec<u8>,
+}
+
+impl Kept {
+    fn add(&mut self, bytes: &[u8]) {
+        let room = BODY_KEPT_BYTES_MAX - self.body.len();
+        self.body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
 }
 
 /// What a head says of the body after it.
@@ -84,7 +105,20 @@ impl Reader {
     /// Before the first answer.
     #[must_use]
     pub fn new() -> Reader {
-        Reader { state: State::Head, head: Vec::new(), answer: Answer { status: 0, keep_alive: true } }
+        let answer = Answer { status: 0, keep_alive: true };
+        Reader { state: State::Head, head: Vec::new(), answer, kept: None }
+    }
+
+    /// One that keeps each answer until the next begins.
+    #[must_use]
+    pub fn keeping() -> Reader {
+        Reader { kept: Some(Box::default()), ..Reader::new() }
+    }
+
+    /// The answer that was whole last, where answers are kept.
+    #[must_use]
+    pub fn kept(&self) -> Option<&Kept> {
+        self.kept.as_deref()
     }
 
     /// Forgets a half answer: the connection is a new one.
@@ -107,9 +141,14 @@ impl Reader {
                 State::Length { left } => {
                     let taken = u64::min(left, rest.len() as u64);
                     self.state = State::Length { left: left - taken };
-                    (usize::try_from(taken).expect("no more than there is"), taken == left)
+                    let bytes = usize::try_from(taken).expect("no more than there is");
+                    self.keep(&rest[..bytes]);
+                    (bytes, taken == left)
                 }
-                State::UntilClose => (rest.len(), false),
+                State::UntilClose => {
+                    self.keep(rest);
+                    (rest.len(), false)
+                }
                 State::Chunked(chunk) => self.feed_chunk(chunk, rest)?,
             };
             at += taken;
@@ -139,6 +178,7 @@ impl Reader {
                     Ok((bytes.len(), false))
                 };
             };
+            self.keep_head(&bytes[..taken], &head);
             return Ok((taken, self.begin(&head, bodiless)));
         }
         let before = self.head.len();
@@ -151,8 +191,24 @@ impl Reader {
                 Ok((bytes.len(), false))
             };
         };
-        self.head.clear();
+        let whole = std::mem::take(&mut self.head);
+        self.keep_head(&whole[..end], &head);
         Ok((end - before, self.begin(&head, bodiless)))
+    }
+
+    fn keep_head(&mut self, bytes: &[u8], head: &Head) {
+        if let Some(kept) = self.kept.as_deref_mut().filter(|_| head.answer.status >= 200) {
+            kept.head.clear();
+            kept.head.extend_from_slice(bytes);
+            // A large one is not held for as long as the connection lives.
+            kept.body = Vec::new();
+        }
+    }
+
+    fn keep(&mut self, body: &[u8]) {
+        if let Some(kept) = &mut self.kept {
+            kept.add(body);
+        }
     }
 
     /// Begins the body that the head announces; `true`: there is none.
@@ -183,7 +239,9 @@ impl Reader {
             let left = left - taken;
             let next = if left == 0 { Chunk::DataEnd { carriage_return: false } } else { Chunk::Data { left } };
             self.state = State::Chunked(next);
-            return Ok((usize::try_from(taken).expect("no more than there is"), false));
+            let taken = usize::try_from(taken).expect("no more than there is");
+            self.keep(&bytes[..taken]);
+            return Ok((taken, false));
         }
         let (next, whole) = next_of_chunk(chunk, bytes[0])?;
         self.state = State::Chunked(next);
@@ -299,6 +357,14 @@ fn parse_header(line: &[u8], head: &mut Head) -> Result<(), Malformed> {
     Ok(())
 }
 
+/// Names and values of the header lines of a head that was read, as they came.
+pub fn header_lines(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    head.split(|byte| *byte == b'\n').skip(1).filter_map(|line| {
+        let colon = memchr(b':', line)?;
+        Some((line[..colon].trim_ascii(), line[colon + 1..].trim_ascii()))
+    })
+}
+
 fn parse_length(value: &[u8]) -> Result<u64, Malformed> {
     if value.is_empty() || value.len() > 18 || !value.iter().all(u8::is_ascii_digit) {
         return Err(Malformed::Header);
@@ -375,6 +441,27 @@ mod tests {
         let mut reader = Reader::new();
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
         assert_eq!(reader.feed(head, true), Ok((head.len(), Some(Answer { status: 200, keep_alive: true }))));
+    }
+
+    #[test]
+    fn answers_are_kept_without_their_framing() {
+        let stream =
+            b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nA:  b \r\n\r\n\
+            5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n";
+        for piece in 1..=stream.len() {
+            let mut reader = Reader::keeping();
+            for bytes in stream.chunks(piece) {
+                let _ = reader.feed(bytes, false).expect("an answer");
+            }
+            let kept = reader.kept().expect("it keeps");
+            assert_eq!(kept.body, b"hello world", "in pieces of {piece}");
+            let headers: Vec<_> = header_lines(&kept.head).collect();
+            assert_eq!(headers, [(&b"Transfer-Encoding"[..], &b"chunked"[..]), (b"A", b"b")], "in pieces of {piece}");
+        }
+        let mut reader = Reader::keeping();
+        let _ = reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none", false).expect("an answer");
+        let _ = reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n22", false).expect("an answer");
+        assert_eq!(reader.kept().expect("it keeps").body, b"22");
     }
 
     #[test]

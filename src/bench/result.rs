@@ -6,14 +6,16 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context as _, anyhow, ensure};
 use base64::Engine as _;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
+use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::recorder::{Operation, Outcome};
+use super::recorder::{self, Operation, Outcome};
 use super::schedule::{Mode, Nanos};
+use super::slo::Concern;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "klad.bench/1";
@@ -60,6 +62,10 @@ pub struct RunResult {
     pub longest_gap_s: f64,
     /// The run in pieces of equal length, warm-up included, by the time of completion.
     pub intervals: Vec<Interval>,
+    /// The measured part in at most ten equal groups of whole intervals, by the time of completion: what `klad bench compare`
+    /// has for repeats where there is one run. Empty where there is no whole interval, and in results of older versions.
+    #[serde(default)]
+    pub pieces: Vec<Piece>,
 }
 
 /// When the schedule began.
@@ -124,8 +130,19 @@ pub struct Load {
     pub connections_max: usize,
     /// Threads of the generator.
     pub threads: usize,
+    /// The script that wrote the requests, as its path was given; `null`: there was none. Each thread runs it for itself.
+    #[serde(default)]
+    pub script: Option<String>,
+    /// Requests of each start: more than 1 where a script sends several in a pipeline. All figures count starts, whose
+    /// status is the highest of their answers'.
+    #[serde(default = "one")]
+    pub requests_per_start: u32,
     /// Operations and their weights, keys and values, in words.
     pub workload: String,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// One stage of the schedule.
@@ -166,6 +183,9 @@ pub struct Slo {
 pub struct Objective {
     /// As it was given.
     pub text: String,
+    /// What it is about.
+    #[serde(default)]
+    pub concern: Concern,
     /// What was measured, in words; `null` when there is nothing to measure it by.
     pub measured: Option<String>,
     /// Whether it is met.
@@ -250,6 +270,21 @@ pub struct Interval {
     pub response: Option<Summary>,
     /// The generator's lag; `null` when nothing was sent.
     pub send_lag: Option<Summary>,
+}
+
+/// A part of the measured part: all requests that *ended* in it, whenever they were to start.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Piece {
+    /// Its start, from the start of the schedule.
+    pub start_s: f64,
+    /// Its length, the same for all.
+    pub length_s: f64,
+    /// Of these, served, or for a workload of keys not found, within `good_within_us` of their intended start, by the length.
+    pub goodput_per_s: f64,
+    /// Requests that ended in it, by outcome; those that are 0 are left out.
+    pub outcomes: BTreeMap<Outcome, u64>,
+    /// Response time as in [`Section::response`].
+    pub response: Distribution,
 }
 
 /// A distribution in few words.
@@ -339,6 +374,24 @@ impl Distribution {
         }
     }
 
+    /// The histogram, nanoseconds, which is empty without samples.
+    ///
+    /// # Errors
+    /// When it is not what [`Distribution::of`] has written, or does not hold as many samples as it should.
+    pub fn to_histogram(&self) -> anyhow::Result<Histogram<u64>> {
+        let histogram = match &self.histogram {
+            None => recorder::histogram(),
+            Some(text) => {
+                let bytes = base64::engine::general_purpose::STANDARD.decode(text).context("no base64")?;
+                Deserializer::new()
+                    .deserialize(&mut bytes.as_slice())
+                    .map_err(|error| anyhow!("no compressed HdrHistogram: {error:?}"))?
+            }
+        };
+        ensure!(histogram.len() == self.count, "{} samples instead of {}", histogram.len(), self.count);
+        Ok(histogram)
+    }
+
     /// The value at one of [`PERCENTILES`]; `None` without samples.
     #[must_use]
     pub fn at(&self, percentile: f64) -> Option<&Percentile> {
@@ -387,6 +440,53 @@ fn encode(histogram: &Histogram<u64>) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
+/// A result of 100 requests, for tests.
+#[cfg(test)]
+pub(super) fn sample() -> RunResult {
+    let measured = Section {
+        duration_s: 1.0,
+        scheduled: 100,
+        sent: 100,
+        statuses: BTreeMap::from([(200, 90), (404, 10)]),
+        ..Section::default()
+    };
+    let load = Load {
+        mode: Mode::Open,
+        arrival: Some("constant".to_owned()),
+        seed: 1,
+        stages: Vec::new(),
+        warm_up_s: 0.0,
+        duration_s: 1.0,
+        drain_s: 1.0,
+        timeout_s: 30.0,
+        connections: 64,
+        connections_max: 64,
+        threads: 1,
+        script: None,
+        requests_per_start: 1,
+        workload: "get".to_owned(),
+    };
+    RunResult {
+        schema: SCHEMA.to_owned(),
+        klad_version: "0".to_owned(),
+        command: Vec::new(),
+        started: Started::default(),
+        machine: Machine::default(),
+        target: Target::default(),
+        load,
+        interrupted_s: None,
+        valid: true,
+        checks: Vec::new(),
+        slo: None,
+        measured,
+        warm_up: None,
+        stages: Vec::new(),
+        longest_gap_s: 0.0,
+        intervals: Vec::new(),
+        pieces: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,6 +507,20 @@ mod tests {
         let json = serde_json::to_value(Distribution::of(&Histogram::new(3).expect("3 digits"))).expect("json");
         assert_eq!(json["count"], 0);
         assert!(json["mean_us"].is_null());
+    }
+
+    #[test]
+    fn a_histogram_is_read_back_and_one_that_is_damaged_is_noticed() {
+        let mut histogram = recorder::histogram();
+        histogram.record_n(123_456, 7).expect("in range");
+        let distribution = Distribution::of(&histogram);
+        assert_eq!(distribution.to_histogram().expect("as it was written"), histogram);
+        assert!(Distribution::default().to_histogram().expect("empty").is_empty());
+        for text in ["!", "aGVsbG8=", ""] {
+            let damaged = Distribution { histogram: Some(text.to_owned()), ..distribution.clone() };
+            assert!(damaged.to_histogram().is_err(), "{text}");
+        }
+        assert!(Distribution { histogram: None, ..distribution }.to_histogram().is_err(), "7 samples are missing");
     }
 
     #[test]

@@ -7,31 +7,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use hdrhistogram::serialization::V2DeflateSerializer;
 
-use super::args::{BenchArgs, When};
+use super::args::{BenchArgs, BenchCommand, When};
+use super::author::Authors;
 use super::checks::{self, Evidence};
 use super::collector::Spectrum;
+use super::compare;
 use super::files::{self, IntervalLog};
 use super::generator::{NEVER, Shared};
+use super::knee;
 use super::machine::{self, CpuTimes};
+use super::page::{self, Heat};
 use super::plan::Plan;
 use super::progress::Progress;
 use super::recorder::Outcome;
 use super::result::{Interval, RunResult, SCHEMA, Started, Target};
 use super::schedule::{Phase, Phases, SECOND, Source, nanos, seconds};
+use super::scripts;
 use super::text;
 use super::threads::{self, Driven};
 use super::workload::Workload;
 use crate::descriptors;
+use crate::sync::Mutex;
 
-/// How a run that could be made has ended.
+/// How a run, or a comparison, that could be made has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Valid, and every objective is met.
+    /// Valid, and every objective is met; B is not slower.
     Met,
-    /// Valid, and an objective is missed.
+    /// Valid, and an objective is missed; B is slower, at some figure at least.
     Missed,
     /// The figures are not to be believed.
     NotValid,
@@ -61,24 +67,34 @@ const OTHER_DESCRIPTORS: u64 = 300;
 /// When options contradict each other, the server cannot be reached, the database cannot be filled, or a file cannot be
 /// written.
 pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
+    if let Some(command) = &args.command {
+        return match command {
+            BenchCommand::Compare(args) => compare::run(args),
+            BenchCommand::Knee(args) => knee::run(args),
+        };
+    }
     if args.json_schema {
         print(&files::json_schema())?;
         print("\n")?;
         return Ok(Verdict::Met);
     }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let plan = Plan::new(args, cores).map_err(Error::Usage)?;
+    let cores = cores();
+    let mut plan = Plan::new(args, cores).map_err(Error::Usage)?;
     check_descriptors(plan.load.connections_max)?;
     // Before the run, so that a wrong path costs no run.
     let json = args.json.as_deref().filter(|path| *path != Path::new("-")).map(files::create).transpose()?;
     let hgrm = args.hgrm.as_deref().map(files::create).transpose()?;
     let mut hlog = args.hlog.as_deref().map(files::create).transpose()?;
+    let html = args.html.as_deref().map(files::create).transpose()?;
     let address = plan.url.reach()?;
+    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let script = scripts::load(&mut plan, address, json_to_stdout)?;
     if let Some((keys, workload)) = &plan.fill {
         fill(&plan, address, *keys, workload, args.progress)?;
     }
     let cpu_before = CpuTimes::read();
-    let (driven, intervals) = load(&plan, address, args.progress, hlog.as_mut())?;
+    let mut heat = html.is_some().then(Heat::new);
+    let (driven, intervals) = load(&plan, address, args.progress, hlog.as_mut(), heat.as_mut())?;
     let steal = CpuTimes::read().zip(cpu_before).and_then(|(now, before)| now.steal_percent_since(before));
     if let Some(hlog) = hlog {
         files::finish(hlog)?;
@@ -90,13 +106,48 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
     if let Some(json) = json {
         files::fill(json, &files::json(&result))?;
     }
-    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    if let Some((html, heat)) = html.zip(heat) {
+        files::fill(html, &page::html(&result, &spectrum, &heat, nanos(args.requests.lag_max)))?;
+    }
     print(&if json_to_stdout { files::json(&result) } else { text::report(&result, &spectrum) })?;
+    script.done(&result, &spectrum.response)?;
     Ok(match &result.slo {
         _ if !result.valid => Verdict::NotValid,
         Some(slo) if !slo.met => Verdict::Missed,
         _ => Verdict::Met,
     })
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// PUTs the keys of `--fill`, if they are asked for.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn fill_for(args: &BenchArgs) -> Result<(), Error> {
+    let plan = Plan::new(args, cores()).map_err(Error::Usage)?;
+    check_descriptors(plan.load.connections_max)?;
+    if let Some((keys, workload)) = &plan.fill {
+        fill(&plan, plan.url.reach()?, *keys, workload, args.progress)?;
+    }
+    Ok(())
+}
+
+/// One run of several, without `--fill` and without files.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn measure(args: &BenchArgs) -> Result<RunResult, Error> {
+    let cores = cores();
+    let mut plan = Plan::new(args, cores).map_err(Error::Usage)?;
+    let address = plan.url.reach()?;
+    scripts::load(&mut plan, address, true)?;
+    let cpu_before = CpuTimes::read();
+    let (driven, intervals) = load(&plan, address, args.progress, None, None)?;
+    let steal = CpuTimes::read().zip(cpu_before).and_then(|(now, before)| now.steal_percent_since(before));
+    Ok(conclude(args, &plan, address, &driven, intervals, cores, steal).0)
 }
 
 fn check_descriptors(connections_max: usize) -> anyhow::Result<()> {
@@ -125,6 +176,8 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
         interval: SECOND,
         connections_max: None,
         connections: AtomicUsize::new(plan.connections),
+        authors: Authors::default(),
+        failure: Mutex::new(None),
         interrupted: AtomicU64::new(NEVER),
         #[cfg(test)]
         planted: None,
@@ -160,6 +213,7 @@ fn load(
     address: SocketAddr,
     when: When,
     hlog: Option<&mut (std::path::PathBuf, std::io::BufWriter<std::fs::File>)>,
+    mut heat: Option<&mut Heat>,
 ) -> anyhow::Result<(Driven, Vec<Interval>)> {
     let shared = &plan.shared;
     let mut serializer = V2DeflateSerializer::new();
@@ -175,10 +229,16 @@ fn load(
         if let Some(log) = &mut log {
             log.add(interval, tally)?;
         }
+        if let Some(heat) = &mut heat {
+            heat.add(interval, tally);
+        }
         intervals.push(interval.clone());
         Ok(())
     });
     progress.finish();
+    if let Some(why) = shared.failure.lock().take() {
+        bail!("the script failed: {why}");
+    }
     Ok((driven?, intervals))
 }
 
@@ -196,7 +256,7 @@ fn conclude(
     let checks = checks::judge(&Evidence {
         mode: shared.mode(),
         section: &measured,
-        lag_max: nanos(args.lag_max),
+        lag_max: nanos(args.requests.lag_max),
         cpu_shares: &driven.cpu_shares,
         connections: plan.connections,
         connected: driven.connected,
@@ -227,6 +287,7 @@ fn conclude(
         stages: driven.collector.stages(),
         longest_gap_s: seconds(driven.collector.longest_gap()),
         intervals,
+        pieces: driven.collector.pieces(),
     };
     (result, spectrum)
 }
@@ -247,6 +308,10 @@ fn since_1970(millis: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
+/// Writes to the standard output.
+///
+/// # Errors
+/// When that fails.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
     std::io::stdout().write_all(text.as_bytes()).context("cannot write the result")
 }

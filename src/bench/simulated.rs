@@ -4,20 +4,14 @@
 //! the percentiles are those of a real run; a thousand seconds take less than one. Each scenario knows, by arithmetic of its
 //! own, what every single request must have been recorded with. Each has a planted defect that it must notice.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+pub(super) mod world;
 
-use super::collector::{Collector, interval_of};
-use super::generator::{Generator, NEVER, Shared};
-use super::keys::{Keys, Names, Order};
-use super::network::{Network, Read, Ready};
-use super::recorder::{Ended, Failure, Operation, Outcome, Recorder};
+use std::collections::BTreeMap;
+
+use self::world::{DRAIN, END, RATE, Reply, Scenario, WARM_UP};
+use super::recorder::{Ended, Outcome};
 use super::result::Section;
-use super::schedule::{Arrival, Nanos, Phase, Phases, SECOND, Schedule, Source};
-use super::workload::{Template, Values, Workload};
-use crate::sync::Mutex;
+use super::schedule::{Nanos, Phase, Phases, SECOND, Source};
 
 const MILLISECOND: Nanos = 1_000_000;
 
@@ -47,237 +41,6 @@ impl Planted {
             _ => {}
         }
         Some(ended)
-    }
-}
-
-/// What the server does with a request.
-#[derive(Clone, Copy, Debug)]
-enum Reply {
-    Answer { at: Nanos, status: u16 },
-    Reset { at: Nanos },
-    Never,
-}
-
-/// Decides by the request's number, from 0, and the time of its arrival.
-type Script = fn(u64, Nanos) -> Reply;
-
-/// What becomes ready at a time: bytes, or the end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
-    Connected,
-    Bytes(Vec<u8>),
-    Broken,
-}
-
-/// Time, order of making, connection, its life, and what happens.
-type Planned = (Nanos, u64, usize, u64, Happening);
-
-#[derive(Debug, Default)]
-struct Connection {
-    /// Counts the connections that had this number: what was on its way to an earlier one is lost.
-    life: u64,
-    inbox: Vec<u8>,
-    broken: bool,
-}
-
-/// The server, the wires and the clock.
-struct Simulated {
-    now: Nanos,
-    script: Script,
-    requests: u64,
-    connections: Vec<Connection>,
-    /// By time, then by order of their making.
-    happenings: BinaryHeap<Reverse<Planned>>,
-    made: u64,
-    stall: Option<(Nanos, Nanos)>,
-}
-
-impl Simulated {
-    fn new(script: Script) -> Simulated {
-        Simulated {
-            now: 0,
-            script,
-            requests: 0,
-            connections: Vec::new(),
-            happenings: BinaryHeap::new(),
-            made: 0,
-            stall: None,
-        }
-    }
-
-    fn happen(&mut self, at: Nanos, connection: usize, happening: Happening) {
-        self.made += 1;
-        let life = self.connections[connection].life;
-        self.happenings.push(Reverse((at, self.made, connection, life, happening)));
-    }
-}
-
-impl Network for Simulated {
-    fn now(&mut self) -> Nanos {
-        self.now
-    }
-
-    fn connect(&mut self, connection: usize) -> Result<bool, Failure> {
-        if self.connections.len() <= connection {
-            self.connections.resize_with(connection + 1, Connection::default);
-        }
-        // As over loopback: sometimes at once, sometimes with the next wait.
-        if connection.is_multiple_of(2) {
-            return Ok(true);
-        }
-        self.happen(self.now, connection, Happening::Connected);
-        Ok(false)
-    }
-
-    fn connected(&mut self, _: usize) -> Result<bool, Failure> {
-        Ok(true)
-    }
-
-    fn send(&mut self, connection: usize, bytes: &[u8]) -> Result<usize, Failure> {
-        assert!(bytes.ends_with(b"\r\n\r\n"), "a whole GET");
-        let reply = (self.script)(self.requests, self.now);
-        self.requests += 1;
-        match reply {
-            Reply::Answer { at, status } => {
-                // In two segments.
-                let head = format!("HTTP/1.1 {status} X\r\nContent-Length: 5\r\n\r\n").into_bytes();
-                self.happen(at, connection, Happening::Bytes(head));
-                self.happen(at, connection, Happening::Bytes(b"hello".to_vec()));
-            }
-            Reply::Reset { at } => self.happen(at, connection, Happening::Broken),
-            Reply::Never => {}
-        }
-        Ok(bytes.len())
-    }
-
-    fn read(&mut self, connection: usize, into: &mut [u8]) -> Read {
-        let connection = &mut self.connections[connection];
-        let bytes = std::mem::take(&mut connection.inbox);
-        if bytes.is_empty() {
-            return if connection.broken { Read::Broken } else { Read::Nothing };
-        }
-        into[..bytes.len()].copy_from_slice(&bytes);
-        Read::Bytes(bytes.len())
-    }
-
-    fn close(&mut self, connection: usize) {
-        if let Some(connection) = self.connections.get_mut(connection) {
-            *connection = Connection { life: connection.life + 1, ..Connection::default() };
-        }
-    }
-
-    fn wait(&mut self, until: Nanos, ready: &mut Vec<Ready>) {
-        ready.clear();
-        if let Some((_, length)) = self.stall.take_if(|(at, _)| *at <= self.now) {
-            self.now += length;
-        }
-        let Some(Reverse((at, ..))) = self.happenings.peek().filter(|Reverse((at, ..))| *at <= until) else {
-            self.now = self.now.max(until);
-            return;
-        };
-        self.now = self.now.max(*at);
-        let Some(Reverse((_, _, number, life, happening))) = self.happenings.pop() else { return };
-        let connection = &mut self.connections[number];
-        if connection.life != life {
-            return;
-        }
-        let (readable, ended) = (happening != Happening::Connected, happening == Happening::Broken);
-        match happening {
-            Happening::Connected => {}
-            Happening::Bytes(bytes) => connection.inbox.extend_from_slice(&bytes),
-            Happening::Broken => connection.broken = true,
-        }
-        ready.push(Ready { connection: number, readable, writable: true, ended });
-    }
-}
-
-/// A run: 2 s of warm-up and 20 s at 1,000 a second.
-#[derive(Clone, Copy, Debug)]
-struct Scenario {
-    script: Script,
-    connections: usize,
-    connections_max: Option<usize>,
-    timeout: Nanos,
-    interrupted: Nanos,
-    /// The generator's thread is not run for so long from then on.
-    stall: Option<(Nanos, Nanos)>,
-    planted: Option<Planted>,
-}
-
-const RATE: u64 = 1_000;
-const WARM_UP: Nanos = 2 * SECOND;
-const END: Nanos = 22 * SECOND;
-const DRAIN: Nanos = SECOND;
-
-impl Scenario {
-    fn fixed(script: Script) -> Scenario {
-        Scenario {
-            script,
-            connections: 64,
-            connections_max: None,
-            timeout: 60 * SECOND,
-            interrupted: NEVER,
-            stall: None,
-            planted: None,
-        }
-    }
-
-    fn on_demand(script: Script) -> Scenario {
-        Scenario { connections: 1, connections_max: Some(100_000), ..Scenario::fixed(script) }
-    }
-
-    fn source() -> (Phases, Source) {
-        let rate = 1e3;
-        let phases = Phases::new(WARM_UP, &[Phase { from: rate, to: rate, length: END - WARM_UP }]);
-        let source = Source::Open(Mutex::new(Schedule::new(phases.clone(), Arrival::Constant, 1)));
-        (phases, source)
-    }
-
-    fn run(self) -> (Section, Section) {
-        let (phases, source) = Scenario::source();
-        let collector = self.run_source(phases, source);
-        (collector.warm_up().expect("there is one"), collector.measured().0)
-    }
-
-    fn run_source(self, phases: Phases, source: Source) -> Collector {
-        let workload = Workload {
-            weights: vec![(Operation::Get, 1.0)],
-            template: Template { target: vec![b"/".to_vec(), Vec::new()], headers: b"Host: h\r\n".to_vec() },
-            fixed: None,
-            keys: Keys::new(Names::Format("{}".parse().expect("valid")), Order::Sequential, 0, None),
-            zipf_exponent: 1.0,
-            values: Values::Format("{}".parse().expect("valid")),
-            seed: 1,
-        };
-        let shared = Arc::new(Shared {
-            interval: interval_of(phases.end()),
-            phases,
-            source,
-            workload: Arc::new(workload),
-            timeout: self.timeout,
-            drain: DRAIN,
-            good_within: self.timeout,
-            connections_max: self.connections_max,
-            connections: AtomicUsize::new(self.connections),
-            interrupted: AtomicU64::new(self.interrupted),
-            planted: self.planted,
-        });
-        let mut collector =
-            Collector::new(shared.phases.clone(), shared.mode(), 1, shared.interval, shared.good_within);
-        let deliver = |interval, recorder: &mut Recorder| {
-            collector.add(0, interval, recorder);
-            recorder.clear();
-        };
-        let network = Simulated { stall: self.stall, ..Simulated::new(self.script) };
-        let mut generator = Generator::new(shared.clone(), network, 0, self.connections, deliver);
-        let (connected, failure) = generator.connect(SECOND);
-        assert_eq!((connected, failure), (self.connections, None));
-        generator.run();
-        drop(generator);
-        let mut rest = Recorder::new(shared.phases.all().len());
-        shared.record_rest(&mut rest);
-        collector.add_rest(&rest);
-        collector
     }
 }
 
@@ -538,7 +301,7 @@ fn closed_load_sends_when_the_answer_is_there() {
 
 #[test]
 fn an_interrupted_run_reports_what_was_run() {
-    let (phases, source) = Scenario::source();
+    let (phases, source) = world::source();
     let mut collector = Scenario { interrupted: 7 * SECOND, ..Scenario::fixed(constant) }.run_source(phases, source);
     collector.cut(7 * SECOND);
     let (measured, _) = collector.measured();
@@ -583,7 +346,7 @@ fn rates_count_what_came_in_time() {
 
 #[test]
 fn intervals_show_when_it_happened() {
-    let (phases, source) = Scenario::source();
+    let (phases, source) = world::source();
     let mut collector = Scenario::on_demand(freeze).run_source(phases, source);
     let rows: Vec<_> = std::iter::from_fn(|| collector.next_interval(true)).map(|(row, _)| row).collect();
     let done = |second: usize| rows[second].outcomes.values().sum::<u64>();
@@ -593,8 +356,24 @@ fn intervals_show_when_it_happened() {
     // The freeze of a second, seen to a hundredth on either side.
     let gap = collector.longest_gap();
     assert!((980 * MILLISECOND..=SECOND).contains(&gap), "{gap}");
-    let (phases, source) = Scenario::source();
+    let (phases, source) = world::source();
     let mut steady = Scenario::on_demand(constant).run_source(phases, source);
     while steady.next_interval(true).is_some() {}
     assert!(steady.longest_gap() <= 10 * MILLISECOND, "{}", steady.longest_gap());
+}
+
+#[test]
+fn pieces_are_the_measured_part_in_equal_parts() {
+    let (phases, source) = world::source();
+    let pieces = Scenario::on_demand(freeze).run_source(phases, source).pieces();
+    let done: Vec<u64> = pieces.iter().map(|piece| piece.response.count).collect();
+    // What the freeze of the thirteenth second has put off ends in the sixth piece, as it would have without; the answer of
+    // the last request of the warm-up is in the first piece, and that of the last of all in none.
+    assert_eq!(done, [2_000; 10]);
+    assert!(pieces[5].response.at(75.0).expect("there").value_us > 400_000.0);
+    assert!(pieces[4].response.at(100.0).expect("there").value_us < 1_002.0);
+    for (piece, count) in pieces.iter().zip(&done) {
+        assert_eq!(piece.outcomes, BTreeMap::from([(Outcome::Served, *count)]));
+        assert!((piece.goodput_per_s - 1_000.0).abs() <= 1.0, "{}", piece.goodput_per_s);
+    }
 }

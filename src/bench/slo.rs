@@ -11,9 +11,12 @@
 //!
 //! Called by `args` (reads) and `runner` (judges).
 
+use std::fmt;
 use std::str::FromStr;
 
 use hdrhistogram::Histogram;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::recorder::Outcome;
 use super::result::{self, Section, micros, value_at};
@@ -52,6 +55,38 @@ enum Comparison {
     LessOrEqual,
     More,
     MoreOrEqual,
+}
+
+/// What an objective is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Concern {
+    /// Response times.
+    #[default]
+    Latency,
+    /// Requests that were refused.
+    Refusals,
+    /// Requests that failed, timed out, were left open, not found or not served.
+    Failures,
+    /// Answers per second.
+    Throughput,
+}
+
+impl Figure {
+    fn concern(self) -> Concern {
+        match self {
+            Figure::Percentile(_) | Figure::Mean | Figure::Max => Concern::Latency,
+            Figure::Share(Outcome::Refused) => Concern::Refusals,
+            Figure::Share(_) => Concern::Failures,
+            Figure::Rate | Figure::Goodput => Concern::Throughput,
+        }
+    }
+}
+
+impl fmt::Display for Objectives {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
 }
 
 /// An error at a place of the text.
@@ -161,7 +196,7 @@ impl Objective {
             Figure::Share(_) => format!("{measured:.3}%"),
             Figure::Rate | Figure::Goodput => format!("{measured:.1}/s"),
         });
-        result::Objective { text: self.text.clone(), measured, met }
+        result::Objective { text: self.text.clone(), concern: self.figure.concern(), measured, met }
     }
 
     /// In the unit of the bound; `None` without a request.

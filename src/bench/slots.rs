@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::response::Reader;
-use super::schedule::Nanos;
+use super::schedule::{Nanos, Start};
 use super::workload::Request;
 
 /// State of a connection.
@@ -29,6 +29,16 @@ pub(super) struct Current {
     pub(super) request: Request,
     /// When its first byte was sent; `None`: the connection is being made.
     pub(super) sent: Option<Nanos>,
+    /// Answers that came, of several.
+    pub(super) answered: u32,
+    /// The worst status of these; 0 before the first.
+    pub(super) status: u16,
+}
+
+impl Current {
+    pub(super) fn new(start: Start, request: Request) -> Current {
+        Current { intended: start.intended, phase: start.phase, request, sent: None, answered: 0, status: 0 }
+    }
 }
 
 /// One connection.
@@ -54,15 +64,17 @@ pub(super) struct Slots {
     /// Free ones. In a stack the next is at the back; one that is given back closed goes to the front.
     free: VecDeque<usize>,
     stack: bool,
+    /// Whether answers are kept.
+    keep: bool,
     /// The list of those under way, by intended start: all have the same time, so the first is the first to be too late.
     oldest: Option<usize>,
     newest: Option<usize>,
 }
 
 impl Slots {
-    /// `count` free, closed connections; `stack`: more may come.
-    pub(super) fn new(count: usize, stack: bool) -> Slots {
-        let mut slots = Slots { all: Vec::new(), free: VecDeque::new(), stack, oldest: None, newest: None };
+    /// `count` free, closed connections; `stack`: more may come; `keep`: answers are kept until the next.
+    pub(super) fn new(count: usize, stack: bool, keep: bool) -> Slots {
+        let mut slots = Slots { all: Vec::new(), free: VecDeque::new(), stack, keep, oldest: None, newest: None };
         for _ in 0..count {
             let slot = slots.add();
             slots.free.push_back(slot);
@@ -74,7 +86,7 @@ impl Slots {
     pub(super) fn add(&mut self) -> usize {
         self.all.push(Slot {
             link: Link::Closed,
-            reader: Reader::new(),
+            reader: if self.keep { Reader::keeping() } else { Reader::new() },
             unsent: Vec::new(),
             taken: 0,
             current: None,
@@ -168,13 +180,13 @@ mod tests {
     use super::*;
 
     fn current(intended: Nanos) -> Current {
-        let request = Request { operation: Operation::Get, key: 0, bodiless: false };
-        Current { intended, phase: 0, request, sent: None }
+        let request = Request { operation: Operation::Get, key: 0, answers: 1, bodiless: 0 };
+        Current::new(Start { intended, phase: 0 }, request)
     }
 
     #[test]
     fn those_under_way_are_in_order_whichever_ends_first() {
-        let mut slots = Slots::new(4, false);
+        let mut slots = Slots::new(4, false, false);
         for intended in 1..=4 {
             let slot = slots.take().expect("free");
             slots.begin(slot, current(intended));
@@ -192,11 +204,11 @@ mod tests {
 
     #[test]
     fn a_fixed_number_takes_turns_and_a_stack_reuses_the_last_open_one() {
-        let mut turns = Slots::new(3, false);
+        let mut turns = Slots::new(3, false, false);
         let first = turns.take().expect("free");
         turns.give_back(first, 5);
         assert_eq!(turns.take(), Some(1));
-        let mut stack = Slots::new(2, true);
+        let mut stack = Slots::new(2, true, false);
         stack[0].link = Link::Open;
         stack[1].link = Link::Open;
         let top = stack.take().expect("free");

@@ -76,12 +76,13 @@ pub fn report(result: &RunResult, spectrum: &Spectrum) -> String {
     line(&mut text, format_args!("  Longest time without an answer served or not found within that: {gap}"));
     stages(&mut text, result);
     judgement(&mut text, result);
-    totals(&mut text, &result.measured);
+    totals(&mut text, &result.measured, result.load.requests_per_start);
     text
 }
 
 /// What makes figures meaningless though they are right.
-fn unserved(section: &Section) -> Option<String> {
+#[must_use]
+pub fn unserved(section: &Section) -> Option<String> {
     let count = |outcome| section.outcomes.get(&outcome).copied().unwrap_or(0);
     let (served, not_found) = (count(Outcome::Served), count(Outcome::NotFound));
     if served > 0 || section.scheduled == 0 {
@@ -138,6 +139,15 @@ fn head(text: &mut String, result: &RunResult) {
         }
     }
     line(text, format_args!("  {}", load.workload));
+    if load.requests_per_start > 1 {
+        let each = load.requests_per_start;
+        line(
+            text,
+            format_args!(
+                "  Each start sends {each} requests in a pipeline, and ends with the last answer; Requests/sec counts all"
+            ),
+        );
+    }
     if let Some(warm_up) = &result.warm_up {
         let at = |percentile| {
             warm_up.response.at(percentile).map_or_else(|| "-".to_owned(), |point| time_us(point.value_us))
@@ -396,8 +406,9 @@ fn judgement(text: &mut String, result: &RunResult) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of bytes")]
-fn totals(text: &mut String, section: &Section) {
-    let answered: u64 = section.statuses.values().sum();
+/// Of all requests, where a start has several.
+fn totals(text: &mut String, section: &Section, requests_per_start: u32) {
+    let answered = section.statuses.values().sum::<u64>() * u64::from(requests_per_start);
     line(
         text,
         format_args!(
@@ -418,7 +429,7 @@ fn totals(text: &mut String, section: &Section) {
     if others > 0 {
         line(text, format_args!("  Non-2xx or 3xx responses: {others}"));
     }
-    line(text, format_args!("Requests/sec: {:>9.2}", section.answered_per_s));
+    line(text, format_args!("Requests/sec: {:>9.2}", section.answered_per_s * f64::from(requests_per_start)));
     let received = if section.duration_s > 0.0 { section.bytes_received as f64 / section.duration_s } else { 0.0 };
     line(text, format_args!("Transfer/sec: {:>10}B", binary(received)));
 }

@@ -226,6 +226,7 @@ fn run_thread(
     connections: usize,
 ) -> Option<Left> {
     let phases = shared.phases.all().len();
+    let address = shared.authors.address(thread).unwrap_or(address);
     let sockets = match Sockets::new(address) {
         Ok(sockets) => sockets,
         Err(error) => {

@@ -40,6 +40,19 @@ fn rate_or_zero(text: &str) -> Result<f64, String> {
     if rate > RATE_MAX { Err(format!("{text:?} is more than {RATE_MAX} per second")) } else { Ok(rate) }
 }
 
+/// A share from its percent: `2%`, more than 0 and up to 100.
+///
+/// # Errors
+/// When it is something else.
+pub fn share(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    match number.parse::<f64>() {
+        Ok(percent) if plain && percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err(format!("{text:?} is no percentage above 0 and up to 100; use for example 2%")),
+    }
+}
+
 /// Steps and ramps: `5k/s:10s,5k/s..20k/s:30s`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stages(pub Vec<Phase>);

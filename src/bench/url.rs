@@ -80,6 +80,25 @@ impl Url {
         Ok(target.split(KEY).map(|piece| piece.as_bytes().to_vec()).collect())
     }
 
+    /// Name or address, without brackets.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port as it was given; `None`: it was not.
+    #[must_use]
+    pub fn given_port(&self) -> Option<String> {
+        let after_host = self.authority.rsplit(']').next().unwrap_or_default();
+        after_host.contains(':').then(|| self.port.to_string())
+    }
+
+    /// Path and query as they were given, `/` where there are none.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        if self.target.is_empty() { "/" } else { &self.target }
+    }
+
     /// The host's address; where it has several, as `localhost` may, the first that can be connected to.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use super::author::Author;
 use super::keys::{Chooser, KeyFormat, Keys, write_number};
 use super::recorder::Operation;
 use super::units::SizeRange;
@@ -125,8 +126,18 @@ pub struct Request {
     pub operation: Operation,
     /// The number of its key.
     pub key: u64,
-    /// Its answer has no body, whatever its head says: it is a HEAD.
-    pub bodiless: bool,
+    /// Answers that it has: more than one where a script sends requests in a pipeline.
+    pub answers: u32,
+    /// Which of the first 64 answers have no body, whatever their heads say, because they are to HEAD; bit 0 is the first.
+    pub bodiless: u64,
+}
+
+impl Request {
+    /// Whether the answer with this number, from 0, has no body.
+    #[must_use]
+    pub fn is_bodiless(&self, answer: u32) -> bool {
+        self.bodiless.checked_shr(answer).is_some_and(|mask| mask & 1 == 1)
+    }
 }
 
 /// The requests of one thread.
@@ -138,6 +149,7 @@ pub struct Requests {
     /// The key before it is percent-encoded.
     key: Vec<u8>,
     value: Vec<u8>,
+    author: Option<Box<dyn Author>>,
 }
 
 impl Requests {
@@ -149,7 +161,18 @@ impl Requests {
             random.jump();
         }
         let chooser = Chooser::new(&workload.keys, workload.zipf_exponent);
-        Requests { workload, chooser, random, key: Vec::new(), value: Vec::new() }
+        Requests { workload, chooser, random, key: Vec::new(), value: Vec::new(), author: None }
+    }
+
+    /// The same, but for what an author writes.
+    #[must_use]
+    pub fn by(self, author: Option<Box<dyn Author>>) -> Requests {
+        Requests { author, ..self }
+    }
+
+    /// Who writes the requests, if not this.
+    pub fn author(&mut self) -> Option<&mut (dyn Author + 'static)> {
+        self.author.as_deref_mut()
     }
 
     /// Chooses an operation.
@@ -171,7 +194,15 @@ impl Requests {
     }
 
     /// Appends the next request.
-    pub fn next(&mut self, into: &mut Vec<u8>) -> Request {
+    ///
+    /// # Errors
+    /// When its author fails, in words.
+    pub fn next(&mut self, into: &mut Vec<u8>) -> Result<Request, String> {
+        if let Some(author) = &mut self.author {
+            let written = author.next(into)?;
+            let (answers, bodiless) = (written.requests, written.bodiless);
+            return Ok(Request { operation: Operation::Request, key: 0, answers, bodiless });
+        }
         let operation = self.operation();
         let keys = &self.workload.keys;
         let key = match operation {
@@ -179,7 +210,7 @@ impl Requests {
             Operation::Request if self.workload.template.target.len() == 1 => 0,
             _ => self.chooser.existing(keys, &mut self.random),
         };
-        self.write(operation, key, into)
+        Ok(self.write(operation, key, into))
     }
 
     /// The request for `key` has ended.
@@ -218,7 +249,7 @@ impl Requests {
             (Some(_), _) if matches!(method, "POST" | "PUT" | "PATCH") => write_body(b"", into),
             _ => into.extend_from_slice(b"\r\n"),
         }
-        Request { operation, key, bodiless: method == "HEAD" }
+        Request { operation, key, answers: 1, bodiless: u64::from(method == "HEAD") }
     }
 }
 
@@ -280,7 +311,7 @@ mod tests {
 
     fn next(requests: &mut Requests) -> String {
         let mut bytes = Vec::new();
-        requests.next(&mut bytes);
+        requests.next(&mut bytes).expect("nobody fails");
         String::from_utf8(bytes).expect("text")
     }
 
@@ -300,7 +331,8 @@ mod tests {
         assert_eq!(next(&mut requests), "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello");
         let fixed = Fixed { method: "HEAD".to_owned(), body: None };
         let mut requests = Requests::new(workload("", &["/a"], Some(fixed)), 0);
-        assert!(requests.next(&mut Vec::new()).bodiless);
+        let head = requests.next(&mut Vec::new()).expect("nobody fails");
+        assert!(head.is_bodiless(0) && !head.is_bodiless(1) && !head.is_bodiless(64));
     }
 
     #[test]

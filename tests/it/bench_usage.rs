@@ -39,6 +39,14 @@ fn a_run_that_is_not_valid_says_so_first_and_has_exit_code_4_whatever_its_object
     }
 }
 
+#[cfg(not(feature = "scripts"))]
+#[test]
+fn without_lua_a_script_is_refused_with_the_reason() {
+    let ended = klad(&["bench", "http://127.0.0.1:1", "--rate", "10/s", "--script", "some.lua"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("without Lua"), "{}", ended.stderr);
+}
+
 #[test]
 fn exit_code_1_is_for_a_run_that_could_not_be_made() {
     // The port is free: its listener has gone.
@@ -61,7 +69,7 @@ fn exit_code_1_is_for_a_run_that_could_not_be_made() {
 #[test]
 fn a_file_that_cannot_be_written_is_known_before_the_run() {
     let server = Scripted::start(Script::Answers);
-    for option in ["--hlog", "--hgrm", "--json"] {
+    for option in ["--hlog", "--hgrm", "--json", "--html"] {
         let bencher = Bencher::new(&server.url("/"), "--duration 100ms").arg(option, "/nowhere/at/all");
         let ended = bencher.start().wait();
         assert_eq!(ended.code, Some(1), "{option}");

@@ -18,8 +18,14 @@ mod backup;
 mod bad_data;
 mod bad_input;
 mod bench;
+mod bench_compare;
 mod bench_files;
+mod bench_knee;
 mod bench_network;
+#[cfg(target_os = "linux")]
+mod bench_page;
+#[cfg(feature = "scripts")]
+mod bench_script;
 mod bench_usage;
 #[cfg(feature = "rocksdb")]
 mod check;

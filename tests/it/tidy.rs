@@ -16,7 +16,7 @@ const ROWS: &[&[&str]] = &[
     &["bench", "client", "http", "offline"],
     &["execution", "profile", "tokens"],
     &["storage"],
-    &["logs"],
+    &["logs", "page"],
     &["operation", "sync"],
     &["metrics", "sampling"],
     &["clock", "descriptors"],
@@ -25,6 +25,7 @@ const ROWS: &[&[&str]] = &[
 
 /// Files that may hold unsafe code.
 const UNSAFE: &[&str] = &[
+    "src/bench/script.rs",
     "src/main.rs",
     "src/profile/heap.rs",
     "src/profile/locks/tests/answers.rs",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{results, wait_until};
+use super::{PATIENCE, results};
 
 /// How a process has ended.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(crate) struct Ended {
 #[derive(Clone, Debug)]
 pub(crate) struct Bencher {
     arguments: Vec<String>,
+    /// What follows `--`.
+    last: Vec<String>,
 }
 
 /// A run that was made.
@@ -54,7 +56,13 @@ impl Bencher {
     /// `klad bench URL`, and options that are separated by spaces.
     pub(crate) fn new(url: &str, options: &str) -> Bencher {
         let arguments = ["bench", url].into_iter().chain(options.split_whitespace()).map(str::to_owned).collect();
-        Bencher { arguments }
+        Bencher { arguments, last: Vec::new() }
+    }
+
+    /// An argument for a script.
+    pub(crate) fn last(mut self, argument: &str) -> Bencher {
+        self.last.push(argument.to_owned());
+        self
     }
 
     /// An option whose value has a space in it, or is a path.
@@ -68,9 +76,10 @@ impl Bencher {
     pub(crate) fn start(&self) -> Running {
         let given = |names: &[&str]| self.arguments.iter().any(|argument| names.contains(&argument.as_str()));
         let missing = DEFAULTS.iter().filter(|(_, _, names)| !given(names));
-        Running::start(
-            self.arguments.iter().map(String::as_str).chain(missing.flat_map(|(name, value, _)| [*name, value])),
-        )
+        let options =
+            self.arguments.iter().map(String::as_str).chain(missing.flat_map(|(name, value, _)| [*name, value]));
+        let separator = (!self.last.is_empty()).then_some("--");
+        Running::start(options.chain(separator).chain(self.last.iter().map(String::as_str)))
     }
 
     /// Makes it, and sees that its result is one.
@@ -132,7 +141,7 @@ pub(crate) fn klad(arguments: &[&str]) -> Ended {
 }
 
 impl Running {
-    fn start<'a>(arguments: impl Iterator<Item = &'a str>) -> Running {
+    pub(crate) fn start<'a>(arguments: impl Iterator<Item = &'a str>) -> Running {
         // Into files: a pipe that nobody reads would hold the process up.
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str| Stdio::from(File::create(directory.path().join(name)).unwrap());
@@ -144,12 +153,20 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub(crate) fn wait(mut self) -> Ended {
-        let mut status = None;
-        wait_until("klad bench has ended", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
+    pub(crate) fn wait(self) -> Ended {
+        self.wait_for(PATIENCE)
+    }
+
+    /// The same, for what takes its time.
+    pub(crate) fn wait_for(mut self, patience: Duration) -> Ended {
+        let status = loop {
+            let status = self.child.try_wait().unwrap();
+            if status.is_some() {
+                break status;
+            }
+            assert!(self.started.elapsed() < patience, "klad bench has not ended");
+            std::thread::sleep(Duration::from_millis(5));
+        };
         let took = self.started.elapsed();
         let said = |name: &str| std::fs::read_to_string(self.directory.path().join(name)).unwrap();
         Ended { code: status.unwrap().code(), stdout: said("stdout"), stderr: said("stderr"), took }

@@ -8,10 +8,13 @@ pub(crate) mod load;
 #[cfg(target_os = "linux")]
 pub(crate) mod loaded;
 pub(crate) mod metrics;
+#[cfg(target_os = "linux")]
+pub(crate) mod pages;
 pub(crate) mod planted;
 pub(crate) mod plants;
 pub(crate) mod profiles;
 pub(crate) mod promtool;
+pub(crate) mod queueing;
 pub(crate) mod results;
 pub(crate) mod rights;
 pub(crate) mod scrape;

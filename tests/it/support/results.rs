@@ -45,6 +45,7 @@ pub(crate) fn faults(result: &Value) -> Vec<String> {
         }
     }
     interval_faults(result, &mut faults);
+    piece_faults(result, &mut faults);
     faults
 }
 
@@ -196,8 +197,10 @@ pub(crate) fn text_faults(text: &str, result: &Value) -> Vec<String> {
     demand(text.starts_with("NOT VALID: ") != result["valid"].as_bool().unwrap(), "whether it is valid");
     let total = count(measured, "/response/count");
     demand(read.total_count == total, "the total count");
-    demand(read.requests == sum(&measured["statuses"]), "the requests");
-    let rate = measured["answered_per_s"].as_f64().unwrap();
+    // What wrk calls a request is one of several of a start, where a script makes a pipeline.
+    let each = count(result, "/load/requests_per_start");
+    demand(read.requests == sum(&measured["statuses"]) * each, "the requests");
+    let rate = measured["answered_per_s"].as_f64().unwrap() * f64::from(u32::try_from(each).unwrap());
     demand((read.requests_per_s - rate).abs() < 0.006, "the rate");
     let others = measured["statuses"].as_object().unwrap().iter().filter(|(status, _)| !status.starts_with(['2', '3']));
     let others: u64 = others.map(|(_, count)| count.as_u64().unwrap()).sum();
@@ -244,6 +247,47 @@ fn spectrum_faults(read: &Wrk2) -> Vec<String> {
         faults.push(format!("the spectrum ends with {:?}", read.spectrum.last()));
     }
     faults
+}
+
+/// Pieces are whole intervals of the measured part: what ended in these ended in them.
+fn piece_faults(result: &Value, faults: &mut Vec<String>) {
+    let number = |value: &Value, pointer: &str| value.pointer(pointer).unwrap().as_f64().unwrap();
+    let (intervals, pieces) = (result["intervals"].as_array().unwrap(), result["pieces"].as_array().unwrap());
+    let warm_up = number(result, "/load/warm_up_s");
+    let mut last = None;
+    for (index, piece) in pieces.iter().enumerate() {
+        let (start, length) = (number(piece, "/start_s"), number(piece, "/length_s"));
+        let begins_well = last.map_or(start >= warm_up, |(end, before): (f64, f64)| {
+            (start - end).abs() < 1e-9 && (length - before).abs() < 1e-9
+        });
+        let own = intervals.iter().filter(|interval| {
+            let at = number(interval, "/start_s") + 1e-9;
+            start < at && at < start + length
+        });
+        let own: Vec<_> = own.collect();
+        let of_intervals = |outcome: &str| own.iter().filter_map(|row| row["outcomes"][outcome].as_u64()).sum::<u64>();
+        let of_piece = |outcome: &str| piece["outcomes"][outcome].as_u64().unwrap_or(0);
+        // What was never sent is counted when the rows of the intervals are closed, and may stand in the next one.
+        let unsent = count(result, "/measured/unsent") > 0;
+        let differs = |outcome: &str| {
+            of_intervals(outcome) != of_piece(outcome) && !(unsent && ["timed_out", "unfinished"].contains(&outcome))
+        };
+        let timed: u64 = WAITED_FOR.into_iter().map(of_piece).sum();
+        let good: f64 = own.iter().map(|row| number(row, "/good")).sum();
+        if !begins_well
+            || OUTCOMES.into_iter().any(differs)
+            || timed != count(piece, "/response/count")
+            || (good / length - number(piece, "/goodput_per_s")).abs() > 1e-6
+        {
+            faults.push(format!("piece {index} is not what its {} intervals are", own.len()));
+        }
+        distribution_faults(&format!("piece {index}"), &piece["response"], faults);
+        last = Some((start + length, length));
+    }
+    let end = warm_up + number(result, "/load/duration_s");
+    if pieces.len() > 10 || last.is_some_and(|(last, _)| last > end + 1e-9) {
+        faults.push(format!("{} pieces, up to {last:?}", pieces.len()));
+    }
 }
 
 /// What is wrong with the interval log beside its result: by tag, it must hold what the cells hold, warm-up included.

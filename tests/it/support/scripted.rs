@@ -18,6 +18,8 @@ use socket2::{Domain, SockRef, Socket, Type};
 pub(crate) enum Script {
     /// 200 with five bytes and a `Content-Length`; without the bytes where HEAD was asked.
     Answers,
+    /// As `Answers`, with a header `X-Token: t7` and 201.
+    GivesToken,
     /// As `Answers`, with another status.
     AnswersWith(u16),
     /// Each tenth is refused with 503, the others are answered.
@@ -48,6 +50,8 @@ pub(crate) enum Script {
     Silent,
     /// Reads bodies in pieces, with pauses, and answers then.
     ReadsSlowly,
+    /// Each tenth is answered after so many milliseconds, the others after so many.
+    Takes { tenth: u64, others: u64 },
     /// Answers 503 as soon as it has the head, and closes with the body unread, which resets the connection.
     RefusesBeforeTheBody,
 }
@@ -168,6 +172,10 @@ impl Connection {
                 record.requests.push(request);
                 record.requests.len()
             };
+            if let Script::Takes { tenth, others } = self.script {
+                let milliseconds = if number.is_multiple_of(10) { tenth } else { others };
+                std::thread::sleep(Duration::from_millis(milliseconds));
+            }
             let (answer, then) = answer(self.script, number, head);
             let piece = if self.script == Script::ByteByByte { 1 } else { usize::MAX };
             for piece in answer.chunks(piece) {
@@ -241,7 +249,9 @@ fn answer(script: Script, number: usize, head: bool) -> (Vec<u8>, Then) {
         | Script::RefusesEveryTenth
         | Script::ResetsEveryTenth
         | Script::ByteByByte
+        | Script::Takes { .. }
         | Script::ReadsSlowly => (plain(200), Then::Goes),
+        Script::GivesToken => (plain(201).replace("\r\n\r\n", "\r\nX-Token: t7\r\n\r\n"), Then::Goes),
         Script::AnswersWith(status) => (plain(status), Then::Goes),
         Script::AnnouncesClose => (plain(200).replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n"), Then::Closes),
         Script::ClosesWhenIdle => (plain(200), Then::Closes),

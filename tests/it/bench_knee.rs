@@ -1,0 +1,175 @@
+//! `klad bench knee`: the capacity of a server that is known is found, what stopped the search is named, and a klad is looked at
+//! where it was good for the last time, and bad for the first.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::support::ServerBuilder;
+use super::support::bencher::{Ended, Running};
+use super::support::queueing::Queueing;
+
+/// Requests per second that the scripted server serves.
+const CAPACITY: f64 = 500.0;
+
+/// How far from it the knee may be found.
+const TOLERANCE: f64 = 0.05;
+
+fn knee(url: &str, options: &str) -> Ended {
+    let fixed = ["bench", "knee", url, "--lag-max", "10s", "--drain", "100ms", "--json", "-"];
+    Running::start(fixed.into_iter().chain(options.split_whitespace())).wait_for(Duration::from_mins(5))
+}
+
+fn result(ended: &Ended) -> Value {
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {} {}", ended.stdout, ended.stderr))
+}
+
+fn number(result: &Value, pointer: &str) -> f64 {
+    result.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {pointer} in {result:#}"))
+}
+
+/// The last good rate is near `capacity`, and the first bad one above it.
+fn is_near(result: &Value, capacity: f64) -> Result<(), String> {
+    let (good, bad) = (number(result, "/found/good/rate_per_s"), number(result, "/found/bad/rate_per_s"));
+    if (good / capacity - 1.0).abs() <= TOLERANCE && bad > good && bad / good <= 1.021 {
+        Ok(())
+    } else {
+        Err(format!("good at {good}, bad at {bad}, and the capacity is {capacity}"))
+    }
+}
+
+/// Half of the requests of a level have to be behind a queue of 100 ms before it is bad: a machine that stands still for some
+/// ten milliseconds does not do that, and 4 % too much does.
+#[test]
+fn the_capacity_of_a_server_is_found_within_five_percent() {
+    let server = Queueing { capacity: CAPACITY, patience: Duration::from_mins(1) }.start();
+    let options = "--slo p50<100ms --from 300/s --level 4s --warm-up 1s";
+    let ended = knee(&format!("http://{}/", server.address), options);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result(&ended);
+    is_near(&result, CAPACITY).unwrap();
+    for wrong in [CAPACITY * 0.9, CAPACITY * 1.1] {
+        is_near(&result, wrong).expect_err("twin: another capacity");
+    }
+    assert_eq!((&result["schema"], &result["found"]["outcome"]), (&"klad.knee/1".into(), &"found".into()));
+    let levels = result["levels"].as_array().unwrap();
+    let bad = levels.iter().find(|level| level["good"] == false).unwrap();
+    assert_eq!(bad["stopped_by"], serde_json::json!(["latency"]));
+    assert!(bad["reasons"][0].as_str().unwrap().starts_with("p50<100ms: "), "{bad:#}");
+    for (edge, count) in [("good", "good_runs"), ("bad", "bad_runs")] {
+        let edge = &result["found"][edge];
+        let runs = edge["good_runs"].as_u64().unwrap() + edge["bad_runs"].as_u64().unwrap();
+        assert!(runs >= 3 && edge[count].as_u64().unwrap() * 2 >= runs, "{edge}");
+    }
+}
+
+#[test]
+fn refusals_stop_the_search_as_refusals() {
+    let server = Queueing { capacity: 200.0, patience: Duration::from_millis(100) }.start();
+    let options = "--slo refused<5% --from 100/s --to 800/s --level 1s --warm-up 200ms --precision 50% --repeats 1";
+    let ended = knee(&format!("http://{}/", server.address), options);
+    let result = result(&ended);
+    let bad = result["levels"].as_array().unwrap().iter().find(|level| level["good"] == false).unwrap();
+    assert_eq!(bad["stopped_by"], serde_json::json!(["refusals"]), "{bad:#}");
+}
+
+#[test]
+fn ends_of_the_search_have_their_words_and_codes() {
+    let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
+    let url = format!("http://{}/", server.address);
+    let short = "--level 200ms --warm-up 0s --repeats 1";
+    let args = |rest: &str| {
+        let fixed = ["bench", "knee", &url, "--lag-max", "10s"];
+        Running::start(fixed.into_iter().chain(short.split(' ')).chain(rest.split_whitespace())).wait()
+    };
+    let not_reached = args("--slo p50<10s --from 100/s --to 200/s");
+    assert_eq!(not_reached.code, Some(0), "{}", not_reached.stderr);
+    assert!(not_reached.stdout.contains("above the highest rate that was allowed"), "{}", not_reached.stdout);
+    let none = args("--slo p50<1ns --from 100/s");
+    assert_eq!(none.code, Some(3), "{}", none.stderr);
+    assert!(none.stdout.contains("No rate meets the objective"), "{}", none.stdout);
+    assert!(none.stdout.contains("Stopped by: latency"), "{}", none.stdout);
+    let late = args("--slo p50<10s --from 100/s --lag-max 1ns");
+    assert_eq!(late.code, Some(2), "given twice");
+    let fixed = ["bench", "knee", &url, "--slo", "p50<10s", "--from", "100/s", "--lag-max", "1ns"];
+    let late = Running::start(fixed.into_iter().chain(short.split(' '))).wait();
+    assert_eq!(late.code, Some(4), "{}", late.stderr);
+    assert!(late.stdout.contains("The generator was the limit"), "{}", late.stdout);
+    let wrong = args("--slo p50<1zs");
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.stderr.contains("    p50<1zs\n") && wrong.stderr.contains("        ^"), "{}", wrong.stderr);
+    assert_eq!(args("--slo p50<1s --closed").code, Some(2), "a search has its own rates");
+}
+
+#[test]
+fn a_klad_is_looked_at_where_it_was_good_and_where_it_was_not() {
+    let server = ServerBuilder::new("memory").start();
+    let directory = tempfile::tempdir().unwrap();
+    let admin = format!("http://{}", server.admin);
+    let (url, evidence) = (format!("http://{}", server.address), directory.path().join("of/it"));
+    // Nobody serves a request in a nanosecond; everybody has a rate at which the median is below an hour.
+    for (slo, outcome, file) in
+        [("p50<1h", "not_reached", "last-good.cpu.pb.gz"), ("p50<1ns", "none_good", "first-bad.cpu.pb.gz")]
+    {
+        let options = format!("--workload put --slo {slo} --from 20/s --to 200/s --level 1s --warm-up 0s --repeats 1");
+        let options = format!("{options} --admin {admin} --evidence {}", evidence.display());
+        let result = result(&knee(&url, &options));
+        assert_eq!(result["found"]["outcome"], outcome);
+        let evidence_of = &result["evidence"][0];
+        assert_eq!(evidence_of["missing"], serde_json::json!([]), "{evidence_of:#}");
+        let path = evidence.join(file);
+        assert_eq!(evidence_of["profile"], path.to_str().unwrap());
+        let profile = klad::profile::pprof::decode(&std::fs::read(path).unwrap()).unwrap();
+        assert!(!profile.samples.is_empty() || profile.title.contains("CPU"), "{}", profile.title);
+        let queues = evidence_of["queues"].as_array().unwrap();
+        assert!(!queues.is_empty());
+        let names: Vec<_> = queues[0]["values"].as_object().unwrap().keys().collect();
+        assert!(names.iter().any(|name| name.starts_with("klad_http_requests_in_flight")), "{names:?}");
+        assert_eq!(evidence_of["level"]["purpose"], "evidence");
+    }
+}
+
+/// The figures of a page of a search that has looked at a klad on memory, which has no queues.
+#[cfg(target_os = "linux")]
+const FIGURES: [&str; 5] =
+    ["goodput", "latency", "shares", "klad_http_requests_in_flight-good", "klad_operations_in_use-good"];
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_page_of_a_search_has_its_charts_and_profiles() {
+    use super::support::pages::{faults, look};
+    let server = ServerBuilder::new("memory").start();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let admin = format!("http://{}", server.admin);
+    let options = "--workload put --slo p50<1h --from 100/s --to 400/s --level 2s --warm-up 0s --repeats 1";
+    let options = format!("{options} --admin {admin} --html {}", file.path().display());
+    let ended = knee(&format!("http://{}", server.address), &options);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let page = std::fs::read_to_string(file.path()).unwrap();
+    for dark in [false, true] {
+        assert_eq!(faults(&look(&page, dark), dark, &FIGURES), Vec::<String>::new(), "dark: {dark}");
+    }
+    assert!(page.contains("above the highest rate that was allowed"));
+    // As a reader does who opens it and scrolls there.
+    let open = page
+        .replace("<details class=\"embedded\">", "<details class=\"embedded\" open>")
+        .replace("loading=\"lazy\"", "");
+    for seen in look(&open, false) {
+        assert_eq!((&seen["errors"], &seen["refused"]), (&serde_json::json!([]), &serde_json::json!([])));
+        let rects: Vec<_> = seen["embedded"].as_array().unwrap().iter().map(|count| count.as_i64().unwrap()).collect();
+        assert!(rects.len() == 1 && rects[0] > 3, "a flame graph has its frames: {rects:?}");
+    }
+    let empty = open.replace("&lt;rect", "&lt;g");
+    for seen in look(&empty, false) {
+        assert_eq!(seen["embedded"][0], 0, "twin: a flame graph without frames is noticed");
+    }
+}
+
+#[test]
+fn an_admin_address_that_is_none_is_known_before_the_search() {
+    let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
+    let url = format!("http://{}/", server.address);
+    let ended = knee(&url, &format!("--slo p50<1s --from 100/s --admin {url}"));
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--admin is no klad"), "{}", ended.stderr);
+}

@@ -1,0 +1,136 @@
+//! The page of `klad bench --html`, as a browser shows it: charts that are drawn, in light and dark, on a phone and on a wide
+//! screen, from nothing but the file.
+
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use super::support::ServerBuilder;
+use super::support::bencher::{Bencher, Run};
+use super::support::pages::{WIDTHS, faults, look};
+use super::support::scripted::{Script, Scripted};
+
+/// The figures of every page, in their order.
+const FIGURES: [&str; 6] = ["percentiles", "rate", "latency", "heat", "outcomes", "send-lag"];
+
+/// Makes a run that writes a page.
+fn with_page(bencher: &Bencher) -> (Run, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("page.html");
+    let run = bencher.clone().arg("--html", &path).run();
+    (run, std::fs::read_to_string(path).unwrap())
+}
+
+/// A run of two seconds with a warm-up and two stages, half of whose first gets find nothing.
+fn sample() -> &'static (Run, String) {
+    static SAMPLE: OnceLock<(Run, String)> = OnceLock::new();
+    SAMPLE.get_or_init(|| {
+        let server = ServerBuilder::new("memory").start();
+        let options = "--workload mixed:50/50 --keys 200 --stages 200/s:1s,100/s..400/s:1s --warm-up 500ms";
+        with_page(&Bencher::new(&format!("http://{}", server.address), options).arg("--slo", "p99<1h"))
+    })
+}
+
+/// A figure's data, changed.
+fn with_data(page: &str, id: &str, change: impl FnOnce(&mut Value)) -> String {
+    let figure = page.find(&format!("<figure class=\"chart\" id=\"{id}\"")).unwrap();
+    let begin = figure + page[figure..].find("application/json\">").unwrap() + "application/json\">".len();
+    let end = begin + page[begin..].find("</script>").unwrap();
+    let mut data: Value = serde_json::from_str(&page[begin..end]).unwrap();
+    change(&mut data);
+    format!("{}{data}{}", &page[..begin], &page[end..])
+}
+
+#[test]
+fn every_chart_is_drawn_in_light_and_dark_on_a_phone_and_on_a_wide_screen() {
+    let (run, page) = sample();
+    assert_eq!(run.measured("scheduled"), 450);
+    for dark in [false, true] {
+        assert_eq!(faults(&look(page, dark), dark, &FIGURES), Vec::<String>::new(), "dark: {dark}");
+    }
+    assert!(page.len() < 300 << 10, "{} bytes", page.len());
+    for words in ["SLO met", "warm-up (kept apart)", "stage 2: 100/s to 400/s", "not found", "The run"] {
+        assert!(page.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn a_run_of_a_second_has_its_charts_and_a_run_without_an_answer_says_so_in_their_place() {
+    let second = Scripted::start(Script::RefusesEveryTenth);
+    let (_, page) = with_page(&Bencher::new(&second.url("/"), "--duration 1s"));
+    assert_eq!(faults(&look(&page, false), false, &FIGURES), Vec::<String>::new());
+    assert!(page.contains("10.000\u{a0}%"), "every tenth is refused");
+
+    let refusing = Scripted::start(Script::AnswersWith(503));
+    let (_, page) = with_page(&Bencher::new(&refusing.url("/"), "--duration 1s"));
+    assert!(page.contains("nothing was served (statuses: 503)"));
+    for seen in look(&page, false) {
+        let states: Vec<_> =
+            seen["figures"].as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
+        assert_eq!(states, ["empty", "drawn", "empty", "empty", "drawn", "drawn"]);
+        assert!(seen["figures"][0]["words"].as_str().unwrap().contains("nothing to draw"), "{seen}");
+        assert_eq!((&seen["errors"], seen["wider"].as_u64()), (&serde_json::json!([]), Some(0)));
+    }
+}
+
+#[test]
+fn without_scripts_the_tables_stand_and_the_page_says_what_is_missing() {
+    let (run, page) = sample();
+    let script = page.split("<script>").next().unwrap();
+    assert!(script.contains("<noscript>") && script.contains("The charts need scripts"));
+    let p50 = run.result["measured"]["response"]["percentiles"][0]["samples_above"].as_u64().unwrap();
+    assert!(script.contains(&format!(">{p50}<")), "the table of percentiles is there before any script");
+}
+
+/// What is wrong with a page in light.
+fn wrong(page: &str) -> Vec<String> {
+    faults(&look(page, false), false, &FIGURES)
+}
+
+/// Demands that something is wrong in each width, and that `words` are in it.
+fn assert_noticed(page: &str, words: &str) {
+    let found = wrong(page);
+    for width in WIDTHS {
+        let noticed = found.iter().any(|fault| fault.starts_with(&format!("{width}: ")) && fault.contains(words));
+        assert!(noticed, "{words} at {width}: {found:?}");
+    }
+}
+
+#[test]
+fn twin_a_chart_that_is_not_drawn_is_noticed_and_says_so_itself() {
+    let (_, page) = sample();
+    assert_noticed(
+        &page.replacen("{\"x\":{", "{\"x\":{{", 1),
+        "\"percentiles\": \"failed\": \"This chart could not be drawn",
+    );
+    assert_noticed(&with_data(page, "rate", |data| data["series"] = Value::Null), "\"rate\": \"failed\"");
+    let cut = page.replacen("const root = document", "const root = = document", 1);
+    assert_noticed(&cut, "Not drawn: the script of this page has not run.");
+    assert_noticed(&page.replacen("var uPlot=", "var otherPlot=", 1), "uPlot is not in this page");
+    assert_noticed(&with_data(page, "heat", |data| data["columns"] = serde_json::json!([])), "\"heat\": \"empty\"");
+}
+
+#[test]
+fn twin_a_chart_on_which_nothing_is_to_be_seen_is_noticed() {
+    let (_, page) = sample();
+    let all_null = with_data(page, "latency", |data| {
+        for series in data["series"].as_array_mut().unwrap() {
+            series["values"].as_array_mut().unwrap().fill(Value::Null);
+        }
+    });
+    assert_noticed(&all_null, "\"latency\": \"empty\"");
+    let elsewhere = with_data(page, "rate", |data| data["y"]["range"] = serde_json::json!([1e9, 2e9]));
+    assert_noticed(&elsewhere, "\"rate\": no series is seen");
+}
+
+#[test]
+fn twin_a_page_that_is_too_wide_too_small_or_not_alone_is_noticed() {
+    let (_, page) = sample();
+    assert_noticed(&page.replacen("<h1>", "<h1 style=\"width:1500px\">", 1), "wider than its window");
+    assert_noticed(&page.replacen("<h1>", "<h1 style=\"font-size:9px\">", 1), "small text");
+    assert_noticed(&page.replacen("<h1>", "<img src=\"http://127.0.0.1:1/x.png\"><h1>", 1), "refused: ");
+    assert_noticed(&page.replacen("\"use strict\";\n\nconst", "nothing.here();\nconst", 1), "errors: ");
+    assert_noticed(&page.replacen("schemes.addEventListener", "window.addEventListener", 1), "when it changes");
+    let seen_dark = look(&page.replacen("prefers-color-scheme: dark", "prefers-contrast: more", 1), true);
+    assert!(faults(&seen_dark, true, &FIGURES).iter().any(|fault| fault.contains("background")));
+}

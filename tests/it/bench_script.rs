@@ -1,0 +1,279 @@
+//! Scripts of wrk: `klad bench --script` sends what wrk sends, byte for byte but for the order of headers, which is that of a
+//! Lua table. wrk itself is run beside it, against the same recording server.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use super::support::bencher::Bencher;
+use super::support::scripted::{Script, Scripted};
+
+/// Sets method, body and headers, and nothing else.
+const FIXED: &str = r#"
+wrk.method = "PUT"
+wrk.body = "the value"
+wrk.headers["Content-Type"] = "application/octet-stream"
+wrk.headers["X-Empty"] = ""
+"#;
+
+/// `setup` numbers the threads, `init` reads arguments, `request` counts.
+const COUNTER: &str = r#"
+local number = 0
+local threads = {}
+function setup(thread)
+    thread:set("id", number)
+    table.insert(threads, thread)
+    number = number + 1
+end
+function init(args)
+    sent, seen, prefix = 0, 0, args[1]
+    wrk.headers["X-Path"] = wrk.path
+end
+function request()
+    sent = sent + 1
+    local path = "/" .. prefix .. "/" .. id .. "/" .. sent
+    if sent % 3 == 0 then return wrk.format("DELETE", path) end
+    return wrk.format("POST", path, { ["X-Sent"] = sent }, string.rep("x", sent % 7))
+end
+function response(status, headers, body)
+    if status == 200 and body == "hello" then seen = seen + 1 end
+end
+function done(summary, latency, requests)
+    local sum = 0
+    for _, thread in ipairs(threads) do sum = sum + thread:get("seen") end
+    print(string.format("seen %d of %d, bytes %d, errors %d, ordered %s, threads %d", sum, summary.requests, summary.bytes,
+        summary.errors.status + summary.errors.read, tostring(latency.min <= latency:percentile(50)), #threads))
+end
+"#;
+
+/// What an answer has given is sent with every request after it.
+const TOKEN: &str = r#"
+function request()
+    return wrk.format("GET", token and "/resource" or "/authenticate")
+end
+function response(status, headers, body)
+    if status == 201 and not token then
+        token = headers["X-Token"]
+        wrk.headers["X-Token"] = token
+    end
+end
+"#;
+
+/// Three at once.
+const PIPELINE: &str = r#"
+function init()
+    local all = {}
+    for _, path in ipairs({ "/1", "/2", "/3" }) do table.insert(all, wrk.format("GET", path)) end
+    together = table.concat(all)
+end
+function request() return together end
+"#;
+
+/// A request, in an order that does not depend on that of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sent {
+    line: String,
+    headers: Vec<String>,
+    body: Vec<u8>,
+}
+
+impl Sent {
+    fn of(request: &[u8]) -> Sent {
+        let end = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let head = std::str::from_utf8(&request[..end]).unwrap();
+        let mut lines = head.split("\r\n").map(str::to_owned);
+        let line = lines.next().unwrap();
+        let mut headers: Vec<_> = lines.collect();
+        headers.sort();
+        Sent { line, headers, body: request[end + 4..].to_vec() }
+    }
+}
+
+/// What a tester has sent: for each thread, which the paths tell apart, in order; and what it printed.
+struct Heard {
+    sent: BTreeMap<String, Vec<Sent>>,
+    said: String,
+}
+
+/// The second part of a path of four, which is the thread; else nothing.
+fn thread_of(sent: &Sent) -> String {
+    let path = sent.line.split(' ').nth(1).unwrap();
+    let parts: Vec<_> = path.split('/').collect();
+    if parts.len() == 4 { parts[2].to_owned() } else { String::new() }
+}
+
+fn heard(server: &Scripted, port: u16, said: String) -> Heard {
+    let mut sent: BTreeMap<String, Vec<Sent>> = BTreeMap::new();
+    for request in &server.record().requests {
+        let mut request = Sent::of(request);
+        // The two servers differ in their ports alone.
+        request.headers.iter_mut().for_each(|header| *header = header.replace(&port.to_string(), "PORT"));
+        sent.entry(thread_of(&request)).or_default().push(request);
+    }
+    Heard { sent, said }
+}
+
+/// Runs wrk and klad bench with one connection for each of `threads` threads.
+fn both(script: &str, answers: Script, threads: usize) -> [Heard; 2] {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), script).unwrap();
+    let servers = [Scripted::start(answers), Scripted::start(answers)];
+    let wrk = Command::new("wrk")
+        .args([&format!("-t{threads}"), &format!("-c{threads}"), "-d1s", "-H", "X-Given: a: b", "-s"])
+        .arg(file.path())
+        .args([&servers[0].url("/a?b=c"), "--", "argument"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("wrk cannot be run ({error}): tools/setup.sh brings it"));
+    assert!(wrk.status.success(), "{}", String::from_utf8_lossy(&wrk.stderr));
+    let options = format!("--closed --threads {threads} --connections {threads} --duration 1s");
+    let run = Bencher::new(&servers[1].url("/a?b=c"), &options)
+        .arg("--script", file.path())
+        .arg("--header", "X-Given: a: b")
+        .last("argument")
+        .run();
+    assert_eq!(run.ended.code, Some(0), "{}", run.ended.stderr);
+    let said = [String::from_utf8(wrk.stdout).unwrap(), run.ended.stdout];
+    let mut all = servers.iter().zip(said).map(|(server, said)| heard(server, server.address.port(), said));
+    [all.next().unwrap(), all.next().unwrap()]
+}
+
+/// Both have sent the same, as far as both have come, and that far enough.
+fn agree([wrk, klad]: &[Heard; 2], threads: usize) -> Result<(), String> {
+    if wrk.sent.len() != threads || klad.sent.len() != threads {
+        return Err(format!("threads {:?} and {:?}", wrk.sent.keys(), klad.sent.keys()));
+    }
+    for (thread, theirs) in &wrk.sent {
+        let Some(ours) = klad.sent.get(thread) else { return Err(format!("no thread {thread}")) };
+        if theirs.len().min(ours.len()) < 20 {
+            return Err(format!("only {} and {} requests", theirs.len(), ours.len()));
+        }
+        if let Some((theirs, ours)) = theirs.iter().zip(ours).find(|(theirs, ours)| theirs != ours) {
+            return Err(format!("wrk sends {theirs:?}, klad bench {ours:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn method_body_and_headers_are_sent_as_wrk_sends_them() {
+    agree(&both(FIXED, Script::Answers, 1), 1).unwrap();
+}
+
+#[test]
+fn functions_are_called_as_wrk_calls_them() {
+    let heard = both(COUNTER, Script::Answers, 2);
+    agree(&heard, 2).unwrap();
+    for Heard { said, sent, .. } in &heard {
+        let line = said.lines().find(|line| line.starts_with("seen ")).unwrap_or_else(|| panic!("{said}"));
+        let words: Vec<_> = line.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+        let number = |index: usize| words[index].parse::<usize>().unwrap();
+        let (seen, requests, bytes) = (number(1), number(3), number(5));
+        let all: usize = sent.values().map(Vec::len).sum();
+        // What was under way at the end was heard by the server and not seen.
+        assert!(requests <= seen && seen <= all && requests + 10 >= all, "{line}; {all} were sent");
+        assert!(bytes >= requests * "HTTP/1.1 200 Said\r\nContent-Length: 5\r\n\r\nhello".len(), "{line}");
+        assert!(line.ends_with("errors 0, ordered true, threads 2"), "{line}");
+    }
+}
+
+#[test]
+fn what_an_answer_gives_is_sent_from_then_on() {
+    let heard = both(TOKEN, Script::GivesToken, 1);
+    agree(&heard, 1).unwrap();
+    let klad = &heard[1].sent[""];
+    assert!(klad[0].line.starts_with("GET /authenticate"), "{:?}", klad[0]);
+    assert!(klad[5].line.starts_with("GET /resource") && klad[5].headers.contains(&"X-Token: t7".to_owned()));
+}
+
+#[test]
+fn several_requests_may_be_sent_at_once() {
+    let heard = both(PIPELINE, Script::Answers, 1);
+    agree(&heard, 1).unwrap();
+    let said = &heard[1].said;
+    assert!(said.contains("Each start sends 3 requests in a pipeline"), "{said}");
+    let rate = |name: &str| -> f64 {
+        let after = &said[said.find(name).unwrap() + name.len()..];
+        after.trim_start().split(['/', '\n']).next().unwrap().parse().unwrap()
+    };
+    let (starts, requests) = (rate(", answered "), rate("Requests/sec:"));
+    assert!((requests / starts - 3.0).abs() < 0.01, "{said}");
+}
+
+#[test]
+fn twin_a_script_that_sends_something_else_is_noticed() {
+    let [wrk, _] = both(FIXED, Script::Answers, 1);
+    let [_, klad] = both(&FIXED.replace("the value", "a value"), Script::Answers, 1);
+    let found = agree(&[wrk, klad], 1).expect_err("bodies differ");
+    assert!(found.contains("klad bench"), "{found}");
+    let [wrk, _] = both(COUNTER, Script::Answers, 2);
+    let [_, klad] = both(&COUNTER.replace("sent, seen, prefix = 0", "sent, seen, prefix = 1"), Script::Answers, 2);
+    agree(&[wrk, klad], 2).expect_err("the counters differ by one");
+}
+
+/// Runs a script that is expected to go wrong, or to end the run.
+fn run_of(script: &str, options: &str) -> super::support::bencher::Ended {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), script).unwrap();
+    let server = Scripted::start(Script::Answers);
+    Bencher::new(&server.url("/"), options).arg("--script", file.path()).start().wait()
+}
+
+#[test]
+fn errors_of_a_script_end_the_run_and_say_where() {
+    for (script, place) in [
+        ("x = = 1", ":1:"),
+        ("function init() error('not today') end", "not today"),
+        ("n = 0; function request() n = n + 1; if n > 5 then error('at six') end; return wrk.format() end", "at six"),
+        ("function response() error('seen enough') end", "seen enough"),
+        ("function delay() return {} end", "delay() failed"),
+        ("function done() error('at the end') end", "at the end"),
+    ] {
+        let ended = run_of(script, "--rate 100/s");
+        assert_eq!(ended.code, Some(1), "{script}: {}", ended.stderr);
+        assert!(ended.stderr.contains(place) && ended.stderr.contains("script"), "{script}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_thread_that_stops_itself_ends_its_part_and_the_last_one_the_run() {
+    let script = "n = 0; function response() n = n + 1; if n == 10 then wrk.thread:stop() end end
+        function done(summary) print('answers ' .. summary.requests) end";
+    let ended = run_of(script, "--closed --threads 2 --connections 2 --duration 1h");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stdout.contains("Ended early") && ended.stdout.contains("answers 20\n"), "{}", ended.stdout);
+}
+
+#[test]
+fn connections_rest_as_long_as_the_script_wants() {
+    let script = "function delay() return 100 end";
+    let ended = run_of(script, "--closed --connections 1 --duration 1s --json -");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let sent = result["measured"]["sent"].as_u64().unwrap();
+    // At most one for each 100 ms that have passed, however slow the machine.
+    assert!((1..=10).contains(&sent), "{sent}");
+}
+
+/// The highest status of a pipeline is that of the start, and each start has one.
+#[test]
+fn a_pipeline_is_as_good_as_its_worst_answer() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), PIPELINE).unwrap();
+    for (answers, status, exit) in [(Script::AnswersWith(504), "504", 0), (Script::RefusesEveryTenth, "503", 0)] {
+        let server = Scripted::start(answers);
+        let run = Bencher::new(&server.url("/"), "--connections 1 --rate 100/s").arg("--script", file.path()).run();
+        assert_eq!(run.ended.code, Some(exit), "{}", run.ended.stdout);
+        let (bad, sent) = (run.measured(&format!("statuses/{status}")), run.measured("sent"));
+        // Every tenth answer: three or four in ten starts of three.
+        let expected = if status == "504" { sent..=sent } else { sent * 2 / 10..=sent * 4 / 10 };
+        assert!(expected.contains(&bad), "{bad} of {sent}");
+    }
+}
+
+#[test]
+fn what_a_script_prints_is_not_in_the_json() {
+    let script = "print('at the start'); function done() io.write('at the end\\n') end";
+    let ended = run_of(script, "--rate 100/s --json -");
+    assert!(serde_json::from_str::<serde_json::Value>(&ended.stdout).is_ok(), "{}", ended.stdout);
+    assert!(ended.stderr.contains("at the start") && ended.stderr.contains("at the end"), "{}", ended.stderr);
+}
