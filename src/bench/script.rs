@@ -30,6 +30,15 @@ use crate::sync::Mutex;
 /// wrk's table, and what wrk does around the functions of a script.
 const PRELUDE: &str = include_str!("script.lua");
 
+/// What a script prints goes to the standard error.
+const QUIET: &str = "
+    io.stdout = io.stderr
+    io.output(io.stderr)
+    function print(...)
+        for at = 1, select('#', ...) do io.write(at > 1 and '\\t' or '', tostring((select(at, ...)))) end
+        io.write('\\n')
+    end";
+
 /// Tables within tables that may pass from one state to another.
 const DEPTH_MAX: usize = 64;
 
@@ -144,7 +153,7 @@ fn failed(error: mlua::Error) -> anyhow::Error {
 fn state(source: &[u8], name: &str, setting: &Setting) -> mlua::Result<Lua> {
     let lua = new_state();
     if setting.quiet {
-        lua.load("io.output(io.stderr); function print(...) io.write(table.concat({...}, '\\t'), '\\n') end").exec()?;
+        lua.load(QUIET).exec()?;
     }
     lua.load(PRELUDE).set_name("=wrk").exec()?;
     let wrk: Table = lua.globals().get("wrk")?;
@@ -305,14 +314,14 @@ impl Plain {
 struct LuaAuthor {
     thread: Arc<Thread>,
     requests: Source,
-    response: Option<Function>,
-    delay: Option<Function>,
+    wants_answers: bool,
+    delays: bool,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// The script makes each.
-    Each(Function),
+    /// The script makes each, by the function that its name stands for at that time.
+    Each,
     /// It is the same each time.
     Always { bytes: Vec<u8>, written: Written },
 }
@@ -320,22 +329,34 @@ enum Source {
 impl LuaAuthor {
     fn new(thread: Arc<Thread>) -> mlua::Result<LuaAuthor> {
         let globals = thread.lua.globals();
-        let function = |name: &str| -> mlua::Result<Option<Function>> {
-            Ok(match globals.get(name)? {
-                Value::Function(function) => Some(function),
-                _ => None,
-            })
-        };
-        let requests = if let Some(each) = function("request")? {
-            Source::Each(each)
+        let is_function = |name: &str| -> mlua::Result<bool> { Ok(matches!(globals.get(name)?, Value::Function(_))) };
+        let requests = if is_function("request")? {
+            Source::Each
         } else {
             let always: Function = globals.get::<Table>("wrk")?.get("request")?;
             let bytes = always.call::<LuaString>(())?.as_bytes().to_vec();
             let written = requests_in(&bytes).unwrap_or(Written { requests: 1, bodiless: 0 });
             Source::Always { bytes, written }
         };
-        let (response, delay) = (function("response")?, function("delay")?);
-        Ok(LuaAuthor { thread, requests, response, delay })
+        let (wants_answers, delays) = (is_function("response")?, is_function("delay")?);
+        Ok(LuaAuthor { thread, requests, wants_answers, delays })
+    }
+
+    /// A function of the script, as it is now: scripts put others in their places while they run.
+    fn now(&self, name: &str) -> mlua::Result<Option<Function>> {
+        Ok(match self.thread.lua.globals().get(name)? {
+            Value::Function(function) => Some(function),
+            _ => None,
+        })
+    }
+
+    /// What `request` returns, or `wrk.request` where it is no function any more.
+    fn made(&self) -> mlua::Result<Value> {
+        let request = match self.now("request")? {
+            Some(request) => request,
+            None => self.thread.lua.globals().get::<Table>("wrk")?.get("request")?,
+        };
+        request.call(())
     }
 }
 
@@ -346,8 +367,8 @@ impl Author for LuaAuthor {
                 into.extend_from_slice(bytes);
                 Ok(*written)
             }
-            Source::Each(request) => {
-                let made: Value = request.call(()).map_err(|error| format!("request() failed: {error}"))?;
+            Source::Each => {
+                let made = self.made().map_err(|error| format!("request() failed: {error}"))?;
                 let Value::String(made) = made else {
                     return Err(format!("request() returned a {}, not the text of a request", made.type_name()));
                 };
@@ -365,20 +386,25 @@ impl Author for LuaAuthor {
         reason = "a float as an integer saturates; NaN is 0"
     )]
     fn delay(&mut self) -> Result<Option<Nanos>, String> {
-        let Some(delay) = &self.delay else { return Ok(None) };
-        let millis: f64 = delay.call(()).map_err(|error| format!("delay() failed: {error}"))?;
-        // Whole milliseconds, as wrk takes them.
-        Ok(Some((millis as u64).saturating_mul(1_000_000)))
+        if !self.delays {
+            return Ok(None);
+        }
+        let call = || -> mlua::Result<Option<f64>> {
+            self.now("delay")?.map_or(Ok(None), |delay| delay.call::<Option<f64>>(()))
+        };
+        let millis = call().map_err(|error| format!("delay() failed: {error}"))?;
+        // Whole milliseconds, as wrk takes them; nothing is none.
+        Ok(Some((millis.unwrap_or(0.0) as u64).saturating_mul(1_000_000)))
     }
 
     fn wants_answers(&self) -> bool {
-        self.response.is_some()
+        self.wants_answers
     }
 
     fn answered(&mut self, status: u16, head: &[u8], body: &[u8]) -> Result<(), String> {
-        let Some(response) = &self.response else { return Ok(()) };
         let lua = &self.thread.lua;
         let call = || -> mlua::Result<()> {
+            let Some(response) = self.now("response")? else { return Ok(()) };
             let headers = lua.create_table()?;
             for (name, value) in header_lines(head) {
                 headers.raw_set(lua.create_string(name)?, lua.create_string(value)?)?;

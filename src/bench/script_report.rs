@@ -152,9 +152,10 @@ impl UserData for Stats {
         methods.add_method("percentile", |_, this, percent: f64| Ok(this.percentile(percent)));
         methods.add_meta_method(MetaMethod::Len, |_, this, ()| Ok(this.values.len()));
         // The value with this number, from 1, and how often it was there.
-        methods.add_meta_method(MetaMethod::Call, |_, this, number: usize| {
-            let found = number.checked_sub(1).and_then(|index| this.values.get(index)).copied();
-            Ok((found.map(|(value, _)| value), found.map(|(_, count)| count)))
+        // Beyond the last there are none of 0, as in wrk.
+        methods.add_meta_method(MetaMethod::Call, |_, this, number: i64| {
+            let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+            Ok(index.and_then(|index| this.values.get(index)).copied().unwrap_or((0, 0)))
         });
     }
 }
@@ -182,7 +183,7 @@ mod tests {
         let stats = Stats::new(BTreeMap::from([(10, 98), (1_000, 2)]));
         lua.globals().set("latency", stats).expect("set");
         let script = "local v, c = latency(2); return latency.max, latency:percentile(99), #latency, v, c, latency(3)";
-        let found: (u64, u64, usize, u64, u64, Option<u64>) = lua.load(script).eval().expect("it runs");
-        assert_eq!(found, (1_000, 1_000, 2, 1_000, 2, None));
+        let found: (u64, u64, usize, u64, u64, u64) = lua.load(script).eval().expect("it runs");
+        assert_eq!(found, (1_000, 1_000, 2, 1_000, 2, 0));
     }
 }

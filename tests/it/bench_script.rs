@@ -272,7 +272,7 @@ fn a_pipeline_is_as_good_as_its_worst_answer() {
 
 #[test]
 fn what_a_script_prints_is_not_in_the_json() {
-    let script = "print('at the start'); function done() io.write('at the end\\n') end";
+    let script = "print('at the start', nil, true); function done() io.stdout:write('at the end\\n') end";
     let ended = run_of(script, "--rate 100/s --json -");
     assert!(serde_json::from_str::<serde_json::Value>(&ended.stdout).is_ok(), "{}", ended.stdout);
     assert!(ended.stderr.contains("at the start") && ended.stderr.contains("at the end"), "{}", ended.stderr);

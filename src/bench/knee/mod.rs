@@ -70,6 +70,9 @@ pub fn run(args: &KneeArgs) -> Result<Verdict, Error> {
     let edge = Found::of(found, |rate| search.tally(rate));
     let evidence = witness.gather(&edge, |rate| {
         let run = runner::measure(&level_args(args, rate))?;
+        if run.interrupted_s.is_some() {
+            return Err(Error::Failed(anyhow::anyhow!("interrupted after the search, while evidence was taken")));
+        }
         let level = Level::of(rate, Purpose::Evidence, &run);
         note.say(&level.line());
         Ok(level)

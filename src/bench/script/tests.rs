@@ -90,6 +90,22 @@ fn answers_are_shown_and_threads_stop_themselves() {
 }
 
 #[test]
+fn functions_may_be_replaced_while_the_script_runs() {
+    let source = "function request() return wrk.format('POST', '/login') end
+        function response() request = function() return wrk.format('GET', '/then') end end";
+    let (_script, mut authors) = load(source, 1).expect("it loads");
+    assert!(next(&mut authors[0]).starts_with("POST /login "));
+    authors[0].answered(200, b"HTTP/1.1 200 OK\r\n\r\n", b"").expect("no error");
+    assert!(next(&mut authors[0]).starts_with("GET /then "));
+}
+
+#[test]
+fn a_delay_of_nothing_is_none() {
+    let (_script, mut authors) = load("function delay() end", 1).expect("it loads");
+    assert_eq!(authors[0].delay(), Ok(Some(0)));
+}
+
+#[test]
 fn delays_are_whole_milliseconds_and_addresses_may_be_chosen() {
     let source = "function setup(thread) thread.addr = wrk.lookup('127.0.0.2', '81')[1] end
         function delay() return 2.9 end";
