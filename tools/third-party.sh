@@ -37,6 +37,13 @@ while IFS='|' read -r crate licence; do
     done <<<"$(texts "$directory")"
 done <<<"$crates"
 
+# LuaJIT's source comes as what a build script needs, and is compiled into the program all the same.
+luajit_version=$(sed -n '/^name = "luajit-src"$/{n;s/^version = "\(.*\)"$/\1/p}' Cargo.lock)
+luajit=$(find "$registry" -mindepth 2 -maxdepth 2 -name "luajit-src-$luajit_version" | head -n 1)
+echo "LuaJIT (luajit-src $luajit_version) (MIT)" >>"$scratch/list"
+echo "LuaJIT: COPYRIGHT" >>"$scratch/luajit.from"
+cp "$luajit/luajit2/COPYRIGHT" "$scratch/luajit.text"
+
 uplot=src/page/vendor
 uplot_version=$(head -n 1 "$uplot/uPlot.iife.min.js" | sed -n 's/.*(v\([0-9.]*\)).*/\1/p')
 echo "uPlot $uplot_version (MIT)" >>"$scratch/list"
