@@ -162,6 +162,9 @@ pub struct ServeArgs {
     /// Nothing counts as in memory then.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = PLACES)]
     pub engine_delay: Duration,
+    /// Only every so manyth call of storage takes longer by --engine-delay.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = PLACES)]
+    pub engine_delay_every: u64,
     /// Durability of writes that ask for none.
     ///
     /// See docs/durability.md.

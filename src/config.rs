@@ -44,6 +44,8 @@ pub struct Config {
     pub engine: EngineName,
     /// Each call of storage takes so much longer.
     pub engine_delay: Duration,
+    /// But only every so manyth.
+    pub engine_delay_every: u64,
     /// RocksDB reads keys through an iterator.
     pub iterator_reads: bool,
     /// Of the cache beside the memtables, so many hundredths are for values instead of blocks.
@@ -286,6 +288,7 @@ impl Config {
             data: args.data,
             engine: args.engine,
             engine_delay: args.engine_delay,
+            engine_delay_every: args.engine_delay_every,
             iterator_reads: args.point_reads == PointReadsName::Iterator,
             value_cache_percent: args.value_cache,
             budget,

@@ -188,7 +188,7 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     let admin_listener = listen::bind(&config.admin_listen)?;
     let mut engine = open_engine(&config)?;
     if !config.engine_delay.is_zero() {
-        engine = Arc::new(Delayed::new(engine, config.engine_delay));
+        engine = Arc::new(Delayed::new(engine, config.engine_delay, config.engine_delay_every));
     }
     let durability = engine.durability(config.server.limits.service.durability);
     let name = engine.name();

@@ -26,6 +26,8 @@ pub struct Evidence<'a> {
     pub connections: usize,
     /// Connections that were made by then.
     pub connected: usize,
+    /// Why others were not.
+    pub unconnected: Option<Failure>,
     /// Connections at the end, and how many there could be, where they are opened on demand.
     pub grown: Option<(usize, usize)>,
 }
@@ -118,16 +120,24 @@ fn rate(evidence: &Evidence) -> Check {
 }
 
 fn connections(evidence: &Evidence) -> Check {
-    let Evidence { connections, connected, .. } = *evidence;
+    let Evidence { connections, connected, unconnected, .. } = *evidence;
     let grown =
         evidence.grown.map_or_else(String::new, |(open, max)| format!(", {open} at the end, {max} at the most"));
-    let detail = format!("{connected} of {connections} were made before the start{grown}");
+    let why = unconnected.map_or("", |failure| match failure {
+        Failure::Ports => ": no local port was left (net.ipv4.ip_local_port_range)",
+        Failure::Descriptors => ": no descriptor was left (ulimit -n)",
+        _ => ": the server did not take the others in time",
+    });
+    let detail = format!("{connected} of {connections} were made before the start{why}{grown}");
     check("connections", connected == connections, detail)
 }
 
 fn machine_limits(evidence: &Evidence) -> Check {
     let count = |failure: Failure| evidence.section.errors.get(failure.name()).copied().unwrap_or(0);
-    let (ports, descriptors) = (count(Failure::Ports), count(Failure::Descriptors));
+    // One that was missing before the start is in no phase.
+    let before = |failure: Failure| u64::from(evidence.unconnected == Some(failure));
+    let of = |failure: Failure| count(failure) + before(failure);
+    let (ports, descriptors) = (of(Failure::Ports), of(Failure::Descriptors));
     let detail = match (ports, descriptors) {
         (0, 0) => "neither ports nor descriptors ran out".to_owned(),
         (0, _) => format!("{descriptors} connections found no descriptor left (ulimit -n)"),
@@ -159,6 +169,7 @@ mod tests {
             cpu_shares: &[0.5],
             connections: 64,
             connected: 64,
+            unconnected: None,
             grown: None,
         };
         change(&mut evidence);
@@ -183,6 +194,9 @@ mod tests {
             "each had a connection asked for"
         );
         assert_eq!(failed(&well, |evidence| evidence.connected = 63), ["connections"]);
+        let unmade = |why| move |evidence: &mut Evidence| (evidence.connected, evidence.unconnected) = (63, Some(why));
+        assert_eq!(failed(&well, unmade(Failure::Connect)), ["connections"]);
+        assert_eq!(failed(&well, unmade(Failure::Ports)), ["connections", "machine_limits"]);
         let mut out_of_ports = well.clone();
         out_of_ports.errors.insert(Failure::Ports.name().to_owned(), 1);
         assert_eq!(failed(&out_of_ports, |_| {}), ["machine_limits"]);

@@ -23,7 +23,7 @@ use super::network::{Network, Read, Ready};
 use super::recorder::{Ended, Failure, Outcome, Recorder};
 use super::response::Answer;
 use super::schedule::{Mode, Nanos, Start};
-pub use super::shared::{NEVER, Shared};
+pub use super::shared::{NEVER, Returned, Shared};
 use super::slots::{Current, Link, Slots};
 use super::workload::Requests;
 
@@ -284,7 +284,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         if !self.slots.has_free() && !self.shared.can_grow() {
             return None;
         }
-        let start = self.shared.source.take(now, &self.shared.phases);
+        let start = self.shared.take_start(now);
         self.over |= start.is_none();
         start
     }
@@ -515,6 +515,10 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     fn look_for_stop(&mut self, now: Nanos) {
         if !self.stopped && self.requests.author().is_some_and(|author| author.has_stopped()) {
             (self.stopped, self.over) = (true, true);
+            // The start in hand is another thread's to send. In closed mode there is none: it would be one of this thread's own.
+            if let Some(start) = self.next.take().filter(|_| self.shared.mode() == Mode::Open) {
+                self.shared.return_start(start);
+            }
             self.shared.thread_stopped(now);
         }
     }

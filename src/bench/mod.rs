@@ -28,6 +28,8 @@ pub mod generator;
 pub mod shared;
 mod slots;
 
+pub(crate) mod interrupt;
+
 #[cfg(feature = "scripts")]
 pub mod script;
 #[cfg(feature = "scripts")]
@@ -36,6 +38,7 @@ mod scripts;
 
 pub mod response;
 
+pub mod admin;
 pub mod network;
 pub mod socket;
 pub mod threads;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use super::args::{BenchArgs, RequestArgs};
 use super::author::Authors;
 use super::collector::interval_of;
-use super::generator::{NEVER, Shared};
+use super::generator::{NEVER, Returned, Shared};
 use super::keys::{Keys, Lines, Names, Order};
 use super::recorder::Operation;
 use super::result::{Load, Stage};
@@ -97,6 +97,7 @@ impl Plan {
             authors: Authors::default(),
             failure: Mutex::new(None),
             interrupted: AtomicU64::new(NEVER),
+            returned: Returned::default(),
             #[cfg(test)]
             planted: None,
         };

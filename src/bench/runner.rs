@@ -16,7 +16,7 @@ use super::checks::{self, Evidence};
 use super::collector::Spectrum;
 use super::compare;
 use super::files::{self, IntervalLog};
-use super::generator::{NEVER, Shared};
+use super::generator::{NEVER, Returned, Shared};
 use super::knee;
 use super::machine::{self, CpuTimes};
 use super::page::{self, Heat};
@@ -179,6 +179,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
         authors: Authors::default(),
         failure: Mutex::new(None),
         interrupted: AtomicU64::new(NEVER),
+        returned: Returned::default(),
         #[cfg(test)]
         planted: None,
     });
@@ -190,7 +191,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
         // One that is not taken is not filled by going on.
         if interval.outcomes.iter().any(|(outcome, count)| *outcome != Outcome::Served && *count > 0) {
             failed = true;
-            filling.interrupted.store(0, Ordering::Relaxed);
+            filling.end_early(0);
         }
         Ok(())
     })?;
@@ -260,6 +261,7 @@ fn conclude(
         cpu_shares: &driven.cpu_shares,
         connections: plan.connections,
         connected: driven.connected,
+        unconnected: driven.unconnected,
         grown: shared.connections_max.map(|max| (shared.connections.load(Ordering::Relaxed), max)),
     });
     let started = since_1970(driven.started_unix_ms);
@@ -312,6 +314,6 @@ fn since_1970(millis: u64) -> SystemTime {
 ///
 /// # Errors
 /// When that fails.
-pub(super) fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     std::io::stdout().write_all(text.as_bytes()).context("cannot write the result")
 }

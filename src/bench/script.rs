@@ -12,8 +12,8 @@
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
@@ -214,35 +214,43 @@ impl UserData for Address {
     }
 }
 
-/// A thread, as scripts see it.
-struct Handle(Arc<Thread>);
+/// A thread, as scripts see it. Its own state has one, so that it must not keep the thread.
+struct Handle(Weak<Thread>);
 
 fn handle(lua: &Lua, thread: &Arc<Thread>) -> mlua::Result<AnyUserData> {
-    lua.create_userdata(Handle(thread.clone()))
+    lua.create_userdata(Handle(Arc::downgrade(thread)))
+}
+
+impl Handle {
+    fn thread(&self) -> mlua::Result<Arc<Thread>> {
+        self.0.upgrade().ok_or_else(|| mlua::Error::runtime("the thread is gone"))
+    }
 }
 
 impl UserData for Handle {
     fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
-        fields.add_field_method_get("addr", |_, this| Ok(Address(*this.0.address.lock())));
+        fields.add_field_method_get("addr", |_, this| Ok(Address(*this.thread()?.address.lock())));
         fields.add_field_method_set("addr", |_, this, address: AnyUserData| {
-            *this.0.address.lock() = address.borrow::<Address>()?.0;
+            *this.thread()?.address.lock() = address.borrow::<Address>()?.0;
             Ok(())
         });
     }
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("get", |lua, this, name: LuaString| {
-            let theirs = &this.0.lua;
+            let thread = this.thread()?;
+            let theirs = &thread.lua;
             let value: Value = theirs.globals().get(theirs.create_string(name.as_bytes())?)?;
             Plain::of(&value, 0)?.into_value(lua)
         });
         methods.add_method("set", |_, this, (name, value): (LuaString, Value)| {
-            let theirs = &this.0.lua;
+            let thread = this.thread()?;
+            let theirs = &thread.lua;
             let (name, value) = (Plain::string(&name), Plain::of(&value, 0)?.into_value(theirs)?);
             theirs.globals().set(theirs.create_string(name)?, value)
         });
         methods.add_method("stop", |_, this, ()| {
-            this.0.stopped.store(true, Ordering::Relaxed);
+            this.thread()?.stopped.store(true, Ordering::Relaxed);
             Ok(())
         });
     }

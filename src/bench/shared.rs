@@ -37,9 +37,19 @@ pub struct Shared {
     pub failure: Mutex<Option<String>>,
     /// When somebody has asked the run to end early; [`NEVER`] while nobody has.
     pub interrupted: AtomicU64,
+    /// Starts that were taken from the source, by threads that will not send them.
+    pub returned: Returned,
     /// A mistake that the tests must notice.
     #[cfg(test)]
     pub planted: Option<super::simulated::Planted>,
+}
+
+/// Starts that wait for another thread: those which the threads held that their scripts have stopped.
+#[derive(Debug, Default)]
+pub struct Returned {
+    starts: Mutex<Vec<Start>>,
+    /// Of them, read before each start of the run: that takes no lock.
+    count: AtomicUsize,
 }
 
 /// No interruption.
@@ -67,16 +77,43 @@ impl Shared {
         }
     }
 
+    /// Ends the schedule at `at`, unless it ends before.
+    pub(super) fn end_early(&self, at: Nanos) {
+        self.interrupted.fetch_min(at, Ordering::Relaxed);
+    }
+
+    /// The next start: one that another thread was to send, or of the source; `now` is when a closed one begins.
+    pub(super) fn take_start(&self, now: Nanos) -> Option<Start> {
+        if self.returned.count.load(Ordering::Acquire) > 0
+            && let Some(start) = self.returned.starts.lock().pop()
+        {
+            self.returned.count.fetch_sub(1, Ordering::Release);
+            return Some(start);
+        }
+        self.source.take(now, &self.phases)
+    }
+
+    /// A start of an open schedule that this thread will not send.
+    pub(super) fn return_start(&self, start: Start) {
+        #[cfg(test)]
+        if self.planted == Some(super::simulated::Planted::StartsLost) {
+            return;
+        }
+        let mut starts = self.returned.starts.lock();
+        starts.push(start);
+        self.returned.count.fetch_add(1, Ordering::Release);
+    }
+
     /// Ends the run, which has come to nothing.
     pub(super) fn give_up(&self, why: String) {
         self.failure.lock().get_or_insert(why);
-        self.interrupted.store(0, Ordering::Relaxed);
+        self.end_early(0);
     }
 
     /// A thread starts nothing more; the last one ends the run.
     pub(super) fn thread_stopped(&self, now: Nanos) {
         if self.authors.stopped() {
-            self.interrupted.fetch_min(now, Ordering::Relaxed);
+            self.end_early(now);
         }
     }
 
@@ -109,10 +146,13 @@ impl Shared {
         let end = self.end();
         // There may be millions, and those that follow each other differ by less than the histogram can tell.
         let mut alike: Option<(Ended, u64)> = None;
-        while let (Mode::Open, Some(start)) = (self.mode(), self.source.take(end, &self.phases)) {
-            if start.intended >= end {
-                break;
-            }
+        if self.mode() == Mode::Closed {
+            return;
+        }
+        let returned = std::mem::take(&mut *self.returned.starts.lock());
+        let returned = returned.into_iter().filter(|start| start.intended < end);
+        let untaken = std::iter::from_fn(|| self.source.take(end, &self.phases));
+        for start in returned.chain(untaken.take_while(|start| start.intended < end)) {
             let unsent = self.unsent(start, &mut requests);
             alike = match alike {
                 Some((first, count)) if first.is_alike(&unsent) => Some((first, count + 1)),

@@ -7,11 +7,15 @@
 pub(super) mod world;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use self::world::{DRAIN, END, RATE, Reply, Scenario, WARM_UP};
+use super::author::{Author, Authors, Written};
 use super::recorder::{Ended, Outcome};
 use super::result::Section;
 use super::schedule::{Nanos, Phase, Phases, SECOND, Source};
+use super::shared::Shared;
 
 const MILLISECOND: Nanos = 1_000_000;
 
@@ -28,6 +32,8 @@ pub enum Planted {
     FailedDropped,
     /// What falls due while the generator is not run is not its fault.
     StallsUnseen,
+    /// What a thread that stops has taken from the schedule is nobody's.
+    StartsLost,
 }
 
 impl Planted {
@@ -376,4 +382,63 @@ fn pieces_are_the_measured_part_in_equal_parts() {
         assert_eq!(piece.outcomes, BTreeMap::from([(Outcome::Served, *count)]));
         assert!((piece.goodput_per_s - 1_000.0).abs() <= 1.0, "{}", piece.goodput_per_s);
     }
+}
+
+/// What a run of the usual length shares.
+pub(super) fn shared_for_tests() -> Arc<Shared> {
+    let (phases, source) = world::source();
+    Arc::new(Scenario::fixed(constant).shared(phases, source))
+}
+
+/// Has enough after so many answers: then its thread has a start in hand.
+#[derive(Debug)]
+struct Few(usize);
+
+impl Author for Few {
+    fn next(&mut self, into: &mut Vec<u8>) -> Result<Written, String> {
+        into.extend_from_slice(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        Ok(Written { requests: 1, bodiless: 0 })
+    }
+
+    /// Called for each connection that becomes free.
+    fn delay(&mut self) -> Result<Option<Nanos>, String> {
+        self.0 = self.0.saturating_sub(1);
+        Ok(None)
+    }
+
+    fn wants_answers(&self) -> bool {
+        false
+    }
+
+    fn answered(&mut self, _: u16, _: &[u8], _: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.0 == 0
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 80))
+    }
+}
+
+/// Two threads, of which the first stops in the middle of the run.
+fn one_that_stops(planted: Option<Planted>) -> Section {
+    let scenario = Scenario { planted, ..Scenario::fixed(constant) };
+    let (phases, source) = world::source();
+    let mut shared = scenario.shared(phases, source);
+    shared.authors = Authors::new(vec![Box::new(Few(5_000)), Box::new(Few(usize::MAX))]);
+    scenario.run_threads(shared, 2).measured().0
+}
+
+#[test]
+fn what_a_thread_that_stops_has_in_hand_another_sends() {
+    let section = one_that_stops(None);
+    assert_eq!((section.scheduled, section.outcomes[&Outcome::Served]), (20_000, 20_000));
+}
+
+#[test]
+fn twin_a_start_that_stops_with_its_thread_is_noticed() {
+    assert_eq!(one_that_stops(Some(Planted::StartsLost)).scheduled, 19_999);
 }

@@ -83,6 +83,18 @@ impl Figure {
     }
 }
 
+impl Objectives {
+    /// So many answers a second have to come, or more, whatever is sent.
+    #[must_use]
+    pub fn answers_wanted(&self) -> Option<f64> {
+        let wanted = self.all.iter().filter(|objective| {
+            objective.figure.concern() == Concern::Throughput
+                && matches!(objective.comparison, Comparison::More | Comparison::MoreOrEqual)
+        });
+        wanted.map(|objective| objective.bound).reduce(f64::max)
+    }
+}
+
 impl fmt::Display for Objectives {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.text)

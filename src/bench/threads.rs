@@ -7,20 +7,21 @@
 //!
 //! Called by `runner`.
 
+use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
-use tokio::signal::unix::{SignalKind, signal};
+use anyhow::{Context as _, anyhow, bail, ensure};
 
 use super::collector::Collector;
 use super::generator::{Generator, Shared};
+use super::interrupt;
 use super::recorder::{Failure, Recorder, Tally};
 use super::result::Interval;
-use super::schedule::{Nanos, SECOND, nanos};
+use super::schedule::{Nanos, SECOND};
 use super::socket::Sockets;
 use crate::clock;
 use crate::sync::{BoundedQueue, Cause, Condvar, Mutex, PushError, spawn_thread};
@@ -78,6 +79,8 @@ pub struct Driven {
     pub cpu_shares: Vec<f64>,
     /// Connections that were made before the start.
     pub connected: usize,
+    /// Why others were not; `None`: there are no others.
+    pub unconnected: Option<Failure>,
     /// When the run was ended early, from its start.
     pub interrupted: Option<Nanos>,
     /// The start on `CLOCK_MONOTONIC`, nanoseconds.
@@ -112,11 +115,12 @@ pub fn drive(
             start_thread(crew.clone(), shared.clone(), address, thread, share)
         })
         .collect();
-    let connected = connect_all(&crew, threads, address)?;
+    let (connected, unconnected) = connect_all(&crew, threads, address)?;
     let started_unix_ms = clock::unix_ms();
     let started_monotonic_ns = clock::monotonic_ns();
     let origin = clock::now();
-    end_on_interrupt(shared.clone(), origin)?;
+    let watch = interrupt::watch()?;
+    watch.over(shared, origin);
     crew.set_off(Origin::At(origin));
 
     let mut collector =
@@ -138,29 +142,21 @@ pub fn drive(
     while let Some((interval, tally)) = collector.next_interval(true) {
         show(started_unix_ms, &interval, &tally)?;
     }
-    Ok(Driven { collector, cpu_shares, connected, interrupted, started_monotonic_ns, started_unix_ms })
+    Ok(Driven { collector, cpu_shares, connected, unconnected, interrupted, started_monotonic_ns, started_unix_ms })
 }
 
-/// The first SIGINT ends the schedule, so that what was measured is reported; the second ends the process.
-fn end_on_interrupt(shared: Arc<Shared>, origin: Instant) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let mut interrupts = {
-        let _inside = runtime.enter();
-        signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?
-    };
-    spawn_thread("klad-signals", move || {
-        runtime.block_on(interrupts.recv());
-        let now = clock::now().saturating_duration_since(origin);
-        shared.interrupted.fetch_min(nanos(now), Ordering::Relaxed);
-        runtime.block_on(interrupts.recv());
-        // As the shell says of a process that SIGINT has ended.
-        std::process::exit(130);
-    });
-    Ok(())
+/// Not one connection could be made.
+#[derive(Debug)]
+pub struct NoConnection(String);
+
+impl fmt::Display for NoConnection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
 }
 
-/// Waits until every thread has made its connections; returns how many there are.
-fn connect_all(crew: &Crew, threads: usize, address: SocketAddr) -> anyhow::Result<usize> {
+/// Waits until every thread has made its connections; returns how many there are, and why there are no more.
+fn connect_all(crew: &Crew, threads: usize, address: SocketAddr) -> anyhow::Result<(usize, Option<Failure>)> {
     let mut connected = 0;
     let mut failure = None;
     for _ in 0..threads {
@@ -181,10 +177,11 @@ fn connect_all(crew: &Crew, threads: usize, address: SocketAddr) -> anyhow::Resu
         ensure!(why != Failure::Descriptors, "cannot connect to {address}: no descriptor is left (ulimit -n)");
         ensure!(why != Failure::Ports, "cannot connect to {address}: no local port is left");
         // Once more, for the kernel's words.
-        TcpStream::connect_timeout(&address, RETRY_TIMEOUT).with_context(|| format!("cannot connect to {address}"))?;
-        bail!("none of the connections to {address} could be made in time");
+        TcpStream::connect_timeout(&address, RETRY_TIMEOUT)
+            .with_context(|| NoConnection(format!("cannot connect to {address}")))?;
+        return Err(anyhow!("none could be made in time").context(NoConnection(format!("no connection to {address}"))));
     }
-    Ok(connected)
+    Ok((connected, failure))
 }
 
 /// What the threads leave, and what none of them has taken from the schedule.

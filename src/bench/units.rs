@@ -93,7 +93,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A time.
-pub(super) fn duration_or_zero(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration_or_zero(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; use for example 500ms or 30s"))?;
     if duration > TIME_MAX { Err("must be a day at most".to_owned()) } else { Ok(duration) }
 }

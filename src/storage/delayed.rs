@@ -1,7 +1,9 @@
-//! An engine that takes its time: a slow disk to rehearse with (`--engine-delay`). Made by `main`.
+//! An engine that takes its time: a slow disk to rehearse with (`--engine-delay`), or one that is slow now and then
+//! (`--engine-delay-every`). Made by `main`.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -9,20 +11,26 @@ use super::{ChangeKind, Check, Engine, Observation, Reply, Result, Write, mainte
 use crate::metrics::commits::Commits;
 use crate::operation::{Durability, Error, ScanStep};
 
-/// Any engine, each of whose calls takes a while longer.
+/// Any engine, whose calls, or some of them, take a while longer.
 pub struct Delayed {
     inner: Arc<dyn Engine>,
     delay: Duration,
+    every: u64,
+    calls: AtomicU64,
 }
 
 impl Delayed {
-    /// `inner`, with `delay` before each call that may wait for a disk.
+    /// `inner`, with `delay` before every `every`th call, at least 1, that may wait for a disk.
     #[must_use]
-    pub fn new(inner: Arc<dyn Engine>, delay: Duration) -> Delayed {
-        Delayed { inner, delay }
+    pub fn new(inner: Arc<dyn Engine>, delay: Duration, every: u64) -> Delayed {
+        Delayed { inner, delay, every, calls: AtomicU64::new(0) }
     }
 
     fn wait(&self) {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if !call.is_multiple_of(self.every) {
+            return;
+        }
         #[expect(clippy::disallowed_methods, reason = "to take time is what it is for")]
         thread::sleep(self.delay);
     }
@@ -108,5 +116,26 @@ impl Engine for Delayed {
 
     fn interrupt_compaction(&self) {
         self.inner.interrupt_compaction();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::storage::memory::MemoryEngine;
+
+    #[test]
+    fn only_every_so_manyth_call_waits() {
+        let slow = |every| {
+            let engine = Delayed::new(Arc::new(MemoryEngine::new(1 << 20)), Duration::from_millis(2), every);
+            let begin = clock::now();
+            (0..9).for_each(|_| engine.wait());
+            clock::now() - begin
+        };
+        assert!(slow(1) >= Duration::from_millis(18));
+        // Nine calls of which none is the tenth sleep not once; the bound is for a machine that does something else.
+        assert!((0..20).any(|_| slow(10) < Duration::from_millis(2)));
+        assert!(slow(9) >= Duration::from_millis(2));
     }
 }

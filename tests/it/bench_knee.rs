@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::support::ServerBuilder;
 use super::support::bencher::{Ended, Running};
-use super::support::queueing::Queueing;
+use super::support::queueing::{Queueing, QueueingServer};
+use super::support::{ServerBuilder, wait_until};
 
 /// Requests per second that the scripted server serves.
 const CAPACITY: f64 = 500.0;
@@ -74,6 +75,66 @@ fn refusals_stop_the_search_as_refusals() {
 }
 
 #[test]
+fn a_search_for_answers_begins_where_there_can_be_so_many() {
+    let server = Queueing { capacity: CAPACITY, patience: Duration::from_mins(1) }.start();
+    let url = format!("http://{}/", server.address);
+    let options = "--from 10/s --level 1s --warm-up 500ms --precision 20% --repeats 1";
+    let ended = knee(&url, &format!("--slo goodput>200/s,p50<100ms {options}"));
+    let found = result(&ended);
+    assert!((number(&found, "/levels/0/rate_per_s") - 210.0).abs() < 1e-9, "{found:#}");
+    let good = number(&found, "/found/good/rate_per_s");
+    assert!((CAPACITY * 0.7..CAPACITY * 1.2).contains(&good), "{good}: {}", ended.stderr);
+    // More than the server can do: nothing is good, and nothing below is tried.
+    let more = knee(&url, &format!("--slo goodput>=900/s {options}"));
+    assert_eq!(more.code, Some(3), "{}", more.stderr);
+    let rates: Vec<f64> =
+        result(&more)["levels"].as_array().unwrap().iter().map(|level| number(level, "/rate_per_s")).collect();
+    assert!(rates.iter().all(|rate| *rate >= 900.0), "{rates:?}");
+    let refused = knee(&url, "--slo goodput>200/s --to 200/s");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("more answers than 200 requests a second"), "{}", refused.stderr);
+}
+
+/// A search that will not end by itself, after its first levels.
+fn under_way(server: &QueueingServer) -> Running {
+    let url = format!("http://{}/", server.address);
+    let options = "--slo p50<10s --from 10/s --precision 1% --repeats 20 --level 300ms --warm-up 0s --progress always";
+    let fixed = ["bench", "knee", &url, "--lag-max", "10s", "--to", "20/s", "--json", "-"];
+    let running = Running::start(fixed.into_iter().chain(options.split(' ')));
+    wait_until("there are some levels", || running.said().lines().count() >= 4);
+    running
+}
+
+fn is_broken_off(ended: &Ended, why: &str) {
+    assert_eq!(ended.code, Some(4), "{}", ended.stderr);
+    let result = result(ended);
+    assert_eq!(result["found"]["outcome"], "broken_off", "{result:#}");
+    assert!(result["found"]["broken_off"].as_str().unwrap().contains(why), "{}", result["found"]);
+    assert!(result["levels"].as_array().unwrap().len() >= 4 && result["found"]["good"].is_object(), "{result:#}");
+}
+
+#[test]
+fn an_interrupted_search_says_what_it_has_found_and_leaves_no_threads_behind() {
+    let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
+    let running = under_way(&server);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", running.child.id())).unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    let names: Vec<_> = names.filter(|name| name.trim() == "klad-signals").collect();
+    assert_eq!(names.len(), 1, "one for all levels");
+    kill_process(Pid::from_child(&running.child), Signal::INT).unwrap();
+    is_broken_off(&running.wait(), "interrupted");
+}
+
+#[test]
+fn a_server_that_goes_away_does_not_take_the_search_along() {
+    let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
+    let running = under_way(&server);
+    drop(server);
+    wait_until("it is tried again", || running.said().contains("once more in 1 s"));
+    is_broken_off(&running.wait(), "cannot connect to");
+}
+
+#[test]
 fn ends_of_the_search_have_their_words_and_codes() {
     let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
     let url = format!("http://{}/", server.address);
@@ -95,6 +156,10 @@ fn ends_of_the_search_have_their_words_and_codes() {
     let late = Running::start(fixed.into_iter().chain(short.split(' '))).wait();
     assert_eq!(late.code, Some(4), "{}", late.stderr);
     assert!(late.stdout.contains("The generator was the limit"), "{}", late.stdout);
+    // Each rate twice in vain before it counts.
+    let (in_vain, counted) =
+        (late.stdout.matches("run again: send_lag").count(), late.stdout.matches("  send_lag").count());
+    assert!(counted > 0 && in_vain == 2 * counted, "{in_vain} and {counted}: {}", late.stdout);
     let wrong = args("--slo p50<1zs");
     assert_eq!(wrong.code, Some(2));
     assert!(wrong.stderr.contains("    p50<1zs\n") && wrong.stderr.contains("        ^"), "{}", wrong.stderr);

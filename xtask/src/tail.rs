@@ -3,6 +3,7 @@
 //! ```text
 //!   fill ─▶ closed loop: the first minute is not counted, as caches fill and compactions begin; then the capacity
 //!        ─▶ open loop at 70 % of it, ten minutes: p99.9 from the intended start, seconds without an answer, stalls
+//!        ─▶ the same rate against a bare echo: what the machine itself makes late, whoever serves
 //! ```
 //!
 //! klad has a core and the load the other, so that flushes and compactions take theirs from the requests.
@@ -22,6 +23,7 @@ use crate::klad::{Addresses, Klad, ProgramArgs, Settings};
 use crate::metrics::Metrics;
 use crate::process::raise_descriptor_limit;
 use crate::text::{grouped, mebibytes};
+use crate::yardstick::subjects::start_echo;
 
 /// The latest but one in a thousand, at most, microseconds.
 const P999_MAX_US: f64 = 5000.0;
@@ -35,6 +37,9 @@ const CONNECTIONS: &str = "64";
 
 /// Before the open loop is measured.
 const WARM_UP: Duration = Duration::from_secs(10);
+
+/// Of the run against the echo.
+const CONTROL: Duration = Duration::from_mins(1);
 
 /// Beyond the length of a run, before it is killed.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -134,6 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         did(FIGURES[3])
     );
     let verdict = Verdict::of(judge(&result, did(FIGURES[1])));
+    control(&bench, cores.server, &open)?;
     println!("{}: p99.9 of at most {:.0} ms, and an answer in every second", verdict.word(), P999_MAX_US / 1000.0);
     Ok(verdict)
 }
@@ -159,6 +165,15 @@ impl Bench<'_> {
         let wall_max = wall_min + PATIENCE + FILL_OF_A_KEY_MAX * u32::try_from(self.args.keys)?;
         Ok(bench::run(self.program, &arguments, self.core, wall_max, self.directory)?.0)
     }
+}
+
+/// The same rate and connections, GETs alone, against a server that does nothing: nobody can be less late on this machine now.
+fn control(bench: &Bench, core: usize, open: &[&str]) -> Result<()> {
+    let echo = start_echo(core)?;
+    let result = Bench { address: echo.address, ..*bench }.run(WARM_UP, CONTROL, open)?;
+    let p999 = result.measured.response.at(99.9).map_or(f64::INFINITY, |us| us / 1000.0);
+    println!("a bare echo at that rate, now: p99.9 {p999:.2} ms; {}", of_seconds(&result));
+    Ok(())
 }
 
 /// Prints what clients saw; `false`: a bound is exceeded, or the run shows nothing.

@@ -8,9 +8,15 @@ use super::super::result::{RunResult, Section, Slo};
 use super::super::text::time_us;
 use super::result::{Purpose, Stop};
 
-/// Checks of a run whose failing means that the generator was not up to it. `rate` is not among them: that starts were not sent
-/// because all connections were busy is the server's doing.
-const GENERATOR_CHECKS: [&str; 4] = ["send_lag", "generator_cpu", "connections", "machine_limits"];
+/// Checks of a run, and what their failing stands for. `rate` is not among them: that starts were not sent because all connections
+/// were busy is the server's doing, and shows in response times. Connections that were not made are the server's doing too, unless
+/// `machine_limits` has failed with them.
+const CHECKS: [(&str, Stop); 4] = [
+    ("send_lag", Stop::Generator),
+    ("generator_cpu", Stop::Generator),
+    ("machine_limits", Stop::Generator),
+    ("connections", Stop::Failures),
+];
 
 /// A run at one rate.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -21,6 +27,9 @@ pub struct Level {
     pub purpose: Purpose,
     /// Whether every objective was met, and the generator was up to it.
     pub good: bool,
+    /// `false`: the generator was not up to it, and the rate was run again; the search knows nothing of this run.
+    #[serde(default = "counted")]
+    pub counted: bool,
     /// What was not met: empty when it was good.
     pub stopped_by: Vec<Stop>,
     /// The same in words, with figures.
@@ -31,14 +40,37 @@ pub struct Level {
     pub measured: Section,
 }
 
+fn counted() -> bool {
+    true
+}
+
 impl Level {
+    /// The same, run again because of the generator.
+    pub(super) fn not_counted(self) -> Level {
+        Level { counted: false, ..self }
+    }
+
+    /// Whether what the server would have done is not known.
+    pub(super) fn is_of_generator(&self) -> bool {
+        self.stopped_by.contains(&Stop::Generator)
+    }
+
+    /// For people.
+    pub(super) fn verdict(&self) -> String {
+        match (self.good, self.counted) {
+            (true, _) => "good".to_owned(),
+            (false, true) => self.reasons.join("; "),
+            (false, false) => format!("run again: {}", self.reasons.join("; ")),
+        }
+    }
+
     /// Judges a run.
     pub(super) fn of(rate_per_s: f64, purpose: Purpose, run: &RunResult) -> Level {
         let slo = run.slo.clone().expect("every level has objectives");
         let (mut stopped_by, mut reasons) = (Vec::new(), Vec::new());
-        for check in run.checks.iter().filter(|check| !check.passed && GENERATOR_CHECKS.contains(&check.name.as_str()))
-        {
-            stopped_by.push(Stop::Generator);
+        for check in run.checks.iter().filter(|check| !check.passed) {
+            let Some((_, stop)) = CHECKS.iter().find(|(name, _)| *name == check.name) else { continue };
+            stopped_by.push(*stop);
             reasons.push(format!("{}: {}", check.name, check.detail));
         }
         for objective in slo.objectives.iter().filter(|objective| !objective.met) {
@@ -52,6 +84,7 @@ impl Level {
             rate_per_s,
             purpose,
             good: reasons.is_empty(),
+            counted: true,
             stopped_by,
             reasons,
             slo,
@@ -72,7 +105,7 @@ impl Level {
             let point = self.measured.response.at(percentile);
             point.map_or_else(|| "-".to_owned(), |point| time_us(point.value_us))
         };
-        let verdict = if self.good { "good".to_owned() } else { self.reasons.join("; ") };
+        let verdict = self.verdict();
         format!(
             "{:>10.0}/s  goodput {:>10.1}/s  p50 {:>9}  p99 {:>9}  {:<8} {verdict}",
             self.rate_per_s,

@@ -25,7 +25,8 @@ const COLOURS: [Colour; 6] = [Colour::Blue, Colour::Orange, Colour::Green, Colou
 
 /// The file.
 pub(super) fn html(result: &KneeResult) -> String {
-    let levels = by_rate(&result.levels);
+    let all = by_rate(&result.levels);
+    let levels: Vec<_> = all.iter().copied().filter(|level| level.counted).collect();
     let mut page = Page::new(format!("klad bench knee: {}", result.target.url))
         .with(html! {
             header {
@@ -37,7 +38,7 @@ pub(super) fn html(result: &KneeResult) -> String {
             (parts::tiles(&tiles(result)))
         })
         .section("Offered rate", &html! { (goodput(result, &levels)) (latency(result, &levels)) (shares(&levels)) })
-        .section("Levels", &table(&levels));
+        .section("Levels", &table(&all));
     if !result.evidence.is_empty() {
         page = page.section("What the server did at the edge", &evidence(result));
     }
@@ -58,7 +59,7 @@ fn verdict(result: &KneeResult) -> Markup {
         _ if result.stopped_by().contains(&Stop::Generator) => Tone::Warning,
         Outcome::Found | Outcome::NotReached => Tone::Good,
         Outcome::NoneGood => Tone::Bad,
-        Outcome::Unsteady => Tone::Warning,
+        Outcome::Unsteady | Outcome::BrokenOff => Tone::Warning,
     };
     parts::banner(tone, &word, &lines.collect::<Vec<_>>())
 }
@@ -159,7 +160,7 @@ fn table(levels: &[&Level]) -> Markup {
                 point.map_or_else(|| "–".to_owned(), |point| numbers::micros(point.value_us))
             };
             let percent = |outcomes| format!("{:.3} %", level.share_of(outcomes) * 100.0);
-            let verdict = if level.good { "good".to_owned() } else { level.reasons.join("; ") };
+            let verdict = level.verdict();
             vec![
                 numbers::per_second(level.rate_per_s).into(),
                 numbers::per_second(level.measured.goodput_per_s).into(),

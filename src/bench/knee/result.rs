@@ -53,6 +53,9 @@ pub struct Found {
     pub good: Option<Edge>,
     /// The lowest rate above it that was not; `null` when all were good.
     pub bad: Option<Edge>,
+    /// What kept the search, or the runs for evidence after it, from their end; `null`: nothing.
+    #[serde(default)]
+    pub broken_off: Option<String>,
 }
 
 /// How a search ended.
@@ -67,6 +70,8 @@ pub enum Outcome {
     NoneGood,
     /// Runs at the same rate differed so much that the search was given up.
     Unsteady,
+    /// It was interrupted, or the server could not be reached any more.
+    BrokenOff,
 }
 
 /// A rate at the edge.
@@ -139,7 +144,7 @@ pub struct QueueSample {
 }
 
 impl Found {
-    pub(super) fn of(found: search::Found, tally: impl Fn(f64) -> (usize, usize)) -> Found {
+    pub(super) fn of(found: search::Found, broken_off: Option<String>, tally: impl Fn(f64) -> (usize, usize)) -> Found {
         let edge = |rate_per_s| {
             let (good_runs, bad_runs) = tally(rate_per_s);
             Edge { rate_per_s, good_runs, bad_runs }
@@ -150,7 +155,8 @@ impl Found {
             search::Found::NoneGood { bad } => (Outcome::NoneGood, None, Some(bad)),
             search::Found::Unsteady { good, bad } => (Outcome::Unsteady, good, bad),
         };
-        Found { outcome, good: good.map(edge), bad: bad.map(edge) }
+        let outcome = if broken_off.is_some() { Outcome::BrokenOff } else { outcome };
+        Found { outcome, good: good.map(edge), bad: bad.map(edge), broken_off }
     }
 }
 
@@ -236,8 +242,10 @@ impl KneeResult {
     #[must_use]
     pub fn stopped_by(&self) -> Vec<Stop> {
         let Some(bad) = self.found.bad else { return Vec::new() };
-        let runs =
-            self.levels.iter().filter(|level| !level.good && level.rate_per_s.total_cmp(&bad.rate_per_s).is_eq());
+        let runs = self
+            .levels
+            .iter()
+            .filter(|level| !level.good && level.counted && level.rate_per_s.total_cmp(&bad.rate_per_s).is_eq());
         let mut all: Vec<_> = runs.flat_map(|level| level.stopped_by.iter().copied()).collect();
         all.sort();
         all.dedup();
@@ -249,7 +257,7 @@ impl KneeResult {
     pub fn verdict(&self) -> Verdict {
         let generator = self.stopped_by().contains(&Stop::Generator);
         match self.found.outcome {
-            Outcome::Unsteady => Verdict::NotValid,
+            Outcome::Unsteady | Outcome::BrokenOff => Verdict::NotValid,
             Outcome::Found | Outcome::NoneGood if generator => Verdict::NotValid,
             Outcome::Found | Outcome::NotReached => Verdict::Met,
             Outcome::NoneGood => Verdict::Missed,

@@ -136,14 +136,20 @@ impl Search {
         (below.last().copied(), bad.map(|at| self.rates[at]))
     }
 
+    /// What is known before the end of the search.
+    #[must_use]
+    pub fn so_far(&self) -> Found {
+        let (good, bad) = self.edge();
+        Found::Unsteady { good: good.map(|rate| rate.per_s), bad: bad.map(|rate| rate.per_s) }
+    }
+
     /// What to do next.
     #[must_use]
     pub fn next(&self) -> Step {
         let Bounds { from, to, least, precision, repeats } = self.bounds;
         let (good, bad) = self.edge();
         if self.runs >= RUNS_MAX {
-            let per_s = |rate: Rate| rate.per_s;
-            return Step::Done(Found::Unsteady { good: good.map(per_s), bad: bad.map(per_s) });
+            return Step::Done(self.so_far());
         }
         match (good, bad) {
             (None, None) => Step::Measure(from.min(to), Purpose::Ramp),

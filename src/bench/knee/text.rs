@@ -48,7 +48,7 @@ fn row(level: &Level) -> String {
         at(99.0),
         at(99.9),
         level.purpose.name(),
-        if level.good { "good".to_owned() } else { level.reasons.join("; ") }
+        level.verdict()
     )
 }
 
@@ -69,6 +69,7 @@ pub(super) fn conclusion(result: &KneeResult) -> Vec<String> {
         }
         Outcome::NotReached => vec!["The knee is above the highest rate that was allowed (--to).".to_owned()],
         Outcome::NoneGood => vec!["No rate meets the objective.".to_owned()],
+        Outcome::BrokenOff => vec!["The search was broken off; this is what it has found until then.".to_owned()],
         Outcome::Unsteady => {
             vec![
                 "The knee was not found: runs at the same rate differ too much. Longer levels may help (--level)."
@@ -77,6 +78,7 @@ pub(super) fn conclusion(result: &KneeResult) -> Vec<String> {
         }
     };
     lines.extend(good.into_iter().chain(bad).map(|words| format!("  {words}")));
+    lines.extend(found.broken_off.iter().map(|why| format!("  Broken off {why}")));
     let stopped_by = result.stopped_by();
     if !stopped_by.is_empty() {
         let names: Vec<_> = stopped_by.iter().map(|stop| stop.name()).collect();

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use super::Planted;
+use crate::bench::author::Authors;
 use crate::bench::collector::{Collector, interval_of};
-use crate::bench::generator::{Generator, NEVER, Shared};
+use crate::bench::generator::{Generator, NEVER, Returned, Shared};
 use crate::bench::keys::{Keys, Names, Order};
 use crate::bench::network::{Network, Read, Ready};
 use crate::bench::recorder::{Failure, Operation, Recorder};
@@ -37,9 +38,9 @@ pub(crate) enum Reply {
 }
 
 /// Decides by the request's number, from 0, and the time of its arrival.
-pub(crate) trait Script: Fn(u64, Nanos) -> Reply {}
+pub(crate) trait Script: Fn(u64, Nanos) -> Reply + Clone {}
 
-impl<S: Fn(u64, Nanos) -> Reply> Script for S {}
+impl<S: Fn(u64, Nanos) -> Reply + Clone> Script for S {}
 
 /// What becomes ready at a time: bytes, or the end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -225,8 +226,8 @@ impl<S: Script> Scenario<S> {
         (collector.warm_up().expect("there is one"), collector.measured().0)
     }
 
-    /// Another run, and all that was recorded of it.
-    pub(crate) fn run_source(self, phases: Phases, source: Source) -> Collector {
+    /// What the threads of a run share.
+    pub(crate) fn shared(&self, phases: Phases, source: Source) -> Shared {
         let workload = Workload {
             weights: vec![(Operation::Get, 1.0)],
             template: Template { target: vec![b"/".to_vec(), Vec::new()], headers: b"Host: h\r\n".to_vec() },
@@ -236,7 +237,7 @@ impl<S: Script> Scenario<S> {
             values: Values::Format("{}".parse().expect("valid")),
             seed: 1,
         };
-        let shared = Arc::new(Shared {
+        Shared {
             interval: interval_of(phases.end()),
             phases,
             source,
@@ -247,22 +248,35 @@ impl<S: Script> Scenario<S> {
             connections_max: self.connections_max,
             connections: AtomicUsize::new(self.connections),
             interrupted: AtomicU64::new(self.interrupted),
-            authors: super::super::author::Authors::default(),
+            returned: Returned::default(),
+            authors: Authors::default(),
             failure: Mutex::new(None),
             planted: self.planted,
-        });
+        }
+    }
+
+    /// Another run, and all that was recorded of it.
+    pub(crate) fn run_source(self, phases: Phases, source: Source) -> Collector {
+        let shared = self.shared(phases, source);
+        self.run_threads(shared, 1)
+    }
+
+    /// A run of several threads, which have the same start one after the other, each on a clock and with connections of its own.
+    pub(crate) fn run_threads(self, shared: Shared, threads: usize) -> Collector {
+        let shared = Arc::new(shared);
         let mut collector =
-            Collector::new(shared.phases.clone(), shared.mode(), 1, shared.interval, shared.good_within);
-        let deliver = |interval, recorder: &mut Recorder| {
-            collector.add(0, interval, recorder);
-            recorder.clear();
-        };
-        let network = Simulated { stall: self.stall, ..Simulated::new(self.script) };
-        let mut generator = Generator::new(shared.clone(), network, 0, self.connections, deliver);
-        let (connected, failure) = generator.connect(SECOND);
-        assert_eq!((connected, failure), (self.connections, None));
-        generator.run();
-        drop(generator);
+            Collector::new(shared.phases.clone(), shared.mode(), threads, shared.interval, shared.good_within);
+        for thread in 0..threads {
+            let deliver = |interval, recorder: &mut Recorder| {
+                collector.add(thread, interval, recorder);
+                recorder.clear();
+            };
+            let network = Simulated { stall: self.stall, ..Simulated::new(self.script.clone()) };
+            let mut generator = Generator::new(shared.clone(), network, thread, self.connections, deliver);
+            let (connected, failure) = generator.connect(SECOND);
+            assert_eq!((connected, failure), (self.connections, None));
+            generator.run();
+        }
         let mut rest = Recorder::new(shared.phases.all().len());
         shared.record_rest(&mut rest);
         collector.add_rest(&rest);

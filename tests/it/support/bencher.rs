@@ -152,6 +152,11 @@ impl Running {
         Running { child, directory, started }
     }
 
+    /// What it has said on its standard error until now.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("stderr")).unwrap()
+    }
+
     /// Waits for its end.
     pub(crate) fn wait(self) -> Ended {
         self.wait_for(PATIENCE)

@@ -14,7 +14,7 @@
 pub(crate) mod echo;
 mod redis;
 mod report;
-mod subjects;
+pub(crate) mod subjects;
 mod wrk;
 
 use std::fs;

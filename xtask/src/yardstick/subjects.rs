@@ -149,6 +149,18 @@ impl Drop for Process {
     }
 }
 
+/// Starts the bare echo on `core`.
+pub(crate) fn start_echo(core: usize) -> Result<Server> {
+    let own = std::env::current_exe().context("cannot tell where xtask is")?;
+    let mut command = Command::new(own);
+    command.arg("echo").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = cores::on(core, || command.spawn().context("cannot run the echo"))?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line)?;
+    let address = line.trim().parse().with_context(|| format!("the echo has said {line:?}"))?;
+    Ok(Server { address, pid: Pid::from_child(&child), _process: Process::Other(child) })
+}
+
 /// Where and with what servers are started.
 pub(crate) struct Bench<'a> {
     /// klad.
@@ -165,7 +177,7 @@ impl Bench<'_> {
     /// Starts what `subject` is asked of, and fills it.
     pub(crate) fn start(&self, subject: Subject) -> Result<Server> {
         match subject {
-            Subject::Echo => self.echo(),
+            Subject::Echo => start_echo(self.core),
             Subject::Nginx => self.nginx(),
             Subject::Memory => {
                 let (server, _) = self.klad("memory", &["--engine", "memory"])?;
@@ -184,17 +196,6 @@ impl Bench<'_> {
             Subject::PutAsync => Ok(self.klad("put-async", &[])?.0),
             Subject::PutSync => Ok(self.klad("put-sync", &["--durability", "sync"])?.0),
         }
-    }
-
-    fn echo(&self) -> Result<Server> {
-        let own = std::env::current_exe().context("cannot tell where xtask is")?;
-        let mut command = Command::new(own);
-        command.arg("echo").stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = cores::on(self.core, || command.spawn().context("cannot run the echo"))?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line)?;
-        let address = line.trim().parse().with_context(|| format!("the echo has said {line:?}"))?;
-        Ok(Server { address, pid: Pid::from_child(&child), _process: Process::Other(child) })
     }
 
     fn nginx(&self) -> Result<Server> {
