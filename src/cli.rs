@@ -154,7 +154,7 @@ pub struct ServeArgs {
     /// Where the data is kept.
     ///
     /// The memory engine keeps it until the process ends, answers durability none, says so in the log, and does not touch
-    /// --data. In a build without RocksDB it is the default.
+    /// --data. In a build without RocksDB fjall is the default, and without both this one.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = DEFAULT_ENGINE, help_heading = PLACES)]
     pub engine: EngineName,
     /// Each call of storage takes so much longer: a slow disk, to rehearse with.
@@ -405,7 +405,8 @@ pub struct ServeArgs {
     /// How tables are compressed that are written from now on; what is there is read in any case.
     ///
     /// Level 0 is never compressed. On few cores zstd takes time that requests could have:
-    /// compactions of small entries cost half as much again. klad compact is to be told the same.
+    /// compactions of small entries cost half as much again. klad compact is to be told the same. fjall has no zstd, and keeps
+    /// what a directory was made with.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4, help_heading = DISK)]
     pub compression: Compression,
     /// Average bytes of allocations between two samples of the heap profile; 0: none until one is asked for.

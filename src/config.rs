@@ -6,6 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use clap::ValueEnum as _;
+
 use crate::cli::{
     AccessLogName, DurabilityName, EngineName, ExecutionName, LogFormatName, LogLevelName, PointReadsName, ServeArgs,
     SwitchName,
@@ -107,14 +109,19 @@ pub enum Error {
     },
     /// Checkpoints would lie among the files of the data, or the data among the checkpoints.
     #[error(
-        "--checkpoints {checkpoints} is inside {data}/rocksdb, or is --data {data} itself or a directory above it: give another directory, such as {data}/checkpoints"
+        "--checkpoints {checkpoints} is inside {data}/{files}, or is --data {data} itself or a directory above it: give another directory, such as {data}/checkpoints"
     )]
     CheckpointsInData {
         /// As given.
         checkpoints: String,
         /// `--data`.
         data: String,
+        /// An engine's directory in it.
+        files: &'static str,
     },
+    /// The engine cannot compress so.
+    #[error("--compression zstd: --engine fjall has lz4 and none")]
+    NoZstd,
     /// Who can reach it, and who not.
     #[error(transparent)]
     Safety(#[from] SafetyError),
@@ -265,6 +272,7 @@ impl Config {
     pub fn new(args: ServeArgs) -> Result<Config, Error> {
         let Live { budget, limits, disk_reserve_bytes, logs } = Live::new(&args, None)?;
         let checkpoints = checkpoints(&args)?;
+        let compression = compression(&args)?;
         // Last, as it reads files.
         let judged = safety::judge(&args)?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -293,7 +301,7 @@ impl Config {
             value_cache_percent: args.value_cache,
             budget,
             disk_reserve_bytes,
-            compression: args.compression,
+            compression,
             direct_reads: args.direct_reads == SwitchName::On,
             heap_sample_bytes: args.heap_sample.0,
             server,
@@ -306,11 +314,18 @@ fn checkpoints(args: &ServeArgs) -> Result<PathBuf, Error> {
     // By name, and by what is there: a link may lead back into the data.
     let (found, data) = (whole(checkpoints), whole(&args.data));
     // Above the data, the data would lie among the checkpoints, as if it were one.
-    if data.starts_with(&found) || found.starts_with(data.join("rocksdb")) {
+    let inside = ["rocksdb", "fjall"].into_iter().find(|files| found.starts_with(data.join(files)));
+    if inside.is_some() || data.starts_with(&found) {
         let (checkpoints, data) = (checkpoints.display().to_string(), args.data.display().to_string());
-        return Err(Error::CheckpointsInData { checkpoints, data });
+        return Err(Error::CheckpointsInData { checkpoints, data, files: inside.unwrap_or("rocksdb") });
     }
     Ok(checkpoints.clone())
+}
+
+/// Of tables, if the engine has it.
+fn compression(args: &ServeArgs) -> Result<Compression, Error> {
+    let without_zstd = args.engine.to_possible_value().is_some_and(|engine| engine.get_name() == "fjall");
+    if without_zstd && args.compression == Compression::Zstd { Err(Error::NoZstd) } else { Ok(args.compression) }
 }
 
 /// The path without links and dots: of what is there as the kernel resolves it, of the rest as it is written.

@@ -13,8 +13,12 @@ use crate::offline;
 use crate::server::listen;
 use crate::settings;
 use crate::storage::directory;
+#[cfg(feature = "fjall")]
+use crate::storage::fjall::OpenError as FjallError;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+use crate::storage::high_water;
 #[cfg(feature = "rocksdb")]
-use crate::storage::{high_water, maintenance, rocksdb, rocksdb_check};
+use crate::storage::{maintenance, rocksdb, rocksdb_check};
 
 /// Why the process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +136,10 @@ pub enum Failure {
     #[cfg(feature = "rocksdb")]
     #[error(transparent)]
     Engine(#[from] rocksdb::OpenError),
+    /// There is no engine.
+    #[cfg(feature = "fjall")]
+    #[error(transparent)]
+    Fjall(#[from] FjallError),
     /// `klad check` or `klad compact`.
     #[cfg(feature = "rocksdb")]
     #[error(transparent)]
@@ -165,6 +173,8 @@ impl Failure {
             Failure::Directory(error) => of_directory(error),
             #[cfg(feature = "rocksdb")]
             Failure::Engine(error) => of_engine(error),
+            #[cfg(feature = "fjall")]
+            Failure::Fjall(error) => of_fjall(error),
             #[cfg(feature = "rocksdb")]
             Failure::Offline(error) => of_offline(error),
             Failure::Sync(_) => Exit::SyncFailed,
@@ -198,13 +208,28 @@ fn of_directory(error: &directory::Error) -> Exit {
 fn of_engine(error: &rocksdb::OpenError) -> Exit {
     match error {
         rocksdb::OpenError::Directory(error) => of_directory(error),
-        rocksdb::OpenError::HighWater(high_water::Error::LogIsShort { .. }) | rocksdb::OpenError::Damaged { .. } => {
-            Exit::DataDamaged
-        }
-        rocksdb::OpenError::HighWater(high_water::Error::Io { .. }) | rocksdb::OpenError::RocksDb { io: true, .. } => {
-            Exit::DataIo
-        }
+        rocksdb::OpenError::HighWater(error) => of_high_water(error),
+        rocksdb::OpenError::Damaged { .. } => Exit::DataDamaged,
+        rocksdb::OpenError::RocksDb { io: true, .. } => Exit::DataIo,
         rocksdb::OpenError::RocksDb { io: false, .. } => Exit::Failed,
+    }
+}
+
+#[cfg(feature = "fjall")]
+fn of_fjall(error: &FjallError) -> Exit {
+    match error {
+        FjallError::Directory(error) => of_directory(error),
+        FjallError::HighWater(error) => of_high_water(error),
+        FjallError::Damaged { .. } => Exit::DataDamaged,
+        FjallError::Fjall { .. } => Exit::DataIo,
+    }
+}
+
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+fn of_high_water(error: &high_water::Error) -> Exit {
+    match error {
+        high_water::Error::LogIsShort { .. } => Exit::DataDamaged,
+        high_water::Error::Io { .. } => Exit::DataIo,
     }
 }
 

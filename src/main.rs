@@ -265,7 +265,10 @@ fn say_what_serves(config: &Config, server: &Server, engine: &str, durability: D
     );
 }
 
-#[cfg_attr(not(feature = "rocksdb"), expect(clippy::unnecessary_wraps, reason = "only RocksDB can fail to open"))]
+#[cfg_attr(
+    not(any(feature = "fjall", feature = "rocksdb")),
+    expect(clippy::unnecessary_wraps, reason = "only an engine on a disk can fail to open")
+)]
 fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
     Ok(match config.engine {
         #[cfg(feature = "rocksdb")]
@@ -280,6 +283,17 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
                 iterator_reads: config.iterator_reads,
                 compression: config.compression,
                 direct_reads: config.direct_reads,
+            },
+        )?),
+        #[cfg(feature = "fjall")]
+        EngineName::Fjall => Arc::new(klad::storage::fjall::FjallEngine::open(
+            &config.data,
+            &klad::storage::fjall::Options {
+                cache_bytes: config.budget.cache,
+                memtable_bytes: config.budget.memtables,
+                background_threads: config.server.threads,
+                disk_reserve_bytes: config.disk_reserve_bytes,
+                compression: config.compression,
             },
         )?),
         EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),

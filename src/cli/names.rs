@@ -8,6 +8,9 @@ pub enum EngineName {
     /// RocksDB in the data directory.
     #[cfg(feature = "rocksdb")]
     Rocksdb,
+    /// An LSM tree in Rust, in the data directory.
+    #[cfg(feature = "fjall")]
+    Fjall,
     /// An ordered map in memory: the data ends with the process.
     Memory,
 }
@@ -15,7 +18,9 @@ pub enum EngineName {
 /// What `serve` without `--engine` uses.
 #[cfg(feature = "rocksdb")]
 pub(super) const DEFAULT_ENGINE: EngineName = EngineName::Rocksdb;
-#[cfg(not(feature = "rocksdb"))]
+#[cfg(all(feature = "fjall", not(feature = "rocksdb")))]
+pub(super) const DEFAULT_ENGINE: EngineName = EngineName::Fjall;
+#[cfg(not(any(feature = "fjall", feature = "rocksdb")))]
 pub(super) const DEFAULT_ENGINE: EngineName = EngineName::Memory;
 
 /// Strategies to choose from.

@@ -5,7 +5,7 @@
 //!   data/LOCK       held by the process that serves the directory
 //!   data/CHECKPOINT says that it is a checkpoint that nobody has served; only those are listed and removed
 //!   data/SYNCED     how far the log is synced (high_water.rs)
-//!   data/rocksdb/   the engine's own files
+//!   data/rocksdb/   the engine's own files; data/fjall/ with that engine
 //! ```
 //!
 //! A directory is never taken from under whoever serves it without a word: [`DataDirectory::still_there`] tells when it was

@@ -5,6 +5,8 @@
 //! tell an end torn by a power cut from a byte that went bad in the middle. The mark can: what was synced before cannot be
 //! missing from a sound log.
 //!
+//! fjall's does the same. Each engine numbers writes in its way: RocksDB's own numbers, and klad's versions with fjall.
+//!
 //! The file is overwritten in place and never synced, so it costs a page of the kernel's cache: after a power cut an older
 //! mark may be there, which asks for less and is still true. Called by the engines that have a log.
 
@@ -43,7 +45,7 @@ pub enum Error {
         path.display()
     )]
     LogIsShort {
-        /// RocksDB's sequence number after recovery.
+        /// The engine's number of the last write after recovery.
         recovered: u64,
         /// The mark.
         synced: u64,

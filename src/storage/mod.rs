@@ -1,6 +1,6 @@
 //! The only boundary between serving and storing.
 //!
-//! [`Engine`] knows nothing of HTTP, and nothing above it knows RocksDB. Operations complete later, through [`Reply`], so
+//! [`Engine`] knows nothing of HTTP, and nothing above it knows RocksDB or fjall. Operations complete later, through [`Reply`], so
 //! that an engine across a network fits behind it unchanged; an embedded engine completes them before its call returns,
 //! and says by [`Engine::blocks`] that such a call belongs on a thread that may wait.
 //!
@@ -22,9 +22,23 @@ use bytes::Bytes;
 use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep};
 
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod background;
 pub mod delayed;
 pub mod directory;
-#[cfg(feature = "rocksdb")]
+#[cfg(feature = "fjall")]
+pub mod fjall;
+#[cfg(feature = "fjall")]
+mod fjall_journal;
+#[cfg(feature = "fjall")]
+mod fjall_observation;
+#[cfg(feature = "fjall")]
+mod fjall_open;
+#[cfg(feature = "fjall")]
+mod fjall_options;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod gate;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 pub mod high_water;
 #[cfg(feature = "rocksdb")]
 mod log_records;
@@ -33,7 +47,7 @@ pub mod memory;
 pub mod observation;
 mod page;
 pub mod perf;
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod point_read;
 pub mod record;
 #[cfg(feature = "rocksdb")]
@@ -53,10 +67,10 @@ mod rocksdb_perf;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_scan;
 #[cfg(feature = "rocksdb")]
-mod rocksdb_threads;
-#[cfg(feature = "rocksdb")]
 mod value_cache;
 pub mod versions;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod written;
 
 pub use observation::{Check, Observation};
 pub(crate) use page::PageBuilder;

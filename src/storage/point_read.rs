@@ -1,4 +1,4 @@
-//! What a point read of stored bytes has found, as an answer. Called by `rocksdb.rs`.
+//! What a point read of stored bytes has found, as an answer. Called by the engines that keep files.
 
 use bytes::Bytes;
 
@@ -13,6 +13,7 @@ pub(super) struct Read {
     /// As it is told.
     pub(super) answer: Result,
     /// It is the same until the next write.
+    #[cfg_attr(not(feature = "rocksdb"), expect(dead_code, reason = "only a cache of values asks"))]
     pub(super) lasts: bool,
 }
 

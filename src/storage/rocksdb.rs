@@ -10,31 +10,36 @@
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rust_rocksdb::{DB, ErrorKind, FlushOptions, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
+use super::background::Background;
 use super::directory::DataDirectory;
+use super::gate::{Kept, WriteGate};
 use super::high_water::HighWater;
 use super::maintenance::{self, Checkpoint, Compaction};
 use super::perf::Figure;
 use super::point_read::Read;
 use super::record;
-use super::rocksdb_observation::{Beside, Watch};
+use super::rocksdb_observation::Watch;
 pub use super::rocksdb_open::OpenError;
 use super::rocksdb_options::Shared;
 use super::rocksdb_perf::{Work, measured};
-use super::rocksdb_threads::Background;
 use super::value_cache::{Looked, Made, Place, ValueCache};
 use super::versions::Versions;
-use super::{ChangeKind, Check, Compression, Engine, Observation, Perf, Reply, Result, Write};
+use super::written::{self, Written};
+use super::{ChangeKind, Check, Compression, Engine, Observation, Reply, Result, Write};
 use super::{rocksdb_open, rocksdb_options};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
-use crate::sync::{Mutex, MutexGuard, RwLock};
+use crate::sync::{Mutex, MutexGuard};
+
+/// What RocksDB's own threads are called.
+const THREADS: &[&str] = &["rocksdb:low", "rocksdb:high"];
 
 /// What of the configuration concerns this engine.
 #[derive(Clone, Debug)]
@@ -70,18 +75,11 @@ pub struct RocksDbEngine {
     read_cached: ReadOptions,
     section: Mutex<CommitSection>,
     versions: Versions,
-    /// Why no write is taken any more, once one has failed.
-    stopped: RwLock<Option<String>>,
-    /// Raised with `stopped`; read on the path of a request.
-    is_stopped: AtomicBool,
+    pub(super) gate: WriteGate,
     /// Acknowledged writes may not be synced yet.
     unsynced: AtomicBool,
     high_water: HighWater,
     commits: Commits,
-    free_bytes: AtomicU64,
-    /// RocksDB takes no writes until it has flushed or compacted.
-    stalled: AtomicBool,
-    pub(super) disk_reserve_bytes: AtomicU64,
     iterator_reads: bool,
     /// Values that were read lately.
     values: Option<ValueCache>,
@@ -134,55 +132,19 @@ impl RocksDbEngine {
                 write_now,
             }),
             versions: Versions::new(directory),
-            stopped: RwLock::new(None),
-            is_stopped: AtomicBool::new(false),
+            gate: WriteGate::new(options.disk_reserve_bytes),
             unsynced: AtomicBool::new(false),
             high_water,
             commits: Commits::default(),
-            free_bytes: AtomicU64::new(u64::MAX),
-            stalled: AtomicBool::new(false),
-            disk_reserve_bytes: AtomicU64::new(options.disk_reserve_bytes),
             iterator_reads: options.iterator_reads,
             values: ValueCache::new(value_bytes),
             memtable_bytes: options.memtable_bytes,
             value_cache_percent,
             watch,
-            background: Background::new(options.background_threads),
+            background: Background::new(THREADS, options.background_threads.max(1) + 1),
         };
         engine.upkeep();
         Ok(engine)
-    }
-
-    fn check_stopped(&self) -> std::result::Result<(), Error> {
-        if !self.is_stopped.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let why = self.stopped.read().clone().unwrap_or_default();
-        Err(Error::WritesStopped { why })
-    }
-
-    fn stop_writes(&self, why: &str) {
-        let mut stopped = self.stopped.write();
-        if stopped.is_none() {
-            tracing::error!(why, "no write is taken any more until klad is started again; reads go on");
-            *stopped = Some(why.to_owned());
-            self.is_stopped.store(true, Ordering::Release);
-        }
-    }
-
-    fn check_stalled(&self) -> std::result::Result<(), Error> {
-        if self.stalled.load(Ordering::Relaxed) { Err(Error::Stalled) } else { Ok(()) }
-    }
-
-    fn check_space(&self, change: ChangeKind) -> std::result::Result<(), Error> {
-        let free_bytes = self.free_bytes.load(Ordering::Relaxed);
-        // Removing is how space is won back, so it may use the upper half of the reserve.
-        let whole = self.disk_reserve_bytes.load(Ordering::Relaxed);
-        let reserve_bytes = match change {
-            ChangeKind::Put => whole,
-            ChangeKind::Delete => whole / 2,
-        };
-        if free_bytes < reserve_bytes { Err(Error::NoSpace { free_bytes, reserve_bytes }) } else { Ok(()) }
     }
 
     /// What the cache of values knows of a key, or where what RocksDB knows of it may be kept.
@@ -227,48 +189,16 @@ impl RocksDbEngine {
 
     fn look_at_rocksdb(&self) {
         let (version_last, version_reserved) = self.versions.look();
-        self.watch.look(
-            &self.db,
-            &Beside {
-                free_bytes: self.free_bytes.load(Ordering::Relaxed),
-                reserve_bytes: self.disk_reserve_bytes.load(Ordering::Relaxed),
-                stopped: self.is_stopped.load(Ordering::Acquire),
-                // In this order, or the difference could be below nothing.
-                synced: self.high_water.synced(),
-                written: self.db.latest_sequence_number(),
-                version_last,
-                version_reserved,
-                values: self.values.as_ref().map(ValueCache::figures).unwrap_or_default(),
-            },
-        );
+        // In this order, or the difference could be below nothing.
+        let synced = self.high_water.synced();
+        let unsynced = self.db.latest_sequence_number().saturating_sub(synced);
+        let kept = self.gate.measures(&Kept { unsynced, version_last, version_reserved });
+        let values = self.values.as_ref().map(ValueCache::figures).unwrap_or_default();
+        self.watch.look(&self.db, kept, &values);
     }
 
     pub(super) fn directory(&self) -> &DataDirectory {
         self.versions.directory()
-    }
-
-    /// What is written into deleted files is gone with the process, so nothing may be acknowledged into them.
-    fn look_whether_still_there(&self) {
-        if self.is_stopped.load(Ordering::Acquire) {
-            return;
-        }
-        let gone = self.directory().still_there().err().or_else(|| {
-            let current = self.directory().path().join("rocksdb/CURRENT");
-            let missing = std::fs::metadata(&current).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-            missing.then(|| format!("{} was deleted while klad serves it", current.display()))
-        });
-        if let Some(why) = gone {
-            self.stop_writes(&format!(
-                "{why}; reads go on: copy what is needed by GET before klad is stopped, or put the directory back first"
-            ));
-        }
-    }
-
-    fn look_at_free_space(&self) {
-        match rustix::fs::statvfs(self.versions.directory().path()) {
-            Ok(space) => self.free_bytes.store(space.f_bavail.saturating_mul(space.f_frsize), Ordering::Relaxed),
-            Err(error) => tracing::warn!(%error, "cannot read the free space of the data directory"),
-        }
     }
 
     /// Fills the batch; the commit section is held.
@@ -301,12 +231,12 @@ impl RocksDbEngine {
     /// Does `writes` inside the commit section and answers the version of the first.
     fn write(&self, writes: &[Write]) -> std::result::Result<Written, Error> {
         let (mut section, waited) = self.enter();
-        self.check_stopped()?;
+        self.gate.check_stopped()?;
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
         let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
         let sync = writes.iter().any(|write| write.durability == Durability::Sync);
         let CommitSection { batch, places, write_sync, write_async, .. } = &mut *section;
-        Self::fill(batch, writes, first).map_err(|why| self.undetermined(why))?;
+        Self::fill(batch, writes, first).map_err(|why| self.gate.undetermined(why))?;
         // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
         let began = sync.then(clock::now);
         let options = if sync { write_sync } else { write_async };
@@ -314,7 +244,7 @@ impl RocksDbEngine {
             self.write_beside_values(writes, first, places, || self.db.write_opt(batch, options))
         });
         let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
-        done.map_err(|error| self.undetermined(error.into_string()))?;
+        done.map_err(|error| self.gate.undetermined(error.into_string()))?;
         let now = clock::now();
         let sync_time = began.map(|began| now.saturating_duration_since(began));
         if let Some(time) = sync_time {
@@ -328,13 +258,13 @@ impl RocksDbEngine {
     /// As `write`, for writes that ask for no sync, if nothing is to be waited for; `None`: nothing has happened.
     fn try_write(&self, writes: &[Write]) -> Option<std::result::Result<Written, Error>> {
         let mut section = self.section.try_lock()?;
-        if let Err(stopped) = self.check_stopped() {
+        if let Err(stopped) = self.gate.check_stopped() {
             return Some(Err(stopped));
         }
         let first = self.versions.try_take(writes.len())?;
         let CommitSection { batch, places, write_now, .. } = &mut *section;
         if let Err(why) = Self::fill(batch, writes, first) {
-            return Some(Err(self.undetermined(why)));
+            return Some(Err(self.gate.undetermined(why)));
         }
         match self.write_beside_values(writes, first, places, || self.db.write_opt(batch, write_now)) {
             Ok(()) => {
@@ -345,13 +275,8 @@ impl RocksDbEngine {
             }
             // RocksDB slows writes down or has stopped them, and says so before it has done anything.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
-            Err(error) => Some(Err(self.undetermined(error.into_string()))),
+            Err(error) => Some(Err(self.gate.undetermined(error.into_string()))),
         }
-    }
-
-    fn undetermined(&self, why: String) -> Error {
-        self.stop_writes(&why);
-        Error::Undetermined { why }
     }
 
     /// What follows a log write, before anyone is answered.
@@ -376,39 +301,7 @@ impl RocksDbEngine {
             self.unsynced.store(true, Ordering::Release);
         }
         // A sync of earlier writes may have failed meanwhile, and nothing is acknowledged after that.
-        self.check_stopped().map_err(|error| self.undetermined(error.to_string()))
-    }
-}
-
-/// A batch that was written.
-struct Written {
-    /// The version of its first member.
-    first: Version,
-    /// When it was.
-    now: Instant,
-    /// How long the write took, where it was one with sync.
-    sync_time: Duration,
-    /// What it took.
-    perf: Option<Perf>,
-}
-
-fn answer_writes(writes: Vec<Write>, written: std::result::Result<Written, Error>) {
-    match written {
-        Ok(Written { first, now, sync_time, perf }) => {
-            for (write, version) in writes.into_iter().zip(first.0..) {
-                let version = Version(version);
-                write.reply.clocked(now, sync_time);
-                if let Some(perf) = &perf {
-                    write.reply.measured(perf);
-                }
-                write.reply.complete(Ok(Outcome::Written { version, durability: write.durability }));
-            }
-        }
-        Err(error) => {
-            for write in writes {
-                write.reply.complete(Err(error.clone()));
-            }
-        }
+        self.gate.check_stopped().map_err(|error| self.gate.undetermined(error.to_string()))
     }
 }
 
@@ -480,13 +373,13 @@ impl Engine for RocksDbEngine {
     fn commit(&self, writes: Vec<Write>) {
         assert!(!writes.is_empty(), "an empty commit has nothing to answer");
         let written = self.write(&writes);
-        answer_writes(writes, written);
+        written::answer(writes, written);
     }
 
     fn try_commit(&self, writes: Vec<Write>) -> std::result::Result<(), Vec<Write>> {
         match self.try_write(&writes) {
             Some(written) => {
-                answer_writes(writes, written);
+                written::answer(writes, written);
                 Ok(())
             }
             None => Err(writes),
@@ -494,7 +387,7 @@ impl Engine for RocksDbEngine {
     }
 
     fn sync(&self) -> std::result::Result<(), String> {
-        if let Err(error) = self.check_stopped() {
+        if let Err(error) = self.gate.check_stopped() {
             return Err(error.to_string());
         }
         if !self.unsynced.swap(false, Ordering::AcqRel) {
@@ -503,7 +396,7 @@ impl Engine for RocksDbEngine {
         let (until, began) = (self.db.latest_sequence_number(), clock::now());
         self.db.flush_wal(true).map_err(|error| {
             let why = error.into_string();
-            self.stop_writes(&why);
+            self.gate.stop(&why);
             why
         })?;
         self.commits.synced(clock::now().saturating_duration_since(began));
@@ -512,13 +405,11 @@ impl Engine for RocksDbEngine {
     }
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
-        self.check_stopped()?;
-        self.check_stalled()?;
-        self.check_space(change)
+        self.gate.check(change)
     }
 
     fn set_disk_reserve(&self, bytes: u64) {
-        self.disk_reserve_bytes.store(bytes, Ordering::Relaxed);
+        self.gate.set_reserve_bytes(bytes);
     }
 
     fn set_cache_bytes(&self, bytes: u64) {
@@ -535,10 +426,10 @@ impl Engine for RocksDbEngine {
 
     fn upkeep(&self) {
         self.background.upkeep();
-        self.look_whether_still_there();
-        self.look_at_free_space();
+        self.gate.look_whether_still_there(self.directory(), "rocksdb/CURRENT");
+        self.gate.look_at_free_space(self.directory());
         let stopped = self.db.property_int_value(properties::IS_WRITE_STOPPED);
-        self.stalled.store(matches!(stopped, Ok(Some(1..))), Ordering::Relaxed);
+        self.gate.set_stalled(matches!(stopped, Ok(Some(1..))));
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }
@@ -546,11 +437,7 @@ impl Engine for RocksDbEngine {
     }
 
     fn checks(&self) -> Vec<Check> {
-        vec![
-            Check::of("log", self.check_stopped()),
-            Check::of("write-stall", self.check_stalled()),
-            Check::of("disk-space", self.check_space(ChangeKind::Put)),
-        ]
+        self.gate.checks()
     }
 
     fn observe(&self) -> Arc<Observation> {

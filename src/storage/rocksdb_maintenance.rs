@@ -8,7 +8,6 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use rust_rocksdb::checkpoint::Checkpoint as RocksDbCheckpoint;
 use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, properties};
@@ -101,7 +100,7 @@ impl RocksDbEngine {
         let space =
             rustix::fs::statvfs(path).map_err(|error| io_error("read the free space of", path, error.into()))?;
         let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
-        let reserve_bytes = self.disk_reserve_bytes.load(Ordering::Relaxed);
+        let reserve_bytes = self.gate.reserve_bytes();
         if free_bytes < reserve_bytes.saturating_add(needed_bytes) {
             return Err(Error::NoSpace { path: path.to_owned(), free_bytes, needed_bytes, reserve_bytes });
         }

@@ -40,21 +40,6 @@ pub(super) struct Watch {
     latest: Mutex<Arc<Observation>>,
 }
 
-/// What the engine knows beside RocksDB.
-pub(super) struct Beside {
-    pub(super) free_bytes: u64,
-    pub(super) reserve_bytes: u64,
-    /// No write is taken any more.
-    pub(super) stopped: bool,
-    /// Sequence numbers: synced, and written.
-    pub(super) synced: u64,
-    pub(super) written: u64,
-    pub(super) version_last: u64,
-    pub(super) version_reserved: u64,
-    /// The cache of values.
-    pub(super) values: Figures,
-}
-
 /// What costs time for each file, and is looked at more seldom.
 #[derive(Clone, Default)]
 struct Slow {
@@ -166,8 +151,9 @@ impl Watch {
         self.latest.lock().clone()
     }
 
-    /// Looks at everything. May wait for RocksDB's mutex, and for the disk.
-    pub(super) fn look(&self, db: &DB, beside: &Beside) {
+    /// Looks at everything, and puts it beside what the engine has `kept` and what its cache of values holds. May wait for
+    /// RocksDB's mutex, and for the disk.
+    pub(super) fn look(&self, db: &DB, kept: Vec<Measure>, values: &Figures) {
         let taken = clock::now();
         let slow = self.look_slowly(db, taken);
         let charged = self.shared.memtables.get_dummy_entries_in_cache_usage() as u64;
@@ -176,12 +162,12 @@ impl Watch {
         measures.extend(background(db));
         measures.extend(self.happened(db, taken));
         measures.extend(files(db, &slow));
-        measures.extend(kept(beside));
-        measures.extend(of_values(&beside.values));
+        measures.extend(kept);
+        measures.extend(of_values(values));
         let memory = vec![
             Holding { name: "block_cache", bytes: used.saturating_sub(charged) },
             Holding { name: "memtables", bytes: self.shared.memtables.get_usage() as u64 },
-            Holding { name: "value_cache", bytes: beside.values.bytes },
+            Holding { name: "value_cache", bytes: values.bytes },
         ];
         *self.latest.lock() = Arc::new(Observation { taken: Some(taken), measures, memory });
     }
@@ -377,40 +363,6 @@ fn files(db: &DB, slow: &Slow) -> Vec<Measure> {
             property(db, properties::ESTIMATE_NUM_KEYS),
         ),
         gauge("klad_rocksdb_wal_bytes", "Size of the log's files.", number(slow.wal_bytes)),
-    ]
-}
-
-/// What klad keeps beside RocksDB.
-fn kept(beside: &Beside) -> Vec<Measure> {
-    let gauge = |name, help, value| Measure::one(name, Kind::Gauge, help, value);
-    vec![
-        gauge(
-            "klad_storage_disk_free_bytes",
-            "Free space where the data directory is.",
-            // Unknown until it was read once.
-            if beside.free_bytes == u64::MAX { f64::NAN } else { number(beside.free_bytes) },
-        ),
-        gauge(
-            "klad_storage_disk_reserve_bytes",
-            "With less free space than this, --disk-reserve, writes are answered 507.",
-            number(beside.reserve_bytes),
-        ),
-        gauge(
-            "klad_storage_writes_stopped",
-            "1 when a log write or sync has failed and no write is taken until klad is started again.",
-            f64::from(u8::from(beside.stopped)),
-        ),
-        gauge(
-            "klad_storage_unsynced_writes",
-            "Writes that are in the log and not yet synced: async ones, as of the last look.",
-            number(beside.written.saturating_sub(beside.synced)),
-        ),
-        gauge("klad_storage_version_last", "The last version that was given out.", number(beside.version_last)),
-        gauge(
-            "klad_storage_version_reserved",
-            "The last version that is reserved on disk; a start goes on behind it.",
-            number(beside.version_reserved),
-        ),
     ]
 }
 

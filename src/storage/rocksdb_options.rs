@@ -66,7 +66,7 @@ fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
     let mut env = Env::new().expect("the default environment is always there");
     env.set_low_priority_background_threads(threads);
     env.set_high_priority_background_threads(1);
-    // Their share of the processor is set by `rocksdb_threads`.
+    // Their share of the processor is set by `background`.
     env.lower_thread_pool_io_priority();
     db.set_env(&env);
     // On few cores one compaction split in two would only take the workers' cores.

@@ -268,8 +268,8 @@ fn outdated(document: &str, generated: &str) -> Option<String> {
     differs.map(|(is, should)| format!("{is:?} should be {should:?}; run make docs"))
 }
 
-// Without RocksDB an engine is missing from the documents.
-#[cfg(feature = "rocksdb")]
+// Without RocksDB or fjall an engine is missing from the documents.
+#[cfg(all(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn the_documents_are_those_of_the_definitions() {
     let page = root().join("docs/configuration.md");

@@ -4,19 +4,23 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use super::support::{Server, ServerBuilder, random, wait_until};
+use super::support::{DURABLE_ENGINES, Server, ServerBuilder, random, wait_until};
 
 /// Enough that what else happens on the machine's disk does not matter.
 const MARGIN_BYTES: u64 = 3 << 30;
 
 #[test]
 fn writes_are_507_below_the_reserve_and_recover() {
+    DURABLE_ENGINES.iter().for_each(|engine| keeps_the_reserve(engine));
+}
+
+fn keeps_the_reserve(engine: &str) {
     let data = tempfile::tempdir().unwrap();
     let space = rustix::fs::statvfs(data.path()).unwrap();
     let free = space.f_bavail * space.f_frsize;
     assert!(free > 4 * MARGIN_BYTES, "this test needs {} bytes of free space", 4 * MARGIN_BYTES);
     let reserve = (free - MARGIN_BYTES).to_string();
-    let server = ServerBuilder::new("rocksdb").data(&data.path().join("data")).arg("--disk-reserve", &reserve).start();
+    let server = ServerBuilder::new(engine).data(&data.path().join("data")).arg("--disk-reserve", &reserve).start();
     let mut client = server.client();
     assert_eq!(client.put("/v0/entity?id=k", b"v").status, 201);
     // Takes twice the margin without writing it.
@@ -37,6 +41,10 @@ fn writes_are_507_below_the_reserve_and_recover() {
 /// "absent" or "empty", which RocksDB's reads without a disk have done in the past (its issue 8453).
 #[test]
 fn keys_that_are_not_in_memory_are_found() {
+    DURABLE_ENGINES.iter().for_each(|engine| finds_keys_on_the_disk(engine));
+}
+
+fn finds_keys_on_the_disk(engine: &str) {
     const KEYS: u32 = 40_000;
     let value = |key: u32| {
         let mut random = fastrand::Rng::with_seed(u64::from(key));
@@ -44,7 +52,7 @@ fn keys_that_are_not_in_memory_are_found() {
         std::iter::repeat_with(|| random.u8(..)).take(length).collect::<Vec<u8>>()
     };
     let data = tempfile::tempdir().unwrap();
-    let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--memory", "64MiB").arg("--durability", "async");
+    let builder = ServerBuilder::new(engine).data(data.path()).arg("--memory", "64MiB").arg("--durability", "async");
     let server = builder.start();
     let mut client = server.client();
     for key in 0..KEYS {
@@ -68,12 +76,12 @@ fn keys_that_are_not_in_memory_are_found() {
 
 /// Flips a bit somewhere in the log of a killed server, and starts again: every key that was answered must be there, or klad
 /// must refuse to start. `mark` tells whether the mark of what was synced is left in place.
-fn a_damaged_log_is_noticed(mark: bool) -> Result<(), String> {
+fn a_damaged_log_is_noticed(engine: &str, mark: bool) -> Result<(), String> {
     const KEYS: usize = 400;
     let mut random = random();
     for _ in 0..8 {
         let data = tempfile::tempdir().unwrap();
-        let builder = ServerBuilder::new("rocksdb").data(data.path());
+        let builder = ServerBuilder::new(engine).data(data.path());
         let server = builder.start();
         let mut client = server.client();
         for key in 0..KEYS {
@@ -81,7 +89,7 @@ fn a_damaged_log_is_noticed(mark: bool) -> Result<(), String> {
         }
         server.kill();
         let log = log_file(data.path());
-        let length = log.metadata().unwrap().len();
+        let length = used_bytes(&log);
         let position = random.u64(0..length);
         let mut byte = [0];
         log.read_exact_at(&mut byte, position).unwrap();
@@ -115,6 +123,7 @@ fn a_damaged_log_is_noticed(mark: bool) -> Result<(), String> {
 }
 
 /// RocksDB alone reads such a record again and again, for ever.
+#[cfg(feature = "rocksdb")]
 #[test]
 fn a_log_that_rocksdb_would_never_get_past_is_refused() {
     let data = tempfile::tempdir().unwrap();
@@ -152,18 +161,31 @@ fn a_log_that_rocksdb_would_never_get_past_is_refused() {
 
 /// The log that holds all writes: the largest.
 fn log_file(data: &Path) -> File {
-    let files = std::fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap().path());
-    let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    let engines = [("rocksdb", "log"), ("fjall", "jnl")];
+    let (directory, ending) = engines.into_iter().find(|(engine, _)| data.join(engine).is_dir()).expect("an engine's");
+    let files = std::fs::read_dir(data.join(directory)).unwrap().map(|entry| entry.unwrap().path());
+    let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == ending));
     let path = logs.max_by_key(|path| path.metadata().unwrap().len()).expect("a log");
     File::options().read(true).write(true).open(path).unwrap()
 }
 
+/// Up to the last byte that is not zero: a journal of fjall's is made longer than it is.
+fn used_bytes(log: &File) -> u64 {
+    let mut bytes = vec![0; usize::try_from(log.metadata().unwrap().len()).unwrap()];
+    log.read_exact_at(&mut bytes, 0).unwrap();
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
+}
+
 #[test]
 fn no_synced_write_is_lost_in_silence_when_the_log_is_damaged() {
-    a_damaged_log_is_noticed(true).unwrap();
+    for engine in DURABLE_ENGINES {
+        a_damaged_log_is_noticed(engine, true).unwrap_or_else(|found| panic!("{engine}: {found}"));
+    }
 }
 
 #[test]
 fn twin_without_the_mark_a_damaged_log_loses_writes_in_silence() {
-    a_damaged_log_is_noticed(false).expect_err("nothing else would notice");
+    for engine in DURABLE_ENGINES {
+        a_damaged_log_is_noticed(engine, false).expect_err("nothing else would notice");
+    }
 }

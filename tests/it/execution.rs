@@ -4,9 +4,18 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+#[cfg(feature = "rocksdb")]
+use super::support::ROCKSDB_SETUPS;
 use super::support::planted::Defect;
 use super::support::shim::Shim;
-use super::support::{Client, ROCKSDB_SETUPS, Server, ServerBuilder, peak_resident_bytes, wait_until};
+use super::support::{
+    Client, DURABLE_ENGINES, ENGINES, Server, ServerBuilder, durable_setups, peak_resident_bytes, wait_until,
+};
+
+/// The setups in which a worker does not wait for the disk.
+fn waiting_setups() -> impl Iterator<Item = &'static str> {
+    durable_setups().filter(|setup| !setup.ends_with("/inline"))
+}
 
 fn entity(key: &str) -> String {
     format!("/v0/entity?id={key}")
@@ -24,10 +33,9 @@ fn put_without_answer(server: &Server, keys: &[&str]) -> Vec<Client> {
 }
 
 /// With one thread and two places, of four writes one is under way, two wait and one is refused: whichever came last.
-fn refuses_beyond_the_queue(strategy: &str) {
+fn refuses_beyond_the_queue(setup: &str) {
     let shim = Shim::new();
-    let builder = ServerBuilder::new(&format!("rocksdb/{strategy}"));
-    let builder = builder.arg("--pool-threads", "1").arg("--queue-limit", "2");
+    let builder = ServerBuilder::new(setup).arg("--pool-threads", "1").arg("--queue-limit", "2");
     let server = shim.preload(builder).start();
     shim.hold();
     let first = put_without_answer(&server, &["w0"]);
@@ -64,8 +72,7 @@ fn refuses_beyond_the_queue(strategy: &str) {
 
 #[test]
 fn a_full_queue_refuses_and_what_it_refused_has_no_effect() {
-    refuses_beyond_the_queue("pool");
-    refuses_beyond_the_queue("stealing");
+    waiting_setups().filter(|setup| setup.contains('/')).for_each(refuses_beyond_the_queue);
 }
 
 /// A write that waits behind a held sync past its deadline is 504 and absent; one that was under way is awaited.
@@ -82,7 +89,7 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     waiting.send("PUT", &entity("waiting"), &timeout, Some(b"v")).unwrap();
     let mut patient = server.client();
     patient.send("PUT", &entity("patient"), &[("Klad-Timeout", "60s")], Some(b"v")).unwrap();
-    if setup == "rocksdb" && defect.is_none() {
+    if !setup.contains('/') && defect.is_none() {
         // Whatever the disk does.
         assert_eq!(waiting.answer().unwrap().status, 504);
         waiting.send("GET", &entity("waiting"), &[], None).unwrap();
@@ -106,15 +113,17 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
 
 #[test]
 fn a_deadline_that_passes_in_the_queue_is_504_without_effect() {
-    for setup in ["rocksdb", "rocksdb/pool", "rocksdb/stealing"] {
+    for setup in waiting_setups() {
         keeps_deadlines(setup, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
     }
 }
 
 #[test]
 fn twin_a_refused_write_that_happened_is_noticed() {
-    let found = keeps_deadlines("rocksdb", Some(Defect::RefusesWhatWasDone)).expect_err("planted");
-    assert!(found.contains("has happened"), "{found}");
+    for engine in DURABLE_ENGINES {
+        let found = keeps_deadlines(engine, Some(Defect::RefusesWhatWasDone)).expect_err("planted");
+        assert!(found.contains("has happened"), "{engine}: {found}");
+    }
 }
 
 #[test]
@@ -145,21 +154,23 @@ fn worker_is_never_blocked(setup: &str, defect: Defect) -> Result<(), String> {
 
 #[test]
 fn no_read_of_the_disk_blocks_a_worker() {
-    for setup in ["rocksdb", "rocksdb/pool", "rocksdb/stealing"] {
+    for setup in waiting_setups() {
         worker_is_never_blocked(setup, Defect::SlowDisk).unwrap_or_else(|found| panic!("{setup}: {found}"));
     }
 }
 
 #[test]
 fn twin_a_storage_call_that_blocks_a_worker_is_noticed() {
-    worker_is_never_blocked("rocksdb", Defect::SlowCachedReads).expect_err("planted");
-    worker_is_never_blocked("rocksdb/inline", Defect::SlowDisk).expect_err("it is what inline means");
+    for engine in DURABLE_ENGINES {
+        worker_is_never_blocked(engine, Defect::SlowCachedReads).expect_err("planted");
+        worker_is_never_blocked(&format!("{engine}/inline"), Defect::SlowDisk).expect_err("it is what inline means");
+    }
 }
 
 /// One worker; an `async` write beside a held sync, or any other, must not keep another connection waiting.
-fn writes_block_no_worker(defect: Option<Defect>) -> Result<(), String> {
+fn writes_block_no_worker(engine: &str, defect: Option<Defect>) -> Result<(), String> {
     let shim = Shim::new();
-    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--threads", "1").defect(defect)).start();
+    let server = shim.preload(ServerBuilder::new(engine).arg("--threads", "1").defect(defect)).start();
     let (mut quick, mut other) = (server.client(), server.client());
     for client in [&mut quick, &mut other] {
         assert_eq!(client.get("/v0/status").status, 200);
@@ -190,12 +201,14 @@ fn writes_block_no_worker(defect: Option<Defect>) -> Result<(), String> {
 
 #[test]
 fn no_write_blocks_a_worker() {
-    writes_block_no_worker(None).unwrap();
+    for engine in DURABLE_ENGINES {
+        writes_block_no_worker(engine, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
+    }
 }
 
 #[test]
 fn twin_a_write_that_blocks_a_worker_is_noticed() {
-    writes_block_no_worker(Some(Defect::SlowWritesHere)).expect_err("planted");
+    writes_block_no_worker(DURABLE_ENGINES[0], Some(Defect::SlowWritesHere)).expect_err("planted");
 }
 
 /// Clients that leave before their answer take no place with them.
@@ -229,16 +242,17 @@ fn gives_places_back(setup: &str, defect: Option<Defect>) -> Result<(), String> 
 
 #[test]
 fn clients_that_leave_take_no_place_with_them() {
-    for setup in ["rocksdb", "rocksdb/pool", "rocksdb/stealing"] {
+    for setup in waiting_setups() {
         gives_places_back(setup, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
     }
 }
 
 #[test]
 fn twin_a_leaked_slot_is_noticed() {
-    gives_places_back("rocksdb", Some(Defect::ForgetsReplies)).expect_err("planted");
+    gives_places_back(DURABLE_ENGINES[0], Some(Defect::ForgetsReplies)).expect_err("planted");
 }
 
+#[cfg(feature = "rocksdb")]
 #[test]
 fn reads_through_an_iterator_agree_with_gets() {
     for setup in ROCKSDB_SETUPS {
@@ -256,10 +270,9 @@ fn reads_through_an_iterator_agree_with_gets() {
 }
 
 /// A write that waits behind a disk that does nothing is refused at its age, and what was refused has no effect.
-fn refuses_what_is_old(arguments: &[(&str, &str)]) -> Result<(), String> {
+fn refuses_what_is_old(engine: &str, arguments: &[(&str, &str)]) -> Result<(), String> {
     let shim = Shim::new();
-    let builder =
-        arguments.iter().fold(ServerBuilder::new("rocksdb"), |builder, (name, value)| builder.arg(name, value));
+    let builder = arguments.iter().fold(ServerBuilder::new(engine), |builder, (name, value)| builder.arg(name, value));
     let server = shim.preload(builder).start();
     shim.hold();
     let mut under_way = put_without_answer(&server, &["under-way"]);
@@ -282,12 +295,16 @@ fn refuses_what_is_old(arguments: &[(&str, &str)]) -> Result<(), String> {
 
 #[test]
 fn a_write_that_waits_too_long_for_the_disk_is_refused() {
-    refuses_what_is_old(&[("--queue-age-max", "100ms")]).unwrap();
+    for engine in DURABLE_ENGINES {
+        refuses_what_is_old(engine, &[("--queue-age-max", "100ms")])
+            .unwrap_or_else(|found| panic!("{engine}: {found}"));
+    }
 }
 
 #[test]
 fn twin_a_queue_without_an_age_is_noticed() {
-    refuses_what_is_old(&[("--queue-age-max", "100ms"), ("--admission", "off")]).expect_err("nothing is refused");
+    let without = [("--queue-age-max", "100ms"), ("--admission", "off")];
+    refuses_what_is_old(DURABLE_ENGINES[0], &without).expect_err("nothing is refused");
 }
 
 /// More requests at once than a worker's turn may hold: versions in the order in which the requests were sent, twice on the
@@ -338,7 +355,7 @@ fn twin_without_a_gate_the_oldest_is_first() {
 /// A rehearsed slow disk slows what goes to it, and only that.
 #[test]
 fn an_engine_delay_is_waited_for_and_holds_up_no_worker() {
-    for setup in ["memory", "rocksdb"] {
+    for setup in ENGINES {
         let server = ServerBuilder::new(setup).arg("--threads", "1").arg("--engine-delay", "300ms").start();
         let mut slow = server.client();
         let mut other = server.client();
@@ -352,10 +369,10 @@ fn an_engine_delay_is_waited_for_and_holds_up_no_worker() {
 }
 
 /// Many ask for a large value at once: a few get it, the others are refused before it is copied for them.
-fn copies_only_what_there_is_room_for(defect: Option<Defect>) -> Result<(), String> {
+fn copies_only_what_there_is_room_for(engine: &str, defect: Option<Defect>) -> Result<(), String> {
     const VALUE_BYTES: usize = 12 << 20;
     // The queue itself refuses nothing.
-    let patient = ServerBuilder::new("rocksdb").arg("--queue-target", "1h").arg("--queue-age-max", "1h");
+    let patient = ServerBuilder::new(engine).arg("--queue-target", "1h").arg("--queue-age-max", "1h");
     let server = patient.arg("--memory", "64MiB").defect(defect).start();
     let target = "/v0/entity?id=large";
     assert_eq!(server.client().put(target, &vec![0; VALUE_BYTES]).status, 201);
@@ -382,12 +399,15 @@ fn copies_only_what_there_is_room_for(defect: Option<Defect>) -> Result<(), Stri
 
 #[test]
 fn large_values_are_copied_only_into_room() {
-    copies_only_what_there_is_room_for(None).unwrap();
+    for engine in DURABLE_ENGINES {
+        copies_only_what_there_is_room_for(engine, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
+    }
 }
 
 #[test]
 fn twin_copies_without_room_are_noticed() {
     // A copy lives until the worker finds no room for it: how many there are at once is a race.
-    let mut tries = (0..12).map(|_| copies_only_what_there_is_room_for(Some(Defect::CopiesWithoutRoom)));
+    let mut tries =
+        (0..12).map(|_| copies_only_what_there_is_room_for(DURABLE_ENGINES[0], Some(Defect::CopiesWithoutRoom)));
     tries.find(Result::is_err).expect("planted").expect_err("found");
 }

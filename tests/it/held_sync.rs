@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "rocksdb")]
 use rustix::process::Signal;
 
 use super::support::planted::Defect;
 use super::support::shim::Shim;
-use super::support::{ROCKSDB_SETUPS, ServerBuilder, wait_until};
+use super::support::{DURABLE_ENGINES, ServerBuilder, durable_setups, wait_until};
 
 const KEY: &str = "/v0/entity?id=k";
 
@@ -43,7 +44,7 @@ fn waits_for_the_sync(setup: &str, defect: Option<Defect>) -> Result<(), String>
 
 #[test]
 fn a_write_is_answered_and_visible_only_after_its_sync() {
-    for setup in ROCKSDB_SETUPS {
+    for setup in durable_setups() {
         waits_for_the_sync(setup, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
     }
 }
@@ -51,14 +52,19 @@ fn a_write_is_answered_and_visible_only_after_its_sync() {
 #[test]
 fn twin_an_acknowledgement_before_the_sync_is_noticed() {
     // `adaptive` sends no answer of a batch before the whole commit has returned, so it would hide this one.
-    let found = waits_for_the_sync("rocksdb/pool", Some(Defect::AcknowledgesBeforeSync)).expect_err("planted");
-    assert!(found.contains("answered before"), "{found}");
+    for engine in DURABLE_ENGINES {
+        let setup = format!("{engine}/pool");
+        let found = waits_for_the_sync(&setup, Some(Defect::AcknowledgesBeforeSync)).expect_err("planted");
+        assert!(found.contains("answered before"), "{setup}: {found}");
+    }
 }
 
 #[test]
 fn twin_a_value_visible_before_the_sync_is_noticed() {
-    let found = waits_for_the_sync("rocksdb", Some(Defect::VisibleBeforeSync)).expect_err("planted");
-    assert!(found.contains("read before"), "{found}");
+    for engine in DURABLE_ENGINES {
+        let found = waits_for_the_sync(engine, Some(Defect::VisibleBeforeSync)).expect_err("planted");
+        assert!(found.contains("read before"), "{engine}: {found}");
+    }
 }
 
 /// After a failed log write or sync: 500, then every write refused with nothing done, reads served, `/readyz` says why, and
@@ -103,27 +109,33 @@ fn failure_is_final(setup: &str, fail: fn(&Shim), defect: Option<Defect>) -> Res
 
 #[test]
 fn a_failed_sync_is_final() {
-    for setup in ROCKSDB_SETUPS {
+    for setup in durable_setups() {
         failure_is_final(setup, Shim::fail_syncs, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
     }
 }
 
 #[test]
 fn a_failed_log_write_is_final() {
-    for setup in ROCKSDB_SETUPS {
+    for setup in durable_setups() {
         failure_is_final(setup, Shim::fail_writes, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
     }
 }
 
 #[test]
 fn twin_a_forgotten_failure_is_noticed() {
-    failure_is_final("rocksdb", Shim::fail_syncs, Some(Defect::ForgetsFailure)).expect_err("planted");
+    for engine in DURABLE_ENGINES {
+        failure_is_final(engine, Shim::fail_syncs, Some(Defect::ForgetsFailure)).expect_err("planted");
+    }
 }
 
 #[test]
 fn a_failed_sync_of_async_writes_is_final_too() {
+    DURABLE_ENGINES.iter().for_each(|engine| a_failed_sync_is_final_for_async_writes(engine));
+}
+
+fn a_failed_sync_is_final_for_async_writes(engine: &str) {
     let shim = Shim::new();
-    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "20ms")).start();
+    let server = shim.preload(ServerBuilder::new(engine).arg("--async-sync-interval", "20ms")).start();
     let mut client = server.client();
     shim.fail_syncs();
     assert_eq!(client.put("/v0/entity?id=k&durability=async", b"v").status, 201);
@@ -135,21 +147,27 @@ fn a_failed_sync_of_async_writes_is_final_too() {
 
 #[test]
 fn async_writes_are_synced_within_the_interval() {
-    let shim = Shim::new();
-    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "20ms")).start();
-    let mut client = server.client();
-    shim.hold();
-    // Answered although no sync can end.
-    assert_eq!(client.put("/v0/entity?id=k&durability=async", b"v").status, 201);
-    assert_eq!(client.get(KEY).body, b"v");
-    shim.wait_until_held();
-    shim.pass();
+    for engine in DURABLE_ENGINES {
+        let shim = Shim::new();
+        let server = shim.preload(ServerBuilder::new(engine).arg("--async-sync-interval", "20ms")).start();
+        let mut client = server.client();
+        shim.hold();
+        // Answered although no sync can end.
+        assert_eq!(client.put("/v0/entity?id=k&durability=async", b"v").status, 201, "{engine}");
+        assert_eq!(client.get(KEY).body, b"v", "{engine}");
+        shim.wait_until_held();
+        shim.pass();
+    }
 }
 
 #[test]
 fn operations_beyond_their_number_are_503_and_have_no_effect() {
+    DURABLE_ENGINES.iter().for_each(|engine| one_operation_too_many_is_refused(engine));
+}
+
+fn one_operation_too_many_is_refused(engine: &str) {
     let shim = Shim::new();
-    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--operations-max", "2")).start();
+    let server = shim.preload(ServerBuilder::new(engine).arg("--operations-max", "2")).start();
     let mut reader = server.client();
     assert_eq!(reader.put(KEY, b"old").status, 201);
     shim.hold();
@@ -167,7 +185,11 @@ fn operations_beyond_their_number_are_503_and_have_no_effect() {
     let (number, mut client) = writers.remove(refused.unwrap());
     let answer = client.answer().unwrap();
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
-    assert_eq!(reader.get(KEY).body, b"old", "what is in memory needs no place");
+    if engine == "rocksdb" {
+        assert_eq!(reader.get(KEY).body, b"old", "what is in memory needs no place");
+    } else {
+        assert_eq!(reader.get(KEY).status, 503, "fjall cannot tell what is in memory");
+    }
     shim.pass();
     for (_, writer) in &mut writers {
         assert_eq!(writer.answer().unwrap().status, 201);
@@ -178,11 +200,11 @@ fn operations_beyond_their_number_are_503_and_have_no_effect() {
 }
 
 /// Thirty-two clients write at the same time while each sync is slow: those that wait gather for the next sync.
-fn shares_syncs(defect: Option<Defect>) -> Result<(), String> {
+fn shares_syncs(engine: &str, defect: Option<Defect>) -> Result<(), String> {
     const CLIENTS: u64 = 32;
     const WRITES: u64 = 20;
     let shim = Shim::new();
-    let server = shim.preload(ServerBuilder::new("rocksdb").defect(defect)).start();
+    let server = shim.preload(ServerBuilder::new(engine).defect(defect)).start();
     shim.slow();
     let before = shim.syncs();
     std::thread::scope(|scope| {
@@ -207,19 +229,27 @@ fn shares_syncs(defect: Option<Defect>) -> Result<(), String> {
 
 #[test]
 fn writes_that_come_together_share_a_sync() {
-    shares_syncs(None).unwrap();
+    for engine in DURABLE_ENGINES {
+        shares_syncs(engine, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
+    }
 }
 
 #[test]
 fn twin_a_sync_for_each_write_is_noticed() {
-    shares_syncs(Some(Defect::SyncsEachWrite)).expect_err("planted");
+    for engine in DURABLE_ENGINES {
+        shares_syncs(engine, Some(Defect::SyncsEachWrite)).expect_err("planted");
+    }
 }
 
 /// A sync that begins while the write is under way does not cover it: another one must follow.
 #[test]
 fn an_async_write_is_synced_even_if_a_sync_overtakes_it() {
+    DURABLE_ENGINES.iter().for_each(|engine| a_sync_follows_each_async_write(engine));
+}
+
+fn a_sync_follows_each_async_write(engine: &str) {
     let shim = Shim::new();
-    let server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "50ms")).start();
+    let server = shim.preload(ServerBuilder::new(engine).arg("--async-sync-interval", "50ms")).start();
     let mut client = server.client();
     shim.slow_writes();
     // The sync that is owed may come just before the count is taken, so one of three is enough; a server that owes none
@@ -233,10 +263,12 @@ fn an_async_write_is_synced_even_if_a_sync_overtakes_it() {
         }
         shim.syncs() > before
     });
-    assert!(followed, "no sync followed the writes");
+    assert!(followed, "{engine}: no sync followed the writes");
 }
 
-/// A sync of earlier writes fails while a write is under way: that write is not acknowledged either.
+/// A sync of earlier writes fails while a write is under way: that write is not acknowledged either. With fjall no sync begins
+/// while a write is under way.
+#[cfg(feature = "rocksdb")]
 #[test]
 fn nothing_is_acknowledged_after_a_failed_sync() {
     let shim = Shim::new();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::support::planted::Defect;
-use super::support::{Client, ROCKSDB_SETUPS, ServerBuilder, random, wait_until};
+use super::support::{Client, DURABLE_ENGINES, ServerBuilder, durable_setups, random, wait_until};
 
 const CLIENTS: usize = 8;
 const KEYS: usize = 40;
@@ -72,9 +72,14 @@ fn short(value: Option<&String>) -> Option<&str> {
     value.map(|value| value.trim_end_matches('x'))
 }
 
-/// Memtables that were written to tables since the last start, by RocksDB's own account.
+/// Memtables that were written to tables: since the last start by RocksDB's own account, ever by the numbers of fjall's tables.
 fn flushes(data: &std::path::Path) -> usize {
-    std::fs::read_to_string(data.join("rocksdb/LOG")).unwrap().matches("flush_finished").count()
+    if let Ok(log) = std::fs::read_to_string(data.join("rocksdb/LOG")) {
+        return log.matches("flush_finished").count();
+    }
+    let tables = std::fs::read_dir(data.join("fjall/keyspaces/1/tables")).unwrap();
+    let numbers = tables.map(|table| table.unwrap().file_name().to_str().unwrap().parse::<usize>().unwrap() + 1);
+    numbers.max().unwrap_or(0)
 }
 
 fn check_versions(journals: &[Journal]) -> Result<(), String> {
@@ -135,24 +140,30 @@ fn survives_kills(setup: &str, kills: usize, defect: Option<Defect>) -> Result<(
 
 #[test]
 fn acknowledged_writes_survive_twenty_kills() {
-    survives_kills("rocksdb", 20, None).unwrap();
+    for engine in DURABLE_ENGINES {
+        survives_kills(engine, 20, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
+    }
 }
 
 #[test]
 fn acknowledged_writes_survive_kills_with_every_strategy() {
-    for setup in &ROCKSDB_SETUPS[1..] {
+    for setup in durable_setups().filter(|setup| setup.contains('/')) {
         survives_kills(setup, 6, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
     }
 }
 
 #[test]
 fn twin_lost_writes_are_noticed() {
-    let found = survives_kills("rocksdb", 3, Some(Defect::LosesWrites)).expect_err("planted");
-    assert!(found.contains("allowed are"), "{found}");
+    for engine in DURABLE_ENGINES {
+        let found = survives_kills(engine, 3, Some(Defect::LosesWrites)).expect_err("planted");
+        assert!(found.contains("allowed are"), "{engine}: {found}");
+    }
 }
 
 #[test]
 fn twin_repeated_versions_are_noticed() {
-    let found = survives_kills("rocksdb", 3, Some(Defect::RepeatsVersions)).expect_err("planted");
-    assert!(found.contains("version"), "{found}");
+    for engine in DURABLE_ENGINES {
+        let found = survives_kills(engine, 3, Some(Defect::RepeatsVersions)).expect_err("planted");
+        assert!(found.contains("version"), "{engine}: {found}");
+    }
 }

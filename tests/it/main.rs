@@ -7,7 +7,10 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that panics has said what is wrong")]
 #![allow(clippy::format_push_string, clippy::format_collect, reason = "no test is short of allocations")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the harness shows what a failed test has said")]
-#![cfg_attr(not(feature = "rocksdb"), allow(dead_code, unused_imports, reason = "for the tests that need a disk"))]
+#![cfg_attr(
+    not(all(feature = "fjall", feature = "rocksdb")),
+    allow(dead_code, unused_imports, reason = "for the tests that need a disk")
+)]
 
 mod support;
 
@@ -36,19 +39,21 @@ mod command_line_tls;
 mod configuration;
 mod connections;
 mod contract;
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod disk;
 mod documents;
 mod draining;
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod execution;
 mod exits;
 mod exposure;
+#[cfg(feature = "fjall")]
+mod fjall_data;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod frame_pointers;
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod held_sync;
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod kill;
 mod lifecycle;
 mod limits;

@@ -75,21 +75,24 @@ fn differences(document: &BTreeMap<String, Family>, shown: &Scrape) -> Vec<Strin
     };
     let missing = shown.families.iter().filter(|(name, family)| document.get(*name) != Some(family));
     let missing = missing.map(|(name, family)| row(name, family));
-    // Without RocksDB not all of it is shown, and not everywhere with a sample.
-    let of_this_build =
-        |name: &str| ENGINES.len() > 1 || !name.starts_with("klad_rocksdb_") && !name.starts_with("klad_storage_");
+    // Without an engine not all of it is shown, and not everywhere with a sample.
+    let of_this_build = |name: &str| {
+        (cfg!(feature = "rocksdb") || !name.starts_with("klad_rocksdb_") && !name.starts_with("klad_value_cache_"))
+            && (cfg!(feature = "fjall") || !name.starts_with("klad_fjall_"))
+            && (ENGINES.len() > 1 || !name.starts_with("klad_storage_"))
+    };
     let gone = document.keys().filter(|name| !shown.families.contains_key(*name) && of_this_build(name));
     missing.chain(gone.map(|name| format!("nobody shows {name}"))).collect()
 }
 
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn every_metric_is_documented_and_every_documented_one_is_there() {
     let found = differences(&documented(&file("docs/metrics.md")), &everything());
     assert_eq!(found, Vec::<String>::new(), "docs/metrics.md is to be:\n{}", found.join("\n"));
 }
 
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn twin_a_document_that_is_wrong_is_noticed() {
     let shown = everything();

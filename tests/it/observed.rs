@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "rocksdb")]
-use super::support::ROCKSDB_SETUPS;
 use super::support::metrics::Metrics;
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 use super::support::planted::Defect;
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 use super::support::shim::Shim;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+use super::support::{DURABLE_ENGINES, durable_setups};
 use super::support::{ENGINES, Server, ServerBuilder, wait_until};
 
 const KEY: &str = "/v0/entity?id=k";
@@ -186,7 +186,7 @@ fn connections_that_klad_ends_are_counted() {
 }
 
 /// Whether the time of a held sync is the sync's, and nobody else's; in metrics and in `Server-Timing`.
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 fn sync_is_told_apart(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new(setup).defect(defect)).start();
@@ -226,19 +226,21 @@ fn milliseconds(timing: &str, phase: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {phase} in {timing}")).parse().unwrap()
 }
 
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn a_held_sync_shows_in_sync_and_nowhere_else() {
-    for setup in ROCKSDB_SETUPS {
+    for setup in durable_setups() {
         sync_is_told_apart(setup, None).unwrap_or_else(|wrong| panic!("{setup}: {wrong}"));
     }
 }
 
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn twin_a_sync_that_counts_as_engine_is_noticed() {
-    let wrong = sync_is_told_apart("rocksdb", Some(Defect::HidesSync)).expect_err("planted");
-    assert!(wrong.contains("engine took") && wrong.contains("sync took"), "{wrong}");
+    for engine in DURABLE_ENGINES {
+        let wrong = sync_is_told_apart(engine, Some(Defect::HidesSync)).expect_err("planted");
+        assert!(wrong.contains("engine took") && wrong.contains("sync took"), "{engine}: {wrong}");
+    }
 }
 
 /// Two reads at once of an engine that takes 200 ms each: with one thread the second waits for the first.
@@ -303,11 +305,16 @@ fn a_body_that_comes_late_shows_in_receive() {
     assert!((0.2..=all).contains(&receive), "{receive} s of {all}");
 }
 
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn the_size_of_batches_and_the_time_of_syncs_are_counted() {
+    DURABLE_ENGINES.iter().for_each(|engine| batches_and_syncs_are_counted(engine));
+}
+
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+fn batches_and_syncs_are_counted(engine: &str) {
     let shim = Shim::new();
-    let server = shim.preload(ServerBuilder::new("rocksdb")).start();
+    let server = shim.preload(ServerBuilder::new(engine)).start();
     shim.hold();
     let mut first = server.client();
     first.send("PUT", "/v0/entity?id=first", &[], Some(b"v")).unwrap();

@@ -160,13 +160,18 @@ fn ranges_beyond_their_number_are_503_and_the_others_go_on() {
     super::support::wait_until("the place is free again", || other.get("/v0/entities?start=0038").status == 200);
 }
 
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn a_slow_reader_of_more_data_than_memory_is_served_at_constant_memory() {
+    super::support::DURABLE_ENGINES.iter().for_each(|engine| a_slow_reader_takes_no_memory(engine));
+}
+
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+fn a_slow_reader_takes_no_memory(engine: &str) {
     const MEMORY: u64 = 64 << 20;
     const ENTRIES: usize = 6_000;
     const VALUE_BYTES: usize = 32 << 10;
-    let server = ServerBuilder::new("rocksdb").arg("--memory", "64MiB").arg("--durability", "async").start();
+    let server = ServerBuilder::new(engine).arg("--memory", "64MiB").arg("--durability", "async").start();
     let mut client = server.client();
     let mut random = random();
     for n in 0..ENTRIES {

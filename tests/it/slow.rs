@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-#[cfg(feature = "rocksdb")]
-use super::support::ROCKSDB_SETUPS;
 use super::support::metrics::Metrics;
 use super::support::planted::Defect;
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 use super::support::shim::Shim;
 use super::support::{Client, ENGINES, Server, ServerBuilder, wait_until};
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+use super::support::{DURABLE_ENGINES, durable_setups};
 
 const KEY: &str = "/v0/entity?id=a-key-that-is-nobodys-business";
 const PHASES: [&str; 6] = ["receive", "queue", "engine", "sync", "write", "worker"];
@@ -117,7 +117,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 /// Whether a held sync is the reason that is shown of the write that waited for it.
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 fn slow_sync(setup: &str, defect: Option<Defect>) -> Result<Value, String> {
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new(setup).defect(defect)).start();
@@ -135,10 +135,10 @@ fn slow_sync(setup: &str, defect: Option<Defect>) -> Result<Value, String> {
     wrong_with(&request, "sync", HOLD).map(|()| request)
 }
 
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn a_held_sync_is_the_reason_that_is_shown() {
-    for setup in ROCKSDB_SETUPS {
+    for setup in durable_setups() {
         slow_sync(setup, None).unwrap_or_else(|wrong| panic!("{setup}: {wrong}"));
     }
 }
@@ -252,9 +252,11 @@ fn twin_a_read_from_memory_is_noticed() {
     assert!(wrong.contains("\"answered_by\":\"memory\""), "{wrong}");
 }
 
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn twin_a_sync_that_is_hidden_is_noticed() {
-    let wrong = slow_sync("rocksdb", Some(Defect::HidesSync)).expect_err("planted");
-    assert!(wrong.contains("mostly \"engine\""), "{wrong}");
+    for engine in DURABLE_ENGINES {
+        let wrong = slow_sync(engine, Some(Defect::HidesSync)).expect_err("planted");
+        assert!(wrong.contains("mostly \"engine\""), "{engine}: {wrong}");
+    }
 }

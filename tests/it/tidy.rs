@@ -51,6 +51,15 @@ const ROCKSDB: &[&str] = &[
     "src/storage/rocksdb_scan.rs",
 ];
 
+/// The same of fjall's.
+const FJALL: &[&str] = &[
+    "src/storage/fjall.rs",
+    "src/storage/fjall_journal.rs",
+    "src/storage/fjall_observation.rs",
+    "src/storage/fjall_open.rs",
+    "src/storage/fjall_options.rs",
+];
+
 /// A file is to fit a reader's head.
 const LINES_MAX: usize = 600;
 
@@ -138,9 +147,22 @@ fn twin_an_upward_import_is_noticed() {
     assert!(wrong_imports("src/http/mod.rs", "use crate::execution::Executor; use crate::http::x;").is_empty());
 }
 
+/// Whether `text` names the crate, and not klad's own module of that name.
+fn names_fjall(text: &str) -> bool {
+    let own = ["storage::", "super::", "crate::"];
+    text.match_indices("fjall::").any(|(position, _)| !own.iter().any(|own| text[..position].ends_with(own)))
+}
+
+#[test]
+fn twin_a_file_that_names_fjalls_crate_is_noticed() {
+    assert!(names_fjall("use fjall::Database;") && names_fjall("let db: fjall::Database;"));
+    assert!(!names_fjall("use klad::storage::fjall::FjallEngine;\nuse super::fjall::Options;\npub mod fjall;"));
+}
+
 #[test]
 fn only_the_engine_names_rocksdb_and_unsafe_code_is_where_it_may_be() {
     for (file, text) in files("src", "rs") {
+        assert!(!names_fjall(&text) || FJALL.contains(&file.as_str()), "{file} names fjall's crate");
         assert!(!text.contains("rust_rocksdb") || ROCKSDB.contains(&file.as_str()), "{file} names the RocksDB crate");
         let has_unsafe = text.contains("unsafe {") || text.contains("unsafe fn") || text.contains("#[unsafe");
         assert!(!has_unsafe || UNSAFE.contains(&file.as_str()), "{file} has unsafe code");

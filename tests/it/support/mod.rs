@@ -20,7 +20,7 @@ pub(crate) mod rights;
 pub(crate) mod scrape;
 pub(crate) mod scripted;
 pub(crate) mod server;
-#[cfg(feature = "rocksdb")]
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 pub(crate) mod shim;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod stores;
@@ -34,26 +34,53 @@ use std::time::{Duration, Instant};
 pub(crate) use client::{Answer, Client};
 pub(crate) use server::{Server, ServerBuilder};
 
-/// The engines that this build has.
-pub(crate) const ENGINES: &[&str] = if cfg!(feature = "rocksdb") { &["rocksdb", "memory"] } else { &["memory"] };
+/// The engines that this build has, the default first.
+pub(crate) const ENGINES: &[&str] = &[
+    #[cfg(feature = "rocksdb")]
+    "rocksdb",
+    #[cfg(feature = "fjall")]
+    "fjall",
+    "memory",
+];
+
+/// Those of them that keep data on a disk.
+pub(crate) const DURABLE_ENGINES: &[&str] = &[
+    #[cfg(feature = "rocksdb")]
+    "rocksdb",
+    #[cfg(feature = "fjall")]
+    "fjall",
+];
 
 /// The engines with every strategy, as `engine/strategy`; the engine alone is with the default one.
-pub(crate) const SETUPS: &[&str] = if cfg!(feature = "rocksdb") {
-    &[
-        "rocksdb",
-        "rocksdb/inline",
-        "rocksdb/pool",
-        "rocksdb/stealing",
-        "memory",
-        "memory/inline",
-        "memory/pool",
-        "memory/stealing",
-    ]
-} else {
-    &["memory", "memory/inline", "memory/pool", "memory/stealing"]
-};
+pub(crate) const SETUPS: &[&str] = &[
+    #[cfg(feature = "rocksdb")]
+    "rocksdb",
+    #[cfg(feature = "rocksdb")]
+    "rocksdb/inline",
+    #[cfg(feature = "rocksdb")]
+    "rocksdb/pool",
+    #[cfg(feature = "rocksdb")]
+    "rocksdb/stealing",
+    #[cfg(feature = "fjall")]
+    "fjall",
+    #[cfg(feature = "fjall")]
+    "fjall/inline",
+    #[cfg(feature = "fjall")]
+    "fjall/pool",
+    #[cfg(feature = "fjall")]
+    "fjall/stealing",
+    "memory",
+    "memory/inline",
+    "memory/pool",
+    "memory/stealing",
+];
 
-/// The strategies on an engine that blocks.
+/// The strategies on the engines that block.
+pub(crate) fn durable_setups() -> impl Iterator<Item = &'static str> {
+    SETUPS.iter().copied().filter(|setup| !setup.starts_with("memory"))
+}
+
+/// The strategies on RocksDB.
 pub(crate) const ROCKSDB_SETUPS: &[&str] = &["rocksdb", "rocksdb/inline", "rocksdb/pool", "rocksdb/stealing"];
 
 /// Nothing that a test waits for takes so long, unless it is broken.

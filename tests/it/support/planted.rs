@@ -196,6 +196,20 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
             )
             .expect("opens"),
         ),
+        #[cfg(feature = "fjall")]
+        cli::EngineName::Fjall => Arc::new(
+            klad::storage::fjall::FjallEngine::open(
+                &config.data,
+                &klad::storage::fjall::Options {
+                    cache_bytes: config.budget.cache,
+                    memtable_bytes: config.budget.memtables,
+                    background_threads: 1,
+                    disk_reserve_bytes: config.disk_reserve_bytes,
+                    compression: config.compression,
+                },
+            )
+            .expect("opens"),
+        ),
         cli::EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),
     }
 }

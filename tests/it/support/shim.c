@@ -1,4 +1,4 @@
-// Stands between klad and the kernel for the files that end in ".log" (RocksDB's write-ahead log): holds, slows or
+// Stands between klad and the kernel for the files that end in ".log" or ".jnl" (RocksDB's write-ahead log, fjall's journal): holds, slows or
 // fails their syncs and fails their writes, as the file "mode" in $KLAD_TEST_SHIM says at each call; adds a byte to the file
 // "syncs" for each sync. Holds the syncs of tables (".sst"), and of unfinished checkpoints, in modes of their own. See shim.rs.
 
@@ -38,7 +38,7 @@ static int ends_in(int fd, const char *ending) {
     return memcmp(path + length - 4, ending, 4) == 0;
 }
 
-static int is_log(int fd) { return ends_in(fd, ".log"); }
+static int is_log(int fd) { return ends_in(fd, ".log") || ends_in(fd, ".jnl"); }
 
 static int is_unfinished_checkpoint(int fd) {
     char path[4096];

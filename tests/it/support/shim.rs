@@ -1,5 +1,5 @@
-//! A preloaded library between klad and the kernel that holds or fails the syncs and writes of RocksDB's log, or holds the
-//! syncs of its tables, and nothing else; compiled from `shim.c` for the test that uses it.
+//! A preloaded library between klad and the kernel that holds or fails the syncs and writes of an engine's log, or holds the
+//! syncs of RocksDB's tables, and nothing else; compiled from `shim.c` for the test that uses it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +23,7 @@ impl Shim {
             .arg(source)
             .arg("-ldl")
             .status()
-            .expect("a C compiler, which building RocksDB needs anyway");
+            .expect("a C compiler, which building klad needs anyway");
         assert!(compiled.success(), "the shim does not compile");
         let shim = Shim { directory };
         shim.pass();

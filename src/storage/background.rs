@@ -1,7 +1,7 @@
-//! RocksDB's own threads get less of a core than workers do, where both want it. Called by `rocksdb`.
+//! The threads of an engine's own get less of a core than workers do, where both want it. Called by the engines that have some.
 //!
-//! RocksDB can only take them to the lowest priority of all, at which a core that requests keep busy leaves them a seventieth: then
-//! compactions fall behind, and writes are held up. Untouched, a flush takes half of a worker's core for some tenth of a
+//! RocksDB can only take its threads to the lowest priority of all, at which a core that requests keep busy leaves them a seventieth:
+//! then compactions fall behind, and writes are held up. Untouched, a flush takes half of a worker's core for some tenth of a
 //! second, and requests queue up meanwhile. At [`NICE`] they get a tenth of a core that is wanted, and all that nobody wants.
 
 use std::path::Path;
@@ -12,38 +12,37 @@ use rustix::process::{Pid, setpriority_process};
 /// `nice` value: the kernel's weight is 110, and 1024 for one of 0 (Linux, `kernel/sched/core.c`, `sched_prio_to_weight`).
 const NICE: i32 = 10;
 
-/// What RocksDB names its threads.
-const NAMES: [&str; 2] = ["rocksdb:low", "rocksdb:high"];
-
 /// The threads of one database.
 pub(super) struct Background {
+    /// What their names begin with.
+    names: &'static [&'static str],
     threads: usize,
     make_way: AtomicBool,
 }
 
 impl Background {
-    /// So many for compactions, and one for flushes.
-    pub(super) fn new(compactions: usize) -> Background {
-        Background { threads: compactions.max(1) + 1, make_way: AtomicBool::new(false) }
+    /// So many threads, whose names begin with one of `names`.
+    pub(super) fn new(names: &'static [&'static str], threads: usize) -> Background {
+        Background { names, threads, make_way: AtomicBool::new(false) }
     }
 
     /// Makes them way for requests. Called again and again: a thread that has no name yet is met the next time.
     pub(super) fn upkeep(&self) {
         if cfg!(target_os = "linux") && !self.make_way.load(Ordering::Relaxed) {
-            self.make_way.store(make_way() >= self.threads, Ordering::Relaxed);
+            self.make_way.store(make_way(self.names) >= self.threads, Ordering::Relaxed);
         }
     }
 }
 
 /// Answers how many threads make way now.
-fn make_way() -> usize {
+fn make_way(names: &[&str]) -> usize {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
-    tasks.flatten().filter(|task| is_background(&task.path()) && lower(&task.file_name())).count()
+    tasks.flatten().filter(|task| is_background(&task.path(), names) && lower(&task.file_name())).count()
 }
 
-fn is_background(task: &Path) -> bool {
+fn is_background(task: &Path, names: &[&str]) -> bool {
     let name = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
-    NAMES.iter().any(|wanted| name.starts_with(wanted))
+    names.iter().any(|wanted| name.starts_with(wanted))
 }
 
 /// A thread may always have less than it has.

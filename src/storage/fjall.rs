@@ -1,0 +1,434 @@
+//! The embedded engine on fjall, an LSM tree in Rust. Only the files `fjall*.rs` name its crate.
+//!
+//! Writes go through the commit section, as with RocksDB: one thread at a time, one batch, one journal write, one sync of it
+//! when any member asked for one. fjall fills memtables only behind both, so that no reader sees a write whose sync has not
+//! succeeded; and all reads are of a snapshot, so that the members of a batch become visible together. A journal write
+//! or sync that failed is final until restart.
+//!
+//! ```text
+//!   stored key: 1 │ the client's key          value: a record (record.rs)
+//!               0                             the version of the last write, in every batch
+//! ```
+//!
+//! What stands under the key 0 is how a start knows how far it has got, and keeps fjall's own numbers growing where
+//! everything else in the last batch was a removal. Made by `main`, called by `execution`.
+
+use std::collections::HashSet;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use fjall::{Database, Keyspace, PersistMode, Readable as _, Slice};
+
+use super::background::Background;
+use super::directory::DataDirectory;
+use super::fjall_observation::Watch;
+pub use super::fjall_open::OpenError;
+use super::fjall_open::{self, Opened, words};
+use super::fjall_options::{self, LEVEL_0_TABLES_MAX, MEMTABLES, MEMTABLES_SEALED_MAX};
+use super::gate::{Kept, WriteGate};
+use super::high_water::HighWater;
+use super::perf::Figure;
+use super::point_read::Read;
+use super::record::{self, Record};
+use super::versions::Versions;
+use super::written::{self, Written};
+use super::{ChangeKind, Check, Compression, Engine, Observation, PageBuilder, Perf, Reply, Result, Write};
+use crate::clock;
+use crate::metrics::commits::Commits;
+use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
+use crate::sync::{Mutex, MutexGuard, Signal};
+
+/// fjall's directory in the data directory.
+pub(super) const FILES: &str = "fjall";
+
+/// Before every key of a client.
+const CLIENTS_KEY: u8 = 1;
+
+/// The end of all keys of clients.
+const CLIENTS_END: &[u8] = &[CLIENTS_KEY + 1];
+
+/// Where the version of the last write stands.
+pub(super) const MARK_KEY: &[u8] = &[0];
+
+/// What fjall charges a memtable for each entry beyond the bytes of key and value (lsm-tree 3.1.10, `src/memtable/mod.rs`: two
+/// slices of 24 bytes, number and kind).
+const ENTRY_OVERHEAD_BYTES: u64 = 64;
+
+/// What fjall's own threads are called.
+const THREADS: &[&str] = &["fjall:worker"];
+
+/// How long a writer waits before it looks again whether a memtable was flushed.
+const FLUSH_WAIT: Duration = Duration::from_millis(2);
+
+/// When it has waited for so long, other writes are refused with 503: a memtable of 8 MiB is flushed in some tenths of a second.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What of the configuration concerns this engine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Block cache in bytes, memtables included.
+    pub cache_bytes: u64,
+    /// Of the cache, so much is for memtables and not for blocks.
+    pub memtable_bytes: u64,
+    /// Threads for flushes and compactions.
+    pub background_threads: usize,
+    /// Below so many free bytes writes are refused.
+    pub disk_reserve_bytes: u64,
+    /// Of tables, if the directory is new; fjall has no ZSTD.
+    pub compression: Compression,
+}
+
+/// fjall, and what klad keeps beside it.
+pub struct FjallEngine {
+    db: Database,
+    keyspace: Keyspace,
+    section: Mutex<CommitSection>,
+    versions: Versions,
+    gate: WriteGate,
+    /// The version of the last write that is in the journal.
+    written: AtomicU64,
+    /// Acknowledged writes may not be synced yet.
+    unsynced: AtomicBool,
+    /// Since when the commit section waits for fjall's threads.
+    waits_since: Mutex<Option<Instant>>,
+    high_water: HighWater,
+    commits: Commits,
+    /// A memtable that has more is sealed.
+    memtable_bytes_max: u64,
+    cache_bytes: u64,
+    watch: Watch,
+    background: Background,
+}
+
+/// What the one thread inside needs.
+struct CommitSection {
+    /// Written since the last memtable was sealed.
+    memtable_bytes: u64,
+    /// Never raised: somewhere to wait.
+    never: Signal,
+}
+
+impl FjallEngine {
+    /// Opens or creates the store in `path`.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the message says what to do about it where there is something to do.
+    pub fn open(path: &Path, options: &Options) -> std::result::Result<FjallEngine, OpenError> {
+        let directory = DataDirectory::open(path, "fjall")?;
+        let Opened { db, keyspace, high_water, last_version } = fjall_open::open(&directory, options)?;
+        let engine = FjallEngine {
+            section: Mutex::new(CommitSection { memtable_bytes: db.write_buffer_size(), never: Signal::default() }),
+            db,
+            keyspace,
+            versions: Versions::new(directory),
+            gate: WriteGate::new(options.disk_reserve_bytes),
+            written: AtomicU64::new(last_version),
+            // A kill may have left writes that were never synced.
+            unsynced: AtomicBool::new(last_version > high_water.synced()),
+            waits_since: Mutex::new(None),
+            high_water,
+            commits: Commits::default(),
+            memtable_bytes_max: options.memtable_bytes / MEMTABLES,
+            cache_bytes: options.cache_bytes,
+            watch: Watch::default(),
+            background: Background::new(THREADS, fjall_options::threads(options)),
+        };
+        engine.upkeep();
+        Ok(engine)
+    }
+
+    /// Enters the commit section, and says how long that took if another was in it.
+    fn enter(&self) -> (MutexGuard<'_, CommitSection>, Duration) {
+        if let Some(section) = self.section.try_lock() {
+            return (section, Duration::ZERO);
+        }
+        let asked = clock::now();
+        let section = self.section.lock();
+        (section, clock::now().saturating_duration_since(asked))
+    }
+
+    /// Whether fjall's threads must catch up before it takes another write.
+    fn is_behind(&self) -> bool {
+        self.keyspace.sealed_memtable_count() >= MEMTABLES_SEALED_MAX
+            || self.keyspace.l0_table_count() >= LEVEL_0_TABLES_MAX
+    }
+
+    /// Waits here for what fjall would wait for without an end, were its threads to fail meanwhile.
+    fn wait_for_threads(&self, section: &CommitSection) -> std::result::Result<(), Error> {
+        if !self.is_behind() {
+            return Ok(());
+        }
+        *self.waits_since.lock() = Some(clock::now());
+        let caught_up = loop {
+            self.look_at_threads();
+            if let Err(stopped) = self.gate.check_stopped() {
+                break Err(stopped);
+            }
+            section.never.wait_timeout(FLUSH_WAIT);
+            if !self.is_behind() {
+                break Ok(());
+            }
+        };
+        *self.waits_since.lock() = None;
+        self.gate.set_stalled(false);
+        caught_up
+    }
+
+    /// A short wait is how writes are held to what the disk takes; in a long one no other write has a chance.
+    fn is_stalled(&self) -> bool {
+        let since = *self.waits_since.lock();
+        since.is_some_and(|since| clock::now().saturating_duration_since(since) > FLUSH_PATIENCE)
+    }
+
+    /// A thread of fjall's that has met an error has ended, and fjall takes no writes any more, but says so only when asked
+    /// for something.
+    fn look_at_threads(&self) {
+        if let Err(error) = self.db.persist(PersistMode::Buffer) {
+            self.gate.stop(&words(&error));
+        }
+    }
+
+    /// Does `writes` inside the commit section and answers the version of the first.
+    fn write(&self, writes: &[Write]) -> std::result::Result<Written, Error> {
+        let (mut section, waited) = self.enter();
+        self.gate.check_stopped()?;
+        self.wait_for_threads(&section)?;
+        // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
+        let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
+        let last = first.0 + writes.len() as u64 - 1;
+        let sync = writes.iter().any(|write| write.durability == Durability::Sync);
+        let (batch, bytes) = self.batch(writes, first, last);
+        let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
+        // Journal write, sync and memtable are one call of fjall's; with a sync, all of it is the sync's time.
+        let began = sync.then(clock::now);
+        match batch.durability(Some(mode)).commit() {
+            Ok(()) => {}
+            // Said before anything is done.
+            Err(error @ fjall::Error::Poisoned) => {
+                let why = words(&error);
+                self.gate.stop(&why);
+                return Err(Error::WritesStopped { why });
+            }
+            Err(error) => return Err(self.gate.undetermined(words(&error))),
+        }
+        let now = clock::now();
+        let sync_time = began.map(|began| now.saturating_duration_since(began));
+        if let Some(time) = sync_time {
+            self.commits.synced(time);
+        }
+        self.commits.committed(writes.len(), sync);
+        self.written.store(last, Ordering::Release);
+        if sync {
+            // A synced write syncs all of the journal before it. Marked before anyone is answered.
+            self.high_water.advance(last);
+        } else {
+            // After the write: a sync that has begun before it may not cover it, and one must follow.
+            self.unsynced.store(true, Ordering::Release);
+        }
+        self.seal(&mut section, bytes);
+        // A sync of earlier writes may have failed meanwhile, and nothing is acknowledged after that.
+        self.gate.check_stopped().map_err(|error| self.gate.undetermined(error.to_string()))?;
+        let shared_by = u32::try_from(writes.len()).unwrap_or(u32::MAX);
+        let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        let perf = Some(Perf::new(shared_by).with(Figure::CommitSectionWait, waited));
+        Ok(Written { first, now, sync_time: sync_time.unwrap_or_default(), perf })
+    }
+
+    /// The batch, and what its entries take in the memtable. Of several changes of a key only the last is in it: fjall gives
+    /// all members of a batch the same number, by which it tells entries of a key apart.
+    fn batch(&self, writes: &[Write], first: Version, last: u64) -> (fjall::OwnedWriteBatch, u64) {
+        let mut batch = self.db.batch();
+        let mut bytes = 0;
+        let mut charge = |key: &Slice, value_bytes: usize| {
+            bytes += (key.len() + value_bytes) as u64 + ENTRY_OVERHEAD_BYTES;
+        };
+        let mut seen = HashSet::new();
+        for (position, write) in writes.iter().enumerate().rev() {
+            if writes.len() > 1 && !seen.insert(&*write.key) {
+                continue;
+            }
+            let key = joined(&[CLIENTS_KEY], &write.key);
+            match &write.change {
+                Change::Put(value) => {
+                    let version = Version(first.0 + position as u64);
+                    let value = joined(&record::plain_head(version), value);
+                    charge(&key, value.len());
+                    batch.insert(&self.keyspace, key, value);
+                }
+                Change::Delete => {
+                    charge(&key, 0);
+                    batch.remove(&self.keyspace, key);
+                }
+            }
+        }
+        let key = Slice::from(MARK_KEY);
+        charge(&key, size_of::<u64>());
+        batch.insert(&self.keyspace, key, last.to_le_bytes());
+        (batch, bytes)
+    }
+
+    /// Seals a memtable that is full: fjall's threads write it to a table.
+    fn seal(&self, section: &mut CommitSection, bytes: u64) {
+        section.memtable_bytes += bytes;
+        if section.memtable_bytes < self.memtable_bytes_max {
+            return;
+        }
+        section.memtable_bytes = 0;
+        // Only journals that nobody needs any more are touched, so what fails is tried again with the next memtable.
+        if let Err(error) = self.keyspace.rotate_memtable() {
+            tracing::warn!(why = words(&error), "fjall cannot clean up after a memtable");
+        }
+    }
+
+    fn scan_step(&self, step: &ScanStep) -> Result {
+        let mut page = PageBuilder::new(step);
+        let from = joined(&[CLIENTS_KEY], &step.from);
+        let end = step.end.as_ref().map_or(Slice::from(CLIENTS_END), |end| joined(&[CLIENTS_KEY], end));
+        if from >= end {
+            return Ok(Outcome::Page(page.finish()));
+        }
+        for entry in self.db.snapshot().range(&self.keyspace, from..end) {
+            let (stored_key, stored) = entry.into_inner().map_err(|error| read_failed(&error))?;
+            let (key, record) = (&stored_key[1..], decode(&stored)?);
+            if record.expired(clock::unix_ms) {
+                continue;
+            }
+            if !page.has_room(key.len() + record.payload.len()) {
+                return Ok(Outcome::Page(page.stop_before(key, record.payload.len())));
+            }
+            let mut both = BytesMut::with_capacity(key.len() + record.payload.len());
+            both.extend_from_slice(key);
+            both.extend_from_slice(record.payload);
+            let value: Bytes = both.split_off(key.len()).freeze();
+            page.add(both.freeze(), value);
+        }
+        Ok(Outcome::Page(page.finish()))
+    }
+
+    fn look_at_fjall(&self) {
+        let (version_last, version_reserved) = self.versions.look();
+        // In this order, or the difference could be below nothing.
+        let synced = self.high_water.synced();
+        let unsynced = self.written.load(Ordering::Acquire).saturating_sub(synced);
+        let kept = self.gate.measures(&Kept { unsynced, version_last, version_reserved });
+        self.watch.look(&self.db, &self.keyspace, kept);
+    }
+}
+
+/// Both parts in one piece of memory, copied once: a value may be large.
+fn joined(head: &[u8], rest: &[u8]) -> Slice {
+    let length = head.len() + rest.len();
+    Slice::from_reader(&mut head.chain(rest), length).expect("the parts are as long as they are")
+}
+
+fn decode(stored: &[u8]) -> std::result::Result<Record<'_>, Error> {
+    Record::decode(stored).map_err(|error| Error::Unreadable { why: error.to_string() })
+}
+
+fn read_failed(error: &fjall::Error) -> Error {
+    Error::ReadFailed { why: words(error) }
+}
+
+impl Engine for FjallEngine {
+    fn name(&self) -> &'static str {
+        "fjall"
+    }
+
+    fn durability(&self, asked: Durability) -> Durability {
+        asked
+    }
+
+    fn blocks(&self) -> bool {
+        true
+    }
+
+    /// fjall has no read that gives up where it would have to ask the disk.
+    fn read_cached(&self, _key: &[u8]) -> Option<Result> {
+        None
+    }
+
+    fn read(&self, key: &[u8], reply: &dyn Reply) {
+        let found = self.db.snapshot().get(&self.keyspace, joined(&[CLIENTS_KEY], key));
+        let read = match found {
+            Ok(Some(stored)) => Read::with_room(&stored, reply),
+            Ok(None) => Read::NOT_FOUND,
+            Err(error) => Read::failed(read_failed(&error)),
+        };
+        reply.complete(read.answer);
+    }
+
+    fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
+        reply.complete(self.scan_step(step));
+    }
+
+    fn commit(&self, writes: Vec<Write>) {
+        assert!(!writes.is_empty(), "an empty commit has nothing to answer");
+        let written = self.write(&writes);
+        written::answer(writes, written);
+    }
+
+    fn sync(&self) -> std::result::Result<(), String> {
+        if let Err(error) = self.gate.check_stopped() {
+            return Err(error.to_string());
+        }
+        if !self.unsynced.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let (until, began) = (self.written.load(Ordering::Acquire), clock::now());
+        self.db.persist(PersistMode::SyncData).map_err(|error| {
+            let why = words(&error);
+            self.gate.stop(&why);
+            why
+        })?;
+        self.commits.synced(clock::now().saturating_duration_since(began));
+        self.high_water.advance(until);
+        Ok(())
+    }
+
+    fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
+        self.gate.check(change)
+    }
+
+    fn set_disk_reserve(&self, bytes: u64) {
+        self.gate.set_reserve_bytes(bytes);
+    }
+
+    /// fjall's cache keeps the size that it was made with.
+    fn set_cache_bytes(&self, bytes: u64) {
+        if bytes != self.cache_bytes {
+            tracing::warn!(
+                bytes,
+                now = self.cache_bytes,
+                "the cache of --engine fjall keeps its size until klad is started again"
+            );
+        }
+    }
+
+    fn commits(&self) -> Option<&Commits> {
+        Some(&self.commits)
+    }
+
+    fn upkeep(&self) {
+        self.background.upkeep();
+        self.gate.look_whether_still_there(self.versions.directory(), "fjall/version");
+        self.gate.look_at_free_space(self.versions.directory());
+        self.gate.set_stalled(self.is_stalled());
+        if let Err(error) = self.versions.top_up() {
+            tracing::warn!(%error, "cannot reserve versions ahead of time");
+        }
+        self.look_at_threads();
+        self.look_at_fjall();
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        self.gate.checks()
+    }
+
+    fn observe(&self) -> Arc<Observation> {
+        self.watch.latest()
+    }
+}

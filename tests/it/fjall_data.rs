@@ -1,0 +1,274 @@
+//! fjall's directory with something missing or wrong: what klad says, that it has changed nothing, and that everything is there
+//! once the cause is removed. The twins show what fjall alone would do.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use fjall::{Database, KeyspaceCreateOptions};
+
+use super::support::ServerBuilder;
+use super::support::shim::Shim;
+
+const KEYS: usize = 300;
+
+/// A directory with synced writes, whose server has ended as `kill` says.
+fn filled(data: &Path, kill: bool) -> ServerBuilder {
+    let builder = ServerBuilder::new("fjall").data(data).arg("--memory", "64MiB");
+    let server = builder.start();
+    let mut client = server.client();
+    for key in 0..KEYS {
+        assert_eq!(client.put(&format!("/v0/entity?id={key:05}"), format!("value {key}").as_bytes()).status, 201);
+    }
+    if kill {
+        server.kill();
+    } else {
+        assert_eq!(server.stop().code(), Some(0));
+    }
+    builder
+}
+
+fn holds_all(builder: &ServerBuilder) {
+    let server = builder.start();
+    let mut client = server.client();
+    for key in 0..KEYS {
+        assert_eq!(client.get(&format!("/v0/entity?id={key:05}")).text(), format!("value {key}"));
+    }
+    assert_eq!(client.put("/v0/entity?id=later", b"v").status, 201);
+}
+
+/// Every file of fjall's, with its bytes; a lock has none.
+fn contents(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let (mut found, mut open) = (Vec::new(), vec![data.join("fjall")]);
+    while let Some(directory) = open.pop() {
+        // It may be what was taken away.
+        for entry in fs::read_dir(directory).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                let bytes = fs::read(&path).unwrap();
+                found.push((path, bytes));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn journal(data: &Path) -> PathBuf {
+    data.join("fjall/0.jnl")
+}
+
+/// The one keyspace that is not fjall's own.
+fn keyspace(data: &Path) -> PathBuf {
+    data.join("fjall/keyspaces/1")
+}
+
+/// Takes `path` away: klad refuses to start and says `words`, twice, and has changed nothing. Put back, everything is there.
+fn is_missed(words: &str, path: fn(&Path) -> PathBuf) {
+    let data = tempfile::tempdir().unwrap();
+    let aside = tempfile::tempdir().unwrap();
+    let builder = filled(data.path(), false);
+    let (path, aside) = (path(data.path()), aside.path().join("aside"));
+    fs::rename(&path, &aside).unwrap();
+    let before = contents(data.path());
+    for _ in 0..2 {
+        let failed = builder.try_start().err().expect("refused");
+        assert_eq!(failed.status.code(), Some(65), "{failed:?}");
+        assert!(failed.log.contains("is damaged") && failed.log.contains(words), "{words} is not in: {}", failed.log);
+        assert!(contents(data.path()) == before, "{words}: something was changed");
+    }
+    fs::rename(aside, path).unwrap();
+    holds_all(&builder);
+}
+
+#[test]
+fn files_that_fjall_would_not_miss_are_missed() {
+    is_missed("version is missing", |data| data.join("fjall/version"));
+    is_missed("keyspaces/0/current is missing", |data| data.join("fjall/keyspaces/0"));
+    is_missed("keyspaces/0/current is missing", |data| data.join("fjall/keyspaces/0/current"));
+    is_missed("keyspaces/1/current is missing", |data| keyspace(data).join("current"));
+    is_missed("the keyspace that everything is in is missing", keyspace);
+    is_missed("there is no journal", journal);
+    is_missed("is missing", |data| data.join("fjall"));
+}
+
+/// What the check above would find in a klad that only opens fjall.
+#[test]
+fn twin_fjall_alone_removes_a_keyspace_without_its_current() {
+    let data = tempfile::tempdir().unwrap();
+    filled(data.path(), false);
+    fs::remove_file(keyspace(data.path()).join("current")).unwrap();
+    let before = contents(data.path());
+    let db = Database::builder(data.path().join("fjall")).open().unwrap();
+    drop(db.keyspace("data", KeyspaceCreateOptions::default).unwrap());
+    drop(db);
+    assert!(contents(data.path()) != before, "nothing was changed");
+}
+
+fn flip(path: &Path, position: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[position] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+fn used_bytes(path: &Path) -> usize {
+    fs::read(path).unwrap().iter().rposition(|byte| *byte != 0).expect("something") + 1
+}
+
+/// A bit that is wrong in the first batch, in the middle, in the last; half of the journal, and none of it.
+#[test]
+fn a_journal_that_lacks_what_was_synced_is_refused_and_not_changed() {
+    for kill in [true, false] {
+        let data = tempfile::tempdir().unwrap();
+        let builder = filled(data.path(), kill);
+        let journal = journal(data.path());
+        let (whole, used) = (fs::read(&journal).unwrap(), used_bytes(&journal));
+        let cut = |bytes: usize| File::options().write(true).open(&journal).unwrap().set_len(bytes as u64).unwrap();
+        let breaks: [&dyn Fn(); 5] = [
+            &|| flip(&journal, 20),
+            &|| flip(&journal, used / 2),
+            &|| flip(&journal, used - 5),
+            &|| cut(used / 2),
+            &|| cut(0),
+        ];
+        for (number, break_it) in breaks.into_iter().enumerate() {
+            break_it();
+            let before = fs::read(&journal).unwrap();
+            for _ in 0..2 {
+                let failed = builder.try_start().err().expect("refused");
+                assert_eq!(failed.status.code(), Some(65), "{number}: {failed:?}");
+                assert!(failed.log.contains("the log is damaged"), "{number}: {}", failed.log);
+                assert!(fs::read(&journal).unwrap() == before, "{number}: the journal was changed");
+            }
+            fs::write(&journal, &whole).unwrap();
+        }
+        holds_all(&builder);
+    }
+}
+
+#[test]
+fn twin_fjall_alone_cuts_a_journal_that_it_cannot_read() {
+    let data = tempfile::tempdir().unwrap();
+    filled(data.path(), false);
+    let journal = journal(data.path());
+    let used = used_bytes(&journal);
+    // The tag that begins the first batch.
+    flip(&journal, 0);
+    drop(Database::builder(data.path().join("fjall")).open().unwrap());
+    assert!(fs::metadata(&journal).unwrap().len() < used as u64);
+}
+
+/// As a power cut may leave the end of a journal: writes that nobody was promised, of which some parts are on the disk.
+#[test]
+fn what_is_behind_the_last_synced_write_may_be_anything() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = filled(data.path(), true);
+    let journal = journal(data.path());
+    let synced = used_bytes(&journal);
+    // Never synced: the interval is longer than the test.
+    let builder = builder.arg("--async-sync-interval", "1h");
+    let server = builder.start();
+    let mut client = server.client();
+    for n in 0..20 {
+        assert_eq!(client.put(&format!("/v0/entity?id=async{n}&durability=async"), &[b'v'; 200]).status, 201);
+    }
+    server.kill();
+    let (whole, used) = (fs::read(&journal).unwrap(), used_bytes(&journal));
+    assert!(used > synced + 20 * 200);
+    let mut random = super::support::random();
+    for round in 0..6 {
+        let mut torn = whole.clone();
+        // A hole of zeros, or of something else, somewhere behind what was synced; perhaps nothing comes after it.
+        let begin = random.usize(synced..used - 1);
+        let end = random.usize(begin + 1..used);
+        let with = if round % 2 == 0 { 0 } else { 0xA5 };
+        torn[begin..end].fill(with);
+        if round % 3 == 0 {
+            torn.truncate(end);
+        }
+        fs::write(&journal, torn).unwrap();
+        println!("round {round}: bytes {begin} to {end} of {synced} to {used} are {with}");
+        let server = builder.start();
+        let mut client = server.client();
+        // A prefix is left.
+        let left: Vec<bool> = (0..20).map(|n| client.get(&format!("/v0/entity?id=async{n}")).status == 200).collect();
+        assert!(left.is_sorted_by(|a, b| a >= b), "{left:?}");
+        server.kill();
+    }
+    holds_all(&builder);
+}
+
+/// The disk is full in the middle of a journal write.
+#[test]
+fn a_full_disk_in_the_middle_of_a_journal_write_loses_nothing_that_was_acknowledged() {
+    for durability in ["sync", "async"] {
+        let data = tempfile::tempdir().unwrap();
+        let shim = Shim::new();
+        let builder = filled(data.path(), false);
+        let server = shim.preload(builder.clone()).start();
+        let mut client = server.client();
+        assert_eq!(client.put("/v0/entity?id=last&durability=async", b"acknowledged").status, 201);
+        shim.fill_disk();
+        let failed = client.put(&format!("/v0/entity?id=undetermined&durability={durability}"), &[b'v'; 10_000]);
+        assert!(failed.status == 500 && failed.text().contains("undetermined"), "{}", failed.text());
+        shim.pass();
+        let ready = server.admin("/readyz");
+        assert!(ready.status == 503 && ready.text().contains("No space left on device"), "{}", ready.text());
+        assert_eq!(client.put("/v0/entity?id=later", b"v").status, 503);
+        assert_eq!(client.get("/v0/entity?id=last").body, b"acknowledged");
+        assert_eq!(client.get("/v0/entity?id=undetermined").status, 404);
+        server.kill();
+        holds_all(&builder);
+        assert_eq!(builder.start().client().get("/v0/entity?id=last").body, b"acknowledged");
+    }
+}
+
+#[test]
+fn a_directory_of_another_engine_is_refused_both_ways() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = filled(data.path(), false);
+    let manifest = data.path().join("KLAD");
+    let sound = fs::read_to_string(&manifest).unwrap();
+    let refused = |builder: &ServerBuilder, words: &str| {
+        let failed = builder.try_start().err().expect("refused");
+        assert_eq!(failed.status.code(), Some(66), "{failed:?}");
+        assert!(failed.log.contains(words), "{}", failed.log);
+    };
+    fs::write(&manifest, sound.replace("engine = fjall", "engine = rocksdb")).unwrap();
+    refused(&builder, "was written by --engine rocksdb, it cannot be opened with --engine fjall");
+    fs::write(&manifest, sound).unwrap();
+    if cfg!(feature = "rocksdb") {
+        let other = ServerBuilder::new("rocksdb").data(data.path());
+        refused(&other, "was written by --engine fjall, it cannot be opened with --engine rocksdb");
+    }
+    holds_all(&builder);
+}
+
+/// A first start that was killed at any moment before its first write is no reason not to start.
+#[test]
+fn an_interrupted_first_start_is_begun_anew() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = ServerBuilder::new("fjall").data(data.path());
+    builder.start().kill();
+    for left_out in ["version", "keyspaces/1/current", "keyspaces/0/current", "0.jnl"] {
+        fs::remove_file(data.path().join("fjall").join(left_out)).unwrap();
+        builder.start().kill();
+    }
+    let server = builder.start();
+    assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 201);
+}
+
+/// What depends on memory and the way values are compressed are options of fjall's that a directory keeps for ever.
+#[test]
+fn zstd_is_refused_and_a_directory_opens_with_less_memory() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = ServerBuilder::new("fjall").data(data.path());
+    let failed = builder.clone().arg("--compression", "zstd").try_start().err().expect("refused");
+    assert!(failed.status.code() == Some(78) && failed.log.contains("lz4 and none"), "{failed:?}");
+    let server = builder.clone().arg("--memory", "512MiB").start();
+    assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 201);
+    assert_eq!(server.stop().code(), Some(0));
+    let server = builder.arg("--memory", "64MiB").arg("--compression", "none").start();
+    assert_eq!(server.client().get("/v0/entity?id=k").body, b"v");
+}
