@@ -33,6 +33,10 @@ pub enum Command {
     /// Load an HTTP server, klad or any other, and say what it did.
     #[cfg(target_os = "linux")]
     Bench(Box<crate::bench::args::BenchArgs>),
+    /// Run a whole experiment: start servers, load them, profile them, compare them, write the report.
+    #[cfg(target_os = "linux")]
+    #[command(subcommand, disable_help_subcommand = true)]
+    Lab(crate::lab::args::LabCommand),
     /// Say what is configured and where it comes from, or whether it is valid.
     #[command(subcommand, disable_help_subcommand = true)]
     Config(ConfigCommand),
@@ -163,6 +167,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = PLACES)]
     pub engine_delay: Duration,
     /// Only every so manyth call of storage takes longer by --engine-delay.
+    ///
+    /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = PLACES)]
     pub engine_delay_every: u64,
     /// Durability of writes that ask for none.

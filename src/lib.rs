@@ -25,6 +25,9 @@ pub mod supervisor;
 pub mod http;
 
 #[cfg(target_os = "linux")]
+pub mod lab;
+
+#[cfg(target_os = "linux")]
 pub mod bench;
 
 pub mod client;

@@ -76,6 +76,8 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Reference { page }) => print_reference(page.as_deref()),
         #[cfg(target_os = "linux")]
         Command::Bench(args) => return bench(&args),
+        #[cfg(target_os = "linux")]
+        Command::Lab(command) => return lab(&command),
         #[cfg(feature = "rocksdb")]
         Command::Check(args) => klad::offline::check(&args).map_err(Failure::from),
         #[cfg(feature = "rocksdb")]
@@ -126,6 +128,21 @@ fn bench(args: &klad::bench::args::BenchArgs) -> ExitCode {
         Err(Error::Failed(error)) => (error, 1),
     };
     let _ = writeln!(std::io::stderr(), "klad bench: {error:#}");
+    ExitCode::from(code)
+}
+
+/// Exit codes of `klad lab`: see docs/lab.md.
+#[cfg(target_os = "linux")]
+fn lab(command: &klad::lab::args::LabCommand) -> ExitCode {
+    use klad::bench::runner::Error;
+    use klad::lab::{Ended, run};
+    let (error, code) = match run(command) {
+        Ok(Ended::Whole) => return ExitCode::SUCCESS,
+        Ok(Ended::InPart) => return ExitCode::from(3),
+        Err(Error::Usage(error)) => (error, 2),
+        Err(Error::Failed(error)) => (error, 1),
+    };
+    let _ = writeln!(std::io::stderr(), "klad lab: {error:#}");
     ExitCode::from(code)
 }
 

@@ -2,7 +2,7 @@
 # Runs phases of the checks, each named when it begins, and says at the end how long each took. `make test` runs all of
 # them, `make lint` two. The first phase that fails ends the run.
 #
-#   tools/test.sh [PHASE...]        format, build, clippy, memory-engine, test, dist
+#   tools/test.sh [PHASE...]        format, build, clippy, fjall-alone, memory-engine, test, dist
 #
 # Everything is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile RocksDB's C++ a second time.
 set -euo pipefail
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 # make's job server is not cargo's.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
-all=(format build clippy memory-engine test dist)
+all=(format build clippy fjall-alone memory-engine test dist)
 
 # The command of a phase, one line.
 command_of() {
@@ -21,6 +21,10 @@ command_of() {
     # First of those that compile, so that what C++ costs is not charged to another phase.
     build) echo cargo test --release --locked --workspace --no-run ;;
     clippy) echo cargo clippy --release --locked --workspace --all-targets -- -D warnings ;;
+    # No C++, and still an engine on a disk: compiled only, its tests are among those of `test`.
+    fjall-alone)
+        echo cargo check --release --locked --package klad --tests --no-default-features --features fjall --target-dir "$CARGO_TARGET_DIR/memory-engine"
+        ;;
     # Without RocksDB klad is the memory engine alone. In a directory of its own, or that klad would lie where the full one
     # is looked for.
     memory-engine)

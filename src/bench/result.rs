@@ -442,7 +442,7 @@ fn encode(histogram: &Histogram<u64>) -> String {
 
 /// A result of 100 requests, for tests.
 #[cfg(test)]
-pub(super) fn sample() -> RunResult {
+pub(crate) fn sample() -> RunResult {
     let measured = Section {
         duration_s: 1.0,
         scheduled: 100,

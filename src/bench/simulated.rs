@@ -400,17 +400,16 @@ impl Author for Few {
         Ok(Written { requests: 1, bodiless: 0 })
     }
 
-    /// Called for each connection that becomes free.
     fn delay(&mut self) -> Result<Option<Nanos>, String> {
-        self.0 = self.0.saturating_sub(1);
         Ok(None)
     }
 
     fn wants_answers(&self) -> bool {
-        false
+        true
     }
 
     fn answered(&mut self, _: u16, _: &[u8], _: &[u8]) -> Result<(), String> {
+        self.0 = self.0.saturating_sub(1);
         Ok(())
     }
 

@@ -64,7 +64,7 @@ const THREADS: &[&str] = &["fjall:worker"];
 /// How long a writer waits before it looks again whether a memtable was flushed.
 const FLUSH_WAIT: Duration = Duration::from_millis(2);
 
-/// When it has waited for so long, other writes are refused with 503: a memtable of 8 MiB is flushed in some tenths of a second.
+/// When it has waited for so long, other writes are refused with 503: long beside the flush of a memtable of at most 8 MiB.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What of the configuration concerns this engine.
@@ -420,7 +420,10 @@ impl Engine for FjallEngine {
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }
-        self.look_at_threads();
+        // Whoever is in the commit section finds out by itself, and may be waiting for a sync.
+        if let Some(_section) = self.section.try_lock() {
+            self.look_at_threads();
+        }
         self.look_at_fjall();
     }
 
@@ -430,5 +433,103 @@ impl Engine for FjallEngine {
 
     fn observe(&self) -> Arc<Observation> {
         self.watch.latest()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keeps how one operation ended.
+    #[derive(Default)]
+    struct Kept(Mutex<Option<Result>>);
+
+    impl Reply for Kept {
+        fn complete(&self, result: Result) {
+            assert!(self.0.lock().replace(result).is_none(), "once");
+        }
+    }
+
+    impl Kept {
+        fn outcome(&self) -> Outcome {
+            self.0.lock().take().expect("completed").expect("well")
+        }
+    }
+
+    fn open(path: &Path) -> FjallEngine {
+        let options = Options {
+            cache_bytes: 16 << 20,
+            memtable_bytes: 4 << 20,
+            background_threads: 1,
+            disk_reserve_bytes: 0,
+            compression: Compression::Lz4,
+        };
+        FjallEngine::open(path, &options).expect("opens")
+    }
+
+    /// Commits all `changes` as one batch, and answers their versions.
+    fn commit(engine: &FjallEngine, changes: &[(&'static str, Option<&'static str>)]) -> Vec<Version> {
+        let replies: Vec<_> = changes.iter().map(|_| Arc::new(Kept::default())).collect();
+        let write = |((key, value), reply): (&(&'static str, Option<&'static str>), &Arc<Kept>)| Write {
+            key: Bytes::from_static(key.as_bytes()),
+            change: value.map_or(Change::Delete, |value| Change::Put(Bytes::from_static(value.as_bytes()))),
+            durability: Durability::Async,
+            reply: reply.clone(),
+        };
+        engine.commit(changes.iter().zip(&replies).map(write).collect());
+        let version = |reply: &Arc<Kept>| match reply.outcome() {
+            Outcome::Written { version, durability: Durability::Async } => version,
+            other => panic!("{other:?}"),
+        };
+        replies.iter().map(version).collect()
+    }
+
+    fn read(engine: &FjallEngine, key: &str) -> Option<(Version, Bytes)> {
+        let reply = Kept::default();
+        engine.read(key.as_bytes(), &reply);
+        match reply.outcome() {
+            Outcome::Found { version, value } => Some((version, value)),
+            Outcome::NotFound => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn of_several_changes_of_a_key_in_a_batch_the_last_counts() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let engine = open(directory.path());
+        let changes =
+            [("a", Some("1")), ("b", Some("1")), ("a", None), ("c", Some("1")), ("a", Some("2")), ("b", None)];
+        let versions = commit(&engine, &changes);
+        assert!(versions.is_sorted_by(|one, next| one.0 + 1 == next.0), "{versions:?}");
+        let expected = |engine: &FjallEngine| {
+            assert_eq!(read(engine, "a"), Some((versions[4], Bytes::from_static(b"2"))));
+            assert_eq!(read(engine, "b"), None);
+            assert_eq!(read(engine, "c"), Some((versions[3], Bytes::from_static(b"1"))));
+        };
+        expected(&engine);
+        drop(engine);
+        expected(&open(directory.path()));
+    }
+
+    /// Nothing of such a batch is left in tables, and its number must not be given to another one.
+    #[test]
+    fn removals_alone_are_behind_what_they_remove_after_restarts_and_flushes() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut last = Version(0);
+        for round in 0..4 {
+            let engine = open(directory.path());
+            assert_eq!(read(&engine, "k"), None, "{round}");
+            let put = commit(&engine, &[("k", Some("v"))])[0];
+            assert!(put > last, "{put:?} after {last:?}");
+            assert_eq!(read(&engine, "k"), Some((put, Bytes::from_static(b"v"))), "{round}");
+            last = commit(&engine, &[("k", None)])[0];
+            assert_eq!(read(&engine, "k"), None);
+            if round % 2 == 0 {
+                engine.keyspace.rotate_memtable_and_wait().expect("flushed");
+                engine.keyspace.major_compact().expect("compacted");
+            }
+            engine.sync().expect("synced");
+        }
     }
 }

@@ -148,14 +148,12 @@ fn walk(journal: &Path, mark_key: &[u8], last: Option<u64>) -> io::Result<Walked
 }
 
 fn is_zero(mut reader: impl Read) -> io::Result<bool> {
-    let mut chunk = [0; 16 << 10];
+    const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
+    let mut chunk = ZEROS;
     loop {
         let count = reader.read(&mut chunk)?;
-        if count == 0 {
-            return Ok(true);
-        }
-        if chunk[..count].iter().any(|byte| *byte != 0) {
-            return Ok(false);
+        if count == 0 || chunk[..count] != ZEROS[..count] {
+            return Ok(count == 0);
         }
     }
 }
@@ -301,6 +299,8 @@ mod tests {
     fn a_flipped_bit_ends_the_journal_there_and_the_rest_opens() {
         let whole = tempfile::tempdir().expect("a directory");
         filled(whole.path(), 12, CompressionType::None);
+        // Without its zeros, which take time.
+        drop(Database::builder(whole.path()).open().expect("opens"));
         let end = walk(&journal(whole.path()), MARK, None).expect("read").end;
         let mut random = fastrand::Rng::with_seed(7);
         let (mut least, mut most) = (u64::MAX, 0);

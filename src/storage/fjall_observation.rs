@@ -1,5 +1,5 @@
-//! What fjall knows of itself, as an [`Observation`]. Taken where waiting is allowed: some of it asks for the journal's lock, which is held during
-//! a sync. Called by `fjall.rs`.
+//! What fjall knows of itself, as an [`Observation`]. Nothing of it is asked for that takes the journal's lock, which is held during
+//! a sync: the size of the journals is left out for that. Called by `fjall.rs`.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Watch {
         self.latest.lock().clone()
     }
 
-    /// Looks at everything, and puts it beside what the engine has `kept`. May wait for a sync of the journal.
+    /// Looks at everything, and puts it beside what the engine has `kept`.
     pub(super) fn look(&self, db: &Database, keyspace: &Keyspace, kept: Vec<Measure>) {
         let taken = clock::now();
         let mut measures = kept;
@@ -66,12 +66,6 @@ fn files(db: &Database, keyspace: &Keyspace) -> Vec<Measure> {
         gauge("klad_fjall_level_0_tables", "Tables of level 0; with 24 writes wait.", keyspace.l0_table_count() as u64),
         gauge("klad_fjall_table_bytes", "Size of all tables.", keyspace.disk_space()),
         gauge("klad_fjall_journals", "Journals, of which one is written.", db.journal_count() as u64),
-        Measure::one(
-            "klad_fjall_journal_bytes",
-            Kind::Gauge,
-            "Length of all journals; the one that is written is made with 64 MiB of nothing.",
-            db.journal_disk_space().map_or(f64::NAN, number),
-        ),
         gauge("klad_fjall_compactions_running", "Compactions that are being done.", db.active_compactions() as u64),
         counter(
             "klad_fjall_compactions_total",

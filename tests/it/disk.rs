@@ -11,7 +11,9 @@ const MARGIN_BYTES: u64 = 3 << 30;
 
 #[test]
 fn writes_are_507_below_the_reserve_and_recover() {
-    DURABLE_ENGINES.iter().for_each(|engine| keeps_the_reserve(engine));
+    for engine in DURABLE_ENGINES {
+        keeps_the_reserve(engine);
+    }
 }
 
 fn keeps_the_reserve(engine: &str) {
@@ -41,7 +43,9 @@ fn keeps_the_reserve(engine: &str) {
 /// "absent" or "empty", which RocksDB's reads without a disk have done in the past (its issue 8453).
 #[test]
 fn keys_that_are_not_in_memory_are_found() {
-    DURABLE_ENGINES.iter().for_each(|engine| finds_keys_on_the_disk(engine));
+    for engine in DURABLE_ENGINES {
+        finds_keys_on_the_disk(engine);
+    }
 }
 
 fn finds_keys_on_the_disk(engine: &str) {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use fjall::{Database, KeyspaceCreateOptions};
 
-use super::support::ServerBuilder;
 use super::support::shim::Shim;
+use super::support::{ServerBuilder, wait_until};
 
 const KEYS: usize = 300;
 
@@ -271,4 +271,17 @@ fn zstd_is_refused_and_a_directory_opens_with_less_memory() {
     assert_eq!(server.stop().code(), Some(0));
     let server = builder.arg("--memory", "64MiB").arg("--compression", "none").start();
     assert_eq!(server.client().get("/v0/entity?id=k").body, b"v");
+}
+
+/// fjall has no honest way to either.
+#[test]
+fn checkpoints_and_compactions_are_not_there() {
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("fjall").data(data.path()).start();
+    let answer = server.ask_admin("POST", "/checkpoint");
+    assert!(answer.status == 501 && answer.text().contains("--engine fjall has no checkpoints"), "{}", answer.text());
+    assert_eq!(server.ask_admin("POST", "/compact").status, 202);
+    wait_until("the compaction has been refused", || {
+        server.admin("/compact").text().contains("not done: --engine fjall has no compactions")
+    });
 }

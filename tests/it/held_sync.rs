@@ -130,7 +130,9 @@ fn twin_a_forgotten_failure_is_noticed() {
 
 #[test]
 fn a_failed_sync_of_async_writes_is_final_too() {
-    DURABLE_ENGINES.iter().for_each(|engine| a_failed_sync_is_final_for_async_writes(engine));
+    for engine in DURABLE_ENGINES {
+        a_failed_sync_is_final_for_async_writes(engine);
+    }
 }
 
 fn a_failed_sync_is_final_for_async_writes(engine: &str) {
@@ -162,7 +164,9 @@ fn async_writes_are_synced_within_the_interval() {
 
 #[test]
 fn operations_beyond_their_number_are_503_and_have_no_effect() {
-    DURABLE_ENGINES.iter().for_each(|engine| one_operation_too_many_is_refused(engine));
+    for engine in DURABLE_ENGINES {
+        one_operation_too_many_is_refused(engine);
+    }
 }
 
 fn one_operation_too_many_is_refused(engine: &str) {
@@ -244,7 +248,9 @@ fn twin_a_sync_for_each_write_is_noticed() {
 /// A sync that begins while the write is under way does not cover it: another one must follow.
 #[test]
 fn an_async_write_is_synced_even_if_a_sync_overtakes_it() {
-    DURABLE_ENGINES.iter().for_each(|engine| a_sync_follows_each_async_write(engine));
+    for engine in DURABLE_ENGINES {
+        a_sync_follows_each_async_write(engine);
+    }
 }
 
 fn a_sync_follows_each_async_write(engine: &str) {

@@ -55,6 +55,8 @@ mod frame_pointers;
 mod held_sync;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod kill;
+mod lab;
+mod lab_report;
 mod lifecycle;
 mod limits;
 mod live;

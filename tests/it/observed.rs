@@ -308,7 +308,9 @@ fn a_body_that_comes_late_shows_in_receive() {
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn the_size_of_batches_and_the_time_of_syncs_are_counted() {
-    DURABLE_ENGINES.iter().for_each(|engine| batches_and_syncs_are_counted(engine));
+    for engine in DURABLE_ENGINES {
+        batches_and_syncs_are_counted(engine);
+    }
 }
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]

@@ -163,7 +163,9 @@ fn ranges_beyond_their_number_are_503_and_the_others_go_on() {
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn a_slow_reader_of_more_data_than_memory_is_served_at_constant_memory() {
-    super::support::DURABLE_ENGINES.iter().for_each(|engine| a_slow_reader_takes_no_memory(engine));
+    for engine in super::support::DURABLE_ENGINES {
+        a_slow_reader_takes_no_memory(engine);
+    }
 }
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]

@@ -13,6 +13,7 @@ const ROWS: &[&[&str]] = &[
     &["settings"],
     &["config"],
     &["cli", "memory_limit", "server", "signals", "supervisor"],
+    &["lab"],
     &["bench", "client", "http", "offline"],
     &["execution", "profile", "tokens"],
     &["storage"],

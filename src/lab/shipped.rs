@@ -1,0 +1,91 @@
+//! The scenarios that come along. Called by `runner`, and by `klad lab list` and `show`.
+
+use super::scenario::Scenario;
+
+/// Name and text of each.
+pub const SHIPPED: [(&str, &str); 9] = [
+    ("quick", include_str!("scenarios/quick.toml")),
+    ("seed-000", include_str!("scenarios/seed-000.toml")),
+    ("seed-001", include_str!("scenarios/seed-001.toml")),
+    ("seed-002", include_str!("scenarios/seed-002.toml")),
+    ("seed-003", include_str!("scenarios/seed-003.toml")),
+    ("seed-004", include_str!("scenarios/seed-004.toml")),
+    ("overload", include_str!("scenarios/overload.toml")),
+    ("durability", include_str!("scenarios/durability.toml")),
+    ("cold", include_str!("scenarios/cold.toml")),
+];
+
+/// The text of one.
+#[must_use]
+pub fn text(name: &str) -> Option<&'static str> {
+    SHIPPED.iter().find(|(own, _)| *own == name).map(|(_, text)| *text)
+}
+
+/// All, a line each.
+#[must_use]
+pub fn list() -> String {
+    let line = |(name, text): &(&str, &str)| {
+        let scenario = Scenario::parse(name, text).expect("a test reads all of them");
+        format!("{name:<12} {}\n", scenario.title)
+    };
+    SHIPPED.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn all_are_scenarios_whose_options_exist() {
+        for (name, text) in SHIPPED {
+            let scenario = Scenario::parse(name, text).unwrap_or_else(|error| panic!("{error:#}"));
+            assert_eq!(scenario.name, name);
+            for variant in &scenario.variants {
+                // Without RocksDB the engine that is not there is refused, which says nothing about the rest.
+                let mut options = scenario.options_of(variant).into_iter();
+                let mut known = Vec::new();
+                while let Some(option) = options.next() {
+                    if option == "--engine" {
+                        options.next();
+                    } else {
+                        known.push(option);
+                    }
+                }
+                let parsed = Cli::try_parse_from(["klad", "serve"].into_iter().chain(known));
+                parsed.unwrap_or_else(|error| panic!("{name}, {}: {error}", variant.name));
+            }
+            for stage in &scenario.stages {
+                let fixed = ["klad", "bench", "http://127.0.0.1:1", "--rate", "1/s"];
+                let parsed = Cli::try_parse_from(fixed.into_iter().chain(stage.options.iter().map(String::as_str)));
+                parsed.unwrap_or_else(|error| panic!("{name}, {}: {error}", stage.name));
+            }
+        }
+        assert_eq!(list().lines().count(), SHIPPED.len());
+    }
+
+    /// The variants that the reports compared, and klad's own beside each.
+    #[test]
+    fn the_seeds_compare_what_the_reports_compared() {
+        let names = |name: &str| -> BTreeSet<String> {
+            let scenario = Scenario::parse(name, text(name).expect("there")).expect("one");
+            scenario.variants.into_iter().map(|variant| variant.name).collect()
+        };
+        for (name, variants) in [
+            ("seed-000", "get iterator adaptive"),
+            (
+                "seed-001",
+                "inline pool-32 pool-64 pool-128 pool-1024 pool-32-spin pool-64-spin pool-128-spin pool-1024-spin adaptive",
+            ),
+            ("seed-002", "fjall rocksdb adaptive"),
+            ("seed-003", "threads-1 threads-2 threads-4 adaptive"),
+            ("seed-004", "inline stealing adaptive"),
+        ] {
+            assert_eq!(names(name), variants.split(' ').map(str::to_owned).collect(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! `klad lab`: a small experiment of real servers, from the scenario to the report; what it computes of a planted regression, and of
+//! two variants that are the same; what becomes of what fails.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::support::bencher::{Ended, Running, klad};
+use super::support::wait_until;
+
+/// A directory for a scenario and its report.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new(scenario: &str) -> Place {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("own.toml"), scenario).unwrap();
+        Place(directory)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn start(&self, options: &str) -> Running {
+        let (scenario, out) = (self.path("own.toml"), self.path("out"));
+        let fixed = ["lab", "run", scenario.to_str().unwrap(), "--out", out.to_str().unwrap()];
+        Running::start(fixed.into_iter().chain(options.split_whitespace()))
+    }
+
+    fn run(&self, options: &str) -> Ended {
+        self.start(options).wait_for(Duration::from_mins(5))
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path("out").join(name)).unwrap()
+    }
+
+    fn result(&self) -> Value {
+        serde_json::from_str(&self.text("lab.json")).unwrap()
+    }
+}
+
+/// Two variants on memory; with `regression`, the second sleeps for 100 ms in every fifth operation. What is found of 2 ms in every
+/// hundredth is calculated in `lab::conclusion::tests`.
+fn two(regression: bool) -> String {
+    let every = if regression { 5 } else { 1_000_000 };
+    format!(
+        r#"
+        title = "Two"
+        pin = "none"
+        repeats = 5
+        [server]
+        options = ["--engine", "memory", "--execution", "pool", "--engine-delay", "100ms"]
+        [[variant]]
+        name = "as-it-was"
+        options = ["--engine-delay-every", "1000000"]
+        [[variant]]
+        name = "changed"
+        options = ["--engine-delay-every", "{every}"]
+        [data]
+        keys = 1_000
+        [[stage]]
+        name = "get"
+        data = "filled"
+        options = ["--workload", "get", "--lag-max", "10s"]
+        rate = 100.0
+        also-below-capacity = false
+        connections = 8
+        duration = "3s"
+        warm-up = "200ms"
+        "#
+    )
+}
+
+/// Runs of a stage, as variant and start.
+fn order(result: &Value) -> Vec<(String, String)> {
+    let mut runs = Vec::new();
+    for variant in result["stages"][0]["variants"].as_array().unwrap() {
+        for run in variant["runs"].as_array().unwrap() {
+            runs.push((run["file"].as_str().unwrap().to_owned(), variant["name"].as_str().unwrap().to_owned()));
+        }
+    }
+    runs
+}
+
+/// What nine of ten requests of each run of a variant did not exceed, microseconds.
+fn p90s(place: &Place, result: &Value, variant: &str) -> Vec<f64> {
+    let of_variant = order(result).into_iter().filter(|(_, name)| name == variant);
+    of_variant.map(|(file, _)| p90(&serde_json::from_str(&place.text(&file)).unwrap())).collect()
+}
+
+fn p90(bench: &Value) -> f64 {
+    let points = bench["measured"]["response"]["percentiles"].as_array().unwrap();
+    let point = points.iter().find(|point| point["percentile"] == 90.0).unwrap();
+    point["value_us"].as_f64().unwrap()
+}
+
+fn started(place: &Place, file: &str) -> String {
+    let bench: Value = serde_json::from_str(&place.text(file)).unwrap();
+    bench["started"]["utc"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_planted_regression_is_named_where_it_is() {
+    let place = Place::new(&two(true));
+    let ended = place.run("");
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let result = place.result();
+    let [before, after] = ["as-it-was", "changed"].map(|variant| p90s(&place, &result, variant));
+    assert!(after.iter().all(|p90| *p90 >= 100e3), "the variant was not what it should be: {after:?}");
+    // A machine that others use may make all of them late: then there is nothing to be named.
+    if before.iter().all(|p90| *p90 < 50e3) && after.iter().all(|p90| *p90 < 150e3) {
+        let is_named = |line: &str| line.contains("changed is") && line.contains("worse") && line.contains("p90");
+        assert!(ended.stdout.lines().any(is_named), "{before:?} {after:?} {}", ended.stdout);
+    }
+    // Variants took turns.
+    let mut runs: Vec<_> =
+        order(&result).into_iter().map(|(file, variant)| (started(&place, &file), variant)).collect();
+    runs.sort();
+    let turns: Vec<&str> = runs.iter().map(|(_, variant)| variant.as_str()).collect();
+    assert_eq!(turns, ["as-it-was", "changed"].repeat(5));
+    assert!(place.text("report.md").contains("as-it-was") && place.text("report.html").contains("as-it-was"));
+    assert!(!place.path("out/data").exists(), "databases are left behind");
+    let run = &result["stages"][0]["variants"][1]["runs"][0];
+    assert!(run["server_cpu_us_per_answer"].as_f64().unwrap() > 0.0, "{run:#}");
+    assert!(run["server_memory_max_bytes"].as_u64().unwrap() > 1_000_000, "{run:#}");
+    assert!(run["queues"].as_array().is_some_and(|queues| !queues.is_empty()), "{run:#}");
+    assert!(run["slowest"][0]["parts"][0]["us"].as_f64().unwrap() > 0.0, "{run:#}");
+}
+
+#[test]
+fn variants_that_are_the_same_are_called_equal() {
+    let place = Place::new(&two(false));
+    let ended = place.run("");
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let said = ended.stdout.lines().filter(|line| line.contains("changed")).collect::<Vec<_>>().join("\n");
+    assert!(said.contains("no difference") && !said.contains("worse") && !said.contains("better"), "{}", ended.stdout);
+}
+
+/// One that cannot start among others, with a profile and a rate beyond what there is.
+const IN_PART: &str = r#"
+    title = "Of three, one does not start"
+    pin = "none"
+    repeats = 1
+    [server]
+    options = ["--engine", "memory"]
+    [[variant]]
+    name = "well"
+    [[variant]]
+    name = "ill"
+    options = ["--threads", "many"]
+    [[stage]]
+    name = "put"
+    options = ["--workload", "put", "--keys", "1000", "--lag-max", "10s"]
+    rate = 10_000_000.0
+    connections = 2
+    duration = "1s"
+    warm-up = "100ms"
+    profiles = ["cpu"]
+"#;
+
+#[test]
+fn a_variant_that_fails_is_named_and_the_others_are_reported() {
+    let place = Place::new(IN_PART);
+    let ended = place.run("--progress always");
+    assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("Failed: put, ill, run 1: klad has ended at its start"), "{}", ended.stdout);
+    assert!(ended.stderr.contains("left"), "no progress: {}", ended.stderr);
+    let result = place.result();
+    let stages: Vec<&str> =
+        result["stages"].as_array().unwrap().iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+    assert_eq!(stages, ["put", "put-at-70"]);
+    let below = &result["stages"][1];
+    let (rate, capacity) = (below["rate_per_s"].as_f64().unwrap(), below["capacity_per_s"].as_f64().unwrap());
+    assert!((rate / capacity - 0.7).abs() < 1e-9, "{rate} of {capacity}");
+    let [well, ill] = [0, 1].map(|variant| &below["variants"][variant]);
+    assert_eq!(well["runs"].as_array().unwrap().len(), 1);
+    assert!(ill["runs"].as_array().unwrap().is_empty() && ill["profiles"].as_array().unwrap().is_empty());
+    let profile = place.path("out").join(well["profiles"][0]["file"].as_str().unwrap());
+    klad::profile::pprof::decode(&std::fs::read(profile).unwrap()).unwrap();
+    assert_eq!(result["failures"].as_array().unwrap().len(), 4, "{:#}", result["failures"]);
+    // The same report again, from what was kept.
+    let before = place.text("report.md");
+    std::fs::remove_file(place.path("out/report.md")).unwrap();
+    let again = klad(&["lab", "report", place.path("out").to_str().unwrap()]);
+    assert_eq!(again.code, Some(3), "{}", again.stderr);
+    assert_eq!(place.text("report.md"), before);
+}
+
+fn children_of(pid: u32) -> Vec<String> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    std::fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn an_interrupted_experiment_reports_what_it_has_and_leaves_no_process() {
+    let place = Place::new(&two(false));
+    let running = place.start("--progress always");
+    wait_until("two runs are done", || running.said().contains("changed run 1"));
+    let mut children = Vec::new();
+    wait_until("a server runs", || {
+        children = children_of(running.child.id());
+        !children.is_empty()
+    });
+    kill_process(Pid::from_child(&running.child), Signal::INT).unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("interrupted"), "{}", ended.stdout);
+    let runs = order(&place.result()).len();
+    assert!((2..10).contains(&runs), "{runs}");
+    for child in children {
+        let status = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+        assert!(!status.starts_with("klad"), "process {child} is left");
+    }
+    assert!(!place.path("out/data").exists(), "databases are left behind");
+}
+
+#[test]
+fn what_makes_no_sense_costs_no_run() {
+    let place = Place::new(&two(false));
+    let out = place.path("elsewhere");
+    let run = |scenario: &str, more: &[&str]| {
+        klad(&[&["lab", "run", scenario, "--out", out.to_str().unwrap()], more].concat())
+    };
+    let own = place.path("own.toml");
+    let own = own.to_str().unwrap();
+    for (scenario, more, why) in [
+        ("seed-007", &[][..], "neither a scenario that comes along"),
+        (own, &["--variants", "as-it-was,other"], "there is no variant other; there are as-it-was, changed"),
+        (own, &["--stages", "put"], "there is no stage put; there are get"),
+        (own, &["--scale", "2"], "above 0, and up to 1"),
+    ] {
+        let ended = run(scenario, more);
+        assert_eq!(ended.code, Some(2), "{scenario} {more:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{scenario} {more:?}: {}", ended.stderr);
+    }
+    std::fs::create_dir_all(&out).unwrap();
+    std::fs::write(out.join("lab.json"), "{}").unwrap();
+    let ended = run(own, &[]);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("holds a report already"), "{}", ended.stderr);
+}
+
+#[test]
+fn scenarios_that_come_along_are_listed_and_shown() {
+    let listed = klad(&["lab", "list"]);
+    assert_eq!(listed.code, Some(0), "{}", listed.stderr);
+    for name in ["quick", "seed-000", "seed-004", "overload", "durability", "cold"] {
+        assert!(listed.stdout.lines().any(|line| line.starts_with(&format!("{name} "))), "{}", listed.stdout);
+        let shown = klad(&["lab", "show", name]);
+        klad::lab::scenario::Scenario::parse(name, &shown.stdout).unwrap();
+    }
+    assert_eq!(klad(&["lab", "show", "seed-007"]).code, Some(2));
+}
+
+#[test]
+fn documents_name_every_scenario() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lab.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for (name, _) in klad::lab::shipped::SHIPPED {
+        assert!(text.contains(&format!("| `{name}` |")), "docs/lab.md says nothing of {name}");
+    }
+}
