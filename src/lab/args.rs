@@ -30,6 +30,8 @@ the report says what.\ndocs/lab.md explains scenarios and reports.")]
         #[arg(value_name = "DIR")]
         out: PathBuf,
     },
+    /// Print the JSON Schema of lab.json and report.json.
+    Schema,
 }
 
 /// Options of `klad lab run`.
@@ -38,7 +40,7 @@ pub struct RunArgs {
     /// A scenario that comes along (klad lab list), or a file.
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
-    /// Directory for the report: report.html, report.md, lab.json, and what they were made from.
+    /// Directory for the report: report.html, report.md, report.json, lab.json, and what they were made from.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Lengths and numbers of keys times this: 0.1 for a look.
@@ -56,7 +58,7 @@ pub struct RunArgs {
     /// These stages only.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub stages: Vec<String>,
-    /// Directory for databases, removed at the end [default: data, in the report's directory].
+    /// Directory in which databases are made, and removed at the end [default: the report's].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Take no profiles.

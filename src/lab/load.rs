@@ -10,11 +10,13 @@ use rustix::process::Signal;
 use super::process::Running;
 use super::result::{LabRun, TakenProfile};
 use super::scenario::{Data, ProfileKind, Stage, Start};
+use super::seen::served;
 use super::served::Served;
 use crate::bench::admin::{Looking, PATIENCE};
 use crate::bench::interrupt::{self, Watch};
-use crate::bench::result::{RunResult, Section};
+use crate::bench::result::RunResult;
 use crate::clock;
+use crate::profile::pprof;
 use crate::sync::spawn_thread;
 
 /// Beyond its length, before a load is given up: connections, the drain, the file.
@@ -29,9 +31,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Least and longest profile.
 const PROFILE_MIN: Duration = Duration::from_millis(500);
 const PROFILE_MAX: Duration = Duration::from_secs(30);
-
-/// Keys are filled over so many connections.
-const FILL_CONNECTIONS: &str = "64";
 
 /// What a load is, and where it comes from.
 #[derive(Clone, Debug)]
@@ -68,7 +67,7 @@ impl Load<'_> {
         let own_value = stage.options.iter().any(|option| option.starts_with("--value-"));
         add("--value-format", data.value_format.clone().filter(|_| !own_value));
         add("--value-size", data.value_size.clone().filter(|_| !own_value));
-        add("--keys", (stage.data == Start::Filled).then(|| data.keys.to_string()));
+        add("--keys", (stage.data != Start::Empty).then(|| data.keys.to_string()));
         add("--connections", Some(stage.connections.to_string()));
         let open = self.rate_per_s.is_some();
         add("--connections-max", stage.connections_max.filter(|_| open).map(|max| max.to_string()));
@@ -87,23 +86,36 @@ impl Load<'_> {
         bench(self.program, self.arguments(served), self.cores, file, whole, watch)
     }
 
-    /// The same, with what is seen of the server meanwhile.
-    pub(super) fn observed(&self, served: &Served, out: &Path, file: &str, watch: &Watch) -> anyhow::Result<LabRun> {
+    /// The same, with what is seen of the server meanwhile; and what could not be seen.
+    pub(super) fn observed(
+        &self,
+        served: &Served,
+        out: &Path,
+        file: &str,
+        repeat: usize,
+        watch: &Watch,
+    ) -> anyhow::Result<(LabRun, Vec<String>)> {
         let looking = Looking::start(&served.admin);
         let cpu_before = served.cpu();
         let run = self.run(served, &out.join(file), watch);
         let cpu = served.cpu();
-        let (queues, _) = looking.end();
+        let (queues, mut unseen) = looking.end();
         let run = run?;
-        Ok(LabRun {
+        let slowest = served.slowest().unwrap_or_else(|error| {
+            unseen.push(format!("no slowest requests: {error:#}"));
+            Vec::new()
+        });
+        let observed = LabRun {
+            repeat,
             file: file.to_owned(),
-            server_cpu_us_per_answer: cpu_per_answer(cpu_before, cpu, &run),
+            server_cpu_us_per_served: cpu_per_served(cpu_before, cpu, &run),
             server_memory_max_bytes: served.memory_max(),
             start_s: served.start.as_secs_f64(),
             queues,
-            slowest: served.slowest()?,
+            slowest,
             bench: Some(Box::new(run)),
-        })
+        };
+        Ok((observed, unseen))
     }
 
     /// The same load, and a profile of most of its measured part.
@@ -133,23 +145,35 @@ impl Load<'_> {
         let cpu = served.cpu();
         let taken = taking.join().expect("a panic ends the process");
         let (run, taken) = (run?, taken.context("no profile")?);
+        let profile = pprof::decode(&taken).with_context(|| format!("{file} is no profile"))?;
+        let counts = profile.samples.iter().filter_map(|sample| sample.values.first());
+        let events = counts.map(|count| u64::try_from(*count).unwrap_or(0)).sum();
         std::fs::write(&path, taken).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(TakenProfile {
             kind,
             file: file.to_owned(),
+            events,
             goodput_per_s: run.measured.goodput_per_s,
             p99_us: run.measured.response.at(99.0).map(|point| point.value_us),
-            server_cpu_us_per_answer: cpu_per_answer(cpu_before, cpu, &run),
+            server_cpu_us_per_served: cpu_per_served(cpu_before, cpu, &run),
         })
     }
 }
 
 /// PUTs all keys of `data`.
-pub(super) fn fill(program: &Path, data: &Data, served: &Served, file: &Path, watch: &Watch) -> anyhow::Result<()> {
+pub(super) fn fill(
+    program: &Path,
+    data: &Data,
+    served: &Served,
+    connections: usize,
+    file: &Path,
+    watch: &Watch,
+) -> anyhow::Result<()> {
     let (url, keys) = (format!("http://{}", served.address), data.keys.to_string());
+    let connections = connections.to_string();
     let fixed = ["bench", &url, "--workload", "get", "--closed", "--duration", "100ms", "--warm-up", "0s"];
     let mut arguments: Vec<&str> = fixed.to_vec();
-    arguments.extend(["--fill", &keys, "--key-format", &data.key_format, "--connections", FILL_CONNECTIONS]);
+    arguments.extend(["--fill", &keys, "--key-format", &data.key_format, "--connections", &connections]);
     if let Some(format) = &data.value_format {
         arguments.extend(["--value-format", format]);
     }
@@ -197,10 +221,9 @@ fn bench(
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
-fn cpu_per_answer(before: Option<Duration>, after: Option<Duration>, run: &RunResult) -> Option<f64> {
+fn cpu_per_served(before: Option<Duration>, after: Option<Duration>, run: &RunResult) -> Option<f64> {
     let used = after?.checked_sub(before?)?;
-    let answers = |section: &Section| section.statuses.values().sum::<u64>();
-    let all = answers(&run.measured) + run.warm_up.as_ref().map_or(0, answers);
+    let all = served(&run.measured) + run.warm_up.as_ref().map_or(0, served);
     (all > 0).then(|| used.as_secs_f64() * 1e6 / all as f64)
 }
 

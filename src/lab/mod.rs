@@ -3,7 +3,7 @@
 //! ```text
 //!     scenario (TOML) ─▶ runner ── for each stage, repeat and variant ──▶ served: a klad of its own
 //!                          │                                               ▲ load: one `klad bench`
-//!                          └─▶ result ─▶ conclusion, computed from the figures ─▶ report (HTML, Markdown), lab.json
+//!                          └─▶ result ─▶ conclusion, computed from the figures ─▶ report (HTML, Markdown, JSON), lab.json
 //! ```
 //!
 //! Variants take turns, so that what changes with time changes for all; profiles are taken in windows of their own, so that they
@@ -61,6 +61,10 @@ pub fn run(command: &LabCommand) -> Result<Ended, Error> {
             print(shipped::text(scenario).ok_or_else(unknown)?)?;
             Ok(Ended::Whole)
         }
+        LabCommand::Schema => {
+            print(&report::json_schema())?;
+            Ok(Ended::Whole)
+        }
         LabCommand::Report { out } => {
             let result = read(out)?;
             write_reports(&result, out)?;
@@ -71,21 +75,21 @@ pub fn run(command: &LabCommand) -> Result<Ended, Error> {
 
 fn experiment(args: &RunArgs) -> Result<Ended, Error> {
     let result = Experiment::new(args)?.run()?;
-    write(&args.out.join("lab.json"), &result.json())?;
     write_reports(&result, &args.out)?;
     Ok(ended(&result))
 }
 
 fn ended(result: &LabResult) -> Ended {
-    if result.failures.is_empty() { Ended::Whole } else { Ended::InPart }
+    if result.failures.is_empty() && result.finished { Ended::Whole } else { Ended::InPart }
 }
 
-/// The report in both forms, and its conclusion on the standard output.
+/// The report in all its forms, and its conclusion on the standard output.
 fn write_reports(result: &LabResult, out: &Path) -> anyhow::Result<()> {
     let conclusion = conclusion::conclude(result);
     write(&out.join("report.html"), &report::html(result, &conclusion, out))?;
     let markdown = report::markdown(result, &conclusion);
     write(&out.join("report.md"), &markdown)?;
+    write(&out.join("report.json"), &report::json(result, &conclusion))?;
     print(&format!("{}\nReport: {}\n", conclusion.text(), out.join("report.html").display()))
 }
 

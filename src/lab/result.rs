@@ -26,14 +26,22 @@ pub struct LabResult {
     pub started: Started,
     /// How long it took.
     pub took_s: f64,
+    /// Whether it has come to its end, and not only to the end of a stage.
+    pub finished: bool,
     /// Lengths and numbers of keys are those of the scenario times this, 0 to 1.
     pub scale: f64,
     /// Runs of each variant in each stage.
     pub repeats: usize,
+    /// Keys of filled data, after the scale.
+    pub keys: u64,
     /// Where it ran.
     pub machine: Machine,
     /// Cores of the server and of the load; `null`: wherever the kernel put them.
     pub cores: Option<CoresUsed>,
+    /// File system of the databases, such as `ext4`, where it is known.
+    pub file_system: Option<String>,
+    /// What must be known of how it was run.
+    pub remarks: Vec<String>,
     /// What was asked for.
     pub scenario: Scenario,
     /// What came of each stage, in their order; stages below the capacity follow those they are for.
@@ -62,8 +70,10 @@ pub struct StageResult {
     pub about: String,
     /// Requests per second that were asked for; `null`: the load was closed.
     pub rate_per_s: Option<f64>,
-    /// What the first variant can do of the same requests, where it was measured: good answers a second of a closed load.
+    /// What a variant can do of the same requests, where it was measured: good answers a second of a closed load.
     pub capacity_per_s: Option<f64>,
+    /// Which: the first, unless that could not be loaded.
+    pub capacity_of: Option<String>,
     /// Of the capacity, so much was asked for, where the rate follows from it.
     pub share_of_capacity: Option<f64>,
     /// Connections.
@@ -88,14 +98,17 @@ pub struct VariantResult {
 /// One run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LabRun {
+    /// Which of the repeats, from 1.
+    pub repeat: usize,
     /// File with the result of `klad bench`.
     pub file: String,
     /// That result.
     #[serde(skip)]
     #[schemars(skip)]
     pub bench: Option<Box<RunResult>>,
-    /// CPU time of the server's process during the run, warm-up included, by answers, microseconds.
-    pub server_cpu_us_per_answer: Option<f64>,
+    /// CPU time of the server's process during the run, warm-up included, by requests that were served, microseconds. Whoever
+    /// refuses is not cheaper by that.
+    pub server_cpu_us_per_served: Option<f64>,
     /// Largest resident set of the server until the end of the run.
     pub server_memory_max_bytes: Option<u64>,
     /// From its start to its first answer.
@@ -137,10 +150,12 @@ pub struct TakenProfile {
     pub file: String,
     /// Good answers per second while it was taken.
     pub goodput_per_s: f64,
+    /// Events that it has: CPU samples, allocations, waits.
+    pub events: u64,
     /// 99 % of response times while it was taken, microseconds.
     pub p99_us: Option<f64>,
-    /// CPU time of the server by answers while it was taken, microseconds.
-    pub server_cpu_us_per_answer: Option<f64>,
+    /// CPU time of the server by requests that were served while it was taken, microseconds.
+    pub server_cpu_us_per_served: Option<f64>,
 }
 
 /// Something that could not be run.
@@ -150,10 +165,18 @@ pub struct Failed {
     pub stage: String,
     /// The variant.
     pub variant: String,
-    /// What was being done: `run 2`, `profile cpu`, `capacity`, `fill`.
+    /// What was being done: `run 2`, `profile cpu`, `capacity`.
     pub what: String,
     /// Why it failed.
     pub why: String,
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let at = [&self.stage, &self.variant, &self.what].into_iter().filter(|part| !part.is_empty());
+        let at: Vec<&str> = at.map(String::as_str).collect();
+        write!(formatter, "{}: {}", at.join(", "), self.why)
+    }
 }
 
 impl LabResult {

@@ -34,8 +34,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::units;
 
-/// Runs of each variant and stage, unless the scenario says otherwise.
-const REPEATS: usize = 3;
+/// Runs of each variant and stage, unless the scenario says otherwise: from five on, runs are compared in pairs that were made one
+/// after the other, which leaves out what changed with time.
+const REPEATS: usize = 5;
+
+/// Ends the names of stages that are run beside those whose rate is beyond the capacity.
+pub(super) const BELOW_SUFFIX: &str = "-at-70";
 
 /// A whole scenario.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -123,6 +127,9 @@ pub struct Data {
     /// How many keys, before `--scale`.
     #[serde(default)]
     pub keys: u64,
+    /// Whether `--scale` changes that.
+    #[serde(default = "yes")]
+    pub scaled: bool,
     /// As `klad bench --key-format`.
     #[serde(default = "key_format")]
     pub key_format: String,
@@ -140,7 +147,7 @@ fn key_format() -> String {
 
 impl Default for Data {
     fn default() -> Data {
-        Data { keys: 0, key_format: key_format(), value_format: None, value_size: None }
+        Data { keys: 0, scaled: true, key_format: key_format(), value_format: None, value_size: None }
     }
 }
 
@@ -209,8 +216,10 @@ pub enum Start {
     /// None: made anew for each run.
     #[default]
     Empty,
-    /// With all keys; filled once for each engine and kept for all runs.
+    /// With all keys; filled once for each engine and kept for all runs, which read it.
     Filled,
+    /// A copy of that for each run: for loads that write.
+    Copied,
 }
 
 /// Profiles that a klad gives.
@@ -340,6 +349,10 @@ impl Scenario {
         for stage in &self.stages {
             let name = &stage.name;
             ensure!(!stage.duration.0.is_zero(), "stage {name}: duration is zero");
+            ensure!(
+                !name.ends_with(BELOW_SUFFIX),
+                "stage {name}: names that end in {BELOW_SUFFIX} are given by klad lab"
+            );
             ensure!(stage.connections > 0, "stage {name}: no connections");
             ensure!(stage.rate.is_none() || stage.of_capacity.is_none(), "stage {name}: both rate and of-capacity");
             let per_s = stage.rate.or(stage.of_capacity);
@@ -438,6 +451,7 @@ mod tests {
             ("[[stage]]\nname = 't'\nduration = '1s'\nrate = 0.0\n", "not above 0"),
             ("[[stage]]\nname = 't'\nduration = '1s'\nrate = 1.0\nof-capacity = 1.0\n", "both rate and of-capacity"),
             ("[[stage]]\nname = 't'\nduration = '0s'\n", "duration is zero"),
+            ("[[stage]]\nname = 't-at-70'\nduration = '1s'\n", "are given by klad lab"),
             ("[[stage]]\nname = 't'\nduration = '1 week ago'\n", "line"),
             ("[[stage]]\nname = 't'\nduration = '1s'\nrates = 1\n", "unknown field `rates`"),
             ("[published]\nabout = ''\n[[published.result]]\nstage = 'x'\nvariant = 'a'\n", "there is no stage x"),

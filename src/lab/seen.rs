@@ -4,13 +4,17 @@
 //! stays: all connections were busy, which is what an overloaded server does; requests that could not be sent are in its
 //! response times at their age.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::result::{LabRun, StageResult, VariantResult};
 use crate::bench::compare::figures::{Figure, Observed};
 use crate::bench::compare::sides::{Run, Side};
 use crate::bench::recorder::Outcome;
-use crate::bench::result::RunResult;
+use crate::bench::result::{RunResult, Section};
+
+/// A tick of the CPU time in /proc, microseconds.
+const TICK_US: f64 = 10_000.0;
 
 /// The check that a server can fail.
 const RATE: &str = "rate";
@@ -53,19 +57,19 @@ impl<'r> Seen<'r> {
     }
 
     pub(super) fn of(variant: &'r VariantResult) -> Seen<'r> {
-        let (mut readable, mut left_out) = (Vec::new(), Vec::new());
-        for (index, run) in variant.runs.iter().enumerate() {
+        let (mut readable, mut left_out) = (Vec::new(), BTreeMap::<String, Vec<usize>>::new());
+        for run in &variant.runs {
             let bench = run.bench.as_deref().ok_or_else(|| format!("{} was not read", run.file));
             let observed = bench.and_then(|bench| {
                 let observed = Observed::of_section(&bench.measured).map_err(|error| format!("{error:#}"))?;
                 Ok((bench, observed))
             });
             match observed {
-                Ok((bench, observed)) => readable.push((index, run, bench, observed)),
-                Err(why) => left_out.push(format!("run {} of {}: {why}", index + 1, variant.name)),
+                Ok((bench, observed)) => readable.push((run, bench, observed)),
+                Err(why) => left_out.entry(why).or_default().push(run.repeat),
             }
         }
-        let believable = readable.iter().any(|(_, _, bench, _)| wrong_checks(bench).is_empty());
+        let believable = readable.iter().any(|(_, bench, _)| wrong_checks(bench).is_empty());
         let mut seen = Seen {
             variant,
             used: Vec::new(),
@@ -73,13 +77,12 @@ impl<'r> Seen<'r> {
             all: Observed::nothing(),
             side: Side { runs: Vec::new() },
             trust: if readable.is_empty() { Trust::NotMeasured } else { Trust::NotValid },
-            left_out,
+            left_out: Vec::new(),
         };
-        for (index, run, bench, observed) in readable {
+        for (run, bench, observed) in readable {
             let wrong = wrong_checks(bench);
             if believable && !wrong.is_empty() {
-                let (number, name) = (index + 1, &variant.name);
-                seen.left_out.push(format!("run {number} of {name}: not valid ({})", wrong.join(", ")));
+                left_out.entry(format!("not valid ({})", wrong.join(", "))).or_default().push(run.repeat);
                 continue;
             }
             seen.all.add(&observed);
@@ -87,6 +90,7 @@ impl<'r> Seen<'r> {
             seen.used.push((run, bench));
             seen.side.runs.push(Run { path: PathBuf::from(&run.file), result: bench.clone() });
         }
+        seen.left_out = left_out.into_iter().map(|(why, runs)| told(&variant.name, &runs, &why)).collect();
         if believable {
             let all_sent = seen.used.iter().all(|(_, bench)| bench.valid);
             seen.trust = if all_sent { Trust::Valid } else { Trust::Overloaded };
@@ -119,9 +123,24 @@ impl<'r> Seen<'r> {
         self.repeats.iter().filter_map(|repeat| figure.value(repeat)).collect()
     }
 
-    /// CPU time of the server by answers, of each run that has it, microseconds.
+    /// CPU time of the server by served requests, of each run that has it, microseconds.
     pub(super) fn cpu(&self) -> Vec<f64> {
-        self.used.iter().filter_map(|(run, _)| run.server_cpu_us_per_answer).collect()
+        self.used.iter().filter_map(|(run, _)| run.server_cpu_us_per_served).collect()
+    }
+
+    /// How exactly that is known, as a part of it: the kernel counts CPU time in ticks.
+    #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
+    pub(super) fn cpu_resolution(&self) -> f64 {
+        let used =
+            |(run, bench): &(&LabRun, &RunResult)| Some(run.server_cpu_us_per_served? * served(&bench.measured) as f64);
+        let used = self.used.iter().filter_map(used);
+        used.map(|used| TICK_US / used.max(TICK_US)).fold(0.0, f64::max)
+    }
+
+    /// How late the latest in a thousand of its requests were sent, in the worst of its runs, microseconds.
+    pub(super) fn send_lag(&self) -> Option<f64> {
+        let lags = self.used.iter().filter_map(|(_, bench)| Some(bench.measured.send_lag.at(99.9)?.value_us));
+        lags.reduce(f64::max)
     }
 
     /// Requests of some outcomes.
@@ -147,12 +166,25 @@ impl<'r> Seen<'r> {
     }
 }
 
+/// Runs that were left out for one reason.
+fn told(variant: &str, runs: &[usize], why: &str) -> String {
+    let word = if runs.len() == 1 { "run" } else { "runs" };
+    let numbers: Vec<_> = runs.iter().map(ToString::to_string).collect();
+    format!("{word} {} of {variant}: {why}", numbers.join(", "))
+}
+
 /// Checks that failed and that say something of the generator.
-fn wrong_checks(bench: &RunResult) -> Vec<&str> {
+pub(super) fn wrong_checks(bench: &RunResult) -> Vec<&str> {
     let failed = bench.checks.iter().filter(|check| !check.passed).map(|check| check.name.as_str());
     let wrong: Vec<_> = failed.filter(|name| *name != RATE).collect();
     let unnamed = !bench.valid && bench.checks.iter().all(|check| check.passed);
     if unnamed { vec!["for no reason that is told"] } else { wrong }
+}
+
+/// Requests that were served: a 404 is an answer like another.
+pub(super) fn served(section: &Section) -> u64 {
+    let counts = [Outcome::Served, Outcome::NotFound].into_iter().filter_map(|outcome| section.outcomes.get(&outcome));
+    counts.sum()
 }
 
 /// `None` of nothing.
@@ -181,6 +213,8 @@ mod tests {
         let seen = Seen::of(&made);
         assert_eq!((seen.used.len(), seen.trust, seen.lacks()), (2, Trust::Valid, None));
         assert_eq!(seen.left_out, ["run 2 of a: not valid (send_lag)"]);
+        fail(made.runs[0].bench.as_mut(), "send_lag");
+        assert_eq!(Seen::of(&made).left_out, ["runs 1, 2 of a: not valid (send_lag)"]);
         for run in [0, 2] {
             fail(made.runs[run].bench.as_mut(), "send_lag");
         }

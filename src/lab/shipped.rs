@@ -37,6 +37,7 @@ mod tests {
 
     use clap::Parser as _;
 
+    use super::super::scenario::{Data, Stage, Start};
     use super::*;
     use crate::cli::Cli;
 
@@ -86,6 +87,52 @@ mod tests {
             ("seed-004", "inline stealing adaptive"),
         ] {
             assert_eq!(names(name), variants.split(' ').map(str::to_owned).collect(), "{name}");
+        }
+    }
+
+    /// Stage, connections, requests per second and seconds, as the reports have them.
+    #[test]
+    fn the_seeds_have_the_loads_of_the_reports() {
+        for (name, keys, formats, stages) in [
+            ("seed-000", 1_000_000, ["key{}", "value{}"], "put 16 15000 60, get 16 15000 60"),
+            ("seed-001", 100_000_000, ["{}", "value#{}"], "put 128 100000 60, get 128 100000 60"),
+            (
+                "seed-002",
+                100_000_000,
+                ["{}", "{}"],
+                "put-1-choked 1 20000 60, put-1 1 15000 60, put-3 3 20000 60, put-8 8 20000 60, put-16 16 20000 60, \
+                 get-1 1 150 60, get-4 4 150 60, get-8 8 150 60, get-16 16 150 60, get-8-again 8 150 60",
+            ),
+            ("seed-003", 1_000_000, ["key{}", "{}"], "put 16 10000 40, get 16 10000 40"),
+            ("seed-004", 100_000_000, ["{}", "{}"], "put 64 55000 60, get 64 62500 60"),
+        ] {
+            let scenario = Scenario::parse(name, text(name).expect("there")).expect("one");
+            let load = |stage: &Stage| {
+                let (rate, duration) = (stage.rate.expect("open"), stage.duration.0.as_secs());
+                format!("{} {} {rate} {duration}", stage.name, stage.connections)
+            };
+            assert_eq!(scenario.stages.iter().map(load).collect::<Vec<_>>().join(", "), stages, "{name}");
+            let Data { key_format, value_format, .. } = &scenario.data;
+            assert_eq!(
+                (scenario.data.keys, [key_format.as_str(), value_format.as_deref().unwrap_or("")]),
+                (keys, formats)
+            );
+            for stage in &scenario.stages {
+                let (is_get, is_random) = (stage.name.starts_with("get"), name == "seed-004");
+                assert_eq!(stage.data == Start::Filled, is_get, "{name}, {}", stage.name);
+                assert_eq!(stage.options.contains(&"uniform".to_owned()), is_random, "{name}, {}", stage.name);
+            }
+            let durability = scenario.server.options.windows(2).any(|pair| pair == ["--durability", "async"]);
+            assert!(durability, "{name}: the reports did not sync");
+        }
+    }
+
+    /// Fewer are no reason to judge what is small.
+    #[test]
+    fn all_have_runs_enough_to_be_compared_in_pairs() {
+        for (name, text) in SHIPPED {
+            let scenario = Scenario::parse(name, text).expect("one");
+            assert!(scenario.repeats >= crate::bench::compare::repeats::PAIRS_MIN, "{name}");
         }
     }
 }

@@ -43,9 +43,10 @@ impl Default for Load {
 /// A variant with so many runs.
 pub(super) fn variant(name: &str, load: &Load, runs: u64) -> VariantResult {
     let run = |number: u64| LabRun {
+        repeat: usize::try_from(number + 1).expect("few"),
         file: format!("runs/{name}-{number}.json"),
         bench: Some(Box::new(bench(load, number))),
-        server_cpu_us_per_answer: Some(load.cpu_us * (1.0 + 0.002 * f64::from(u32::try_from(number).expect("few")))),
+        server_cpu_us_per_served: Some(load.cpu_us * (1.0 + 0.002 * f64::from(u32::try_from(number).expect("few")))),
         server_memory_max_bytes: Some(300 << 20),
         start_s: 0.2,
         queues: Vec::new(),
@@ -135,10 +136,14 @@ pub(super) fn experiment(variants: Vec<VariantResult>, more: &str) -> LabResult 
         command: vec!["klad".to_owned(), "lab".to_owned(), "made up".to_owned()],
         started: Started::default(),
         took_s: 100.0,
+        finished: true,
         scale: 1.0,
         repeats: variants.iter().map(|variant| variant.runs.len()).max().unwrap_or(0),
+        keys: 0,
         machine: Machine::default(),
         cores: None,
+        file_system: None,
+        remarks: Vec::new(),
         scenario: Scenario::parse("made-up", &scenario).expect("it makes sense"),
         stages: vec![StageResult {
             name: "get".to_owned(),
@@ -146,6 +151,7 @@ pub(super) fn experiment(variants: Vec<VariantResult>, more: &str) -> LabResult 
             about: String::new(),
             rate_per_s: Some(2_000.0),
             capacity_per_s: None,
+            capacity_of: None,
             share_of_capacity: None,
             connections: 64,
             duration_s: f64::from(SECONDS),

@@ -34,6 +34,11 @@ impl Place {
         self.start(options).wait_for(Duration::from_mins(5))
     }
 
+    fn has_databases(&self) -> bool {
+        let mut entries = std::fs::read_dir(self.path("out")).unwrap();
+        entries.any(|entry| entry.unwrap().file_name().to_string_lossy().contains("databases"))
+    }
+
     fn text(&self, name: &str) -> String {
         std::fs::read_to_string(self.path("out").join(name)).unwrap()
     }
@@ -43,7 +48,7 @@ impl Place {
     }
 }
 
-/// Two variants on memory; with `regression`, the second sleeps for 100 ms in every fifth operation. What is found of 2 ms in every
+/// Two variants on memory; with `regression`, the second sleeps for 400 ms in every fifth operation. What is found of 2 ms in every
 /// hundredth is calculated in `lab::conclusion::tests`.
 fn two(regression: bool) -> String {
     let every = if regression { 5 } else { 1_000_000 };
@@ -53,7 +58,7 @@ fn two(regression: bool) -> String {
         pin = "none"
         repeats = 5
         [server]
-        options = ["--engine", "memory", "--execution", "pool", "--engine-delay", "100ms"]
+        options = ["--engine", "memory", "--execution", "pool", "--pool-threads", "32", "--engine-delay", "400ms"]
         [[variant]]
         name = "as-it-was"
         options = ["--engine-delay-every", "1000000"]
@@ -68,7 +73,7 @@ fn two(regression: bool) -> String {
         options = ["--workload", "get", "--lag-max", "10s"]
         rate = 100.0
         also-below-capacity = false
-        connections = 8
+        connections = 64
         duration = "3s"
         warm-up = "200ms"
         "#
@@ -103,18 +108,45 @@ fn started(place: &Place, file: &str) -> String {
     bench["started"]["utc"].as_str().unwrap().to_owned()
 }
 
-#[test]
-fn a_planted_regression_is_named_where_it_is() {
+/// How a figure of the second variant was judged against the first.
+fn judgement(place: &Place, figure: &str) -> String {
+    let report: Value = serde_json::from_str(&place.text("report.json")).unwrap();
+    let differences = report["conclusion"]["stages"][0]["comparisons"][0]["differences"].as_array().unwrap();
+    let found = differences.iter().find(|difference| difference["figure"] == figure).unwrap();
+    found["judgement"].as_str().unwrap().to_owned()
+}
+
+/// The most by the least.
+fn spread(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max) / values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// The experiment with the regression, and whether its runs were alike enough for 400 ms to be seen. On a machine that others use,
+/// all runs may be late, or some of them.
+fn regression() -> (Place, Ended, bool) {
     let place = Place::new(&two(true));
     let ended = place.run("");
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
     let result = place.result();
     let [before, after] = ["as-it-was", "changed"].map(|variant| p90s(&place, &result, variant));
-    assert!(after.iter().all(|p90| *p90 >= 100e3), "the variant was not what it should be: {after:?}");
-    // A machine that others use may make all of them late: then there is nothing to be named.
-    if before.iter().all(|p90| *p90 < 50e3) && after.iter().all(|p90| *p90 < 150e3) {
-        let is_named = |line: &str| line.contains("changed is") && line.contains("worse") && line.contains("p90");
-        assert!(ended.stdout.lines().any(is_named), "{before:?} {after:?} {}", ended.stdout);
+    assert!(after.iter().all(|p90| *p90 >= 400e3), "the variant was not what it should be: {after:?}");
+    let in_time = before.iter().all(|p90| *p90 < 20e3);
+    (place, ended, in_time && spread(&before) < 3.0 && spread(&after) < 1.5)
+}
+
+#[test]
+fn a_planted_regression_is_named_where_it_is() {
+    let (mut place, mut ended, mut quiet) = regression();
+    for _ in 0..2 {
+        if !quiet {
+            (place, ended, quiet) = regression();
+        }
+    }
+    let result = place.result();
+    if quiet {
+        assert_eq!(judgement(&place, "p90"), "worse", "{}", ended.stdout);
+    } else {
+        eprintln!("this machine was too unsteady for a judgement, three times");
     }
     // Variants took turns.
     let mut runs: Vec<_> =
@@ -123,9 +155,9 @@ fn a_planted_regression_is_named_where_it_is() {
     let turns: Vec<&str> = runs.iter().map(|(_, variant)| variant.as_str()).collect();
     assert_eq!(turns, ["as-it-was", "changed"].repeat(5));
     assert!(place.text("report.md").contains("as-it-was") && place.text("report.html").contains("as-it-was"));
-    assert!(!place.path("out/data").exists(), "databases are left behind");
+    assert!(!place.has_databases(), "databases are left behind");
     let run = &result["stages"][0]["variants"][1]["runs"][0];
-    assert!(run["server_cpu_us_per_answer"].as_f64().unwrap() > 0.0, "{run:#}");
+    assert!(run["server_cpu_us_per_served"].as_f64().unwrap() > 0.0, "{run:#}");
     assert!(run["server_memory_max_bytes"].as_u64().unwrap() > 1_000_000, "{run:#}");
     assert!(run["queues"].as_array().is_some_and(|queues| !queues.is_empty()), "{run:#}");
     assert!(run["slowest"][0]["parts"][0]["us"].as_f64().unwrap() > 0.0, "{run:#}");
@@ -133,11 +165,16 @@ fn a_planted_regression_is_named_where_it_is() {
 
 #[test]
 fn variants_that_are_the_same_are_called_equal() {
-    let place = Place::new(&two(false));
-    let ended = place.run("");
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-    let said = ended.stdout.lines().filter(|line| line.contains("changed")).collect::<Vec<_>>().join("\n");
-    assert!(said.contains("no difference") && !said.contains("worse") && !said.contains("better"), "{}", ended.stdout);
+    // Of a hundred experiments one may find what is not there; not three in a row.
+    let is_equal = |_| {
+        let place = Place::new(&two(false));
+        let ended = place.run("");
+        assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+        let said = ended.stdout.lines().filter(|line| line.contains("changed")).collect::<Vec<_>>().join("\n");
+        eprintln!("{said}");
+        said.contains("no difference") && !said.contains("worse") && !said.contains("better")
+    };
+    assert!((0..3).any(is_equal));
 }
 
 /// One that cannot start among others, with a profile and a rate beyond what there is.
@@ -182,6 +219,11 @@ fn a_variant_that_fails_is_named_and_the_others_are_reported() {
     let profile = place.path("out").join(well["profiles"][0]["file"].as_str().unwrap());
     klad::profile::pprof::decode(&std::fs::read(profile).unwrap()).unwrap();
     assert_eq!(result["failures"].as_array().unwrap().len(), 4, "{:#}", result["failures"]);
+    let conclusion: Value = serde_json::from_str(&place.text("report.json")).unwrap();
+    assert_eq!(conclusion["conclusion"]["stages"][1]["standings"][0]["variant"], "well");
+    for document in [&result, &conclusion] {
+        assert!(fits_the_schema(document), "{document:#}");
+    }
     // The same report again, from what was kept.
     let before = place.text("report.md");
     std::fs::remove_file(place.path("out/report.md")).unwrap();
@@ -189,6 +231,123 @@ fn a_variant_that_fails_is_named_and_the_others_are_reported() {
     assert_eq!(again.code, Some(3), "{}", again.stderr);
     assert_eq!(place.text("report.md"), before);
 }
+
+/// Whether `klad lab schema` allows it.
+fn fits_the_schema(document: &Value) -> bool {
+    let schema = klad(&["lab", "schema"]);
+    jsonschema::validator_for(&serde_json::from_str(&schema.stdout).unwrap()).unwrap().is_valid(document)
+}
+
+#[test]
+fn twin_documents_without_their_figures_do_not_fit_the_schema() {
+    assert!(!fits_the_schema(&serde_json::json!({"schema": "klad.lab/1"})));
+    assert!(!fits_the_schema(&serde_json::json!({"schema": "klad.lab.report/1", "title": "Two"})));
+}
+
+/// On a disk: data that is read, data that is written, a share of the capacity, and a rate that is beyond it.
+#[cfg(feature = "rocksdb")]
+const ON_DISK: &str = r#"
+    title = "Filled and copied"
+    pin = "none"
+    repeats = 2
+    [server]
+    options = ["--memory", "64MiB", "--durability", "async"]
+    [[variant]]
+    name = "ill"
+    options = ["--threads", "many"]
+    [[variant]]
+    name = "well"
+    [data]
+    keys = 20_000
+    [[stage]]
+    name = "read"
+    data = "filled"
+    options = ["--workload", "get", "--lag-max", "10s"]
+    of-capacity = 0.1
+    connections = 4
+    duration = "10s"
+    warm-up = "100ms"
+    [[stage]]
+    name = "write"
+    data = "copied"
+    options = ["--workload", "delete", "--lag-max", "10s"]
+    of-capacity = 0.1
+    connections = 4
+    duration = "10s"
+    warm-up = "100ms"
+    [[stage]]
+    name = "read-again"
+    data = "filled"
+    options = ["--workload", "get", "--lag-max", "10s"]
+    of-capacity = 0.2
+    connections = 4
+    duration = "10s"
+    warm-up = "100ms"
+"#;
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn filled_data_is_the_same_for_all_runs_and_another_variant_says_the_capacity() {
+    let place = Place::new(ON_DISK);
+    let ended = place.run("--scale 0.1 --variants ill,well");
+    assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+    let result = place.result();
+    assert_eq!(result["keys"], 2_000);
+    let mut capacities = Vec::new();
+    for stage in result["stages"].as_array().unwrap() {
+        assert_eq!(stage["capacity_of"], "well", "{stage:#}");
+        capacities.push(stage["capacity_per_s"].as_f64().unwrap());
+        let runs = stage["variants"][1]["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 2);
+        for run in runs {
+            let bench: Value = serde_json::from_str(&place.text(run["file"].as_str().unwrap())).unwrap();
+            let outcomes = bench["measured"]["outcomes"].as_object().unwrap();
+            // What is deleted in between, of a copy, is there again.
+            assert!(outcomes["not_found"] == 0 || stage["name"] == "write", "{outcomes:?}");
+            assert!(outcomes["served"].as_u64() > Some(0), "{outcomes:?}");
+        }
+    }
+    assert_eq!(capacities[0].to_bits(), capacities[2].to_bits(), "the same requests have one capacity");
+    assert!(ended.stdout.contains("Not as the scenario has it: --variants ill,well."), "{}", ended.stdout);
+    assert!(ended.stdout.contains("Goodput of well: "), "{}", ended.stdout);
+    assert!(!place.has_databases(), "databases are left behind");
+}
+
+/// A lab that was killed has what its last whole stage has found.
+#[test]
+fn what_was_found_before_the_end_is_on_the_disk() {
+    let place = Place::new(&format!("{}\n{}", two(false), SECOND));
+    let running = place.start("--progress always --repeats 1");
+    wait_until("the first stage is over", || running.said().contains("get changed run 1"));
+    let mut children = Vec::new();
+    wait_until("both a server and a load run", || {
+        children = children_of(running.child.id());
+        children.len() == 2
+    });
+    kill_process(Pid::from_child(&running.child), Signal::KILL).unwrap();
+    running.wait();
+    for child in children {
+        let pid = child.parse().ok().and_then(Pid::from_raw).unwrap();
+        // It may have ended by itself.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    let report = klad(&["lab", "report", place.path("out").to_str().unwrap()]);
+    assert_eq!(report.code, Some(3), "{}", report.stderr);
+    assert!(report.stdout.contains("has not come to its end"), "{}", report.stdout);
+    assert_eq!(place.result()["stages"].as_array().unwrap().len(), 1);
+}
+
+const SECOND: &str = r#"
+    [[stage]]
+    name = "again"
+    data = "filled"
+    options = ["--workload", "get", "--lag-max", "10s"]
+    rate = 100.0
+    also-below-capacity = false
+    connections = 8
+    duration = "60s"
+    warm-up = "200ms"
+"#;
 
 fn children_of(pid: u32) -> Vec<String> {
     let path = format!("/proc/{pid}/task/{pid}/children");
@@ -215,7 +374,7 @@ fn an_interrupted_experiment_reports_what_it_has_and_leaves_no_process() {
         let status = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
         assert!(!status.starts_with("klad"), "process {child} is left");
     }
-    assert!(!place.path("out/data").exists(), "databases are left behind");
+    assert!(!place.has_databases(), "databases are left behind");
 }
 
 #[test]

@@ -185,9 +185,10 @@ fn lab_run(variant: usize, run: u64) -> LabRun {
         parts: vec![part("queue", 2_500.0), part("engine", 300.0), part("write", 100.0)],
     };
     LabRun {
+        repeat: usize::try_from(run + 1).unwrap(),
         file: format!("put/{name}-{run}.json"),
         bench: Some(Box::new(bench(variant, run))),
-        server_cpu_us_per_answer: Some(31.0 + f64::from(u32::try_from(run).unwrap()) / 50.0),
+        server_cpu_us_per_served: Some(31.0 + f64::from(u32::try_from(run).unwrap()) / 50.0),
         server_memory_max_bytes: Some(210 << 20),
         start_s: 0.1,
         queues: (0..SECONDS).map(sample).collect(),
@@ -225,9 +226,10 @@ fn experiment(directory: &Path) -> LabResult {
         let taken = TakenProfile {
             kind: ProfileKind::Cpu,
             file: file.clone(),
+            events: 1_200,
             goodput_per_s: 968.0,
             p99_us: Some(900.0),
-            server_cpu_us_per_answer: Some(32.5),
+            server_cpu_us_per_served: Some(32.5),
         };
         let mut profiles = Vec::new();
         // The last has none: there are two files, and one difference.
@@ -245,6 +247,10 @@ fn experiment(directory: &Path) -> LabResult {
         command: ["klad", "lab", "queues", "--scale", "0.1"].map(str::to_owned).into(),
         started: Started { utc: "2026-01-01T00:00:00.000Z".to_owned(), monotonic_ns: 1 },
         took_s: 754.0,
+        finished: true,
+        keys: 100_000,
+        file_system: Some("ext4".to_owned()),
+        remarks: Vec::new(),
         scale: 0.1,
         repeats: 5,
         machine: machine(),
@@ -255,6 +261,7 @@ fn experiment(directory: &Path) -> LabResult {
             about: scenario.stages[0].about.clone(),
             rate_per_s: Some(1_000.0),
             capacity_per_s: Some(8_000.0),
+            capacity_of: Some("queue-32".to_owned()),
             share_of_capacity: None,
             connections: 128,
             duration_s: f64::from(SECONDS),

@@ -256,12 +256,15 @@ fn every_option_is_documented() {
 }
 
 #[test]
-fn the_schema_of_results_is_the_one_in_the_documents() {
-    let printed =
-        std::process::Command::new(env!("CARGO_BIN_EXE_klad")).args(["bench", "--json-schema"]).output().unwrap();
-    let document = std::fs::read_to_string(root().join("docs/bench.schema.json")).unwrap();
-    let update = "run: klad bench --json-schema > docs/bench.schema.json";
-    assert!(String::from_utf8(printed.stdout).unwrap() == document, "docs/bench.schema.json is out of date; {update}");
+fn the_schemas_of_results_are_those_in_the_documents() {
+    for (command, document) in
+        [("bench --json-schema", "docs/bench.schema.json"), ("lab schema", "docs/lab.schema.json")]
+    {
+        let printed = std::process::Command::new(env!("CARGO_BIN_EXE_klad")).args(command.split(' ')).output().unwrap();
+        let text = std::fs::read_to_string(root().join(document)).unwrap();
+        let is_same = String::from_utf8(printed.stdout).unwrap() == text;
+        assert!(is_same, "{document} is out of date; run: klad {command} > {document}");
+    }
 }
 
 fn options_are_documented(subcommand: &str, document_path: &str) {

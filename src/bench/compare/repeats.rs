@@ -10,7 +10,7 @@ use super::figures::Observed;
 use super::sides::{Run, Side};
 
 /// Pairs have half of the degrees of freedom. Below so many the interval gets wider by that than drift usually makes it.
-const PAIRS_MIN: usize = 5;
+pub(crate) const PAIRS_MIN: usize = 5;
 
 /// What the repeats are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::super::units::{self, Rate};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Exit codes: 0 the knee was found, or is above --to; 1 the search could not be made; 2 wrong usage; 3 no rate meets --slo;\n\
-4 the generator was the limit, or the runs were too unsteady. docs/bench.md explains the search.")]
+4 the generator was the limit, the runs were too unsteady, or the search was broken off. docs/bench.md explains the search.")]
 pub struct KneeArgs {
     /// Server, as for a run.
     #[arg(value_name = "URL")]

@@ -3,7 +3,8 @@
 //! ```text
 //!     runs ─▶ seen (which of them count) ─▶ standing (figures of each variant) ────────────┐
 //!                      └─▶ versus (bench::compare, each against each) ─▶ winners ──────────┼─▶ words ─▶ sentences
-//!                                                                    └─▶ queue, published ─┘
+//!                                                                    └─▶ queue, published ─┤
+//!                                              stages that differ in one thing ─▶ across ──┘
 //! ```
 //!
 //! A difference is one only where `bench::compare` calls it one; what was not judged is said to be, and is never taken for
@@ -17,6 +18,8 @@ mod versus;
 mod queue;
 
 mod published;
+
+mod across;
 
 pub(super) mod words;
 
@@ -32,6 +35,7 @@ use super::seen::{Seen, Trust};
 pub use published::{Agreement, Beside, Order};
 pub use queue::{Frontier, QueuePoint};
 pub use standing::{Standing, Validity};
+pub(super) use versus::CPU;
 pub use versus::{Comparison, Difference, Judgement, Outcome, Unit, Winner};
 
 /// The hypervisor may keep so much of the CPU time, percent, before it is worth a word.
@@ -44,6 +48,8 @@ pub struct Conclusion {
     pub headline: String,
     /// What must be known before the figures are: shortened, failed, left out, how sure.
     pub remarks: Vec<String>,
+    /// How each variant changes from stage to stage, where stages differ in one thing only.
+    pub across: Vec<String>,
     /// Each stage, in their order.
     pub stages: Vec<StageConclusion>,
 }
@@ -61,7 +67,7 @@ pub struct StageConclusion {
     pub standings: Vec<Standing>,
     /// Each variant against the first.
     pub comparisons: Vec<Comparison>,
-    /// Who is best at p50, p99, p99.9, goodput and CPU time by answers.
+    /// Who is best at p50, p99, p99.9, goodput and CPU time by served requests.
     pub winners: Vec<Winner>,
     /// What each size of the queue costs, where the variants differ in that.
     pub queue: Option<Frontier>,
@@ -76,6 +82,7 @@ impl Conclusion {
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = self.remarks.clone();
+        lines.extend(self.across.iter().cloned());
         for stage in &self.stages {
             lines.push(format!("{}: {}", stage.stage, stage.headline));
             lines.extend(stage.sentences.iter().map(|sentence| format!("  {sentence}")));
@@ -99,7 +106,8 @@ pub fn conclude(result: &LabResult) -> Conclusion {
         all => all.iter().map(|stage| format!("{}: {}", stage.stage, stage.headline)).collect::<Vec<_>>().join(" "),
     };
     let remarks = remarks(result, &seen, &stages);
-    Conclusion { headline, remarks, stages }
+    let across = across::across(result, &stages);
+    Conclusion { headline, remarks, across, stages }
 }
 
 /// What must be known before the figures are.
@@ -112,11 +120,11 @@ fn remarks(result: &LabResult, seen: &[Vec<Seen>], stages: &[StageConclusion]) -
             result.scale
         ));
     }
-    for failed in &result.failures {
-        let at = [failed.stage.as_str(), failed.variant.as_str(), failed.what.as_str()];
-        let at: Vec<_> = at.into_iter().filter(|part| !part.is_empty()).collect();
-        remarks.push(format!("Failed: {}: {}", at.join(", "), failed.why));
+    if !result.finished {
+        remarks.push("The experiment has not come to its end: later stages are missing.".to_owned());
     }
+    remarks.extend(result.remarks.iter().cloned());
+    remarks.extend(result.failures.iter().map(|failed| format!("Failed: {failed}")));
     for (stage, seen) in result.stages.iter().zip(seen) {
         for one in seen {
             remarks.extend(one.left_out.iter().map(|why| format!("Left out in {}: {why}.", stage.name)));

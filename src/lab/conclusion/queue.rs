@@ -35,7 +35,9 @@ pub struct QueuePoint {
     pub refused_share: f64,
     /// 99.9 % of the response times of the others, microseconds.
     pub p999_us: f64,
-    /// Whether it refuses little enough.
+    /// Whether it can be believed, answers what it is asked, and nothing fails or stays without an answer.
+    pub keeps_up: bool,
+    /// Whether it does, and refuses little enough.
     pub refuses_little: bool,
     /// p99.9 against the best of those that do; `null` for those that do not.
     pub tail: Option<Judgement>,
@@ -52,9 +54,18 @@ pub(super) fn frontier(sizes: &[Option<u64>], standings: &[Standing], pairs: &Pa
             continue;
         };
         let believed = matches!(standing.validity, Validity::Valid | Validity::Overloaded);
-        let (variant, refuses_little) = (standing.variant.clone(), believed && refused_share <= REFUSED_MAX);
-        let point =
-            QueuePoint { variant, queue, refused_share, p999_us, refuses_little, tail: None, on_frontier: true };
+        let lost = standing.share(standing.failed + standing.unanswered).unwrap_or(0.0);
+        let keeps_up = believed && !standing.falls_behind() && lost <= REFUSED_MAX;
+        let point = QueuePoint {
+            variant: standing.variant.clone(),
+            queue,
+            refused_share,
+            p999_us,
+            keeps_up,
+            refuses_little: keeps_up && refused_share <= REFUSED_MAX,
+            tail: None,
+            on_frontier: true,
+        };
         known.push((index, point));
     }
     if known.len() < 2 {
@@ -86,12 +97,19 @@ pub(super) fn frontier(sizes: &[Option<u64>], standings: &[Standing], pairs: &Pa
 fn recommend(points: &[QueuePoint]) -> (Option<String>, String) {
     let bound = words::percent(REFUSED_MAX);
     let little: Vec<&QueuePoint> = points.iter().filter(|point| point.refuses_little).collect();
+    if points.iter().all(|point| !point.keeps_up) {
+        let sentence =
+            "Queue: no size is recommended, because with none the variant is known to keep up with this load.";
+        return (None, sentence.to_owned());
+    }
     let Some(smallest) = little.first() else {
-        let least = points.iter().min_by(|one, other| one.refused_share.total_cmp(&other.refused_share));
+        let keeping_up = points.iter().filter(|point| point.keeps_up);
+        let least = keeping_up.min_by(|one, other| one.refused_share.total_cmp(&other.refused_share));
         let least = least.map_or_else(String::new, |point| {
             format!(": the least, {}, by {}", words::percent(point.refused_share), point.variant)
         });
-        return (None, format!("Queue: no size refuses {bound} of the requests or less{least}."));
+        let among = if points.iter().all(|point| point.keeps_up) { "" } else { " with which the variant keeps up" };
+        return (None, format!("Queue: no size{among} refuses {bound} of the requests or less{least}."));
     };
     if little.len() > 1 && little.iter().any(|point| point.tail == Some(Judgement::NotJudged)) {
         let sentence = format!(

@@ -160,7 +160,8 @@ fn load(stage: &StageResult) -> String {
         let of = stage
             .rate_per_s
             .map_or_else(String::new, |rate| format!(", of which this is {}", words::percent(rate / capacity)));
-        format!("; in a closed load the first variant gives {} good answers{of}", numbers::per_second(capacity))
+        let who = stage.capacity_of.as_deref().unwrap_or("the first variant");
+        format!("; in a closed load {who} gives {} good answers{of}", numbers::per_second(capacity))
     });
     format!("{rate} over {connections} for {length}{capacity}.")
 }

@@ -68,8 +68,10 @@ pub struct Standing {
     pub failed: u64,
     /// Requests that had no answer in time, or none at all.
     pub unanswered: u64,
-    /// CPU time of the server by answers, microseconds, mean over the runs.
-    pub cpu_us_per_answer: Option<f64>,
+    /// How late the latest in a thousand requests were sent, in the worst run, microseconds; it is part of their response times.
+    pub send_lag_p999_us: Option<f64>,
+    /// CPU time of the server by served requests, microseconds, mean over the runs.
+    pub cpu_us_per_served: Option<f64>,
     /// The largest resident set of the server.
     pub memory_max_bytes: Option<u64>,
 }
@@ -104,7 +106,8 @@ impl Standing {
             refused: seen.count(&[Outcome::Refused]),
             failed: seen.count(&[Outcome::Failed]),
             unanswered: seen.count(&[Outcome::TimedOut, Outcome::Unfinished]),
-            cpu_us_per_answer: mean(&seen.cpu()),
+            send_lag_p999_us: seen.send_lag(),
+            cpu_us_per_served: mean(&seen.cpu()),
             memory_max_bytes: seen.used.iter().filter_map(|(run, _)| run.server_memory_max_bytes).max(),
         }
     }

@@ -1,6 +1,6 @@
 //! Tests: what is planted is found and named, and nothing else is.
 
-use super::super::result::{Failed, LabResult, VariantResult};
+use super::super::result::{Failed, LabResult, StageResult, VariantResult};
 use super::super::testing::{Load, experiment, variant};
 use super::*;
 
@@ -71,7 +71,7 @@ fn called_equal(stage: &StageConclusion) -> bool {
         .all(|difference| difference.judgement != Judgement::Better && difference.judgement != Judgement::Worse);
     equal
         && stage.winners.iter().all(|winner| winner.outcome == Outcome::Level)
-        && stage.headline == "No difference beyond the noise at p50, p99, p99.9, goodput and CPU per answer."
+        && stage.headline == "No difference beyond the noise at p50, p99, p99.9, goodput and CPU per served request."
         && said(stage, "other against plain: no difference beyond the noise at p50, ")
 }
 
@@ -95,11 +95,11 @@ fn twin_variants_that_differ_by_a_fifth_are_not_called_equal() {
 fn cpu_time_is_judged_as_times_are() {
     let found = two(Load { cpu_us: 24.0, ..Load::default() });
     assert_eq!(
-        (judgement(&found, "CPU per answer"), judgement(&found, "p99")),
+        (judgement(&found, "CPU per served request"), judgement(&found, "p99")),
         (Judgement::Worse, Judgement::NoDifference)
     );
     assert!(
-        found.headline.starts_with("plain wins at CPU per answer (16.7 % less) before other; "),
+        found.headline.starts_with("plain wins at CPU per served request (16.7 % less) before other; "),
         "{}",
         found.headline
     );
@@ -354,4 +354,68 @@ fn a_conclusion_is_told_in_lines() {
     assert!(lines[0].starts_with("Shortened to 0.5"), "{text}");
     assert!(lines.contains(&"get: Not judged: gone has no run."), "{text}");
     assert!(text.ends_with('\n') && conclusion.stages[0].sentences.iter().all(|sentence| text.contains(sentence)));
+}
+
+/// Stages that differ in their connections, or in their share of the capacity.
+fn several(more: &str, share: Option<f64>) -> Conclusion {
+    let mut result = experiment(vec![made("plain", Load::default())], &format!("[[stage]]\nname = 'next'\n{more}"));
+    let first = result.stages[0].clone();
+    let of = |share: Option<f64>, times: f64| share.map(|share| share * times);
+    let next = StageResult {
+        name: "next".to_owned(),
+        of: "next".to_owned(),
+        connections: result.scenario.stages[1].connections,
+        share_of_capacity: of(share, 2.0),
+        ..first
+    };
+    result.stages[0].share_of_capacity = of(share, 1.0);
+    result.scenario.stages[0].of_capacity = of(share, 1.0);
+    result.stages.push(next);
+    conclude(&result)
+}
+
+#[test]
+fn stages_that_differ_in_one_thing_are_told_side_by_side() {
+    let by_connections = several("duration = '10s'\nconnections = 8\n", None).across;
+    assert!(by_connections[0].starts_with("p99 of get to next (2,000/s) of plain: "), "{by_connections:?}");
+    assert!(by_connections[0].ends_with(" over 8."), "{by_connections:?}");
+    let by_share = several("duration = '10s'\nof-capacity = 2.0\n", Some(1.0)).across;
+    let told = "Goodput of plain: 2,000/s at 100.0 % of the capacity and 2,000/s at 200.0 % of the capacity.";
+    assert_eq!(by_share, [told]);
+}
+
+#[test]
+fn twin_stages_that_differ_in_more_are_not() {
+    assert_eq!(several("duration = '20s'\nconnections = 8\n", None).across, Vec::<String>::new());
+    assert_eq!(several("duration = '20s'\nof-capacity = 2.0\n", Some(1.0)).across, Vec::<String>::new());
+}
+
+#[test]
+fn a_queue_that_does_not_keep_up_is_not_recommended() {
+    let slow = |name: &str| {
+        let mut variant = made(name, Load::default());
+        for run in &mut variant.runs {
+            run.bench.as_mut().expect("made up with one").measured.answered_per_s = 1_000.0;
+        }
+        variant
+    };
+    let found = stage(&experiment(vec![slow("queue-32"), slow("queue-128")], "")).queue.expect("two sizes");
+    assert!(found.recommended.is_none() && found.sentence.contains("keep up with this load"), "{}", found.sentence);
+    let found = stage(&experiment(vec![slow("queue-32"), made("queue-128", Load::default())], "")).queue;
+    assert_eq!(found.expect("two sizes").recommended.as_deref(), Some("queue-128"));
+    // Who takes everything and falls behind does not refuse least.
+    let refusing = made("queue-32", Load { refused: 1_000, ..Load::default() });
+    let found = stage(&experiment(vec![refusing, slow("queue-128")], "")).queue.expect("two sizes");
+    let why = "Queue: no size with which the variant keeps up refuses 0.10 % of the requests or less: the least, 5 %, by queue-32.";
+    assert_eq!((found.recommended, found.sentence.as_str()), (None, why));
+}
+
+#[test]
+fn cpu_time_of_few_ticks_is_no_difference() {
+    let of = |name: &str, cpu_us: f64, seed: u64| {
+        // 200 requests of 250 us or 300: five or six ticks.
+        variant(name, &Load { seed, cpu_us, requests: 200, ..Load::default() }, RUNS)
+    };
+    let found = stage(&experiment(vec![of("plain", 250.0, 1), of("other", 300.0, 2)], ""));
+    assert_eq!(judgement(&found, "CPU per served request"), Judgement::NoDifference);
 }

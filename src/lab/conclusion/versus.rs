@@ -26,11 +26,8 @@ const CONTESTED: [Contested; 5] = [
     Contested { name: CPU, of: None },
 ];
 
-/// CPU time of the server by answers, which the load tester does not know of.
-const CPU: &str = "CPU per answer";
-
-/// To which CPU times are known.
-const CPU_RESOLUTION: f64 = 0.001;
+/// CPU time of the server by served requests, which the load tester does not know of.
+pub(in crate::lab) const CPU: &str = "CPU per served request";
 
 struct Contested {
     name: &'static str,
@@ -88,7 +85,7 @@ pub struct Comparison {
 /// A figure of two variants.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
-    /// `p50` to `p99.99`, `mean`, `goodput`, `refused`, …, `CPU per answer`.
+    /// `p50` to `p99.99`, `mean`, `goodput`, `refused`, …, `CPU per served request`.
     pub figure: String,
     /// What its values are.
     pub unit: Unit,
@@ -258,7 +255,7 @@ fn unjudged(first: &Seen, other: &Seen, why: &str) -> Vec<Difference> {
     all.map(|(figure, values)| Difference::unjudged(figure.name(), unit(figure), values, why)).collect()
 }
 
-/// CPU time by answers, as sure as each figure of the comparison is; `None` where neither has it.
+/// CPU time by served requests, as sure as each figure of the comparison is; `None` where neither has it.
 fn cpu(first: &Seen, other: &Seen, finding: Result<&Finding, String>) -> Option<Difference> {
     let (a, b) = (first.cpu(), other.cpu());
     let values = (mean(&a), mean(&b));
@@ -277,7 +274,8 @@ fn cpu(first: &Seen, other: &Seen, finding: Result<&Finding, String>) -> Option<
     let logarithms = |values: &[f64]| values.iter().map(|value| value.ln()).collect::<Vec<_>>();
     let in_pairs = finding.repeats.paired && a.len() == b.len();
     let method = if in_pairs { interval::in_pairs } else { interval::apart };
-    let estimate = method(&logarithms(&a), &logarithms(&b), CPU_RESOLUTION, error);
+    let resolution = first.cpu_resolution().max(other.cpu_resolution());
+    let estimate = method(&logarithms(&a), &logarithms(&b), resolution, error);
     let percent = |difference: f64| Some(difference.exp_m1() * 100.0).filter(|percent| *percent < 1e6);
     let matters = estimate.excludes_zero() && estimate.difference.abs() > TOLERANCE.ln_1p();
     Some(Difference {

@@ -130,7 +130,7 @@ fn over_time(
 }
 
 /// Refused share against p99.9, a point for each size of the queue; `None` where none has refused anything.
-pub(super) fn frontier(id: &str, frontier: &Frontier) -> Option<Chart> {
+pub(super) fn frontier(id: &str, frontier: &Frontier, seen: &[Seen]) -> Option<Chart> {
     let mut at: Vec<f64> = frontier.points.iter().map(|point| point.refused_share * 100.0).collect();
     at.sort_by(f64::total_cmp);
     at.dedup_by(|one, other| one.total_cmp(other).is_eq());
@@ -140,7 +140,9 @@ pub(super) fn frontier(id: &str, frontier: &Frontier) -> Option<Chart> {
     let caption = "What a size of the queue costs: requests that were refused, and p99.9 of the others. Down and to the left is better.";
     let axes = (Axis::linear(Unit::Percent), Axis::log(Unit::Micros).switched());
     let mut chart = Chart::new(id, "Refused share against p99.9", axes.0, axes.1, at.clone()).caption(caption);
-    for (index, point) in frontier.points.iter().enumerate() {
+    for point in &frontier.points {
+        // Of the colour that the variant has in the other charts.
+        let index = seen.iter().position(|one| one.name() == point.variant).unwrap_or(0);
         let own = point.refused_share * 100.0;
         let value = |place: &f64| place.total_cmp(&own).is_eq().then_some(point.p999_us);
         let recommended = if frontier.recommended.as_ref() == Some(&point.variant) { ", recommended" } else { "" };

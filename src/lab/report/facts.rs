@@ -11,9 +11,9 @@ pub(super) fn experiment(result: &LabResult) -> Vec<(&'static str, String)> {
     let data = &scenario.data;
     let (value, size) = (data.value_format.as_deref(), data.value_size.as_deref());
     let values = value.or(size).map_or_else(String::new, |value| format!(", values {value}"));
-    let filled = match data.keys {
+    let filled = match result.keys {
         0 => "none".to_owned(),
-        keys => format!("{} keys {}{values}, before the scale", count(keys), data.key_format),
+        keys => format!("{} keys {}{values}", count(keys), data.key_format),
     };
     vec![
         ("Scenario", scenario.name.clone()),
@@ -26,6 +26,7 @@ pub(super) fn experiment(result: &LabResult) -> Vec<(&'static str, String)> {
         ("Memory", bytes(*memory_bytes)),
         ("Kernel", kernel.clone()),
         ("Cores", cores_used(result.cores.as_ref())),
+        ("File system", result.file_system.clone().unwrap_or_else(|| "not known".to_owned())),
         ("klad", result.klad_version.clone()),
         ("Server options", words(&scenario.server.options)),
         ("Filled data", filled),
@@ -67,24 +68,31 @@ pub(super) fn stage(stage: &StageResult) -> String {
     format!("{rate}{share}, {} connections, {}", count(stage.connections as u64), seconds(stage.duration_s))
 }
 
-/// The commands: this experiment's, then the load of each stage and variant as it was made once.
+/// The commands: this experiment's, then the load of each stage and variant as it was made once, less where its result went.
 pub(super) fn commands(result: &LabResult) -> String {
     let mut lines = vec![typed(&result.command)];
     for stage in &result.stages {
         for variant in &stage.variants {
             let first = variant.benches().next().filter(|bench| !bench.command.is_empty());
-            lines.extend(first.map(|bench| format!("# {}, {}\n{}", stage.name, variant.name, typed(&bench.command))));
+            lines.extend(first.map(|bench| format!("# {}, {}\n{}", stage.name, variant.name, load(&bench.command))));
         }
     }
     lines.join("\n")
 }
 
-/// As a shell takes it.
+fn load(command: &[String]) -> String {
+    let end = command.iter().position(|word| word == "--progress").unwrap_or(command.len());
+    typed(&command[..end])
+}
+
+/// As a shell takes it; the program without its directory.
 fn typed(command: &[String]) -> String {
+    let (program, words) = command.split_first().map_or(("", command), |(program, words)| (program.as_str(), words));
+    let program = program.rsplit('/').next().unwrap_or_default().to_owned();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
     let quoted = |word: &String| {
         let is_plain = !word.is_empty() && word.chars().all(plain);
         if is_plain { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };
-    command.iter().map(quoted).collect::<Vec<_>>().join(" ")
+    std::iter::once(&program).chain(words).map(quoted).collect::<Vec<_>>().join(" ")
 }

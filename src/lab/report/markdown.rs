@@ -28,15 +28,21 @@ pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
     if lines.is_empty() {
         lines.push(escaped(&conclusion.headline));
     }
-    lines.extend(conclusion.remarks.iter().map(|remark| escaped(remark)));
+    lines.extend(conclusion.across.iter().chain(&conclusion.remarks).map(|line| escaped(line)));
     bullets(&mut text, lines);
+    if conclusion.stages.len() > 1 {
+        heading(&mut text, 3, "All stages at a glance");
+        grid(&mut text, &tables::stages(&conclusion.stages));
+    }
     for (stage, conclusion) in result.stages.iter().zip(&conclusion.stages) {
         stage_text(&mut text, result, stage, conclusion);
     }
     heading(&mut text, 2, "Is it valid?");
     match tables::checks(result) {
         Some(failed) => grid(&mut text, &failed),
-        None => text.push_str("All checks of all runs hold.\n\n"),
+        None => {
+            let _ = writeln!(text, "{}.\n", tables::all_well(result));
+        }
     }
     if let Some(failures) = tables::failures(result) {
         heading(&mut text, 3, "What could not be run");

@@ -1,7 +1,9 @@
-//! The report of an experiment: one HTML file that needs nothing but itself, and Markdown with the same figures.
+//! The report of an experiment: one HTML file that needs nothing but itself, Markdown with the same figures, and JSON with what
+//! follows from them.
 //!
 //! ```text
-//!     LabResult, Conclusion ─▶ tables (grids) ──┬─▶ markdown
+//!     LabResult, Conclusion ─▶ json
+//!                       ├────▶ tables (grids) ──┬─▶ markdown
 //!                       └────▶ charts ──────────┼─▶ page: one file
 //!     profiles, from files ──▶ profiles ────────┘
 //! ```
@@ -11,6 +13,7 @@
 
 mod page;
 
+mod json;
 mod markdown;
 
 mod charts;
@@ -25,5 +28,6 @@ mod prune;
 #[cfg(test)]
 mod tests;
 
+pub use json::{json, json_schema};
 pub use markdown::markdown;
 pub use page::html;

@@ -56,9 +56,7 @@ fn unfit(result: &LabResult, conclusion: &Conclusion) -> Markup {
     let standings = conclusion.stages.iter().flat_map(|stage| stage.standings.iter().map(move |one| (stage, one)));
     let bad = standings.filter(|(_, one)| one.validity == Validity::NotValid);
     let bad: Vec<_> = bad.map(|(stage, one)| format!("{}: every run of {}.", stage.stage, one.variant)).collect();
-    let failures =
-        result.failures.iter().map(|one| format!("{}, {}, {}: {}", one.stage, one.variant, one.what, one.why));
-    let failures: Vec<_> = failures.collect();
+    let failures: Vec<_> = result.failures.iter().map(ToString::to_string).collect();
     html! {
         @if result.scale < 1.0 {
             (parts::banner(Tone::Warning, &format!("Shortened to {}", result.scale), &[
@@ -91,8 +89,8 @@ fn tiles(result: &LabResult, conclusion: &Conclusion) -> Vec<Tile> {
     tiles.push(Tile {
         name: "Runs".to_owned(),
         value: all.to_string(),
-        note: if all == valid { "all valid".to_owned() } else { format!("{valid} valid") },
-        tone: if all == valid { Tone::Plain } else { Tone::Warning },
+        note: if all == valid && all > 0 { "all valid".to_owned() } else { format!("{valid} valid") },
+        tone: if all == valid && all > 0 { Tone::Plain } else { Tone::Warning },
     });
     tiles.push(Tile {
         name: "Took".to_owned(),
@@ -112,6 +110,10 @@ fn conclusions(result: &LabResult, conclusion: &Conclusion) -> Markup {
             }
         }
         @if conclusion.stages.is_empty() { p { (conclusion.headline) } }
+        @if !conclusion.across.is_empty() {
+            ul.sentences { @for sentence in &conclusion.across { li { (kept_together(sentence)) } } }
+        }
+        @if result.stages.len() > 1 { details.more { summary { "All stages at a glance" } (tables::stages(&conclusion.stages).html()) } }
         @if !conclusion.remarks.is_empty() { ul.notes { @for remark in &conclusion.remarks { li { (remark) } } } }
         @if result.stages.len() > 1 {
             p { "All variants are held against the first, " (first(result)) ". The sentences are computed from the figures." }
@@ -155,7 +157,7 @@ fn section(
             @if let Some(frontier) = &conclusion.queue {
                 h3 { "Sizes of the queue" }
                 p { (kept_together(&frontier.sentence)) }
-                @if let Some(chart) = charts::frontier(&id("frontier"), frontier) { (chart) }
+                @if let Some(chart) = charts::frontier(&id("frontier"), frontier, &seen) { (chart) }
                 (tables::queue(frontier).html())
             }
             @if !queues.is_empty() { h3 { "Queues in the server" } @for chart in &queues { (chart) } }
@@ -207,7 +209,7 @@ fn validity(result: &LabResult, pictures: &Pictures) -> Markup {
                      connections were busy, and requests that could not be sent count at their age."
                 }
             }
-            None => { (parts::banner(Tone::Good, "All checks of all runs hold", &[])) }
+            None => { (parts::banner(Tone::Plain, tables::all_well(result), &[])) }
         }
         @if let Some(failures) = tables::failures(result) { h3 { "What could not be run" } (failures.html()) }
         @if !pictures.warnings.is_empty() { (parts::banner(Tone::Warning, "Profiles that are not shown", &pictures.warnings)) }

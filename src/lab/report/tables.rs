@@ -1,10 +1,11 @@
 //! The tables of a stage, for the page and for Markdown. Called by `page` and `markdown`.
 
+use super::super::conclusion::CPU;
 use super::super::conclusion::words::{percent, value};
 use super::super::conclusion::{
     Comparison, Difference, Frontier, Judgement, StageConclusion, Standing, Unit, Validity,
 };
-use super::super::result::{LabResult, LabRun, Part, Slowest, StageResult, TakenProfile};
+use super::super::result::{LabResult, LabRun, Part, Slowest, StageResult, TakenProfile, VariantResult};
 use super::super::scenario::PublishedResult;
 use super::super::seen::Seen;
 use super::grid::{Entry, Grid};
@@ -36,8 +37,9 @@ pub(super) fn variants(stage: &StageResult, conclusion: &StageConclusion, publis
             Column::Figures("Max"),
             Column::Figures("Refused"),
             Column::Figures("Failed"),
-            Column::Figures("CPU/answer"),
+            Column::Figures("CPU/served"),
             Column::Figures("Memory"),
+            Column::Figures("Sent late"),
             Column::Words("Valid"),
         ],
     );
@@ -49,6 +51,11 @@ pub(super) fn variants(stage: &StageResult, conclusion: &StageConclusion, publis
     if conclusion.standings.iter().any(|standing| !standing.weak.is_empty()) {
         grid.notes.push("* fewer than 10 samples lie above: the value is that of single requests.".to_owned());
     }
+    grid.notes.push(
+        "Sent late: the load tester's own share of p99.9, at its worst: so long after their intended start the latest in a thousand \
+         requests were sent."
+            .to_owned(),
+    );
     grid
 }
 
@@ -60,16 +67,6 @@ fn measured(standing: &Standing) -> Vec<Entry> {
     let share = |number: u64| {
         let text = or_none(standing.share(number), percent);
         if number > 0 { Entry::toned(Tone::Warning, text) } else { text.into() }
-    };
-    let runs = match (standing.used, standing.runs) {
-        (used, all) if used == all => format!("{all} of {all}"),
-        (used, all) => format!("{used} of {all}"),
-    };
-    let valid = match standing.validity {
-        Validity::Valid => Entry::from(runs),
-        Validity::Overloaded => Entry::toned(Tone::Warning, format!("{runs}, overloaded")),
-        Validity::NotValid => Entry::toned(Tone::Bad, "NOT VALID"),
-        Validity::NotMeasured => Entry::toned(Tone::Bad, "no run"),
     };
     vec![
         standing.variant.as_str().into(),
@@ -83,10 +80,21 @@ fn measured(standing: &Standing) -> Vec<Entry> {
         or_none(standing.max_us, micros).into(),
         share(standing.refused),
         share(standing.failed + standing.unanswered),
-        or_none(standing.cpu_us_per_answer, micros).into(),
+        or_none(standing.cpu_us_per_served, micros).into(),
         standing.memory_max_bytes.map_or_else(|| NONE.to_owned(), bytes).into(),
-        valid,
+        or_none(standing.send_lag_p999_us, micros).into(),
+        valid(standing),
     ]
+}
+
+fn valid(standing: &Standing) -> Entry {
+    let runs = format!("{} of {}", standing.used, standing.runs);
+    match standing.validity {
+        Validity::Valid => Entry::from(runs),
+        Validity::Overloaded => Entry::toned(Tone::Warning, format!("{runs}, overloaded")),
+        Validity::NotValid => Entry::toned(Tone::Bad, "NOT VALID"),
+        Validity::NotMeasured => Entry::toned(Tone::Bad, "no run"),
+    }
 }
 
 fn as_published(published: &PublishedResult) -> Vec<Entry> {
@@ -106,8 +114,43 @@ fn as_published(published: &PublishedResult) -> Vec<Entry> {
         none(),
         none(),
         none(),
+        none(),
         published.note.as_str().into(),
     ]
+}
+
+/// All stages and variants at a glance.
+pub(super) fn stages(conclusions: &[StageConclusion]) -> Grid {
+    let columns = [
+        Column::Words("Stage"),
+        Column::Words("Variant"),
+        Column::Figures("Offered"),
+        Column::Figures("Goodput"),
+        Column::Figures("p50"),
+        Column::Figures("p99"),
+        Column::Figures("p99.9"),
+        Column::Figures("Refused"),
+        Column::Figures("CPU/served"),
+        Column::Words("Valid"),
+    ];
+    let mut grid = Grid::new("All stages", &columns);
+    for stage in conclusions {
+        for standing in &stage.standings {
+            let cells = [
+                stage.stage.clone(),
+                standing.variant.clone(),
+                or_none(standing.offered_per_s, per_second),
+                or_none(standing.goodput_per_s, per_second),
+                or_none(standing.p50_us, micros),
+                or_none(standing.p99_us, micros),
+                or_none(standing.p999_us, micros),
+                or_none(standing.refused_share(), percent),
+                or_none(standing.cpu_us_per_served, micros),
+            ];
+            grid.rows.push(cells.into_iter().map(Entry::from).chain([valid(standing)]).collect());
+        }
+    }
+    grid
 }
 
 /// How each variant's requests ended.
@@ -166,7 +209,7 @@ pub(super) fn spread(seen: &[Seen]) -> Grid {
         let figures = [Figure::Percentile(50.0), Figure::Percentile(99.0), Figure::Percentile(99.9), Figure::Goodput];
         let unit = |figure| if figure == Figure::Goodput { Unit::Rate } else { Unit::Time };
         let mut all: Vec<_> = figures.map(|figure| (figure.name(), unit(figure), one.each(figure))).into();
-        all.push(("CPU per answer".to_owned(), Unit::Cpu, one.cpu()));
+        all.push((CPU.to_owned(), Unit::Cpu, one.cpu()));
         for (name, unit, values) in all.into_iter().filter(|(_, _, values)| !values.is_empty()) {
             let mut sorted = values.clone();
             sorted.sort_by(f64::total_cmp);
@@ -216,7 +259,7 @@ pub(super) fn differences(comparison: &Comparison) -> Grid {
     let [first, other] = comparison.runs;
     grid.notes.push(format!(
         "First: {}, {first} runs; other: {}, {other} runs. Differences are means over the runs, as percent of the first; of \
-         shares, percentage points (pt). The intervals of a comparison hold together at 99 %.",
+         shares, percentage points (pt). The intervals of a comparison hold together at 99 %, that of CPU time by itself.",
         comparison.first, comparison.other
     ));
     grid
@@ -247,6 +290,7 @@ pub(super) fn queue(frontier: &Frontier) -> Grid {
     for point in &frontier.points {
         let remark = match point.tail {
             _ if frontier.recommended.as_ref() == Some(&point.variant) => Entry::toned(Tone::Good, "recommended"),
+            _ if !point.keeps_up => "does not keep up, or is not known to".into(),
             _ if !point.refuses_little => "refuses too much".into(),
             Some(Judgement::Worse) => "longer p99.9 than the best".into(),
             Some(Judgement::NotJudged) => "its p99.9 was not judged".into(),
@@ -284,8 +328,8 @@ pub(super) fn slowest(seen: &[Seen]) -> Grid {
         grid.rows.push(cells.into_iter().map(Entry::from).collect());
     }
     grid.notes.push(
-        "As the server saw them, from the first byte of a request to the end of its answer: what a request waited for before \
-         that, in the kernel or in the load tester, is not in it."
+        "The slowest of the last minute of each run, as the server saw them, from the first byte of a request to the end of its \
+         answer: what a request waited for before that, in the kernel or in the load tester, is not in it."
             .to_owned(),
     );
     grid
@@ -309,36 +353,47 @@ pub(super) fn profiles(stage: &StageResult, standings: &[Standing]) -> Grid {
     let columns = [
         Column::Words("Variant"),
         Column::Words("Profile"),
+        Column::Figures("Events"),
         Column::Figures("Goodput"),
         Column::Figures("without"),
         Column::Figures("p99"),
         Column::Figures("without"),
-        Column::Figures("CPU/answer"),
+        Column::Figures("CPU/served"),
         Column::Figures("without"),
         Column::Words("File"),
     ];
     let mut grid = Grid::new("Profiles", &columns);
     for (variant, standing) in stage.variants.iter().zip(standings) {
+        // Where a variant falls behind, times grow with the length of the run, and that of a profile is another.
+        let p99 = |value: Option<f64>| or_none(value.filter(|_| !standing.falls_behind()), micros);
         let row = |taken: &TakenProfile| {
             let cells = [
                 variant.name.clone(),
                 taken.kind.title().to_owned(),
+                count(taken.events),
                 per_second(taken.goodput_per_s),
                 or_none(standing.goodput_per_s, per_second),
-                or_none(taken.p99_us, micros),
-                or_none(standing.p99_us, micros),
-                or_none(taken.server_cpu_us_per_answer, micros),
-                or_none(standing.cpu_us_per_answer, micros),
+                p99(taken.p99_us),
+                p99(standing.p99_us),
+                or_none(taken.server_cpu_us_per_served, micros),
+                or_none(standing.cpu_us_per_served, micros),
                 taken.file.clone(),
             ];
             cells.into_iter().map(Entry::from).collect()
         };
         grid.rows.extend(variant.profiles.iter().map(row));
     }
+    grid.notes.push("Events of allocations are estimated from a sample of them.".to_owned());
     grid
 }
 
-/// Every check that failed, of every run; `None` where all held.
+/// What is said where no check failed.
+pub(super) fn all_well(result: &LabResult) -> &'static str {
+    let mut runs = result.stages.iter().flat_map(|stage| &stage.variants).flat_map(VariantResult::benches);
+    if runs.next().is_some() { "All checks of all runs hold" } else { "Nothing was run" }
+}
+
+/// Every check that failed, of every run; `None` where there is none.
 pub(super) fn checks(result: &LabResult) -> Option<Grid> {
     let columns = [
         Column::Words("Stage"),
@@ -350,10 +405,10 @@ pub(super) fn checks(result: &LabResult) -> Option<Grid> {
     let mut grid = Grid::new("Checks that failed", &columns);
     for stage in &result.stages {
         for variant in &stage.variants {
-            for (index, run) in variant.runs.iter().enumerate() {
+            for run in &variant.runs {
                 let failed = run.bench.iter().flat_map(|bench| &bench.checks).filter(|check| !check.passed);
                 grid.rows.extend(failed.map(|check| {
-                    let first = [stage.name.clone(), variant.name.clone(), (index + 1).to_string()];
+                    let first = [stage.name.clone(), variant.name.clone(), run.repeat.to_string()];
                     let mut row: Vec<Entry> = first.into_iter().map(Entry::from).collect();
                     row.push(Entry::toned(Tone::Bad, check.name.as_str()));
                     row.push(check.detail.as_str().into());

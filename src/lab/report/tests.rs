@@ -11,9 +11,10 @@ fn taken(file: &str) -> TakenProfile {
     TakenProfile {
         kind: ProfileKind::Cpu,
         file: file.to_owned(),
+        events: 500,
         goodput_per_s: 1_900.0,
         p99_us: Some(700.0),
-        server_cpu_us_per_answer: Some(21.0),
+        server_cpu_us_per_served: Some(21.0),
     }
 }
 
