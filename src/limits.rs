@@ -109,6 +109,13 @@ pub const TURN_COMMIT_BYTES_MAX: usize = 256 << 10;
 /// interval (RFC 8289, 100 ms).
 pub const QUEUE_STANDS: Duration = Duration::from_millis(100);
 
+/// For so long after a queue has stood it takes less for it to stand again: `CoDel`'s 16 intervals (RFC 8289, its dequeue routine).
+pub const QUEUE_REMEMBERS: Duration = Duration::from_millis(16 * 100);
+
+/// As soon as its oldest has waited so many `--queue-target`s. With 4, a load at or below the capacity is refused no more
+/// than without that memory (`docs/execution.md`).
+pub const QUEUE_STANDS_AGAIN: u32 = 4;
+
 /// Default of `--queue-target`: in a queue that stands, what has waited longer is refused. As `CoDel`'s target (RFC 8289)
 /// and Facebook's setting.
 pub const QUEUE_TARGET: Duration = Duration::from_millis(5);

@@ -3,7 +3,11 @@
 //! ```text
 //!   emptied within QUEUE_STANDS    oldest first, nothing is refused
 //!   otherwise (it stands)          newest first; what waited --queue-target is refused
+//!   emptied, but has stood within QUEUE_REMEMBERS, and its oldest has waited QUEUE_STANDS_AGAIN targets: it stands again
 //! ```
+//!
+//! A moment without arrivals empties a queue while the overload goes on. If that began it anew, requests would wait up to
+//! `QUEUE_STANDS` each time, as the controller of RFC 8289 would without its memory (16 intervals, in its dequeue routine).
 //!
 //! A short queue absorbs bursts; a standing one only delays, and oldest first it would serve those whose clients give up
 //! next. After RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13, 2015). Steps of ranges that are under way are never
@@ -15,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::Queues;
 use super::task::Task;
 use crate::clock;
-use crate::limits::QUEUE_STANDS;
+use crate::limits::{QUEUE_REMEMBERS, QUEUE_STANDS, QUEUE_STANDS_AGAIN};
 use crate::sync::{Cause, Condvar, Mutex, MutexGuard, PushError};
 
 /// One in so many places is for a step of a range while both kinds wait.
@@ -34,6 +38,8 @@ struct State {
     steps: VecDeque<Task>,
     /// When `waiting` was last seen empty.
     emptied: Instant,
+    /// When it was last seen standing.
+    stood: Option<Instant>,
     taken: u64,
     /// Threads that wait for work: a producer that finds none makes no system call.
     idle: usize,
@@ -50,6 +56,7 @@ impl DelayQueue {
             waiting: VecDeque::new(),
             steps: VecDeque::new(),
             emptied: clock::now(),
+            stood: None,
             taken: 0,
             idle: 0,
             control,
@@ -99,7 +106,7 @@ impl DelayQueue {
             return Some(step);
         }
         let now = clock::now();
-        let standing = state.control.filter(|_| state.is_standing(now));
+        let standing = state.standing(now);
         let task = state.take(standing.is_some());
         if let Some(control) = standing {
             state.refuse(now, control.target, refused);
@@ -119,7 +126,7 @@ impl DelayQueue {
     ) -> bool {
         let Some(mut state) = self.wait_for_more_work() else { return false };
         let now = clock::now();
-        let standing = state.control.filter(|_| state.is_standing(now) && !state.fits(max, cost_max));
+        let standing = if state.fits(max, cost_max) { None } else { state.standing(now) };
         let mut cost = 0;
         while batch.len() < max
             && let Some(next) = state.peek(standing.is_some())
@@ -215,8 +222,19 @@ impl State {
         self.waiting.push_back((now, task));
     }
 
-    fn is_standing(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.emptied) > QUEUE_STANDS
+    /// What is to be done about it where it stands, which it remembers.
+    fn standing(&mut self, now: Instant) -> Option<Queues> {
+        let control = self.control?;
+        let since = |then: Instant| now.saturating_duration_since(then);
+        let oldest = self.waiting.front().map_or(Duration::ZERO, |(arrived, _)| since(*arrived));
+        let stands = since(self.emptied) > QUEUE_STANDS;
+        let again = self.stood.is_some_and(|stood| since(stood) < QUEUE_REMEMBERS)
+            && oldest > control.target.saturating_mul(QUEUE_STANDS_AGAIN);
+        if !stands && !again {
+            return None;
+        }
+        self.stood = Some(now);
+        Some(control)
     }
 
     /// Whether one batch takes all.
@@ -329,6 +347,33 @@ mod tests {
         queue.push(read("a")).ok().expect("room");
         queue.push(read("b")).ok().expect("room");
         assert_eq!(pop_one(&queue), "a|");
+    }
+
+    #[test]
+    fn a_queue_that_has_stood_stands_again_as_soon_as_its_oldest_has_waited_long() {
+        let again = |stood_ms: Option<u64>, waited_ms: &[(&'static str, u64)]| {
+            let queue = queue(Some(QUEUES), SHORT, waited_ms);
+            let before = |ms| clock::now().checked_sub(Duration::from_millis(ms)).expect("the machine runs for longer");
+            queue.state.lock().stood = stood_ms.map(before);
+            pop_one(&queue)
+        };
+        let late = [("old", 40), ("middle", 30), ("new", 1)];
+        assert_eq!(again(Some(500), &late), "new|old middle");
+        // Its memory is what does it, and ends; a short wait is none that stands.
+        assert_eq!(again(None, &late), "old|");
+        assert_eq!(again(Some(2_000), &late), "old|");
+        assert_eq!(again(Some(500), &[("old", 12), ("new", 1)]), "old|");
+        // It remembers what it has seen itself, also when it was emptied meanwhile.
+        let queue = queue(Some(QUEUES), LONG, &THREE);
+        assert_eq!(pop_one(&queue), "new|old middle");
+        {
+            let mut state = queue.state.lock();
+            let now = clock::now();
+            state
+                .append(now.checked_sub(Duration::from_millis(40)).expect("the machine runs for longer"), read("late"));
+            state.append(now, read("newest"));
+        }
+        assert_eq!(pop_one(&queue), "newest|late");
     }
 
     #[test]

@@ -80,7 +80,9 @@ fn other_statuses_have_the_outcome_that_the_documents_say() {
     let (served, failed, timed_out) = (0, 3, 4);
     assert_eq!(found, [served, served, failed, failed, timed_out]);
     for (status, (_, run)) in statuses.iter().zip(&runs) {
-        assert_eq!(run.measured(&format!("statuses/{status}")), run.measured("scheduled"), "{status}");
+        // Where others had the processors, some were not sent in time.
+        let unfinished = outcomes(run)[5];
+        assert_eq!(run.measured(&format!("statuses/{status}")) + unfinished, run.measured("scheduled"), "{status}");
     }
 }
 

@@ -214,7 +214,9 @@ fn estimate(prepared: &Prepared, paired: bool, error: f64, rules: Rules) -> Esti
 fn found(figure: Figure, (a, b): (Option<f64>, Option<f64>), prepared: &Prepared, estimate: Estimate) -> FigureFound {
     let percent = |difference: f64| {
         let part = if prepared.logarithms { difference.exp_m1() } else { difference };
-        Some(part * 100.0).filter(|percent| *percent < UNBOUNDED)
+        // No more than all can be missing, and no more than all requests can end one way.
+        let most = if figure.unit() == Unit::Share { 100.0 } else { f64::INFINITY };
+        Some((part * 100.0).clamp(-100.0, most)).filter(|percent| *percent < UNBOUNDED)
     };
     let matters = estimate.excludes_zero() && estimate.difference.abs() > prepared.tolerance;
     let more_is_better = figure.unit() == Unit::PerSecond;

@@ -338,6 +338,18 @@ fn a_side_that_refuses_half_is_not_called_faster() {
 }
 
 #[test]
+fn no_more_than_all_can_be_missing() {
+    let mut uneven = refusing(0..2, 0);
+    uneven.runs.extend(refusing(2..4, 20).runs);
+    let finding = judged(&uneven, &refusing(5..9, 100), None);
+    let goodput = finding.figure("goodput").expect("shown");
+    assert_eq!((goodput.low_percent, goodput.verdict), (Some(-100.0), Judgement::Worse), "{goodput:?}");
+    assert!(goodput.high_percent.is_some_and(|high| high > -90.0), "the noise of the other end stays: {goodput:?}");
+    let refused = finding.figure("refused").expect("shown");
+    assert_eq!(refused.high_percent, Some(100.0), "{refused:?}");
+}
+
+#[test]
 fn twin_a_judge_that_looks_at_times_only_is_noticed() {
     let finding = judged(&refusing(0..5, 0), &refusing(5..10, 50), Some(Planted::TimesOnly));
     assert_eq!(finding.verdict, Verdict::Faster);
