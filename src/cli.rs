@@ -224,7 +224,7 @@ pub struct ServeArgs {
     /// In a queue for storage that has stood for 100 ms, what has waited longer is refused, 503.
     ///
     /// Of --execution adaptive. A queue stands while it has not been empty: what comes is more than what is served. For
-    /// 1.6 s after that it stands again as soon as its oldest has waited four times as long. See docs/execution.md.
+    /// 1.6 s after that the same is done as soon as its oldest has waited four times this. See docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = positive_duration, help_heading = OVERLOAD)]

@@ -109,12 +109,15 @@ pub const TURN_COMMIT_BYTES_MAX: usize = 256 << 10;
 /// interval (RFC 8289, 100 ms).
 pub const QUEUE_STANDS: Duration = Duration::from_millis(100);
 
-/// For so long after a queue has stood it takes less for it to stand again: `CoDel`'s 16 intervals (RFC 8289, its dequeue routine).
-pub const QUEUE_REMEMBERS: Duration = Duration::from_millis(16 * 100);
+/// For so long after a queue has stood, it is treated so as soon as its oldest has waited [`QUEUE_STANDS_AGAIN`] targets: the 16
+/// intervals for which `CoDel` remembers how often it had to drop (RFC 8289).
+pub const QUEUE_REMEMBERS: Duration = QUEUE_STANDS.saturating_mul(16);
 
-/// As soon as its oldest has waited so many `--queue-target`s. With 4, a load at or below the capacity is refused no more
-/// than without that memory (`docs/execution.md`).
+/// So many `--queue-target`s. What this costs near the capacity, and gives beyond it, is in
+/// `docs/decisions/2026-11-22-queues-remember.md`. From a target of 25 ms on the memory changes nothing.
 pub const QUEUE_STANDS_AGAIN: u32 = 4;
+
+const _: () = assert!(QUEUE_TARGET.saturating_mul(QUEUE_STANDS_AGAIN).as_nanos() < QUEUE_STANDS.as_nanos());
 
 /// Default of `--queue-target`: in a queue that stands, what has waited longer is refused. As `CoDel`'s target (RFC 8289)
 /// and Facebook's setting.

@@ -3,11 +3,12 @@
 //! ```text
 //!   emptied within QUEUE_STANDS    oldest first, nothing is refused
 //!   otherwise (it stands)          newest first; what waited --queue-target is refused
-//!   emptied, but has stood within QUEUE_REMEMBERS, and its oldest has waited QUEUE_STANDS_AGAIN targets: it stands again
+//!   emptied, has stood within QUEUE_REMEMBERS, and the oldest has waited QUEUE_STANDS_AGAIN targets: the same, for one take
 //! ```
 //!
-//! A moment without arrivals empties a queue while the overload goes on. If that began it anew, requests would wait up to
-//! `QUEUE_STANDS` each time, as the controller of RFC 8289 would without its memory (16 intervals, in its dequeue routine).
+//! A moment without arrivals empties a queue while the overload goes on. Without a memory of that, requests would again wait up
+//! to `QUEUE_STANDS` after each such moment. How long it remembers is what RFC 8289 takes, whose controller remembers
+//! how often it had to drop.
 //!
 //! A short queue absorbs bursts; a standing one only delays, and oldest first it would serve those whose clients give up
 //! next. After RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13, 2015). Steps of ranges that are under way are never
@@ -38,7 +39,7 @@ struct State {
     steps: VecDeque<Task>,
     /// When `waiting` was last seen empty.
     emptied: Instant,
-    /// When it was last seen standing.
+    /// When it was last seen not emptied for [`QUEUE_STANDS`].
     stood: Option<Instant>,
     taken: u64,
     /// Threads that wait for work: a producer that finds none makes no system call.
@@ -222,19 +223,19 @@ impl State {
         self.waiting.push_back((now, task));
     }
 
-    /// What is to be done about it where it stands, which it remembers.
+    /// What is to be done about it where it stands; how long it has been standing by itself it remembers.
     fn standing(&mut self, now: Instant) -> Option<Queues> {
         let control = self.control?;
         let since = |then: Instant| now.saturating_duration_since(then);
         let oldest = self.waiting.front().map_or(Duration::ZERO, |(arrived, _)| since(*arrived));
-        let stands = since(self.emptied) > QUEUE_STANDS;
+        if since(self.emptied) > QUEUE_STANDS {
+            self.stood = Some(now);
+            return Some(control);
+        }
+        // That is not remembered: where calls are slow or work comes in bursts, the memory would never end.
         let again = self.stood.is_some_and(|stood| since(stood) < QUEUE_REMEMBERS)
             && oldest > control.target.saturating_mul(QUEUE_STANDS_AGAIN);
-        if !stands && !again {
-            return None;
-        }
-        self.stood = Some(now);
-        Some(control)
+        again.then_some(control)
     }
 
     /// Whether one batch takes all.
@@ -343,37 +344,47 @@ mod tests {
     fn a_standing_queue_serves_the_newest_and_refuses_what_waited_too_long() {
         let queue = queue(Some(QUEUES), LONG, &THREE);
         assert_eq!(pop_one(&queue), "new|old middle");
-        // It was emptied, so what comes now is a burst again.
+        // It was emptied, so what comes now is a burst again; that it remembers is another test's.
+        queue.state.lock().stood = None;
         queue.push(read("a")).ok().expect("room");
         queue.push(read("b")).ok().expect("room");
         assert_eq!(pop_one(&queue), "a|");
     }
 
     #[test]
-    fn a_queue_that_has_stood_stands_again_as_soon_as_its_oldest_has_waited_long() {
-        let again = |stood_ms: Option<u64>, waited_ms: &[(&'static str, u64)]| {
-            let queue = queue(Some(QUEUES), SHORT, waited_ms);
-            let before = |ms| clock::now().checked_sub(Duration::from_millis(ms)).expect("the machine runs for longer");
-            queue.state.lock().stood = stood_ms.map(before);
-            pop_one(&queue)
+    fn a_queue_that_has_stood_is_controlled_again_as_soon_as_its_oldest_has_waited_long() {
+        let start = clock::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let queue = DelayQueue::new(8, Some(QUEUES));
+        let mut state = queue.state.lock();
+        let controlled = |state: &mut State, ms| state.standing(at(ms)).is_some();
+        state.append(at(0), read("first"));
+        assert!(!controlled(&mut state, 100) && controlled(&mut state, 101), "not emptied for 100 ms");
+        // Emptied by a moment without arrivals, then they come again.
+        let emptied = |state: &mut State, ms| {
+            state.waiting.clear();
+            state.append(at(ms), read("next"));
         };
-        let late = [("old", 40), ("middle", 30), ("new", 1)];
-        assert_eq!(again(Some(500), &late), "new|old middle");
-        // Its memory is what does it, and ends; a short wait is none that stands.
-        assert_eq!(again(None, &late), "old|");
-        assert_eq!(again(Some(2_000), &late), "old|");
-        assert_eq!(again(Some(500), &[("old", 12), ("new", 1)]), "old|");
-        // It remembers what it has seen itself, also when it was emptied meanwhile.
-        let queue = queue(Some(QUEUES), LONG, &THREE);
-        assert_eq!(pop_one(&queue), "new|old middle");
-        {
-            let mut state = queue.state.lock();
-            let now = clock::now();
-            state
-                .append(now.checked_sub(Duration::from_millis(40)).expect("the machine runs for longer"), read("late"));
-            state.append(now, read("newest"));
-        }
-        assert_eq!(pop_one(&queue), "newest|late");
+        emptied(&mut state, 120);
+        assert!(!controlled(&mut state, 140) && controlled(&mut state, 141), "four targets of 5 ms");
+        // What it did then it does not remember, so that it ends.
+        emptied(&mut state, 1_675);
+        assert!(controlled(&mut state, 1_700), "1.6 s after 101 ms have not passed");
+        emptied(&mut state, 1_690);
+        assert!(!controlled(&mut state, 1_720), "they have");
+        emptied(&mut state, 1_800);
+        assert!(!controlled(&mut state, 1_900) && controlled(&mut state, 1_901), "as at first");
+    }
+
+    #[test]
+    fn a_batch_that_takes_all_is_not_what_a_queue_remembers() {
+        let waited = [("old", 400), ("new", 1)];
+        let remembers = |max| {
+            let queue = queue(Some(QUEUES), LONG, &waited);
+            assert!(queue.pop_batch(max, usize::MAX, &mut Vec::new(), &mut Vec::new()));
+            queue.state.lock().stood.is_some()
+        };
+        assert!(remembers(1) && !remembers(2));
     }
 
     #[test]
