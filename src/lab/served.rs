@@ -88,6 +88,14 @@ impl Served {
         Ok(Served { process, log: settings.log.clone(), address, admin, start: since(begin) })
     }
 
+    /// Leaves it alone for `time`.
+    pub(super) fn stays_for(&mut self, time: Duration) -> anyhow::Result<()> {
+        match self.process.wait(time)? {
+            Some(status) => bail!("klad has ended by itself, {status}: {}", last_words(&self.log)),
+            None => Ok(()),
+        }
+    }
+
     /// CPU time of all its threads so far.
     pub(super) fn cpu(&self) -> Option<Duration> {
         self.process.cpu()
@@ -107,9 +115,7 @@ impl Served {
 
     /// Stops it in order.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
-        if let Some(status) = self.process.wait(Duration::ZERO)? {
-            bail!("klad has ended by itself, {status}: {}", last_words(&self.log));
-        }
+        self.stays_for(Duration::ZERO)?;
         self.process.signal(Signal::TERM);
         match self.process.wait(STOP_MAX)? {
             Some(status) if status.success() => Ok(()),

@@ -72,9 +72,9 @@ fn verbose_readiness_names_every_check() {
 
 #[test]
 fn a_klad_that_stops_is_not_ready() {
-    let mut server = ServerBuilder::new("memory").start();
+    let mut server = ServerBuilder::new("memory").arg("--drain-delay", "2s").start();
     let mut client = server.client();
-    // A request in flight, so that the stop takes a while.
+    // A request in flight, that the stop waits for when its delay is over.
     client.send_raw(
         "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n",
     );
@@ -201,12 +201,12 @@ fn queued_are_in_the_account(delay: &str, key_bytes: usize) -> Result<(), String
 
 #[test]
 fn operations_that_wait_are_in_the_account_with_their_keys() {
-    queued_are_in_the_account("400ms", 1_000).unwrap();
+    queued_are_in_the_account("2s", 1_000).unwrap();
 }
 
 #[test]
 fn twin_operations_without_such_keys_are_noticed() {
-    queued_are_in_the_account("400ms", 1).expect_err("planted");
+    queued_are_in_the_account("2s", 1).expect_err("planted");
 }
 
 /// No answer of the admin listener takes longer, however busy the machine is. How long they take is measured by
@@ -244,7 +244,8 @@ fn the_admin_listener_answers_under_overload() {
             let bench = scope.spawn(|| Bencher::new(&format!("http://{}", server.address), options).run());
             let asked =
                 answers_in_time(&server, || bench.is_finished()).unwrap_or_else(|why| panic!("{engine}: {why}"));
-            assert!(asked >= 40, "{asked}");
+            // Each of the five more than once: the first time may be before there is too much to do.
+            assert!(asked >= 10, "{asked}");
             bench.join().unwrap()
         });
         let (scheduled, served) = (bench.measured("scheduled"), bench.measured("outcomes/served"));

@@ -146,7 +146,8 @@ fn served(run: &Run, operation: &str) -> u64 {
 fn mixed_workloads_ask_for_both_and_find_what_was_filled() {
     let server = klad();
     let names = ["mixed:70/30", "ycsb-a", "ycsb-b", "ycsb-c"];
-    let runs = names.map(|name| bencher(&server, &format!("--workload {name} --fill 50 --rate 600/s")));
+    let runs =
+        names.map(|name| bencher(&server, &format!("--workload {name} --fill 50 --rate 600/s --connections 300")));
     let shares = together(&runs).into_iter().map(|run| {
         run.assert_all_served();
         (served(&run, "get"), served(&run, "put"))
@@ -162,7 +163,7 @@ fn mixed_workloads_ask_for_both_and_find_what_was_filled() {
 #[test]
 fn latest_adds_keys_and_asks_for_none_that_is_not_there() {
     let server = klad();
-    let options = "--workload mixed:50/50 --key-order latest --fill 20 --rate 600/s --threads 2";
+    let options = "--workload mixed:50/50 --key-order latest --fill 20 --rate 600/s --threads 2 --connections 300";
     let run = bencher(&server, options).run();
     run.assert_all_served();
     let puts = served(&run, "put");
@@ -191,11 +192,14 @@ fn a_fixed_request_arrives_as_it_was_given_each_time() {
     let bytes: Vec<u8> = (0..=255).chain(*b"\r\n\r\nGET / HTTP/1.1\r\n\r\n").collect();
     std::fs::write(body.path(), &bytes).unwrap();
     let file = format!("@{}", body.path().display());
-    let run = Bencher::new(&server.url("/a/b?c=d&e=%2F"), "--method POST --threads 2 --connections 5")
-        .arg("--body", file)
-        .arg("-H", "X-A: b")
-        .arg("--header", "x-empty:")
-        .run();
+    let run = Bencher::new(
+        &server.url("/a/b?c=d&e=%2F"),
+        "--method POST --threads 2 --connections 5 --rate 20/s --duration 2500ms",
+    )
+    .arg("--body", file)
+    .arg("-H", "X-A: b")
+    .arg("--header", "x-empty:")
+    .run();
     run.assert_all_served();
     let head = format!(
         "POST /a/b?c=d&e=%2F HTTP/1.1\r\nHost: {}\r\nX-A: b\r\nx-empty: \r\nContent-Length: {}\r\n\r\n",
@@ -236,7 +240,7 @@ fn host_is_the_authority_of_the_url_unless_a_header_says_otherwise() {
 #[test]
 fn head_is_answered_although_the_answer_has_a_length_and_no_body() {
     let server = Scripted::start(Script::Answers);
-    let run = Bencher::new(&server.url("/"), "--method HEAD --connections 3").run();
+    let run = Bencher::new(&server.url("/"), "--method HEAD --connections 3 --rate 20/s --duration 2500ms").run();
     run.assert_all_served();
     assert_eq!(server.record().accepted, 3, "the connections go on");
     let head = b"HTTP/1.1 200 Said\r\nContent-Length: 5\r\n\r\n".len() as u64;

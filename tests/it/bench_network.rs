@@ -103,7 +103,7 @@ fn goodput_is_of_answers_within_the_time_that_was_asked_for() {
 #[test]
 fn what_is_no_whole_answer_is_a_failure_with_its_kind() {
     let scripts = [Script::ResetsEveryTenth, Script::ClosesInTheMiddle, Script::Garbage];
-    let runs = at_each(&scripts, "--connections 20");
+    let runs = at_each(&scripts, "--connections 20 --rate 20/s --duration 2500ms");
     let kinds = ["reset", "closed", "malformed"];
     for (((_, run), kind), failed) in runs.iter().zip(kinds).zip([5, 50, 50]) {
         assert_eq!(outcomes(run), [50 - failed, 0, 0, failed, 0, 0], "{kind}");
@@ -158,11 +158,11 @@ fn connections_on_demand_meet_a_server_that_does_not_answer_up_to_their_number()
     let runs: Vec<_> = options
         .iter()
         .zip(&servers)
-        .map(|(options, server)| Bencher::new(&server.url("/"), &format!("--connections 2 --drain 200ms {options}")))
+        .map(|(options, server)| Bencher::new(&server.url("/"), &format!("--connections 2 --drain 2s {options}")))
         .collect();
     let runs = together(&runs);
     for run in &runs {
-        assert_ended_in_time(run, Duration::from_millis(700));
+        assert_ended_in_time(run, Duration::from_millis(2500));
     }
     // Room for each of the 50 requests.
     assert_eq!((outcomes(&runs[0]), runs[0].measured("in_flight_at_end")), ([0, 0, 0, 0, 0, 50], 50));
@@ -178,7 +178,7 @@ fn connections_on_demand_meet_a_server_that_does_not_answer_up_to_their_number()
 
 #[test]
 fn connections_on_demand_are_not_opened_without_need() {
-    let (server, run) = at(Script::Answers, "--connections 2 --connections-max 50");
+    let (server, run) = at(Script::Answers, "--connections 2 --connections-max 50 --rate 20/s --duration 2500ms");
     run.assert_all_served();
     // A stall of the machine may need some more, but not one for each request.
     assert!(server.record().accepted < 25, "{}", server.record().accepted);

@@ -261,7 +261,9 @@ fn a_pipeline_is_as_good_as_its_worst_answer() {
     std::fs::write(file.path(), PIPELINE).unwrap();
     for (answers, status, exit) in [(Script::AnswersWith(504), "504", 0), (Script::RefusesEveryTenth, "503", 0)] {
         let server = Scripted::start(answers);
-        let run = Bencher::new(&server.url("/"), "--connections 1 --rate 100/s").arg("--script", file.path()).run();
+        let run = Bencher::new(&server.url("/"), "--connections 8 --rate 20/s --duration 2500ms")
+            .arg("--script", file.path())
+            .run();
         assert_eq!(run.ended.code, Some(exit), "{}", run.ended.stdout);
         let (bad, sent) = (run.measured(&format!("statuses/{status}")), run.measured("sent"));
         // Every tenth answer: three or four in ten starts of three.

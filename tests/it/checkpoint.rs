@@ -417,7 +417,7 @@ fn a_stop_does_not_wait_for_a_checkpoint_for_ever() {
     server.signal(rustix::process::Signal::TERM);
     // The shim goes on holding.
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
-    assert!(server.log().contains("given up"), "{}", server.log());
+    wait_until("its last words are there", || server.log().contains("given up"));
     let partial = data.path().join("checkpoints/.partial-held");
     assert!(partial.exists());
     let server = builder.start();

@@ -103,11 +103,11 @@ fn a_reader_that_takes_nothing_is_let_go() {
 
 #[test]
 fn a_client_that_sends_slowly_but_steadily_is_served() {
-    let server = ServerBuilder::new("memory").arg("--body-timeout", "500ms").arg("--body-rate-min", "0").start();
+    let server = ServerBuilder::new("memory").arg("--body-timeout", "2s").arg("--body-rate-min", "0").start();
     let mut client = server.client();
-    client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n");
-    for byte in 0..10_u8 {
-        // Ten times 100 ms are longer than the deadline, which is for the next byte, not for all.
+    client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n");
+    for byte in 0..30_u8 {
+        // Thirty times 100 ms are longer than the deadline, which is for the next byte, not for all.
         std::thread::sleep(Duration::from_millis(100));
         client.send_raw([byte]);
     }

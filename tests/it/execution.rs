@@ -83,7 +83,8 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     let timeout = [("Klad-Timeout", "50ms")];
     shim.hold();
     let mut under_way = server.client();
-    under_way.send("PUT", &entity("under-way"), &timeout, Some(b"v")).unwrap();
+    // Long enough to be taken, on a machine that is busy, before it is late.
+    under_way.send("PUT", &entity("under-way"), &[("Klad-Timeout", "1s")], Some(b"v")).unwrap();
     shim.wait_until_held();
     let mut waiting = server.client();
     waiting.send("PUT", &entity("waiting"), &timeout, Some(b"v")).unwrap();
@@ -96,7 +97,7 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
         assert_eq!(waiting.answer().unwrap().status, 404);
         waiting.send("PUT", &entity("waiting"), &timeout, Some(b"v")).unwrap();
     }
-    assert!(under_way.is_silent_for(Duration::from_millis(200)), "no answer is made up while the outcome is open");
+    assert!(under_way.is_silent_for(Duration::from_millis(1_200)), "no answer is made up while the outcome is open");
     shim.pass();
     let mut reader = server.client();
     for (key, mut client, expected) in
@@ -202,7 +203,10 @@ fn writes_block_no_worker(engine: &str, defect: Option<Defect>) -> Result<(), St
 #[test]
 fn no_write_blocks_a_worker() {
     for engine in DURABLE_ENGINES {
-        writes_block_no_worker(engine, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
+        // A machine that is busy holds it up now and then; the planted defect does so each time.
+        let mut found = Vec::new();
+        let free = (0..3).any(|_| writes_block_no_worker(engine, None).map_err(|why| found.push(why)).is_ok());
+        assert!(free, "{engine}, three times: {found:?}");
     }
 }
 
@@ -278,7 +282,7 @@ fn refuses_what_is_old(engine: &str, arguments: &[(&str, &str)]) -> Result<(), S
     let mut under_way = put_without_answer(&server, &["under-way"]);
     shim.wait_until_held();
     let mut waiting = put_without_answer(&server, &["waiting"]);
-    let silent = waiting[0].is_silent_for(Duration::from_secs(2));
+    let silent = waiting[0].is_silent_for(Duration::from_secs(10));
     let refused = if silent { None } else { Some(waiting[0].answer().unwrap()) };
     shim.pass();
     assert_eq!(under_way[0].answer().unwrap().status, 201, "what was taken is awaited, however long it takes");
@@ -296,14 +300,13 @@ fn refuses_what_is_old(engine: &str, arguments: &[(&str, &str)]) -> Result<(), S
 #[test]
 fn a_write_that_waits_too_long_for_the_disk_is_refused() {
     for engine in DURABLE_ENGINES {
-        refuses_what_is_old(engine, &[("--queue-age-max", "100ms")])
-            .unwrap_or_else(|found| panic!("{engine}: {found}"));
+        refuses_what_is_old(engine, &[("--queue-age-max", "1s")]).unwrap_or_else(|found| panic!("{engine}: {found}"));
     }
 }
 
 #[test]
 fn twin_a_queue_without_an_age_is_noticed() {
-    let without = [("--queue-age-max", "100ms"), ("--admission", "off")];
+    let without = [("--queue-age-max", "1s"), ("--admission", "off")];
     refuses_what_is_old(DURABLE_ENGINES[0], &without).expect_err("nothing is refused");
 }
 
@@ -356,7 +359,7 @@ fn twin_without_a_gate_the_oldest_is_first() {
 #[test]
 fn an_engine_delay_is_waited_for_and_holds_up_no_worker() {
     for setup in ENGINES {
-        let server = ServerBuilder::new(setup).arg("--threads", "1").arg("--engine-delay", "300ms").start();
+        let server = ServerBuilder::new(setup).arg("--threads", "1").arg("--engine-delay", "2s").start();
         let mut slow = server.client();
         let mut other = server.client();
         assert_eq!(other.get("/v0/status").status, 200);

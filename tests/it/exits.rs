@@ -120,14 +120,17 @@ fn files_of_rocksdb_that_are_missing_and_writes_that_are_lost_are_65() {
 #[test]
 fn a_second_signal_is_1_at_once() {
     let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
-    // A request that keeps the stop waiting: its body comes, but never ends.
+    // A request that keeps the stop waiting: its body comes, a byte at a time, but does not end.
     let mut client = server.client();
     client.send_raw(
-        "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+        "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n",
     );
     assert_eq!(client.any_answer().unwrap().status, 100);
     server.signal(Signal::TERM);
-    wait_until("klad says that it stops", || server.log().contains("stopping"));
+    wait_until("klad says that it stops", || {
+        client.send_raw("v");
+        server.log().contains("stopping")
+    });
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(1));
     wait_until("the last word is there", || server.log().trim_end().ends_with("[second-signal]"));

@@ -313,6 +313,54 @@ fn filled_data_is_the_same_for_all_runs_and_another_variant_says_the_capacity() 
     assert!(!place.has_databases(), "databases are left behind");
 }
 
+/// The shortest time from the start of a load of 1.2 s to that of the next, where each server holds 1,000 such values in memory.
+fn shortest_gap(value_size: &str) -> Duration {
+    let place = Place::new(&format!(
+        r#"
+        title = "Large"
+        pin = "none"
+        repeats = 5
+        [server]
+        options = ["--engine", "memory"]
+        [[variant]]
+        name = "only"
+        [data]
+        keys = 1_000
+        value-size = "{value_size}"
+        [[stage]]
+        name = "get"
+        data = "filled"
+        options = ["--workload", "get", "--lag-max", "10s"]
+        rate = 100.0
+        also-below-capacity = false
+        duration = "1s"
+        warm-up = "200ms"
+        "#
+    ));
+    let ended = place.run("");
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let start = |(file, _): &(String, String)| {
+        let bench: Value = serde_json::from_str(&place.text(file)).unwrap();
+        Duration::from_nanos(bench["started"]["monotonic_ns"].as_u64().unwrap())
+    };
+    let mut starts: Vec<Duration> = order(&place.result()).iter().map(start).collect();
+    starts.sort_unstable();
+    assert_eq!(starts.len(), 5);
+    starts.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).min().unwrap()
+}
+
+#[test]
+fn no_load_begins_within_three_seconds_of_the_end_of_a_large_server() {
+    let gap = shortest_gap("256KiB");
+    assert!(gap >= Duration::from_millis(4_200), "{gap:?}");
+}
+
+#[test]
+fn twin_a_load_that_begins_at_once_is_noticed() {
+    let gap = shortest_gap("100B");
+    assert!(gap < Duration::from_millis(4_200), "{gap:?}");
+}
+
 /// A lab that was killed has what its last whole stage has found.
 #[test]
 fn what_was_found_before_the_end_is_on_the_disk() {

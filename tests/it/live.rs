@@ -79,12 +79,12 @@ fn connections_of_one_address_are_limited_from_now_on() {
 #[cfg(feature = "rocksdb")]
 #[test]
 fn the_queue_of_each_strategy_is_bounded_anew() {
-    // One at a time, each a second: whoever else comes waits, or is refused.
+    // One at a time, each three seconds: whoever else comes waits, or is refused.
     for (setup, name) in
         [("rocksdb/pool", "queue-limit"), ("rocksdb/stealing", "queue-limit"), ("rocksdb", "operations-max")]
     {
         let server = ServerBuilder::new(setup)
-            .arg("--engine-delay", "1s")
+            .arg("--engine-delay", "3s")
             .arg("--pool-threads", "1")
             .arg("--storage-threads", "1")
             .arg("--durability", "sync")

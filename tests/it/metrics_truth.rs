@@ -129,7 +129,7 @@ fn room_that_is_held_is_seen_and_given_back() {
 
 /// Reads that wait in `queue` of a server with `setup`, where one at a time is served.
 fn waiting_is_seen(setup: &str, queue: &str, more: &[(&str, &str)]) {
-    let builder = ServerBuilder::new(setup).arg("--engine-delay", "400ms").arg("--threads", "2");
+    let builder = ServerBuilder::new(setup).arg("--engine-delay", "2s").arg("--threads", "2");
     let builder = more.iter().fold(builder, |builder, (name, value)| builder.arg(name, value));
     let server = builder.start();
     let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();

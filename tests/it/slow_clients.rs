@@ -55,8 +55,8 @@ fn drip(client: &mut Client, piece: &[u8], pieces: usize) -> bool {
 }
 
 /// A byte every 50 ms never stalls, but is 408 when the time is over.
-fn dripping_is_408(rate_min: &str, pieces: usize) -> Found {
-    let builder = ServerBuilder::new("memory").arg("--body-timeout", "500ms").arg("--body-rate-min", rate_min);
+fn dripping_is_408(timeout: &str, rate_min: &str, pieces: usize) -> Found {
+    let builder = ServerBuilder::new("memory").arg("--body-timeout", timeout).arg("--body-rate-min", rate_min);
     let server = builder.start();
     for (framing, piece) in
         [("Content-Length: 100000\r\n\r\n", &b"x"[..]), ("Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n")]
@@ -76,12 +76,12 @@ fn dripping_is_408(rate_min: &str, pieces: usize) -> Found {
 
 #[test]
 fn a_dripping_body_is_408() {
-    dripping_is_408("1KiB", 1_000).unwrap();
+    dripping_is_408("500ms", "1KiB", 1_000).unwrap();
 }
 
 #[test]
 fn twin_a_body_that_may_drip_is_noticed() {
-    let found = dripping_is_408("0", 30).expect_err("no rate is asked for");
+    let found = dripping_is_408("2s", "0", 60).expect_err("no rate is asked for");
     assert!(found.contains("may go on"), "{found}");
 }
 

@@ -24,7 +24,8 @@ fn survives_stops(setup: &str, rounds: usize, defect: Option<Defect>) -> Result<
     let waiting = 2;
     let data = tempfile::tempdir().unwrap();
     let connections_max = (kinds.len() - waiting).to_string();
-    let builder = ServerBuilder::new(setup).data(data.path()).arg("--connections-max", &connections_max).defect(defect);
+    let builder = ServerBuilder::new(setup).data(data.path()).arg("--connections-max", &connections_max);
+    let builder = builder.arg("--drain-timeout", "30s").defect(defect);
     let mut clients = Client::all(&kinds, &mut random);
     let mut longest = Duration::ZERO;
     for round in 0..rounds {

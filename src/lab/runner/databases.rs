@@ -69,8 +69,9 @@ impl Experiment {
         self.note.say(&format!("filling {} keys for {kind}", self.data.keys));
         // Nobody measures this: wherever there is a core.
         let served = self.serve(variant, &neutral, &directory, &format!("fill-{kind}"), &[])?;
-        self.fill(&served, kind, CONNECTIONS)?;
-        served.stop()?;
+        let filled = self.fill(&served, kind, CONNECTIONS);
+        let stopped = self.stop(served);
+        filled.and(stopped)?;
         let is_compacted = self.compact(variant, &directory)?;
         if !is_compacted {
             let engine =

@@ -41,6 +41,13 @@ const KEYS_MIN: u64 = 1_000;
 /// Data of the memory engine is filled by the server that is loaded then: over so few connections that a short queue refuses none.
 const FEW_CONNECTIONS: usize = 4;
 
+/// A server that held more memory than this leaves the kernel work when it ends.
+const LARGE_BYTES: u64 = 128 << 20;
+
+/// After the end of a server no load begins for so long, from the first large one on: those that follow a small one would have other
+/// conditions. Linux tells the hypervisor of freed memory two seconds later (`mm/page_reporting.c`, `PAGE_REPORTING_DELAY`).
+const SETTLING: Duration = Duration::from_secs(3);
+
 /// The load that a profile is taken under is no longer than this.
 const PROFILED_MAX: Duration = Duration::from_secs(15);
 
@@ -64,6 +71,8 @@ pub(super) struct Experiment {
     note: Note,
     cpu_before: Option<CpuTimes>,
     began: Instant,
+    /// When the last server ended, from the first large one on.
+    ended: Option<Instant>,
     steps: Steps,
 }
 
@@ -141,6 +150,7 @@ impl Experiment {
             note: Note::new(args.progress),
             cpu_before: CpuTimes::read(),
             began: clock::now(),
+            ended: None,
             steps: Steps::default(),
         })
     }
@@ -309,17 +319,27 @@ impl Experiment {
         ensure!(!interrupt::asked(), "interrupted");
         let data = self.database(stage, variant)?;
         let cores = self.result.cores.as_ref().map_or(&[][..], |cores| &cores.server);
-        let served = self.serve(variant, &self.result.scenario.options_of(variant), &data, log, cores)?;
-        if stage.data != Start::Empty && self.forgets(variant) {
-            self.fill(&served, &variant.name, FEW_CONNECTIONS)?;
-        }
-        let done = work(self, &served);
+        let mut served = self.serve(variant, &self.result.scenario.options_of(variant), &data, log, cores)?;
+        served.stays_for(self.ended.map_or(Duration::ZERO, |ended| SETTLING.saturating_sub(since(ended))))?;
+        ensure!(!interrupt::asked(), "interrupted");
+        let fill = stage.data != Start::Empty && self.forgets(variant);
+        let filled = if fill { self.fill(&served, &variant.name, FEW_CONNECTIONS) } else { Ok(()) };
+        let done = filled.and_then(|()| work(self, &served));
+        let stopped = self.stop(served);
         // A crash is a failure, whatever was done before.
-        match (done, served.stop()) {
+        match (done, stopped) {
             (done, Ok(())) => done,
             (Ok(_), Err(how)) => Err(how),
             (Err(why), Err(how)) => Err(why.context(format!("{how:#}"))),
         }
+    }
+
+    /// Stops it, and keeps in mind when, if there was a large one.
+    fn stop(&mut self, served: Served) -> anyhow::Result<()> {
+        let was_large = self.ended.is_some() || served.memory_max().is_none_or(|bytes| bytes > LARGE_BYTES);
+        let stopped = served.stop();
+        self.ended = was_large.then(clock::now);
+        stopped
     }
 
     fn serve(

@@ -105,6 +105,8 @@ impl ServerBuilder {
             ("--admin-listen", "127.0.0.1:0"),
             ("--data", data.to_str().unwrap()),
             ("--disk-reserve", "1MiB"),
+            // A machine that others use too holds a write up for longer than the default; tests of ages give their own.
+            ("--queue-age-max", "1m"),
             // Elsewhere than on a terminal lines are JSON.
             ("--log-format", "text"),
         ] {
