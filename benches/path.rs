@@ -9,8 +9,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use gungraun::prelude::*;
-use hyper::{HeaderMap, Method, Uri};
-use klad::http::route::route;
+use hyper::{HeaderMap, Method};
+use klad::http::plain;
+use klad::http::route::{Head, route};
 use klad::operation::{Change, Durability};
 use klad::storage::memory::MemoryEngine;
 use klad::storage::record::Record;
@@ -98,16 +99,29 @@ fn memory() -> MemoryEngine {
 }
 
 #[library_benchmark]
-#[bench::get("/v0/entity?id=key0001234")]
-#[bench::escaped("/v0/entity?id=key%2F0001234")]
-#[bench::range("/v0/entities?start=key0001234&end=key0002345")]
-fn routes(target: &str) -> (Uri, HeaderMap) {
-    let (uri, headers): (Uri, _) = (target.parse().expect("a target"), HeaderMap::new());
+#[bench::get("/v0/entity", "id=key0001234")]
+#[bench::escaped("/v0/entity", "id=key%2F0001234")]
+#[bench::range("/v0/entities", "start=key0001234&end=key0002345")]
+fn routes(path: &str, query: &str) -> HeaderMap {
+    let headers = HeaderMap::new();
     for _ in 0..TIMES {
-        let routed = route(black_box(&Method::GET), black_box(&uri), &headers, KEY_BYTES_MAX);
+        let head = Head { method: &Method::GET, path, query, headers: &headers };
+        let routed = route(black_box(&head), KEY_BYTES_MAX);
         assert!(black_box(routed).is_ok());
     }
-    (uri, headers)
+    headers
+}
+
+#[library_benchmark]
+#[bench::get("GET /v0/entity?id=key0001234 HTTP/1.1\r\nHost: localhost\r\n\r\n")]
+#[bench::put("PUT /v0/entity?id=key0001234 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nnew")]
+#[bench::with_a_token(
+    "GET /v0/entity?id=key0001234 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer token\r\n\r\n"
+)]
+fn plain_requests(request: &str) {
+    for _ in 0..TIMES {
+        assert!(black_box(plain::read(black_box(request.as_bytes()), request.len())).is_some());
+    }
 }
 
 #[library_benchmark]
@@ -176,7 +190,7 @@ mod rocksdb {
 #[cfg(feature = "rocksdb")]
 use rocksdb::{rocksdb_reads, rocksdb_writes};
 
-library_benchmark_group!(name = requests, benchmarks = [routes, records]);
+library_benchmark_group!(name = requests, benchmarks = [plain_requests, routes, records]);
 library_benchmark_group!(name = memory_engine, benchmarks = [memory_reads, memory_writes]);
 #[cfg(feature = "rocksdb")]
 library_benchmark_group!(name = rocksdb_engine, benchmarks = [rocksdb_reads, rocksdb_writes]);

@@ -32,6 +32,20 @@ pub const HEADERS_MAX: usize = 100;
 /// connections could hold 4 GB (hyper's default is about 400 KiB).
 pub const CONNECTION_BUFFER_BYTES_MAX: usize = 64 << 10;
 
+/// A request of up to so many bytes that comes in one piece is read without hyper: what the worker reads at once, in a buffer
+/// of its own. More, and it is hyper's.
+pub const PLAIN_REQUEST_BYTES_MAX: usize = 16 << 10;
+
+/// The same for the head of such a request; a longer one is hyper's.
+pub const PLAIN_HEAD_BYTES_MAX: usize = 4 << 10;
+
+/// The same for the number of its headers. Browsers send some 15.
+pub const PLAIN_HEADERS_MAX: usize = 32;
+
+/// Once a request of a connection was hyper's, so are those behind it, until there were so many: hyper is not made anew for each
+/// request of a client that sends no others.
+pub const HYPER_REQUESTS_MIN: u32 = 16;
+
 /// A response body goes to hyper in frames of at most so many bytes: a flat write buffer keeps the capacity it has grown to.
 pub const RESPONSE_FRAME_BYTES_MAX: usize = 64 << 10;
 
@@ -41,7 +55,8 @@ pub const CACHED_VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// What one idle connection is charged in the memory budget, bytes: hyper's two initial buffers of 8 KiB, its state and the
 /// task, of which small requests touch only a part. Measured (`cargo xtask memory`): 2,000 connections after one small
-/// request each add 19 to 26 MiB of resident memory, 10 to 13 KiB each.
+/// request each add 19 to 26 MiB of resident memory, 10 to 13 KiB each. One that has had only plain requests holds no buffer, and is
+/// charged the same: the next may not be plain.
 pub const CONNECTION_BYTES: u64 = 16 << 10;
 
 /// What TLS adds to [`CONNECTION_BYTES`], bytes: keys and state of the session, and a buffer of one read (4 KiB). Measured
@@ -222,7 +237,7 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// balancers commonly keep connections for.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// An idle connection whose buffers have grown beyond what [`CONNECTION_BYTES`] charges is closed after so long: only
+/// An idle connection whose buffers in hyper have grown beyond what [`CONNECTION_BYTES`] charges is closed after so long: only
 /// closing it gives the memory back.
 pub const GROWN_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -546,6 +561,8 @@ const _: () = assert!(HEAD_BYTES_MAX <= CONNECTION_BUFFER_BYTES_MAX as u64);
 // Between two looks at the disk less than the reserve can be written, at 1 GB/s.
 const _: () = assert!(UPKEEP_INTERVAL.as_millis() * 1_000_000 <= DISK_RESERVE_BYTES as u128);
 const _: () = assert!(GROWN_BYTES as u64 <= CONNECTION_BYTES);
+// A connection is not taken for one whose buffers have grown by what it reads without any.
+const _: () = assert!(PLAIN_REQUEST_BYTES_MAX <= GROWN_BYTES && PLAIN_HEAD_BYTES_MAX <= PLAIN_REQUEST_BYTES_MAX);
 // Every worker looks at least once before a lack of room stands, and once more before it is forgotten.
 const _: () = assert!(SWEEP_INTERVAL.as_millis() < ROOM_LACK_STANDS.as_millis());
 const _: () = assert!(SWEEP_INTERVAL.as_millis() + ROOM_LACK_STANDS.as_millis() <= ROOM_LACK_LIFETIME.as_millis());

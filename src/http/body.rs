@@ -21,7 +21,7 @@ use crate::operation;
 pub(super) enum Content {
     /// A value, or a problem document; empty is no body.
     Bytes {
-        /// What has not been handed to hyper yet.
+        /// What has not been handed over yet.
         rest: Bytes,
         /// Held for a large value until it is on its way.
         room: Option<RoomPermit>,
@@ -59,6 +59,37 @@ impl ResponseBody {
     }
 }
 
+impl ResponseBody {
+    /// How many bytes it carries, for whoever sends it without hyper. Not of a range, whose length nobody knows.
+    ///
+    /// # Panics
+    /// For a range.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match &self.content {
+            Content::Bytes { rest, .. } => rest.len(),
+            Content::Range(_) => unreachable!("a request for a range is not plain"),
+        }
+    }
+
+    /// Its next bytes, at most [`RESPONSE_FRAME_BYTES_MAX`]; the room of a large value ends with it, not with them.
+    ///
+    /// # Panics
+    /// For a range.
+    #[must_use]
+    pub fn take_frame(&mut self) -> Bytes {
+        self.begun = true;
+        match &mut self.content {
+            Content::Bytes { rest, .. } => {
+                let frame = rest.split_to(rest.len().min(RESPONSE_FRAME_BYTES_MAX));
+                self.exchange.observed().sent(frame.len());
+                frame
+            }
+            Content::Range(_) => unreachable!("a request for a range is not plain"),
+        }
+    }
+}
+
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         let whole = match &self.content {
@@ -88,9 +119,7 @@ impl Body for ResponseBody {
                 if rest.is_empty() {
                     return Poll::Ready(None);
                 }
-                let frame = rest.split_to(rest.len().min(RESPONSE_FRAME_BYTES_MAX));
-                this.exchange.observed().sent(frame.len());
-                Poll::Ready(Some(Ok(Frame::data(Piece::Plain(frame)))))
+                Poll::Ready(Some(Ok(Frame::data(Piece::Plain(this.take_frame())))))
             }
             Content::Range(range) => {
                 let polled = range.poll_entry(context);

@@ -136,14 +136,8 @@ impl Exchange {
         }
     }
 
-    /// The peer took `taken` bytes of `offered`; `None`: none now.
-    pub fn bytes_written(&self, taken: Option<usize>, offered: usize) {
-        self.observed.socket_took(taken, offered);
-        self.bytes_carried(taken, offered);
-    }
-
-    /// The same as the socket below TLS sees it; what was taken from the answer's side is for its observer alone.
-    pub fn bytes_carried(&self, taken: Option<usize>, offered: usize) {
+    /// The peer took `taken` bytes, or `None` now; the connection holds a buffer of `held` bytes for what it is sent.
+    pub fn bytes_carried(&self, taken: Option<usize>, held: usize) {
         match taken {
             Some(count) => {
                 self.taken.wait_ends(self.now_ms.get());
@@ -151,10 +145,10 @@ impl Exchange {
             }
             None => self.taken.wait_begins(self.now_ms.get()),
         }
-        if offered > GROWN_BYTES {
+        if held > GROWN_BYTES {
             self.grown.set(true);
         }
-        if offered > OVERSIZED_BYTES {
+        if held > OVERSIZED_BYTES {
             self.oversized.set(true);
         }
     }
@@ -267,6 +261,11 @@ impl Exchange {
     #[must_use]
     pub fn oversized(&self) -> bool {
         self.oversized.get()
+    }
+
+    /// Whatever had grown was given back: the connection is served without buffers of its own.
+    pub fn buffers_are_gone(&self) {
+        self.grown.set(false);
     }
 
     /// Whether the connection holds more memory than an idle one is charged.

@@ -4,6 +4,7 @@
 //! call [`service::Service`] for each request.
 
 pub mod admin;
+pub mod answer;
 pub mod authorization;
 pub mod body;
 mod care;
@@ -12,6 +13,7 @@ pub mod exchange;
 pub mod identity;
 pub mod meter;
 pub mod observe;
+pub mod plain;
 pub mod query;
 mod range;
 pub mod refusal;

@@ -3,7 +3,7 @@
 //! access log, its `Server-Timing`.
 //!
 //! ```text
-//!   Idle ──head──▶ Running ──answer handed to hyper──▶ Given ──last byte taken──▶ Idle
+//!   Idle ──head──▶ Running ──answer handed over──▶ Given ──last byte taken──▶ Idle
 //!                     └───────── connection ends: aborted ─┘
 //! ```
 //!
@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::header::{HeaderName, HeaderValue};
-use hyper::{Method, Response, StatusCode, http::request};
+use hyper::{HeaderMap, Method, StatusCode};
 
 use self::lines::{RequestLine, logged_path};
 use super::identity::{REQUEST_ID_HEADER, TRACE_HEADER, request_id, trace_id};
 use super::refusal::Refusal;
-use super::route::op;
+use super::route::{Head, op};
 use super::slow::{SlowRequest, Slowest, WorkerSlowest};
 use crate::clock;
 use crate::execution::Phases;
@@ -210,8 +210,8 @@ impl Observed {
     }
 
     /// What the head says.
-    pub fn head(&self, head: &request::Parts) {
-        self.op.set(op(&head.method, head.uri.path()));
+    pub fn head(&self, head: &Head<'_>) {
+        self.op.set(op(head.method, head.path));
         // Most requests have none of these; a walk over a few names costs less than three look-ups.
         let mut names = head.headers.keys().map(HeaderName::as_str);
         let named = names.any(|name| matches!(name, REQUEST_ID_HEADER | TRACE_HEADER | TIMING_HEADER));
@@ -221,7 +221,7 @@ impl Observed {
     }
 
     #[cold]
-    fn gather(&self, head: &request::Parts) -> Option<Box<Details>> {
+    fn gather(&self, head: &Head<'_>) -> Option<Box<Details>> {
         let header = |name: &str| head.headers.get(name);
         let request_id = header(REQUEST_ID_HEADER).and_then(request_id).map(str::to_owned);
         let trace_id = header(TRACE_HEADER).and_then(trace_id).map(str::to_owned);
@@ -234,7 +234,7 @@ impl Observed {
             self.phases.be_exact();
         }
         let request_id = request_id.or_else(|| access_log.then(|| self.observer.new_id()));
-        let path = logged_path(head.uri.path());
+        let path = logged_path(head.path);
         Some(Box::new(Details { method: head.method.clone(), path, request_id, trace_id, server_timing }))
     }
 
@@ -273,18 +273,18 @@ impl Observed {
     }
 
     /// Its answer is about to be handed over, and may get headers.
-    pub fn answers<B>(&self, answer: &mut Response<B>) {
-        self.status.set(answer.status().as_u16());
+    pub fn answers(&self, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
+        self.status.set(status.as_u16());
         if let Some(details) = &*self.details.borrow() {
-            self.label(details, answer);
+            self.label(details, headers.get_or_insert_default());
         }
     }
 
     #[cold]
-    fn label<B>(&self, details: &Details, answer: &mut Response<B>) {
+    fn label(&self, details: &Details, headers: &mut HeaderMap) {
         let id = details.request_id.as_ref().and_then(|id| HeaderValue::try_from(id).ok());
         if let Some(id) = id {
-            answer.headers_mut().insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
+            headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
         }
         if details.server_timing {
             let total_ns = clock::nanoseconds_between(self.begun.get(), clock::now());
@@ -298,11 +298,11 @@ impl Observed {
                 milliseconds(total_ns)
             );
             let timing = HeaderValue::try_from(timing).expect("digits and names are a header value");
-            answer.headers_mut().insert(SERVER_TIMING, timing);
+            headers.insert(SERVER_TIMING, timing);
         }
     }
 
-    /// So many bytes of the answer's body went to hyper.
+    /// So many bytes of the answer's body were handed over to be sent.
     pub fn sent(&self, bytes: usize) {
         self.sent_bytes.set(self.sent_bytes.get() + bytes as u64);
     }
@@ -314,7 +314,7 @@ impl Observed {
         }
     }
 
-    /// hyper has all of the answer.
+    /// All of the answer was handed over.
     pub fn given(&self) {
         if self.stage.get() == Stage::Running {
             self.stage.set(Stage::Given);
@@ -472,9 +472,7 @@ mod tests {
     }
 
     fn answered(observed: &Observed, status: StatusCode) {
-        let mut answer = Response::new(());
-        *answer.status_mut() = status;
-        observed.answers(&mut answer);
+        observed.answers(status, &mut None);
         observed.given();
     }
 

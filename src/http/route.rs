@@ -4,7 +4,8 @@
 
 use std::borrow::Cow;
 
-use hyper::{HeaderMap, Method, Uri};
+use hyper::http::request;
+use hyper::{HeaderMap, Method};
 
 use super::query::{self, BadEscape};
 use super::refusal::Refusal;
@@ -13,6 +14,26 @@ use crate::operation::Durability;
 
 /// The header that asks for a durability, and that says which one a write got.
 pub const DURABILITY_HEADER: &str = "klad-durability";
+
+/// The head of a request, whoever has read it.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'h> {
+    /// Its method.
+    pub method: &'h Method,
+    /// Of the target.
+    pub path: &'h str,
+    /// Of the target, undecoded; without one, empty.
+    pub query: &'h str,
+    /// All that klad looks at.
+    pub headers: &'h HeaderMap,
+}
+
+impl<'h> From<&'h request::Parts> for Head<'h> {
+    fn from(parts: &'h request::Parts) -> Head<'h> {
+        let query = parts.uri.query().unwrap_or("");
+        Head { method: &parts.method, path: parts.uri.path(), query, headers: &parts.headers }
+    }
+}
 
 /// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -75,9 +96,9 @@ pub fn op(method: &Method, path: &str) -> Op {
 ///
 /// # Errors
 /// [`Refusal`]: unknown path, wrong method, bad parameters, key longer than `key_bytes_max`.
-pub fn route<'r>(method: &Method, uri: &'r Uri, headers: &HeaderMap, key_bytes_max: u64) -> Result<Route<'r>, Refusal> {
-    let query = uri.query().unwrap_or("");
-    match uri.path() {
+pub fn route<'r>(head: &Head<'r>, key_bytes_max: u64) -> Result<Route<'r>, Refusal> {
+    let Head { method, path, query, headers } = *head;
+    match path {
         "/v0/entity" => {
             if !matches!(*method, Method::GET | Method::PUT | Method::DELETE) {
                 return Err(Refusal::MethodNotAllowed("GET, PUT, DELETE"));

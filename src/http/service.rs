@@ -1,32 +1,31 @@
 //! Answers one request. The way of a PUT, which has all the steps: route, is a write possible, body room, body, operation,
 //! answer; each step may refuse, and nothing has happened then.
 //!
-//! Called by hyper, on a worker.
+//! Called by a connection, for hyper or in its place, on a worker.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, CONTENT_TYPE, ETAG, EXPECT, HeaderName, HeaderValue};
-use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::header::EXPECT;
+use hyper::{HeaderMap, Request, StatusCode};
 
+use super::answer::{Answer, Fields};
 use super::authorization::{self, Authorization};
 use super::body::{Content, ResponseBody};
 use super::exchange::Exchange;
+use super::plain::Plain;
 use super::range::RangeBody;
 use super::refusal::Refusal;
-use super::route::{DURABILITY_HEADER, Route, route};
-use super::upload::{self, UnwantedBody};
+use super::route::{Head, Route, route};
+use super::upload::{self, RequestBody, UnwantedBody};
 use crate::clock;
 use crate::execution::admission::{Room, RoomPermit};
 use crate::execution::{Deadline, Local};
 use crate::limits::{CACHED_VALUE_BYTES_MAX, TIMEOUT_RANGE};
 use crate::operation::{Change, Durability, Outcome, Version};
 use crate::storage::ChangeKind;
-
-/// The version of a removal, which leaves nothing that could have an `ETag`.
-pub const VERSION_HEADER: &str = "klad-version";
 
 /// How long a request may wait before it is begun, counted from the arrival of its head.
 pub const TIMEOUT_HEADER: &str = "klad-timeout";
@@ -49,8 +48,6 @@ pub struct Service {
     authorization: Authorization,
 }
 
-type Answer = Response<ResponseBody>;
-
 /// A request whose head was looked at.
 pub enum Begun {
     /// Memory had all that it asks for.
@@ -66,7 +63,7 @@ pub struct Put {
     key: Bytes,
     durability: Durability,
     deadline: Deadline,
-    body: Incoming,
+    body: RequestBody,
     room: Option<RoomPermit>,
     value_bytes_max: u64,
 }
@@ -118,21 +115,31 @@ impl Service {
     /// Looks at the head of a request of the connection that `exchange` belongs to, and answers what needs no more than that.
     /// Not `async`: what a future holds is copied with it, and a head is large.
     pub fn begin(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Begun {
+        let (head, body) = request.into_parts();
+        self.begin_with(&Head::from(&head), RequestBody::Streamed(body), exchange)
+    }
+
+    /// The same for a request that did not come by way of hyper.
+    pub fn begin_plain(&self, request: &Plain<'_>, exchange: &Rc<Exchange>) -> Begun {
+        let body = if request.body.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(request.body) };
+        self.begin_with(&request.head(), RequestBody::Whole(body), exchange)
+    }
+
+    fn begin_with(&self, head: &Head<'_>, body: RequestBody, exchange: &Rc<Exchange>) -> Begun {
         let now = exchange.request_begins(self.local.turn_began());
         self.local.request_begins(now);
         let options = self.options.get();
-        let (head, body) = request.into_parts();
-        exchange.observed().head(&head);
+        exchange.observed().head(head);
         let rest = |body, todo| {
             let waits = head.headers.contains_key(EXPECT);
             Begun::Rest(Box::new(Rest { body: UnwantedBody { body, waits }, todo }))
         };
         // The token first: whoever has none learns nothing about paths, keys or limits.
-        let granted = self.authorization.grant(&head.headers);
+        let granted = self.authorization.grant(head.headers);
         let routed = granted.and_then(|access| {
-            let route = route(&head.method, &head.uri, &head.headers, options.key_bytes_max)?;
+            let route = route(head, options.key_bytes_max)?;
             authorization::may(access, route.changes())?;
-            Ok((route, deadline(&head.headers)?))
+            Ok((route, deadline(head.headers)?))
         });
         let (route, deadline) = match routed {
             Ok(both) => both,
@@ -192,7 +199,7 @@ impl Service {
         }
     }
 
-    fn admit(&self, body: &Incoming, options: Options) -> Result<Option<RoomPermit>, Refusal> {
+    fn admit(&self, body: &RequestBody, options: Options) -> Result<Option<RoomPermit>, Refusal> {
         let executor = self.local.executor();
         executor.writable(ChangeKind::Put)?;
         upload::admit(body, executor.room(), options.value_bytes_max)
@@ -247,7 +254,7 @@ impl Service {
             }
             Todo::Range { start, end } => {
                 let range = RangeBody::begin(self.local.clone(), exchange.clone(), start, end).await?;
-                Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(CONTENT_TYPE, OCTETS))
+                Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(Fields { octets: true, ..Fields::default() }))
             }
             Todo::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
             Todo::Refuse(refusal) => Err(refusal),
@@ -265,7 +272,7 @@ impl Service {
                     );
                 }
                 let reply = Reply::new(StatusCode::OK, Content::Bytes { rest: value, room });
-                Ok(reply.with(CONTENT_TYPE, OCTETS).with(ETAG, entity_tag(version)))
+                Ok(reply.with(Fields { octets: true, tag: Some(version), ..Fields::default() }))
             }
             Outcome::NotFound => Ok(Reply::new(StatusCode::NOT_FOUND, Content::bytes(Bytes::new()))),
             Outcome::Written { .. } | Outcome::Page(_) => unreachable!("a read is answered with a value or without"),
@@ -281,23 +288,20 @@ fn deadline(headers: &HeaderMap) -> Result<Deadline, Refusal> {
     Ok(Some(clock::now() + timeout))
 }
 
-const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
-
 /// An answer before it knows its connection.
 struct Reply {
     status: StatusCode,
-    headers: HeaderMap,
+    fields: Fields,
     content: Content,
 }
 
 impl Reply {
     fn new(status: StatusCode, content: Content) -> Reply {
-        Reply { status, headers: HeaderMap::new(), content }
+        Reply { status, fields: Fields::default(), content }
     }
 
-    fn with(mut self, name: HeaderName, value: HeaderValue) -> Reply {
-        self.headers.insert(name, value);
-        self
+    fn with(self, fields: Fields) -> Reply {
+        Reply { fields, ..self }
     }
 }
 
@@ -313,60 +317,34 @@ fn written(outcome: &Outcome) -> (Version, Durability) {
 fn put_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     let (version, durability) = written(outcome);
     exchange.observed().written(durability);
-    Reply::new(StatusCode::CREATED, Content::bytes(Bytes::new()))
-        .with(HeaderName::from_static(DURABILITY_HEADER), HeaderValue::from_static(durability.as_str()))
-        .with(ETAG, entity_tag(version))
+    Reply::new(StatusCode::CREATED, Content::bytes(Bytes::new())).with(Fields {
+        durability: Some(durability),
+        tag: Some(version),
+        ..Fields::default()
+    })
 }
 
 fn delete_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     let (version, durability) = written(outcome);
     exchange.observed().written(durability);
-    Reply::new(StatusCode::ACCEPTED, Content::bytes(Bytes::new()))
-        .with(HeaderName::from_static(DURABILITY_HEADER), HeaderValue::from_static(durability.as_str()))
-        .with(HeaderName::from_static(VERSION_HEADER), HeaderValue::from(version.0))
-}
-
-/// Without `format!`, whose buffer grows digit by digit: it was a thirtieth of a GET from memory.
-fn entity_tag(version: Version) -> HeaderValue {
-    // The digits of the largest number, and two quotes.
-    let mut text = [b'"'; 22];
-    let (mut first, mut left) = (text.len() - 1, version.0);
-    loop {
-        first -= 1;
-        text[first] = b'0' + u8::try_from(left % 10).expect("a digit");
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    HeaderValue::from_bytes(&text[first - 1..]).expect("digits and quotes are a header value")
+    Reply::new(StatusCode::ACCEPTED, Content::bytes(Bytes::new())).with(Fields {
+        durability: Some(durability),
+        removal: Some(version),
+        ..Fields::default()
+    })
 }
 
 fn answer_or_refuse(answered: Result<Reply, Refusal>, keep: bool, exchange: &Rc<Exchange>) -> Answer {
-    let Reply { status, headers, content } = answered.unwrap_or_else(|refusal| {
+    let Reply { status, mut fields, content } = answered.unwrap_or_else(|refusal| {
         exchange.observed().refused(&refusal);
         let (parts, document) = refusal.into_parts();
-        Reply { status: parts.status, headers: parts.headers, content: Content::bytes(document) }
+        let fields = Fields { others: Some(Box::new(parts.headers)), ..Fields::default() };
+        Reply { status: parts.status, fields, content: Content::bytes(document) }
     });
-    let mut answer = Response::new(ResponseBody::new(content, exchange.clone()));
-    *answer.status_mut() = status;
-    *answer.headers_mut() = headers;
     if !keep {
         exchange.set_body_unread();
-        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        fields.closes = true;
     }
-    exchange.observed().answers(&mut answer);
-    answer
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tag_is_the_version_in_quotes() {
-        for version in [0, 7, 10, 1_700_000_000_000_000, u64::MAX] {
-            assert_eq!(entity_tag(Version(version)), format!("\"{version}\"").as_str());
-        }
-    }
+    exchange.observed().answers(status, &mut fields.others);
+    Answer { status, fields, body: ResponseBody::new(content, exchange.clone()) }
 }

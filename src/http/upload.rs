@@ -7,12 +7,36 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use bytes::Bytes;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body as _, Incoming, SizeHint};
 
 use super::exchange::Exchange;
 use super::refusal::Refusal;
 use crate::execution::admission::{Room, RoomPermit};
 use crate::limits::DRAIN_BYTES_MAX;
+
+/// The body of a request.
+pub(super) enum RequestBody {
+    /// As it comes, from hyper.
+    Streamed(Incoming),
+    /// It has come.
+    Whole(Bytes),
+}
+
+impl RequestBody {
+    pub(super) fn is_end_stream(&self) -> bool {
+        match self {
+            RequestBody::Streamed(body) => body.is_end_stream(),
+            RequestBody::Whole(bytes) => bytes.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            RequestBody::Streamed(body) => body.size_hint(),
+            RequestBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+        }
+    }
+}
 
 /// A body that was read whole, and the room it takes.
 pub(super) struct Upload {
@@ -22,14 +46,14 @@ pub(super) struct Upload {
 
 /// A body that means nothing, or that comes with a request that was refused.
 pub(super) struct UnwantedBody {
-    pub(super) body: Incoming,
+    pub(super) body: RequestBody,
     /// The client waits for a go-ahead before it sends it.
     pub(super) waits: bool,
 }
 
 /// Takes room for the body: for its length where that is known, else for the largest value, of which the rest is given back
 /// when the length is known.
-pub(super) fn admit(body: &Incoming, room: &Room, value_bytes_max: u64) -> Result<Option<RoomPermit>, Refusal> {
+pub(super) fn admit(body: &RequestBody, room: &Room, value_bytes_max: u64) -> Result<Option<RoomPermit>, Refusal> {
     let hint = body.size_hint();
     if hint.lower() > value_bytes_max {
         return Err(Refusal::ValueTooLarge { limit_bytes: value_bytes_max });
@@ -43,7 +67,7 @@ pub(super) fn admit(body: &Incoming, room: &Room, value_bytes_max: u64) -> Resul
 
 /// Reads the whole body into `room`.
 pub(super) async fn read(
-    mut body: Incoming,
+    body: RequestBody,
     mut room: Option<RoomPermit>,
     value_bytes_max: u64,
     exchange: &Exchange,
@@ -51,6 +75,13 @@ pub(super) async fn read(
     if body.is_end_stream() {
         return Ok(Upload { value: Bytes::new(), room: None });
     }
+    let mut body = match body {
+        RequestBody::Streamed(body) => body,
+        RequestBody::Whole(value) => {
+            exchange.observed().received(value.len());
+            return Ok(Upload { value, room });
+        }
+    };
     let expected = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     let mut value = Vec::with_capacity(expected.unwrap_or(0));
     exchange.body_begins(room.as_ref().map_or(0, RoomPermit::bytes));
@@ -76,10 +107,15 @@ pub(super) async fn read(
 ///
 /// Fails where the body is none: a request of which a part is missing is not carried out.
 pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result<bool, Refusal> {
-    let UnwantedBody { mut body, waits } = unwanted;
-    if body.is_end_stream() {
-        return Ok(true);
-    }
+    let UnwantedBody { body, waits } = unwanted;
+    let mut body = match body {
+        RequestBody::Streamed(body) if !body.is_end_stream() => body,
+        RequestBody::Streamed(_) => return Ok(true),
+        RequestBody::Whole(bytes) => {
+            exchange.observed().received(bytes.len());
+            return Ok(true);
+        }
+    };
     // Asking for the body would send the 100 that tells the client to go ahead.
     if waits || body.size_hint().lower() > DRAIN_BYTES_MAX {
         return Ok(false);

@@ -378,6 +378,8 @@ fn is_of_allocator(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::super::symbols::Symbols;
     use super::*;
 
@@ -465,15 +467,25 @@ mod tests {
         assert!(largest.frames[0].contains("planted_keep") || largest.frames[0].starts_with("alloc::"), "{largest:?}");
     }
 
+    /// Sets its flag, also when the test fails: threads that go on until they are told would keep the failure from being seen.
+    struct Over<'f>(&'f AtomicBool);
+
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     #[test]
     fn sampling_goes_on_and_off_while_others_allocate() {
         if !in_own_process("sampling_goes_on_and_off_while_others_allocate") {
             return;
         }
-        let ended = std::sync::atomic::AtomicBool::new(false);
+        let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let over = Over(&ended);
             let load = || {
-                while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                while !ended.load(Ordering::Relaxed) {
                     std::hint::black_box(planted_keep(100, 5_000));
                 }
             };
@@ -484,13 +496,19 @@ mod tests {
                 if round % 3 == 0 {
                     drop(window);
                 } else if round % 20 == 1 {
-                    while bytes_of(Heap::now(View::Allocated).expect("it samples"), "planted_keep") == 0 {}
+                    // More than at a time when it had begun: what was sampled before its first look is not its own.
+                    let seen = || bytes_of(Heap::now(View::Allocated).expect("it samples"), "planted_keep");
+                    let before = seen();
+                    let deadline = clock::now() + Duration::from_mins(1);
+                    while seen() == before {
+                        assert!(clock::now() < deadline, "nothing is sampled any more in round {round}");
+                    }
                     assert!(bytes_of(window.finish().expect("it ends"), "planted_keep") > 0, "round {round}");
                 } else {
                     window.finish().expect("it ends");
                 }
             }
-            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            drop(over);
         });
         let state = STATE.lock();
         assert_eq!((state.windows, state.since_unix_ms), (0, None));

@@ -1,4 +1,4 @@
-//! One connection: hyper on it, the verdicts of the sweep, and its end.
+//! One connection: what is served on it, by hyper or without, the verdicts of the sweep, and its end.
 //!
 //! Called by `worker`, on the worker's thread only.
 
@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -32,9 +31,11 @@ use crate::http::meter::Flow;
 use crate::http::observe::Observed;
 use crate::http::refusal::Refusal;
 use crate::limits::{
-    CONNECTION_BUFFER_BYTES_MAX, DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, LINGER_BYTES_MAX,
-    LINGER_TIMEOUT, NOT_SENT_BYTES_MAX, PIPELINE_SETTLES,
+    CONNECTION_BUFFER_BYTES_MAX, DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HYPER_REQUESTS_MIN,
+    LINGER_BYTES_MAX, LINGER_TIMEOUT, NOT_SENT_BYTES_MAX, PIPELINE_SETTLES,
 };
+
+pub(super) mod plain;
 
 /// How long a connection may wait for its client. All are kept to within
 /// [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL).
@@ -95,6 +96,8 @@ enum End {
     Verdict(Verdict),
     /// hyper is between two requests, and klad stops.
     Pause,
+    /// hyper is between two requests, and has had enough of them.
+    Enough,
 }
 
 /// hyper's settings.
@@ -156,7 +159,8 @@ impl Connection {
             }
             // In the middle of an answer an end must not look as if it were meant.
             End::Verdict(_) if self.is_idle() => stream.say_goodbye(),
-            End::Verdict(_) | End::Finished { .. } | End::Pause => {}
+            End::Finished { .. } => stream.say_goodbye(),
+            End::Verdict(_) | End::Pause | End::Enough => {}
         }
         self.why.get().unwrap_or(match end {
             End::Finished { by_error: true } => Closed::Error,
@@ -193,20 +197,46 @@ impl Connection {
         None
     }
 
+    /// Plain requests without hyper, all others with it.
     async fn serve_http(self: &Rc<Self>, worker: &Rc<Worker>, stream: &Rc<RefCell<Stream>>) -> End {
         let pass = Pass::new(worker.gate.clone());
-        let mut io = TokioIo::new(Io::new(stream.clone(), self.exchange.clone(), self.feed.clone(), pass));
+        let mut io = Io::new(stream.clone(), self.exchange.clone(), self.feed.clone(), pass);
+        loop {
+            if let Some(end) = self.serve_plain(worker, &mut io, stream).await {
+                return end;
+            }
+            if self.feed.is_wanted() {
+                self.feed.begin(&io.take_unread());
+            }
+            // Boxed: a connection that has only plain requests has no room for hyper.
+            io = match Box::pin(self.serve_by_hyper(worker, stream, io)).await {
+                Ok(io) => io,
+                Err(end) => return end,
+            };
+        }
+    }
+
+    /// Serves by hyper, until the connection ends or hyper has had enough of it.
+    async fn serve_by_hyper(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        stream: &Rc<RefCell<Stream>>,
+        io: Io,
+    ) -> Result<Io, End> {
+        let mut io = TokioIo::new(io);
+        let requests = Cell::new(0);
         loop {
             let service = service_fn(|request: Request<Incoming>| {
                 self.feed.head_was_read(|| request.body().size_hint().exact());
+                requests.set(requests.get() + 1);
                 let (worker, connection, stream) = (worker.clone(), self.clone(), stream.clone());
                 let begun = worker.service.begin(request, &connection.exchange);
                 async move {
                     let mut answer = worker.service.end(begun, &connection.exchange).await;
                     if connection.feed.is_on() && connection.is_last(&worker, &stream).await {
-                        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                        answer.fields.closes = true;
                     }
-                    Ok::<_, Infallible>(answer)
+                    Ok::<_, Infallible>(answer.into_response())
                 }
             });
             let mut http = worker.http.borrow().serve_connection(io, service);
@@ -221,8 +251,13 @@ impl Connection {
                     None => {}
                 }
                 let polled = Pin::new(&mut http).poll(context);
-                if polled.is_pending() && self.feed.is_wanted() && self.is_between_requests() {
-                    return Poll::Ready(End::Pause);
+                if polled.is_pending() && self.is_between_requests() {
+                    if self.feed.is_wanted() {
+                        return Poll::Ready(End::Pause);
+                    }
+                    if requests.get() >= HYPER_REQUESTS_MIN && self.feed.is_off() && self.exchange.awaits_request() {
+                        return Poll::Ready(End::Enough);
+                    }
                 }
                 polled.map(|finished| {
                     if let Err(error) = &finished {
@@ -234,23 +269,34 @@ impl Connection {
             .await;
             // hyper shows what it has read only by being taken apart. It is idle and everything is written, so there is
             // nothing else to lose, and a new one goes on where it was.
-            let parts = match end {
-                End::Verdict(Verdict::Look) | End::Pause => http.into_parts(),
-                End::Verdict(_) | End::Finished { .. } => return end,
+            let mut parts = match end {
+                End::Verdict(Verdict::Look) | End::Pause | End::Enough => http.into_parts(),
+                End::Verdict(_) | End::Finished { .. } => return Err(end),
             };
+            let read_ahead = [parts.read_buf, parts.io.inner_mut().take_unread()].concat();
             if let End::Pause = end {
-                self.feed.begin(&parts.read_buf);
-            } else if parts.read_buf.iter().any(|byte| !b"\r\n".contains(byte)) {
+                self.feed.begin(&read_ahead);
+            } else if let End::Enough = end {
+                requests.set(0);
+                if read_ahead.is_empty() && !self.exchange.oversized() {
+                    self.exchange.buffers_are_gone();
+                    return Ok(parts.io.into_inner());
+                }
+                parts.io.inner_mut().put_back(read_ahead.into());
+            } else if read_ahead.iter().any(|byte| !b"\r\n".contains(byte)) {
                 self.why.set(Some(Closed::HeadTimeout));
-                return End::Verdict(Verdict::HeadTimedOut);
+                return Err(End::Verdict(Verdict::HeadTimedOut));
             }
             io = parts.io;
         }
     }
 
-    /// Whether hyper waits for a request or the rest of its head, and has written everything.
+    /// Whether hyper waits for a request or the rest of its head, and has written everything. An answer that leaves a body unread
+    /// is the last one: hyper closes when it is polled again, and what comes until then is no request.
     fn is_between_requests(&self) -> bool {
-        matches!(self.exchange.phase().0, Phase::Idle | Phase::Head) && self.exchange.write_blocked_since_ms().is_none()
+        matches!(self.exchange.phase().0, Phase::Idle | Phase::Head)
+            && self.exchange.write_blocked_since_ms().is_none()
+            && !self.exchange.body_unread()
     }
 
     /// Whether a connection that was idle no longer is.

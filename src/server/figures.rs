@@ -52,6 +52,8 @@ pub(super) struct WorkerFigures {
     pub(super) connections: AtomicUsize,
     pub(super) sign: Arc<Sign>,
     pub(super) turns: Histogram<21>,
+    /// Requests that were read without hyper.
+    pub(super) plain: Counter,
     /// CPU time of the worker's thread, nanoseconds, as of its last sweep.
     pub(super) cpu_ns: Counter,
     closed: [Counter; CLOSED.len()],
@@ -63,6 +65,7 @@ impl WorkerFigures {
             connections: AtomicUsize::new(0),
             sign,
             turns: Histogram::times(),
+            plain: Counter::new(),
             cpu_ns: Counter::new(),
             closed: [const { Counter::new() }; CLOSED.len()],
         })
@@ -154,6 +157,9 @@ impl Figures {
         each("klad_worker_gate_closings_total", Kind::Counter, help, &|worker| worker.sign.closings());
         let help = "1 while a worker's turns are so long that it gets few new connections.";
         each("klad_worker_strained", Kind::Gauge, help, &|worker| u64::from(worker.sign.is_strained()));
+        let help =
+            "Requests that came in one piece and asked for nothing unusual, so that the worker read them by itself.";
+        each("klad_worker_plain_requests_total", Kind::Counter, help, &|worker| worker.plain.get());
         let mut cpu = page.family("klad_worker_cpu_seconds_total", Kind::Counter, "CPU time of each worker's thread.");
         for (number, worker) in self.workers.iter().enumerate() {
             let time = std::time::Duration::from_nanos(worker.cpu_ns.get());

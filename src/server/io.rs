@@ -1,4 +1,4 @@
-//! The connection's bytes as hyper sees them, above TLS where there is TLS: reads pass the worker's gate, and every byte is
+//! The connection's bytes as hyper sees them, or who reads in its place, above TLS where there is TLS: reads pass the worker's gate, and every byte is
 //! told to the connection's exchange, from which the sweep knows who is late. While klad stops they come through the
 //! connection's feed, one request at a time. Made by `connection`.
 
@@ -10,6 +10,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
 use super::feed::Feed;
@@ -27,6 +28,8 @@ pub(super) struct Io {
     pass: Pass,
     /// klad's words in place of hyper's, as far as they have not been taken.
     last_words: Option<Vec<u8>>,
+    /// What was read and turned out to be for hyper; it has counted as read.
+    unread: Bytes,
 }
 
 /// Bytes of one read while klad stops.
@@ -34,7 +37,7 @@ const FED_BYTES: usize = 8 << 10;
 
 impl Io {
     pub(super) fn new(stream: Rc<RefCell<Stream>>, exchange: Rc<Exchange>, feed: Rc<Feed>, pass: Pass) -> Io {
-        Io { stream, exchange, feed, pass, last_words: None }
+        Io { stream, exchange, feed, pass, last_words: None, unread: Bytes::new() }
     }
 }
 
@@ -75,15 +78,50 @@ impl Io {
 
     /// What a client takes of an answer is told by the socket below TLS: rustls takes up to 64 KiB at once, whatever the client
     /// does.
-    fn sent_in_tls(&self, stream: &Stream, (before, waited): (usize, bool), offered: usize) {
+    fn sent_in_tls(&self, stream: &Stream, (before, waited): (usize, bool), held: usize) {
         let Some((taken, waits)) = stream.on_the_way() else { return };
         let count = taken.wrapping_sub(before);
         if count > 0 || (waited && !waits) {
-            self.exchange.bytes_carried(Some(count), offered);
+            self.exchange.bytes_carried(Some(count), held);
         }
         if waits {
-            self.exchange.bytes_carried(None, offered);
+            self.exchange.bytes_carried(None, held);
         }
+    }
+
+    /// Sends some of `bytes`, which stand in no buffer of the connection's.
+    pub(super) fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let before = self.stream.borrow().on_the_way();
+        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
+        self.account(before, &written, bytes.len(), 0);
+        written
+    }
+
+    /// Tells what became of `offered` bytes, for which the connection holds a buffer of `held`.
+    fn account(&self, before: Option<(usize, bool)>, written: &Poll<io::Result<usize>>, offered: usize, held: usize) {
+        let taken = match written {
+            Poll::Ready(Ok(count)) => Some(*count),
+            Poll::Ready(Err(_)) => Some(0),
+            Poll::Pending => None,
+        };
+        self.exchange.observed().socket_took(taken, offered);
+        match before {
+            Some(before) => self.sent_in_tls(&self.stream.borrow(), before, held),
+            None => self.exchange.bytes_carried(taken, held),
+        }
+        if let Poll::Ready(Err(_)) = written {
+            self.pass.client_has_left();
+        }
+    }
+
+    /// Gives back what was read: whoever reads next gets it first.
+    pub(super) fn put_back(&mut self, bytes: Bytes) {
+        self.unread = bytes;
+    }
+
+    /// What was given back and has not been read again.
+    pub(super) fn take_unread(&mut self) -> Bytes {
+        std::mem::take(&mut self.unread)
     }
 
     /// Reads from the socket, if the gate lets a request in; the count is 0 when there will be no more.
@@ -127,7 +165,21 @@ impl Io {
 }
 
 impl AsyncRead for Io {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let count = self.unread.len().min(buffer.remaining());
+            buffer.put_slice(&self.unread[..count]);
+            self.unread.advance(count);
+            if self.unread.is_empty() {
+                // An empty rest would keep all of it.
+                self.unread = Bytes::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
         if !self.feed.is_off() {
             if self.feed.is_on() {
                 return self.poll_feed(context, buffer);
@@ -157,20 +209,7 @@ impl AsyncWrite for Io {
         } else {
             Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes)
         };
-        let taken = match &written {
-            Poll::Ready(Ok(count)) => Some(*count),
-            Poll::Ready(Err(_)) => Some(0),
-            Poll::Pending => None,
-        };
-        if let Some(before) = before {
-            self.exchange.observed().socket_took(taken, bytes.len());
-            self.sent_in_tls(&self.stream.borrow(), before, bytes.len());
-        } else {
-            self.exchange.bytes_written(taken, bytes.len());
-        }
-        if let Poll::Ready(Err(_)) = written {
-            self.pass.client_has_left();
-        }
+        self.account(before, &written, bytes.len(), bytes.len());
         written
     }
 

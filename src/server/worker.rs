@@ -16,6 +16,7 @@ use slab::Slab;
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
+use super::connection::plain::Workspace;
 use super::connection::{self, Connection, ms};
 use super::figures::{Closed, WorkerFigures};
 use super::gate::{Gate, Sign};
@@ -103,6 +104,7 @@ impl WorkerHandle {
 pub(super) struct Worker {
     pub(super) service: Service,
     pub(super) http: RefCell<hyper::server::conn::http1::Builder>,
+    pub(super) workspace: Workspace,
     local: Rc<Local>,
     /// `None`: in clear.
     pub(super) handshaker: Option<Handshaker>,
@@ -166,6 +168,7 @@ pub(super) fn start(
             local,
             handshaker: safety.tls.map(Handshaker::new),
             http: RefCell::new(connection::http(&limits)),
+            workspace: Workspace::new(),
             gate,
             observer: Observer::new(requests, slowest, number),
             now_ms: Rc::new(Cell::new(0)),
@@ -239,6 +242,16 @@ impl Worker {
         self.draining.get()
     }
 
+    /// A request was read without hyper.
+    pub(super) fn count_plain(&self) {
+        self.figures.plain.add_owned(1);
+    }
+
+    /// Longer heads are hyper's to refuse.
+    pub(super) fn head_bytes_max(&self) -> usize {
+        self.limits.borrow().head_bytes_max
+    }
+
     fn age_ms(&self) -> u64 {
         ms(clock::now().saturating_duration_since(self.start))
     }
@@ -280,6 +293,7 @@ impl Worker {
             self.sweeps.fetch_add(1, Ordering::Relaxed);
             let used_ns = clock::thread_cpu_ns();
             self.figures.cpu_ns.add_owned(used_ns.saturating_sub(self.figures.cpu_ns.get()));
+            self.workspace.tick();
             self.gate.rested();
             self.look_at_limits();
             self.observer.tick();

@@ -106,7 +106,7 @@ fn twin_a_result_whose_figures_contradict_each_other_is_noticed() {
     let histogram = result["measured"]["send_lag"]["histogram"].clone();
     let cases = [
         ("/schema", json!("klad.bench/2")),
-        ("/valid", json!(false)),
+        ("/valid", json!(!result["valid"].as_bool().unwrap())),
         ("/measured/scheduled", json!(141)),
         ("/measured/sent", json!(139)),
         ("/measured/unsent", json!(1)),
@@ -144,8 +144,10 @@ fn twin_a_text_that_says_something_else_than_its_result_is_noticed() {
     let (run, _, _) = sample();
     let text = &run.ended.stdout;
     assert_eq!(text_faults(text, &run.result), Vec::<String>::new());
+    // A machine that stands still makes the sample itself not valid: then it is the warning that is taken away.
+    let warning = if run.result["valid"] == true { ("Running", "NOT VALID: Running") } else { ("NOT VALID: ", "") };
     for (from, to) in [
-        ("Running", "NOT VALID: Running"),
+        warning,
         ("  Latency Distribution (HdrHistogram - Recorded Latency)", "  Latency Distribution"),
         (" 90.000%", " 90.00%"),
         ("  Detailed Percentile spectrum:", ""),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::support::planted::Defect;
 use super::support::shim::Shim;
 use super::support::stores::{check, klad};
-use super::support::{Answer, Client, Server, ServerBuilder, wait_until};
+use super::support::{Answer, Client, Over, Server, ServerBuilder, wait_until};
 
 const WRITERS: usize = 4;
 
@@ -54,15 +54,14 @@ fn write(address: SocketAddr, writer: usize, stop: &AtomicBool, acknowledged: &A
 fn make_under_load(server: &Server, acknowledged: &[Acknowledged]) -> (PathBuf, HashMap<String, u64>) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&stop);
         for (writer, acknowledged) in acknowledged.iter().enumerate() {
             let (address, stop) = (server.address, &stop);
             scope.spawn(move || write(address, writer, stop, acknowledged));
         }
         wait_until("enough was written", || acknowledged.iter().all(|one| one.lock().unwrap().0.len() > 1_500));
         let before = acknowledged.iter().flat_map(|one| one.lock().unwrap().0.clone()).collect();
-        let made = make(server, "under-load");
-        stop.store(true, Ordering::Release);
-        (made, before)
+        (make(server, "under-load"), before)
     })
 }
 
@@ -388,6 +387,7 @@ fn who_looks_at_the_list_keeps_nobody_from_a_checkpoint() {
     let server = ServerBuilder::new("rocksdb").data(data.path()).start();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = Over(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Acquire) {
                 names(&server);
@@ -395,7 +395,7 @@ fn who_looks_at_the_list_keeps_nobody_from_a_checkpoint() {
         });
         let asked: Vec<_> =
             (0..20).map(|number| server.ask_admin("POST", &format!("/checkpoint?name=n{number}"))).collect();
-        stop.store(true, Ordering::Release);
+        drop(over);
         for answer in asked {
             assert_eq!(answer.status, 201, "{}", answer.text());
         }

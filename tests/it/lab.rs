@@ -350,15 +350,15 @@ fn shortest_gap(value_size: &str) -> Duration {
 }
 
 #[test]
-fn no_load_begins_within_three_seconds_of_the_end_of_a_large_server() {
+fn no_load_begins_within_five_seconds_of_the_end_of_a_large_server() {
     let gap = shortest_gap("256KiB");
-    assert!(gap >= Duration::from_millis(4_200), "{gap:?}");
+    assert!(gap >= Duration::from_millis(6_200), "{gap:?}");
 }
 
 #[test]
 fn twin_a_load_that_begins_at_once_is_noticed() {
     let gap = shortest_gap("100B");
-    assert!(gap < Duration::from_millis(4_200), "{gap:?}");
+    assert!(gap < Duration::from_millis(6_200), "{gap:?}");
 }
 
 /// A lab that was killed has what its last whole stage has found.

@@ -66,6 +66,7 @@ mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;
 mod observed;
+mod plain;
 mod profile_command;
 #[cfg(target_os = "linux")]
 mod profile_http;

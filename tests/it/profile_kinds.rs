@@ -9,7 +9,7 @@ use super::support::bencher::Bencher;
 #[cfg(feature = "rocksdb")]
 use super::support::profiles::as_f64;
 use super::support::tools::top;
-use super::support::{Client, Server, ServerBuilder};
+use super::support::{Client, Over, Server, ServerBuilder};
 
 /// A kind that takes its time, with words of which each must be in what Go says of it under [`loaded`].
 struct Timed {
@@ -45,6 +45,7 @@ fn loaded(server: &Server, path: &str) -> Vec<u8> {
     let options = "--workload put --keys 1000 --value-size 1KiB --closed --connections 16 --duration 6s";
     let taken = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = Over(&taken);
         let bench = scope.spawn(|| Bencher::new(&format!("http://{}", server.address), options).run());
         // RocksDB's own threads have something to do, and its locks somebody to wait for.
         let care = scope.spawn(|| {
@@ -54,7 +55,7 @@ fn loaded(server: &Server, path: &str) -> Vec<u8> {
             }
         });
         let answer = server.admin(path);
-        taken.store(true, Ordering::Relaxed);
+        drop(over);
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         bench.join().unwrap();
         care.join().unwrap();
@@ -201,7 +202,7 @@ const LEADERS: [(&str, &str, f64); 5] = [
     ("klad-commit", "rocksdb::DBImpl::WriteImpl", 0.35),
     ("klad-commit", "rocksdb::DBImpl::WriteGroupToWAL", 0.25),
     ("klad-worker-", "klad::server::worker::Worker::serve", 0.15),
-    ("klad-worker-", "hyper::proto::h1::dispatch::Dispatcher", 0.06),
+    ("klad-worker-", "klad::server::connection::Connection::poll_", 0.06),
 ];
 
 #[cfg(feature = "rocksdb")]

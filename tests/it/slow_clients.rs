@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::support::{Client, Server, ServerBuilder, wait_until};
+use super::support::{Client, Over, Server, ServerBuilder, wait_until};
 
 type Found = Result<(), String>;
 
@@ -148,6 +148,7 @@ fn the_slowest_makes_room(builder: &ServerBuilder, patience: Duration) -> Found 
     stalled.send_raw("x");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = Over(&done);
         let uploads = [(slow, 1 << 10), (fast, 32 << 10)].map(|(mut client, piece)| {
             let done = &done;
             scope.spawn(move || {
@@ -164,7 +165,7 @@ fn the_slowest_makes_room(builder: &ServerBuilder, patience: Duration) -> Found 
             })
         });
         let found = is_taken_in_the_end(patience, || put_status(&server, "fourth", size));
-        done.store(true, Ordering::Relaxed);
+        drop(over);
         for upload in uploads {
             assert_eq!(upload.join().unwrap().unwrap(), 201, "only the slowest is ended");
         }

@@ -11,7 +11,7 @@ use klad::storage::rocksdb::{Options, RocksDbEngine};
 use klad::storage::{Compression, Engine as _, Reply, Result, Write};
 
 use super::support::metrics::Metrics;
-use super::support::{ServerBuilder, wait_until};
+use super::support::{Over, ServerBuilder, wait_until};
 
 const KEY: &[u8] = b"key";
 
@@ -98,6 +98,7 @@ fn old_value_seen(read: impl Fn() -> u64 + Sync, write: impl Fn(u64) -> u64 + Sy
     let (seen, over) = (AtomicU64::new(write(0)), AtomicBool::new(false));
     let wrong = Mutex::new(None);
     std::thread::scope(|scope| {
+        let _over = Over(&over);
         for _ in 0..READERS {
             scope.spawn(|| {
                 while !over.load(Ordering::SeqCst) {
@@ -118,7 +119,6 @@ fn old_value_seen(read: impl Fn() -> u64 + Sync, write: impl Fn(u64) -> u64 + Sy
             }
             seen.fetch_max(write(number), Ordering::SeqCst);
         }
-        over.store(true, Ordering::SeqCst);
     });
     wrong.into_inner().unwrap()
 }

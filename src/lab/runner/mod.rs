@@ -45,8 +45,9 @@ const FEW_CONNECTIONS: usize = 4;
 const LARGE_BYTES: u64 = 128 << 20;
 
 /// After the end of a server no load begins for so long, from the first large one on: those that follow a small one would have other
-/// conditions. Linux tells the hypervisor of freed memory two seconds later (`mm/page_reporting.c`, `PAGE_REPORTING_DELAY`).
-const SETTLING: Duration = Duration::from_secs(3);
+/// conditions. Linux tells the hypervisor of freed memory two seconds later, and of what it had no time for after two more
+/// (`mm/page_reporting.c`, `PAGE_REPORTING_DELAY`).
+const SETTLING: Duration = Duration::from_secs(5);
 
 /// The load that a profile is taken under is no longer than this.
 const PROFILED_MAX: Duration = Duration::from_secs(15);

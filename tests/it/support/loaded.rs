@@ -2,22 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Server, wait_until};
+use super::{Over, Server, wait_until};
 
 /// Clients that ask as soon as they are answered.
 const CLIENTS: u64 = 8;
 
 /// So many requests are answered before anything is looked at.
 const BEFORE: u64 = 200;
-
-/// Sets its flag, also when the test fails.
-struct Over<'f>(&'f AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// Does `work` while values are written and read.
 pub(crate) fn loaded<T>(server: &Server, work: impl FnOnce() -> T) -> T {

@@ -29,6 +29,7 @@ pub(crate) mod tls;
 pub(crate) mod tools;
 pub(crate) mod wrk2;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client};
@@ -95,6 +96,16 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sets its flag, also when the test fails: threads of a scope that go on until they are told would otherwise keep the failure
+/// from ever being seen.
+pub(crate) struct Over<'f>(pub(crate) &'f AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 

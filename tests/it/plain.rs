@@ -1,0 +1,240 @@
+//! Requests that a worker reads by itself are answered, byte for byte, as hyper would have them answered.
+//!
+//! Each request is sent twice: on a new connection, and behind a request that is hyper's, which makes it hyper's, too.
+
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::support::metrics::Metrics;
+use super::support::{Server, ServerBuilder, random};
+
+/// All that comes back until the end of the connection, but for what differs from one time to the next. What follows a request that is
+/// not plain is hyper's, too.
+fn reply(server: &Server, request: &[u8], by_hyper: bool) -> String {
+    let mut client = server.client();
+    if by_hyper {
+        assert_eq!(client.get("/v0/status").status, 200);
+    }
+    let mut stream = client.stream;
+    // Whoever refuses a head may close before all of it was sent.
+    let _ = stream.write_all(request);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut reply = Vec::new();
+    let end = stream.read_to_end(&mut reply).map_or_else(|error| format!("{:?}", error.kind()), |_| "end".to_owned());
+    let lines = String::from_utf8_lossy(&reply).into_owned();
+    let varies = |line: &&str| ["date: ", "etag: ", "klad-version: "].into_iter().any(|name| line.starts_with(name));
+    let lines =
+        lines.split('\n').map(|line| if varies(&line) { line.split_once(' ').expect("a name").0 } else { line });
+    lines.chain([end.as_str()]).collect::<Vec<_>>().join("\n")
+}
+
+fn plain(server: &Server) -> u64 {
+    Metrics::scrape(server).count("klad_worker_plain_requests_total", &[])
+}
+
+/// One of `all`, the first of them as often as all others together.
+fn one<'a>(random: &mut fastrand::Rng, all: &[&'a str]) -> &'a str {
+    if random.bool() { all[0] } else { all[random.usize(..all.len())] }
+}
+
+/// A request as clients send it, or not quite.
+fn request(random: &mut fastrand::Rng) -> Vec<u8> {
+    let method = one(random, &["GET", "PUT", "DELETE", "PUT", "HEAD", "POST", "get"]);
+    let id =
+        one(random, &["kept", "new", "", "a%20b", "%zz", "a+b", "%6bept", "k\u{e9}", "\"k\"", "k#part", "k&id=kept"]);
+    let durability = one(random, &["", "", "&durability=async", "&durability=sync", "&durability=never", "&"]);
+    let path =
+        one(random, &["/v0/entity?id=", "/v0/entity", "/v0/entity?", "http://a/v0/entity?id=", "/v0/entities?start="]);
+    let version = one(random, &["HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/1.2", "http/1.1"]);
+    let end = one(random, &["\r\n", "\r\n", "\n"]);
+    let mut head = format!("{method} {path}{id}{durability} {version}{end}");
+    head += &format!("{}: localhost{end}", one(random, &["Host", "host", "HOST"]));
+    for _ in 0..random.usize(..4) {
+        let others = [
+            ("Accept", "*/*"),
+            ("User-Agent", "curl/8"),
+            ("Connection", "keep-alive"),
+            ("Connection", "close"),
+            ("Klad-Durability", "async"),
+            ("Klad-Durability", "never"),
+            ("Klad-Timeout", "soon"),
+            ("Klad-Timeout", "10s"),
+            ("X-Request-Id", "a-b_c"),
+            ("X-Request-Id", "no good"),
+            ("Traceparent", "00-0-0-0"),
+            ("Expect", "100-continue"),
+            ("Upgrade", "h2c"),
+            ("TE", "trailers"),
+            ("Authorization", "Bearer x"),
+            ("X-Own", "\u{e4} x"),
+            ("Bad Name", "x"),
+            ("Bad-Value", "\u{1}"),
+        ];
+        let (name, value) = others[random.usize(..others.len())];
+        let mut another = random.fork();
+        let name = one(&mut another, &[name, &name.to_lowercase(), &name.to_uppercase()]).to_owned();
+        head += &format!("{name}:{}{value}{end}", one(&mut another, &[" ", "", "\t  "]));
+    }
+    let body = "x".repeat(random.usize(..300));
+    if method == "PUT" || random.u8(..8) == 0 {
+        let length = body.len();
+        let lengths =
+            [length.to_string(), (length + 1).to_string(), format!("{length}, {length}"), format!("+{length}")];
+        let lengths = [&lengths[0][..], &lengths[0], &lengths[0], &lengths[1], &lengths[2], &lengths[3], "0", "-1"];
+        head += &format!("Content-Length: {}{end}", one(random, &lengths));
+        if random.u8(..8) == 0 {
+            head += &format!(
+                "{}: {}{end}",
+                one(random, &["Content-Length", "Transfer-Encoding"]),
+                one(random, &["chunked", "0"])
+            );
+        }
+        head += &format!("{end}{body}{}", one(random, &["", "", "", "\r\n", "GET /v0/status HTTP/1.1\r\n\r\n"]));
+    } else {
+        head += end;
+    }
+    head.into_bytes()
+}
+
+/// How many of `count` requests were read by the worker itself, and those whose answers differ from hyper's; `spoil` changes
+/// what hyper gets.
+fn differences(count: usize, spoil: impl Fn(Vec<u8>) -> Vec<u8>) -> (u64, Vec<String>) {
+    let server = ServerBuilder::new("memory").start();
+    let mut random = random();
+    let mut differences = Vec::new();
+    let mut plain_alone = 0;
+    for _ in 0..count {
+        server.client().put("/v0/entity?id=kept", b"old");
+        let request = request(&mut random);
+        let before = plain(&server);
+        let alone = reply(&server, &request, false);
+        let between = plain(&server);
+        server.client().put("/v0/entity?id=kept", b"old");
+        let after_put = plain(&server);
+        let by_hyper = reply(&server, &spoil(request.clone()), true);
+        plain_alone += between - before;
+        assert_eq!(plain(&server), after_put, "what is behind a request that is not plain is hyper's");
+        if alone != by_hyper {
+            let request = String::from_utf8_lossy(&request).into_owned();
+            differences.push(format!("{request:?}\n  alone: {alone:?}\n  by hyper: {by_hyper:?}"));
+        }
+    }
+    (plain_alone, differences)
+}
+
+#[test]
+fn a_request_is_answered_the_same_with_hyper_and_without() {
+    let (plain, differences) = differences(400, |request| request);
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert!(plain > 40, "{plain} of 400 were plain: too few to say anything");
+}
+
+#[test]
+fn twin_a_header_that_is_overlooked_is_noticed() {
+    let (_, differences) = differences(300, |request| {
+        let mut text = String::from_utf8_lossy(&request).into_owned();
+        for name in ["Klad-", "klad-", "KLAD-", "X-Request-", "x-request-", "X-REQUEST-"] {
+            text = text.replace(name, "Other-");
+        }
+        text.into_bytes()
+    });
+    assert!(!differences.is_empty());
+}
+
+/// A connection that hyper has served goes back, and nothing of what was sent together is lost on the way.
+#[test]
+fn a_connection_changes_hands_without_losing_a_request() {
+    let server = ServerBuilder::new("memory").start();
+    let mut client = server.client();
+    let put = |value: &str| format!("PUT /v0/entity?id=k HTTP/1.1\r\nContent-Length: {}\r\n\r\n{value}", value.len());
+    let get = "GET /v0/entity?id=k HTTP/1.1\r\n\r\n";
+    for round in 0..100 {
+        let value = format!("value {round}");
+        // Alone, two together, one in pieces: plain, hyper's, hyper's.
+        client.send_raw(put(&value));
+        assert_eq!(client.answer().expect("an answer").status, 201);
+        client.send_raw([put(&value), get.to_owned()].concat());
+        assert_eq!(client.answer().expect("an answer").status, 201);
+        assert_eq!(client.answer().expect("an answer").text(), value);
+        let (first, second) = get.split_at(1 + round % (get.len() - 1));
+        client.send_raw(first);
+        sleep(Duration::from_millis(1));
+        client.send_raw(second);
+        assert_eq!(client.answer().expect("an answer").text(), value);
+        assert_eq!(client.get("/v0/status").status, 200);
+    }
+    let plain = plain(&server);
+    // Each time hyper gives the connection back, the next may be: of 400 that are hyper's for sure, every sixteenth time.
+    assert!((5..400).contains(&plain), "{plain} of 500 were read by the worker itself");
+}
+
+/// Values of any size come whole, whatever the client takes at once.
+#[test]
+fn large_values_are_sent_whole_to_a_client_that_takes_its_time() {
+    let server = ServerBuilder::new("memory").start();
+    for bytes in [1, 16 << 10, 64 << 10, (64 << 10) + 1, 3_000_000] {
+        let value: Vec<u8> = (0_u8..251).cycle().take(bytes).collect();
+        let mut client = server.client();
+        assert_eq!(client.put("/v0/entity?id=k", &value).status, 201);
+        for _ in 0..3 {
+            client.send("GET", "/v0/entity?id=k", &[], None).expect("the server reads");
+            sleep(Duration::from_millis(20));
+            assert_eq!(client.answer().expect("an answer").body, value, "{bytes} bytes");
+        }
+    }
+}
+
+/// What is behind an answer that says that it is the last is no request, whoever has given it and whenever.
+#[test]
+fn the_body_of_a_refused_request_is_never_taken_for_requests() {
+    let server = ServerBuilder::new("memory").arg("--value-max", "1KiB").start();
+    let hidden = "DELETE /v0/entity?id=kept HTTP/1.1\r\n\r\n";
+    let body = hidden.repeat(4_000);
+    for before in [0, 1, 14, 15, 16, 17, 40] {
+        server.client().put("/v0/entity?id=kept", b"kept");
+        let mut client = server.client();
+        for _ in 0..before {
+            assert_eq!(client.get("/v0/status").status, 200);
+        }
+        let length = body.len();
+        client.send_raw(format!("PUT /v0/entity?id=large HTTP/1.1\r\nContent-Length: {length}\r\n\r\n"));
+        assert_eq!(client.answer().expect("an answer").status, 413, "{before} requests before");
+        let _ = client.try_send_raw(body.as_bytes());
+        assert!(client.is_closed_silently(), "{before} requests before");
+        assert_eq!(server.client().get("/v0/entity?id=kept").text(), "kept", "{before} requests before");
+    }
+}
+
+/// What a request and its answer carry is counted alike on both ways, refused or not.
+#[test]
+fn bytes_are_counted_the_same_with_hyper_and_without() {
+    let server = ServerBuilder::new("memory").start();
+    let counts = |requests: &dyn Fn(&mut super::support::Client)| {
+        let all = |metrics: &Metrics| {
+            ["klad_http_request_body_bytes_total", "klad_http_response_body_bytes_total"]
+                .map(|name| metrics.count(name, &[]))
+        };
+        let before = all(&Metrics::scrape(&server));
+        requests(&mut server.client());
+        let after = all(&Metrics::scrape(&server));
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    let carry = |client: &mut super::support::Client| {
+        assert_eq!(client.put("/v0/entity?id=k", &[b'v'; 1_000]).status, 201);
+        assert_eq!(client.put("/v0/entity?id=k&durability=never", &[b'v'; 500]).status, 400);
+        assert_eq!(client.get("/v0/entity?id=k").body.len(), 1_000);
+        assert_eq!(client.get("/v0/entity?id=none").status, 404);
+    };
+    let alone = plain(&server);
+    let without = counts(&carry);
+    assert_eq!(plain(&server) - alone, 4);
+    let with = counts(&|client| {
+        assert_eq!(client.get("/v0/status").status, 200);
+        carry(client);
+    });
+    assert_eq!(plain(&server) - alone, 4);
+    assert_eq!(without, with);
+    assert_eq!(without[0], 1_500);
+}
