@@ -104,6 +104,8 @@ fn twin_a_result_whose_figures_contradict_each_other_is_noticed() {
     let (run, _, hlog) = sample();
     let result = &run.result;
     let histogram = result["measured"]["send_lag"]["histogram"].clone();
+    // How many of the refused requests are of the warm-up depends on the machine, and whether the run is valid.
+    let other = |pointer: &str| json!(run.count(pointer) - 1);
     let cases = [
         ("/schema", json!("klad.bench/2")),
         ("/valid", json!(!result["valid"].as_bool().unwrap())),
@@ -111,9 +113,9 @@ fn twin_a_result_whose_figures_contradict_each_other_is_noticed() {
         ("/measured/sent", json!(139)),
         ("/measured/unsent", json!(1)),
         ("/measured/in_flight_at_end", json!(1)),
-        ("/measured/outcomes/served", json!(125)),
-        ("/measured/statuses/200", json!(125)),
-        ("/measured/response/count", json!(140)),
+        ("/measured/outcomes/served", other("/measured/outcomes/served")),
+        ("/measured/statuses/200", other("/measured/statuses/200")),
+        ("/measured/response/count", other("/measured/response/count")),
         ("/measured/response/histogram", histogram.clone()),
         ("/measured/response/percentiles/0/value_us", json!(1.0)),
         ("/measured/response/percentiles/8/value_us", json!(1.0)),
@@ -145,6 +147,11 @@ fn twin_a_text_that_says_something_else_than_its_result_is_noticed() {
     let text = &run.ended.stdout;
     assert_eq!(text_faults(text, &run.result), Vec::<String>::new());
     // A machine that stands still makes the sample itself not valid: then it is the warning that is taken away.
+    let served = format!("Total count    = {:>12}", run.measured("response/count"));
+    let one_more = format!("Total count    = {:>12}", run.measured("response/count") + 1);
+    let rate = text.lines().find(|line| line.starts_with("Requests/sec:")).unwrap();
+    let refused = format!("  Non-2xx or 3xx responses: {}\n", run.measured("outcomes/refused"));
+    let refused_more = format!("  Non-2xx or 3xx responses: {}\n", run.measured("outcomes/refused") + 1);
     let warning = if run.result["valid"] == true { ("Running", "NOT VALID: Running") } else { ("NOT VALID: ", "") };
     for (from, to) in [
         warning,
@@ -154,14 +161,14 @@ fn twin_a_text_that_says_something_else_than_its_result_is_noticed() {
         ("TotalCount", "Count"),
         ("inf\n", "1.00\n"),
         ("#[Mean", "#[Average"),
-        ("Total count    =          126", "Total count    =          127"),
+        (&served, &one_more),
         ("#[Buckets", "#[Bins"),
         ("140 requests in", "141 requests in"),
         ("B read", "B"),
-        ("Requests/sec:    140.00", "Requests/sec:    126.00"),
+        (rate, "Requests/sec:    126.00"),
         ("Transfer/sec:", "Transfer:"),
-        ("  Non-2xx or 3xx responses: 14", "  Non-2xx or 3xx responses: 15"),
-        ("  Non-2xx or 3xx responses: 14\n", ""),
+        (&refused, &refused_more),
+        (&refused, ""),
         ("  Non-2xx or 3xx", "  Socket errors: connect 0, read 1, write 0, timeout 0\n  Non-2xx or 3xx"),
     ] {
         assert!(text.contains(from), "{from:?} is not in {text}");
