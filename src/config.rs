@@ -20,8 +20,8 @@ use crate::http::service;
 use crate::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
     DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING,
-    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, PIPELINED_MAX, SCAN_STEP_BYTES_MAX, TLS_CONNECTION_BYTES,
-    VALUE_BYTES_CEILING,
+    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, PIPELINED_MAX, ROOM_UNIT_BYTES, SCAN_STEP_BYTES_MAX,
+    TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
 };
 use crate::logs;
 use crate::memory_limit;
@@ -200,7 +200,9 @@ impl Budget {
     ) -> Result<Budget, Error> {
         let connections = connections_max * connection_bytes;
         // An eighth for bodies, but always one of the largest beside the small ones' share, or it could never be stored.
-        let room = laid_out.map_or_else(|| (total / 8).max(Room::bytes_for(value_max)), |laid_out| laid_out.room_bytes);
+        // In whole units, as it is given out and shown.
+        let eighth = total / 8 / ROOM_UNIT_BYTES * ROOM_UNIT_BYTES;
+        let room = laid_out.map_or_else(|| eighth.max(Room::bytes_for(value_max)), |laid_out| laid_out.room_bytes);
         // A page and hyper's copy of it.
         let scans = scans_max * 2 * SCAN_STEP_BYTES_MAX as u64;
         let left = total.saturating_sub(connections + room + scans);
@@ -459,12 +461,13 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_budget_never_exceed_it() {
-        for mebibytes in [64, 100, 256, 1024, 100 << 10] {
-            let total = mebibytes << 20;
+        for total in [64 << 20, 100 << 20, 256 << 20, 1 << 30, (1 << 30) + 10_001, 100 << 30] {
             let connections_max = connections_max(None, total, CONNECTION_BYTES, 20_000).expect("as it fits");
             let budget = Budget::new(total, connections_max, CONNECTION_BYTES, 16 << 20, 64, None).expect("fits");
             assert!(budget.connections + budget.room + budget.scans + budget.cache <= total, "{budget:?}");
-            assert!(Room::new(budget.room).try_take(16 << 20).is_some(), "{budget:?}");
+            let room = Room::new(budget.room);
+            assert!(room.try_take(16 << 20).is_some(), "{budget:?}");
+            assert_eq!(room.bytes(), budget.room, "none of it is lost to rounding");
             assert!(budget.memtables < budget.cache, "{budget:?}");
         }
     }
