@@ -40,6 +40,7 @@ pub mod response;
 
 pub mod admin;
 pub mod network;
+mod polling;
 pub mod socket;
 pub mod threads;
 

@@ -3,7 +3,8 @@
 //! Each socket is registered once, edge-triggered for both directions, so a request costs one send, one receive and its
 //! share of a wait, and no change of registrations (wrk makes two for each request). Waits are bounded in nanoseconds
 //! (`epoll_pwait2`), with the thread's timer slack, by default 50 µs, turned off: on a quiet machine a wait ends 4 to 20 µs
-//! after its time, and nothing spins. Called by `generator`.
+//! after its time. Waits that are hardly longer than that are polled through (`polling`), unless others want the core. Called by
+//! `generator`.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -17,6 +18,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::network::{Network, Read, Ready};
+use super::polling::{Polling, Schedstat};
 use super::recorder::Failure;
 use super::schedule::{Nanos, SECOND};
 use crate::clock;
@@ -33,6 +35,7 @@ pub struct Sockets {
     epoll: OwnedFd,
     connections: Vec<Option<Socket>>,
     events: Vec<epoll::Event>,
+    polling: Polling<Schedstat>,
     /// The start of the schedule. Until it is set, times count from the making of this.
     origin: Instant,
 }
@@ -50,7 +53,14 @@ impl Sockets {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         epoll::wait(&epoll, events.as_mut_slice(), Some(&at_once))
             .context("waits of less than a millisecond need Linux 5.11 or later (epoll_pwait2)")?;
-        Ok(Sockets { address, epoll, connections: Vec::new(), events, origin: clock::now() })
+        let polling = Polling::new(Schedstat::of_this_thread());
+        Ok(Sockets { address, epoll, connections: Vec::new(), events, polling, origin: clock::now() })
+    }
+
+    /// CPU time, nanoseconds, that this thread has spent in waits where it could have slept.
+    #[must_use]
+    pub fn polled_in_vain(&self) -> Nanos {
+        self.polling.fruitless()
     }
 
     /// Sets the start of the schedule, which may lie ahead.
@@ -75,6 +85,31 @@ impl Sockets {
         }
         self.connections[connection] = Some(socket);
         Ok(connected)
+    }
+
+    /// Waits for events, for `timeout` at the most; returns how many there are.
+    fn ask(&mut self, timeout: Nanos) -> usize {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout / SECOND).expect("at most WAIT_MAX"),
+            tv_nsec: i64::try_from(timeout % SECOND).expect("less than a second"),
+        };
+        // An error can only be an interruption, after which the caller looks at the clock again.
+        epoll::wait(&self.epoll, self.events.as_mut_slice(), Some(&timeout)).unwrap_or(0)
+    }
+
+    /// Asks for events, once at least, until there are any or it is `until`; returns how many there are.
+    fn poll(&mut self, mut now: Nanos, until: Nanos) -> usize {
+        loop {
+            let count = self.ask(0);
+            if count > 0 {
+                return count;
+            }
+            let begin = std::mem::replace(&mut now, self.now());
+            self.polling.found_nothing(begin, now);
+            if now >= until {
+                return 0;
+            }
+        }
     }
 
     fn socket(&self, connection: usize) -> Option<&Socket> {
@@ -142,13 +177,12 @@ impl Network for Sockets {
 
     fn wait(&mut self, until: Nanos, ready: &mut Vec<Ready>) {
         ready.clear();
-        let timeout = until.saturating_sub(self.now()).min(WAIT_MAX);
-        let timeout = Timespec {
-            tv_sec: i64::try_from(timeout / SECOND).expect("at most WAIT_MAX"),
-            tv_nsec: i64::try_from(timeout % SECOND).expect("less than a second"),
+        let now = self.now();
+        let count = if self.polling.may(now, until) {
+            self.poll(now, until)
+        } else {
+            self.ask(until.saturating_sub(now).min(WAIT_MAX))
         };
-        // An error can only be an interruption, after which the caller looks at the clock again.
-        let count = epoll::wait(&self.epoll, self.events.as_mut_slice(), Some(&timeout)).unwrap_or(0);
         for event in &self.events[..count] {
             // Copied: the kernel's struct is packed.
             let flags = event.flags;
@@ -161,5 +195,49 @@ impl Network for Sockets {
                 ended: flags.intersects(broken),
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const SHORT: Nanos = 20_000;
+
+    #[test]
+    fn short_waits_are_polled_to_their_end_and_long_ones_slept_through() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut sockets = Sockets::new(listener.local_addr().expect("bound")).expect("an epoll");
+        let mut ready = vec![Ready { connection: 7, readable: true, writable: false, ended: false }];
+        for _ in 0..100 {
+            let until = sockets.now() + SHORT;
+            sockets.wait(until, &mut ready);
+            assert!(sockets.now() >= until, "not before its time");
+            assert!(ready.is_empty());
+        }
+        let polled = sockets.polled_in_vain();
+        assert!(polled > 0);
+        let until = sockets.now() + 100 * SHORT;
+        sockets.wait(until, &mut ready);
+        assert!(sockets.now() >= until);
+        assert_eq!(sockets.polled_in_vain(), polled, "slept");
+    }
+
+    #[test]
+    fn a_poll_sees_what_has_come_also_when_its_time_is_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut sockets = Sockets::new(listener.local_addr().expect("bound")).expect("an epoll");
+        sockets.connect(0).expect("it listens");
+        let (mut other, _) = listener.accept().expect("connected");
+        other.write_all(b"x").expect("taken");
+        let mut ready = Vec::new();
+        while !ready.iter().any(|event: &Ready| event.readable) {
+            let now = sockets.now();
+            sockets.wait(now, &mut ready);
+        }
+        assert_eq!(sockets.read(0, &mut [0; 8]), Read::Bytes(1));
     }
 }

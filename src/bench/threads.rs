@@ -241,6 +241,8 @@ fn run_thread(
     let cpu_before = clock::thread_cpu_ns();
     generator.run();
     let used = clock::thread_cpu_ns().saturating_sub(cpu_before);
+    // Where it could have slept it had time left.
+    let used = used.saturating_sub(generator.network().polled_in_vain());
     let cpu_share = share(used, clock::now().saturating_duration_since(origin).as_nanos());
     Some(Left { recorder: generator.into_recorder(), cpu_share })
 }
