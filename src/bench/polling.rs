@@ -89,7 +89,7 @@ impl<Q: RunQueue> Polling<Q> {
         };
         self.looked = Some((now, waited));
         let Some((then, before)) = last else { return true };
-        if (waited - before) * WAITED_PARTS <= now - then {
+        if waited.saturating_sub(before).saturating_mul(WAITED_PARTS) <= now.saturating_sub(then) {
             self.rest = REST_MIN;
             return true;
         }
@@ -97,6 +97,11 @@ impl<Q: RunQueue> Polling<Q> {
         self.rest = (self.rest * 2).min(REST_MAX);
         self.looked = None;
         false
+    }
+
+    /// Times count from another moment from now on.
+    pub(super) fn forget_times(&mut self) {
+        (self.looked, self.resumes) = (None, 0);
     }
 
     /// A poll from `begin` to `end` has found nothing.
@@ -151,6 +156,17 @@ mod tests {
     fn long_waits_are_slept_through() {
         assert_eq!(polled(0, 5 * SECOND, POLL_MAX), 1000);
         assert_eq!(polled(0, 5 * SECOND, POLL_MAX + 1), 0);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_is_no_reason_to_poll_unseen() {
+        let said = Cell::new(Some(0));
+        let mut polling = Polling::new(Said(&said));
+        assert!(polling.may(60 * SECOND, 60 * SECOND));
+        polling.forget_times();
+        assert!(polling.may(0, 0));
+        said.set(Some(LOOK_INTERVAL / 2));
+        assert!(!polling.may(LOOK_INTERVAL, LOOK_INTERVAL), "others had half of the core");
     }
 
     #[test]

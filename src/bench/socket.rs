@@ -63,9 +63,10 @@ impl Sockets {
         self.polling.fruitless()
     }
 
-    /// Sets the start of the schedule, which may lie ahead.
+    /// Sets the start of the schedule.
     pub fn set_origin(&mut self, origin: Instant) {
         self.origin = origin;
+        self.polling.forget_times();
     }
 
     fn open(&mut self, connection: usize) -> Result<bool, Errno> {

@@ -238,11 +238,11 @@ fn run_thread(
     crew.ready.push(Ok(connected)).unwrap_or_else(|_| unreachable!("there is a place for each thread"));
     let origin = crew.wait_for_origin()?;
     generator.network().set_origin(origin);
-    let cpu_before = clock::thread_cpu_ns();
+    let (cpu_before, vain_before) = (clock::thread_cpu_ns(), generator.network().polled_in_vain());
     generator.run();
-    let used = clock::thread_cpu_ns().saturating_sub(cpu_before);
     // Where it could have slept it had time left.
-    let used = used.saturating_sub(generator.network().polled_in_vain());
+    let vain = generator.network().polled_in_vain().saturating_sub(vain_before);
+    let used = clock::thread_cpu_ns().saturating_sub(cpu_before).saturating_sub(vain);
     let cpu_share = share(used, clock::now().saturating_duration_since(origin).as_nanos());
     Some(Left { recorder: generator.into_recorder(), cpu_share })
 }
