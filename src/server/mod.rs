@@ -48,6 +48,7 @@ mod peers;
 mod places;
 mod safety;
 mod slice;
+mod socket;
 mod stream;
 pub mod tls;
 mod worker;

@@ -11,6 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use super::socket;
+
 /// A socket that may be in TLS.
 pub(super) enum Stream {
     /// In clear.
@@ -90,7 +92,7 @@ impl Stream {
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
+            Stream::Plain(tcp) => socket::poll_read(tcp, context, buffer),
             Stream::Tls(tls) => match Pin::new(tls).poll_read(context, buffer) {
                 // A client that closes without saying so. HTTP's own framing tells whether something is missing.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
@@ -103,7 +105,7 @@ impl AsyncRead for Stream {
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
+            Stream::Plain(tcp) => socket::poll_write(tcp, context, bytes),
             Stream::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
         }
     }
@@ -125,7 +127,7 @@ impl AsyncWrite for Stream {
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().tcp).poll_read(context, buffer)
+        socket::poll_read(&self.tcp, context, buffer)
     }
 }
 
@@ -140,9 +142,9 @@ impl Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let socket = self.get_mut();
-        let written = Pin::new(&mut socket.tcp).poll_write(context, bytes);
-        socket.count(written)
+        let this = self.get_mut();
+        let written = socket::poll_write(&this.tcp, context, bytes);
+        this.count(written)
     }
 
     fn poll_write_vectored(
@@ -150,9 +152,9 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let socket = self.get_mut();
-        let written = Pin::new(&mut socket.tcp).poll_write_vectored(context, parts);
-        socket.count(written)
+        let this = self.get_mut();
+        let written = socket::poll_write_parts(&this.tcp, context, parts);
+        this.count(written)
     }
 
     /// Records leave together.

@@ -60,7 +60,7 @@ fn finds_keys_on_the_disk(engine: &str) {
     let server = builder.start();
     let mut client = server.client();
     for key in 0..KEYS {
-        assert_eq!(client.put(&format!("/v0/entity?id={key}"), &value(key)).status, 201);
+        client.store(&format!("/v0/entity?id={key}"), &value(key));
     }
     let mut random = random();
     let mut check = |server: &Server, reads: u32| {

@@ -178,7 +178,7 @@ fn a_slow_reader_takes_no_memory(engine: &str) {
     let mut random = random();
     for n in 0..ENTRIES {
         let value: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(VALUE_BYTES).collect();
-        assert_eq!(client.put(&format!("/v0/entity?id={n:06}"), &value).status, 201);
+        client.store(&format!("/v0/entity?id={n:06}"), &value);
     }
     assert!((ENTRIES * VALUE_BYTES) as u64 > 2 * MEMORY, "more data than memory");
     client.send("GET", "/v0/entities?start=0", &[], None).unwrap();

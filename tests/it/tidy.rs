@@ -38,6 +38,7 @@ const UNSAFE: &[&str] = &[
     "src/sampling/waits.rs",
     "src/sampling/walk.rs",
     "src/server/slice.rs",
+    "src/server/socket.rs",
 ];
 
 /// Only these may name the crate.
