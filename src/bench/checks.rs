@@ -4,6 +4,7 @@ use super::recorder::Failure;
 use super::result::{Check, Section, micros};
 use super::schedule::{Mode, Nanos};
 use super::text::time_us;
+use super::threads::CpuShares;
 
 /// A thread of the generator that used more of a core than this may have been what was measured.
 const CPU_SHARE_MAX: f64 = 0.9;
@@ -21,7 +22,7 @@ pub struct Evidence<'a> {
     /// `--lag-max`.
     pub lag_max: Nanos,
     /// CPU time by time, of each thread, from 0 to 1.
-    pub cpu_shares: &'a [f64],
+    pub cpu_shares: &'a [CpuShares],
     /// Connections that were asked for at the start.
     pub connections: usize,
     /// Connections that were made by then.
@@ -67,7 +68,8 @@ fn send_lag(evidence: &Evidence) -> Check {
 }
 
 fn generator_cpu(evidence: &Evidence) -> Check {
-    let share = evidence.cpu_shares.iter().copied().fold(0.0, f64::max);
+    let most = |of: fn(&CpuShares) -> f64| evidence.cpu_shares.iter().map(of).fold(0.0, f64::max);
+    let (share, polled) = (most(|thread| thread.used), most(|thread| thread.polled));
     let passed = share <= CPU_SHARE_MAX;
     let advice = if passed {
         ""
@@ -75,9 +77,10 @@ fn generator_cpu(evidence: &Evidence) -> Check {
         ": the server may be faster than these figures; give --threads, or a machine of its own"
     };
     let detail = format!(
-        "the busiest thread of the generator used {:.0}% of a core, bound {:.0}%{advice}",
+        "the busiest thread of the generator used {:.0}% of a core, bound {:.0}%; at most {:.0}% went into polls, not sleep{advice}",
         share * 100.0,
-        CPU_SHARE_MAX * 100.0
+        CPU_SHARE_MAX * 100.0,
+        polled * 100.0
     );
     check("generator_cpu", passed, detail)
 }
@@ -177,7 +180,7 @@ mod tests {
             mode: Mode::Open,
             section,
             lag_max: 1_000_000,
-            cpu_shares: &[0.5],
+            cpu_shares: &[CpuShares { used: 0.5, polled: 0.5 }],
             connections: 64,
             connected: 64,
             unconnected: None,
@@ -202,11 +205,13 @@ mod tests {
         assert_eq!(failed(&section_with(10_000, 11, 20_000_000), |_| {}), ["send_lag"]);
     }
 
+    const ONE_BUSY: &[CpuShares] = &[CpuShares { used: 0.1, polled: 0.0 }, CpuShares { used: 0.95, polled: 0.0 }];
+
     #[test]
     fn twin_each_check_can_fail() {
         let well = section(0);
         assert_eq!(failed(&section(1_100_000), |_| {}), ["send_lag"]);
-        assert_eq!(failed(&well, |evidence| evidence.cpu_shares = &[0.1, 0.95]), ["generator_cpu"]);
+        assert_eq!(failed(&well, |evidence| evidence.cpu_shares = ONE_BUSY), ["generator_cpu"]);
         assert_eq!(failed(&Section { sent: 9_800, unsent: 200, ..well.clone() }, |_| {}), ["rate"]);
         let waited = Section { sent: 1_000, unsent: 9_000, ..well.clone() };
         assert_eq!(failed(&waited, |evidence| evidence.grown = Some((500, 500))), ["rate"]);

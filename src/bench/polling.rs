@@ -1,35 +1,53 @@
-//! Short waits without sleep: whether there may be any, and what they cost.
+//! The ends of waits without sleep: whether there may be any, and what they cost.
 //!
-//! To sleep for some 20 µs costs a thread a timer, a switch and a wake-up; in a virtual machine each of these is a way out of
-//! it and back, which at tens of thousands of starts a second is a third of a core, and the wake-up is late. Asking the kernel
-//! until the time has come costs neither, if nobody else wants the core. So that is looked at: the kernel says how long this
-//! thread has been ready to run and was not. Called by `socket`.
+//! A sleep ends some 20 µs late, and where there are many, each with its timer, its switch and its wake-up, they cost a third of a
+//! core: in a virtual machine each of these is a way out of it and back. So the last part of a wait for a time is spent asking the
+//! kernel, if the core is not wanted by others. That is looked at: the kernel says how long this thread has run, and how long it was
+//! ready to run and did not. Called by `socket`.
+//!
+//! ```text
+//!            a quiet half second, after the rest          others wanted the core
+//!   asleep ─────────────────────────────────────▶ polls ─────────────────────────▶ asleep, for 10 s, 20, ... 640
+//! ```
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use super::schedule::{Nanos, SECOND};
 
-/// Waits up to this are polled. Longer ones are worth a sleep: timers end 4 to 20 µs late, with a core to spare.
-const POLL_MAX: Nanos = 50_000;
+/// The last part of a wait, which is polled: longer than timers end late (4 to 27 µs, with a core to spare).
+pub(super) const POLL_MAX: Nanos = 50_000;
 
 /// A poll that finds nothing takes a third of this; what takes longer has done something else as well: an interrupt's work,
 /// or another thread's.
 const POLL_COST_MAX: Nanos = 2_000;
 
-/// The run queue is looked at so often while waits are polled.
-const LOOK_INTERVAL: Nanos = SECOND / 10;
+/// The run queue is looked at so often.
+const LOOK_INTERVAL: Nanos = SECOND / 2;
 
-/// To wait for the core for one part in so many is usual where only the kernel's own threads want it too.
-const WAITED_PARTS: u64 = 10;
+/// To wait for the core for one part in so many of the time in which it is wanted is usual where only the kernel's own threads want
+/// it too (0 to 5 %, Linux 6.18, two virtual cores); beside a server on the same core it is a quarter and more, beside a thread at
+/// `nice` 10 a tenth.
+const WAITED_PARTS: u64 = 12;
+
+/// So small a part of all time is nothing: who wakes up seldom needs some time for each.
+const NOTHING_PARTS: u64 = 200;
 
 /// After others have wanted the core, waits are slept through for so long; twice as long each time, up to the longest.
 const REST_MIN: Nanos = 10 * SECOND;
 const REST_MAX: Nanos = 640 * SECOND;
 
-/// What says for how many nanoseconds the calling thread has waited for a core so far; `None`: nothing does.
+/// What a thread has had of a core so far, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Account {
+    ran: Nanos,
+    /// Ready to run, while others did.
+    waited: Nanos,
+}
+
+/// What says so; `None`: nothing does.
 pub(super) trait RunQueue {
-    fn waited(&mut self) -> Option<Nanos>;
+    fn account(&mut self) -> Option<Account>;
 }
 
 /// The kernel's account of the thread that opened it.
@@ -44,12 +62,18 @@ impl Schedstat {
 }
 
 impl RunQueue for Schedstat {
-    fn waited(&mut self) -> Option<Nanos> {
-        // Three numbers: time on a core, time waiting for one, turns.
+    fn account(&mut self) -> Option<Account> {
         let mut text = [0; 64];
         let count = self.0.as_ref()?.read_at(&mut text, 0).ok()?;
-        std::str::from_utf8(&text[..count]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+        account_of(std::str::from_utf8(&text[..count]).ok()?)
     }
+}
+
+/// Three numbers: time on a core, time waiting for one, turns. A kernel that keeps no account says 0, of a thread that runs.
+fn account_of(text: &str) -> Option<Account> {
+    let mut numbers = text.split_ascii_whitespace().map(str::parse);
+    let (ran, waited) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    (ran > 0).then_some(Account { ran, waited })
 }
 
 /// Decides for one thread, and counts.
@@ -57,7 +81,8 @@ impl RunQueue for Schedstat {
 pub(super) struct Polling<Q> {
     queue: Q,
     /// When the run queue was looked at, and what it said.
-    looked: Option<(Nanos, Nanos)>,
+    looked: Option<(Nanos, Option<Account>)>,
+    polls: bool,
     /// Not before.
     resumes: Nanos,
     rest: Nanos,
@@ -67,46 +92,48 @@ pub(super) struct Polling<Q> {
 
 impl<Q: RunQueue> Polling<Q> {
     pub(super) fn new(queue: Q) -> Polling<Q> {
-        Polling { queue, looked: None, resumes: 0, rest: REST_MIN, fruitless: 0 }
+        Polling { queue, looked: None, polls: false, resumes: 0, rest: REST_MIN, fruitless: 0 }
     }
 
-    /// Whether to poll at `now` in a wait until `until`.
-    pub(super) fn may(&mut self, now: Nanos, until: Nanos) -> bool {
-        if until.saturating_sub(now) > POLL_MAX || now < self.resumes {
-            return false;
+    /// Whether the end of a wait that begins `now` is polled.
+    pub(super) fn may(&mut self, now: Nanos) -> bool {
+        if self.looked.is_none_or(|(then, _)| now.saturating_sub(then) >= LOOK_INTERVAL) {
+            self.look(now);
         }
-        match self.looked {
-            Some((then, _)) if now.saturating_sub(then) < LOOK_INTERVAL => true,
-            last => self.look(now, last),
-        }
+        self.polls
     }
 
     /// Looks at the run queue.
-    fn look(&mut self, now: Nanos, last: Option<(Nanos, Nanos)>) -> bool {
-        let Some(waited) = self.queue.waited() else {
-            self.resumes = Nanos::MAX;
-            return false;
+    fn look(&mut self, now: Nanos) {
+        let account = self.queue.account();
+        let Some((then, before)) = self.looked.replace((now, account)) else { return };
+        let (Some(account), Some(before)) = (account, before) else {
+            self.polls = false;
+            return;
         };
-        self.looked = Some((now, waited));
-        let Some((then, before)) = last else { return true };
-        if waited.saturating_sub(before).saturating_mul(WAITED_PARTS) <= now.saturating_sub(then) {
-            self.rest = REST_MIN;
-            return true;
+        let waited = account.waited.saturating_sub(before.waited);
+        let wanted = account.ran.saturating_sub(before.ran) + waited;
+        let quiet = waited.saturating_mul(WAITED_PARTS) <= wanted
+            || waited.saturating_mul(NOTHING_PARTS) <= now.saturating_sub(then);
+        match (self.polls, quiet) {
+            (true, true) => self.rest = REST_MIN,
+            (true, false) => {
+                self.polls = false;
+                self.resumes = now.saturating_add(self.rest);
+                self.rest = (self.rest * 2).min(REST_MAX);
+            }
+            (false, quiet) => self.polls = quiet && now >= self.resumes,
         }
-        self.resumes = now.saturating_add(self.rest);
-        self.rest = (self.rest * 2).min(REST_MAX);
-        self.looked = None;
-        false
     }
 
     /// Times count from another moment from now on.
     pub(super) fn forget_times(&mut self) {
-        (self.looked, self.resumes) = (None, 0);
+        (self.looked, self.polls, self.resumes) = (None, false, 0);
     }
 
-    /// A poll from `begin` to `end` has found nothing.
-    pub(super) fn found_nothing(&mut self, begin: Nanos, end: Nanos) {
-        self.fruitless += end.saturating_sub(begin).min(POLL_COST_MAX);
+    /// A poll from `begin` to `end` has found nothing, in a wait until `until`.
+    pub(super) fn found_nothing(&mut self, begin: Nanos, end: Nanos, until: Nanos) {
+        self.fruitless += end.min(until).saturating_sub(begin).min(POLL_COST_MAX);
     }
 
     /// CPU time that was spent where others would have slept.
@@ -122,68 +149,118 @@ mod tests {
     use super::*;
 
     /// What the kernel would say.
-    struct Said<'c>(&'c Cell<Option<Nanos>>);
+    struct Said<'c>(&'c Cell<Option<Account>>);
 
     impl RunQueue for Said<'_> {
-        fn waited(&mut self) -> Option<Nanos> {
+        fn account(&mut self) -> Option<Account> {
             self.0.get()
         }
     }
 
-    /// How many of a thousand waits of `wait` are polled in `length`, on a core of which others take `others` parts in a
-    /// hundred.
-    fn polled(others: u64, length: Nanos, wait: Nanos) -> u64 {
-        let said = Cell::new(Some(0));
+    fn account(ran: Nanos, waited: Nanos) -> Option<Account> {
+        Some(Account { ran, waited })
+    }
+
+    /// In which seconds of `length` it polls, on a core of which others take `others(second)` parts in a hundred of what is
+    /// wanted; the thread wants `wants` parts in a hundred of it.
+    fn polled(length: u64, wants: u64, others: impl Fn(u64) -> u64) -> Vec<u64> {
+        const STEP: Nanos = SECOND / 100;
+        let said = Cell::new(account(1, 0));
         let mut polling = Polling::new(Said(&said));
-        let (mut now, mut polled) = (0, 0);
-        while now < length {
-            polled += u64::from(polling.may(now, now + wait));
-            now += wait;
-            said.set(Some(now * others / 100));
+        let mut seconds = Vec::new();
+        for now in (0..length * SECOND).step_by(usize::try_from(STEP).expect("small")) {
+            let second = now / SECOND;
+            if polling.may(now) && seconds.last() != Some(&second) {
+                seconds.push(second);
+            }
+            let Account { ran, waited } = said.get().expect("set above");
+            let (wanted, part) = (STEP * wants / 100, others(second));
+            said.set(account(ran + wanted * (100 - part) / 100, waited + wanted * part / 100));
         }
-        polled * 1000 / (length / wait)
+        seconds
     }
 
     #[test]
-    fn a_core_of_its_own_is_polled_on_and_a_shared_one_hardly_ever() {
-        assert_eq!(polled(0, 20 * SECOND, 20_000), 1000);
-        assert_eq!(polled(9, 20 * SECOND, 20_000), 1000, "a kernel's threads need some of every core");
-        let shared = polled(40, 120 * SECOND, 20_000);
-        assert!((1..10).contains(&shared), "{shared} in a thousand");
+    fn a_core_of_its_own_is_polled_on_after_a_quiet_half_second() {
+        let all: Vec<u64> = (0..20).collect();
+        assert_eq!(polled(20, 100, |_| 0), all);
+        assert_eq!(polled(20, 100, |_| 8), all, "a kernel's threads need some of every core");
+        assert_eq!(polled(20, 1, |_| 40), all, "so little that nobody misses it");
     }
 
     #[test]
-    fn long_waits_are_slept_through() {
-        assert_eq!(polled(0, 5 * SECOND, POLL_MAX), 1000);
-        assert_eq!(polled(0, 5 * SECOND, POLL_MAX + 1), 0);
+    fn a_core_that_others_want_is_never_polled_on() {
+        assert_eq!(polled(2000, 100, |_| 30), [0; 0]);
+        assert_eq!(polled(2000, 5, |_| 30), [0; 0]);
+        assert_eq!(polled(2000, 100, |_| 10), [0; 0], "a thread at nice 10");
     }
 
     #[test]
-    fn a_clock_that_is_set_back_is_no_reason_to_poll_unseen() {
-        let said = Cell::new(Some(0));
+    fn who_comes_later_is_made_way_for_and_looked_for_less_and_less() {
+        // Quiet as long as it sleeps, and not when it polls: somebody who makes way for it.
+        let said = Cell::new(account(1, 0));
         let mut polling = Polling::new(Said(&said));
-        assert!(polling.may(60 * SECOND, 60 * SECOND));
-        polling.forget_times();
-        assert!(polling.may(0, 0));
-        said.set(Some(LOOK_INTERVAL / 2));
-        assert!(!polling.may(LOOK_INTERVAL, LOOK_INTERVAL), "others had half of the core");
+        let mut began = Vec::new();
+        let mut polls = false;
+        for half in 0..4000 {
+            let before = std::mem::replace(&mut polls, polling.may(half * LOOK_INTERVAL));
+            if polls && !before {
+                began.push(half / 2);
+            }
+            let Account { ran, waited } = said.get().expect("set above");
+            said.set(account(ran + LOOK_INTERVAL / 2, waited + if polls { LOOK_INTERVAL / 2 } else { 0 }));
+        }
+        // Half a second each, then 10 s, 20 and so on, and never more than 640.
+        assert_eq!(began, [0, 11, 31, 72, 152, 313, 633, 1274, 1914]);
+        assert_eq!(
+            polled(40, 100, |second| if second == 5 { 50 } else { 0 }).len(),
+            40 - 9,
+            "one time, then as before"
+        );
     }
 
     #[test]
     fn nothing_is_polled_where_the_kernel_does_not_say_who_waits() {
-        assert!(!Polling::new(Said(&Cell::new(None))).may(0, 1000));
+        let said = Cell::new(None);
+        let mut polling = Polling::new(Said(&said));
+        assert!((0..10).all(|half| !polling.may(half * LOOK_INTERVAL)));
+        assert_eq!(account_of("0 0 0\n"), None, "no account is kept");
+        assert_eq!(account_of("12 3 4\n"), account(12, 3));
+        assert_eq!(account_of("12\n"), None);
     }
 
     #[test]
-    fn polls_that_find_nothing_are_counted_but_not_what_interrupted_them() {
+    fn times_that_count_anew_are_looked_at_anew() {
+        let said = Cell::new(account(1, 0));
+        let mut polling = Polling::new(Said(&said));
+        polling.may(60 * SECOND);
+        assert!(polling.may(61 * SECOND));
+        polling.forget_times();
+        assert!(!polling.may(0));
+        said.set(account(LOOK_INTERVAL / 2, LOOK_INTERVAL / 2));
+        assert!(!polling.may(LOOK_INTERVAL), "others had half of the core");
+    }
+
+    #[test]
+    fn polls_that_find_nothing_are_counted_up_to_the_end_of_the_wait_but_not_what_interrupted_them() {
         let mut polling = Polling::new(Schedstat(None));
-        polling.found_nothing(1_000, 1_400);
-        polling.found_nothing(2_000, 9_000);
+        polling.found_nothing(1_000, 1_400, 9_000);
+        polling.found_nothing(2_000, 8_000, 9_000);
         assert_eq!(polling.fruitless(), 400 + POLL_COST_MAX);
+        polling.found_nothing(8_900, 9_500, 9_000);
+        polling.found_nothing(9_100, 9_500, 9_000);
+        assert_eq!(polling.fruitless(), 400 + POLL_COST_MAX + 100);
     }
 
     #[test]
-    fn the_kernel_accounts_for_this_thread() {
-        assert!(Schedstat::of_this_thread().waited().is_some(), "/proc/thread-self/schedstat");
+    fn the_kernel_accounts_for_this_thread_if_it_does_for_any() {
+        let keeps = std::fs::read_to_string("/proc/self/schedstat").is_ok_and(|text| account_of(&text).is_some());
+        let mut own = Schedstat::of_this_thread();
+        // Of a thread that has just begun there is nothing yet.
+        let told = (0..1_000_000).any(|_| {
+            std::thread::yield_now();
+            own.account().is_some()
+        });
+        assert_eq!(told, keeps);
     }
 }

@@ -67,7 +67,25 @@ enum Origin {
 /// What a thread leaves.
 struct Left {
     recorder: Recorder,
-    cpu_share: f64,
+    cpu: CpuShares,
+}
+
+/// CPU time of a thread, each as a share of the run's time, from 0.0 to 1.0.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuShares {
+    /// What its work took.
+    pub used: f64,
+    /// In polls that found nothing, where it could have slept and had time left.
+    pub polled: f64,
+}
+
+impl CpuShares {
+    /// Of `cpu` nanoseconds on a core in `run`, of which `polled` were in vain.
+    #[expect(clippy::cast_precision_loss, reason = "shares")]
+    fn of(cpu: u64, polled: u64, run: u128) -> CpuShares {
+        let share = |part: u64| part as f64 / run.max(1) as f64;
+        CpuShares { used: share(cpu.saturating_sub(polled)), polled: share(polled) }
+    }
 }
 
 /// A run that has ended.
@@ -75,8 +93,8 @@ struct Left {
 pub struct Driven {
     /// All that was recorded.
     pub collector: Collector,
-    /// CPU time by time, of each thread.
-    pub cpu_shares: Vec<f64>,
+    /// Of each thread.
+    pub cpu_shares: Vec<CpuShares>,
     /// Connections that were made before the start.
     pub connected: usize,
     /// Why others were not; `None`: there are no others.
@@ -185,12 +203,12 @@ fn connect_all(crew: &Crew, threads: usize, address: SocketAddr) -> anyhow::Resu
 }
 
 /// What the threads leave, and what none of them has taken from the schedule.
-fn gather(handles: Vec<JoinHandle<Option<Left>>>, shared: &Shared, collector: &mut Collector) -> Vec<f64> {
+fn gather(handles: Vec<JoinHandle<Option<Left>>>, shared: &Shared, collector: &mut Collector) -> Vec<CpuShares> {
     let mut cpu_shares = Vec::new();
     for handle in handles {
         if let Some(left) = handle.join().expect("a panic ends the process") {
             collector.add_rest(&left.recorder);
-            cpu_shares.push(left.cpu_share);
+            cpu_shares.push(left.cpu);
         }
     }
     let mut rest = Recorder::new(shared.phases.all().len());
@@ -240,16 +258,12 @@ fn run_thread(
     generator.network().set_origin(origin);
     let (cpu_before, vain_before) = (clock::thread_cpu_ns(), generator.network().polled_in_vain());
     generator.run();
-    // Where it could have slept it had time left.
-    let vain = generator.network().polled_in_vain().saturating_sub(vain_before);
-    let used = clock::thread_cpu_ns().saturating_sub(cpu_before).saturating_sub(vain);
-    let cpu_share = share(used, clock::now().saturating_duration_since(origin).as_nanos());
-    Some(Left { recorder: generator.into_recorder(), cpu_share })
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a share")]
-fn share(used: u64, of: u128) -> f64 {
-    used as f64 / of.max(1) as f64
+    let cpu = CpuShares::of(
+        clock::thread_cpu_ns().saturating_sub(cpu_before),
+        generator.network().polled_in_vain().saturating_sub(vain_before),
+        clock::now().saturating_duration_since(origin).as_nanos(),
+    );
+    Some(Left { recorder: generator.into_recorder(), cpu })
 }
 
 impl Crew {
@@ -276,5 +290,17 @@ impl Crew {
                 Origin::Unknown => origin = self.origin_known.wait(origin, Cause::Others),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polls_in_vain_are_no_work() {
+        assert_eq!(CpuShares::of(900, 400, 1000), CpuShares { used: 0.5, polled: 0.4 });
+        // Two clocks, read one after the other.
+        assert_eq!(CpuShares::of(300, 400, 1000), CpuShares { used: 0.0, polled: 0.4 });
     }
 }
