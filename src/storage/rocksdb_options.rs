@@ -10,6 +10,10 @@ use super::Compression;
 use super::rocksdb::Options;
 use crate::limits::{LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
 
+/// A table's blocks are looked for in the cache until fewer than one in twenty is there. RocksDB's own figure for the day on which
+/// it makes this the default (`options.h`).
+const UNCACHE_AGGRESSIVENESS: u32 = 300;
+
 /// What RocksDB keeps in memory, and can be asked about.
 pub(super) struct Shared {
     pub(super) cache: Cache,
@@ -138,6 +142,9 @@ fn levels(db: &mut RocksDbOptions, compression: Compression) {
     // As much as these files hold, as RocksDB's tuning guide has it.
     db.set_max_bytes_for_level_base(LEVEL_0_FILES * MEMTABLES_A_FLUSH * MEMTABLE_BYTES_MAX);
     db.set_target_file_size_base(32 << 20);
+    // Blocks of a table that a compaction has removed leave the cache with it. Nobody asks for them again, yet this kind of cache
+    // would keep them until others push them out, so that klad grew to its budget however little it holds.
+    db.set_uncache_aggressiveness(UNCACHE_AGGRESSIVENESS);
 }
 
 /// Of each table.
@@ -180,4 +187,66 @@ pub(super) fn scan(end: Option<&[u8]>) -> ReadOptions {
 
 fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).expect("klad is built for 64-bit machines")
+}
+
+#[cfg(test)]
+mod tests {
+    use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, DB};
+
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            cache_bytes: 64 << 20,
+            memtable_bytes: 32 << 20,
+            value_cache_percent: 0,
+            background_threads: 1,
+            disk_reserve_bytes: 0,
+            compression: Compression::None,
+            direct_reads: false,
+            iterator_reads: false,
+        }
+    }
+
+    /// What the cache holds when all of a store has been read, bytes: as it was filled, and after it was rewritten twice.
+    fn cached(uncache_aggressiveness: u32) -> (usize, usize) {
+        const KEYS: u32 = 10_000;
+        let directory = tempfile::tempdir().expect("a directory");
+        let (options, mut rewriting) = (options(), CompactOptions::default());
+        rewriting.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+        let shared = Shared::new(&options);
+        let mut with = database(&options, &shared);
+        with.create_if_missing(true);
+        if uncache_aggressiveness != UNCACHE_AGGRESSIVENESS {
+            with.set_uncache_aggressiveness(uncache_aggressiveness);
+        }
+        let db = DB::open(&with, directory.path()).expect("opened");
+        for key in 0..KEYS {
+            db.put(key.to_be_bytes(), [7; 500]).expect("written");
+        }
+        let rewrite_and_read = || {
+            db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &rewriting);
+            assert!((0..KEYS).all(|key| db.get(key.to_be_bytes()).expect("read").is_some()));
+            shared.cache.get_usage()
+        };
+        let first = rewrite_and_read();
+        rewrite_and_read();
+        rewrite_and_read();
+        // Tables are removed by the thread that compacts, after it has said that it is done.
+        db.cancel_all_background_work(true);
+        (first, shared.cache.get_usage())
+    }
+
+    #[test]
+    fn blocks_of_tables_that_are_gone_leave_the_cache() {
+        let (first, last) = cached(UNCACHE_AGGRESSIVENESS);
+        assert!(first > 4 << 20, "{first}: all of it is there");
+        assert!(last < first / 4 * 5, "{last} after {first}");
+    }
+
+    #[test]
+    fn twin_a_cache_that_keeps_them_is_noticed() {
+        let (first, last) = cached(0);
+        assert!(last > first * 2, "{last} after {first}");
+    }
 }
