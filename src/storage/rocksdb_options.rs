@@ -143,7 +143,7 @@ fn levels(db: &mut RocksDbOptions, compression: Compression) {
     db.set_max_bytes_for_level_base(LEVEL_0_FILES * MEMTABLES_A_FLUSH * MEMTABLE_BYTES_MAX);
     db.set_target_file_size_base(32 << 20);
     // Blocks of a table that a compaction has removed leave the cache with it. Nobody asks for them again, yet this kind of cache
-    // would keep them until others push them out, so that klad grew to its budget however little it holds.
+    // would keep them until others push them out, so that klad grows towards its budget however little it holds.
     db.set_uncache_aggressiveness(UNCACHE_AGGRESSIVENESS);
 }
 
