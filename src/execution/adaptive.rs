@@ -100,8 +100,12 @@ impl Adaptive {
 
     /// The committer: takes what has gathered while the last batch was written, and writes it as the next.
     fn run_commits(&self, engine: &dyn Engine) {
-        let (mut tasks, mut refused) = (Vec::new(), Vec::new());
-        while self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
+        let (mut tasks, mut refused, mut answered) = (Vec::new(), Vec::new(), Vec::new());
+        loop {
+            gives_way_to(&answered);
+            if !self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
+                return;
+            }
             self.refuse_writes(&mut refused, &self.writes_refused.delay);
             let inboxes = inboxes(&tasks);
             let before = tasks.len();
@@ -122,6 +126,7 @@ impl Adaptive {
                 self.write_pace.served(count, began);
             }
             announce(&inboxes);
+            answered = inboxes;
         }
     }
 
@@ -291,6 +296,15 @@ fn inboxes(tasks: &[Task]) -> Vec<Arc<Inbox>> {
 fn announce(inboxes: &[Arc<Inbox>]) {
     for inbox in inboxes {
         inbox.announce();
+    }
+}
+
+/// Lets a worker go first that was told of ends and has not run since: its clients may write again, in the batch that is next.
+/// Only then: who yields for nothing lets flushes and compactions go first for more than a millisecond, where they share its core
+/// (docs/decisions/2026-11-23-the-committer-yields-to-workers.md).
+fn gives_way_to(answered: &[Arc<Inbox>]) {
+    if answered.iter().any(|inbox| inbox.is_announced()) {
+        std::thread::yield_now();
     }
 }
 

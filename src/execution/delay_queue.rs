@@ -125,7 +125,7 @@ impl DelayQueue {
         batch: &mut Vec<Task>,
         refused: &mut Vec<Task>,
     ) -> bool {
-        let Some(mut state) = self.wait_for_more_work() else { return false };
+        let Some(mut state) = self.wait_for_work() else { return false };
         let now = clock::now();
         let standing = if state.fits(max, cost_max) { None } else { state.standing(now) };
         let mut cost = 0;
@@ -173,20 +173,6 @@ impl DelayQueue {
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.not_empty.notify_all();
-    }
-
-    /// As [`DelayQueue::wait_for_work`], but lets others that want this processor go first, once: they may bring more. Where
-    /// processors are idle that takes nothing.
-    fn wait_for_more_work(&self) -> Option<MutexGuard<'_, State>> {
-        loop {
-            drop(self.wait_for_work()?);
-            std::thread::yield_now();
-            let state = self.state.lock();
-            // What waited may have been refused meanwhile.
-            if !state.waiting.is_empty() {
-                return Some(state);
-            }
-        }
     }
 
     fn wait_for_work(&self) -> Option<MutexGuard<'_, State>> {

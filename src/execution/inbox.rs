@@ -47,6 +47,11 @@ impl Inbox {
         }
     }
 
+    /// Whether the worker was told and has not looked yet.
+    pub(super) fn is_announced(&self) -> bool {
+        self.0.lock().announced
+    }
+
     /// Wakes all tasks whose operations have ended; on the worker's thread. `scratch` is empty before and after, and keeps
     /// its memory.
     pub(super) fn wake_ended(&self, scratch: &mut Vec<Waker>) {
@@ -85,12 +90,15 @@ mod tests {
         inbox.set_turn(&turn.clone().into());
         inbox.announce();
         assert_eq!(turn.0.load(Ordering::Relaxed), 0, "nothing has ended");
+        assert!(!inbox.is_announced());
         for _ in 0..3 {
             inbox.leave(task.clone().into());
             inbox.announce();
         }
         assert_eq!(turn.0.load(Ordering::Relaxed), 1);
+        assert!(inbox.is_announced());
         inbox.wake_ended(&mut Vec::new());
+        assert!(!inbox.is_announced());
         assert_eq!(task.0.load(Ordering::Relaxed), 3);
         inbox.leave(task.into());
         inbox.announce();
