@@ -52,3 +52,4 @@ pub mod limits;
 pub mod metrics;
 pub mod sampling;
 pub mod sync;
+mod time_slice;

@@ -28,6 +28,7 @@ use crate::metrics::Counter;
 use crate::operation::{Durability, Error};
 use crate::storage::{Engine, Write};
 use crate::sync::{self, PushError};
+use crate::time_slice;
 
 /// The two queues, and how fast each is served.
 pub(super) struct Adaptive {
@@ -81,7 +82,10 @@ impl Adaptive {
             running.push(sync::spawn_thread(&format!("klad-storage-{number}"), move || own.run_reads(&*engine)));
         }
         let (own, engine) = (self.clone(), engine.clone());
-        running.push(sync::spawn_thread("klad-commit", move || own.run_commits(&*engine)));
+        running.push(sync::spawn_thread("klad-commit", move || {
+            time_slice::shorten();
+            own.run_commits(&*engine);
+        }));
         running
     }
 

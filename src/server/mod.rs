@@ -47,7 +47,6 @@ pub mod listen;
 mod peers;
 mod places;
 mod safety;
-mod slice;
 mod socket;
 mod stream;
 pub mod tls;

@@ -22,7 +22,7 @@ use super::figures::{Closed, WorkerFigures};
 use super::gate::{Gate, Sign};
 use super::handshake::Handshaker;
 use super::peers::Place;
-use super::{Drain, Limits, Safety, eviction, runtime, slice};
+use super::{Drain, Limits, Safety, eviction, runtime};
 use crate::clock;
 use crate::execution::{Executor, Local};
 use crate::http::authorization::Authorization;
@@ -32,6 +32,7 @@ use crate::http::slow::Slowest;
 use crate::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_INTERVAL};
 use crate::metrics::requests::Requests;
 use crate::sync::{self, Live};
+use crate::time_slice;
 
 /// A connection on its way to a worker, with its place among all connections.
 pub(super) struct Accepted {
@@ -158,7 +159,7 @@ pub(super) fn start(
     let sweeps = Arc::<AtomicU64>::default();
     let handle = WorkerHandle { sender, figures: figures.clone(), sweeps: sweeps.clone() };
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
-        slice::shorten();
+        time_slice::shorten();
         let runtime = runtime();
         let local = Local::new(executor);
         let limits = live.get();

@@ -194,14 +194,14 @@ fn wrong_lead(profile: &Profile<Name>, thread: &str, function: &str, least: f64)
 }
 
 /// Under synced PUTs. Shares are half of what they are on a machine that does other things as well, and less. With `send` and
-/// `recv` of the C library, which lose their callers, a worker's would be 0.14 to 0.19 instead of 0.8.
+/// `recv` of the C library, which lose their callers, `serve` would have 0.14 to 0.19 of a worker instead of 0.8.
 #[cfg(feature = "rocksdb")]
 const LEADERS: [(&str, &str, f64); 5] = [
     ("klad-commit", "klad::storage::rocksdb::RocksDbEngine::commit", 0.5),
     ("klad-commit", "rocksdb::DBImpl::WriteImpl", 0.35),
     ("klad-commit", "rocksdb::DBImpl::WriteGroupToWAL", 0.25),
     ("klad-worker-", "klad::server::worker::Worker::serve", 0.4),
-    ("klad-worker-", "klad::server::connection::Connection::poll_", 0.4),
+    ("klad-worker-", "klad::server::connection::plain::Sending::poll", 0.3),
 ];
 
 #[cfg(feature = "rocksdb")]

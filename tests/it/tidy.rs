@@ -20,7 +20,7 @@ const ROWS: &[&[&str]] = &[
     &["logs", "page"],
     &["operation", "sync"],
     &["metrics", "sampling"],
-    &["clock", "descriptors"],
+    &["clock", "descriptors", "time_slice"],
     &["limits"],
 ];
 
@@ -37,8 +37,8 @@ const UNSAFE: &[&str] = &[
     "src/sampling/timer.rs",
     "src/sampling/waits.rs",
     "src/sampling/walk.rs",
-    "src/server/slice.rs",
     "src/server/socket.rs",
+    "src/time_slice.rs",
 ];
 
 /// Only these may name the crate.

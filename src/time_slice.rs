@@ -1,4 +1,4 @@
-//! A worker asks the kernel for short turns on a core, and so gets them soon.
+//! Workers and the commit thread ask the kernel for short turns on a core, and so get them soon.
 //!
 //! ```text
 //!   as threads have it (1 to 3 ms):  ──flush──────────────────▶│──worker──▶    an event waits for the end of the turn
@@ -8,20 +8,22 @@
 //! Linux' scheduler promises each thread its share of a core, and chooses whose turn must end first; who asks for short ones is
 //! nearer to that, and since 6.12 a thread that wakes up takes the core from one with a longer turn (`kernel/sched/fair.c`,
 //! `PREEMPT_SHORT`). The share stays what it was, and nobody needs a privilege for it. Older kernels take the call and change
-//! nothing. Called by `worker`.
+//! nothing. Between two that both ask, neither takes the core from the other: a worker that is told of new requests while a
+//! batch is on its way waits until the commit thread sleeps, and has more of them to hand over
+//! (docs/decisions/2026-11-24-short-turns-for-the-committer.md). Called by `server::worker` and `execution::adaptive`.
 
 #![expect(unsafe_code, reason = "system calls that no library wraps")]
 
 use std::time::Duration;
 
-/// The shortest that the kernel takes. With RocksDB's threads on the same core, the latest answer in a thousand came after 4.6 ms
+/// The shortest that the kernel takes. For workers alone and with RocksDB's threads on the same core, the latest answer in a thousand came after 4.6 ms
 /// instead of 6.0 (docs/decisions/2026-11-21-tail.md).
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Of the calling thread, if it is one of the ordinary kind; what cannot be had is left as it is.
-pub(super) fn shorten() {
+pub(crate) fn shorten() {
     if let Err(error) = try_shorten() {
-        tracing::debug!(%error, "a worker keeps the scheduler's usual turns");
+        tracing::debug!(%error, "a thread keeps the scheduler's usual turns");
     }
 }
 
