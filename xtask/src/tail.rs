@@ -1,7 +1,7 @@
 //! `cargo xtask tail`: how late is the latest in a thousand while RocksDB flushes and compacts?
 //!
 //! ```text
-//!   fill ─▶ closed loop: the first minute is not counted, as caches fill and compactions begin; then the capacity
+//!   fill ─▶ closed loop: the first minute is not counted, as compactions begin; then the capacity, while caches still fill
 //!        ─▶ open loop at 70 % of it, ten minutes: p99.9 from the intended start, seconds without an answer, stalls
 //!        ─▶ the same rate against a bare echo, while klad keeps its memory: what the machine makes late, whoever serves
 //! ```
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// Length of the closed loop that finds the capacity.
     #[arg(long, value_name = "TIME", default_value = "2m")]
     capacity_duration: humantime::Duration,
-    /// And before it: until the state is the one that lasts.
+    /// And before it: until flushes and compactions are under way. The cache of values takes longer to hold all keys.
     #[arg(long, value_name = "TIME", default_value = "1m")]
     capacity_warm_up: humantime::Duration,
     /// Of the capacity, so many hundredths are asked for.
