@@ -48,6 +48,7 @@ pub mod operation;
 
 pub mod clock;
 pub mod descriptors;
+pub mod free_pages;
 pub mod limits;
 pub mod metrics;
 pub mod sampling;

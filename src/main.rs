@@ -30,14 +30,19 @@ use klad::supervisor::{self, Watchdog};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// jemalloc's settings, read before `main`. Unused pages go back to the kernel within a second, by a thread of its own, so
-/// that the resident set follows the memory budget. What a heap profile needs must be there from the start, `prof_accum` for
+/// that the resident set follows what is in use. What a heap profile needs must be there from the start, `prof_accum` for
 /// what has been freed as well; it samples nothing until `--heap-sample` is read. Huge pages spare a GET of a large store a
-/// sixteenth of its time (`docs/decisions/2026-11-21-puts.md`); `serve` turns them off where the budget is small.
+/// sixteenth of its time (`docs/decisions/2026-11-21-puts.md`); `serve` turns them off where the budget is small, and keeps unused
+/// pages where it is not, or huge ones would not stay huge (`free_pages`).
 const SETTINGS: &std::ffi::CStr = if cfg!(target_os = "linux") {
     c"thp:always,background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
 } else {
     c"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
 };
+
+/// `dirty_decay_ms` of [`SETTINGS`].
+#[cfg(target_os = "linux")]
+const DIRTY_DECAY_MS: isize = 1000;
 
 #[expect(unsafe_code, reason = "jemalloc looks for this symbol")]
 // SAFETY: no other symbol of the program has this name, and jemalloc reads it as a pointer to a C string, which it is.
@@ -191,11 +196,7 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
         tracing::warn!(%error, "there will be no heap profiles");
     }
     #[cfg(target_os = "linux")]
-    if config.budget.total < HUGE_PAGES_MEMORY_MIN
-        && let Err(error) = rustix::thread::disable_transparent_huge_pages(true)
-    {
-        tracing::debug!(%error, "pages are huge although the memory budget is small");
-    }
+    pages_for(config.budget.total);
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Before anything that a signal could interrupt.
@@ -242,6 +243,18 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     synced.map_err(Failure::Sync)?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Huge pages that stay huge, or none.
+#[cfg(target_os = "linux")]
+fn pages_for(budget_bytes: u64) {
+    if budget_bytes < HUGE_PAGES_MEMORY_MIN {
+        if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+            tracing::debug!(%error, "pages are huge although the memory budget is small");
+        }
+    } else if let Err(error) = klad::free_pages::keep(budget_bytes, DIRTY_DECAY_MS) {
+        tracing::debug!(%error, "the allocator gives pages back in pieces");
+    }
 }
 
 /// A second signal: whoever sent it does not want to wait.

@@ -37,7 +37,7 @@ pub struct Allocator {
     pub active: u64,
     /// Its own books.
     pub metadata: u64,
-    /// Pages that may be in RAM: active ones, books, and those that are about to be given back.
+    /// Pages that may be in RAM: active ones, books, and those that hold nothing and were not given back.
     pub resident: u64,
     /// Address space that was given back to the kernel, and is kept for the next use.
     pub retained: u64,
@@ -104,6 +104,12 @@ impl Allocator {
             resident: bytes(stats::resident::read())?,
             retained: bytes(stats::retained::read())?,
         })
+    }
+
+    /// Pages in RAM that hold nothing.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.resident.saturating_sub(self.active + self.metadata)
     }
 
     /// Puts it on the page.

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use crate::clock;
 use crate::execution::care::{Care, CareThread};
 use crate::execution::{self, Executor};
+use crate::free_pages;
 use crate::http::admin::{Admin, AllocatorWatch, Shares};
 use crate::http::authorization::Authorization;
 use crate::http::control::Control;
@@ -293,12 +294,13 @@ impl Server {
     }
 }
 
-/// A thread that asks the allocator for its figures, which may wait.
+/// A thread that asks the allocator for its figures, and has it give back what is too much, both of which may wait.
 fn watch_allocator(allocator: Arc<AllocatorWatch>, stop: Arc<Signal>) -> JoinHandle<()> {
     allocator.look();
     sync::spawn_thread("klad-figures", move || {
         while !stop.wait_timeout(ALLOCATOR_LOOK_INTERVAL) {
-            allocator.look();
+            let now = allocator.look();
+            free_pages::look(now.free_bytes(), now.resident);
         }
     })
 }

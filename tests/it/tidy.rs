@@ -20,13 +20,14 @@ const ROWS: &[&[&str]] = &[
     &["logs", "page"],
     &["operation", "sync"],
     &["metrics", "sampling"],
-    &["clock", "descriptors", "time_slice"],
+    &["clock", "descriptors", "free_pages", "time_slice"],
     &["limits"],
 ];
 
 /// Files that may hold unsafe code.
 const UNSAFE: &[&str] = &[
     "src/bench/script.rs",
+    "src/free_pages.rs",
     "src/main.rs",
     "src/profile/heap.rs",
     "src/profile/locks/tests/answers.rs",

@@ -27,11 +27,12 @@ use crate::sync::Mutex;
 pub struct AllocatorWatch(Mutex<Allocator>);
 
 impl AllocatorWatch {
-    /// Asks; may wait.
-    pub fn look(&self) {
+    /// Asks, keeps the answer for others, and gives it; may wait.
+    pub fn look(&self) -> Allocator {
         // Before the lock: the admin thread must not wait for what this waits for.
         let now = Allocator::read().unwrap_or_default();
         *self.0.lock() = now;
+        now
     }
 
     /// What it said, at most [`ALLOCATOR_LOOK_INTERVAL`](crate::limits::ALLOCATOR_LOOK_INTERVAL) ago.

@@ -1,0 +1,108 @@
+//! Memory that holds nothing: huge pages stay whole while a store's memory comes and goes, and what is kept is bounded.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::support::metrics::Metrics;
+use super::support::{Server, ServerBuilder, wait_until};
+
+/// The least at which pages are huge and kept.
+const MEMORY: &str = "512MiB";
+
+/// What may be kept of it, as `docs/configuration.md` has it: a quarter.
+const KEPT_MAX: u64 = 128 << 20;
+
+/// For longer than the allocator keeps pages by itself, and than klad takes to look.
+const LONG: Duration = Duration::from_secs(4);
+
+/// An allocator that gives pages back by itself, little by little, and one that never does: what klad finds set it leaves so.
+const LITTLE_BY_LITTLE: &str = "dirty_decay_ms:500";
+const NEVER: &str = "dirty_decay_ms:-1";
+
+fn start(engine: &str, malloc_conf: Option<&str>) -> Server {
+    let builder = ServerBuilder::new(engine).arg("--memory", MEMORY).arg("--durability", "async");
+    match malloc_conf {
+        Some(conf) => builder.env("MALLOC_CONF", conf).start(),
+        None => builder.start(),
+    }
+}
+
+/// Where pages are never huge there is nothing to keep whole.
+fn kernel_has_huge_pages() -> bool {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    enabled.contains("[always]") || enabled.contains("[madvise]")
+}
+
+/// Of the memory that is no file's, what is in huge pages that are whole, percent.
+fn whole_percent(server: &Server) -> u64 {
+    let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", server.process())).unwrap();
+    let kib = |name: &str| -> u64 {
+        let line = rollup.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    kib("AnonHugePages:") * 100 / kib("Anonymous:")
+}
+
+/// Memtables come and go, as does what flushes and a compaction take.
+fn works_for_a_while(server: &Server) {
+    let mut client = server.client();
+    let mut round = 0;
+    wait_until("several flushes have ended", || {
+        for key in 0..500 {
+            client.store(&format!("/v0/entity?id={round}-{key}"), &[7; 8 << 10]);
+        }
+        round += 1;
+        Metrics::scrape(server).sum("klad_rocksdb_flushes_total", &[]) >= 6.0
+    });
+    std::thread::sleep(LONG);
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn huge_pages_stay_whole_while_memtables_come_and_go() {
+    if !kernel_has_huge_pages() {
+        eprintln!("this kernel has no huge pages: nothing is shown");
+        return;
+    }
+    let server = start("rocksdb", None);
+    works_for_a_while(&server);
+    let whole = whole_percent(&server);
+    assert!(whole >= 60, "{whole} % of the memory is in huge pages that are whole");
+    drop(server);
+    let twin = start("rocksdb", Some(LITTLE_BY_LITTLE));
+    works_for_a_while(&twin);
+    let whole = whole_percent(&twin);
+    assert!(whole < 60, "twin: {whole} % although pages are given back little by little");
+}
+
+/// What the allocator has and nobody uses, bytes.
+fn free_bytes(server: &Server) -> u64 {
+    let memory: Value = serde_json::from_slice(&server.admin("/debug/memory").body).unwrap();
+    let allocator = &memory["allocator"];
+    let bytes = |name: &str| allocator[name].as_u64().unwrap();
+    bytes("resident_bytes").saturating_sub(bytes("active_bytes") + bytes("metadata_bytes"))
+}
+
+/// Twice as much as may be kept is stored and removed again.
+fn stores_and_removes(server: &Server) {
+    let mut client = server.client();
+    let values = 2 * KEPT_MAX / (1 << 20);
+    for key in 0..values {
+        assert_eq!(client.put(&format!("/v0/entity?id={key}"), &vec![7; 1 << 20]).status, 201);
+    }
+    for key in 0..values {
+        assert_eq!(client.delete(&format!("/v0/entity?id={key}")).status, 202);
+    }
+}
+
+#[test]
+fn more_free_memory_than_is_allowed_goes_back_to_the_kernel() {
+    let server = start("memory", None);
+    stores_and_removes(&server);
+    wait_until("it goes back", || free_bytes(&server) <= KEPT_MAX);
+    let twin = start("memory", Some(NEVER));
+    stores_and_removes(&twin);
+    std::thread::sleep(LONG);
+    assert!(free_bytes(&twin) > KEPT_MAX, "twin: {} although none is given back", free_bytes(&twin));
+}
