@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, setpriority_process};
+use rustix::thread::gettid;
 
 /// `nice` value: the kernel's weight is 110, and 1024 for one of 0 (Linux, `kernel/sched/core.c`, `sched_prio_to_weight`).
 const NICE: i32 = 10;
@@ -31,6 +32,14 @@ impl Background {
         if cfg!(target_os = "linux") && !self.make_way.load(Ordering::Relaxed) {
             self.make_way.store(make_way(self.names) >= self.threads, Ordering::Relaxed);
         }
+    }
+}
+
+/// The calling thread makes way, too.
+pub(super) fn make_way_here() {
+    if cfg!(target_os = "linux") {
+        // A thread may always have less than it has.
+        let _ = setpriority_process(Some(gettid()), NICE);
     }
 }
 

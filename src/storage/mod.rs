@@ -65,6 +65,8 @@ mod rocksdb_options;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_perf;
 #[cfg(feature = "rocksdb")]
+mod rocksdb_removal;
+#[cfg(feature = "rocksdb")]
 mod rocksdb_scan;
 #[cfg(feature = "rocksdb")]
 mod value_cache;

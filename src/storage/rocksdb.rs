@@ -31,7 +31,7 @@ use super::value_cache::{Looked, Made, Place, ValueCache};
 use super::versions::Versions;
 use super::written::{self, Written};
 use super::{ChangeKind, Check, Compression, Engine, Observation, Reply, Result, Write};
-use super::{rocksdb_open, rocksdb_options};
+use super::{rocksdb_open, rocksdb_options, rocksdb_removal};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use crate::metrics::commits::Commits;
@@ -113,6 +113,7 @@ impl RocksDbEngine {
         let shared = Shared::new(&Options { cache_bytes: block_bytes, ..options.clone() });
         let mut database = rocksdb_options::database(options, &shared);
         let watch = Watch::new(shared, &directory.path().join("rocksdb"), &mut database);
+        rocksdb_removal::in_pieces(&mut database, &directory.path().join("rocksdb"));
         let (db, high_water) = rocksdb_open::open(&directory, &database)?;
         let mut read_cached = ReadOptions::default();
         read_cached.set_read_tier(ReadTier::BlockCache);

@@ -37,8 +37,8 @@ fn kernel() -> (u32, u32) {
 #[test]
 fn flushes_and_compactions_make_way_for_requests_and_workers_get_the_core_soon() {
     let server = ServerBuilder::new("rocksdb").arg("--threads", "1").start();
-    for background in ["rocksdb:high", "rocksdb:low"] {
-        wait_until("RocksDB's threads make way", || {
+    for background in ["rocksdb:high", "rocksdb:low", "klad-shrink"] {
+        wait_until("RocksDB's threads make way, and the one that cuts files", || {
             let all = threads(&server, background);
             !all.is_empty() && all.iter().all(|(nice, _)| *nice == NICE)
         });
