@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, setpriority_process};
-use rustix::thread::gettid;
 
 /// `nice` value: the kernel's weight is 110, and 1024 for one of 0 (Linux, `kernel/sched/core.c`, `sched_prio_to_weight`).
 const NICE: i32 = 10;
@@ -37,10 +36,9 @@ impl Background {
 
 /// The calling thread makes way, too.
 pub(super) fn make_way_here() {
-    if cfg!(target_os = "linux") {
-        // A thread may always have less than it has.
-        let _ = setpriority_process(Some(gettid()), NICE);
-    }
+    // A thread may always have less than it has.
+    #[cfg(target_os = "linux")]
+    let _ = setpriority_process(Some(rustix::thread::gettid()), NICE);
 }
 
 /// Answers how many threads make way now.
