@@ -52,5 +52,5 @@ pub mod free_pages;
 pub mod limits;
 pub mod metrics;
 pub mod sampling;
+mod scheduler;
 pub mod sync;
-mod time_slice;

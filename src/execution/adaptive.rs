@@ -26,9 +26,9 @@ use crate::clock;
 use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, SLOTS_CEILING, TURN_COMMIT_BYTES_MAX};
 use crate::metrics::Counter;
 use crate::operation::{Durability, Error};
+use crate::scheduler;
 use crate::storage::{Engine, Write};
 use crate::sync::{self, PushError};
-use crate::time_slice;
 
 /// The two queues, and how fast each is served.
 pub(super) struct Adaptive {
@@ -83,7 +83,7 @@ impl Adaptive {
         }
         let (own, engine) = (self.clone(), engine.clone());
         running.push(sync::spawn_thread("klad-commit", move || {
-            time_slice::shorten();
+            scheduler::shorten_turns();
             own.run_commits(&*engine);
         }));
         running

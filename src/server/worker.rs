@@ -31,8 +31,8 @@ use crate::http::service::Service;
 use crate::http::slow::Slowest;
 use crate::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_INTERVAL};
 use crate::metrics::requests::Requests;
+use crate::scheduler;
 use crate::sync::{self, Live};
-use crate::time_slice;
 
 /// A connection on its way to a worker, with its place among all connections.
 pub(super) struct Accepted {
@@ -159,7 +159,7 @@ pub(super) fn start(
     let sweeps = Arc::<AtomicU64>::default();
     let handle = WorkerHandle { sender, figures: figures.clone(), sweeps: sweeps.clone() };
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
-        time_slice::shorten();
+        scheduler::shorten_turns();
         let runtime = runtime();
         let local = Local::new(executor);
         let limits = live.get();

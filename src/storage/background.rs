@@ -1,50 +1,220 @@
-//! The threads of an engine's own get less of a core than workers do, where both want it. Called by the engines that have some.
+//! The threads of an engine's own get what requests leave of a core, and a share where they would leave nothing. Called by the engines
+//! that have some.
 //!
-//! RocksDB can only take its threads to the lowest priority of all, at which a core that requests keep busy leaves them a seventieth:
-//! then compactions fall behind, and writes are held up. Untouched, a flush takes half of a worker's core for some tenth of a
-//! second, and requests queue up meanwhile. At [`NICE`] they get a tenth of a core that is wanted, and all that nobody wants.
+//! ```text
+//!   klad-background: does one of them want a core ─▶ did it get its part since the last look? ─▶ yes: what others leave (SCHED_IDLE)
+//!   looks every 100 ms                                                                        ─▶ no:  a weight of its own (nice 10), for a while
+//! ```
+//!
+//! A thread with a weight keeps a core until the kernel's next tick, up to 4 ms, when whoever wakes up has had more of the core
+//! than its share; and a worker that is busy has. A compaction kept requests waiting so for a fourteenth of its time
+//! (docs/decisions/2026-11-24-what-requests-leave.md). From a thread that takes what others leave they take the core at once.
+//! But a core that is always wanted leaves nothing: then compactions would fall behind until writes are held up, and who
+//! waits for a lock of such a thread's would wait as long. So klad looks.
+//!
+//! Where klad may not give a thread its weight back (sched(7): that needs `CAP_SYS_NICE`, or an `RLIMIT_NICE` of 10, as `deploy/klad.service` has it),
+//! all keep it: a tenth of a core that is wanted, instead of the half that they would take of one untouched.
+//! RocksDB itself can only take its threads to the lowest weight of all, which is a seventieth.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, setpriority_process};
+
+use crate::clock;
+use crate::scheduler::{Policy, set_policy};
+use crate::sync::{Signal, try_spawn_thread};
 
 /// `nice` value: the kernel's weight is 110, and 1024 for one of 0 (Linux, `kernel/sched/core.c`, `sched_prio_to_weight`).
 const NICE: i32 = 10;
 
-/// The threads of one database.
+/// Between two looks, while one of the threads has something to do.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// And while none has. What begins after such a look has what others leave for as long.
+const QUIET_LOOK: Duration = Duration::from_millis(200);
+
+/// Of the time between two looks, a thread that wanted a core all the time has to get one part in so many.
+const PARTS: u32 = 25;
+
+/// For so many looks at most all have their weight before they are tried with less again.
+const SPELL_MAX: u32 = 16;
+
+/// The threads of one database, until it is dropped.
 pub(super) struct Background {
-    /// What their names begin with.
-    names: &'static [&'static str],
-    threads: usize,
-    make_way: AtomicBool,
+    stop: Arc<Signal>,
+    watch: Option<JoinHandle<()>>,
 }
 
 impl Background {
-    /// So many threads, whose names begin with one of `names`.
+    /// So many threads, whose names begin with one of `names`. A thread that is not there yet, or has no name yet, is met when it has.
     pub(super) fn new(names: &'static [&'static str], threads: usize) -> Background {
-        Background { names, threads, make_way: AtomicBool::new(false) }
+        let stop = Arc::new(Signal::default());
+        let stopped = Arc::clone(&stop);
+        let watch = cfg!(target_os = "linux")
+            .then(|| try_spawn_thread("klad-background", move || watch(names, threads, &stopped)));
+        let watch = watch.and_then(|thread| {
+            // Without it they have what every thread has.
+            thread.inspect_err(|error| tracing::debug!(%error, "an engine's threads do not make way")).ok()
+        });
+        Background { stop, watch }
     }
+}
 
-    /// Makes them way for requests. Called again and again: a thread that has no name yet is met the next time.
-    pub(super) fn upkeep(&self) {
-        if cfg!(target_os = "linux") && !self.make_way.load(Ordering::Relaxed) {
-            self.make_way.store(make_way(self.names) >= self.threads, Ordering::Relaxed);
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop.raise();
+        if let Some(watch) = self.watch.take() {
+            // Nothing is lost if it has panicked.
+            let _ = watch.join();
         }
     }
 }
 
-/// The calling thread makes way, too.
+/// The calling thread makes way, too: for good, with a weight.
 pub(super) fn make_way_here() {
     // A thread may always have less than it has.
     #[cfg(target_os = "linux")]
     let _ = setpriority_process(Some(rustix::thread::gettid()), NICE);
 }
 
-/// Answers how many threads make way now.
-fn make_way(names: &[&str]) -> usize {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
-    tasks.flatten().filter(|task| is_background(&task.path(), names) && lower(&task.file_name())).count()
+/// Until `stop`; or until all have their weight, where there is nothing more to do.
+fn watch(names: &[&str], threads: usize, stop: &Signal) {
+    let mut pool = Pool::default();
+    let may_return = may_return();
+    while may_return || pool.threads.len() < threads {
+        if pool.threads.len() < threads {
+            pool.find(names);
+        }
+        let busy = may_return && pool.look(clock::now());
+        if stop.wait_timeout(if busy { LOOK } else { QUIET_LOOK }) {
+            break;
+        }
+    }
+    if may_return {
+        // They may be there for longer than the database.
+        pool.give(Policy::Ordinary);
+    }
+}
+
+/// Whether a thread of this process gets its weight back. Tried on the calling one, which has [`NICE`] from then on, or what others leave for ever.
+fn may_return() -> bool {
+    make_way_here();
+    let here = rustix::thread::gettid();
+    set_policy(here, Policy::Leftovers).is_ok() && set_policy(here, Policy::Ordinary).is_ok()
+}
+
+/// The threads that were met.
+#[derive(Default)]
+struct Pool {
+    threads: Vec<Watched>,
+    share: Share,
+    given: Option<Policy>,
+}
+
+/// One of them, as it was at the last look.
+struct Watched {
+    thread: Pid,
+    task: PathBuf,
+    seen: Option<Seen>,
+}
+
+/// What the kernel says of a thread.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: Instant,
+    /// Has a core, or waits for one.
+    wants: bool,
+    /// CPU time that it has had.
+    ran: Duration,
+}
+
+impl Pool {
+    /// Those that were not there before get their weight.
+    fn find(&mut self, names: &[&str]) {
+        let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
+        for task in tasks.flatten() {
+            let id = task.file_name().to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
+            let Some(thread) = id else { continue };
+            let known = self.threads.iter().any(|watched| watched.thread == thread);
+            if !known && is_background(&task.path(), names) && setpriority_process(Some(thread), NICE).is_ok() {
+                self.threads.push(Watched { thread, task: task.path(), seen: None });
+                self.given = None;
+            }
+        }
+    }
+
+    /// Gives all of them what they should have from now on; answers whether one has something to do.
+    fn look(&mut self, now: Instant) -> bool {
+        let (mut busy, mut starved) = (false, false);
+        self.threads.retain(|watched| watched.task.exists());
+        for watched in &mut self.threads {
+            let seen = Seen::of(&watched.task, now);
+            let before = std::mem::replace(&mut watched.seen, seen);
+            busy |= seen.is_none_or(|seen| seen.wants || before.is_none_or(|before| before.ran < seen.ran));
+            starved |= is_starved(before, seen);
+        }
+        let policy = self.share.next(starved);
+        self.give(policy);
+        busy
+    }
+
+    fn give(&mut self, policy: Policy) {
+        if self.given == Some(policy) {
+            return;
+        }
+        for watched in &self.threads {
+            // One that has ended needs nothing.
+            let _ = set_policy(watched.thread, policy);
+        }
+        self.given = Some(policy);
+    }
+}
+
+impl Seen {
+    /// `None`: there is no such thread any more, or a kernel that does not tell.
+    fn of(task: &Path, at: Instant) -> Option<Seen> {
+        let read = |file| std::fs::read_to_string(task.join(file)).ok();
+        // The third field; the second is a name in parentheses.
+        let wants = read("stat")?.rsplit_once(") ")?.1.starts_with('R');
+        let ran = read("schedstat")?.split(' ').next()?.parse().ok().map(Duration::from_nanos)?;
+        Some(Seen { at, wants, ran })
+    }
+}
+
+/// Whether a thread wanted a core from one look to the next, and had less of it than its part. What cannot be seen is taken for it.
+fn is_starved(before: Option<Seen>, now: Option<Seen>) -> bool {
+    let Some(now) = now else { return true };
+    let Some(before) = before else { return false };
+    let (passed, ran) = (now.at.saturating_duration_since(before.at), now.ran.saturating_sub(before.ran));
+    before.wants && now.wants && ran < passed / PARTS
+}
+
+/// Who goes first, from look to look.
+#[derive(Debug, Default)]
+struct Share {
+    /// So many looks with their weight are left,
+    ordinary: u32,
+    /// of so many, of which the next spell has twice as many.
+    spell: u32,
+}
+
+impl Share {
+    /// Each time that what others leave was too little, right after it was tried, the spell is twice as long: where cores are
+    /// always wanted, little time goes into trying.
+    fn next(&mut self, starved: bool) -> Policy {
+        if self.ordinary > 0 {
+            self.ordinary -= 1;
+        } else if starved {
+            self.spell = (self.spell * 2).clamp(1, SPELL_MAX);
+            self.ordinary = self.spell;
+        } else {
+            self.spell /= 2;
+        }
+        if self.ordinary > 0 { Policy::Ordinary } else { Policy::Leftovers }
+    }
 }
 
 fn is_background(task: &Path, names: &[&str]) -> bool {
@@ -52,8 +222,124 @@ fn is_background(task: &Path, names: &[&str]) -> bool {
     names.iter().any(|wanted| name.starts_with(wanted))
 }
 
-/// A thread may always have less than it has.
-fn lower(task: &std::ffi::OsStr) -> bool {
-    let id = task.to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
-    id.is_some_and(|id| setpriority_process(Some(id), NICE).is_ok())
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    use super::*;
+    use crate::sync::spawn_thread;
+
+    const SCHED_OTHER: u32 = 0;
+    const SCHED_IDLE: u32 = 5;
+
+    fn seen(at: Instant, wants: bool, ran_ms: u64) -> Option<Seen> {
+        Some(Seen { at, wants, ran: Duration::from_millis(ran_ms) })
+    }
+
+    #[test]
+    fn starved_is_who_wanted_a_core_all_the_time_and_had_less_than_its_part() {
+        let then = clock::now();
+        let now = then + LOOK;
+        let part = u64::try_from((LOOK / PARTS).as_millis()).expect("few");
+        assert!(is_starved(seen(then, true, 7), seen(now, true, 7 + part - 1)));
+        assert!(!is_starved(seen(then, true, 7), seen(now, true, 7 + part)), "it had its part");
+        assert!(!is_starved(seen(then, false, 7), seen(now, true, 7)), "it wants a core since a moment ago");
+        assert!(!is_starved(seen(then, true, 7), seen(now, false, 7)), "it waits for something else");
+        assert!(!is_starved(None, seen(now, true, 7)), "the first look");
+        assert!(is_starved(seen(then, true, 7), None), "what cannot be seen has a weight");
+    }
+
+    #[test]
+    fn where_nothing_is_left_again_and_again_little_time_goes_into_trying() {
+        let mut share = Share::default();
+        let given: Vec<Policy> = (0..200).map(|_| share.next(true)).collect();
+        let tries = given[100..].iter().filter(|policy| **policy == Policy::Leftovers).count();
+        assert_eq!((given[0], share.spell), (Policy::Ordinary, SPELL_MAX));
+        assert!((1..=100 / usize::try_from(SPELL_MAX).expect("few")).contains(&tries), "{tries}");
+        // And where enough is left again, spells are short soon.
+        let calm: Vec<Policy> = (0..40).map(|_| share.next(false)).collect();
+        assert_eq!((calm[39], share.spell), (Policy::Leftovers, 0));
+        assert_eq!(
+            [share.next(true), share.next(true), share.next(false)],
+            [Policy::Ordinary, Policy::Leftovers, Policy::Leftovers]
+        );
+    }
+
+    /// A thread with a name, on one core, that wants it until `stop`; its id.
+    fn wants_core(name: &str, core: usize, stop: &Arc<AtomicBool>) -> (Pid, JoinHandle<Duration>) {
+        let (sender, receiver) = mpsc::channel();
+        let stop = Arc::clone(stop);
+        let thread = spawn_thread(name, move || {
+            let mut cores = CpuSet::new();
+            cores.set(core);
+            sched_setaffinity(None, &cores).expect("one of those that were allowed");
+            sender.send(rustix::thread::gettid()).expect("somebody listens");
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+            Duration::from_nanos(clock::thread_cpu_ns())
+        });
+        (receiver.recv().expect("started"), thread)
+    }
+
+    /// The 41st field of its `stat`.
+    fn policy_of(thread: Pid) -> u32 {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("it runs");
+        let fields = stat.rsplit_once(") ").expect("a name").1;
+        fields.split(' ').nth(38).expect("41 fields").parse().expect("a number")
+    }
+
+    /// What a thread of an engine's gets of a core that another wants all the time, in hundredths; `None` where klad may not give it
+    /// its weight back. `look`: somebody looks after it.
+    fn percent_beside_a_hog(names: &'static [&'static str], look: bool) -> Option<f64> {
+        if !spawn_thread("test-may", may_return).join().expect("no panic") {
+            return None;
+        }
+        let allowed = sched_getaffinity(None).expect("some cores");
+        let core = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).expect("at least one");
+        let stop = Arc::new(AtomicBool::new(false));
+        let (thread, engines) = wants_core(names[0], core, &stop);
+        let background = look.then(|| Background::new(names, 1));
+        if look {
+            // With the core for itself it never has less than its part, though it may first have to be met.
+            while policy_of(thread) != SCHED_IDLE {
+                std::thread::sleep(QUIET_LOOK);
+            }
+        } else {
+            set_policy(thread, Policy::Leftovers).expect("anybody may");
+        }
+        let ran =
+            |thread: Pid| Seen::of(Path::new(&format!("/proc/self/task/{thread}")), clock::now()).expect("it runs").ran;
+        let before = ran(thread);
+        let (hog, hogs) = wants_core("test-hog", core, &stop);
+        while ran(hog) < Duration::from_secs(2) {
+            std::thread::sleep(LOOK);
+        }
+        let (mine, all) = (ran(thread).saturating_sub(before), ran(hog));
+        drop(background);
+        let last = policy_of(thread);
+        stop.store(true, Ordering::Relaxed);
+        let _ = (engines.join().expect("no panic"), hogs.join().expect("no panic"));
+        assert_eq!(
+            last,
+            if look { SCHED_OTHER } else { SCHED_IDLE },
+            "nobody is left with less when the database is closed"
+        );
+        Some(100.0 * mine.as_secs_f64() / (mine + all).as_secs_f64())
+    }
+
+    #[test]
+    fn a_core_that_is_always_wanted_still_carries_compactions() {
+        let Some(percent) = percent_beside_a_hog(&["test-engine"], true) else { return };
+        assert!(percent > 2.0, "{percent}");
+    }
+
+    #[test]
+    fn twin_without_looking_compactions_would_stand_still() {
+        let Some(percent) = percent_beside_a_hog(&["test-left"], false) else { return };
+        assert!(percent < 2.0, "{percent}");
+    }
 }

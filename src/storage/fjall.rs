@@ -101,7 +101,8 @@ pub struct FjallEngine {
     memtable_bytes_max: u64,
     cache_bytes: u64,
     watch: Watch,
-    background: Background,
+    /// Until the engine is dropped.
+    _background: Background,
 }
 
 /// What the one thread inside needs.
@@ -135,7 +136,7 @@ impl FjallEngine {
             memtable_bytes_max: options.memtable_bytes / MEMTABLES,
             cache_bytes: options.cache_bytes,
             watch: Watch::default(),
-            background: Background::new(THREADS, fjall_options::threads(options)),
+            _background: Background::new(THREADS, fjall_options::threads(options)),
         };
         engine.upkeep();
         Ok(engine)
@@ -413,7 +414,6 @@ impl Engine for FjallEngine {
     }
 
     fn upkeep(&self) {
-        self.background.upkeep();
         self.gate.look_whether_still_there(self.versions.directory(), "fjall/version");
         self.gate.look_at_free_space(self.versions.directory());
         self.gate.set_stalled(self.is_stalled());

@@ -86,7 +86,8 @@ pub struct RocksDbEngine {
     memtable_bytes: u64,
     value_cache_percent: u64,
     watch: Watch,
-    background: Background,
+    /// Until the engine is dropped.
+    _background: Background,
 }
 
 /// What the one thread inside needs; the batch keeps its buffer.
@@ -142,7 +143,7 @@ impl RocksDbEngine {
             memtable_bytes: options.memtable_bytes,
             value_cache_percent,
             watch,
-            background: Background::new(THREADS, options.background_threads.max(1) + 1),
+            _background: Background::new(THREADS, options.background_threads.max(1) + 1),
         };
         engine.upkeep();
         Ok(engine)
@@ -426,7 +427,6 @@ impl Engine for RocksDbEngine {
     }
 
     fn upkeep(&self) {
-        self.background.upkeep();
         self.gate.look_whether_still_there(self.directory(), "rocksdb/CURRENT");
         self.gate.look_at_free_space(self.directory());
         let stopped = self.db.property_int_value(properties::IS_WRITE_STOPPED);

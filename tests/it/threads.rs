@@ -6,6 +6,10 @@ use super::support::{Server, ServerBuilder, wait_until};
 const NICE: i32 = 10;
 const SLICE_NS: u64 = 100_000;
 
+/// Scheduling policies (Linux, `include/uapi/linux/sched.h`).
+const SCHED_OTHER: u32 = 0;
+const SCHED_IDLE: u32 = 5;
+
 /// Since then a slice that a thread asks for is one that it gets.
 const KERNEL_WITH_SLICES: (u32, u32) = (6, 12);
 
@@ -28,6 +32,30 @@ fn threads(server: &Server, name: &str) -> Vec<(i32, Option<u64>)> {
         .collect()
 }
 
+/// How each of them comes to its turns.
+fn policies(server: &Server, name: &str) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.process())).unwrap().flatten();
+    let read = |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).ok();
+    tasks
+        .filter(|task| read(task, "comm").is_some_and(|found| found.starts_with(name)))
+        // The 41st field.
+        .filter_map(|task| read(&task, "stat")?.rsplit_once(") ")?.1.split(' ').nth(38)?.parse().ok())
+        .collect()
+}
+
+/// Whether a thread that takes what others leave gets a weight back: a privilege, or a limit that a test is hardly ever given.
+fn may_return() -> bool {
+    const CAP_SYS_NICE: u64 = 1 << 23;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let nice = limits.lines().find_map(|line| line.strip_prefix("Max nice priority")).unwrap();
+    let soft = nice.split_whitespace().next().unwrap();
+    u64::from_str_radix(capabilities, 16).unwrap() & CAP_SYS_NICE != 0
+        || soft == "unlimited"
+        || soft.parse::<i32>().unwrap() >= 20 - NICE
+}
+
 fn kernel() -> (u32, u32) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
@@ -42,6 +70,17 @@ fn flushes_and_compactions_make_way_for_requests_and_workers_get_the_core_soon()
             let all = threads(&server, background);
             !all.is_empty() && all.iter().all(|(nice, _)| *nice == NICE)
         });
+    }
+    // A server that has nothing to do leaves more than enough.
+    let policy = may_return().then_some(SCHED_IDLE).unwrap_or(SCHED_OTHER);
+    for background in ["rocksdb:high", "rocksdb:low"] {
+        wait_until("RocksDB's threads take what others leave, if they can have their weight again", || {
+            policies(&server, background).iter().all(|found| *found == policy)
+        });
+    }
+    for name in ["klad-worker", "klad-commit", "klad-storage", "klad-shrink"] {
+        let all = policies(&server, name);
+        assert!(!all.is_empty() && all.iter().all(|found| *found == SCHED_OTHER), "{name}: {all:?}");
     }
     // And nobody else: what is measured here tells them apart.
     for (name, nice) in [("klad-worker", 0), ("klad-commit", 0), ("klad-storage", 0)] {

@@ -20,7 +20,7 @@ const ROWS: &[&[&str]] = &[
     &["logs", "page"],
     &["operation", "sync"],
     &["metrics", "sampling"],
-    &["clock", "descriptors", "free_pages", "time_slice"],
+    &["clock", "descriptors", "free_pages", "scheduler"],
     &["limits"],
 ];
 
@@ -38,8 +38,8 @@ const UNSAFE: &[&str] = &[
     "src/sampling/timer.rs",
     "src/sampling/waits.rs",
     "src/sampling/walk.rs",
+    "src/scheduler.rs",
     "src/server/socket.rs",
-    "src/time_slice.rs",
 ];
 
 /// Only these may name the crate.

@@ -1,16 +1,19 @@
-//! Workers and the commit thread ask the kernel for short turns on a core, and so get them soon.
+//! What klad asks of the kernel's scheduler: short turns for those who carry requests, and what others leave for those who do not.
 //!
 //! ```text
 //!   as threads have it (1 to 3 ms):  ──flush──────────────────▶│──worker──▶    an event waits for the end of the turn
 //!   0.1 ms for the worker:           ──flush──▶│──worker──▶│──flush──▶         it takes the core at once
 //! ```
 //!
-//! Linux' scheduler promises each thread its share of a core, and chooses whose turn must end first; who asks for short ones is
+//! *Short turns.* Linux' scheduler promises each thread its share of a core, and chooses whose turn must end first; who asks for short ones is
 //! nearer to that, and since 6.12 a thread that wakes up takes the core from one with a longer turn (`kernel/sched/fair.c`,
-//! `PREEMPT_SHORT`). The share stays what it was, and nobody needs a privilege for it. Older kernels take the call and change
+//! `PREEMPT_SHORT`), unless it has had more than its share. The share stays what it was, and nobody needs a privilege for it. Older kernels take the call and change
 //! nothing. Between two that both ask, neither takes the core from the other: a worker that is told of new requests while a
 //! batch is on its way waits until the commit thread sleeps, and has more of them to hand over
 //! (docs/decisions/2026-11-24-short-turns-for-the-committer.md). Called by `server::worker` and `execution::adaptive`.
+//!
+//! *What others leave* (`SCHED_IDLE`). Whoever else wakes up takes the core at once, whatever it has had. Such a thread has a three-hundredth of a core that
+//! is wanted all the time, so somebody has to look after it: `storage::background` does.
 
 #![expect(unsafe_code, reason = "system calls that no library wraps")]
 
@@ -21,7 +24,7 @@ use std::time::Duration;
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Of the calling thread, if it is one of the ordinary kind; what cannot be had is left as it is.
-pub(crate) fn shorten() {
+pub(crate) fn shorten_turns() {
     if let Err(error) = try_shorten() {
         tracing::debug!(%error, "a thread keeps the scheduler's usual turns");
     }
@@ -54,4 +57,45 @@ fn try_shorten() -> std::io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 fn try_shorten() -> std::io::Result<()> {
     Ok(())
+}
+
+/// How a thread comes to its turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// By its weight, as threads do (`SCHED_OTHER`).
+    Ordinary,
+    /// When nobody else wants the core (`SCHED_IDLE`).
+    Leftovers,
+}
+
+/// Of one thread of this process. To less anybody may go; back from it needs `CAP_SYS_NICE`, or an `RLIMIT_NICE` that allows
+/// the thread's `nice` value (sched(7)).
+///
+/// # Errors
+/// The kernel's: no such thread any more, or not allowed.
+#[cfg(target_os = "linux")]
+pub(crate) fn set_policy(thread: rustix::process::Pid, policy: Policy) -> std::io::Result<()> {
+    let policy = match policy {
+        Policy::Ordinary => libc::SCHED_OTHER,
+        Policy::Leftovers => libc::SCHED_IDLE,
+    };
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // The system call, as not every C library has a function for it.
+    // SAFETY: the kernel reads the parameters, and nothing else of this process.
+    if unsafe {
+        libc::syscall(libc::SYS_sched_setscheduler, thread.as_raw_nonzero().get(), policy, &raw const parameters)
+    } != 0
+    {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// There is no such thing.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn set_policy(_: rustix::process::Pid, _: Policy) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
 }
