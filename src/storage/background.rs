@@ -235,8 +235,8 @@ mod tests {
     const SCHED_OTHER: u32 = 0;
     const SCHED_IDLE: u32 = 5;
 
-    fn seen(at: Instant, wants: bool, ran_ms: u64) -> Option<Seen> {
-        Some(Seen { at, wants, ran: Duration::from_millis(ran_ms) })
+    fn seen(at: Instant, wants: bool, ran_ms: u64) -> Seen {
+        Seen { at, wants, ran: Duration::from_millis(ran_ms) }
     }
 
     #[test]
@@ -244,12 +244,15 @@ mod tests {
         let then = clock::now();
         let now = then + LOOK;
         let part = u64::try_from((LOOK / PARTS).as_millis()).expect("few");
-        assert!(is_starved(seen(then, true, 7), seen(now, true, 7 + part - 1)));
-        assert!(!is_starved(seen(then, true, 7), seen(now, true, 7 + part)), "it had its part");
-        assert!(!is_starved(seen(then, false, 7), seen(now, true, 7)), "it wants a core since a moment ago");
-        assert!(!is_starved(seen(then, true, 7), seen(now, false, 7)), "it waits for something else");
-        assert!(!is_starved(None, seen(now, true, 7)), "the first look");
-        assert!(is_starved(seen(then, true, 7), None), "what cannot be seen has a weight");
+        assert!(is_starved(Some(seen(then, true, 7)), Some(seen(now, true, 7 + part - 1))));
+        assert!(!is_starved(Some(seen(then, true, 7)), Some(seen(now, true, 7 + part))), "it had its part");
+        assert!(
+            !is_starved(Some(seen(then, false, 7)), Some(seen(now, true, 7))),
+            "it wants a core since a moment ago"
+        );
+        assert!(!is_starved(Some(seen(then, true, 7)), Some(seen(now, false, 7))), "it waits for something else");
+        assert!(!is_starved(None, Some(seen(now, true, 7))), "the first look");
+        assert!(is_starved(Some(seen(then, true, 7)), None), "what cannot be seen has a weight");
     }
 
     #[test]
@@ -285,6 +288,15 @@ mod tests {
         (receiver.recv().expect("started"), thread)
     }
 
+    /// Looks now and then.
+    fn wait_until(what: impl Fn() -> bool) {
+        let (deadline, never) = (clock::now() + Duration::from_mins(1), Signal::default());
+        while !what() {
+            assert!(clock::now() < deadline, "it has not come");
+            never.wait_timeout(LOOK);
+        }
+    }
+
     /// The 41st field of its `stat`.
     fn policy_of(thread: Pid) -> u32 {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("it runs");
@@ -305,9 +317,7 @@ mod tests {
         let background = look.then(|| Background::new(names, 1));
         if look {
             // With the core for itself it never has less than its part, though it may first have to be met.
-            while policy_of(thread) != SCHED_IDLE {
-                std::thread::sleep(QUIET_LOOK);
-            }
+            wait_until(|| policy_of(thread) == SCHED_IDLE);
         } else {
             set_policy(thread, Policy::Leftovers).expect("anybody may");
         }
@@ -315,9 +325,7 @@ mod tests {
             |thread: Pid| Seen::of(Path::new(&format!("/proc/self/task/{thread}")), clock::now()).expect("it runs").ran;
         let before = ran(thread);
         let (hog, hogs) = wants_core("test-hog", core, &stop);
-        while ran(hog) < Duration::from_secs(2) {
-            std::thread::sleep(LOOK);
-        }
+        wait_until(|| ran(hog) >= Duration::from_secs(2));
         let (mine, all) = (ran(thread).saturating_sub(before), ran(hog));
         drop(background);
         let last = policy_of(thread);

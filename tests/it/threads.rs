@@ -13,33 +13,32 @@ const SCHED_IDLE: u32 = 5;
 /// Since then a slice that a thread asks for is one that it gets.
 const KERNEL_WITH_SLICES: (u32, u32) = (6, 12);
 
-/// `nice`, and the slice where the kernel shows it, of each thread whose name begins so.
-fn threads(server: &Server, name: &str) -> Vec<(i32, Option<u64>)> {
+/// What the kernel says of a thread.
+#[derive(Debug)]
+struct Thread {
+    nice: i32,
+    policy: u32,
+    /// Where the kernel shows it, nanoseconds.
+    slice: Option<u64>,
+}
+
+/// Each thread whose name begins so.
+fn threads(server: &Server, name: &str) -> Vec<Thread> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.process())).unwrap().flatten();
     let read = |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).ok();
     tasks
         .filter(|task| read(task, "comm").is_some_and(|found| found.starts_with(name)))
         .filter_map(|task| {
             let stat = read(&task, "stat")?;
-            // The 19th field; the second is a name in parentheses.
-            let nice = stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()?;
+            // From the third on; the second is a name in parentheses.
+            let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+            let (nice, policy) = (fields[16].parse().ok()?, fields[38].parse().ok()?);
             let slice = read(&task, "sched").and_then(|shown| {
                 let line = shown.lines().find(|line| line.starts_with("se.slice "))?;
                 line.rsplit(' ').next()?.parse().ok()
             });
-            Some((nice, slice))
+            Some(Thread { nice, policy, slice })
         })
-        .collect()
-}
-
-/// How each of them comes to its turns.
-fn policies(server: &Server, name: &str) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.process())).unwrap().flatten();
-    let read = |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).ok();
-    tasks
-        .filter(|task| read(task, "comm").is_some_and(|found| found.starts_with(name)))
-        // The 41st field.
-        .filter_map(|task| read(&task, "stat")?.rsplit_once(") ")?.1.split(' ').nth(38)?.parse().ok())
         .collect()
 }
 
@@ -68,26 +67,26 @@ fn flushes_and_compactions_make_way_for_requests_and_workers_get_the_core_soon()
     for background in ["rocksdb:high", "rocksdb:low", "klad-shrink"] {
         wait_until("RocksDB's threads make way, and the one that cuts files", || {
             let all = threads(&server, background);
-            !all.is_empty() && all.iter().all(|(nice, _)| *nice == NICE)
+            !all.is_empty() && all.iter().all(|thread| thread.nice == NICE)
         });
     }
     // A server that has nothing to do leaves more than enough.
-    let policy = may_return().then_some(SCHED_IDLE).unwrap_or(SCHED_OTHER);
+    let policy = if may_return() { SCHED_IDLE } else { SCHED_OTHER };
     for background in ["rocksdb:high", "rocksdb:low"] {
         wait_until("RocksDB's threads take what others leave, if they can have their weight again", || {
-            policies(&server, background).iter().all(|found| *found == policy)
+            threads(&server, background).iter().all(|thread| thread.policy == policy)
         });
     }
     for name in ["klad-worker", "klad-commit", "klad-storage", "klad-shrink"] {
-        let all = policies(&server, name);
-        assert!(!all.is_empty() && all.iter().all(|found| *found == SCHED_OTHER), "{name}: {all:?}");
+        let all = threads(&server, name);
+        assert!(!all.is_empty() && all.iter().all(|thread| thread.policy == SCHED_OTHER), "{name}: {all:?}");
     }
     // And nobody else: what is measured here tells them apart.
     for (name, nice) in [("klad-worker", 0), ("klad-commit", 0), ("klad-storage", 0)] {
         let all = threads(&server, name);
-        assert!(!all.is_empty() && all.iter().all(|thread| thread.0 == nice), "{name}: {all:?}");
+        assert!(!all.is_empty() && all.iter().all(|thread| thread.nice == nice), "{name}: {all:?}");
     }
-    let slice = |name: &str| threads(&server, name)[0].1;
+    let slice = |name: &str| threads(&server, name)[0].slice;
     if kernel() >= KERNEL_WITH_SLICES && slice("klad-storage").is_some() {
         for asks in ["klad-worker", "klad-commit"] {
             wait_until("whoever carries requests has asked for short turns", || slice(asks) == Some(SLICE_NS));
