@@ -102,8 +102,13 @@ fn watch(names: &[&str], threads: usize, stop: &Signal) {
 /// Whether a thread of this process gets its weight back. Tried on the calling one, which has [`NICE`] from then on, or what others leave for ever.
 fn may_return() -> bool {
     make_way_here();
-    let here = rustix::thread::gettid();
-    set_policy(here, Policy::Leftovers).is_ok() && set_policy(here, Policy::Ordinary).is_ok()
+    #[cfg(target_os = "linux")]
+    {
+        let here = rustix::thread::gettid();
+        set_policy(here, Policy::Leftovers).is_ok() && set_policy(here, Policy::Ordinary).is_ok()
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
 }
 
 /// The threads that were met.
