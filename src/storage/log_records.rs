@@ -36,7 +36,7 @@ pub(super) enum Oddity {
         /// Where in it.
         position: u64,
     },
-    /// Writes are missing between two logs.
+    /// Writes are missing between two logs, or between the tables and the first log.
     Gap {
         /// The first of those that go on behind it.
         log: PathBuf,
@@ -58,12 +58,21 @@ struct Walked {
 pub(super) struct Looked {
     /// The first oddity.
     pub(super) oddity: Option<Oddity>,
-    /// The number of the last write before it, if there is any.
-    pub(super) last_write: Option<u64>,
+    /// The number of the last write before it.
+    pub(super) last_write: u64,
 }
 
-/// Looks at the logs in `files`.
-pub(super) fn look(files: &Path) -> io::Result<Looked> {
+/// Where the tables end and the logs begin.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Begin {
+    /// The number of the first log whose writes are not all in tables. Earlier ones are not looked at.
+    pub(super) log: u64,
+    /// The number of the last write that is in tables.
+    pub(super) until: u64,
+}
+
+/// Looks at the logs in `files` from `begin` on.
+pub(super) fn look(files: &Path, begin: Begin) -> io::Result<Looked> {
     let mut logs = Vec::new();
     for entry in fs::read_dir(files)? {
         let log = entry?.path();
@@ -72,20 +81,19 @@ pub(super) fn look(files: &Path) -> io::Result<Looked> {
             logs.push((number, log));
         }
     }
+    logs.retain(|(number, _)| *number >= begin.log);
     logs.sort();
-    let mut last_write = None;
+    let mut last_write = begin.until;
     for (_, log) in logs {
         let Walked { endless, writes } = walk(File::open(&log)?)?;
         if let Some(position) = endless {
             return Ok(Looked { oddity: Some(Oddity::Endless { log, position }), last_write });
         }
         let Some((first, last)) = writes else { continue };
-        match last_write {
-            Some(until) if first > until + 1 => {
-                return Ok(Looked { oddity: Some(Oddity::Gap { log, until }), last_write });
-            }
-            _ => last_write = Some(last),
+        if first > last_write + 1 {
+            return Ok(Looked { oddity: Some(Oddity::Gap { log, until: last_write }), last_write });
         }
+        last_write = last_write.max(last);
     }
     Ok(Looked { oddity: None, last_write })
 }
@@ -168,13 +176,16 @@ mod tests {
         let write = |number: u64, batches: &[Vec<u8>]| {
             fs::write(directory.path().join(format!("{number:06}.log")), batches.concat()).expect("written");
         };
-        let find = || look(directory.path()).expect("read").oddity;
+        let find_from = |log, until| look(directory.path(), Begin { log, until }).expect("read").oddity;
+        let find = || find_from(0, 4);
         write(9, &[batch(5, 2), batch(7, 1)]);
         write(12, &[batch(8, 3)]);
         assert_eq!(find(), None);
         write(9, &[batch(5, 2)]);
         let log = directory.path().join("000012.log");
-        assert_eq!(find(), Some(Oddity::Gap { log, until: 6 }));
+        assert_eq!(find(), Some(Oddity::Gap { log: log.clone(), until: 6 }));
+        assert_eq!(find_from(10, 6), Some(Oddity::Gap { log: log.clone(), until: 6 }));
+        assert_eq!(find_from(10, 7), None, "the log before it is not looked at");
         // A log without a write is no gap.
         write(9, &[batch(5, 3)]);
         write(10, &[]);

@@ -6,11 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
-use rust_rocksdb::{DB, DBRecoveryMode, ErrorKind, Options as RocksDbOptions};
+use rust_rocksdb::{DB, DBRecoveryMode, ErrorKind, Options as RocksDbOptions, properties};
 
 use super::directory::{self, DataDirectory};
 use super::high_water::{self, HighWater};
-use super::log_records::{self, Looked, Oddity};
+use super::log_records::{self, Begin, Looked, Oddity};
 use crate::limits::LOG_BYTES_READ_TWICE;
 
 /// Why the engine could not be opened.
@@ -73,16 +73,18 @@ pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> 
     Ok(())
 }
 
-/// No log may hold a record at which RocksDB would hang, and nothing that was synced may be missing between two logs.
+/// No log that RocksDB would read may hold a record at which it would hang, and nothing that was synced may be missing between
+/// the tables and the first of them, or between two.
 ///
 /// Answers whether the logs end before what was synced does, as where the last of several is lost.
 ///
 /// # Errors
-/// [`OpenError::Damaged`], with the place.
+/// [`OpenError::Damaged`], with the place; what the manifest cannot be read for.
 pub(super) fn check_logs(directory: &DataDirectory) -> Result<bool, OpenError> {
     let data = directory.path();
+    let begin = where_logs_begin(data)?;
     // What cannot be read RocksDB will say.
-    let Looked { oddity, last_write } = log_records::look(&data.join("rocksdb")).unwrap_or_default();
+    let Looked { oddity, last_write } = log_records::look(&data.join("rocksdb"), begin).unwrap_or_default();
     let synced = high_water::read(data).ok().flatten().unwrap_or(0);
     let (log, position) = match oddity {
         Some(Oddity::Endless { log, position }) => (log, position),
@@ -95,7 +97,7 @@ pub(super) fn check_logs(directory: &DataDirectory) -> Result<bool, OpenError> {
             let why = format!("writes from number {} on are missing before the log {}", until + 1, log.display());
             return Err(OpenError::Damaged { path: data.to_owned(), why });
         }
-        None => return Ok(last_write.is_some_and(|last| last < synced)),
+        None => return Ok(last_write < synced),
     };
     let why = format!(
         "the log {} has a record of a kind that klad never writes, at byte {position}; cut off there it would give back what \
@@ -103,6 +105,25 @@ pub(super) fn check_logs(directory: &DataDirectory) -> Result<bool, OpenError> {
         log.display()
     );
     Err(OpenError::Damaged { path: directory.path().to_owned(), why })
+}
+
+/// By the manifest. Earlier logs may be there as well, and others of them not: RocksDB removes in no order what it no longer needs
+/// (`DBImpl::BackgroundCallPurge` takes it from a hash table), and a kill may come in the middle of that.
+fn where_logs_begin(data: &Path) -> Result<Begin, OpenError> {
+    let files = data.join("rocksdb");
+    if !files.join("CURRENT").exists() {
+        return Ok(Begin::default());
+    }
+    let failed = |error| OpenError::from_rocksdb(data, error);
+    let mut options = RocksDbOptions::default();
+    // Here are no logs, so none is read: whether they are harmless is not known yet.
+    options.set_wal_dir(data);
+    // No key is read, so few tables need be opened.
+    options.set_max_open_files(16);
+    let tables = DB::open_for_read_only(&options, files, false).map_err(failed)?;
+    let log = tables.property_int_value(properties::MIN_LOG_NUMBER_TO_KEEP).map_err(failed)?.unwrap_or(0);
+    // Each table that is added raises it to the last write in it (`db/version_edit.h`, `AddFile`).
+    Ok(Begin { log, until: tables.latest_sequence_number() })
 }
 
 /// Opens the database to be written, and the mark of what was synced, which it has been compared with.
@@ -150,4 +171,87 @@ fn log_bytes(files: &Path) -> u64 {
         Path::new(&name).extension().is_some_and(|extension| extension == "log")
     });
     logs.filter_map(|log| Some(log.metadata().ok()?.len())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn logs(files: &Path) -> Vec<PathBuf> {
+        let all = fs::read_dir(files).expect("listed").flatten().map(|entry| entry.path());
+        let mut logs: Vec<_> =
+            all.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect();
+        logs.sort();
+        logs
+    }
+
+    /// A store with a log that RocksDB does not need, and none between it and the two that it does.
+    fn with_a_log_that_was_left(data: &Path) -> DataDirectory {
+        let directory = DataDirectory::open(data, "rocksdb").expect("made");
+        let files = directory.subdirectory("rocksdb").expect("made");
+        let mut options = RocksDbOptions::default();
+        options.create_if_missing(true);
+        options.set_write_buffer_size(64 << 10);
+        options.set_max_write_buffer_number(8);
+        options.set_min_write_buffer_number_to_merge(7);
+        options.set_avoid_flush_during_shutdown(true);
+        let db = DB::open(&options, &files).expect("opened");
+        let mut keys = 0_u32..;
+        let mut write_until_there_is_a_new_log = || {
+            let newest = logs(&files).pop();
+            while logs(&files).pop() == newest {
+                db.put(keys.next().expect("a number").to_be_bytes(), [7; 1_000]).expect("written");
+            }
+        };
+        write_until_there_is_a_new_log();
+        write_until_there_is_a_new_log();
+        let oldest = logs(&files).swap_remove(0);
+        let bytes = fs::read(&oldest).expect("read");
+        db.flush().expect("flushed");
+        write_until_there_is_a_new_log();
+        db.put(b"last", b"value").expect("written");
+        let synced = db.latest_sequence_number();
+        // Removes what it no longer needs before it returns.
+        drop(db);
+        assert!(!oldest.exists() && logs(&files).len() == 2, "{:?}", logs(&files));
+        fs::write(oldest, bytes).expect("put back");
+        high_water::write(data, synced).expect("written");
+        directory
+    }
+
+    #[test]
+    fn a_log_that_is_no_longer_needed_is_not_compared_with_what_follows() {
+        let data = tempfile::tempdir().expect("a directory");
+        let directory = with_a_log_that_was_left(data.path());
+        assert!(!check_logs(&directory).expect("nothing is missing"));
+    }
+
+    #[test]
+    fn twin_a_look_at_every_log_misses_writes_that_are_in_tables() {
+        let data = tempfile::tempdir().expect("a directory");
+        let _directory = with_a_log_that_was_left(data.path());
+        let oddity = log_records::look(&data.path().join("rocksdb"), Begin::default()).expect("read").oddity;
+        assert!(matches!(oddity, Some(Oddity::Gap { .. })), "{oddity:?}");
+    }
+
+    #[test]
+    fn the_first_log_that_is_needed_is_missed() {
+        let data = tempfile::tempdir().expect("a directory");
+        let directory = with_a_log_that_was_left(data.path());
+        fs::remove_file(&logs(&data.path().join("rocksdb"))[1]).expect("removed");
+        let error = check_logs(&directory).expect_err("writes are missing").to_string();
+        assert!(error.contains("are missing before the log"), "{error}");
+    }
+
+    #[test]
+    fn the_only_log_that_is_needed_is_missed() {
+        let data = tempfile::tempdir().expect("a directory");
+        let directory = with_a_log_that_was_left(data.path());
+        for log in &logs(&data.path().join("rocksdb"))[1..] {
+            fs::remove_file(log).expect("removed");
+        }
+        assert!(check_logs(&directory).expect("no gap"), "the end of what was synced is missing");
+    }
 }

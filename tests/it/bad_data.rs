@@ -4,13 +4,13 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::support::planted::Defect;
 use super::support::rights::klad_without_rights;
 use super::support::shim::Shim;
-use super::support::stores::{Ran, contents, fill, flip, holds, largest, named};
+use super::support::stores::{Ran, check, contents, fill, flip, holds, largest, named};
 use super::support::{PATIENCE, ServerBuilder, wait_until};
 
 const KEYS: usize = 500;
@@ -21,8 +21,12 @@ const KEYS_OF_SEVERAL_LOGS: usize = 9_000;
 /// Breaks one thing: klad refuses to start, says `words` in one line, and has changed nothing, twice. Put right again,
 /// everything is there.
 fn refused_and_restored(words: &[&str], tables: bool, break_it: impl Fn(&Path)) {
+    refused_and_restored_of(KEYS, words, tables, break_it);
+}
+
+fn refused_and_restored_of(keys: usize, words: &[&str], tables: bool, break_it: impl Fn(&Path)) {
     let data = tempfile::tempdir().unwrap();
-    let builder = fill(data.path(), KEYS, tables);
+    let builder = fill(data.path(), keys, tables);
     let whole = contents(data.path());
     break_it(data.path());
     let broken = contents(data.path());
@@ -40,7 +44,15 @@ fn refused_and_restored(words: &[&str], tables: bool, break_it: impl Fn(&Path)) 
     for (path, bytes) in whole {
         fs::write(path, bytes).unwrap();
     }
-    holds(&builder, KEYS).unwrap();
+    holds(&builder, keys).unwrap();
+}
+
+/// RocksDB's logs, the oldest first.
+fn logs(data: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap().path());
+    let mut logs: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect();
+    logs.sort();
+    logs
 }
 
 #[test]
@@ -143,11 +155,9 @@ fn a_log_that_lacks_what_was_synced_is_refused() {
 }
 
 /// Stores so much that there are several logs, none of which is small, and loses the last of them.
-fn without_the_last_log(data: &Path) -> (ServerBuilder, std::path::PathBuf) {
+fn without_the_last_log(data: &Path) -> (ServerBuilder, PathBuf) {
     let builder = fill(data, KEYS_OF_SEVERAL_LOGS, false);
-    let files = fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap().path());
-    let mut logs: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect();
-    logs.sort();
+    let mut logs = logs(data);
     let last = logs.pop().expect("a log");
     let others: u64 = logs.iter().map(|log| log.metadata().unwrap().len()).sum();
     assert!(others > klad::limits::LOG_BYTES_READ_TWICE, "{others} bytes in {} other logs", logs.len());
@@ -179,6 +189,38 @@ fn twin_rocksdb_alone_does_not_miss_the_last_of_several_logs() {
     drop(rust_rocksdb::DB::open_default(data.path().join("rocksdb")).unwrap());
     let now = contents(data.path());
     assert!(before.iter().any(|(path, bytes)| now.get(path) != Some(bytes)), "nothing was changed");
+}
+
+/// What was synced stood in a log before one that is left.
+#[test]
+fn a_log_before_others_is_missed_before_anything_is_changed() {
+    for lost in [0, 1] {
+        refused_and_restored_of(KEYS_OF_SEVERAL_LOGS, &["is damaged", "are missing before the log"], false, |data| {
+            let logs = logs(data);
+            assert!(logs.len() > 2, "{logs:?}");
+            fs::remove_file(&logs[lost]).unwrap();
+        });
+    }
+}
+
+/// RocksDB removes the logs of what it has written to tables in no order, and a kill in the middle of that may leave any of them.
+#[test]
+fn logs_that_are_no_longer_needed_may_be_left_and_may_lack_what_was_between_them() {
+    let data = tempfile::tempdir().unwrap();
+    let builder = fill(data.path(), KEYS_OF_SEVERAL_LOGS, false);
+    let oldest = logs(data.path()).swap_remove(0);
+    let bytes = fs::read(&oldest).unwrap();
+    // This start makes tables of the logs, and what is written now stands in a new one.
+    let server = builder.start();
+    assert_eq!(server.client().put("/v0/entity?id=last", b"value").status, 201);
+    wait_until("the old logs are gone", || logs(data.path()).len() == 1);
+    server.kill();
+    assert!(!oldest.exists());
+    fs::write(&oldest, bytes).unwrap();
+    let ran = check(data.path());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    holds(&builder, KEYS_OF_SEVERAL_LOGS).unwrap();
+    assert_eq!(builder.start().client().get("/v0/entity?id=last").status, 200);
 }
 
 #[test]
