@@ -91,6 +91,14 @@ pub(crate) fn set_policy(thread: rustix::process::Pid, policy: Policy) -> std::i
     Ok(())
 }
 
+/// Whether the calling thread has the policy that threads have unless somebody chooses another for them.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_ordinary() -> bool {
+    const SELF: libc::pid_t = 0;
+    // SAFETY: it looks, and writes nothing.
+    unsafe { libc::syscall(libc::SYS_sched_getscheduler, SELF) == libc::c_long::from(libc::SCHED_OTHER) }
+}
+
 /// There is no such thing.
 ///
 /// # Errors

@@ -18,22 +18,23 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, setpriority_process};
+use rustix::process::{Pid, getpriority_process, setpriority_process};
 
 use crate::clock;
-use crate::scheduler::{Policy, set_policy};
+use crate::scheduler::{self, Policy, set_policy};
 use crate::sync::{Signal, try_spawn_thread};
 
 /// `nice` value: the kernel's weight is 110, and 1024 for one of 0 (Linux, `kernel/sched/core.c`, `sched_prio_to_weight`).
 const NICE: i32 = 10;
 
-/// Between two looks, while one of the threads has something to do.
+/// Between two looks, while one of the threads has something to do. Each costs three system calls a thread.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// And while none has. What begins after such a look has what others leave for as long.
+/// And while none has. What begins after such a look has what others leave for as long, and until one more look has found it so.
 const QUIET_LOOK: Duration = Duration::from_millis(200);
 
 /// Of the time between two looks, a thread that wanted a core all the time has to get one part in so many.
@@ -42,30 +43,45 @@ const PARTS: u32 = 25;
 /// For so many looks at most all have their weight before they are tried with less again.
 const SPELL_MAX: u32 = 16;
 
+/// Once in so many looks threads are met that have come later, as RocksDB has some after an error.
+const LOOKS_A_SEARCH: u32 = 16;
+
 /// The threads of one database, until it is dropped.
 pub(super) struct Background {
-    stop: Arc<Signal>,
+    shared: Arc<Shared>,
     watch: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: Signal,
+    /// Requests wait for what these threads do.
+    awaited: AtomicBool,
 }
 
 impl Background {
     /// So many threads, whose names begin with one of `names`. A thread that is not there yet, or has no name yet, is met when it has.
     pub(super) fn new(names: &'static [&'static str], threads: usize) -> Background {
-        let stop = Arc::new(Signal::default());
-        let stopped = Arc::clone(&stop);
+        let shared = Arc::<Shared>::default();
+        let watched = Arc::clone(&shared);
         let watch = cfg!(target_os = "linux")
-            .then(|| try_spawn_thread("klad-background", move || watch(names, threads, &stopped)));
+            .then(|| try_spawn_thread("klad-background", move || watch(names, threads, &watched)));
         let watch = watch.and_then(|thread| {
             // Without it they have what every thread has.
             thread.inspect_err(|error| tracing::debug!(%error, "an engine's threads do not make way")).ok()
         });
-        Background { stop, watch }
+        Background { shared, watch }
+    }
+
+    /// Whether writes are held up, or slowed down, until these threads have done what they have to: they have their weight then.
+    pub(super) fn set_awaited(&self, awaited: bool) {
+        self.shared.awaited.store(awaited, Ordering::Relaxed);
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.stop.raise();
+        self.shared.stop.raise();
         if let Some(watch) = self.watch.take() {
             // Nothing is lost if it has panicked.
             let _ = watch.join();
@@ -75,21 +91,34 @@ impl Drop for Background {
 
 /// The calling thread makes way, too: for good, with a weight.
 pub(super) fn make_way_here() {
-    // A thread may always have less than it has.
     #[cfg(target_os = "linux")]
-    let _ = setpriority_process(Some(rustix::thread::gettid()), NICE);
+    make_way(rustix::thread::gettid());
 }
 
-/// Until `stop`; or until all have their weight, where there is nothing more to do.
-fn watch(names: &[&str], threads: usize, stop: &Signal) {
+/// A thread may always have less than it has; answers whether it has.
+fn make_way(thread: Pid) -> bool {
+    // A whole klad may have been given less.
+    let own = getpriority_process(None).unwrap_or(0);
+    setpriority_process(Some(thread), NICE.max(own)).is_ok()
+}
+
+/// Until it is stopped; or until all have their weight, where there is nothing more to do.
+fn watch(names: &[&str], threads: usize, shared: &Shared) {
+    // Another thread, as one that may not return is left with what others leave.
+    let may_return = try_spawn_thread("klad-may-return", may_return).is_ok_and(|tried| tried.join().unwrap_or(false));
+    tracing::debug!(may_return, "whether an engine's threads get their weight back from taking what others leave");
+    make_way_here();
     let mut pool = Pool::default();
-    let may_return = may_return();
-    while may_return || pool.threads.len() < threads {
-        if pool.threads.len() < threads {
+    for look in 0_u32.. {
+        let complete = pool.threads.len() >= threads;
+        if complete && !may_return {
+            return;
+        }
+        if !complete || look.is_multiple_of(LOOKS_A_SEARCH) {
             pool.find(names);
         }
-        let busy = may_return && pool.look(clock::now());
-        if stop.wait_timeout(if busy { LOOK } else { QUIET_LOOK }) {
+        let busy = may_return && pool.look(clock::now(), shared.awaited.load(Ordering::Relaxed));
+        if shared.stop.wait_timeout(if busy { LOOK } else { QUIET_LOOK }) {
             break;
         }
     }
@@ -99,13 +128,19 @@ fn watch(names: &[&str], threads: usize, stop: &Signal) {
     }
 }
 
-/// Whether a thread of this process gets its weight back. Tried on the calling one, which has [`NICE`] from then on, or what others leave for ever.
+/// Whether a thread of this process gets its weight back, and can be seen to need it. Tried on the calling one, which may be left with
+/// what others leave.
 fn may_return() -> bool {
     make_way_here();
     #[cfg(target_os = "linux")]
     {
         let here = rustix::thread::gettid();
-        set_policy(here, Policy::Leftovers).is_ok() && set_policy(here, Policy::Ordinary).is_ok()
+        // Whoever has chosen another policy for all of klad knows why.
+        scheduler::is_ordinary()
+            // Of the process' first thread, which has run for long enough to be seen.
+            && Seen::of(Path::new("/proc/self"), clock::now()).is_some_and(|seen| !seen.ran.is_zero())
+            && set_policy(here, Policy::Leftovers).is_ok()
+            && set_policy(here, Policy::Ordinary).is_ok()
     }
     #[cfg(not(target_os = "linux"))]
     false
@@ -117,6 +152,8 @@ struct Pool {
     threads: Vec<Watched>,
     share: Share,
     given: Option<Policy>,
+    /// What could be given before no longer can be; it was said.
+    failed: bool,
 }
 
 /// One of them, as it was at the last look.
@@ -144,7 +181,7 @@ impl Pool {
             let id = task.file_name().to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
             let Some(thread) = id else { continue };
             let known = self.threads.iter().any(|watched| watched.thread == thread);
-            if !known && is_background(&task.path(), names) && setpriority_process(Some(thread), NICE).is_ok() {
+            if !known && is_background(&task.path(), names) && make_way(thread) {
                 self.threads.push(Watched { thread, task: task.path(), seen: None });
                 self.given = None;
             }
@@ -152,8 +189,9 @@ impl Pool {
     }
 
     /// Gives all of them what they should have from now on; answers whether one has something to do.
-    fn look(&mut self, now: Instant) -> bool {
-        let (mut busy, mut starved) = (false, false);
+    /// `awaited`: what they do must not wait for others.
+    fn look(&mut self, now: Instant, awaited: bool) -> bool {
+        let (mut busy, mut starved) = (awaited, awaited);
         self.threads.retain(|watched| watched.task.exists());
         for watched in &mut self.threads {
             let seen = Seen::of(&watched.task, now);
@@ -172,7 +210,13 @@ impl Pool {
         }
         for watched in &self.threads {
             // One that has ended needs nothing.
-            let _ = set_policy(watched.thread, policy);
+            if let Err(error) = set_policy(watched.thread, policy)
+                && watched.task.exists()
+                && !self.failed
+            {
+                self.failed = true;
+                tracing::warn!(%error, ?policy, "a thread of an engine's keeps another policy than it should have");
+            }
         }
         self.given = Some(policy);
     }
@@ -229,7 +273,6 @@ fn is_background(task: &Path, names: &[&str]) -> bool {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -276,6 +319,16 @@ mod tests {
         );
     }
 
+    /// Ends the threads that spin, whatever a test comes to.
+    #[derive(Default)]
+    struct Stop(Arc<AtomicBool>);
+
+    impl Drop for Stop {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// A thread with a name, on one core, that wants it until `stop`; its id.
     fn wants_core(name: &str, core: usize, stop: &Arc<AtomicBool>) -> (Pid, JoinHandle<Duration>) {
         let (sender, receiver) = mpsc::channel();
@@ -317,8 +370,8 @@ mod tests {
         }
         let allowed = sched_getaffinity(None).expect("some cores");
         let core = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).expect("at least one");
-        let stop = Arc::new(AtomicBool::new(false));
-        let (thread, engines) = wants_core(names[0], core, &stop);
+        let stop = Stop::default();
+        let (thread, engines) = wants_core(names[0], core, &stop.0);
         let background = look.then(|| Background::new(names, 1));
         if look {
             // With the core for itself it never has less than its part, though it may first have to be met.
@@ -328,13 +381,14 @@ mod tests {
         }
         let ran =
             |thread: Pid| Seen::of(Path::new(&format!("/proc/self/task/{thread}")), clock::now()).expect("it runs").ran;
-        let before = ran(thread);
-        let (hog, hogs) = wants_core("test-hog", core, &stop);
-        wait_until(|| ran(hog) >= Duration::from_secs(2));
-        let (mine, all) = (ran(thread).saturating_sub(before), ran(hog));
+        let (hog, hogs) = wants_core("test-hog", core, &stop.0);
+        wait_until(|| !ran(hog).is_zero());
+        let before = (ran(thread), ran(hog));
+        wait_until(|| ran(hog) >= before.1 + Duration::from_secs(2));
+        let (mine, all) = (ran(thread).saturating_sub(before.0), ran(hog).saturating_sub(before.1));
         drop(background);
         let last = policy_of(thread);
-        stop.store(true, Ordering::Relaxed);
+        drop(stop);
         let _ = (engines.join().expect("no panic"), hogs.join().expect("no panic"));
         assert_eq!(
             last,

@@ -102,7 +102,7 @@ pub struct FjallEngine {
     cache_bytes: u64,
     watch: Watch,
     /// Until the engine is dropped.
-    _background: Background,
+    background: Background,
 }
 
 /// What the one thread inside needs.
@@ -136,7 +136,7 @@ impl FjallEngine {
             memtable_bytes_max: options.memtable_bytes / MEMTABLES,
             cache_bytes: options.cache_bytes,
             watch: Watch::default(),
-            _background: Background::new(THREADS, fjall_options::threads(options)),
+            background: Background::new(THREADS, fjall_options::threads(options)),
         };
         engine.upkeep();
         Ok(engine)
@@ -417,6 +417,7 @@ impl Engine for FjallEngine {
         self.gate.look_whether_still_there(self.versions.directory(), "fjall/version");
         self.gate.look_at_free_space(self.versions.directory());
         self.gate.set_stalled(self.is_stalled());
+        self.background.set_awaited(self.waits_since.lock().is_some());
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }

@@ -49,7 +49,8 @@ pub(super) enum Oddity {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Walked {
     endless: Option<u64>,
-    /// Numbers of the first write and of the last.
+    /// Numbers of the first write and of the last. None where the first record is damaged: RocksDB gives nothing of such a log, and says
+    /// so.
     writes: Option<(u64, u64)>,
 }
 
@@ -105,9 +106,13 @@ fn walk(mut log: impl Read) -> io::Result<Walked> {
     loop {
         block.clear();
         let count = log.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
-        if let Some(position) = walk_block(&block, &mut walked.writes) {
+        let mut writes = walked.writes;
+        if let Some(position) = walk_block(&block, &mut writes) {
             walked.endless = Some(before + position as u64);
             return Ok(walked);
+        }
+        if before == 0 || walked.writes.is_some() {
+            walked.writes = writes;
         }
         before += count as u64;
         if count < BLOCK_BYTES {
@@ -186,6 +191,13 @@ mod tests {
         assert_eq!(find(), Some(Oddity::Gap { log: log.clone(), until: 6 }));
         assert_eq!(find_from(10, 6), Some(Oddity::Gap { log: log.clone(), until: 6 }));
         assert_eq!(find_from(10, 7), None, "the log before it is not looked at");
+        // Nor is one whose beginning cannot be read, which RocksDB would say.
+        let mut damaged = [batch(9, 1), vec![0; BLOCK_BYTES]].concat();
+        damaged.truncate(BLOCK_BYTES);
+        damaged[HEADER_BYTES] ^= 1;
+        write(12, &[damaged, batch(10, 1)]);
+        assert_eq!(find_from(0, 4), None);
+        write(12, &[batch(8, 3)]);
         // A log without a write is no gap.
         write(9, &[batch(5, 3)]);
         write(10, &[]);

@@ -87,7 +87,7 @@ pub struct RocksDbEngine {
     value_cache_percent: u64,
     watch: Watch,
     /// Until the engine is dropped.
-    _background: Background,
+    background: Background,
 }
 
 /// What the one thread inside needs; the batch keeps its buffer.
@@ -143,7 +143,7 @@ impl RocksDbEngine {
             memtable_bytes: options.memtable_bytes,
             value_cache_percent,
             watch,
-            _background: Background::new(THREADS, options.background_threads.max(1) + 1),
+            background: Background::new(THREADS, options.background_threads.max(1) + 1),
         };
         engine.upkeep();
         Ok(engine)
@@ -429,8 +429,10 @@ impl Engine for RocksDbEngine {
     fn upkeep(&self) {
         self.gate.look_whether_still_there(self.directory(), "rocksdb/CURRENT");
         self.gate.look_at_free_space(self.directory());
-        let stopped = self.db.property_int_value(properties::IS_WRITE_STOPPED);
-        self.gate.set_stalled(matches!(stopped, Ok(Some(1..))));
+        let is_more_than_0 = |property| matches!(self.db.property_int_value(property), Ok(Some(1..)));
+        let stopped = is_more_than_0(properties::IS_WRITE_STOPPED);
+        self.gate.set_stalled(stopped);
+        self.background.set_awaited(stopped || is_more_than_0(properties::ACTUAL_DELAYED_WRITE_RATE));
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }

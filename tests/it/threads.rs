@@ -1,5 +1,11 @@
 //! Who of klad's threads goes first on a core: requests before flushes and compactions.
 
+use std::os::unix::fs::chown;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::support::rights::{USER, reachable};
 use super::support::{Server, ServerBuilder, wait_until};
 
 /// As the documents say: `nice` of RocksDB's threads, and what a worker asks for, nanoseconds.
@@ -24,7 +30,11 @@ struct Thread {
 
 /// Each thread whose name begins so.
 fn threads(server: &Server, name: &str) -> Vec<Thread> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.process())).unwrap().flatten();
+    threads_of(server.process(), name)
+}
+
+fn threads_of(process: u32, name: &str) -> Vec<Thread> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
     let read = |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).ok();
     tasks
         .filter(|task| read(task, "comm").is_some_and(|found| found.starts_with(name)))
@@ -93,4 +103,74 @@ fn flushes_and_compactions_make_way_for_requests_and_workers_get_the_core_soon()
         }
         assert_ne!(slice("klad-storage"), Some(SLICE_NS), "twin: a thread that has asked for nothing is told apart");
     }
+}
+
+/// A klad of a user's that has no privileges but those that are given; killed when dropped.
+struct Limited {
+    child: Child,
+    /// Its data.
+    _place: TempDir,
+}
+
+impl Limited {
+    /// `before`: what starts the command that follows; `rights`: options of setpriv.
+    fn start(before: &[&str], rights: &[&str]) -> Limited {
+        let (place, program) = reachable();
+        let data = place.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        chown(&data, Some(USER), Some(USER)).unwrap();
+        let user = USER.to_string();
+        // Each becomes the next.
+        let words =
+            [before, &["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"], rights, &["--"]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(&program);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--disk-reserve", "1MiB"]);
+        command.arg("--data").arg(&data).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
+        let klad = Limited { child: command.stderr(Stdio::null()).spawn().unwrap(), _place: place };
+        wait_until("it serves, with its files open", || {
+            ["rocksdb:high", "rocksdb:low", "klad-worker"].iter().all(|name| !klad.threads(name).is_empty())
+        });
+        klad
+    }
+
+    fn threads(&self, name: &str) -> Vec<Thread> {
+        threads_of(self.child.id(), name)
+    }
+
+    fn background(&self) -> Vec<Thread> {
+        [self.threads("rocksdb:high"), self.threads("rocksdb:low")].into_iter().flatten().collect()
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn threads_take_what_others_leave_where_they_may_have_their_weight_again() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root becomes somebody else.
+        return;
+    }
+    let takes_what_others_leave = |klad: &Limited| {
+        wait_until("they take what others leave", || {
+            klad.background().iter().all(|thread| (thread.nice, thread.policy) == (NICE, SCHED_IDLE))
+        });
+    };
+    takes_what_others_leave(&Limited::start(&[], &["--inh-caps", "+sys_nice", "--ambient-caps", "+sys_nice"]));
+    // As in `deploy/klad.service` and docs/packages.md: a `nice` of 20 - 10. Not every root may raise a limit.
+    let limit = ["prlimit", "--nice=10:10"];
+    if Command::new(limit[0]).args([limit[1], "true"]).stderr(Stdio::null()).status().unwrap().success() {
+        takes_what_others_leave(&Limited::start(&limit, &[]));
+    }
+    let may_not = Limited::start(&[], &[]);
+    wait_until("they have their weight, and nobody looks any more", || {
+        may_not.background().iter().all(|thread| thread.nice == NICE) && may_not.threads("klad-background").is_empty()
+    });
+    let all = may_not.background();
+    assert!(all.iter().all(|thread| thread.policy == SCHED_OTHER), "{all:?}");
 }

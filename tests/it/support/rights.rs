@@ -4,17 +4,29 @@ use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Runs klad with `arguments` to its end; the binary is where that user can reach it.
-pub(crate) fn klad_without_rights(arguments: &[&OsStr]) -> Output {
+use tempfile::TempDir;
+
+/// Whose: nobody's.
+pub(crate) const USER: u32 = 65_534;
+
+/// A copy of the binary, and its directory, which that user can reach.
+pub(crate) fn reachable() -> (TempDir, PathBuf) {
     let place = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap();
     let program = place.path().join("klad");
     fs::copy(env!("CARGO_BIN_EXE_klad"), &program).unwrap();
+    (place, program)
+}
+
+/// Runs klad with `arguments` to its end.
+pub(crate) fn klad_without_rights(arguments: &[&OsStr]) -> Output {
+    let (_place, program) = reachable();
     let mut command = Command::new(&program);
     command.args(arguments);
     if rustix::process::geteuid().is_root() {
-        command.uid(65_534).gid(65_534);
+        command.uid(USER).gid(USER);
     }
     command.current_dir("/").output().unwrap()
 }
