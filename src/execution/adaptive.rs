@@ -21,6 +21,7 @@ use super::delay_queue::DelayQueue;
 use super::inbox::Inbox;
 use super::observe::{QueueLook, Refused};
 use super::pace::Pace;
+use super::spacing::Spacing;
 use super::task::Task;
 use crate::clock;
 use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, SLOTS_CEILING, TURN_COMMIT_BYTES_MAX};
@@ -105,8 +106,10 @@ impl Adaptive {
     /// The committer: takes what has gathered while the last batch was written, and writes it as the next.
     fn run_commits(&self, engine: &dyn Engine) {
         let (mut tasks, mut refused, mut answered) = (Vec::new(), Vec::new(), Vec::new());
+        let mut spacing = Spacing::new(clock::now());
         loop {
             gives_way_to(&answered);
+            self.keep_apart(&spacing);
             if !self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
                 return;
             }
@@ -128,9 +131,32 @@ impl Adaptive {
                 let count = batch.len();
                 engine.commit(batch);
                 self.write_pace.served(count, began);
+                if spacing.committed(count, began, clock::now()) {
+                    let apart = spacing.apart();
+                    if apart.is_zero() {
+                        tracing::info!("syncs are no longer held up; batches begin as they come");
+                    } else {
+                        tracing::info!(?apart, "syncs are held up now and then; batches begin so far apart, at least");
+                    }
+                    if let Some(commits) = engine.commits() {
+                        commits.keep_apart(apart);
+                    }
+                }
             }
             announce(&inboxes);
             answered = inboxes;
+        }
+    }
+
+    /// Waits until the next batch may begin.
+    fn keep_apart(&self, spacing: &Spacing) {
+        if spacing.apart().is_zero() {
+            return;
+        }
+        let (mut waiting, mut before) = (self.writes.len(), None);
+        while let Some(wait) = spacing.wait(clock::now(), waiting, before) {
+            before = Some(waiting);
+            waiting = self.writes.gather(wait.enough, wait.time);
         }
     }
 

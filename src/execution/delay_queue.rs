@@ -44,6 +44,8 @@ struct State {
     taken: u64,
     /// Threads that wait for work: a producer that finds none makes no system call.
     idle: usize,
+    /// One that waits until so many operations are there.
+    gathers: Option<usize>,
     /// `None`: oldest first, and nothing is refused.
     control: Option<Queues>,
     closed: bool,
@@ -60,6 +62,7 @@ impl DelayQueue {
             stood: None,
             taken: 0,
             idle: 0,
+            gathers: None,
             control,
             closed: false,
         };
@@ -91,7 +94,7 @@ impl DelayQueue {
     }
 
     fn wake(&self, state: MutexGuard<'_, State>) {
-        let wake = state.idle > 0;
+        let wake = state.idle > 0 || state.gathers.is_some_and(|enough| state.waiting.len() >= enough);
         drop(state);
         if wake {
             self.not_empty.notify_one();
@@ -143,6 +146,17 @@ impl DelayQueue {
         }
         state.note_emptiness(now);
         true
+    }
+
+    /// Waits until `enough` operations wait, for `time` at most, and answers how many do. For a queue that one thread serves.
+    pub(super) fn gather(&self, enough: usize, time: Duration) -> usize {
+        let mut state = self.state.lock();
+        if state.waiting.len() < enough && !state.closed {
+            state.gathers = Some(enough);
+            state = self.not_empty.wait_timeout(state, time, Cause::Idle);
+            state.gathers = None;
+        }
+        state.waiting.len()
     }
 
     /// Takes out all that have waited too long for any queue, whoever serves or does not, and ends those whose deadline has
@@ -417,5 +431,26 @@ mod tests {
         assert_eq!(names(&left), "c");
         assert_eq!(pop_one(&queue), "a|");
         assert!(queue.pop(&mut Vec::new()).is_none());
+    }
+
+    #[test]
+    fn who_gathers_waits_for_enough_and_no_longer() {
+        let queue = Arc::new(queue(None, 0, &[("a", 0)]));
+        let forever = Duration::from_mins(10);
+        assert_eq!(queue.gather(1, forever), 1, "there are enough");
+        assert_eq!(queue.gather(3, Duration::from_millis(1)), 1, "the time is over");
+        let gatherer = {
+            let queue = queue.clone();
+            crate::sync::spawn_thread("test-gathers", move || queue.gather(3, forever))
+        };
+        assert!(queue.push(read("b")).is_ok());
+        while queue.state.lock().gathers.is_none() {
+            std::thread::yield_now();
+        }
+        assert!(!gatherer.is_finished(), "two are not enough");
+        queue.push_all(&mut vec![read("c"), read("d")]);
+        assert_eq!(gatherer.join().expect("no panic"), 4);
+        queue.close();
+        assert_eq!(queue.gather(9, forever), 4, "no more will come");
     }
 }

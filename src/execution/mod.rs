@@ -33,6 +33,7 @@ mod observe;
 mod pace;
 mod phases;
 mod pool;
+mod spacing;
 mod stealing;
 mod task;
 mod ticket;

@@ -2,6 +2,9 @@
 //!
 //! Written by the engine; read by whoever builds `/metrics`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use super::Histogram;
 use super::text::{Kind, Page, SECONDS_OF_NS};
 
@@ -11,11 +14,17 @@ pub struct Commits {
     sync_batches: Histogram<11>,
     async_batches: Histogram<11>,
     syncs: Histogram<21>,
+    apart_ns: AtomicU64,
 }
 
 impl Default for Commits {
     fn default() -> Commits {
-        Commits { sync_batches: Histogram::counts(), async_batches: Histogram::counts(), syncs: Histogram::times() }
+        Commits {
+            sync_batches: Histogram::counts(),
+            async_batches: Histogram::counts(),
+            syncs: Histogram::times(),
+            apart_ns: AtomicU64::new(0),
+        }
     }
 }
 
@@ -27,8 +36,13 @@ impl Commits {
     }
 
     /// The log was synced, in so much time; a write with sync is one call, and its time is taken for the sync's.
-    pub fn synced(&self, time: std::time::Duration) {
+    pub fn synced(&self, time: Duration) {
         self.syncs.record_time(time);
+    }
+
+    /// Batches begin so far apart from now on, at least.
+    pub fn keep_apart(&self, time: Duration) {
+        self.apart_ns.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// All families.
@@ -42,5 +56,10 @@ impl Commits {
             "Time of one sync of the log, with the write it belongs to.",
         )
         .histogram(&[], &self.syncs.snapshot(), SECONDS_OF_NS);
+        page.gauge(
+            "klad_commit_spacing_seconds",
+            "How far apart batches begin at least; more than 0 where the disk holds up syncs now and then.",
+            Duration::from_nanos(self.apart_ns.load(Ordering::Relaxed)).as_secs_f64(),
+        );
     }
 }

@@ -1,0 +1,264 @@
+//! How far apart batches with a sync begin, on a disk that bears only so many operations.
+//!
+//! Disks of rented machines are often held to so many operations a second: who has used up a moment's share waits for the next
+//! one, here 10 to 20 ms at a time, and every write with it. Each sync is some operations, however little it writes, so fewer of them
+//! with more in each never get there. A disk that is not held up, or takes long for every sync, is left alone:
+//!
+//! ```text
+//!   a second with a thousand batches, two writes in each, three syncs of 8 ms   ─▶ 1 ms apart ─▶ still so: 2 ms
+//!   ten seconds without                                                        ─▶ the step before is tried; where that was too
+//!                                                                                 little, twice as many the next time
+//! ```
+//!
+//! Nobody waits for nothing: a batch begins as soon as as many wait as the largest of the last held, which may be all that there are
+//! clients, and when [`SLICE`] has brought no other. Called by `adaptive`, on the commit thread
+//! (docs/decisions/2026-11-25-batches-keep-apart-on-a-limited-disk.md).
+
+use std::time::{Duration, Instant};
+
+/// How far apart, step by step.
+const STEPS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(2)];
+
+/// So many writes need not wait for more.
+const ENOUGH_WRITES: usize = 32;
+
+/// A part in so many of the largest batch is forgotten with each that follows.
+const FORGOTTEN: usize = 16;
+
+/// Between two looks at what has come meanwhile.
+const SLICE: Duration = Duration::from_micros(250);
+
+/// A batch that took so long was held up. A thread that shares a core waits for it up to 4 ms, a tick of the kernel's, now and then.
+const HELD_UP: Duration = Duration::from_millis(8);
+
+/// In this time
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// so many of them are too many,
+const HELD_UP_MAX: u32 = 2;
+
+/// if there were so many batches: who commits less often cannot be too much for a disk that is worth the name.
+const BATCHES_MIN: u32 = 1_000;
+
+/// Fewer writes in each would gain nothing.
+const WRITES_A_BATCH_MIN: usize = 2;
+
+/// Windows without until less is tried, and at the most.
+const CALM: u32 = 10;
+const CALM_MAX: u32 = 320;
+
+/// Of one commit thread.
+#[derive(Debug)]
+pub(super) struct Spacing {
+    step: usize,
+    /// Windows in which nothing was held up, and how many it takes.
+    calm: u32,
+    calm_needed: u32,
+    /// Less is tried.
+    lowered: bool,
+    window: Window,
+    /// The last batch.
+    began: Instant,
+    writes: usize,
+    /// Of the largest of late, in sixteenths.
+    most: usize,
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// So many writes,
+    pub(super) enough: usize,
+    /// for so long.
+    pub(super) time: Duration,
+}
+
+#[derive(Debug)]
+struct Window {
+    since: Instant,
+    batches: u32,
+    writes: usize,
+    held_up: u32,
+}
+
+impl Window {
+    fn new(since: Instant) -> Window {
+        Window { since, batches: 0, writes: 0, held_up: 0 }
+    }
+}
+
+impl Spacing {
+    pub(super) fn new(now: Instant) -> Spacing {
+        Spacing {
+            step: 0,
+            calm: 0,
+            calm_needed: CALM,
+            lowered: false,
+            window: Window::new(now),
+            began: now,
+            writes: 0,
+            most: 0,
+        }
+    }
+
+    /// How far apart batches begin at least.
+    pub(super) fn apart(&self) -> Duration {
+        STEPS[self.step]
+    }
+
+    /// Whether to wait before the next batch, while `waiting` writes are there, and `before` were when it was last asked.
+    pub(super) fn wait(&self, now: Instant, waiting: usize, before: Option<usize>) -> Option<Wait> {
+        let left = (self.began + self.apart()).saturating_duration_since(now);
+        // A client that is alone has nobody to wait for.
+        let alone = self.writes < WRITES_A_BATCH_MIN;
+        let enough = self.most.div_ceil(FORGOTTEN).clamp(WRITES_A_BATCH_MIN, ENOUGH_WRITES);
+        let comes = before.is_none_or(|before| waiting > before || waiting == 0);
+        (!left.is_zero() && !alone && waiting < enough && comes).then(|| Wait { enough, time: left.min(SLICE) })
+    }
+
+    /// A batch was written; `true`: batches are to keep another distance from now on.
+    pub(super) fn committed(&mut self, writes: usize, began: Instant, ended: Instant) -> bool {
+        (self.began, self.writes) = (began, writes);
+        self.most = (writes * FORGOTTEN).max(self.most - self.most / FORGOTTEN);
+        self.window.batches += 1;
+        self.window.writes += writes;
+        self.window.held_up += u32::from(ended.saturating_duration_since(began) >= HELD_UP);
+        let passed = ended.saturating_duration_since(self.window.since);
+        if passed < WINDOW {
+            return false;
+        }
+        let window = std::mem::replace(&mut self.window, Window::new(ended));
+        // Of a longer one, in which little has happened, nothing is known.
+        let busy = passed < 2 * WINDOW && window.writes >= WRITES_A_BATCH_MIN * window.batches as usize;
+        let often = self.step > 0 || window.batches >= BATCHES_MIN;
+        let step = self.step;
+        if window.held_up > HELD_UP_MAX && busy && often {
+            self.held_up();
+        } else {
+            self.calm();
+        }
+        self.step != step
+    }
+
+    fn held_up(&mut self) {
+        if self.lowered && self.calm < CALM {
+            self.calm_needed = (self.calm_needed * 2).min(CALM_MAX);
+        }
+        self.lowered = false;
+        self.calm = 0;
+        self.step = (self.step + 1).min(STEPS.len() - 1);
+    }
+
+    fn calm(&mut self) {
+        self.calm = self.calm.saturating_add(1);
+        if self.step > 0 && self.calm >= self.calm_needed {
+            self.step -= 1;
+            self.calm = 0;
+            self.lowered = true;
+        } else if self.step == 0 && self.calm >= CALM {
+            self.calm_needed = CALM;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    const QUICK: Duration = Duration::from_micros(300);
+    const SLOW: Duration = Duration::from_millis(15);
+
+    /// A second of batches one after the other: so many are held up, the others quick, as many as there is time for.
+    fn second(spacing: &mut Spacing, now: &mut Instant, held_up: u32, writes: usize, quick: Duration) {
+        let end = *now + WINDOW;
+        for batch in 0_u32.. {
+            let took = if batch < held_up { SLOW } else { quick };
+            let began = *now;
+            *now += took.max(spacing.apart());
+            spacing.committed(writes, began, began + took);
+            if *now >= end {
+                return;
+            }
+        }
+    }
+
+    fn after(seconds: u32, held_up: u32, writes: usize, quick: Duration) -> Duration {
+        let mut now = clock::now();
+        let mut spacing = Spacing::new(now);
+        for _ in 0..seconds {
+            second(&mut spacing, &mut now, held_up, writes, quick);
+        }
+        spacing.apart()
+    }
+
+    #[test]
+    fn batches_keep_apart_where_many_of_them_meet_a_disk_that_is_held_up_now_and_then() {
+        assert_eq!(after(1, 10, 5, QUICK), STEPS[1]);
+        assert_eq!(after(5, 10, 5, QUICK), STEPS[2]);
+        assert_eq!(after(5, HELD_UP_MAX, 5, QUICK), Duration::ZERO, "too seldom");
+        assert_eq!(after(5, 10, 1, QUICK), Duration::ZERO, "there is nothing to gather");
+        assert_eq!(after(5, 0, 5, Duration::from_millis(10)), Duration::ZERO, "a disk that takes long for each");
+    }
+
+    #[test]
+    fn less_is_tried_again_and_seldom_where_it_is_too_little() {
+        let mut now = clock::now();
+        let mut spacing = Spacing::new(now);
+        // Held up whenever batches are less than 1 ms apart.
+        let mut run = |seconds: u32| {
+            let mut held_up = 0;
+            for _ in 0..seconds {
+                let limited = spacing.apart() < STEPS[1];
+                held_up += u32::from(limited);
+                second(&mut spacing, &mut now, if limited { 10 } else { 0 }, 5, QUICK);
+            }
+            (held_up, spacing.apart())
+        };
+        assert_eq!(run(1), (1, STEPS[1]));
+        let (tried, _) = run(1_000);
+        assert!((2..=10).contains(&tried), "{tried} of 1,000 seconds were held up");
+    }
+
+    #[test]
+    fn a_disk_that_is_no_longer_held_up_is_left_alone() {
+        let mut now = clock::now();
+        let mut spacing = Spacing::new(now);
+        for _ in 0..5 {
+            second(&mut spacing, &mut now, 10, 5, QUICK);
+        }
+        assert_eq!(spacing.apart(), STEPS[2]);
+        for _ in 0..2 * CALM {
+            second(&mut spacing, &mut now, 0, 5, QUICK);
+        }
+        assert_eq!(spacing.apart(), Duration::ZERO);
+    }
+
+    #[test]
+    fn nobody_waits_for_nothing() {
+        let mut now = clock::now();
+        let mut spacing = Spacing::new(now);
+        assert_eq!(spacing.wait(now, 1, None), None, "no disk was held up");
+        second(&mut spacing, &mut now, 10, 9, QUICK);
+        let apart = spacing.apart();
+        spacing.committed(5, now, now + QUICK);
+        let soon = now + QUICK;
+        let wait = |time| Some(Wait { enough: 9, time });
+        assert_eq!(spacing.wait(soon, 3, None), wait(SLICE));
+        assert_eq!(spacing.wait(soon, 0, Some(0)), wait(SLICE), "the first is on its way");
+        assert_eq!(spacing.wait(soon, 4, Some(3)), wait(SLICE));
+        assert_eq!(spacing.wait(soon, 4, Some(4)), None, "no other has come");
+        assert_eq!(spacing.wait(soon, 9, Some(3)), None, "there may be no more clients than that");
+        let late = apart.checked_sub(SLICE / 2).expect("longer");
+        assert_eq!(spacing.wait(now + late, 4, Some(3)), wait(SLICE / 2));
+        assert_eq!(spacing.wait(now + apart, 4, Some(3)), None, "it has kept apart");
+        for _ in 0..4 * FORGOTTEN {
+            spacing.committed(3, now, now + QUICK);
+        }
+        assert_eq!(spacing.wait(soon, 3, None), None, "the largest is long ago");
+        spacing.committed(100, now, now + QUICK);
+        assert_eq!(spacing.wait(soon, ENOUGH_WRITES, None), None);
+        spacing.committed(1, now, now + QUICK);
+        assert_eq!(spacing.wait(soon, 1, None), None, "a client that is alone");
+    }
+}
