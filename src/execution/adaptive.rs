@@ -129,14 +129,18 @@ impl Adaptive {
             }
             if !batch.is_empty() {
                 let count = batch.len();
+                let syncs = batch.iter().any(|write| write.durability == Durability::Sync);
                 engine.commit(batch);
                 self.write_pace.served(count, began);
-                if spacing.committed(count, began, clock::now()) {
+                if syncs && spacing.committed(count, began, clock::now()) {
                     let apart = spacing.apart();
                     if apart.is_zero() {
-                        tracing::info!("syncs are no longer held up; batches begin as they come");
+                        tracing::info!("batches begin as they come again");
                     } else {
-                        tracing::info!(?apart, "syncs are held up now and then; batches begin so far apart, at least");
+                        tracing::info!(
+                            ?apart,
+                            "batches are held up now and then, as by a disk that bears so many syncs; they begin so far apart, at least"
+                        );
                     }
                     if let Some(commits) = engine.commits() {
                         commits.keep_apart(apart);
@@ -156,7 +160,8 @@ impl Adaptive {
         let (mut waiting, mut before) = (self.writes.len(), None);
         while let Some(wait) = spacing.wait(clock::now(), waiting, before) {
             before = Some(waiting);
-            waiting = self.writes.gather(wait.enough, wait.time);
+            let Some(gathered) = self.writes.gather(wait.enough, wait.time) else { return };
+            waiting = gathered;
         }
     }
 

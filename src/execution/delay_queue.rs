@@ -148,15 +148,21 @@ impl DelayQueue {
         true
     }
 
-    /// Waits until `enough` operations wait, for `time` at most, and answers how many do. For a queue that one thread serves.
-    pub(super) fn gather(&self, enough: usize, time: Duration) -> usize {
+    /// Waits until `enough` operations wait, for `time` at most, and answers how many do; `None`: no more will come. For a queue that
+    /// one thread serves.
+    pub(super) fn gather(&self, enough: usize, time: Duration) -> Option<usize> {
+        let deadline = clock::now() + time;
         let mut state = self.state.lock();
-        if state.waiting.len() < enough && !state.closed {
+        while state.waiting.len() < enough && !state.closed {
+            let left = deadline.saturating_duration_since(clock::now());
+            if left.is_zero() {
+                break;
+            }
             state.gathers = Some(enough);
-            state = self.not_empty.wait_timeout(state, time, Cause::Idle);
+            state = self.not_empty.wait_timeout(state, left, Cause::Idle);
             state.gathers = None;
         }
-        state.waiting.len()
+        (!state.closed).then(|| state.waiting.len())
     }
 
     /// Takes out all that have waited too long for any queue, whoever serves or does not, and ends those whose deadline has
@@ -436,21 +442,22 @@ mod tests {
     #[test]
     fn who_gathers_waits_for_enough_and_no_longer() {
         let queue = Arc::new(queue(None, 0, &[("a", 0)]));
-        let forever = Duration::from_mins(10);
-        assert_eq!(queue.gather(1, forever), 1, "there are enough");
-        assert_eq!(queue.gather(3, Duration::from_millis(1)), 1, "the time is over");
+        let long = Duration::from_mins(1);
+        assert_eq!(queue.gather(1, long), Some(1), "there are enough");
+        assert_eq!(queue.gather(3, Duration::from_millis(1)), Some(1), "the time is over");
         let gatherer = {
             let queue = queue.clone();
-            crate::sync::spawn_thread("test-gathers", move || queue.gather(3, forever))
+            crate::sync::spawn_thread("test-gathers", move || queue.gather(3, long))
         };
-        assert!(queue.push(read("b")).is_ok());
-        while queue.state.lock().gathers.is_none() {
+        while queue.state.lock().gathers.is_none() && !gatherer.is_finished() {
             std::thread::yield_now();
         }
-        assert!(!gatherer.is_finished(), "two are not enough");
+        // Two are not enough, or it would answer two.
+        assert!(queue.push(read("b")).is_ok());
         queue.push_all(&mut vec![read("c"), read("d")]);
-        assert_eq!(gatherer.join().expect("no panic"), 4);
+        let gathered = gatherer.join().expect("no panic");
+        assert!(matches!(gathered, Some(3..)), "{gathered:?}");
         queue.close();
-        assert_eq!(queue.gather(9, forever), 4, "no more will come");
+        assert_eq!(queue.gather(9, long), None, "no more will come");
     }
 }

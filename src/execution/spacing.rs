@@ -8,6 +8,7 @@
 //!   a second with a thousand batches, two writes in each, three syncs of 8 ms   ─▶ 1 ms apart ─▶ still so: 2 ms
 //!   ten seconds without                                                        ─▶ the step before is tried; where that was too
 //!                                                                                 little, twice as many the next time
+//!   at 2 ms nearly every second is still so                                     ─▶ it is something else: given up for five minutes
 //! ```
 //!
 //! Nobody waits for nothing: a batch begins as soon as as many wait as the largest of the last held, which may be all that there are
@@ -47,6 +48,9 @@ const WRITES_A_BATCH_MIN: usize = 2;
 const CALM: u32 = 10;
 const CALM_MAX: u32 = 320;
 
+/// Of the windows at the last step those that are held up count twice against the others; beyond this it is given up for [`CALM_MAX`].
+const USELESS_MAX: u32 = 20;
+
 /// Of one commit thread.
 #[derive(Debug)]
 pub(super) struct Spacing {
@@ -56,6 +60,10 @@ pub(super) struct Spacing {
     calm_needed: u32,
     /// Less is tried.
     lowered: bool,
+    /// Grows while batches are held up however far apart they are.
+    useless: u32,
+    /// For so many windows they are not kept apart, whatever holds them up.
+    rest: u32,
     window: Window,
     /// The last batch.
     began: Instant,
@@ -94,6 +102,8 @@ impl Spacing {
             calm: 0,
             calm_needed: CALM,
             lowered: false,
+            useless: 0,
+            rest: 0,
             window: Window::new(now),
             began: now,
             writes: 0,
@@ -132,7 +142,9 @@ impl Spacing {
         let busy = passed < 2 * WINDOW && window.writes >= WRITES_A_BATCH_MIN * window.batches as usize;
         let often = self.step > 0 || window.batches >= BATCHES_MIN;
         let step = self.step;
-        if window.held_up > HELD_UP_MAX && busy && often {
+        if self.rest > 0 {
+            self.rest -= 1;
+        } else if window.held_up > HELD_UP_MAX && busy && often {
             self.held_up();
         } else {
             self.calm();
@@ -145,12 +157,22 @@ impl Spacing {
             self.calm_needed = (self.calm_needed * 2).min(CALM_MAX);
         }
         self.lowered = false;
-        self.calm = 0;
-        self.step = (self.step + 1).min(STEPS.len() - 1);
+        // One in a while, as with each compaction, does not make all calm ones count for nothing.
+        self.calm = self.calm.saturating_sub(CALM / 2);
+        if self.step + 1 < STEPS.len() {
+            self.step += 1;
+            return;
+        }
+        self.useless += 2;
+        if self.useless > USELESS_MAX {
+            // It is something else: a processor that is held to so much, say.
+            (self.step, self.calm, self.useless, self.rest) = (0, 0, 0, CALM_MAX);
+        }
     }
 
     fn calm(&mut self) {
         self.calm = self.calm.saturating_add(1);
+        self.useless = self.useless.saturating_sub(1);
         if self.step > 0 && self.calm >= self.calm_needed {
             self.step -= 1;
             self.calm = 0;
@@ -228,10 +250,39 @@ mod tests {
             second(&mut spacing, &mut now, 10, 5, QUICK);
         }
         assert_eq!(spacing.apart(), STEPS[2]);
-        for _ in 0..2 * CALM {
+        // A window may end a moment after its second.
+        for _ in 0..2 * CALM + 2 {
             second(&mut spacing, &mut now, 0, 5, QUICK);
         }
         assert_eq!(spacing.apart(), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_does_not_help_is_given_up() {
+        let mut now = clock::now();
+        let mut spacing = Spacing::new(now);
+        let mut apart = 0;
+        for _ in 0..400 {
+            second(&mut spacing, &mut now, 10, 5, QUICK);
+            apart += u32::from(!spacing.apart().is_zero());
+        }
+        assert!((1..60).contains(&apart), "{apart} of 400 seconds");
+    }
+
+    #[test]
+    fn what_comes_with_each_compaction_keeps_none_apart_for_good() {
+        let mut now = clock::now();
+        let mut spacing = Spacing::new(now);
+        for _ in 0..5 {
+            second(&mut spacing, &mut now, 10, 5, QUICK);
+        }
+        let mut apart = 0;
+        for number in 0..2_000 {
+            let held_up = if number % 20 == 0 { 3 } else { 0 };
+            second(&mut spacing, &mut now, held_up, 5, QUICK);
+            apart += u32::from(!spacing.apart().is_zero());
+        }
+        assert!(apart < 1_800, "{apart} of 2,000 seconds");
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Commits {
         .histogram(&[], &self.syncs.snapshot(), SECONDS_OF_NS);
         page.gauge(
             "klad_commit_spacing_seconds",
-            "How far apart batches begin at least; more than 0 where the disk holds up syncs now and then.",
+            "How far apart batches begin at least; more than 0 where syncs are held up now and then.",
             Duration::from_nanos(self.apart_ns.load(Ordering::Relaxed)).as_secs_f64(),
         );
     }

@@ -144,7 +144,7 @@ fn walk_block(block: &[u8], writes: &mut Option<(u64, u64)>) -> Option<usize> {
     None
 }
 
-/// Of a batch: the number of its first write, and how many it holds.
+/// Of a batch: the number of its first write, and how many it holds. RocksDB begins each log with one that holds none.
 fn numbers_of(payload: &[u8]) -> Option<(u64, u64)> {
     let first = u64::from_le_bytes(payload.get(..8)?.try_into().ok()?);
     let count = u32::from_le_bytes(payload.get(8..12)?.try_into().ok()?);

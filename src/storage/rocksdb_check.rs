@@ -143,10 +143,12 @@ pub fn check(path: &Path, progress: &Progress) -> Result<Report, Error> {
         ..Report::default()
     };
     let files = path.join("rocksdb");
+    if files.exists() {
+        report.count_logs(&files)?;
+    }
     if let Err(missing) = check_current(&directory).and_then(|()| check_logs(&directory)) {
         report.find_in_files(missing)?;
     } else if files.join("CURRENT").exists() {
-        report.count_logs(&files)?;
         report.check_files(&files, progress)?;
     } else if let Some(synced) = report.synced_until.filter(|synced| *synced > 0) {
         report.find(Kind::Files, format!("rocksdb/CURRENT is missing, and all up to {synced} had been synced"));

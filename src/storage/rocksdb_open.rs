@@ -107,7 +107,7 @@ pub(super) fn check_logs(directory: &DataDirectory) -> Result<bool, OpenError> {
     Err(OpenError::Damaged { path: directory.path().to_owned(), why })
 }
 
-/// By the manifest. Earlier logs may be there as well, and others of them not: RocksDB removes in no order what it no longer needs
+/// By the manifest, or somewhat before. Earlier logs may be there as well, and others of them not: RocksDB removes in no order what it no longer needs
 /// (`DBImpl::BackgroundCallPurge` takes it from a hash table), and a kill may come in the middle of that.
 fn where_logs_begin(data: &Path) -> Result<Begin, OpenError> {
     let files = data.join("rocksdb");
@@ -118,11 +118,12 @@ fn where_logs_begin(data: &Path) -> Result<Begin, OpenError> {
     let mut options = RocksDbOptions::default();
     // Here are no logs, so none is read: whether they are harmless is not known yet.
     options.set_wal_dir(data);
-    // No key is read, so few tables need be opened.
+    // No key is read, so few tables need be opened, and nothing of them but their ends.
     options.set_max_open_files(16);
+    options.set_skip_stats_update_on_db_open(true);
     let tables = DB::open_for_read_only(&options, files, false).map_err(failed)?;
     let log = tables.property_int_value(properties::MIN_LOG_NUMBER_TO_KEEP).map_err(failed)?.unwrap_or(0);
-    // Each table that is added raises it to the last write in it (`db/version_edit.h`, `AddFile`).
+    // Each table that is added raises it to at least the last write in it (`db/version_edit.h`, `AddFile`).
     Ok(Begin { log, until: tables.latest_sequence_number() })
 }
 

@@ -81,6 +81,8 @@ mod ranges;
 mod slow;
 mod slow_clients;
 #[cfg(feature = "rocksdb")]
+mod spacing;
+#[cfg(feature = "rocksdb")]
 mod stale_reads;
 mod stops;
 mod supervisor;
