@@ -1,8 +1,8 @@
-//! How far apart batches with a sync begin, on a disk that bears only so many operations.
+//! How far apart batches with a sync begin, on a disk that bears only so many of them.
 //!
-//! Disks of rented machines are often held to so many operations a second: who has used up a moment's share waits for the next
-//! one, here 10 to 20 ms at a time, and every write with it. Each sync is some operations, however little it writes, so fewer of them
-//! with more in each never get there. A disk that is not held up, or takes long for every sync, is left alone:
+//! Rented machines, or their disks, are often held to so much a second: who has used up a moment's share waits for the next
+//! one, here 10 to 20 ms at a time, and every write with it. Each sync takes some of it, however little it writes, so fewer of them
+//! with more in each get there less often. A disk that is not held up, or takes long for every sync, is left alone:
 //!
 //! ```text
 //!   two seconds of ten with a thousand batches, two writes in each, three of 8 ms ─▶ 1 ms apart ─▶ still so: 2 ms
