@@ -63,6 +63,8 @@ mod rocksdb_open;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_options;
 #[cfg(feature = "rocksdb")]
+mod rocksdb_pace;
+#[cfg(feature = "rocksdb")]
 mod rocksdb_perf;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_removal;

@@ -26,6 +26,7 @@ use super::record;
 use super::rocksdb_observation::Watch;
 pub use super::rocksdb_open::OpenError;
 use super::rocksdb_options::Shared;
+use super::rocksdb_pace::Pace;
 use super::rocksdb_perf::{Work, measured};
 use super::value_cache::{Looked, Made, Place, ValueCache};
 use super::versions::Versions;
@@ -70,6 +71,8 @@ fn split(cache_bytes: u64, memtable_bytes: u64, value_cache_percent: u64) -> (u6
 
 /// RocksDB, and what klad keeps beside it.
 pub struct RocksDbEngine {
+    /// Before the database: dropping that waits for compactions.
+    pub(super) pace: Pace,
     pub(super) db: DB,
     read_all: ReadOptions,
     read_cached: ReadOptions,
@@ -115,6 +118,7 @@ impl RocksDbEngine {
         let mut database = rocksdb_options::database(options, &shared);
         let watch = Watch::new(shared, &directory.path().join("rocksdb"), &mut database);
         rocksdb_removal::in_pieces(&mut database, &directory.path().join("rocksdb"));
+        let pace = Pace::new(&mut database);
         let (db, high_water) = rocksdb_open::open(&directory, &database)?;
         let mut read_cached = ReadOptions::default();
         read_cached.set_read_tier(ReadTier::BlockCache);
@@ -123,6 +127,7 @@ impl RocksDbEngine {
         let mut write_now = WriteOptions::default();
         write_now.set_no_slowdown(true);
         let engine = RocksDbEngine {
+            pace,
             db,
             read_all: ReadOptions::default(),
             read_cached,
@@ -194,7 +199,8 @@ impl RocksDbEngine {
         // In this order, or the difference could be below nothing.
         let synced = self.high_water.synced();
         let unsynced = self.db.latest_sequence_number().saturating_sub(synced);
-        let kept = self.gate.measures(&Kept { unsynced, version_last, version_reserved });
+        let mut kept = self.gate.measures(&Kept { unsynced, version_last, version_reserved });
+        kept.extend(self.pace.measures());
         let values = self.values.as_ref().map(ValueCache::figures).unwrap_or_default();
         self.watch.look(&self.db, kept, &values);
     }
@@ -436,6 +442,9 @@ impl Engine for RocksDbEngine {
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }
+        let number = |property: &properties::PropName| self.db.property_int_value(property).ok().flatten().unwrap_or(0);
+        let level_0_files = number(&properties::num_files_at_level(0));
+        self.pace.look(level_0_files, number(properties::ESTIMATE_PENDING_COMPACTION_BYTES));
         self.look_at_rocksdb();
     }
 

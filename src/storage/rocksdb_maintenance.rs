@@ -119,8 +119,10 @@ impl RocksDbEngine {
         options.set_bottommost_level_compaction(if bottommost {
             BottommostLevelCompaction::ForceOptimized
         } else {
-            BottommostLevelCompaction::IfHaveCompactionFilter
+            BottommostLevelCompaction::Skip
         });
+        // What runs already may be in its way.
+        let _hurry = self.pace.hurry();
         let bounds = self.piece_bounds()?;
         let pieces = bounds.len() as u64 + 1;
         for piece in 0..pieces {

@@ -39,6 +39,15 @@ pub(crate) struct RunResult {
     pub(crate) longest_gap_s: f64,
     /// Pieces of the run, warm-up included.
     pub(crate) intervals: Vec<Interval>,
+    /// Where it ran.
+    pub(crate) machine: Machine,
+}
+
+/// The machine that made the load.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Machine {
+    /// Of the time of all cores, what the host kept for others, percent; nothing where that is not known.
+    pub(crate) steal_percent: Option<f64>,
 }
 
 /// A piece of a run.
@@ -218,6 +227,7 @@ pub(crate) mod tests {
             "schema": schema, "started": { "utc": "", "monotonic_ns": 7 }, "valid": true, "warm_up": null, "longest_gap_s": 0.0,
             "intervals": [{ "warm_up": false, "response": { "p999_us": 1.5 } }, { "warm_up": false, "response": null }],
             "checks": [{ "name": "send_lag", "passed": true, "detail": "" }], "measured": section,
+            "machine": { "steal_percent": 0.5 },
         })
     }
 

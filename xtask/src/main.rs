@@ -37,6 +37,7 @@ mod progress;
 mod quota;
 mod range;
 mod resident;
+mod syncs;
 mod text;
 
 /// The project's chores.

@@ -4,6 +4,7 @@
 //!   fill ─▶ closed loop: the first minute is not counted, as compactions begin; then the capacity, while caches still fill
 //!        ─▶ open loop at 70 % of it, ten minutes, other keys in another order: p99.9 from the intended start, seconds without an answer, stalls
 //!        ─▶ the same rate against a bare echo, while klad keeps its memory: what the machine makes late, whoever serves
+//!        ─▶ and once more beside a program that syncs a file as often as klad did: what it makes late where something is synced
 //! ```
 //!
 //! klad has a core and the load the other, so that flushes and compactions take theirs from the requests.
@@ -22,6 +23,7 @@ use crate::cores::{self, Cores};
 use crate::klad::{Addresses, Klad, ProgramArgs, Settings};
 use crate::metrics::Metrics;
 use crate::process::raise_descriptor_limit;
+use crate::syncs::{Pace, Syncs};
 use crate::text::{grouped, mebibytes};
 use crate::yardstick::subjects::start_echo;
 
@@ -43,7 +45,7 @@ const SEEDS: [&str; 2] = ["1", "2"];
 /// Before the open loop is measured.
 const WARM_UP: Duration = Duration::from_secs(10);
 
-/// Of the run against the echo.
+/// Of each run against the echo.
 const CONTROL: Duration = Duration::from_mins(1);
 
 /// Beyond the length of a run, before it is killed.
@@ -52,12 +54,17 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// And for each key that is filled.
 const FILL_OF_A_KEY_MAX: Duration = Duration::from_micros(200);
 
-/// What RocksDB did meanwhile, and what it is called.
-const FIGURES: [&str; 4] = [
+/// What the log holds of a write beside its value, roughly: its key, and a part of the frame.
+const LOGGED_BESIDE: f64 = 40.0;
+
+/// What klad did meanwhile, and what it is called.
+const FIGURES: [&str; 6] = [
     "klad_rocksdb_flushes_total",
     "klad_rocksdb_compactions_total",
     "klad_rocksdb_compaction_written_bytes_total",
     "klad_rocksdb_write_stall_seconds_total",
+    "klad_wal_sync_seconds_count",
+    "klad_commit_batch_writes_sum",
 ];
 
 /// Options of `tail`.
@@ -143,7 +150,9 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         did(FIGURES[3])
     );
     let verdict = Verdict::of(judge(&result, did(FIGURES[1])));
-    control(&bench, cores.server, &open)?;
+    let length = (WARM_UP + *args.duration).as_secs_f64();
+    let pace = pace(did(FIGURES[4]), did(FIGURES[5]), args.value_size, length);
+    control(&bench, cores.server, &open, pace)?;
     klad.stop()?;
     println!("{}: p99.9 of at most {:.0} ms, and an answer in every second", verdict.word(), P999_MAX_US / 1000.0);
     Ok(verdict)
@@ -172,14 +181,40 @@ impl Bench<'_> {
     }
 }
 
+/// As often as klad did, and as much each time; nothing where it never synced.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some bytes")]
+fn pace(syncs: f64, writes: f64, value_size: u64, seconds: f64) -> Option<Pace> {
+    let each = f64::from(u32::try_from(value_size).unwrap_or(u32::MAX)) + LOGGED_BESIDE;
+    (syncs > 0.0).then(|| Pace { per_second: syncs / seconds, bytes: (writes / syncs * each) as usize })
+}
+
 /// The same rate and connections against a server that does nothing: nobody can be less late on this machine now. klad has nothing to
-/// do meanwhile, but its memory is in use, which is work for a kernel that watches memory (DAMON's `kdamond`).
-fn control(bench: &Bench, core: usize, open: &[&str]) -> Result<()> {
+/// do meanwhile, but its memory is in use, which is work for a kernel that watches memory (DAMON's `kdamond`). Then beside a program that
+/// syncs a file as often as klad synced its log: a machine can be late for what its disk has to do, and no store that syncs is less so.
+fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Result<()> {
     let echo = start_echo(core)?;
-    let result = Bench { address: echo.address, ..*bench }.run(WARM_UP, CONTROL, open)?;
-    let p999 = result.measured.response.at(99.9).map_or(f64::INFINITY, |us| us / 1000.0);
-    println!("a bare echo at that rate, beside an idle klad: p99.9 {p999:.2} ms; {}", of_seconds(&result));
+    let late = || -> Result<String> {
+        let result = Bench { address: echo.address, ..*bench }.run(WARM_UP, CONTROL, open)?;
+        let p999 = result.measured.response.at(99.9).map_or(f64::INFINITY, |us| us / 1000.0);
+        Ok(format!("p99.9 {p999:.2} ms; {}{}", of_seconds(&result), of_host(&result)))
+    };
+    println!("a bare echo at that rate, beside an idle klad: {}", late()?);
+    let Some(pace) = pace else { return Ok(()) };
+    let syncs = Syncs::start(core, &bench.directory.join("syncs"), pace)?;
+    let late = late()?;
+    println!(
+        "and beside {:.0} syncs a second of {} bytes each, of the {:.0} that klad did: {late}",
+        syncs.end()?,
+        pace.bytes,
+        pace.per_second
+    );
     Ok(())
+}
+
+/// What others had of this machine's time.
+fn of_host(result: &RunResult) -> String {
+    let steal = result.machine.steal_percent;
+    steal.map_or(String::new(), |percent| format!("; the host kept {percent:.1} % of all cores' time"))
 }
 
 /// Prints what clients saw; `false`: a bound is exceeded, or the run shows nothing.
@@ -198,7 +233,7 @@ fn judge(result: &RunResult, compactions: f64) -> bool {
         grouped(measured.scheduled),
         result.longest_gap_s * 1000.0
     );
-    println!("{}", of_seconds(result));
+    println!("{}{}", of_seconds(result), of_host(result));
     let lost = measured.scheduled.saturating_sub(served);
     for (outcome, count) in measured.outcomes.iter().filter(|(name, count)| **count > 0 && *name != "served") {
         println!("  {outcome}: {}", grouped(*count));
@@ -260,6 +295,21 @@ mod tests {
             of_seconds(&result),
             "p99.9 of each second: 6.00 ms in the middle, inf ms for nine of ten; 5 of 10 within 5 ms"
         );
+    }
+
+    #[test]
+    fn the_control_syncs_as_klad_did() {
+        assert_eq!(pace(5000.0, 20_000.0, 100, 10.0), Some(Pace { per_second: 500.0, bytes: 560 }));
+        assert_eq!(pace(0.0, 20_000.0, 100, 10.0), None);
+    }
+
+    #[test]
+    fn what_the_host_kept_is_said_where_it_is_known() {
+        let mut result = with_response(distribution(1000, &[(99.9, 1.0)]));
+        result.machine.steal_percent = Some(4.06);
+        assert_eq!(of_host(&result), "; the host kept 4.1 % of all cores' time");
+        result.machine.steal_percent = None;
+        assert_eq!(of_host(&result), "");
     }
 
     #[test]
