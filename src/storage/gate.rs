@@ -86,7 +86,8 @@ impl WriteGate {
         if self.stalled.load(Ordering::Relaxed) { Err(Error::Stalled) } else { Ok(()) }
     }
 
-    fn check_space(&self, change: ChangeKind) -> Result<(), Error> {
+    /// Whether there is room for it.
+    pub(super) fn check_space(&self, change: ChangeKind) -> Result<(), Error> {
         let free_bytes = self.free_bytes.load(Ordering::Relaxed);
         // Removing is how space is won back, so it may use the upper half of the reserve.
         let whole = self.reserve_bytes();

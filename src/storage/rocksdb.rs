@@ -444,7 +444,8 @@ impl Engine for RocksDbEngine {
         }
         let number = |property: &properties::PropName| self.db.property_int_value(property).ok().flatten().unwrap_or(0);
         let level_0_files = number(&properties::num_files_at_level(0));
-        self.pace.look(level_0_files, number(properties::ESTIMATE_PENDING_COMPACTION_BYTES));
+        let full = self.gate.check_space(ChangeKind::Put).is_err();
+        self.pace.look(level_0_files, number(properties::ESTIMATE_PENDING_COMPACTION_BYTES), full);
         self.look_at_rocksdb();
     }
 

@@ -1,6 +1,7 @@
 //! How RocksDB's tables are written and read: `--compression` and `--direct-reads`.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use super::support::command::Klad;
 use super::support::{Server, ServerBuilder, wait_until};
@@ -26,17 +27,25 @@ fn fill(server: &Server) {
 
 /// Rewrites all tables in the server.
 fn compact(server: &Server) {
-    assert_eq!(server.ask_admin("POST", "/compact?bottommost=true").status, 202);
+    compact_with(server, "?bottommost=true");
+}
+
+fn compact_with(server: &Server, query: &str) {
+    assert_eq!(server.ask_admin("POST", &format!("/compact{query}")).status, 202);
     let running =
         || serde_json::from_str::<serde_json::Value>(&server.admin("/compact").text()).unwrap()["running"].clone();
     wait_until("the compaction has ended", || running().is_null());
 }
 
+/// Tables that are there.
+fn tables(data: &Path) -> BTreeSet<PathBuf> {
+    let files = std::fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|extension| extension == "sst")).collect()
+}
+
 /// Tables together, bytes.
 fn table_bytes(data: &Path) -> u64 {
-    let files = std::fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap());
-    let tables = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "sst"));
-    tables.map(|table| table.metadata().unwrap().len()).sum()
+    tables(data).iter().map(|table| table.metadata().unwrap().len()).sum()
 }
 
 /// Descending, and by a tenth each at least: what is not compressed otherwise is not smaller.
@@ -73,6 +82,28 @@ fn tables_are_compressed_as_asked_for_and_lz4_is_the_default() {
     for index in (0..KEYS).step_by(97) {
         assert_eq!(server.client().get(&format!("/v0/entity?id={index:08}")).body, value(index));
     }
+}
+
+/// Tables that are there after a compaction with this query of a store that was compacted before, and were not there.
+fn new_after_another(query: &str) -> usize {
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(data.path()).start();
+    fill(&server);
+    compact(&server);
+    let before = tables(data.path());
+    assert!(!before.is_empty());
+    compact_with(&server, query);
+    tables(data.path()).difference(&before).count()
+}
+
+#[test]
+fn a_compaction_leaves_the_last_level_alone_unless_it_is_asked_for() {
+    assert_eq!(new_after_another(""), 0);
+}
+
+#[test]
+fn twin_a_compaction_that_rewrites_the_last_level_is_noticed() {
+    assert_ne!(new_after_another("?bottommost=true"), 0);
 }
 
 #[test]

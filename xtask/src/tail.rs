@@ -190,7 +190,8 @@ fn pace(syncs: f64, writes: f64, value_size: u64, seconds: f64) -> Option<Pace> 
 
 /// The same rate and connections against a server that does nothing: nobody can be less late on this machine now. klad has nothing to
 /// do meanwhile, but its memory is in use, which is work for a kernel that watches memory (DAMON's `kdamond`). Then beside a program that
-/// syncs a file as often as klad synced its log: a machine can be late for what its disk has to do, and no store that syncs is less so.
+/// syncs a file as often as klad synced its log, on average: a machine can be late for what its disk has to do. The echo waits for none
+/// of these syncs, as a PUT would.
 fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Result<()> {
     let echo = start_echo(core)?;
     let late = || -> Result<String> {
@@ -202,11 +203,17 @@ fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Res
     let Some(pace) = pace else { return Ok(()) };
     let syncs = Syncs::start(core, &bench.directory.join("syncs"), pace)?;
     let late = late()?;
+    let done = syncs.end()?;
+    let ms = |of_thousand| done.at(of_thousand).as_secs_f64() * 1000.0;
     println!(
-        "and beside {:.0} syncs a second of {} bytes each, of the {:.0} that klad did: {late}",
-        syncs.end()?,
+        "and beside {:.0} syncs a second of {} bytes each (klad did {:.0}; they took {:.2} ms in the middle, {:.2} ms at p99.9, \
+         {:.2} ms at most): {late}",
+        done.per_second,
         pace.bytes,
-        pace.per_second
+        pace.per_second,
+        ms(500),
+        ms(999),
+        ms(1000)
     );
     Ok(())
 }
