@@ -442,10 +442,9 @@ impl Engine for RocksDbEngine {
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }
-        let number = |property: &properties::PropName| self.db.property_int_value(property).ok().flatten().unwrap_or(0);
-        let level_0_files = number(&properties::num_files_at_level(0));
-        let full = self.gate.check_space(ChangeKind::Put).is_err();
-        self.pace.look(level_0_files, number(properties::ESTIMATE_PENDING_COMPACTION_BYTES), full);
+        let level_0_files = self.property(&properties::num_files_at_level(0));
+        let pending_bytes = self.property(properties::ESTIMATE_PENDING_COMPACTION_BYTES);
+        self.pace.look(level_0_files, pending_bytes, self.gate.check_space(ChangeKind::Put).is_err());
         self.look_at_rocksdb();
     }
 

@@ -178,7 +178,8 @@ impl RocksDbEngine {
         Space { tables: metadata.file_count as u64, bytes: metadata.size }
     }
 
-    fn property(&self, name: &properties::PropName) -> u64 {
+    /// A number that RocksDB does not know is 0.
+    pub(super) fn property(&self, name: &properties::PropName) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
     }
 }

@@ -23,7 +23,7 @@ use crate::cores::{self, Cores};
 use crate::klad::{Addresses, Klad, ProgramArgs, Settings};
 use crate::metrics::Metrics;
 use crate::process::raise_descriptor_limit;
-use crate::syncs::{Pace, Syncs};
+use crate::syncs::{self, Pace};
 use crate::text::{grouped, mebibytes};
 use crate::yardstick::subjects::start_echo;
 
@@ -201,9 +201,8 @@ fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Res
     };
     println!("a bare echo at that rate, beside an idle klad: {}", late()?);
     let Some(pace) = pace else { return Ok(()) };
-    let syncs = Syncs::start(core, &bench.directory.join("syncs"), pace)?;
-    let late = late()?;
-    let done = syncs.end()?;
+    let (late, done) = syncs::beside(core, &bench.directory.join("syncs"), pace, late)?;
+    let late = late?;
     let ms = |of_thousand| done.at(of_thousand).as_secs_f64() * 1000.0;
     println!(
         "and beside {:.0} syncs a second of {} bytes each (klad did {:.0}; they took {:.2} ms in the middle, {:.2} ms at p99.9, \
