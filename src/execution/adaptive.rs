@@ -109,7 +109,7 @@ impl Adaptive {
         let mut spacing = Spacing::new(clock::now());
         loop {
             gives_way_to(&answered);
-            self.keep_apart(&spacing);
+            self.keep_apart(&mut spacing);
             if !self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
                 return;
             }
@@ -153,15 +153,19 @@ impl Adaptive {
     }
 
     /// Waits until the next batch may begin.
-    fn keep_apart(&self, spacing: &Spacing) {
+    fn keep_apart(&self, spacing: &mut Spacing) {
         if spacing.apart().is_zero() {
             return;
         }
         let (mut waiting, mut before) = (self.writes.len(), None);
-        while let Some(wait) = spacing.wait(clock::now(), waiting, before) {
+        let mut now = clock::now();
+        while let Some(wait) = spacing.wait(now, waiting, before) {
             before = Some(waiting);
             let Some(gathered) = self.writes.gather(wait.enough, wait.time) else { return };
             waiting = gathered;
+            let after = clock::now();
+            spacing.waited(wait.time, after.saturating_duration_since(now));
+            now = after;
         }
     }
 

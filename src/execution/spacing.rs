@@ -8,7 +8,9 @@
 //!   two seconds of ten with a thousand batches, two writes in each, three of 8 ms ─▶ 1 ms apart ─▶ still so: 2 ms
 //!   ten seconds without                                                        ─▶ the step before is tried; where that was too
 //!                                                                                 little, twice as many the next time
-//!   at 2 ms more than one second in three is still so                           ─▶ it is something else: given up for five minutes
+//!   at 2 ms more than one second in three is still so                           ─▶ compared: five seconds so, five with none, and again
+//!   less time is lost at 2 ms than with none, by a quarter                      ─▶ kept; compared again after five minutes
+//!   otherwise                                                                   ─▶ it is something else: given up for five minutes
 //! ```
 //!
 //! Nobody waits for nothing: a batch begins as soon as as many wait as the largest of the last held, which may be all that there are
@@ -48,8 +50,15 @@ const WRITES_A_BATCH_MIN: usize = 2;
 const CALM: u32 = 10;
 const CALM_MAX: u32 = 320;
 
-/// Of the windows at the last step those that are held up count twice against the others; beyond this it is given up for [`CALM_MAX`].
-const USELESS_MAX: u32 = 20;
+/// Of the windows at the last step those that are held up count twice against the others; beyond this it is compared with none.
+const DOUBT_MAX: u32 = 20;
+
+/// Windows of each part of a comparison, and parts: those with an even number keep batches apart.
+const PART: u32 = 5;
+const PARTS: u32 = 4;
+
+/// Of the time that is lost without, at most so many of four parts are lost with batches apart where that helps.
+const HELPS: u32 = 3;
 
 /// Of one commit thread.
 #[derive(Debug)]
@@ -63,9 +72,10 @@ pub(super) struct Spacing {
     /// Less is tried.
     lowered: bool,
     /// Grows while batches are held up however far apart they are.
-    useless: u32,
-    /// For so many windows they are not kept apart, whatever holds them up.
-    rest: u32,
+    doubt: u32,
+    state: State,
+    /// Whether it helps, by the time that was lost with batches apart and without.
+    helps: fn(Duration, Duration) -> bool,
     window: Window,
     /// The last batch.
     began: Instant,
@@ -83,17 +93,39 @@ pub(super) struct Wait {
     pub(super) time: Duration,
 }
 
+/// Whether it helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not doubted.
+    Believed,
+    /// The last step is compared with none; windows so far, and the time that was lost in those with and without.
+    Compared { windows: u32, with: Duration, without: Duration },
+    /// It does, and is not doubted for so many windows.
+    Kept(u32),
+    /// It does not: for so many windows batches are not kept apart, whatever holds them up.
+    GivenUp(u32),
+}
+
 #[derive(Debug)]
 struct Window {
     since: Instant,
     batches: u32,
     writes: usize,
+    /// Batches that were held up, or waits for the next, and their time.
     held_up: u32,
+    lost: Duration,
 }
 
 impl Window {
     fn new(since: Instant) -> Window {
-        Window { since, batches: 0, writes: 0, held_up: 0 }
+        Window { since, batches: 0, writes: 0, held_up: 0, lost: Duration::ZERO }
+    }
+
+    fn took(&mut self, time: Duration) {
+        if time >= HELD_UP {
+            self.held_up += 1;
+            self.lost += time;
+        }
     }
 }
 
@@ -105,8 +137,9 @@ impl Spacing {
             calm_needed: CALM,
             since_held_up: CALM,
             lowered: false,
-            useless: 0,
-            rest: 0,
+            doubt: 0,
+            state: State::Believed,
+            helps,
             window: Window::new(now),
             began: now,
             writes: 0,
@@ -129,13 +162,19 @@ impl Spacing {
         (!left.is_zero() && !alone && waiting < enough && comes).then(|| Wait { enough, time: left.min(SLICE) })
     }
 
+    /// A wait of `asked` at most has taken `took`: a machine that stands still does so for whoever waits, too. Not counted it would seem to
+    /// do so less often where batches are apart.
+    pub(super) fn waited(&mut self, asked: Duration, took: Duration) {
+        self.window.took(took.saturating_sub(asked));
+    }
+
     /// A batch was written; `true`: batches are to keep another distance from now on.
     pub(super) fn committed(&mut self, writes: usize, began: Instant, ended: Instant) -> bool {
         (self.began, self.writes) = (began, writes);
         self.most = (writes * FORGOTTEN).max(self.most - self.most / FORGOTTEN);
         self.window.batches += 1;
         self.window.writes += writes;
-        self.window.held_up += u32::from(ended.saturating_duration_since(began) >= HELD_UP);
+        self.window.took(ended.saturating_duration_since(began));
         let passed = ended.saturating_duration_since(self.window.since);
         if passed < WINDOW {
             return false;
@@ -145,12 +184,29 @@ impl Spacing {
         let busy = passed < 2 * WINDOW && window.writes >= WRITES_A_BATCH_MIN * window.batches as usize;
         let often = self.step > 0 || window.batches >= BATCHES_MIN;
         let step = self.step;
-        if self.rest > 0 {
-            self.rest -= 1;
-        } else if window.held_up > HELD_UP_MAX && busy && often {
-            self.held_up();
-        } else {
-            self.calm();
+        match &mut self.state {
+            State::Compared { .. } if !busy => self.believe(0),
+            State::Compared { windows, with, without } => {
+                let part = *windows / PART;
+                *(if part.is_multiple_of(2) { with } else { without }) += window.lost;
+                *windows += 1;
+                self.compare();
+            }
+            State::GivenUp(0) => self.believe(0),
+            State::GivenUp(left) => *left -= 1,
+            State::Believed | State::Kept(_) => {
+                if let State::Kept(left) = &mut self.state {
+                    *left -= 1;
+                    if *left == 0 {
+                        self.state = State::Believed;
+                    }
+                }
+                if window.held_up > HELD_UP_MAX && busy && often {
+                    self.held_up();
+                } else {
+                    self.calm();
+                }
+            }
         }
         self.step != step
     }
@@ -168,19 +224,38 @@ impl Spacing {
         self.lowered = false;
         if self.step + 1 < STEPS.len() {
             self.step += 1;
-            return;
+        } else if self.state == State::Believed {
+            self.doubt += 2;
+            if self.doubt > DOUBT_MAX {
+                self.state = State::Compared { windows: 0, with: Duration::ZERO, without: Duration::ZERO };
+            }
         }
-        self.useless += 2;
-        if self.useless > USELESS_MAX {
+    }
+
+    /// After a window of a comparison.
+    fn compare(&mut self) {
+        let State::Compared { windows, with, without } = self.state else { return };
+        let last = STEPS.len() - 1;
+        if windows < PART * PARTS {
+            self.step = if (windows / PART).is_multiple_of(2) { last } else { 0 };
+        } else if (self.helps)(with, without) {
+            self.believe(last);
+            self.state = State::Kept(CALM_MAX);
+        } else {
             // It is something else: a processor that is held to so much, say.
-            (self.step, self.calm, self.useless, self.rest) = (0, 0, 0, CALM_MAX);
+            self.believe(0);
+            self.state = State::GivenUp(CALM_MAX);
         }
+    }
+
+    fn believe(&mut self, step: usize) {
+        (self.step, self.calm, self.doubt, self.state) = (step, 0, 0, State::Believed);
     }
 
     fn calm(&mut self) {
         self.calm = self.calm.saturating_add(1);
         self.since_held_up = self.since_held_up.saturating_add(1);
-        self.useless = self.useless.saturating_sub(1);
+        self.doubt = self.doubt.saturating_sub(1);
         if self.step > 0 && self.calm >= self.calm_needed {
             self.step -= 1;
             self.calm = 0;
@@ -189,6 +264,10 @@ impl Spacing {
             self.calm_needed = CALM;
         }
     }
+}
+
+fn helps(with: Duration, without: Duration) -> bool {
+    with * 4 < without * HELPS
 }
 
 #[cfg(test)]
@@ -276,6 +355,72 @@ mod tests {
             apart += u32::from(!spacing.apart().is_zero());
         }
         assert!((1..60).contains(&apart), "{apart} of 400 seconds");
+    }
+
+    /// Of 2,000 seconds on a machine that holds up so many batches of each second with batches apart, and without, those with.
+    fn seconds_apart(with: u32, without: u32, helps: fn(Duration, Duration) -> bool) -> u32 {
+        let mut now = clock::now();
+        let mut spacing = Spacing { helps, ..Spacing::new(now) };
+        let mut apart = 0;
+        for _ in 0..2_000 {
+            let held_up = if spacing.apart().is_zero() { without } else { with };
+            second(&mut spacing, &mut now, held_up, 5, QUICK);
+            apart += u32::from(!spacing.apart().is_zero());
+        }
+        apart
+    }
+
+    #[test]
+    fn what_helps_a_little_is_kept_and_what_does_not_is_given_up() {
+        assert!(seconds_apart(10, 20, helps) > 1_800);
+        assert!(seconds_apart(10, 11, helps) < 200);
+    }
+
+    #[test]
+    fn twin_who_does_not_compare_is_wrong_once() {
+        assert!(seconds_apart(10, 20, |_, _| false) < 200);
+        assert!(seconds_apart(10, 11, |_, _| true) > 1_800);
+    }
+
+    /// A machine that stands still for 15 ms every 0.1 s, whatever klad does, `waits`: also what waits meanwhile is counted.
+    fn seconds_apart_on_a_machine_that_stands_still(waits: bool) -> u32 {
+        let mut now = clock::now();
+        let mut spacing = Spacing::new(now);
+        let mut apart = 0;
+        for _ in 0..1_000 {
+            let (end, mut next) = (now + WINDOW, now + WINDOW / 20);
+            while now < end {
+                let began = now;
+                now += QUICK;
+                if now >= next {
+                    (now, next) = (now + SLOW, next + WINDOW / 10);
+                }
+                spacing.committed(5, began, now);
+                let wait = (began + spacing.apart()).saturating_duration_since(now);
+                let asked_at = now;
+                now += wait;
+                if !wait.is_zero() && now >= next {
+                    (now, next) = (now + SLOW, next + WINDOW / 10);
+                }
+                if waits {
+                    spacing.waited(wait, now - asked_at);
+                }
+            }
+            apart += u32::from(!spacing.apart().is_zero());
+        }
+        apart
+    }
+
+    #[test]
+    fn a_machine_that_stands_still_is_seen_from_waits_too() {
+        let apart = seconds_apart_on_a_machine_that_stands_still(true);
+        assert!(apart < 100, "{apart} of 1,000 seconds");
+    }
+
+    #[test]
+    fn twin_who_counts_batches_only_believes_that_it_helps() {
+        let apart = seconds_apart_on_a_machine_that_stands_still(false);
+        assert!(apart > 500, "{apart} of 1,000 seconds");
     }
 
     #[test]

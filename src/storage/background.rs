@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   klad-background: does one of them want a core ─▶ did it get its part since the last look? ─▶ yes: what others leave (SCHED_IDLE)
-//!   looks every 100 ms                                                                        ─▶ no:  a weight of its own (nice 10), for a while
+//!   looks every 100 ms       ─▶ no: windows, half a millisecond of each four with a weight of its own (nice 10), for a while
+//!                            ─▶ not even so, or requests wait for it: that weight all the time
 //! ```
 //!
 //! A thread with a weight keeps a core until the kernel's next tick, up to 4 ms, when whoever wakes up has had more of the core
@@ -11,6 +12,9 @@
 //! (docs/decisions/2026-11-24-what-requests-leave.md). From a thread that takes what others leave they take the core at once.
 //! But a core that is always wanted leaves nothing: then compactions would fall behind until writes are held up, and who
 //! waits for a lock of such a thread's would wait as long. So klad looks.
+//!
+//! With its weight for longer a thread that was starved takes what it is owed in one piece, up to the tick: seven eighths of all stretches of
+//! more than 1.5 ms came so. A window ends such a piece (docs/decisions/2026-11-25-windows-and-an-idle-helper.md).
 //!
 //! Where klad may not give a thread its weight back (sched(7): that needs `CAP_SYS_NICE`, or an `RLIMIT_NICE` of 10, as `deploy/klad.service` has it),
 //! all keep it: a tenth of a core that is wanted, instead of the half that they would take of one untouched.
@@ -40,8 +44,17 @@ const QUIET_LOOK: Duration = Duration::from_millis(200);
 /// Of the time between two looks, a thread that wanted a core all the time has to get one part in so many.
 const PARTS: u32 = 25;
 
-/// For so many looks at most all have their weight before they are tried with less again.
+/// For so many looks at most all have windows before they are tried with less again.
 const SPELL_MAX: u32 = 16;
+
+/// So many looks in a row windows may be too little before all have their weight.
+const IN_VAIN_MAX: u32 = 2;
+
+/// So long a thread has its weight,
+const WINDOW: Duration = Duration::from_micros(500);
+
+/// then it has what others leave for as long as this: an eighth, as with a weight of a tenth it could not have more in the long run.
+const BETWEEN_WINDOWS: Duration = Duration::from_micros(3_500);
 
 /// Once in so many looks threads are met that have come later, as RocksDB has some after an error.
 const LOOKS_A_SEARCH: u32 = 16;
@@ -107,7 +120,8 @@ fn watch(names: &[&str], threads: usize, shared: &Shared) {
     // Another thread, as one that may not return is left with what others leave.
     let may_return = try_spawn_thread("klad-may-return", may_return).is_ok_and(|tried| tried.join().unwrap_or(false));
     tracing::debug!(may_return, "whether an engine's threads get their weight back from taking what others leave");
-    make_way_here();
+    // It has little to do, and ends a window that another thread may be waiting for the end of.
+    scheduler::shorten_turns();
     let mut pool = Pool::default();
     for look in 0_u32.. {
         let complete = pool.threads.len() >= threads;
@@ -117,8 +131,13 @@ fn watch(names: &[&str], threads: usize, shared: &Shared) {
         if !complete || look.is_multiple_of(LOOKS_A_SEARCH) {
             pool.find(names);
         }
-        let busy = may_return && pool.look(clock::now(), shared.awaited.load(Ordering::Relaxed));
-        if shared.stop.wait_timeout(if busy { LOOK } else { QUIET_LOOK }) {
+        let awaited = shared.awaited.load(Ordering::Relaxed);
+        let (busy, portion) = if may_return { pool.look(clock::now(), awaited) } else { (false, Portion::Weight) };
+        let stopped = match portion {
+            Portion::Windows => pool.open_windows(LOOK, &shared.stop),
+            Portion::Leftovers | Portion::Weight => shared.stop.wait_timeout(if busy { LOOK } else { QUIET_LOOK }),
+        };
+        if stopped {
             break;
         }
     }
@@ -188,10 +207,10 @@ impl Pool {
         }
     }
 
-    /// Gives all of them what they should have from now on; answers whether one has something to do.
+    /// Gives all of them what they should have from now on; answers whether one has something to do, and what they should have.
     /// `awaited`: what they do must not wait for others.
-    fn look(&mut self, now: Instant, awaited: bool) -> bool {
-        let (mut busy, mut starved) = (awaited, awaited);
+    fn look(&mut self, now: Instant, awaited: bool) -> (bool, Portion) {
+        let (mut busy, mut starved) = (awaited, false);
         self.threads.retain(|watched| watched.task.exists());
         for watched in &mut self.threads {
             let seen = Seen::of(&watched.task, now);
@@ -199,9 +218,26 @@ impl Pool {
             busy |= seen.is_none_or(|seen| seen.wants || before.is_none_or(|before| before.ran < seen.ran));
             starved |= is_starved(before, seen);
         }
-        let policy = self.share.next(starved);
-        self.give(policy);
-        busy
+        let portion = self.share.next(starved, awaited);
+        self.give(if portion == Portion::Weight { Policy::Ordinary } else { Policy::Leftovers });
+        (busy, portion)
+    }
+
+    /// For `time`, or until `stop` is raised, which it answers.
+    fn open_windows(&mut self, time: Duration, stop: &Signal) -> bool {
+        let deadline = clock::now() + time;
+        while clock::now() < deadline {
+            if stop.wait_timeout(BETWEEN_WINDOWS) {
+                return true;
+            }
+            self.give(Policy::Ordinary);
+            let stopped = stop.wait_timeout(WINDOW);
+            self.give(Policy::Leftovers);
+            if stopped {
+                return true;
+            }
+        }
+        false
     }
 
     fn give(&mut self, policy: Policy) {
@@ -241,28 +277,47 @@ fn is_starved(before: Option<Seen>, now: Option<Seen>) -> bool {
     before.wants && now.wants && ran < passed / PARTS
 }
 
+/// What an engine's threads have of a core that is always wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Portion {
+    /// Hardly anything.
+    Leftovers,
+    /// Up to an eighth, in small pieces.
+    Windows,
+    /// A tenth.
+    Weight,
+}
+
 /// Who goes first, from look to look.
 #[derive(Debug, Default)]
 struct Share {
-    /// So many looks with their weight are left,
-    ordinary: u32,
+    /// So many looks with windows are left,
+    left: u32,
     /// of so many, of which the next spell has twice as many.
     spell: u32,
+    /// Looks in a row that found windows too little.
+    in_vain: u32,
 }
 
 impl Share {
     /// Each time that what others leave was too little, right after it was tried, the spell is twice as long: where cores are
     /// always wanted, little time goes into trying.
-    fn next(&mut self, starved: bool) -> Policy {
-        if self.ordinary > 0 {
-            self.ordinary -= 1;
-        } else if starved {
+    fn next(&mut self, starved: bool, awaited: bool) -> Portion {
+        // In spite of windows: several others want the core, and each has more of it than these have.
+        self.in_vain = if self.left > 0 && starved { self.in_vain + 1 } else { 0 };
+        if self.left > 0 {
+            self.left -= 1;
+        } else if starved || awaited {
             self.spell = (self.spell * 2).clamp(1, SPELL_MAX);
-            self.ordinary = self.spell;
+            self.left = self.spell;
         } else {
             self.spell /= 2;
         }
-        if self.ordinary > 0 { Policy::Ordinary } else { Policy::Leftovers }
+        match self.left {
+            _ if awaited || self.in_vain > IN_VAIN_MAX => Portion::Weight,
+            0 => Portion::Leftovers,
+            _ => Portion::Windows,
+        }
     }
 }
 
@@ -306,17 +361,35 @@ mod tests {
     #[test]
     fn where_nothing_is_left_again_and_again_little_time_goes_into_trying() {
         let mut share = Share::default();
-        let given: Vec<Policy> = (0..200).map(|_| share.next(true)).collect();
-        let tries = given[100..].iter().filter(|policy| **policy == Policy::Leftovers).count();
-        assert_eq!((given[0], share.spell), (Policy::Ordinary, SPELL_MAX));
+        // Windows are enough, and what others leave is not.
+        let mut last = Portion::Leftovers;
+        let given: Vec<Portion> = (0..200)
+            .map(|_| {
+                last = share.next(last == Portion::Leftovers, false);
+                last
+            })
+            .collect();
+        let tries = given[100..].iter().filter(|portion| **portion == Portion::Leftovers).count();
+        assert_eq!((given[0], share.spell), (Portion::Windows, SPELL_MAX));
         assert!((1..=100 / usize::try_from(SPELL_MAX).expect("few")).contains(&tries), "{tries}");
+        assert!(!given.contains(&Portion::Weight));
         // And where enough is left again, spells are short soon.
-        let calm: Vec<Policy> = (0..40).map(|_| share.next(false)).collect();
-        assert_eq!((calm[39], share.spell), (Policy::Leftovers, 0));
+        let calm: Vec<Portion> = (0..40).map(|_| share.next(false, false)).collect();
+        assert_eq!((calm[39], share.spell), (Portion::Leftovers, 0));
         assert_eq!(
-            [share.next(true), share.next(true), share.next(false)],
-            [Policy::Ordinary, Policy::Leftovers, Policy::Leftovers]
+            [share.next(true, false), share.next(false, false), share.next(false, false)],
+            [Portion::Windows, Portion::Leftovers, Portion::Leftovers]
         );
+    }
+
+    #[test]
+    fn where_windows_are_too_little_or_requests_wait_all_have_their_weight() {
+        let mut share = Share::default();
+        let given: Vec<Portion> = (0..64).map(|_| share.next(true, false)).collect();
+        let first = given.iter().position(|portion| *portion == Portion::Weight);
+        assert!(first.is_some_and(|first| first > 2 && first < 16), "{given:?}");
+        assert!(given[32..].iter().filter(|portion| **portion == Portion::Weight).count() > 16, "{given:?}");
+        assert_eq!(Share::default().next(false, true), Portion::Weight);
     }
 
     /// Ends the threads that spin, whatever a test comes to.
@@ -348,10 +421,19 @@ mod tests {
 
     /// Looks now and then.
     fn wait_until(what: impl Fn() -> bool) {
+        wait(LOOK, what);
+    }
+
+    /// Looks often enough to see a window.
+    fn wait_until_soon(what: impl Fn() -> bool) {
+        wait(WINDOW / 4, what);
+    }
+
+    fn wait(pause: Duration, what: impl Fn() -> bool) {
         let (deadline, never) = (clock::now() + Duration::from_mins(1), Signal::default());
         while !what() {
             assert!(clock::now() < deadline, "it has not come");
-            never.wait_timeout(LOOK);
+            never.wait_timeout(pause);
         }
     }
 
@@ -408,5 +490,31 @@ mod tests {
     fn twin_without_looking_compactions_would_stand_still() {
         let Some(percent) = percent_beside_a_hog(&["test-left"], false) else { return };
         assert!(percent < 2.0, "{percent}");
+    }
+
+    #[test]
+    fn windows_open_and_close_until_it_is_told_to_stop() {
+        if !spawn_thread("test-may-too", may_return).join().expect("no panic") {
+            return;
+        }
+        let stop = Stop::default();
+        let allowed = sched_getaffinity(None).expect("some cores");
+        let core = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).expect("at least one");
+        let (thread, engine) = wants_core("test-window", core, &stop.0);
+        let (closed, watched) = (Arc::<Signal>::default(), ["test-window"]);
+        let mut pool = Pool::default();
+        wait_until(|| is_background(Path::new(&format!("/proc/self/task/{thread}")), &watched));
+        pool.find(&watched);
+        let close = Arc::clone(&closed);
+        let windows = spawn_thread("test-opens", move || pool.open_windows(Duration::from_mins(1), &close));
+        for _ in 0..3 {
+            wait_until_soon(|| policy_of(thread) == SCHED_OTHER);
+            wait_until_soon(|| policy_of(thread) == SCHED_IDLE);
+        }
+        closed.raise();
+        assert!(windows.join().expect("no panic"), "it was told to stop");
+        assert_eq!(policy_of(thread), SCHED_IDLE, "closed");
+        drop(stop);
+        let _ = engine.join().expect("no panic");
     }
 }

@@ -106,3 +106,18 @@ fn more_free_memory_than_is_allowed_goes_back_to_the_kernel() {
     std::thread::sleep(LONG);
     assert!(free_bytes(&twin) > KEPT_MAX, "twin: {} although none is given back", free_bytes(&twin));
 }
+
+/// Threads of the allocator's own.
+fn allocator_threads(server: &Server) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.process())).unwrap();
+    let name = |task: std::path::PathBuf| std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+    tasks.flatten().filter(|task| name(task.path()).starts_with("jemalloc")).count()
+}
+
+#[test]
+fn an_allocator_that_gives_nothing_back_has_no_thread_that_each_free_wakes() {
+    let server = start("memory", None);
+    assert_eq!(allocator_threads(&server), 0);
+    let twin = start("memory", Some(LITTLE_BY_LITTLE));
+    wait_until("twin: it is there, and has something to do", || allocator_threads(&twin) > 0);
+}
