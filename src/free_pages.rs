@@ -41,11 +41,12 @@ pub fn keep(budget_bytes: u64, usual_ms: isize) -> Result<()> {
     for arena in 0..arenas()? {
         set_decay(arena, FOR_EVER);
     }
+    // From here on somebody has to bound them, whatever else fails.
+    BUDGET.store(budget_bytes, Ordering::Relaxed);
     // jemalloc's own thread would have nothing to do, and be woken for it by each page that is freed: who finds it asleep for good
     // wakes it up (`arena_background_thread_inactivity_check`).
     // SAFETY: `background_thread` is a `bool`.
     unsafe { raw::write(b"background_thread\0", false) }?;
-    BUDGET.store(budget_bytes, Ordering::Relaxed);
     Ok(())
 }
 
