@@ -11,20 +11,29 @@
 //! `ReadPhysicalRecord` gives back `kBadRecord` without moving on): a start would hang with one core busy, and say nothing.
 //!
 //! Writes are numbered without gaps. Each log that ends early RocksDB takes for one that ends there, and goes on with the
-//! next; only the numbers tell that something stood between. Called by `rocksdb_open`.
+//! next; only the numbers tell that something stood between. So it is within a log where it finds zeros instead of a header, which a power cut
+//! can leave in place of pages that were not synced: it goes on in the next block. Called by `rocksdb_open`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-const BLOCK_BYTES: usize = 32 << 10;
-const HEADER_BYTES: usize = 7;
+/// No record crosses the end of such a block.
+pub(super) const BLOCK_BYTES: usize = 32 << 10;
+/// Before each.
+pub(super) const HEADER_BYTES: usize = 7;
 
 /// Kinds of records in logs that are used again: whole and in parts, sizes of timestamps, what the last log was.
 const OF_LOGS_USED_AGAIN: [u8; 6] = [5, 6, 7, 8, 11, 131];
 
-/// A record that begins a batch: a whole one, or the first part of one.
+/// Kinds of records that begin a batch: a whole one, or the first part of one.
 const BEGINS_A_BATCH: [u8; 2] = [1, 2];
+
+/// And those that go on with it.
+const GOES_ON: [u8; 2] = [3, 4];
+
+/// Where a batch says which writes it holds; the first part may have less of it.
+const BATCH_HEADER_BYTES: usize = 12;
 
 /// What the logs hold that RocksDB would not notice.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,9 +45,9 @@ pub(super) enum Oddity {
         /// Where in it.
         position: u64,
     },
-    /// Writes are missing between two logs, or between the tables and the first log.
+    /// Writes are missing between two logs, within one, or between the tables and the first log.
     Gap {
-        /// The first of those that go on behind it.
+        /// The one that goes on behind it.
         log: PathBuf,
         /// The number of the last write before it.
         until: u64,
@@ -52,6 +61,14 @@ struct Walked {
     /// Numbers of the first write and of the last. None where the first record is damaged: RocksDB gives nothing of such a log, and says
     /// so.
     writes: Option<(u64, u64)>,
+    /// The number of the last write before zeros, where others go on behind them.
+    gap: Option<u64>,
+    /// Of the batch that has begun, as much of its header as there was.
+    header: Option<Vec<u8>>,
+    /// Up to this number writes are there without this log.
+    have: u64,
+    /// Something was not what was written. RocksDB says so itself, and gives nothing of what comes then.
+    damaged: bool,
 }
 
 /// What all logs together look like.
@@ -72,8 +89,8 @@ pub(super) struct Begin {
     pub(super) until: u64,
 }
 
-/// Looks at the logs in `files` from `begin` on.
-pub(super) fn look(files: &Path, begin: Begin) -> io::Result<Looked> {
+/// Numbers and paths of the logs in `files`, in the order in which they were begun.
+pub(super) fn logs(files: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut logs = Vec::new();
     for entry in fs::read_dir(files)? {
         let log = entry?.path();
@@ -82,11 +99,17 @@ pub(super) fn look(files: &Path, begin: Begin) -> io::Result<Looked> {
             logs.push((number, log));
         }
     }
-    logs.retain(|(number, _)| *number >= begin.log);
     logs.sort();
+    Ok(logs)
+}
+
+/// Looks at the logs in `files` from `begin` on.
+pub(super) fn look(files: &Path, begin: Begin) -> io::Result<Looked> {
+    let mut logs = logs(files)?;
+    logs.retain(|(number, _)| *number >= begin.log);
     let mut last_write = begin.until;
     for (_, log) in logs {
-        let Walked { endless, writes } = walk(File::open(&log)?)?;
+        let Walked { endless, writes, gap, .. } = walk(File::open(&log)?, last_write)?;
         if let Some(position) = endless {
             return Ok(Looked { oddity: Some(Oddity::Endless { log, position }), last_write });
         }
@@ -94,25 +117,28 @@ pub(super) fn look(files: &Path, begin: Begin) -> io::Result<Looked> {
         if first > last_write + 1 {
             return Ok(Looked { oddity: Some(Oddity::Gap { log, until: last_write }), last_write });
         }
+        if let Some(until) = gap {
+            return Ok(Looked { oddity: Some(Oddity::Gap { log, until }), last_write: until });
+        }
         last_write = last_write.max(last);
     }
     Ok(Looked { oddity: None, last_write })
 }
 
-fn walk(mut log: impl Read) -> io::Result<Walked> {
-    let mut walked = Walked::default();
+fn walk(mut log: impl Read, have: u64) -> io::Result<Walked> {
+    let mut walked = Walked { have, ..Walked::default() };
     let mut block = Vec::with_capacity(BLOCK_BYTES);
     let mut before = 0;
     loop {
         block.clear();
         let count = log.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
-        let mut writes = walked.writes;
-        if let Some(position) = walk_block(&block, &mut writes) {
+        let begins = before == 0 || walked.writes.is_some();
+        if let Some(position) = walked.walk_block(&block) {
             walked.endless = Some(before + position as u64);
             return Ok(walked);
         }
-        if before == 0 || walked.writes.is_some() {
-            walked.writes = writes;
+        if !begins {
+            walked.writes = None;
         }
         before += count as u64;
         if count < BLOCK_BYTES {
@@ -121,33 +147,64 @@ fn walk(mut log: impl Read) -> io::Result<Walked> {
     }
 }
 
-/// As RocksDB reads a block: after a record that is not whole, or not what was written, the rest of the block counts for
-/// nothing.
-fn walk_block(block: &[u8], writes: &mut Option<(u64, u64)>) -> Option<usize> {
-    let mut position = 0;
-    while let Some((header, rest)) = block.get(position..)?.split_at_checked(HEADER_BYTES) {
-        let (kind, length) = (header[6], usize::from(u16::from_le_bytes([header[4], header[5]])));
-        if OF_LOGS_USED_AGAIN.contains(&kind) {
-            return Some(position);
+impl Walked {
+    /// As RocksDB reads a block: after a record that is not whole, or not what was written, the rest of the block counts for
+    /// nothing.
+    fn walk_block(&mut self, block: &[u8]) -> Option<usize> {
+        let mut position = 0;
+        while let Some((header, rest)) = block.get(position..).and_then(|rest| rest.split_at_checked(HEADER_BYTES)) {
+            let (kind, length) = (header[6], usize::from(u16::from_le_bytes([header[4], header[5]])));
+            if OF_LOGS_USED_AGAIN.contains(&kind) {
+                return Some(position);
+            }
+            if (kind, length) == (0, 0) {
+                // Whatever its checksum is.
+                return None;
+            }
+            let stored = unmasked(u32::from_le_bytes([header[0], header[1], header[2], header[3]]));
+            let whole =
+                rest.get(..length).filter(|payload| crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload) == stored);
+            let Some(payload) = whole else {
+                self.damaged = true;
+                return None;
+            };
+            self.part(kind, payload);
+            position += HEADER_BYTES + length;
         }
-        let payload = rest.get(..length)?;
-        let expected = unmasked(u32::from_le_bytes([header[0], header[1], header[2], header[3]]));
-        if crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload) != expected {
-            return None;
-        }
-        if let (true, Some((first, count))) = (BEGINS_A_BATCH.contains(&kind), numbers_of(payload)) {
-            let last = (first + count).saturating_sub(1);
-            *writes = Some(writes.map_or((first, last), |(before, until)| (before, until.max(last))));
-        }
-        position += HEADER_BYTES + length;
+        None
     }
-    None
+
+    fn part(&mut self, kind: u8, payload: &[u8]) {
+        if BEGINS_A_BATCH.contains(&kind) {
+            self.header = Some(Vec::with_capacity(BATCH_HEADER_BYTES));
+        } else if !GOES_ON.contains(&kind) {
+            return;
+        }
+        let Some(mut header) = self.header.take() else { return };
+        header.extend(payload.iter().take(BATCH_HEADER_BYTES - header.len()));
+        if header.len() < BATCH_HEADER_BYTES {
+            self.header = Some(header);
+        } else if let Some((first, count)) = numbers_of(&header) {
+            self.batch(first, (first + count).saturating_sub(1));
+        }
+    }
+
+    fn batch(&mut self, first: u64, last: u64) {
+        let Some((begin, until)) = self.writes else {
+            self.writes = Some((first, last));
+            return;
+        };
+        if first > until.max(self.have) + 1 && !self.damaged {
+            self.gap = self.gap.or(Some(until.max(self.have)));
+        }
+        self.writes = Some((begin, until.max(last)));
+    }
 }
 
 /// Of a batch: the number of its first write, and how many it holds. RocksDB begins each log with one that holds none.
 fn numbers_of(payload: &[u8]) -> Option<(u64, u64)> {
     let first = u64::from_le_bytes(payload.get(..8)?.try_into().ok()?);
-    let count = u32::from_le_bytes(payload.get(8..12)?.try_into().ok()?);
+    let count = u32::from_le_bytes(payload.get(8..BATCH_HEADER_BYTES)?.try_into().ok()?);
     (count > 0).then_some((first, u64::from(count)))
 }
 
@@ -168,7 +225,7 @@ mod tests {
     }
 
     fn endless_in(log: &[u8]) -> io::Result<Option<u64>> {
-        walk(log).map(|walked| walked.endless)
+        walk(log, 0).map(|walked| walked.endless)
     }
 
     fn batch(first: u64, count: u32) -> Vec<u8> {
@@ -202,6 +259,49 @@ mod tests {
         write(9, &[batch(5, 3)]);
         write(10, &[]);
         assert_eq!(find(), None);
+    }
+
+    #[test]
+    fn writes_that_zeros_stand_in_place_of_are_found() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let log = directory.path().join("000009.log");
+        let find = |blocks: [&[Vec<u8>]; 3]| {
+            let block = |records: &[Vec<u8>]| {
+                let mut block = records.concat();
+                block.resize(BLOCK_BYTES, 0);
+                block
+            };
+            fs::write(&log, blocks.map(block).concat()).expect("written");
+            look(directory.path(), Begin { log: 0, until: 4 }).expect("read")
+        };
+        let gap = Some(Oddity::Gap { log: log.clone(), until: 6 });
+        let looked = find([&[batch(5, 2)], &[], &[batch(7, 1)]]);
+        assert_eq!((looked.oddity, looked.last_write), (None, 7), "nothing is missing");
+        let looked = find([&[batch(5, 2)], &[], &[batch(8, 1)]]);
+        assert_eq!((looked.oddity, looked.last_write), (gap, 6));
+        // What RocksDB would notice it is left to.
+        let damaged = {
+            let mut record = batch(7, 1);
+            record[HEADER_BYTES] ^= 1;
+            record
+        };
+        assert_eq!(find([&[batch(5, 2)], &[damaged], &[batch(8, 1)]]).oddity, None);
+        // So are writes that tables have.
+        fs::write(&log, [batch(1, 1), batch(3, 1), batch(4, 3)].concat()).expect("written");
+        assert_eq!(look(directory.path(), Begin { log: 0, until: 4 }).expect("read").oddity, None);
+    }
+
+    #[test]
+    fn a_batch_is_counted_wherever_its_first_part_ends() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let whole = [&5_u64.to_le_bytes()[..], &2_u32.to_le_bytes(), b"puts"].concat();
+        for cut in 0..whole.len() {
+            let (first, last) = whole.split_at(cut);
+            let log = [batch(4, 1), record(2, first), record(4, last), batch(7, 1)].concat();
+            fs::write(directory.path().join("000009.log"), log).expect("written");
+            let looked = look(directory.path(), Begin { log: 0, until: 3 }).expect("read");
+            assert_eq!((looked.oddity, looked.last_write), (None, 7), "cut after {cut} bytes");
+        }
     }
 
     #[test]

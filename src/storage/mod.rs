@@ -67,6 +67,8 @@ mod rocksdb_pace;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_perf;
 #[cfg(feature = "rocksdb")]
+mod rocksdb_preallocation;
+#[cfg(feature = "rocksdb")]
 mod rocksdb_removal;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_scan;

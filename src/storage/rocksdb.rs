@@ -28,13 +28,15 @@ pub use super::rocksdb_open::OpenError;
 use super::rocksdb_options::Shared;
 use super::rocksdb_pace::Pace;
 use super::rocksdb_perf::{Work, measured};
+use super::rocksdb_preallocation::Preallocation;
 use super::value_cache::{Looked, Made, Place, ValueCache};
 use super::versions::Versions;
 use super::written::{self, Written};
 use super::{ChangeKind, Check, Compression, Engine, Observation, Reply, Result, Write};
-use super::{rocksdb_open, rocksdb_options, rocksdb_removal};
+use super::{rocksdb_open, rocksdb_options, rocksdb_preallocation, rocksdb_removal};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
+use crate::metrics::Counter;
 use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
 use crate::sync::{Mutex, MutexGuard};
@@ -88,6 +90,8 @@ pub struct RocksDbEngine {
     values: Option<ValueCache>,
     memtable_bytes: u64,
     value_cache_percent: u64,
+    /// Written ahead into logs.
+    zero_bytes: Arc<Counter>,
     watch: Watch,
     /// Until the engine is dropped.
     background: Background,
@@ -96,6 +100,7 @@ pub struct RocksDbEngine {
 /// What the one thread inside needs; the batch keeps its buffer.
 struct CommitSection {
     batch: WriteBatch,
+    preallocation: Preallocation,
     /// Of the batch's keys in the cache of values.
     places: Vec<u64>,
     write_sync: WriteOptions,
@@ -118,6 +123,9 @@ impl RocksDbEngine {
         let mut database = rocksdb_options::database(options, &shared);
         let watch = Watch::new(shared, &directory.path().join("rocksdb"), &mut database);
         rocksdb_removal::in_pieces(&mut database, &directory.path().join("rocksdb"));
+        let zero_bytes = Arc::<Counter>::default();
+        let preallocation =
+            Preallocation::new(&mut database, &directory.path().join("rocksdb"), Arc::clone(&zero_bytes));
         let pace = Pace::new(&mut database);
         let (db, high_water) = rocksdb_open::open(&directory, &database)?;
         let mut read_cached = ReadOptions::default();
@@ -133,6 +141,7 @@ impl RocksDbEngine {
             read_cached,
             section: Mutex::new(CommitSection {
                 batch: WriteBatch::new(),
+                preallocation,
                 places: Vec::new(),
                 write_sync,
                 write_async: WriteOptions::default(),
@@ -147,6 +156,7 @@ impl RocksDbEngine {
             values: ValueCache::new(value_bytes),
             memtable_bytes: options.memtable_bytes,
             value_cache_percent,
+            zero_bytes,
             watch,
             background: Background::new(THREADS, options.background_threads.max(1) + 1),
         };
@@ -201,6 +211,7 @@ impl RocksDbEngine {
         let unsynced = self.db.latest_sequence_number().saturating_sub(synced);
         let mut kept = self.gate.measures(&Kept { unsynced, version_last, version_reserved });
         kept.extend(self.pace.measures());
+        kept.push(rocksdb_preallocation::measure(&self.zero_bytes));
         let values = self.values.as_ref().map(ValueCache::figures).unwrap_or_default();
         self.watch.look(&self.db, kept, &values);
     }
@@ -243,16 +254,20 @@ impl RocksDbEngine {
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
         let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
         let sync = writes.iter().any(|write| write.durability == Durability::Sync);
-        let CommitSection { batch, places, write_sync, write_async, .. } = &mut *section;
+        let CommitSection { batch, preallocation, places, write_sync, write_async, .. } = &mut *section;
         Self::fill(batch, writes, first).map_err(|why| self.gate.undetermined(why))?;
         // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
         let began = sync.then(clock::now);
+        if sync {
+            preallocation.make_room(batch.size_in_bytes() as u64);
+        }
         let options = if sync { write_sync } else { write_async };
         let (done, perf) = measured(Work::Batch(writes.len()), || {
             self.write_beside_values(writes, first, places, || self.db.write_opt(batch, options))
         });
         let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         done.map_err(|error| self.gate.undetermined(error.into_string()))?;
+        preallocation.written(batch.size_in_bytes() as u64);
         let now = clock::now();
         let sync_time = began.map(|began| now.saturating_duration_since(began));
         if let Some(time) = sync_time {
@@ -270,12 +285,13 @@ impl RocksDbEngine {
             return Some(Err(stopped));
         }
         let first = self.versions.try_take(writes.len())?;
-        let CommitSection { batch, places, write_now, .. } = &mut *section;
+        let CommitSection { batch, preallocation, places, write_now, .. } = &mut *section;
         if let Err(why) = Self::fill(batch, writes, first) {
             return Some(Err(self.gate.undetermined(why)));
         }
         match self.write_beside_values(writes, first, places, || self.db.write_opt(batch, write_now)) {
             Ok(()) => {
+                preallocation.written(batch.size_in_bytes() as u64);
                 self.commits.committed(writes.len(), false);
                 // Nothing was waited for, and what it took is not worth a dozen looks at the clock.
                 let written = Written { first, now: clock::now(), sync_time: Duration::ZERO, perf: None };

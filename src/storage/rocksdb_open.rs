@@ -74,7 +74,7 @@ pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> 
 }
 
 /// No log that RocksDB would read may hold a record at which it would hang, and nothing that was synced may be missing between
-/// the tables and the first of them, or between two.
+/// the tables and the first of them, between two, or within one.
 ///
 /// Answers whether the logs end before what was synced does, as where the last of several is lost.
 ///
@@ -91,10 +91,11 @@ pub(super) fn check_logs(directory: &DataDirectory) -> Result<bool, OpenError> {
         Some(Oddity::Gap { log, until }) => {
             if synced <= until {
                 // As a power cut may leave it, if all that is missing was `async`.
-                tracing::warn!(log = %log.display(), until, "writes that were not synced are missing before this log");
+                tracing::warn!(log = %log.display(), until, "writes that were not synced are missing in this log or before it");
                 return Ok(false);
             }
-            let why = format!("writes from number {} on are missing before the log {}", until + 1, log.display());
+            let why =
+                format!("writes from number {} on are missing in the log {} or before it", until + 1, log.display());
             return Err(OpenError::Damaged { path: data.to_owned(), why });
         }
         None => return Ok(last_write < synced),
@@ -178,6 +179,7 @@ fn log_bytes(files: &Path) -> u64 {
 mod tests {
     use std::fs;
 
+    use super::super::log_records::{BLOCK_BYTES, HEADER_BYTES};
     use super::*;
 
     fn logs(files: &Path) -> Vec<PathBuf> {
@@ -243,7 +245,7 @@ mod tests {
         let directory = with_a_log_that_was_left(data.path());
         fs::remove_file(&logs(&data.path().join("rocksdb"))[1]).expect("removed");
         let error = check_logs(&directory).expect_err("writes are missing").to_string();
-        assert!(error.contains("are missing before the log"), "{error}");
+        assert!(error.contains("are missing in the log"), "{error}");
     }
 
     #[test]
@@ -254,5 +256,32 @@ mod tests {
             fs::remove_file(log).expect("removed");
         }
         assert!(check_logs(&directory).expect("no gap"), "the end of what was synced is missing");
+    }
+
+    /// As RocksDB reads such a log, which is why klad looks for them.
+    #[test]
+    fn twin_rocksdb_passes_over_zeros_and_what_they_stand_in_place_of() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut options = RocksDbOptions::default();
+        options.create_if_missing(true);
+        options.set_avoid_flush_during_shutdown(true);
+        let db = DB::open(&options, directory.path()).expect("opened");
+        // Each is a block of the log: header, batch header, kind, lengths of key and value, key, value.
+        let value = vec![7; BLOCK_BYTES - HEADER_BYTES - 12 - 1 - 1 - 3 - 1];
+        for key in 0..3_u8 {
+            db.put([key], &value).expect("written");
+        }
+        drop(db);
+        let (_, log) = log_records::logs(directory.path()).expect("listed").pop().expect("a log");
+        let mut bytes = fs::read(&log).expect("read");
+        assert_eq!(bytes.len(), 3 * BLOCK_BYTES, "each is a block");
+        bytes[BLOCK_BYTES..2 * BLOCK_BYTES].fill(0);
+        fs::write(&log, bytes).expect("written");
+        let looked = log_records::look(directory.path(), Begin::default()).expect("read");
+        assert_eq!(looked.oddity, Some(Oddity::Gap { log, until: 1 }));
+        options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+        let db = DB::open(&options, directory.path()).expect("opened");
+        let there: Vec<bool> = (0..3_u8).map(|key| db.get([key]).expect("read").is_some()).collect();
+        assert_eq!(there, [true, false, true]);
     }
 }

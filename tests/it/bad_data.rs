@@ -195,7 +195,7 @@ fn twin_rocksdb_alone_does_not_miss_the_last_of_several_logs() {
 #[test]
 fn a_log_before_others_is_missed_before_anything_is_changed() {
     for lost in [0, 1] {
-        refused_and_restored_of(KEYS_OF_SEVERAL_LOGS, &["is damaged", "are missing before the log"], false, |data| {
+        refused_and_restored_of(KEYS_OF_SEVERAL_LOGS, &["is damaged", "are missing in the log"], false, |data| {
             let logs = logs(data);
             assert!(logs.len() > 2, "{logs:?}");
             fs::remove_file(&logs[lost]).unwrap();

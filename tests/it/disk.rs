@@ -163,6 +163,34 @@ fn a_log_that_rocksdb_would_never_get_past_is_refused() {
     }
 }
 
+/// Room for records to come is made for a sync alone.
+#[cfg(feature = "rocksdb")]
+#[test]
+fn the_log_is_made_longer_for_a_sync_and_for_nothing_else() {
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(data.path()).arg("--async-sync-interval", "20ms").start();
+    let mut client = server.client();
+    let room = || {
+        let log = log_file(data.path());
+        log.metadata().unwrap().len() - used_bytes(&log)
+    };
+    for key in 0..40 {
+        assert_eq!(client.put(&format!("/v0/entity?id={key}&durability=async"), b"value").status, 201);
+    }
+    let counted = |bytes: &str| {
+        wait_until("zeros are counted", || {
+            server.admin("/metrics").text().contains(&format!("\nklad_rocksdb_log_zero_bytes_total {bytes}\n"))
+        });
+    };
+    assert_eq!(room(), 0);
+    counted("0");
+    for key in 0..40 {
+        assert_eq!(client.put(&format!("/v0/entity?id={key}"), b"value").status, 201);
+    }
+    assert!(room() > 200_000, "{}", room());
+    counted("262144");
+}
+
 /// The log that holds all writes: the largest.
 fn log_file(data: &Path) -> File {
     let engines = [("rocksdb", "log"), ("fjall", "jnl")];

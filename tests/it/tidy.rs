@@ -50,6 +50,7 @@ const ROCKSDB: &[&str] = &[
     "src/storage/rocksdb_observation.rs",
     "src/storage/rocksdb_open.rs",
     "src/storage/rocksdb_pace.rs",
+    "src/storage/rocksdb_preallocation.rs",
     "src/storage/rocksdb_removal.rs",
     "src/storage/rocksdb_options.rs",
     "src/storage/rocksdb_perf.rs",

@@ -4,7 +4,8 @@
 //!   fill ─▶ closed loop: the first minute is not counted, as compactions begin; then the capacity, while caches still fill
 //!        ─▶ open loop at 70 % of it, ten minutes, other keys in another order: p99.9 from the intended start, seconds without an answer, stalls
 //!        ─▶ the same rate against a bare echo, while klad keeps its memory: what the machine makes late, whoever serves
-//!        ─▶ and once more beside a program that syncs a file as often as klad did: what it makes late where something is synced
+//!        ─▶ once more beside a program that syncs a file as often as klad did: what it makes late where something is synced
+//!        ─▶ and against an echo that syncs what it was sent before it answers: what is late there, without a store
 //! ```
 //!
 //! klad has a core and the load the other, so that flushes and compactions take theirs from the requests.
@@ -191,14 +192,15 @@ fn pace(syncs: f64, writes: f64, value_size: u64, seconds: f64) -> Option<Pace> 
 /// The same rate and connections against a server that does nothing: nobody can be less late on this machine now. klad has nothing to
 /// do meanwhile, but its memory is in use, which is work for a kernel that watches memory (DAMON's `kdamond`). Then beside a program that
 /// syncs a file as often as klad synced its log, on average: a machine can be late for what its disk has to do. The echo waits for none
-/// of these syncs, as a PUT would.
+/// of these syncs, as a PUT does; the last echo's PUTs do.
 fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Result<()> {
-    let echo = start_echo(core)?;
-    let late = || -> Result<String> {
-        let result = Bench { address: echo.address, ..*bench }.run(WARM_UP, CONTROL, open)?;
+    let echo = start_echo(core, None)?;
+    let late_of = |address| -> Result<String> {
+        let result = Bench { address, ..*bench }.run(WARM_UP, CONTROL, open)?;
         let p999 = result.measured.response.at(99.9).map_or(f64::INFINITY, |us| us / 1000.0);
         Ok(format!("p99.9 {p999:.2} ms; {}{}", of_seconds(&result), of_host(&result)))
     };
+    let late = || late_of(echo.address);
     println!("a bare echo at that rate, beside an idle klad: {}", late()?);
     let Some(pace) = pace else { return Ok(()) };
     let (late, done) = syncs::beside(core, &bench.directory.join("syncs"), pace, late)?;
@@ -214,6 +216,8 @@ fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Res
         ms(999),
         ms(1000)
     );
+    let logging = start_echo(core, Some(&bench.directory.join("log")))?;
+    println!("and one that syncs what it was sent before it answers: {}", late_of(logging.address)?);
     Ok(())
 }
 

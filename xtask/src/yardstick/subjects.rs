@@ -150,10 +150,13 @@ impl Drop for Process {
 }
 
 /// Starts the bare echo on `core`.
-pub(crate) fn start_echo(core: usize) -> Result<Server> {
+pub(crate) fn start_echo(core: usize, log: Option<&Path>) -> Result<Server> {
     let own = std::env::current_exe().context("cannot tell where xtask is")?;
     let mut command = Command::new(own);
     command.arg("echo").stdin(Stdio::null()).stdout(Stdio::piped());
+    if let Some(log) = log {
+        command.arg("--log").arg(log);
+    }
     let mut child = cores::on(core, || command.spawn().context("cannot run the echo"))?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line)?;
@@ -177,7 +180,7 @@ impl Bench<'_> {
     /// Starts what `subject` is asked of, and fills it.
     pub(crate) fn start(&self, subject: Subject) -> Result<Server> {
         match subject {
-            Subject::Echo => start_echo(self.core),
+            Subject::Echo => start_echo(self.core, None),
             Subject::Nginx => self.nginx(),
             Subject::Memory => {
                 let (server, _) = self.klad("memory", &["--engine", "memory"])?;
