@@ -132,13 +132,9 @@ fn walk(mut log: impl Read, have: u64) -> io::Result<Walked> {
     loop {
         block.clear();
         let count = log.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
-        let begins = before == 0 || walked.writes.is_some();
         if let Some(position) = walked.walk_block(&block) {
             walked.endless = Some(before + position as u64);
             return Ok(walked);
-        }
-        if !begins {
-            walked.writes = None;
         }
         before += count as u64;
         if count < BLOCK_BYTES {
@@ -191,7 +187,7 @@ impl Walked {
 
     fn batch(&mut self, first: u64, last: u64) {
         let Some((begin, until)) = self.writes else {
-            self.writes = Some((first, last));
+            self.writes = (!self.damaged).then_some((first, last));
             return;
         };
         if first > until.max(self.have) + 1 && !self.damaged {
@@ -279,6 +275,11 @@ mod tests {
         assert_eq!((looked.oddity, looked.last_write), (None, 7), "nothing is missing");
         let looked = find([&[batch(5, 2)], &[], &[batch(8, 1)]]);
         assert_eq!((looked.oddity, looked.last_write), (gap, 6));
+        // From the first block on, too: none of it, or no more than what RocksDB begins a log with.
+        let gap = || Some(Oddity::Gap { log: log.clone(), until: 4 });
+        assert_eq!(find([&[], &[batch(7, 1)], &[]]).oddity, gap());
+        assert_eq!(find([&[batch(5, 0)], &[], &[batch(7, 1)]]).oddity, gap());
+        assert_eq!(find([&[], &[batch(5, 1)], &[]]).oddity, None);
         // What RocksDB would notice it is left to.
         let damaged = {
             let mut record = batch(7, 1);

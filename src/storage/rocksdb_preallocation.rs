@@ -18,6 +18,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,9 +37,9 @@ static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 /// A larger write gains nothing.
 const WRITE_BYTES_MAX: u64 = 64 << 10;
 
-/// The next log is looked for among so many numbers after the last. All files have numbers; between two logs are the tables that
-/// flushes and compactions make meanwhile.
-const NUMBERS_MAX: u64 = 4096;
+/// The next log is tried among so many numbers after the last, and looked for in the directory if it is none of them. All files have numbers; between
+/// two logs are the tables that flushes and compactions make meanwhile.
+const NUMBERS_NEAR: u64 = 64;
 
 /// Keeps the log longer than its records.
 pub(super) struct Preallocation {
@@ -51,7 +52,7 @@ pub(super) struct Preallocation {
     log: Option<File>,
     /// Where its records end, if RocksDB was asked for no others than klad knows of.
     records_end: u64,
-    /// Where its zeros end, or more of it.
+    /// Its length when it was last looked at; RocksDB may have made it longer since.
     end: u64,
     zero_bytes: Arc<Counter>,
 }
@@ -77,10 +78,14 @@ impl Preallocation {
     /// A batch of so many bytes is about to be written and synced.
     pub(super) fn make_room(&mut self, bytes: u64) {
         // A log without zeros works as well, and what keeps zeros out of it, such as a full disk, records will meet and tell.
-        let keep_on = |error: io::Error| tracing::debug!(%error, "the log is no longer than its records");
+        let keep_on = |error: io::Error| tracing::debug!(%error, "no zeros were appended to the log");
         match self.begun.swap(0, Ordering::Relaxed) {
             0 => {}
-            begun => self.find(begun).unwrap_or_else(keep_on),
+            begun => self.find(begun).unwrap_or_else(|error| {
+                // Looked for again before the next.
+                self.begun.fetch_add(1, Ordering::Relaxed);
+                keep_on(error);
+            }),
         }
         if bytes <= WRITE_BYTES_MAX && record_end(self.records_end, bytes) > self.end {
             self.append_zeros().unwrap_or_else(|error| {
@@ -95,36 +100,40 @@ impl Preallocation {
         self.records_end = record_end(self.records_end, bytes);
     }
 
-    /// Opens the newest log. `begun`: so many are new.
-    fn find(&mut self, mut begun: u32) -> io::Result<()> {
-        let from = match self.number {
-            Some(number) => number + 1,
-            None => log_records::logs(&self.files)?.pop().map_or(0, |(number, _)| number),
-        };
-        for number in from..from + NUMBERS_MAX {
-            match OpenOptions::new().append(true).open(self.files.join(format!("{number:06}.log"))) {
-                Ok(log) => {
-                    self.end = log.metadata()?.len();
-                    self.records_end = self.end;
-                    self.number = Some(number);
-                    self.log = Some(log);
-                    begun -= 1;
-                    if begun == 0 {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+    /// Opens the newest log. `begun`: so many are new, at least. Without it none has zeros, rather than one that is old.
+    fn find(&mut self, begun: u32) -> io::Result<()> {
+        self.log = None;
+        let open = |number: u64| OpenOptions::new().append(true).open(self.files.join(format!("{number:06}.log")));
+        let near = match self.number {
+            Some(number) if begun == 1 => {
+                (number + 1..=number + NUMBERS_NEAR).find_map(|near| Some((near, open(near).ok()?)))
             }
-        }
+            _ => None,
+        };
+        let (number, log) = if let Some(found) = near {
+            found
+        } else {
+            let newest = log_records::logs(&self.files)?.pop();
+            let (number, _) = newest.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+            (number, open(number)?)
+        };
+        self.end = log.metadata()?.len();
+        self.records_end = self.end;
+        (self.number, self.log) = (Some(number), Some(log));
         Ok(())
     }
 
     fn append_zeros(&mut self) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
-        let end = log.metadata()?.len();
-        if end > self.end {
-            // Records have made it longer.
+        let metadata = log.metadata()?;
+        if metadata.nlink() == 0 {
+            // Nobody would ever write over them.
+            self.log = None;
+            return Ok(());
+        }
+        let end = metadata.len();
+        if end > self.end || self.records_end > end {
+            // Records have made it longer, or are not where they were believed to be: a log is no shorter than they are.
             self.records_end = end;
         }
         log.write_all(&ZEROS)?;
@@ -333,6 +342,42 @@ mod tests {
         store.put(&[7; 1_000], true);
         assert_eq!(store.preallocation.number, Some(store.log().0));
         assert!(!store.put(&[7; 1_000], true), "the log has room");
+    }
+
+    #[test]
+    fn a_log_whose_number_is_far_from_the_last_is_found() {
+        let mut store = Store::new(4 << 20);
+        store.put(&[7; 1_000], true);
+        store.db.flush().expect("flushed");
+        store.put(&[7; 1_000], false);
+        // As after gigabytes that were not synced: the last look was at a log that is long gone.
+        let directory = store.directory.path().to_owned();
+        let old = directory.join("gone");
+        store.preallocation.log = Some(File::create(&old).expect("made"));
+        fs::remove_file(&old).expect("removed");
+        store.preallocation.number = Some(store.log().0 + 1);
+        store.put(&[7; 1_000], true);
+        assert_eq!(store.preallocation.number, Some(store.log().0));
+        assert!(!store.put(&[7; 1_000], true), "the log has room");
+    }
+
+    #[test]
+    fn a_wrong_belief_costs_one_piece_and_a_log_without_a_name_gets_none() {
+        let mut store = Store::new(4 << 20);
+        store.put(&[7; 1_000], true);
+        let before = store.preallocation.zero_bytes.get();
+        store.preallocation.records_end = 1 << 40;
+        for _ in 0..20 {
+            store.put(&[7; 1_000], true);
+        }
+        assert_eq!(store.preallocation.zero_bytes.get(), before + ZEROS.len() as u64);
+        let gone = store.directory.path().join("gone");
+        store.preallocation.log = Some(OpenOptions::new().append(true).create(true).open(&gone).expect("made"));
+        fs::remove_file(&gone).expect("removed");
+        store.preallocation.end = 0;
+        store.put(&[7; 1_000], true);
+        assert!(store.preallocation.log.is_none());
+        assert_eq!(store.preallocation.zero_bytes.get(), before + ZEROS.len() as u64);
     }
 
     #[test]

@@ -216,6 +216,9 @@ fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Res
         ms(999),
         ms(1000)
     );
+    if bench.args.durability != "sync" {
+        return Ok(());
+    }
     let logging = start_echo(core, Some(&bench.directory.join("log")))?;
     println!("and one that syncs what it was sent before it answers: {}", late_of(logging.address)?);
     Ok(())

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::process;
 use std::sync::mpsc;
 use std::task::{Context as TaskContext, Poll};
 use std::thread;
@@ -57,9 +58,10 @@ impl Log {
         file.sync_all()?;
         let (log, sent) = mpsc::channel();
         thread::Builder::new().name("echo-log".to_owned()).spawn(move || {
-            // Who waits is told by the end of its sender, and the client by that of its connection.
-            if let Err(error) = write_all(&file, &sent) {
+            // An echo that answers only those who have sent nothing would look better than one that works.
+            if let Err(error) = write_batches(&file, &sent) {
                 eprintln!("the log cannot be written: {error}");
+                process::exit(1);
             }
         })?;
         Ok(Log(log))
@@ -75,7 +77,7 @@ impl Log {
 }
 
 /// One write and one sync for all that has gathered.
-fn write_all(file: &File, sent: &mpsc::Receiver<(Bytes, oneshot::Sender<()>)>) -> io::Result<()> {
+fn write_batches(file: &File, sent: &mpsc::Receiver<(Bytes, oneshot::Sender<()>)>) -> io::Result<()> {
     let (mut batch, mut waiting, mut position) = (Vec::new(), Vec::new(), 0);
     while let Ok(first) = sent.recv() {
         batch.clear();
