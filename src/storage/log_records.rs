@@ -58,10 +58,10 @@ pub(super) enum Oddity {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Walked {
     endless: Option<u64>,
-    /// Numbers of the first write and of the last. None where the first record is damaged: RocksDB gives nothing of such a log, and says
+    /// Numbers of the first write and of the last. None where something was damaged before any: RocksDB gives nothing of such a log, and says
     /// so.
     writes: Option<(u64, u64)>,
-    /// The number of the last write before zeros, where others go on behind them.
+    /// The number of the last write before some that are missing, where others go on behind those.
     gap: Option<u64>,
     /// Of the batch that has begun, as much of its header as there was.
     header: Option<Vec<u8>>,

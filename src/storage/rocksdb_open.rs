@@ -130,8 +130,8 @@ fn where_logs_begin(data: &Path) -> Result<Begin, OpenError> {
 
 /// Opens the database to be written, and the mark of what was synced, which it has been compared with.
 ///
-/// A log that is whole, or ends in the middle of its last record as a kill leaves it, is read once. One that is not, as after
-/// some power cuts, is first compared with what was synced while nothing can be changed: what was synced and cannot be read
+/// A log that is whole, or whose file ends in the middle of its last record, is read once. One that is not, as after some power cuts, or where a
+/// kill has ended a write into zeros that were there before, is first compared with what was synced while nothing can be changed: what was synced and cannot be read
 /// now may be readable when the disk, or a copy of the file, is back.
 pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Result<(DB, HighWater), OpenError> {
     check_current(directory)?;
@@ -258,30 +258,63 @@ mod tests {
         assert!(check_logs(&directory).expect("no gap"), "the end of what was synced is missing");
     }
 
-    /// As RocksDB reads such a log, which is why klad looks for them.
-    #[test]
-    fn twin_rocksdb_passes_over_zeros_and_what_they_stand_in_place_of() {
-        let directory = tempfile::tempdir().expect("a temporary directory");
+    /// Three writes, of which zeros stand in place of the second; the mark of what was synced is `synced`. Answers the log as well.
+    fn with_zeros_in_the_log(data: &Path, synced: u64) -> (DataDirectory, PathBuf) {
+        let directory = DataDirectory::open(data, "rocksdb").expect("made");
+        let files = directory.subdirectory("rocksdb").expect("made");
         let mut options = RocksDbOptions::default();
         options.create_if_missing(true);
         options.set_avoid_flush_during_shutdown(true);
-        let db = DB::open(&options, directory.path()).expect("opened");
+        let db = DB::open(&options, &files).expect("opened");
         // Each is a block of the log: header, batch header, kind, lengths of key and value, key, value.
         let value = vec![7; BLOCK_BYTES - HEADER_BYTES - 12 - 1 - 1 - 3 - 1];
         for key in 0..3_u8 {
             db.put([key], &value).expect("written");
         }
         drop(db);
-        let (_, log) = log_records::logs(directory.path()).expect("listed").pop().expect("a log");
+        let log = logs(&files).pop().expect("a log");
         let mut bytes = fs::read(&log).expect("read");
         assert_eq!(bytes.len(), 3 * BLOCK_BYTES, "each is a block");
         bytes[BLOCK_BYTES..2 * BLOCK_BYTES].fill(0);
         fs::write(&log, bytes).expect("written");
-        let looked = log_records::look(directory.path(), Begin::default()).expect("read");
-        assert_eq!(looked.oddity, Some(Oddity::Gap { log, until: 1 }));
-        options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-        let db = DB::open(&options, directory.path()).expect("opened");
-        let there: Vec<bool> = (0..3_u8).map(|key| db.get([key]).expect("read").is_some()).collect();
-        assert_eq!(there, [true, false, true]);
+        high_water::write(data, synced).expect("written");
+        (directory, log)
+    }
+
+    #[test]
+    fn what_zeros_stand_in_place_of_is_missed_where_it_was_synced() {
+        let data = tempfile::tempdir().expect("a directory");
+        let (directory, log) = with_zeros_in_the_log(data.path(), 3);
+        let before = fs::read(&log).expect("read");
+        for _ in 0..2 {
+            let error = open(&directory, &RocksDbOptions::default()).expect_err("writes are missing").to_string();
+            assert!(error.contains("from number 2 on are missing in the log"), "{error}");
+            assert!(fs::read(&log).expect("read") == before, "nothing is changed");
+        }
+    }
+
+    #[test]
+    fn what_was_not_synced_may_be_missing() {
+        let data = tempfile::tempdir().expect("a directory");
+        let (directory, _) = with_zeros_in_the_log(data.path(), 1);
+        let (db, _) = open(&directory, &RocksDbOptions::default()).expect("opened");
+        assert!(db.get([0]).expect("read").is_some());
+    }
+
+    /// As RocksDB reads such a log in any mode, which is why klad looks for them.
+    #[test]
+    fn twin_rocksdb_passes_over_zeros_and_what_they_stand_in_place_of() {
+        for mode in [DBRecoveryMode::TolerateCorruptedTailRecords, DBRecoveryMode::PointInTime] {
+            let data = tempfile::tempdir().expect("a directory");
+            let (_directory, log) = with_zeros_in_the_log(data.path(), 3);
+            let files = data.path().join("rocksdb");
+            let looked = log_records::look(&files, Begin::default()).expect("read");
+            assert_eq!(looked.oddity, Some(Oddity::Gap { log, until: 1 }));
+            let mut options = RocksDbOptions::default();
+            options.set_wal_recovery_mode(mode);
+            let db = DB::open(&options, &files).expect("opened");
+            let there: Vec<bool> = (0..3_u8).map(|key| db.get([key]).expect("read").is_some()).collect();
+            assert_eq!(there, [true, false, true]);
+        }
     }
 }

@@ -34,8 +34,9 @@ use crate::metrics::text::Kind;
 /// So many zeros at a time. The one sync in many that has them and the length to write takes 0.1 to 0.3 ms more.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
-/// A larger write gains nothing.
+/// A larger write makes the log longer itself: what its own bytes take of the disk is more than the length does.
 const WRITE_BYTES_MAX: u64 = 64 << 10;
+const _: () = assert!(2 * WRITE_BYTES_MAX <= ZEROS.len() as u64, "one piece holds any such write");
 
 /// The next log is tried among so many numbers after the last, and looked for in the directory if it is none of them. All files have numbers; between
 /// two logs are the tables that flushes and compactions make meanwhile.
@@ -83,7 +84,7 @@ impl Preallocation {
             0 => {}
             begun => self.find(begun).unwrap_or_else(|error| {
                 // Looked for again before the next.
-                self.begun.fetch_add(1, Ordering::Relaxed);
+                self.begun.fetch_add(begun, Ordering::Relaxed);
                 keep_on(error);
             }),
         }
@@ -266,9 +267,6 @@ mod tests {
         let mut store = Store::new(4 << 20);
         for bytes in [1, 30_000, 32_750, 40, 7, 65_000, 3, 100_000, 8_000, 8_000, 8_000, 8_000, 5_000] {
             store.put(&vec![7; bytes], true);
-            if store.preallocation.begun.load(Ordering::Relaxed) > 0 {
-                continue;
-            }
             let (number, length) = store.log();
             let log = fs::read(store.directory.path().join(format!("{number:06}.log"))).expect("read");
             let end = log.iter().rposition(|byte| *byte != 0).expect("records") as u64 + 1;

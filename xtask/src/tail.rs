@@ -46,9 +46,6 @@ const SEEDS: [&str; 2] = ["1", "2"];
 /// Before the open loop is measured.
 const WARM_UP: Duration = Duration::from_secs(10);
 
-/// Of each run against the echo.
-const CONTROL: Duration = Duration::from_mins(1);
-
 /// Beyond the length of a run, before it is killed.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -59,13 +56,15 @@ const FILL_OF_A_KEY_MAX: Duration = Duration::from_micros(200);
 const LOGGED_BESIDE: f64 = 40.0;
 
 /// What klad did meanwhile, and what it is called.
-const FIGURES: [&str; 6] = [
+const FIGURES: [&str; 8] = [
     "klad_rocksdb_flushes_total",
     "klad_rocksdb_compactions_total",
     "klad_rocksdb_compaction_written_bytes_total",
     "klad_rocksdb_write_stall_seconds_total",
     "klad_wal_sync_seconds_count",
     "klad_commit_batch_writes_sum",
+    "klad_wal_sync_seconds_bucket{le=\"0.005\"",
+    "klad_wal_sync_seconds_bucket{le=\"0.025\"",
 ];
 
 /// Options of `tail`.
@@ -82,6 +81,9 @@ pub(crate) struct Args {
     /// And before it: until flushes and compactions are under way. The cache of values takes longer to hold all keys.
     #[arg(long, value_name = "TIME", default_value = "1m")]
     capacity_warm_up: humantime::Duration,
+    /// Length of each load on the echo afterwards. What the disk holds up is rare: a minute of syncs can have none of it.
+    #[arg(long, value_name = "TIME", default_value = "1m")]
+    control: humantime::Duration,
     /// Of the capacity, so many hundredths are asked for.
     #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u32).range(1..=100))]
     load: u32,
@@ -150,6 +152,12 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         mebibytes(bytes(did(FIGURES[2]))),
         did(FIGURES[3])
     );
+    println!(
+        "of {:.0} syncs {:.0} took longer than 5 ms, {:.0} of them longer than 25 ms",
+        did(FIGURES[4]),
+        did(FIGURES[4]) - did(FIGURES[6]),
+        did(FIGURES[4]) - did(FIGURES[7])
+    );
     let verdict = Verdict::of(judge(&result, did(FIGURES[1])));
     let length = (WARM_UP + *args.duration).as_secs_f64();
     let pace = pace(did(FIGURES[4]), did(FIGURES[5]), args.value_size, length);
@@ -196,7 +204,7 @@ fn pace(syncs: f64, writes: f64, value_size: u64, seconds: f64) -> Option<Pace> 
 fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Result<()> {
     let echo = start_echo(core, None)?;
     let late_of = |address| -> Result<String> {
-        let result = Bench { address, ..*bench }.run(WARM_UP, CONTROL, open)?;
+        let result = Bench { address, ..*bench }.run(WARM_UP, *bench.args.control, open)?;
         let p999 = result.measured.response.at(99.9).map_or(f64::INFINITY, |us| us / 1000.0);
         Ok(format!("p99.9 {p999:.2} ms; {}{}", of_seconds(&result), of_host(&result)))
     };
