@@ -14,7 +14,7 @@ use crate::limits::{LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FL
 /// it makes this the default (`options.h`).
 const UNCACHE_AGGRESSIVENESS: u32 = 300;
 
-/// Of one write to a table, at most, if its blocks are no larger: 0.15 ms. RocksDB's own figure, 1 MiB, is 2.5 ms
+/// Of one write to a table, at most, if its blocks are no larger. RocksDB's own figure, 1 MiB, is 2.5 ms without a break
 /// (docs/decisions/2026-11-26-tables-are-written-in-small-pieces.md).
 const TABLE_WRITE_BYTES: u64 = 64 << 10;
 
