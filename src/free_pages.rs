@@ -27,14 +27,14 @@ const NOT_AT_ALL: isize = 0;
 static BUDGET: AtomicU64 = AtomicU64::new(0);
 
 /// From now on pages are kept, up to what a memory budget of so many bytes allows; unless jemalloc was started with another time for
-/// them than `usual_ms`, as somebody has asked for who knows why.
+/// them than `usual_ms`, as somebody has asked for who knows why: `false`.
 ///
 /// # Errors
 /// The allocator is another, or refuses; then it does as it did.
-pub fn keep(budget_bytes: u64, usual_ms: isize) -> Result<()> {
+pub fn keep(budget_bytes: u64, usual_ms: isize) -> Result<bool> {
     // SAFETY: `opt.dirty_decay_ms` is an `ssize_t`.
     if unsafe { raw::read::<isize>(b"opt.dirty_decay_ms\0") }? != usual_ms {
-        return Ok(());
+        return Ok(false);
     }
     // SAFETY: `arenas.dirty_decay_ms`, which is for arenas to come, is an `ssize_t`.
     unsafe { raw::write(b"arenas.dirty_decay_ms\0", FOR_EVER) }?;
@@ -47,7 +47,7 @@ pub fn keep(budget_bytes: u64, usual_ms: isize) -> Result<()> {
     // wakes it up (`arena_background_thread_inactivity_check`).
     // SAFETY: `background_thread` is a `bool`.
     unsafe { raw::write(b"background_thread\0", false) }?;
-    Ok(())
+    Ok(true)
 }
 
 /// Gives all pages back that hold nothing, if they are too many: called once a second, with how many bytes they are of how many that

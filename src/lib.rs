@@ -43,6 +43,7 @@ pub mod storage;
 
 pub mod logs;
 pub mod page;
+pub mod ready_pages;
 
 pub mod operation;
 

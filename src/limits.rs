@@ -344,6 +344,14 @@ pub const FREE_PAGES_PARTS: u64 = 4;
 /// flush and compaction take 30 MiB together.
 pub const FREE_PAGES_BYTES_MIN: u64 = 64 << 20;
 
+/// Memory that is touched and that nobody has yet, bytes. A cache that fills takes up to 6 MiB a second; the thread that touches more needs 2 to 5
+/// ms of a core for each 2 MiB, from what others leave.
+pub const READY_BYTES: usize = 8 << 20;
+
+/// The allocator takes as much of it at a time, bytes: one huge page.
+pub const READY_TAKEN_MAX: usize = 2 << 20;
+const _: () = assert!(READY_TAKEN_MAX < READY_BYTES, "some is left for the next while more is touched");
+
 /// Memtables of one store: one that fills, [`MEMTABLES_A_FLUSH`] that are being flushed, and four of room before writes must
 /// wait.
 pub const MEMTABLES: u64 = 8;

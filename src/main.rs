@@ -252,8 +252,17 @@ fn pages_for(budget_bytes: u64) {
         if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
             tracing::debug!(%error, "pages are huge although the memory budget is small");
         }
-    } else if let Err(error) = klad::free_pages::keep(budget_bytes, DIRTY_DECAY_MS) {
-        tracing::debug!(%error, "the allocator gives pages back in pieces");
+    } else {
+        match klad::free_pages::keep(budget_bytes, DIRTY_DECAY_MS) {
+            Ok(true) => {
+                if let Err(error) = klad::ready_pages::begin(budget_bytes) {
+                    tracing::debug!(%error, "memory is touched by whoever needs it");
+                }
+            }
+            // Whoever has set up the allocator otherwise knows why.
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, "the allocator gives pages back in pieces"),
+        }
     }
 }
 

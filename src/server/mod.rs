@@ -30,6 +30,7 @@ use crate::http::service;
 use crate::http::slow::{Extent, Slowest};
 use crate::limits::ALLOCATOR_LOOK_INTERVAL;
 use crate::metrics::requests::Requests;
+use crate::ready_pages;
 use crate::storage::Engine;
 use crate::sync::{self, Live, Signal};
 
@@ -294,12 +295,15 @@ impl Server {
     }
 }
 
-/// A thread that asks the allocator for its figures, and has it give back what is too much, both of which may wait.
+/// A thread that asks the allocator for its figures, and has it give back what is too much, both of which may wait. Called when the workers have
+/// been started.
 fn watch_allocator(allocator: Arc<AllocatorWatch>, stop: Arc<Signal>) -> JoinHandle<()> {
     allocator.look();
+    ready_pages::look();
     sync::spawn_thread("klad-figures", move || {
         while !stop.wait_timeout(ALLOCATOR_LOOK_INTERVAL) {
             let now = allocator.look();
+            ready_pages::look();
             free_pages::look(now.free_bytes(), now.resident);
         }
     })
