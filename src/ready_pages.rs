@@ -18,7 +18,7 @@
 
 #![expect(unsafe_code, reason = "jemalloc's hooks, and memory that is nobody's yet")]
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -59,6 +59,12 @@ pub enum Error {
     /// The allocator is another, or has no such hooks.
     #[error("the allocator refuses: {0}")]
     Allocator(tikv_jemalloc_ctl::Error),
+    /// Somebody has set it up for what does not go together with hooks, or without huge pages.
+    #[error("the allocator was started with other settings than klad's")]
+    OtherSettings,
+    /// Address space counts as memory.
+    #[error("vm.overcommit_memory is 2: all of it would be charged at once")]
+    NoOvercommit,
 }
 
 /// From now on some memory is touched before it is asked for, `budget_bytes` in the process's life at most. It is never given back, as arenas
@@ -71,9 +77,17 @@ pub fn begin(budget_bytes: u64) -> Result<(), Error> {
     if !is_new_enough(&release) {
         return Err(Error::OldKernel { release });
     }
+    if std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2") {
+        return Err(Error::NoOvercommit);
+    }
+    if !has_usual_settings().map_err(Error::Allocator)? {
+        return Err(Error::OtherSettings);
+    }
     let source = Source::leaked(usize::try_from(budget_bytes).unwrap_or(usize::MAX))?;
     try_spawn_thread("klad-ready", move || {
         let _ = source.toucher.set(std::thread::current());
+        // The first fault of a mapping may lock more than that, so it is not for somebody who gets no core.
+        source.touch();
         if let Err(error) = scheduler::set_policy(rustix::thread::gettid(), Policy::Leftovers) {
             tracing::debug!(%error, "memory is touched beside requests");
         }
@@ -93,6 +107,28 @@ pub(crate) fn look() {
     if let Some(source) = SOURCE.get() {
         source.serve_new_arenas();
     }
+}
+
+/// Guard pages are put around allocations by jemalloc's own hooks only, and its other allocator of pages ends where hooks are.
+fn has_usual_settings() -> tikv_jemalloc_ctl::Result<bool> {
+    // jemalloc does not say how often it guards; where it reads that is in its manual.
+    let asks_for_guards = |settings: &OsStr| settings.to_string_lossy().contains("san_guard");
+    let guards = std::env::var_os("MALLOC_CONF").is_some_and(|settings| asks_for_guards(&settings))
+        || std::fs::read_link("/etc/malloc.conf").is_ok_and(|settings| asks_for_guards(settings.as_os_str()));
+    // SAFETY: it is a `bool`.
+    let other = unsafe { raw::read::<bool>(b"opt.hpa\0") }?;
+    // SAFETY: it is a C string that is there for good.
+    let huge = unsafe { CStr::from_ptr(raw::read::<*const c_char>(b"opt.thp\0")?) };
+    Ok(!guards && !other && huge == c"always")
+}
+
+/// How much is ready now, bytes.
+pub(crate) fn ready_bytes() -> u64 {
+    SOURCE.get().map_or(0, |source| {
+        // In this order, or the difference could be below nothing.
+        let taken = source.taken.load(Ordering::Relaxed);
+        (source.touched.load(Ordering::Acquire) - taken) as u64
+    })
 }
 
 fn is_new_enough(release: &str) -> bool {
@@ -143,7 +179,8 @@ impl Source {
         let mut taken = self.taken.load(Ordering::Relaxed);
         loop {
             let end = taken.checked_add(bytes)?;
-            if end > self.touched.load(Ordering::Acquire) || !taken.is_multiple_of(alignment) {
+            let is_aligned = (self.base.addr().get() + taken).is_multiple_of(alignment);
+            if end > self.touched.load(Ordering::Acquire) || !is_aligned {
                 return None;
             }
             match self.taken.compare_exchange_weak(taken, end, Ordering::Relaxed, Ordering::Relaxed) {
@@ -167,7 +204,7 @@ impl Source {
         }
     }
 
-    /// Arenas come with threads, and are never fewer.
+    /// Arenas come with threads, and are never fewer. Which there are jemalloc says as of its last `epoch`.
     fn serve_new_arenas(&'static self) {
         // SAFETY: `arenas.narenas` is an `unsigned`.
         let arenas = unsafe { raw::read::<c_uint>(b"arenas.narenas\0") }.unwrap_or(0);
@@ -192,27 +229,35 @@ impl Source {
         // SAFETY: it is a `size_t`.
         unsafe { raw::write(limit.as_bytes(), READY_TAKEN_MAX) }?;
         let name = format!("arena.{arena}.extent_hooks\0");
-        let hooks = (&raw const self.hooks).cast_mut();
+        // Of all of it, as `alloc` reads more than the hooks.
+        let hooks = std::ptr::from_ref(self).cast_mut().cast::<extent_hooks_t>();
         // SAFETY: a pointer to hooks that stay for good, and of which jemalloc only reads.
         unsafe { raw::write(name.as_bytes(), hooks) }
     }
 }
 
-/// So much address space, which takes no memory until it is touched.
+/// So much address space, which takes no memory until it is touched. Nobody may touch what is around it, so that it is never one with what the
+/// kernel maps beside it: who maps that would wait for who touches this.
 fn map(bytes: usize) -> io::Result<NonNull<u8>> {
-    let with_slack = bytes.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let with_guards = bytes.checked_add(2 * HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping, wherever the kernel likes.
-    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), with_slack, protection, flags, -1, 0) };
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), with_guards, libc::PROT_NONE, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    let slack = mapped.cast::<u8>().align_offset(HUGE_PAGE);
+    // One page at least before it, and one behind.
     // SAFETY: within the mapping, which is so much longer.
-    let base = unsafe { mapped.cast::<u8>().add(slack) };
+    let base = unsafe {
+        let first = mapped.cast::<u8>().add(PAGE);
+        first.add(first.align_offset(HUGE_PAGE))
+    };
+    // SAFETY: a part of that mapping, which nobody has yet.
+    if unsafe { libc::mprotect(base.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
     #[cfg(target_os = "linux")]
-    // SAFETY: advice about that mapping; without it pages are as the kernel likes.
+    // SAFETY: advice about that part; without it pages are as the kernel likes.
     unsafe {
         libc::madvise(base.cast(), bytes, libc::MADV_HUGEPAGE);
     }
@@ -292,6 +337,11 @@ mod tests {
         source.take(PAGE, PAGE).expect("touched");
         assert_eq!(source.take(PAGE, HUGE_PAGE), None);
         assert!(source.take(PAGE, PAGE).is_some());
+        // The address counts, and not where it lies in the mapping.
+        let other = self::source(READY_BYTES);
+        other.touch();
+        let alignment = 1 << (other.base.addr().trailing_zeros() + 1);
+        assert_eq!(other.take(PAGE, alignment), None);
     }
 
     #[test]
@@ -313,7 +363,13 @@ mod tests {
         usage.ru_minflt
     }
 
-    /// Of whoever fills 32 MiB of an arena of its own, while another touches what is to be ready, if `served` says so.
+    /// Pages are small unless somebody asks for huge ones, as jemalloc does not here.
+    fn pages_are_small() -> bool {
+        let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+        !enabled.contains("[always]")
+    }
+
+    /// Of whoever fills 32 MiB of an arena of its own; what is to be ready is touched each time before that, if `served` says so.
     fn faults_of_an_arena(served: bool) -> i64 {
         const PIECE: usize = 64 << 10;
         // SAFETY: `arenas.create` is an `unsigned`.
@@ -338,6 +394,10 @@ mod tests {
 
     #[test]
     fn an_arena_that_grows_meets_no_page_that_nobody_has_touched() {
+        if !pages_are_small() {
+            eprintln!("all pages are huge here: nothing is shown");
+            return;
+        }
         let faults = faults_of_an_arena(true);
         // What jemalloc keeps its books in is its own.
         assert!(faults < 200, "{faults}");
@@ -345,6 +405,9 @@ mod tests {
 
     #[test]
     fn twin_an_arena_that_grows_as_usual_is_noticed() {
+        if !pages_are_small() {
+            return;
+        }
         let faults = faults_of_an_arena(false);
         assert!(faults >= 8192, "{faults}: one for each 4 KiB");
     }

@@ -119,7 +119,11 @@ impl Allocator {
             ("klad_allocator_active_bytes", "Pages that hold some of what is allocated.", self.active),
             ("klad_allocator_metadata_bytes", "The allocator's own books.", self.metadata),
             ("klad_allocator_resident_bytes", "Pages of the allocator that may be in RAM.", self.resident),
-            ("klad_allocator_retained_bytes", "Address space without memory, kept for the next use.", self.retained),
+            (
+                "klad_allocator_retained_bytes",
+                "Address space that holds nothing, kept for the next use; hardly any of it has memory.",
+                self.retained,
+            ),
         ] {
             page.gauge(name, help, number(value));
         }

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::Admin;
 use crate::limits::CONNECTION_BYTES;
 use crate::metrics::process::{self, Allocator, Process};
+use crate::ready_pages;
 use crate::sync::Mutex;
 
 /// What the allocator said when it was last asked: by a thread of its own, because asking may wait.
@@ -180,6 +181,7 @@ impl Admin {
         let slack = allocator.resident.saturating_sub(allocator.allocated + allocator.metadata);
         split.cut("allocator_slack", slack, "pages of the allocator that nobody uses now");
         split.cut("allocator_books", allocator.metadata, "what the allocator needs to know where everything is");
+        split.cut("ready", ready_pages::ready_bytes(), "touched before the allocator asks for it");
         let rest = split.left();
         split.cut("rest", rest, "stacks of threads, and what was mapped without the allocator");
         split
