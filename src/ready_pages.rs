@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn an_arena_that_grows_meets_no_page_that_nobody_has_touched() {
         if !pages_are_small() {
-            eprintln!("all pages are huge here: nothing is shown");
+            // Then there are too few faults to tell.
             return;
         }
         let faults = faults_of_an_arena(true);
