@@ -63,6 +63,10 @@ fn try_shorten() -> std::io::Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     /// By its weight, as threads do (`SCHED_OTHER`).
+    #[cfg_attr(
+        not(any(feature = "rocksdb", feature = "fjall")),
+        expect(dead_code, reason = "threads of engines go back")
+    )]
     Ordinary,
     /// When nobody else wants the core (`SCHED_IDLE`).
     Leftovers,
@@ -93,6 +97,7 @@ pub(crate) fn set_policy(thread: rustix::process::Pid, policy: Policy) -> std::i
 
 /// Whether the calling thread has the policy that threads have unless somebody chooses another for them.
 #[cfg(target_os = "linux")]
+#[cfg_attr(not(any(feature = "rocksdb", feature = "fjall")), expect(dead_code, reason = "threads of engines go back"))]
 pub(crate) fn is_ordinary() -> bool {
     const SELF: libc::pid_t = 0;
     // SAFETY: it looks, and writes nothing.
