@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::support::metrics::Metrics;
-use super::support::{Server, ServerBuilder, wait_until};
+use super::support::{Server, ServerBuilder, kernel, wait_until};
 
 /// The least at which pages are huge and kept.
 const MEMORY: &str = "512MiB";
@@ -136,10 +136,8 @@ fn ready_bytes(server: &Server) -> Option<u64> {
 fn a_store_that_grows_takes_memory_that_was_touched_before() {
     /// Eight are touched before anybody has come.
     const GROWN: u64 = 24 << 20;
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let numbers: Vec<u32> = release.split(['.', '-']).map_while(|part| part.parse().ok()).collect();
-    if numbers < [6, 4].to_vec() {
-        eprintln!("{release}: its page faults lock too much, nothing is touched");
+    if !kernel_has_huge_pages() || kernel() < (6, 4) {
+        eprintln!("{:?}: without huge pages, or with faults that lock too much, nothing is touched before", kernel());
         return;
     }
     let fills = |server: &Server, round: u64| {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 use super::support::rights::{USER, reachable};
-use super::support::{Server, ServerBuilder, wait_until};
+use super::support::{Server, ServerBuilder, kernel, wait_until};
 
 /// As the documents say: `nice` of RocksDB's threads, and what a worker asks for, nanoseconds.
 const NICE: i32 = 10;
@@ -63,12 +63,6 @@ fn may_return() -> bool {
     u64::from_str_radix(capabilities, 16).unwrap() & CAP_SYS_NICE != 0
         || soft == "unlimited"
         || soft.parse::<i32>().unwrap() >= 20 - NICE
-}
-
-fn kernel() -> (u32, u32) {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
-    (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
 #[test]

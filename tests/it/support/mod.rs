@@ -87,6 +87,14 @@ pub(crate) const ROCKSDB_SETUPS: &[&str] = &["rocksdb", "rocksdb/inline", "rocks
 /// Nothing that a test waits for takes so long, unless it is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
+/// Linux' version: what it can do differs.
+#[cfg(target_os = "linux")]
+pub(crate) fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
 /// Waits until `condition` holds.
 ///
 /// # Panics
