@@ -107,6 +107,12 @@ impl Perf {
         self
     }
 
+    /// One figure; nothing where it is unknown.
+    #[must_use]
+    pub fn get(&self, figure: Figure) -> Option<u64> {
+        (self.known & (1 << figure as u32) != 0).then(|| self.values[figure as usize])
+    }
+
     /// Another operation of the same request. What is not known of both is not known.
     pub fn add(&mut self, other: &Perf) {
         self.shared_by = self.shared_by.max(other.shared_by);
@@ -137,5 +143,6 @@ mod tests {
         assert_eq!(sum.shared_by, 7);
         let known: Vec<_> = sum.figures().collect();
         assert_eq!(known, [(Figure::BlockCacheHits, 2), (Figure::BlockReads, 6)]);
+        assert_eq!([Figure::BlockReads, Figure::WriteDelayTime].map(|figure| sum.get(figure)), [Some(6), None]);
     }
 }

@@ -265,6 +265,7 @@ impl RocksDbEngine {
         let (done, perf) = measured(Work::Batch(writes.len()), || {
             self.write_beside_values(writes, first, places, || self.db.write_opt(batch, options))
         });
+        self.watch.waited(perf.get(Figure::WriteDelayTime).unwrap_or(0));
         let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         done.map_err(|error| self.gate.undetermined(error.into_string()))?;
         preallocation.written(batch.size_in_bytes() as u64);

@@ -59,16 +59,11 @@ struct Events {
     compaction_read_bytes: Counter,
     compaction_written_bytes: Counter,
     compaction_us: Counter,
-    stalls: Mutex<Stalls>,
-}
-
-/// How long writes were held up, and whether they are.
-#[derive(Clone, Copy, Default)]
-struct Stalls {
-    now: Option<(Stall, Instant)>,
-    /// Times that it began, and how long it took, by [`Stall`].
-    begun: [u64; 2],
-    ended: [Duration; 2],
+    /// By [`Stall`].
+    stalls_begun: [Counter; 2],
+    /// What batches have waited for, nanoseconds.
+    waits_ns: Counter,
+    held: Mutex<Held>,
 }
 
 /// RocksDB's ways of holding writes up.
@@ -80,23 +75,24 @@ enum Stall {
 
 const STALLS: [(Stall, &str); 2] = [(Stall::Delayed, "delayed"), (Stall::Stopped, "stopped")];
 
-impl Stalls {
-    fn change(&mut self, to: Option<Stall>, at: Instant) {
-        if self.now.map(|(stall, _)| stall) == to {
-            return;
-        }
-        if let Some((stall, since)) = self.now {
-            self.ended[stall as usize] += at.saturating_duration_since(since);
-        }
-        self.now = to.map(|stall| (stall, at));
-        if let Some(stall) = to {
-            self.begun[stall as usize] += 1;
-        }
-    }
+/// For how long writes were held up, by [`Stall`], as far as looks see.
+///
+/// RocksDB's notices do not say it: they come in no order, and that of a stop which a writer has brought about itself when it is over, as
+/// RocksDB tells when the writer has let go of what it holds.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    looked: Option<Instant>,
+    lengths: [Duration; 2],
+}
 
-    fn length(&self, of: Stall, at: Instant) -> Duration {
-        let now = self.now.filter(|(stall, _)| *stall == of);
-        self.ended[of as usize] + now.map_or(Duration::ZERO, |(_, since)| at.saturating_duration_since(since))
+impl Held {
+    /// Writes are held up so at `now`: as they were since the look before, as far as is known.
+    fn look(&mut self, stall: Option<Stall>, now: Instant) {
+        let passed = self.looked.map_or(Duration::ZERO, |looked| now.saturating_duration_since(looked));
+        if let Some(stall) = stall {
+            self.lengths[stall as usize] += passed;
+        }
+        self.looked = Some(now);
     }
 }
 
@@ -122,12 +118,12 @@ impl EventListener for Listener {
     }
 
     fn on_stall_conditions_changed(&self, stall: &WriteStallInfo) {
-        let to = match stall.cur() {
-            DBWriteStallCondition::KDelayed => Some(Stall::Delayed),
-            DBWriteStallCondition::KStopped => Some(Stall::Stopped),
-            DBWriteStallCondition::KNormal => None,
+        let begun = match stall.cur() {
+            DBWriteStallCondition::KDelayed => Stall::Delayed,
+            DBWriteStallCondition::KStopped => Stall::Stopped,
+            DBWriteStallCondition::KNormal => return,
         };
-        self.0.stalls.lock().change(to, clock::now());
+        self.0.stalls_begun[begun as usize].add(1);
     }
 }
 
@@ -144,6 +140,11 @@ impl Watch {
         let bytes = usize::try_from(bytes).expect("klad is built for 64-bit machines");
         // A handle: the cache itself is shared with the database.
         self.shared.cache.clone().set_capacity(bytes);
+    }
+
+    /// A batch has waited for so long, as RocksDB held writes up.
+    pub(super) fn waited(&self, nanoseconds: u64) {
+        self.events.waits_ns.add(nanoseconds);
     }
 
     /// What the last look has found.
@@ -247,12 +248,29 @@ impl Watch {
 
     /// What was counted as it happened, and what holds writes up.
     fn happened(&self, db: &DB, now: Instant) -> Vec<Measure> {
-        let Events { flushes, compactions, compaction_read_bytes, compaction_written_bytes, compaction_us, stalls } =
-            &*self.events;
-        let stalls = *stalls.lock();
-        let is = |stall| f64::from(u8::from(stalls.now.is_some_and(|(now, _)| now == stall)));
-        let begun = |stall: Stall| number(stalls.begun[stall as usize]);
-        let length = |stall| stalls.length(stall, now).as_secs_f64();
+        let Events {
+            flushes,
+            compactions,
+            compaction_read_bytes,
+            compaction_written_bytes,
+            compaction_us,
+            stalls_begun,
+            waits_ns,
+            held,
+        } = &*self.events;
+        let delayed_rate = property(db, properties::ACTUAL_DELAYED_WRITE_RATE);
+        let stall = if property(db, properties::IS_WRITE_STOPPED) > 0.0 {
+            Some(Stall::Stopped)
+        } else {
+            (delayed_rate > 0.0).then_some(Stall::Delayed)
+        };
+        let lengths = {
+            let mut held = held.lock();
+            held.look(stall, now);
+            held.lengths
+        };
+        let of_stalls = |value: &dyn Fn(usize) -> f64| STALLS.map(|(stall, name)| (name, value(stall as usize)));
+        let is = |number| f64::from(u8::from(stall.is_some_and(|stall| stall as usize == number)));
         let counter = |name, help, counter: &Counter| Measure::one(name, Kind::Counter, help, number(counter.get()));
         vec![
             Measure::each(
@@ -260,27 +278,33 @@ impl Watch {
                 Kind::Gauge,
                 "1 while RocksDB slows writes down or has stopped them.",
                 "state",
-                STALLS.map(|(stall, name)| (name, is(stall))),
+                of_stalls(&is),
             ),
             Measure::each(
                 "klad_rocksdb_write_stalls_total",
                 Kind::Counter,
-                "Times that RocksDB has begun to hold writes up.",
+                "Times that RocksDB has begun to hold writes up; a stop that a write has brought about itself counts when it is over.",
                 "state",
-                STALLS.map(|(stall, name)| (name, begun(stall))),
+                of_stalls(&|of| number(stalls_begun[of].get())),
             ),
             Measure::each(
                 "klad_rocksdb_write_stall_seconds_total",
                 Kind::Counter,
-                "Time for which RocksDB has held writes up.",
+                "Time for which RocksDB has held writes up, as far as looks see, of which there are four a second.",
                 "state",
-                STALLS.map(|(stall, name)| (name, length(stall))),
+                of_stalls(&|of| lengths[of].as_secs_f64()),
+            ),
+            Measure::one(
+                "klad_rocksdb_write_wait_seconds_total",
+                Kind::Counter,
+                "Time that batches have waited for that, those that are written by now.",
+                Duration::from_nanos(waits_ns.get()).as_secs_f64(),
             ),
             Measure::one(
                 "klad_rocksdb_delayed_write_bytes_per_second",
                 Kind::Gauge,
                 "What RocksDB lets writes have while it slows them down; 0 while it does not.",
-                property(db, properties::ACTUAL_DELAYED_WRITE_RATE),
+                delayed_rate,
             ),
             counter("klad_rocksdb_flushes_total", "Flushes of memtables that have ended.", flushes),
             counter("klad_rocksdb_compactions_total", "Compactions that have ended.", compactions),
@@ -408,19 +432,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stalls_are_counted_and_timed() {
+    fn a_stall_has_the_time_before_each_look_that_sees_it() {
         let start = clock::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut stalls = Stalls::default();
-        stalls.change(Some(Stall::Delayed), at(0));
-        stalls.change(Some(Stall::Delayed), at(1));
-        stalls.change(Some(Stall::Stopped), at(3));
-        stalls.change(None, at(4));
-        stalls.change(None, at(5));
-        stalls.change(Some(Stall::Delayed), at(10));
-        assert_eq!(stalls.begun, [2, 1]);
-        assert_eq!(stalls.length(Stall::Delayed, at(12)), Duration::from_secs(5), "the one that goes on counts too");
-        assert_eq!(stalls.length(Stall::Stopped, at(12)), Duration::from_secs(1));
+        let mut held = Held::default();
+        let looks = [(Some(Stall::Stopped), 0), (Some(Stall::Delayed), 1), (Some(Stall::Delayed), 3), (None, 4)];
+        for (stall, seconds) in looks.into_iter().chain([(Some(Stall::Stopped), 9)]) {
+            held.look(stall, at(seconds));
+        }
+        assert_eq!(held.lengths, [3, 5].map(Duration::from_secs));
     }
 
     #[test]

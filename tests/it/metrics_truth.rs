@@ -248,29 +248,13 @@ fn ranges_in_progress_are_counted() {
 #[test]
 fn a_stall_is_seen_while_it_lasts_and_counted() {
     let shim = Shim::new();
-    let server =
-        shim.preload(ServerBuilder::new("rocksdb").arg("--memory", "64MiB").arg("--value-max", "1MiB")).start();
-    let stall =
-        |page: &Scrape, name: &str| page.sum(&format!("klad_rocksdb_write_stall{name}"), &[("state", "stopped")]);
+    let server = shim.preload(small_memtables()).start();
     assert_eq!(stall(&Scrape::of(&server), "s_total"), 0.0);
     // No flush ends, and memtables fill up.
     shim.hold_tables();
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut writer = server.client();
-            for number in 0.. {
-                // Also when the test has failed.
-                if stop.load(Ordering::Relaxed) || std::thread::panicking() {
-                    break;
-                }
-                let status = writer.put(&asynchronous(number), &vec![7; 64 << 10]).status;
-                assert!([201, 503].contains(&status), "{status}");
-            }
-        });
-        let _stops = Raises(&stop);
-        let begun = wait_for_page(&server, "writes are stopped", |page| stall(page, "") == 1.0);
-        assert_eq!(stall(&begun, "s_total"), 1.0);
+    while_values_come(&server, asynchronous, || {
+        let stopped = |page: &Scrape| stall(page, "") == 1.0 && stall(page, "s_total") == 1.0;
+        let begun = wait_for_page(&server, "writes are stopped", stopped);
         assert!(begun.value("klad_rocksdb_memtables_immutable") >= 1.0, "{}", begun.text);
         wait_until("klad is not ready", || server.admin("/readyz?verbose").text().contains("[-]write-stall failed: "));
         let seconds = stall(&begun, "_seconds_total");
@@ -281,6 +265,56 @@ fn a_stall_is_seen_while_it_lasts_and_counted() {
         let after =
             wait_for_page(&server, "writes go on", |page| stall(page, "") == 0.0 && page.value("klad_ready") == 1.0);
         assert!(stall(&after, "_seconds_total") >= stall(&later, "_seconds_total"));
+    });
+}
+
+/// RocksDB tells of a stop after its end, where a writer brings it about that then waits for that end.
+#[test]
+fn a_stall_that_a_write_brings_about_itself_is_seen_while_it_lasts_and_counted() {
+    let shim = Shim::new();
+    let server = shim.preload(small_memtables()).start();
+    shim.hold_tables();
+    let held = Instant::now();
+    let synced = |number| format!("/v0/entity?durability=sync&id={number}");
+    while_values_come(&server, synced, || {
+        wait_for_page(&server, "writes are stopped", |page| stall(page, "") == 1.0);
+        wait_for_page(&server, "its time is counted", |page| stall(page, "_seconds_total") > 0.2);
+        wait_until("klad is not ready", || server.admin("/readyz?verbose").text().contains("[-]write-stall failed: "));
+        shim.pass();
+        let waited = |page: &Scrape| page.value("klad_rocksdb_write_wait_seconds_total");
+        let after = wait_for_page(&server, "it is over", |page| stall(page, "s_total") >= 1.0 && waited(page) > 0.2);
+        let most = held.elapsed();
+        assert!(waited(&after) < most.as_secs_f64(), "one writer, in {most:?}: {}", after.text);
+        wait_for_page(&server, "writes go on", |page| stall(page, "") == 0.0 && page.value("klad_ready") == 1.0);
+    });
+}
+
+fn small_memtables() -> ServerBuilder {
+    ServerBuilder::new("rocksdb").arg("--memory", "64MiB").arg("--value-max", "1MiB")
+}
+
+/// Of writes that are stopped.
+fn stall(page: &Scrape, name: &str) -> f64 {
+    page.sum(&format!("klad_rocksdb_write_stall{name}"), &[("state", "stopped")])
+}
+
+/// Does `work` while a client writes values of 64 KiB to the targets that `target` gives.
+fn while_values_come(server: &Server, target: impl Fn(u32) -> String + Sync, work: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut writer = server.client();
+            for number in 0.. {
+                // Also when the test has failed.
+                if stop.load(Ordering::Relaxed) || std::thread::panicking() {
+                    break;
+                }
+                let status = writer.put(&target(number), &vec![7; 64 << 10]).status;
+                assert!([201, 503].contains(&status), "{status}");
+            }
+        });
+        let _stops = Raises(&stop);
+        work();
     });
 }
 
