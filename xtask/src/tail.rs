@@ -5,7 +5,7 @@
 //!        ─▶ open loop at 70 % of it, ten minutes, other keys in another order: p99.9 from the intended start, seconds without an answer, stalls
 //!        ─▶ the same rate against a bare echo, while klad keeps its memory: what the machine makes late, whoever serves
 //!        ─▶ once more beside a program that syncs a file as often as klad did: what it makes late where something is synced
-//!        ─▶ and against an echo that syncs what it was sent before it answers: what is late there, without a store
+//!        ─▶ and for as long as klad against an echo that syncs what it was sent before it answers: what is late there, without a store
 //! ```
 //!
 //! klad has a core and the load the other, so that flushes and compactions take theirs from the requests.
@@ -60,7 +60,7 @@ const FIGURES: [&str; 8] = [
     "klad_rocksdb_flushes_total",
     "klad_rocksdb_compactions_total",
     "klad_rocksdb_compaction_written_bytes_total",
-    "klad_rocksdb_write_stall_seconds_total",
+    "klad_rocksdb_write_wait_seconds_total",
     "klad_wal_sync_seconds_count",
     "klad_commit_batch_writes_sum",
     "klad_wal_sync_seconds_bucket{le=\"0.005\"",
@@ -81,7 +81,8 @@ pub(crate) struct Args {
     /// And before it: until flushes and compactions are under way. The cache of values takes longer to hold all keys.
     #[arg(long, value_name = "TIME", default_value = "1m")]
     capacity_warm_up: humantime::Duration,
-    /// Length of each load on the echo afterwards. What the disk holds up is rare: a minute of syncs can have none of it.
+    /// Length of each load on the echo afterwards, but for the last: what a disk holds up is rare, and a minute of syncs can have none of
+    /// it, so the echo that syncs before it answers has as long as klad.
     #[arg(long, value_name = "TIME", default_value = "1m")]
     control: humantime::Duration,
     /// Of the capacity, so many hundredths are asked for.
@@ -203,12 +204,12 @@ fn pace(syncs: f64, writes: f64, value_size: u64, seconds: f64) -> Option<Pace> 
 /// of these syncs, as a PUT does; the last echo's PUTs do.
 fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Result<()> {
     let echo = start_echo(core, None)?;
-    let late_of = |address| -> Result<String> {
-        let result = Bench { address, ..*bench }.run(WARM_UP, *bench.args.control, open)?;
+    let late_of = |address, length| -> Result<String> {
+        let result = Bench { address, ..*bench }.run(WARM_UP, length, open)?;
         let p999 = result.measured.response.at(99.9).map_or(f64::INFINITY, |us| us / 1000.0);
         Ok(format!("p99.9 {p999:.2} ms; {}{}", of_seconds(&result), of_host(&result)))
     };
-    let late = || late_of(echo.address);
+    let late = || late_of(echo.address, *bench.args.control);
     println!("a bare echo at that rate, beside an idle klad: {}", late()?);
     let Some(pace) = pace else { return Ok(()) };
     let (late, done) = syncs::beside(core, &bench.directory.join("syncs"), pace, late)?;
@@ -228,7 +229,11 @@ fn control(bench: &Bench, core: usize, open: &[&str], pace: Option<Pace>) -> Res
         return Ok(());
     }
     let logging = start_echo(core, Some(&bench.directory.join("log")))?;
-    println!("and one that syncs what it was sent before it answers: {}", late_of(logging.address)?);
+    let length = bench.args.duration;
+    println!(
+        "and one that syncs what it was sent before it answers, for {length}: {}",
+        late_of(logging.address, *length)?
+    );
     Ok(())
 }
 
