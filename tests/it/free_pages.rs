@@ -48,13 +48,14 @@ fn whole_percent(server: &Server) -> u64 {
 /// Memtables come and go, as does what flushes and a compaction take.
 fn works_for_a_while(server: &Server) {
     let mut client = server.client();
-    let mut round = 0;
+    let flushes = || Metrics::scrape(server).sum("klad_rocksdb_flushes_total", &[]);
+    let (before, mut round) = (flushes(), 0);
     wait_until("several flushes have ended", || {
         for key in 0..500 {
             client.store(&format!("/v0/entity?id={round}-{key}"), &[7; 8 << 10]);
         }
         round += 1;
-        Metrics::scrape(server).sum("klad_rocksdb_flushes_total", &[]) >= 6.0
+        flushes() >= before + 6.0
     });
     std::thread::sleep(LONG);
 }
@@ -72,9 +73,11 @@ fn huge_pages_stay_whole_while_memtables_come_and_go() {
     assert!(whole >= 60, "{whole} % of the memory is in huge pages that are whole");
     drop(server);
     let twin = start("rocksdb", Some(LITTLE_BY_LITTLE));
-    works_for_a_while(&twin);
-    let whole = whole_percent(&twin);
-    assert!(whole < 60, "twin: {whole} % although pages are given back little by little");
+    // What is given back when a look comes is a matter of luck: the kernel may have put pages together again.
+    wait_until("twin: pages that are given back little by little leave few that are whole", || {
+        works_for_a_while(&twin);
+        whole_percent(&twin) < 60
+    });
 }
 
 /// What the allocator has and nobody uses, bytes.
