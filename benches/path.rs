@@ -8,14 +8,15 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use gungraun::prelude::*;
 use hyper::{HeaderMap, Method};
 use klad::http::plain;
 use klad::http::route::{Head, route};
-use klad::operation::{Change, Durability};
+use klad::operation::{Durability, Effect, Write};
 use klad::storage::memory::MemoryEngine;
 use klad::storage::record::Record;
-use klad::storage::{Engine, Reply, Result, Write};
+use klad::storage::{Engine, Pending, Reply, Result};
 
 /// Operations of each figure.
 const TIMES: usize = 100;
@@ -42,12 +43,11 @@ fn keys() -> Vec<Vec<u8>> {
     (0..TIMES).map(|number| key(number * 7919 % KEYS)).collect()
 }
 
-fn writes(keys: &[Vec<u8>]) -> Vec<Write> {
+fn writes(keys: &[Vec<u8>]) -> Vec<Pending> {
     let reply: Arc<dyn Reply> = Arc::new(Nobody);
-    let write = |key: &Vec<u8>| Write {
-        key: key.clone().into(),
-        change: Change::Put(vec![b'v'; 100].into()),
-        durability: Durability::Async,
+    let put = || Effect::Put(Bytes::from(vec![b'v'; 100]).into());
+    let write = |key: &Vec<u8>| Pending {
+        write: Write::of(key.clone().into(), put(), Durability::Async),
         reply: reply.clone(),
     };
     keys.iter().map(write).collect()
@@ -62,7 +62,7 @@ fn fill(engine: &dyn Engine) {
 struct Asked<E> {
     engine: E,
     keys: Vec<Vec<u8>>,
-    batches: Vec<Vec<Write>>,
+    batches: Vec<Vec<Pending>>,
 }
 
 impl<E: Engine> Asked<E> {

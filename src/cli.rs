@@ -183,6 +183,14 @@ pub struct ServeArgs {
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration, help_heading = PLACES)]
     pub async_sync_interval: Duration,
+    /// How long the committer waits for more writes, from the first of a batch on, before it writes and syncs the batch.
+    ///
+    /// Of --execution adaptive, for writes with sync. Each waits so much longer, and fewer syncs are made. It is worth trying
+    /// where a disk, or who rents it out, allows only so many syncs a second.
+    ///
+    /// Range: up to 100 ms.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = commit_delay, help_heading = PLACES)]
+    pub commit_delay: Duration,
     /// Workers: threads that serve connections [default: one for each core that the process may use].
     ///
     /// RocksDB gets as many threads for compactions, and one for flushes.
@@ -465,6 +473,16 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text) {
         Ok(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
         parsed => parsed,
+    }
+}
+
+/// Beyond that writers wait for a timer and not for a disk.
+const COMMIT_DELAY_MAX: Duration = Duration::from_millis(100);
+
+fn commit_delay(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        longer if longer > COMMIT_DELAY_MAX => Err(format!("must be at most {:?}", COMMIT_DELAY_MAX)),
+        parsed => Ok(parsed),
     }
 }
 

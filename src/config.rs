@@ -440,7 +440,9 @@ fn strategy(args: &ServeArgs) -> Strategy {
     let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
     let threads = to_usize(args.pool_threads);
     match args.execution {
-        ExecutionName::Adaptive => Strategy::Adaptive { storage_threads: to_usize(args.storage_threads) },
+        ExecutionName::Adaptive => {
+            Strategy::Adaptive { storage_threads: to_usize(args.storage_threads), commit_delay: args.commit_delay }
+        }
         ExecutionName::Inline => Strategy::Inline,
         ExecutionName::Pool => Strategy::Pool { threads, spin: args.pool_spin },
         ExecutionName::Stealing => Strategy::Stealing { threads },

@@ -83,7 +83,9 @@ impl Controller {
         }
         let changed = describe(&state.running.differences(&wanted));
         logs::change(&live.logs);
-        self.engine.set_disk_reserve(live.disk_reserve_bytes);
+        if let Some(disk) = self.engine.local_disk() {
+            disk.set_disk_reserve(live.disk_reserve_bytes);
+        }
         self.engine.set_cache_bytes(live.budget.cache);
         self.limits.set(live.limits);
         state.config.budget = live.budget;
@@ -127,6 +129,7 @@ impl Control for Controller {
     fn config(&self) -> Value {
         let state = self.state.lock();
         let mut document = settings::json(&state.running, Some(&state.config));
+        document["capabilities"] = json!(self.engine.capabilities());
         document["needs_restart"] = describe(&state.running.differences(&state.configured)).into();
         document
     }

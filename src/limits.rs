@@ -329,8 +329,11 @@ pub const SLOW_REQUEST_LINES_MAX: u64 = 10;
 /// An `X-Request-Id` of more bytes is not taken: it would be in every line. A UUID has 36, AWS's trace header 35 to 100.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Default of `--async-sync-interval`: the longest that an `async` write stays unsynced.
+/// Default of `--async-sync-interval`.
 pub const ASYNC_SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a stop waits for what an engine has been given and has not answered: one across a network may have lost it.
+pub const LATE_ANSWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// From this budget on the allocator uses huge pages, bytes: they cost some 25 MiB, a twentieth of it.
 pub const HUGE_PAGES_MEMORY_MIN: u64 = 512 << 20;
@@ -585,12 +588,10 @@ const _: () = assert!(SWEEP_INTERVAL.as_millis() < ROOM_LACK_STANDS.as_millis())
 const _: () = assert!(SWEEP_INTERVAL.as_millis() + ROOM_LACK_STANDS.as_millis() <= ROOM_LACK_LIFETIME.as_millis());
 const _: () = assert!(LOG_BYTES_RESERVED < LOG_BYTES_MAX);
 const _: () = assert!(CARE_ANSWER_TIMEOUT.as_millis() < ADMIN_CONNECTION_TIMEOUT.as_millis());
-// The first to be ended are among all that may be.
 const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);
 // A small body is drained when it is refused, and its connection lives on.
 const _: () = assert!(SMALL_BODY_BYTES <= DRAIN_BYTES_MAX && SMALL_BODY_ROOM_PARTS > 1);
 const _: () = assert!(LARGE_BODY_LEAVES_PARTS.is_multiple_of(SMALL_BODY_ROOM_PARTS));
-// A token fits a head beside everything else.
 const _: () = assert!(TOKEN_BYTES_MIN < TOKEN_BYTES_MAX && TOKEN_BYTES_MAX as u64 <= HEAD_BYTES_MAX / 8);
 const _: () = assert!((ADMIN_CONNECTIONS_MAX + REFUSED_LINGERING_MAX) as u64 <= DESCRIPTORS_KEPT / 4);
 // A stop without clients in mid-request takes less than a second.

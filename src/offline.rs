@@ -19,7 +19,7 @@ use crate::storage::directory;
 use crate::storage::maintenance::{self, Compaction};
 use crate::storage::rocksdb::{OpenError, Options, RocksDbEngine};
 use crate::storage::rocksdb_check::{self, Kind, Progress, Report};
-use crate::storage::{Compression, Engine as _};
+use crate::storage::{Compression, LocalDisk as _};
 use crate::sync::{self, Signal};
 
 /// Options of `klad check`.

@@ -4,15 +4,30 @@
 //! Called by `storage`, `execution` and `http`.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-/// The identity of one write: unique per write, growing in commit order, never reused after a crash. It is the `ETag`.
+/// The identity of one write: no other write has it, not even after a crash. It is the `ETag`.
 ///
-/// Range: 1 to `u64::MAX`; 0 is never given out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(pub u64);
+/// The engine chooses it. Above storage two versions are equal or not, and no more can be said of them: there is no order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// What an engine has chosen: 1 to `u64::MAX`. Called by engines only.
+    #[must_use]
+    pub const fn new(chosen: u64) -> Version {
+        Version(chosen)
+    }
+
+    /// What the engine has chosen, to be stored or shown.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,7 +41,7 @@ pub enum Durability {
     /// Nothing: the data ends with the process. Only the memory engine answers this.
     None,
     /// The write-ahead log was written: safe when the process dies. When the machine does, at most the last
-    /// `--async-sync-interval` can be lost, and what survives is a prefix of commit order.
+    /// `--async-sync-interval` can be lost; of an engine with one order of writes, what survives is a prefix of it.
     Async,
     /// The write-ahead log was synced (`fdatasync`): safe when the machine dies.
     Sync,
@@ -60,13 +75,100 @@ impl fmt::Display for Durability {
     }
 }
 
-/// What a write does to its key.
+/// What an engine is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum Operation {
+    /// Reads a key: [`Outcome::Found`] or [`Outcome::NotFound`].
+    Get {
+        /// The key's bytes.
+        key: Bytes,
+    },
+    /// One step of a range: [`Outcome::Page`].
+    Scan(ScanStep),
+    /// [`Outcome::Written`].
+    Write(Write),
+}
+
+/// Changes that take effect together or not at all, as one write with one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// At least one; more than one need an engine with batches. Of two changes of a key the later one holds.
+    pub changes: Vec<Change>,
+    /// What the acknowledgement must mean, at least: `Sync` or `Async`.
+    pub durability: Durability,
+}
+
+/// What is to become of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Any bytes, at least one.
+    pub key: Bytes,
+    /// What must hold, or nothing of the write happens. Needs an engine with conditions.
+    pub condition: Option<Condition>,
+    /// What is done to the key.
+    pub effect: Effect,
+}
+
+/// What must hold of a key before it is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// It holds a value.
+    Present,
+    /// It holds none.
+    Absent,
+    /// Its value is of this write.
+    Is(Version),
+}
+
+/// What a change does to its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
     /// Create or overwrite; an empty value is a legal value.
-    Put(Bytes),
+    Put(Value),
     /// Remove; removing what is absent is a write like any other and gets a version.
     Delete,
+}
+
+/// What a key is to hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Value {
+    /// The value's bytes.
+    pub payload: Bytes,
+    /// Milliseconds since 1970 from which on the key counts as absent. Needs an engine with expiry.
+    pub expires_at_ms: Option<NonZeroU64>,
+    /// Content type and user metadata, encoded by the layer that uses them; empty is none. Needs an engine with metadata.
+    pub metadata: Bytes,
+}
+
+impl From<Bytes> for Value {
+    fn from(payload: Bytes) -> Value {
+        Value { payload, ..Value::default() }
+    }
+}
+
+impl Write {
+    /// One change without a condition.
+    #[must_use]
+    pub fn of(key: Bytes, effect: Effect, durability: Durability) -> Write {
+        Write { changes: vec![Change { key, condition: None, effect }], durability }
+    }
+
+    /// Bytes of its keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.changes.iter().map(|change| change.key.len() + change.effect.payload_bytes()).sum()
+    }
+}
+
+impl Effect {
+    /// Bytes of the value; 0 of a removal.
+    #[must_use]
+    pub fn payload_bytes(&self) -> usize {
+        match self {
+            Effect::Put(value) => value.payload.len(),
+            Effect::Delete => 0,
+        }
+    }
 }
 
 /// One step of a scan: at most `entries_max` entries and `bytes_max` bytes of keys and values, in key order.
@@ -145,6 +247,14 @@ pub enum Error {
         limit: u64,
         /// The wait that is to be expected, from measured service; `None`: nothing was measured yet.
         retry_after: Option<Duration>,
+    },
+    /// The engine does not do this; the operation was not begun.
+    #[error("--engine {engine} has no {what}")]
+    NotSupported {
+        /// The engine.
+        engine: &'static str,
+        /// `conditions`, `expiry`, `metadata`, `batches`.
+        what: &'static str,
     },
     /// Request bodies and large answers take all the room there is.
     #[error("no room for {bytes} bytes of answer now")]

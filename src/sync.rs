@@ -189,6 +189,8 @@ struct QueueState<T> {
     items: VecDeque<T>,
     /// Consumers inside `wait`: a producer that finds none makes no system call.
     waiting: usize,
+    /// One of them was woken and is on its way: it wakes the next if it leaves something, so nobody else need.
+    waking: bool,
     closed: bool,
 }
 
@@ -206,7 +208,7 @@ impl<T> BoundedQueue<T> {
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         assert!(capacity >= 1, "a queue without room could never pass anything on");
-        let state = QueueState { items: VecDeque::new(), waiting: 0, closed: false };
+        let state = QueueState { items: VecDeque::new(), waiting: 0, waking: false, closed: false };
         BoundedQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity, len: AtomicUsize::new(0) }
     }
 
@@ -231,13 +233,19 @@ impl<T> BoundedQueue<T> {
             return Err(PushError::Full(item));
         }
         state.items.push_back(item);
+        self.wake_one(state);
+        Ok(())
+    }
+
+    /// Wakes a consumer if there is something for it and none is on its way.
+    fn wake_one(&self, mut state: MutexGuard<'_, QueueState<T>>) {
         self.len.store(state.items.len(), Ordering::Relaxed);
-        let wake = state.waiting > 0;
+        let wake = state.waiting > 0 && !state.waking && !state.items.is_empty();
+        state.waking |= wake;
         drop(state);
         if wake {
             self.not_empty.notify_one();
         }
-        Ok(())
     }
 
     /// Takes the oldest item, waiting for one. `None`: the queue is closed and empty.
@@ -266,7 +274,7 @@ impl<T> BoundedQueue<T> {
 
     fn pop_front(&self, mut state: MutexGuard<'_, QueueState<T>>) -> Option<T> {
         let item = state.items.pop_front();
-        self.len.store(state.items.len(), Ordering::Relaxed);
+        self.wake_one(state);
         item
     }
 
@@ -279,6 +287,7 @@ impl<T> BoundedQueue<T> {
             state.waiting += 1;
             state = self.not_empty.wait(state, Cause::Idle);
             state.waiting -= 1;
+            state.waking = false;
         }
         Some(state)
     }

@@ -21,14 +21,13 @@ use super::delay_queue::DelayQueue;
 use super::inbox::Inbox;
 use super::observe::{QueueLook, Refused};
 use super::pace::Pace;
-use super::spacing::Spacing;
 use super::task::Task;
 use crate::clock;
 use crate::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, SLOTS_CEILING, TURN_COMMIT_BYTES_MAX};
 use crate::metrics::Counter;
-use crate::operation::{Durability, Error};
+use crate::operation::{Error, Operation};
 use crate::scheduler;
-use crate::storage::{Engine, Write};
+use crate::storage::{Engine, Pending};
 use crate::sync::{self, PushError};
 
 /// The two queues, and how fast each is served.
@@ -76,7 +75,7 @@ impl Adaptive {
     }
 
     /// The storage threads and the committer.
-    pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>) -> Vec<JoinHandle<()>> {
+    pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>, commit_delay: Duration) -> Vec<JoinHandle<()>> {
         let mut running = Vec::new();
         for number in 0..self.storage_threads {
             let (own, engine) = (self.clone(), engine.clone());
@@ -85,7 +84,7 @@ impl Adaptive {
         let (own, engine) = (self.clone(), engine.clone());
         running.push(sync::spawn_thread("klad-commit", move || {
             scheduler::shorten_turns();
-            own.run_commits(&*engine);
+            own.run_commits(&*engine, commit_delay);
         }));
         running
     }
@@ -104,12 +103,13 @@ impl Adaptive {
     }
 
     /// The committer: takes what has gathered while the last batch was written, and writes it as the next.
-    fn run_commits(&self, engine: &dyn Engine) {
+    fn run_commits(&self, engine: &dyn Engine, delay: Duration) {
         let (mut tasks, mut refused, mut answered) = (Vec::new(), Vec::new(), Vec::new());
-        let mut spacing = Spacing::new(clock::now());
         loop {
             gives_way_to(&answered);
-            self.keep_apart(&mut spacing);
+            if !delay.is_zero() {
+                self.writes.wait_for_more(delay);
+            }
             if !self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
                 return;
             }
@@ -117,11 +117,11 @@ impl Adaptive {
             let inboxes = inboxes(&tasks);
             let before = tasks.len();
             let began = clock::now();
-            let batch: Vec<Write> = tasks
+            let batch: Vec<Pending> = tasks
                 .drain(..)
                 .filter_map(Task::take)
                 .inspect(|task| task.begins(began))
-                .filter_map(write_of)
+                .filter_map(|task| Some(task.into_write()?.0))
                 .collect();
             if batch.len() < before {
                 // Those whose deadline has passed need not wait for the others.
@@ -129,61 +129,19 @@ impl Adaptive {
             }
             if !batch.is_empty() {
                 let count = batch.len();
-                let syncs = batch.iter().any(|write| write.durability == Durability::Sync);
                 engine.commit(batch);
                 self.write_pace.served(count, began);
-                if syncs && spacing.committed(count, began, clock::now()) {
-                    let apart = spacing.apart();
-                    if apart.is_zero() {
-                        tracing::info!("batches begin as they come again");
-                    } else {
-                        tracing::info!(
-                            ?apart,
-                            "batches are held up now and then, as by a disk that bears so many syncs; they begin so far apart, at least"
-                        );
-                    }
-                    if let Some(commits) = engine.commits() {
-                        commits.keep_apart(apart);
-                    }
-                }
             }
             announce(&inboxes);
             answered = inboxes;
         }
     }
 
-    /// Waits until the next batch may begin.
-    fn keep_apart(&self, spacing: &mut Spacing) {
-        if spacing.apart().is_zero() {
-            return;
-        }
-        let (mut waiting, mut before) = (self.writes.len(), None);
-        let mut now = clock::now();
-        while let Some(wait) = spacing.wait(now, waiting, before) {
-            before = Some(waiting);
-            let Some(gathered) = self.writes.gather(wait.enough, wait.time) else { return };
-            waiting = gathered;
-            let after = clock::now();
-            spacing.waited(wait.time, after.saturating_duration_since(now));
-            now = after;
-        }
-    }
-
     /// Writes what a worker has gathered in one turn: what needs no sync here and now, if it need not wait for anything;
     /// the rest goes to the committer with one wake-up.
     pub(super) fn commit_turn(&self, engine: &dyn Engine, gathered: &mut Vec<Task>) {
-        let mut tasks: Vec<Task> = Vec::with_capacity(gathered.len());
-        let (mut here, mut bytes) = (Vec::new(), 0);
-        for task in gathered.drain(..) {
-            match task {
-                Task::Write { write, ticket } if write.durability != Durability::Sync => {
-                    let task = Task::Write { write, ticket };
-                    bytes += task.write_bytes();
-                    here.push(task);
-                }
-                task => tasks.push(task),
-            }
-        }
+        let (mut tasks, mut here): (Vec<Task>, Vec<Task>) = gathered.drain(..).partition(Task::needs_sync);
+        let bytes: usize = here.iter().map(Task::write_bytes).sum();
         if bytes > TURN_COMMIT_BYTES_MAX || here.len() > COMMIT_WRITES_MAX {
             tasks.append(&mut here);
         }
@@ -290,22 +248,15 @@ fn commit_here(engine: &dyn Engine, here: Vec<Task>) -> Vec<Task> {
     if here.is_empty() {
         return Vec::new();
     }
-    let (mut writes, mut tickets) = (Vec::with_capacity(here.len()), Vec::with_capacity(here.len()));
     let began = clock::now();
-    for task in here.into_iter().filter_map(Task::take) {
-        if let Task::Write { write, ticket } = task {
-            ticket.begins(began);
-            writes.push(write);
-            tickets.push(ticket);
-        }
-    }
+    let begun = here.into_iter().filter_map(Task::take).inspect(|task| task.begins(began));
+    let (writes, tickets): (Vec<_>, Vec<_>) = begun.filter_map(Task::into_write).unzip();
     if writes.is_empty() {
         return Vec::new();
     }
-    match engine.try_commit(writes) {
-        Ok(()) => Vec::new(),
-        Err(writes) => writes.into_iter().zip(tickets).map(|(write, ticket)| Task::Write { write, ticket }).collect(),
-    }
+    let given_back = engine.try_commit(writes).err().unwrap_or_default();
+    let tasks = given_back.into_iter().zip(tickets);
+    tasks.map(|(Pending { write, .. }, ticket)| Task { operation: Operation::Write(write), ticket }).collect()
 }
 
 fn refuse(refused: &mut Vec<Task>, limit: u64, retry_after: Option<Duration>) {
@@ -344,12 +295,5 @@ fn announce(inboxes: &[Arc<Inbox>]) {
 fn gives_way_to(answered: &[Arc<Inbox>]) {
     if answered.iter().any(|inbox| inbox.is_announced()) {
         std::thread::yield_now();
-    }
-}
-
-fn write_of(task: Task) -> Option<Write> {
-    match task {
-        Task::Write { write, .. } => Some(write),
-        Task::Get { .. } | Task::Scan { .. } => None,
     }
 }

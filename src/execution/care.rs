@@ -1,7 +1,7 @@
 //! Data care while klad serves: checkpoints and compactions, one at a time, on a thread of their own.
 //!
 //! ```text
-//!   klad-admin ── ask ──▶ one job, one listing ──▶ klad-care ──▶ Engine::checkpoint, Engine::compact, files of checkpoints
+//!   klad-admin ── ask ──▶ one job, one listing ──▶ klad-care ──▶ LocalDisk::checkpoint, LocalDisk::compact, files of checkpoints
 //!              ◀── oneshot ───────────────────┘
 //! ```
 //!
@@ -22,7 +22,7 @@ use crate::clock;
 use crate::limits::CHECKPOINT_NAME_BYTES_MAX;
 use crate::storage::directory::{self, DataDirectory};
 use crate::storage::maintenance::{self, Checkpoint, Compaction};
-use crate::storage::{Engine, PARTIAL};
+use crate::storage::{Engine, LocalDisk, PARTIAL};
 use crate::sync::{self, BoundedQueue, Mutex, Signal};
 
 /// Why something was not done.
@@ -348,12 +348,12 @@ impl Care {
         match work {
             Work::Checkpoint(name) => {
                 self.remove_leftovers();
-                let checkpoint = self.engine.checkpoint(&self.directory.join(&name))?;
+                let checkpoint = self.disk("checkpoints")?.checkpoint(&self.directory.join(&name))?;
                 Ok(Done::Checkpoint { name, checkpoint, seconds: seconds() })
             }
             Work::Remove(name) => self.remove_now(name),
             Work::Compact { bottommost } => {
-                let compaction = self.engine.compact(bottommost, &|done, pieces| {
+                let compaction = self.disk("compactions")?.compact(bottommost, &|done, pieces| {
                     self.pieces_done.store(done, Ordering::Relaxed);
                     self.pieces.store(pieces, Ordering::Relaxed);
                     !self.cancelled.load(Ordering::Acquire)
@@ -362,6 +362,12 @@ impl Care {
             }
             Work::List => Ok(Done::Listed),
         }
+    }
+
+    /// Only an engine on a local disk has `what`.
+    fn disk(&self, what: &'static str) -> Result<&dyn LocalDisk, maintenance::Error> {
+        let engine = self.engine.name();
+        self.engine.local_disk().ok_or(maintenance::Error::NotSupported { engine, what })
     }
 
     /// Renamed first, so that a crash in the middle leaves nothing that could be taken for a checkpoint.
@@ -443,7 +449,9 @@ impl CareThread {
                 tracing::warn!(what, "data care: not ended in time for the stop, and given up");
                 return;
             }
-            self.care.engine.interrupt_compaction();
+            if let Some(disk) = self.care.engine.local_disk() {
+                disk.interrupt_compaction();
+            }
             never.wait_timeout(Duration::from_millis(5));
         }
         self.thread.join().expect("a thread that panics ends the process");

@@ -44,8 +44,6 @@ struct State {
     taken: u64,
     /// Threads that wait for work: a producer that finds none makes no system call.
     idle: usize,
-    /// One that waits until so many operations are there.
-    gathers: Option<usize>,
     /// `None`: oldest first, and nothing is refused.
     control: Option<Queues>,
     closed: bool,
@@ -62,7 +60,6 @@ impl DelayQueue {
             stood: None,
             taken: 0,
             idle: 0,
-            gathers: None,
             control,
             closed: false,
         };
@@ -94,7 +91,7 @@ impl DelayQueue {
     }
 
     fn wake(&self, state: MutexGuard<'_, State>) {
-        let wake = state.idle > 0 || state.gathers.is_some_and(|enough| state.waiting.len() >= enough);
+        let wake = state.idle > 0;
         drop(state);
         if wake {
             self.not_empty.notify_one();
@@ -148,21 +145,17 @@ impl DelayQueue {
         true
     }
 
-    /// Waits until `enough` operations wait, for `time` at most, and answers how many do; `None`: no more will come. For a queue that
-    /// one thread serves.
-    pub(super) fn gather(&self, enough: usize, time: Duration) -> Option<usize> {
-        let deadline = clock::now() + time;
-        let mut state = self.state.lock();
-        while state.waiting.len() < enough && !state.closed {
-            let left = deadline.saturating_duration_since(clock::now());
+    /// Waits until something waits, and then for `delay` more, unless the queue is closed. For a queue that one thread serves.
+    pub(super) fn wait_for_more(&self, delay: Duration) {
+        let Some(mut state) = self.wait_for_work() else { return };
+        let until = clock::now() + delay;
+        while !state.closed {
+            let left = until.saturating_duration_since(clock::now());
             if left.is_zero() {
-                break;
+                return;
             }
-            state.gathers = Some(enough);
             state = self.not_empty.wait_timeout(state, left, Cause::Idle);
-            state.gathers = None;
         }
-        (!state.closed).then(|| state.waiting.len())
     }
 
     /// Takes out all that have waited too long for any queue, whoever serves or does not, and ends those whose deadline has
@@ -211,16 +204,18 @@ impl DelayQueue {
 
 impl State {
     fn admits(&self, capacity: usize, task: Task) -> Result<Task, PushError<Task>> {
-        match &task {
-            _ if self.closed => Err(PushError::Closed(task)),
-            Task::Get { .. } | Task::Write { .. } if self.waiting.len() >= capacity => Err(PushError::Full(task)),
-            // There are never more than ranges, which are counted.
-            Task::Get { .. } | Task::Write { .. } | Task::Scan { .. } => Ok(task),
+        if self.closed {
+            Err(PushError::Closed(task))
+        } else if !task.is_scan() && self.waiting.len() >= capacity {
+            // There are never more steps than ranges, which are counted.
+            Err(PushError::Full(task))
+        } else {
+            Ok(task)
         }
     }
 
     fn append(&mut self, now: Instant, task: Task) {
-        if let Task::Scan { .. } = task {
+        if task.is_scan() {
             return self.steps.push_back(task);
         }
         if self.waiting.is_empty() {
@@ -289,6 +284,7 @@ mod tests {
     use super::*;
     use crate::execution::admission::Slots;
     use crate::execution::ticket::{Permits, Ticket};
+    use crate::operation::Operation;
 
     const QUEUES: Queues = Queues { target: Duration::from_millis(5), age_max: Duration::from_secs(1) };
 
@@ -299,13 +295,13 @@ mod tests {
     fn read_by(name: &'static str, deadline: Option<Instant>) -> Task {
         let permits = Permits::new(Slots::new(1).take(0).expect("free"), None);
         let ticket = Ticket::new(permits, deadline, clock::now(), Arc::default(), true);
-        Task::Get { key: bytes::Bytes::from_static(name.as_bytes()), ticket }
+        Task { operation: Operation::Get { key: bytes::Bytes::from_static(name.as_bytes()) }, ticket }
     }
 
     fn names(tasks: &[Task]) -> String {
-        let name = |task: &Task| match task {
-            Task::Get { key, .. } => String::from_utf8_lossy(key).into_owned(),
-            Task::Scan { .. } | Task::Write { .. } => unreachable!("only reads are queued here"),
+        let name = |task: &Task| match &task.operation {
+            Operation::Get { key } => String::from_utf8_lossy(key).into_owned(),
+            Operation::Scan(_) | Operation::Write(_) => unreachable!("only reads are queued here"),
         };
         tasks.iter().map(name).collect::<Vec<_>>().join(" ")
     }
@@ -440,24 +436,20 @@ mod tests {
     }
 
     #[test]
-    fn who_gathers_waits_for_enough_and_no_longer() {
+    fn who_waits_for_more_takes_all_that_has_come_and_is_not_kept_by_a_stop() {
         let queue = Arc::new(queue(None, 0, &[("a", 0)]));
-        let long = Duration::from_mins(1);
-        assert_eq!(queue.gather(1, long), Some(1), "there are enough");
-        assert_eq!(queue.gather(3, Duration::from_millis(1)), Some(1), "the time is over");
-        let gatherer = {
+        queue.wait_for_more(Duration::from_millis(1));
+        assert_eq!(queue.len(), 1, "it takes nothing itself");
+        let waiter = {
             let queue = queue.clone();
-            crate::sync::spawn_thread("test-gathers", move || queue.gather(3, long))
+            crate::sync::spawn_thread("test-waits", move || queue.wait_for_more(Duration::from_hours(1)))
         };
-        while queue.state.lock().gathers.is_none() && !gatherer.is_finished() {
-            std::thread::yield_now();
-        }
-        // Two are not enough, or it would answer two.
-        assert!(queue.push(read("b")).is_ok());
-        queue.push_all(&mut vec![read("c"), read("d")]);
-        let gathered = gatherer.join().expect("no panic");
-        assert!(matches!(gathered, Some(3..)), "{gathered:?}");
+        queue.push_all(&mut vec![read("b"), read("c")]);
         queue.close();
-        assert_eq!(queue.gather(9, long), None, "no more will come");
+        waiter.join().expect("no panic");
+        let mut batch = Vec::new();
+        assert!(queue.pop_batch(9, usize::MAX, &mut batch, &mut Vec::new()));
+        assert_eq!(names(&batch), "a b c");
+        queue.wait_for_more(Duration::from_hours(1));
     }
 }

@@ -20,8 +20,8 @@ use super::task::{Deadline, Task};
 use super::ticket::{Permits, Ticket};
 use super::{Executor, Runner, ScanPermit};
 use crate::clock;
-use crate::operation::{Change, Durability, Error, Outcome, ScanStep};
-use crate::storage::{Result, Write};
+use crate::operation::{Error, Operation, Outcome, ScanStep, Write};
+use crate::storage::Result;
 
 /// The executor, as one worker sees it.
 pub struct Local {
@@ -167,30 +167,30 @@ impl Local {
         let permits = self.executor.permits(key.len(), None, deadline, || self.executor.read_wait())?;
         let (inbox, room) = (self.inbox.clone(), self.executor.room.clone());
         let ticket = Ticket::of_read(permits, deadline, phases.since(), inbox, room);
-        self.executor.run(Task::Get { key, ticket: ticket.clone() })?;
+        self.executor.run(Task { operation: Operation::Get { key }, ticket: ticket.clone() })?;
         let outcome = ticket.clone().ended(phases).await?;
         Ok((outcome, ticket.take_answer_room()))
     }
 
-    /// Begins to write a key; `room` was taken for the body and ends with the operation, which goes on where nobody waits for
-    /// it.
+    /// Begins a write; `room` was taken for the body and ends with the operation, which goes on where nobody waits for it.
     ///
     /// # Errors
-    /// As [`Local::get`], and [`Executor::writable`]'s.
+    /// As [`Local::get`], [`Executor::writable`]'s, and [`Error::NotSupported`].
     pub fn write<'p>(
         &self,
-        key: Bytes,
-        change: Change,
-        durability: Durability,
+        write: Write,
         room: Option<RoomPermit>,
         deadline: Deadline,
         phases: &'p Phases,
     ) -> std::result::Result<impl Future<Output = Result> + use<'p>, Error> {
-        let permits = self.executor.permits(key.len(), room, deadline, || self.executor.write_wait())?;
+        if let Some(what) = self.executor.capabilities.lacks(&write) {
+            return Err(Error::NotSupported { engine: self.executor.engine_name(), what });
+        }
+        let key_bytes = write.changes.iter().map(|change| change.key.len()).sum();
+        let permits = self.executor.permits(key_bytes, room, deadline, || self.executor.write_wait())?;
         let gathers = matches!(self.executor.runner, Runner::Adaptive(_));
         let ticket = Ticket::new(permits, deadline, phases.since(), self.inbox.clone(), !gathers);
-        let write = Write { key, change, durability, reply: ticket.clone() };
-        let task = Task::Write { write, ticket: ticket.clone() };
+        let task = Task { operation: Operation::Write(write), ticket: ticket.clone() };
         if gathers {
             self.gathered.borrow_mut().push(task);
             self.turn_begins();
@@ -206,7 +206,7 @@ impl Local {
     /// What the engine says, or [`Error::Stopping`].
     pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, phases: &Phases) -> Result {
         let ticket = Ticket::new(Permits::of_scan(permit.clone()), None, clock::now(), self.inbox.clone(), true);
-        self.executor.run(Task::Scan { step, ticket: ticket.clone() })?;
+        self.executor.run(Task { operation: Operation::Scan(step), ticket: ticket.clone() })?;
         ticket.ended(phases).await
     }
 }

@@ -9,18 +9,19 @@
 //! ```
 //!
 //! An operation's slot and bytes travel inside its [`ticket::Ticket`] and end with the operation, never with the connection
-//! that asked for it. In `adaptive` an engine that does not block (memory, later one across a network) is called on the
-//! worker. `docs/execution.md` compares the strategies. Called by `http`; started and stopped by `server`.
+//! that asked for it. In `adaptive` an engine whose calls do not block (memory, or one across a network) is called on the
+//! worker; where it answers later, its operations are bounded by their slots. `docs/execution.md` compares the strategies.
+//! Called by `http`; started and stopped by `server`.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::clock;
-use crate::limits::{PACE_INTERVAL, SLOTS_CEILING, UPKEEP_INTERVAL};
+use crate::limits::{LATE_ANSWERS_TIMEOUT, PACE_INTERVAL, SLOTS_CEILING, UPKEEP_INTERVAL};
 use crate::metrics::commits::Commits;
 use crate::operation::Error;
-use crate::storage::{ChangeKind, Engine};
+use crate::storage::{Capabilities, ChangeKind, Engine, LocalDisk};
 use crate::sync::{self, Mutex, PushError, Signal};
 
 mod adaptive;
@@ -33,7 +34,6 @@ mod observe;
 mod pace;
 mod phases;
 mod pool;
-mod spacing;
 mod stealing;
 mod task;
 mod ticket;
@@ -89,6 +89,8 @@ pub enum Strategy {
     Adaptive {
         /// Threads for reads that may wait for the disk.
         storage_threads: usize,
+        /// How long the committer waits for more writes before it begins a batch.
+        commit_delay: Duration,
     },
     /// On the worker, blocking it.
     Inline,
@@ -122,6 +124,7 @@ impl Strategy {
 /// Runs operations on an engine.
 pub struct Executor {
     engine: Arc<dyn Engine>,
+    capabilities: Capabilities,
     operations: Arc<Slots>,
     scans: Arc<Slots>,
     room: Arc<Room>,
@@ -164,10 +167,11 @@ impl Executor {
     /// Starts the threads that `engine` needs.
     #[must_use]
     pub fn start(engine: Arc<dyn Engine>, options: &Options, limits: &Limits) -> (Arc<Executor>, Threads) {
+        let capabilities = engine.capabilities();
         let (runner, running) = match options.strategy {
-            Strategy::Adaptive { storage_threads } if engine.blocks() => {
+            Strategy::Adaptive { storage_threads, commit_delay } if capabilities.blocks => {
                 let adaptive = Adaptive::new(storage_threads, limits.queues);
-                let running = adaptive.start(&engine);
+                let running = adaptive.start(&engine, commit_delay);
                 (Runner::Adaptive(adaptive), running)
             }
             Strategy::Adaptive { .. } | Strategy::Inline => (Runner::Here, Vec::new()),
@@ -189,6 +193,7 @@ impl Executor {
             runner,
             asks_memory_first: matches!(options.strategy, Strategy::Adaptive { .. }),
             locals: Mutex::default(),
+            capabilities,
             engine,
         });
         let threads = Threads::start(executor.clone(), running, options.async_sync_interval);
@@ -241,7 +246,7 @@ impl Executor {
     /// What the engine's commit section has done, where it has one.
     #[must_use]
     pub fn commits(&self) -> Option<&Commits> {
-        self.engine.commits()
+        self.engine.local_disk().map(LocalDisk::commits)
     }
 
     /// Room for bodies and large answers.
@@ -308,6 +313,21 @@ impl Executor {
         }
     }
 
+    /// What the engine has been given and has not answered yet: nothing, where its calls block.
+    fn wait_for_late_answers(&self) {
+        let (until, never) = (clock::now() + LATE_ANSWERS_TIMEOUT, Signal::default());
+        while self.operations.taken() > 0 {
+            if clock::now() >= until {
+                tracing::warn!(
+                    operations = self.operations.taken(),
+                    "the engine has not answered in time for the stop"
+                );
+                return;
+            }
+            never.wait_timeout(Duration::from_millis(5));
+        }
+    }
+
     fn tick(&self) {
         match &self.runner {
             Runner::Here => {}
@@ -334,15 +354,15 @@ impl Threads {
             let executor = executor.clone();
             move || executor.tick()
         }));
-        if executor.engine.blocks() {
+        if executor.engine.local_disk().is_some() {
             running.push(every("klad-sync", async_sync_interval, &stop, {
                 let engine = executor.engine.clone();
                 // A failure has been logged, and has stopped all writes, where it happened.
-                move || drop(engine.sync())
+                move || _ = engine.local_disk().map(LocalDisk::sync)
             }));
             running.push(every("klad-upkeep", UPKEEP_INTERVAL, &stop, {
                 let engine = executor.engine.clone();
-                move || engine.upkeep()
+                move || _ = engine.local_disk().map(LocalDisk::upkeep)
             }));
         }
         Threads { executor, running, stop }
@@ -358,8 +378,10 @@ impl Threads {
         for thread in self.running {
             thread.join().expect("a thread that panics ends the process");
         }
-        let synced = self.executor.engine.sync();
-        self.executor.engine.upkeep();
+        self.executor.wait_for_late_answers();
+        let Some(disk) = self.executor.engine.local_disk() else { return Ok(()) };
+        let synced = disk.sync();
+        disk.upkeep();
         synced
     }
 }

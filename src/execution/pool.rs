@@ -18,6 +18,7 @@ use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
 use crate::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
+use crate::scheduler;
 use crate::storage::Engine;
 use crate::sync::{self, BoundedQueue, PushError};
 
@@ -47,10 +48,7 @@ impl Pool {
     }
 
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
-        let pushed = match task {
-            Task::Scan { .. } => self.queue.push(task),
-            Task::Get { .. } | Task::Write { .. } => self.queue.push_below(self.limit(), task),
-        };
+        let pushed = if task.is_scan() { self.queue.push(task) } else { self.queue.push_below(self.limit(), task) };
         if matches!(pushed, Err(PushError::Full(_))) {
             self.refused.full.add(1);
         }
@@ -61,6 +59,7 @@ impl Pool {
         let thread = |number| {
             let (own, engine) = (self.clone(), engine.clone());
             sync::spawn_thread(&format!("klad-pool-{number}"), move || {
+                scheduler::shorten_turns();
                 while let Some(task) = own.queue.pop_spinning(spin) {
                     if let Some(task) = task.take() {
                         let began = clock::now();

@@ -23,6 +23,7 @@ use super::pace::Pace;
 use super::task::Task;
 use crate::clock;
 use crate::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
+use crate::scheduler;
 use crate::storage::Engine;
 use crate::sync::{self, Cause, Condvar, Mutex, PushError};
 
@@ -43,6 +44,8 @@ pub(super) struct Stealing {
     refused: Refused,
     /// Threads that sleep or are about to; read without the lock by whoever submits.
     sleepers: AtomicUsize,
+    /// One of them was woken and is on its way: it wakes the next if it leaves something, so nobody else need.
+    waking: AtomicBool,
     closed: AtomicBool,
     sleep: Mutex<Sleep>,
     wake: Condvar,
@@ -83,6 +86,7 @@ impl Stealing {
             pace: Pace::default(),
             refused: Refused::default(),
             sleepers: AtomicUsize::new(0),
+            waking: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             sleep: Mutex::default(),
             wake: Condvar::new(),
@@ -98,10 +102,7 @@ impl Stealing {
     }
 
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
-        let limit = match task {
-            Task::Scan { .. } => QUEUE_LIMIT_CEILING + SCANS_CEILING,
-            Task::Get { .. } | Task::Write { .. } => self.limit(),
-        };
+        let limit = if task.is_scan() { QUEUE_LIMIT_CEILING + SCANS_CEILING } else { self.limit() };
         let one_more = |waiting| (waiting < limit).then_some(waiting + 1);
         if self.waiting.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_more).is_err() {
             self.refused.full.add(1);
@@ -118,12 +119,17 @@ impl Stealing {
             inbox
         });
         self.inboxes[inbox].push(task);
-        // The count of waiting tasks was raised before: a thread that goes to sleep now sees it, or is seen here.
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        self.wake_one();
+        Ok(())
+    }
+
+    /// Wakes a thread for what waits, unless one is on its way. The count of waiting tasks was raised before: a thread that
+    /// goes to sleep now sees it, or is seen here.
+    fn wake_one(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 && !self.waking.swap(true, Ordering::SeqCst) {
             self.sleep.lock().submissions += 1;
             self.wake.notify_one();
         }
-        Ok(())
     }
 
     pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>) -> Vec<JoinHandle<()>> {
@@ -132,6 +138,7 @@ impl Stealing {
         let thread = |(number, own): (usize, Worker<Task>)| {
             let (pool, engine, stealers) = (self.clone(), engine.clone(), stealers.clone());
             sync::spawn_thread(&format!("klad-steal-{number}"), move || {
+                scheduler::shorten_turns();
                 while let Some(task) = pool.next(number, &own, &stealers) {
                     if let Some(task) = task.take() {
                         let began = clock::now();
@@ -150,7 +157,9 @@ impl Stealing {
         loop {
             let found = own.pop().or_else(|| (0..ROUNDS).find_map(|_| self.search(number, own, stealers)));
             if let Some(task) = found {
-                self.waiting.fetch_sub(1, Ordering::SeqCst);
+                if self.waiting.fetch_sub(1, Ordering::SeqCst) > 1 {
+                    self.wake_one();
+                }
                 return Some(task);
             }
             if !self.sleep_until_submission() {
@@ -184,6 +193,7 @@ impl Stealing {
             sleep = self.wake.wait(sleep, Cause::Idle);
         };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.waking.store(false, Ordering::SeqCst);
         go_on
     }
 

@@ -3,78 +3,73 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
-
 use super::inbox::Inbox;
 use super::ticket::Ticket;
 use crate::clock;
-use crate::operation::{Change, Error, ScanStep};
-use crate::storage::{Engine, Reply as _, Write};
+use crate::operation::{Durability, Error, Operation};
+use crate::storage::{Engine, Pending, Reply as _};
 
 /// What is to be done, and whom to tell.
-pub(super) enum Task {
-    /// Read a key.
-    Get { key: Bytes, ticket: Arc<Ticket> },
-    /// One step of a range.
-    Scan { step: ScanStep, ticket: Arc<Ticket> },
-    /// Write a key; its reply is the ticket.
-    Write { write: Write, ticket: Arc<Ticket> },
+pub(super) struct Task {
+    pub(super) operation: Operation,
+    pub(super) ticket: Arc<Ticket>,
 }
 
 impl Task {
-    fn ticket(&self) -> &Arc<Ticket> {
-        match self {
-            Task::Get { ticket, .. } | Task::Scan { ticket, .. } | Task::Write { ticket, .. } => ticket,
-        }
-    }
-
     /// Of the worker that asked.
     pub(super) fn inbox(&self) -> &Arc<Inbox> {
-        self.ticket().inbox()
+        self.ticket.inbox()
+    }
+
+    /// Whether it is a step of a range: those under way find a place beyond the bounds of queues.
+    pub(super) fn is_scan(&self) -> bool {
+        matches!(self.operation, Operation::Scan(_))
     }
 
     /// Whether its deadline has passed.
     pub(super) fn is_late(&self) -> bool {
-        self.ticket().deadline_has_passed()
+        self.ticket.deadline_has_passed()
     }
 
     /// It has left its queue, and its real outcome is awaited.
     pub(super) fn begins(&self, now: Instant) {
-        self.ticket().begins(now);
+        self.ticket.begins(now);
     }
 
     /// Ends it before it was begun.
     pub(super) fn refuse(self, error: Error) {
-        self.ticket().complete(Err(error));
+        self.ticket.complete(Err(error));
     }
 
     /// Takes the operation out of its queue: from here on its real outcome is awaited. `None`: its deadline has passed, it
     /// was told so, and nothing has happened.
     pub(super) fn take(self) -> Option<Task> {
-        if !self.ticket().deadline_has_passed() {
+        if !self.is_late() {
             return Some(self);
         }
         self.refuse(Error::DeadlinePassed);
         None
     }
 
-    /// Does it, on the calling thread.
+    /// Does it, on the calling thread, or begins to, if the engine answers later.
     pub(super) fn run(self, engine: &dyn Engine) {
-        match self {
-            Task::Get { key, ticket } => engine.read(&key, &*ticket),
-            Task::Scan { step, ticket } => engine.scan(&step, &*ticket),
-            Task::Write { write, .. } => engine.commit(vec![write]),
-        }
+        engine.execute(self.operation, self.ticket);
+    }
+
+    /// The write that it is, on its way into a batch; `None`: it is none.
+    pub(super) fn into_write(self) -> Option<(Pending, Arc<Ticket>)> {
+        let Task { operation: Operation::Write(write), ticket } = self else { return None };
+        Some((Pending { write, reply: ticket.clone() }, ticket))
+    }
+
+    /// Whether it is a write that needs a sync.
+    pub(super) fn needs_sync(&self) -> bool {
+        matches!(&self.operation, Operation::Write(write) if write.durability == Durability::Sync)
     }
 
     /// Bytes that it brings into a batch.
     pub(super) fn write_bytes(&self) -> usize {
-        let Task::Write { write, .. } = self else { return 0 };
-        let value_bytes = match &write.change {
-            Change::Put(value) => value.len(),
-            Change::Delete => 0,
-        };
-        write.key.len() + value_bytes
+        if let Operation::Write(write) = &self.operation { write.bytes() } else { 0 }
     }
 }
 

@@ -87,10 +87,10 @@ impl Fields {
             write_field(out, DURABILITY_HEADER, durability.as_str().as_bytes());
         }
         if let Some(version) = self.tag {
-            write_field(out, ETAG.as_str(), Digits::quoted(version.0).as_bytes());
+            write_field(out, ETAG.as_str(), Digits::quoted(version.get()).as_bytes());
         }
         if let Some(version) = self.removal {
-            write_field(out, VERSION_HEADER, Digits::of(version.0).as_bytes());
+            write_field(out, VERSION_HEADER, Digits::of(version.get()).as_bytes());
         }
         for (name, value) in self.others.iter().flat_map(|others| &**others) {
             write_field(out, name.as_str(), value.as_bytes());
@@ -111,10 +111,10 @@ impl Fields {
             map.insert(HeaderName::from_static(DURABILITY_HEADER), HeaderValue::from_static(durability.as_str()));
         }
         if let Some(version) = tag {
-            map.insert(ETAG, value(Digits::quoted(version.0).as_bytes()));
+            map.insert(ETAG, value(Digits::quoted(version.get()).as_bytes()));
         }
         if let Some(version) = removal {
-            map.insert(HeaderName::from_static(VERSION_HEADER), value(Digits::of(version.0).as_bytes()));
+            map.insert(HeaderName::from_static(VERSION_HEADER), value(Digits::of(version.get()).as_bytes()));
         }
         if let Some(others) = others {
             map.extend(*others);
@@ -184,8 +184,8 @@ mod tests {
         let all = || Fields {
             octets: true,
             durability: Some(Durability::Async),
-            tag: Some(Version(7)),
-            removal: Some(Version(8)),
+            tag: Some(Version::new(7)),
+            removal: Some(Version::new(8)),
             others: Some(Box::new(
                 [(HeaderName::from_static("x-request-id"), HeaderValue::from_static("a"))].into_iter().collect(),
             )),

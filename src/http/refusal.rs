@@ -145,6 +145,7 @@ impl Refusal {
                 | Error::Stalled
                 | Error::WritesStopped { .. }
                 | Error::NoVersion { .. } => StatusCode::SERVICE_UNAVAILABLE,
+                Error::NotSupported { .. } => StatusCode::NOT_IMPLEMENTED,
                 Error::DeadlinePassed => StatusCode::GATEWAY_TIMEOUT,
                 Error::NoSpace { .. } | Error::MemoryFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
                 Error::ReadFailed { .. } | Error::Unreadable { .. } | Error::Undetermined { .. } => {
@@ -186,6 +187,7 @@ impl Refusal {
             Refusal::CrossOrigin => "cross-origin",
             Refusal::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
+                Error::NotSupported { .. } => "not-supported",
                 Error::NoRoom { .. } => "no-room",
                 Error::DeadlinePassed => "deadline-passed",
                 Error::Stopping => "stopping",
@@ -216,6 +218,7 @@ impl Refusal {
         "body-timeout",
         "body-broken",
         "overloaded",
+        "not-supported",
         "deadline-passed",
         "stopping",
         "stalled",

@@ -24,7 +24,7 @@ use crate::clock;
 use crate::execution::admission::{Room, RoomPermit};
 use crate::execution::{Deadline, Local};
 use crate::limits::{CACHED_VALUE_BYTES_MAX, TIMEOUT_RANGE};
-use crate::operation::{Change, Durability, Outcome, Version};
+use crate::operation::{Durability, Effect, Outcome, Version, Write};
 use crate::storage::ChangeKind;
 
 /// How long a request may wait before it is begun, counted from the arrival of its head.
@@ -209,9 +209,9 @@ impl Service {
         let Put { key, durability, deadline, body, room, value_bytes_max } = put;
         match upload::read(body, room, value_bytes_max, exchange).await {
             Ok(upload) => {
-                let change = Change::Put(upload.value);
+                let write = Write::of(key, Effect::Put(upload.value.into()), durability);
                 let phases = exchange.observed().phases();
-                let written = match self.local.write(key, change, durability, upload.room, deadline, phases) {
+                let written = match self.local.write(write, upload.room, deadline, phases) {
                     Ok(writing) => writing.await,
                     Err(error) => Err(error),
                 };
@@ -249,7 +249,8 @@ impl Service {
             }
             Todo::Delete { key, durability, deadline } => {
                 self.local.executor().writable(ChangeKind::Delete)?;
-                let outcome = self.local.write(key, Change::Delete, durability, None, deadline, phases)?.await?;
+                let write = Write::of(key, Effect::Delete, durability);
+                let outcome = self.local.write(write, None, deadline, phases)?.await?;
                 Ok(delete_answer(&outcome, exchange))
             }
             Todo::Range { start, end } => {

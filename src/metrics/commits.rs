@@ -2,7 +2,6 @@
 //!
 //! Written by the engine; read by whoever builds `/metrics`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Histogram;
@@ -14,17 +13,11 @@ pub struct Commits {
     sync_batches: Histogram<11>,
     async_batches: Histogram<11>,
     syncs: Histogram<21>,
-    apart_ns: AtomicU64,
 }
 
 impl Default for Commits {
     fn default() -> Commits {
-        Commits {
-            sync_batches: Histogram::counts(),
-            async_batches: Histogram::counts(),
-            syncs: Histogram::times(),
-            apart_ns: AtomicU64::new(0),
-        }
+        Commits { sync_batches: Histogram::counts(), async_batches: Histogram::counts(), syncs: Histogram::times() }
     }
 }
 
@@ -40,11 +33,6 @@ impl Commits {
         self.syncs.record_time(time);
     }
 
-    /// Batches begin so far apart from now on, at least.
-    pub fn keep_apart(&self, time: Duration) {
-        self.apart_ns.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
     /// All families.
     pub fn write(&self, page: &mut Page) {
         page.family("klad_commit_batch_writes", Kind::Histogram, "Writes that one batch of the log holds.")
@@ -56,10 +44,5 @@ impl Commits {
             "Time of one sync of the log, with the write it belongs to.",
         )
         .histogram(&[], &self.syncs.snapshot(), SECONDS_OF_NS);
-        page.gauge(
-            "klad_commit_spacing_seconds",
-            "How far apart batches begin at least; more than 0 where syncs are held up now and then.",
-            Duration::from_nanos(self.apart_ns.load(Ordering::Relaxed)).as_secs_f64(),
-        );
     }
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::{ChangeKind, Check, Engine, Observation, Reply, Result, Write, maintenance};
+use super::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result, maintenance};
 use crate::metrics::commits::Commits;
-use crate::operation::{Durability, Error, ScanStep};
+use crate::operation::{Durability, Error, Operation};
 
 /// Any engine, whose calls, or some of them, take a while longer.
 pub struct Delayed {
@@ -41,12 +41,12 @@ impl Engine for Delayed {
         self.inner.name()
     }
 
-    fn durability(&self, asked: Durability) -> Durability {
-        self.inner.durability(asked)
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { blocks: true, ..self.inner.capabilities() }
     }
 
-    fn blocks(&self) -> bool {
-        true
+    fn durability(&self, asked: Durability) -> Durability {
+        self.inner.durability(asked)
     }
 
     /// Nothing is in memory.
@@ -54,44 +54,22 @@ impl Engine for Delayed {
         None
     }
 
-    fn read(&self, key: &[u8], reply: &dyn Reply) {
+    fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
         self.wait();
-        self.inner.read(key, reply);
+        self.inner.execute(operation, reply);
     }
 
-    fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
-        self.wait();
-        self.inner.scan(step, reply);
-    }
-
-    fn commit(&self, writes: Vec<Write>) {
+    fn commit(&self, writes: Vec<Pending>) {
         self.wait();
         self.inner.commit(writes);
-    }
-
-    fn sync(&self) -> std::result::Result<(), String> {
-        self.wait();
-        self.inner.sync()
     }
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
         self.inner.writable(change)
     }
 
-    fn set_disk_reserve(&self, bytes: u64) {
-        self.inner.set_disk_reserve(bytes);
-    }
-
     fn set_cache_bytes(&self, bytes: u64) {
         self.inner.set_cache_bytes(bytes);
-    }
-
-    fn commits(&self) -> Option<&Commits> {
-        self.inner.commits()
-    }
-
-    fn upkeep(&self) {
-        self.inner.upkeep();
     }
 
     fn checks(&self) -> Vec<Check> {
@@ -102,8 +80,37 @@ impl Engine for Delayed {
         self.inner.observe()
     }
 
+    fn local_disk(&self) -> Option<&dyn LocalDisk> {
+        self.inner.local_disk().map(|_| self as &dyn LocalDisk)
+    }
+}
+
+impl Delayed {
+    fn disk(&self) -> &dyn LocalDisk {
+        self.inner.local_disk().expect("asked for only where there is one")
+    }
+}
+
+impl LocalDisk for Delayed {
+    fn sync(&self) -> std::result::Result<(), String> {
+        self.wait();
+        self.disk().sync()
+    }
+
+    fn upkeep(&self) {
+        self.disk().upkeep();
+    }
+
+    fn commits(&self) -> &Commits {
+        self.disk().commits()
+    }
+
+    fn set_disk_reserve(&self, bytes: u64) {
+        self.disk().set_disk_reserve(bytes);
+    }
+
     fn checkpoint(&self, target: &Path) -> std::result::Result<maintenance::Checkpoint, maintenance::Error> {
-        self.inner.checkpoint(target)
+        self.disk().checkpoint(target)
     }
 
     fn compact(
@@ -111,11 +118,11 @@ impl Engine for Delayed {
         bottommost: bool,
         go_on: &dyn Fn(u64, u64) -> bool,
     ) -> std::result::Result<maintenance::Compaction, maintenance::Error> {
-        self.inner.compact(bottommost, go_on)
+        self.disk().compact(bottommost, go_on)
     }
 
     fn interrupt_compaction(&self) {
-        self.inner.interrupt_compaction();
+        self.disk().interrupt_compaction();
     }
 }
 

@@ -36,10 +36,13 @@ use super::point_read::Read;
 use super::record::{self, Record};
 use super::versions::Versions;
 use super::written::{self, Written};
-use super::{ChangeKind, Check, Compression, Engine, Observation, PageBuilder, Perf, Reply, Result, Write};
+use super::{
+    Capabilities, ChangeKind, Check, Compression, Engine, LocalDisk, Observation, PageBuilder, Pending, Perf, Reply,
+    Result,
+};
 use crate::clock;
 use crate::metrics::commits::Commits;
-use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
+use crate::operation::{Durability, Effect, Error, Operation, Outcome, ScanStep, Version};
 use crate::sync::{Mutex, MutexGuard, Signal};
 
 /// fjall's directory in the data directory.
@@ -194,14 +197,14 @@ impl FjallEngine {
     }
 
     /// Does `writes` inside the commit section and answers the version of the first.
-    fn write(&self, writes: &[Write]) -> std::result::Result<Written, Error> {
+    fn write(&self, writes: &[Pending]) -> std::result::Result<Written, Error> {
         let (mut section, waited) = self.enter();
         self.gate.check_stopped()?;
         self.wait_for_threads(&section)?;
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
         let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
-        let last = first.0 + writes.len() as u64 - 1;
-        let sync = writes.iter().any(|write| write.durability == Durability::Sync);
+        let last = first + writes.len() as u64 - 1;
+        let sync = writes.iter().any(|one| one.write.durability == Durability::Sync);
         let (batch, bytes) = self.batch(writes, first, last);
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
         // Journal write, sync and memtable are one call of fjall's; with a sync, all of it is the sync's time.
@@ -241,28 +244,30 @@ impl FjallEngine {
 
     /// The batch, and what its entries take in the memtable. Of several changes of a key only the last is in it: fjall gives
     /// all members of a batch the same number, by which it tells entries of a key apart.
-    fn batch(&self, writes: &[Write], first: Version, last: u64) -> (fjall::OwnedWriteBatch, u64) {
+    fn batch(&self, writes: &[Pending], first: u64, last: u64) -> (fjall::OwnedWriteBatch, u64) {
         let mut batch = self.db.batch();
         let mut bytes = 0;
         let mut charge = |key: &Slice, value_bytes: usize| {
             bytes += (key.len() + value_bytes) as u64 + ENTRY_OVERHEAD_BYTES;
         };
         let mut seen = HashSet::new();
-        for (position, write) in writes.iter().enumerate().rev() {
-            if writes.len() > 1 && !seen.insert(&*write.key) {
-                continue;
-            }
-            let key = joined(&[CLIENTS_KEY], &write.key);
-            match &write.change {
-                Change::Put(value) => {
-                    let version = Version(first.0 + position as u64);
-                    let value = joined(&record::plain_head(version), value);
-                    charge(&key, value.len());
-                    batch.insert(&self.keyspace, key, value);
+        let single = writes.len() == 1 && writes[0].write.changes.len() == 1;
+        for (one, version) in writes.iter().rev().zip((first..=last).rev()) {
+            for change in one.write.changes.iter().rev() {
+                if !single && !seen.insert(&*change.key) {
+                    continue;
                 }
-                Change::Delete => {
-                    charge(&key, 0);
-                    batch.remove(&self.keyspace, key);
+                let key = joined(&[CLIENTS_KEY], &change.key);
+                match &change.effect {
+                    Effect::Put(value) => {
+                        let value = joined(&record::plain_head(Version::new(version)), &value.payload);
+                        charge(&key, value.len());
+                        batch.insert(&self.keyspace, key, value);
+                    }
+                    Effect::Delete => {
+                        charge(&key, 0);
+                        batch.remove(&self.keyspace, key);
+                    }
                 }
             }
         }
@@ -283,6 +288,15 @@ impl FjallEngine {
         if let Err(error) = self.keyspace.rotate_memtable() {
             tracing::warn!(why = words(&error), "fjall cannot clean up after a memtable");
         }
+    }
+
+    fn read(&self, key: &[u8], reply: &dyn Reply) -> Result {
+        let read = match self.db.snapshot().get(&self.keyspace, joined(&[CLIENTS_KEY], key)) {
+            Ok(Some(stored)) => Read::with_room(&stored, reply),
+            Ok(None) => Read::NOT_FOUND,
+            Err(error) => Read::failed(read_failed(&error)),
+        };
+        read.answer
     }
 
     fn scan_step(&self, step: &ScanStep) -> Result {
@@ -343,8 +357,17 @@ impl Engine for FjallEngine {
         asked
     }
 
-    fn blocks(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            blocks: true,
+            conditions: false,
+            expiry: false,
+            metadata: false,
+            batches: true,
+            global_order: true,
+            checkpoints: false,
+            compactions: false,
+        }
     }
 
     /// fjall has no read that gives up where it would have to ask the disk.
@@ -352,26 +375,48 @@ impl Engine for FjallEngine {
         None
     }
 
-    fn read(&self, key: &[u8], reply: &dyn Reply) {
-        let found = self.db.snapshot().get(&self.keyspace, joined(&[CLIENTS_KEY], key));
-        let read = match found {
-            Ok(Some(stored)) => Read::with_room(&stored, reply),
-            Ok(None) => Read::NOT_FOUND,
-            Err(error) => Read::failed(read_failed(&error)),
-        };
-        reply.complete(read.answer);
+    fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
+        match operation {
+            Operation::Get { key } => reply.complete(self.read(&key, &*reply)),
+            Operation::Scan(step) => reply.complete(self.scan_step(&step)),
+            Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
+        }
     }
 
-    fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
-        reply.complete(self.scan_step(step));
-    }
-
-    fn commit(&self, writes: Vec<Write>) {
+    fn commit(&self, writes: Vec<Pending>) {
         assert!(!writes.is_empty(), "an empty commit has nothing to answer");
-        let written = self.write(&writes);
-        written::answer(writes, written);
+        written::answer(&writes, self.write(&writes));
     }
 
+    fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
+        self.gate.check(change)
+    }
+
+    /// fjall's cache keeps the size that it was made with.
+    fn set_cache_bytes(&self, bytes: u64) {
+        if bytes != self.cache_bytes {
+            tracing::warn!(
+                bytes,
+                now = self.cache_bytes,
+                "the cache of --engine fjall keeps its size until klad is started again"
+            );
+        }
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        self.gate.checks()
+    }
+
+    fn observe(&self) -> Arc<Observation> {
+        self.watch.latest()
+    }
+
+    fn local_disk(&self) -> Option<&dyn LocalDisk> {
+        Some(self)
+    }
+}
+
+impl LocalDisk for FjallEngine {
     fn sync(&self) -> std::result::Result<(), String> {
         if let Err(error) = self.gate.check_stopped() {
             return Err(error.to_string());
@@ -390,27 +435,12 @@ impl Engine for FjallEngine {
         Ok(())
     }
 
-    fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
-        self.gate.check(change)
-    }
-
     fn set_disk_reserve(&self, bytes: u64) {
         self.gate.set_reserve_bytes(bytes);
     }
 
-    /// fjall's cache keeps the size that it was made with.
-    fn set_cache_bytes(&self, bytes: u64) {
-        if bytes != self.cache_bytes {
-            tracing::warn!(
-                bytes,
-                now = self.cache_bytes,
-                "the cache of --engine fjall keeps its size until klad is started again"
-            );
-        }
-    }
-
-    fn commits(&self) -> Option<&Commits> {
-        Some(&self.commits)
+    fn commits(&self) -> &Commits {
+        &self.commits
     }
 
     fn upkeep(&self) {
@@ -427,19 +457,12 @@ impl Engine for FjallEngine {
         }
         self.look_at_fjall();
     }
-
-    fn checks(&self) -> Vec<Check> {
-        self.gate.checks()
-    }
-
-    fn observe(&self) -> Arc<Observation> {
-        self.watch.latest()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operation::Write;
 
     /// Keeps how one operation ended.
     #[derive(Default)]
@@ -471,11 +494,11 @@ mod tests {
     /// Commits all `changes` as one batch, and answers their versions.
     fn commit(engine: &FjallEngine, changes: &[(&'static str, Option<&'static str>)]) -> Vec<Version> {
         let replies: Vec<_> = changes.iter().map(|_| Arc::new(Kept::default())).collect();
-        let write = |((key, value), reply): (&(&'static str, Option<&'static str>), &Arc<Kept>)| Write {
-            key: Bytes::from_static(key.as_bytes()),
-            change: value.map_or(Change::Delete, |value| Change::Put(Bytes::from_static(value.as_bytes()))),
-            durability: Durability::Async,
-            reply: reply.clone(),
+        let write = |((key, value), reply): (&(&'static str, Option<&'static str>), &Arc<Kept>)| {
+            let put = |value: &'static str| Effect::Put(Bytes::from_static(value.as_bytes()).into());
+            let key = Bytes::from_static(key.as_bytes());
+            let write = Write::of(key, value.map_or(Effect::Delete, put), Durability::Async);
+            Pending { write, reply: reply.clone() }
         };
         engine.commit(changes.iter().zip(&replies).map(write).collect());
         let version = |reply: &Arc<Kept>| match reply.outcome() {
@@ -486,9 +509,7 @@ mod tests {
     }
 
     fn read(engine: &FjallEngine, key: &str) -> Option<(Version, Bytes)> {
-        let reply = Kept::default();
-        engine.read(key.as_bytes(), &reply);
-        match reply.outcome() {
+        match engine.read(key.as_bytes(), &Kept::default()).expect("it is read") {
             Outcome::Found { version, value } => Some((version, value)),
             Outcome::NotFound => None,
             other => panic!("{other:?}"),
@@ -502,7 +523,7 @@ mod tests {
         let changes =
             [("a", Some("1")), ("b", Some("1")), ("a", None), ("c", Some("1")), ("a", Some("2")), ("b", None)];
         let versions = commit(&engine, &changes);
-        assert!(versions.is_sorted_by(|one, next| one.0 + 1 == next.0), "{versions:?}");
+        assert!(versions.is_sorted_by(|one, next| one.get() + 1 == next.get()), "{versions:?}");
         let expected = |engine: &FjallEngine| {
             assert_eq!(read(engine, "a"), Some((versions[4], Bytes::from_static(b"2"))));
             assert_eq!(read(engine, "b"), None);
@@ -517,14 +538,14 @@ mod tests {
     #[test]
     fn removals_alone_are_behind_what_they_remove_after_restarts_and_flushes() {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut last = Version(0);
+        let mut last = 0;
         for round in 0..4 {
             let engine = open(directory.path());
             assert_eq!(read(&engine, "k"), None, "{round}");
             let put = commit(&engine, &[("k", Some("v"))])[0];
-            assert!(put > last, "{put:?} after {last:?}");
+            assert!(put.get() > last, "{put:?} after {last:?}");
             assert_eq!(read(&engine, "k"), Some((put, Bytes::from_static(b"v"))), "{round}");
-            last = commit(&engine, &[("k", None)])[0];
+            last = commit(&engine, &[("k", None)])[0].get();
             assert_eq!(read(&engine, "k"), None);
             if round % 2 == 0 {
                 engine.keyspace.rotate_memtable_and_wait().expect("flushed");

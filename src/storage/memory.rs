@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::observation::{Holding, Measure, number};
-use super::{ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result, Write};
+use super::{Capabilities, ChangeKind, Check, Engine, Observation, PageBuilder, Pending, Reply, Result};
 use crate::clock;
 use crate::metrics::text::Kind;
-use crate::operation::{Change, Durability, Error, Outcome, Page, ScanStep, Version};
+use crate::operation::{Change, Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version, Write};
 use crate::sync::RwLock;
 
 /// What an entry costs beyond the bytes of key and value: tree node, two reference-counted buffers, allocator classes.
@@ -75,25 +75,28 @@ impl MemoryEngine {
 }
 
 impl State {
-    fn apply(&mut self, key: &Bytes, change: Change, bytes_max: u64) -> Result {
-        let old = self.map.get(key).map_or(0, |(_, value)| charge(key, value));
-        let new = match &change {
-            Change::Put(value) => charge(key, value),
-            Change::Delete => 0,
+    /// Of a write with one change: it says that it has no batches.
+    fn apply(&mut self, write: Write, bytes_max: u64) -> Result {
+        let [Change { key, effect, .. }] =
+            <[Change; 1]>::try_from(write.changes).expect("batches are refused before they come here");
+        let old = self.map.get(&key).map_or(0, |(_, value)| charge(&key, value));
+        let new = match &effect {
+            Effect::Put(value) => charge(&key, &value.payload),
+            Effect::Delete => 0,
         };
         let bytes = self.bytes - old + new;
         if bytes > bytes_max && new > old {
             return Err(Error::MemoryFull { limit_bytes: bytes_max });
         }
-        let version = Version(self.next_version);
+        let version = Version::new(self.next_version);
         self.next_version += 1;
         self.bytes = bytes;
-        match change {
+        match effect {
             // Both are copied: a value may be a slice of a much larger receive buffer.
-            Change::Put(value) => {
-                self.map.insert(Bytes::copy_from_slice(key), (version, Bytes::copy_from_slice(&value)))
+            Effect::Put(value) => {
+                self.map.insert(Bytes::copy_from_slice(&key), (version, Bytes::copy_from_slice(&value.payload)))
             }
-            Change::Delete => self.map.remove(key),
+            Effect::Delete => self.map.remove(&key),
         };
         Ok(Outcome::Written { version, durability: Durability::None })
     }
@@ -112,36 +115,40 @@ impl Engine for MemoryEngine {
         Durability::None
     }
 
-    fn blocks(&self) -> bool {
-        false
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            blocks: false,
+            conditions: false,
+            expiry: false,
+            metadata: false,
+            batches: false,
+            global_order: true,
+            checkpoints: false,
+            compactions: false,
+        }
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
         Some(Ok(self.lookup(key)))
     }
 
-    fn read(&self, key: &[u8], reply: &dyn Reply) {
-        reply.complete(Ok(self.lookup(key)));
+    fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
+        let result = match operation {
+            Operation::Get { key } => Ok(self.lookup(&key)),
+            Operation::Scan(step) => Ok(Outcome::Page(self.scan_step(&step))),
+            Operation::Write(write) => self.state.write().apply(write, self.bytes_max()),
+        };
+        reply.complete(result);
     }
 
-    fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
-        reply.complete(Ok(Outcome::Page(self.scan_step(step))));
-    }
-
-    fn commit(&self, writes: Vec<Write>) {
+    fn commit(&self, writes: Vec<Pending>) {
         let mut state = self.state.write();
-        let ended: Vec<_> = writes
-            .into_iter()
-            .map(|write| (state.apply(&write.key, write.change, self.bytes_max()), write.reply))
-            .collect();
+        let ended: Vec<_> =
+            writes.into_iter().map(|Pending { write, reply }| (state.apply(write, self.bytes_max()), reply)).collect();
         drop(state);
         for (result, reply) in ended {
             reply.complete(result);
         }
-    }
-
-    fn sync(&self) -> std::result::Result<(), String> {
-        Ok(())
     }
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
@@ -152,13 +159,9 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
-    fn set_disk_reserve(&self, _bytes: u64) {}
-
     fn set_cache_bytes(&self, bytes: u64) {
         self.bytes_max.store(bytes, Ordering::Relaxed);
     }
-
-    fn upkeep(&self) {}
 
     fn checks(&self) -> Vec<Check> {
         vec![Check::of("memory", self.writable(ChangeKind::Put))]

@@ -1,13 +1,13 @@
 //! The only boundary between serving and storing.
 //!
-//! [`Engine`] knows nothing of HTTP, and nothing above it knows RocksDB or fjall. Operations complete later, through [`Reply`], so
-//! that an engine across a network fits behind it unchanged; an embedded engine completes them before its call returns,
-//! and says by [`Engine::blocks`] that such a call belongs on a thread that may wait.
+//! [`Engine`] knows nothing of HTTP, and nothing above it knows RocksDB or fjall. Each operation owns its [`Reply`], which the
+//! engine completes once, from any thread, before or after the call has returned: as an engine across a network does.
+//! What an engine can do is data ([`Capabilities`]); what only one on a disk of this machine has is [`LocalDisk`].
 //!
 //! ```text
 //!   execution ──▶ Engine::read_cached      worker; never waits
-//!             ──▶ Engine::read, scan       storage thread, or worker if the engine does not block
-//!             ──▶ Engine::commit           commit section, or worker if the engine does not block
+//!             ──▶ Engine::execute          storage thread, or worker if calls do not block
+//!             ──▶ Engine::commit           commit section, or worker if calls do not block
 //!                       └──▶ Reply::complete, once for each operation
 //! ```
 //!
@@ -17,10 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use crate::metrics::commits::Commits;
-use crate::operation::{Change, Durability, Error, Outcome, ScanStep};
+use crate::operation::{Durability, Effect, Error, Operation, Outcome, Value, Write};
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod background;
@@ -119,61 +117,95 @@ pub trait Reply: Send + Sync {
     }
 }
 
-/// One write on its way into the engine.
-pub struct Write {
-    /// Any bytes, at least one.
-    pub key: Bytes,
-    /// What to do to the key.
-    pub change: Change,
-    /// What the acknowledgement must mean, at least: `Sync` or `Async`.
-    pub durability: Durability,
+/// One write on its way into the engine, with where its end is told.
+pub struct Pending {
+    /// What is to be done.
+    pub write: Write,
     /// Told when the write has happened, or has not.
     pub reply: Arc<dyn Reply>,
 }
 
+/// What an engine does beyond points and ranges. What it does not is refused before it is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Capabilities {
+    /// Its calls may keep the calling thread waiting for a disk, and have answered when they return. Otherwise they return at
+    /// once, and answers may come later, from any thread and in any order.
+    pub blocks: bool,
+    /// Changes with a condition.
+    pub conditions: bool,
+    /// Values that expire.
+    pub expiry: bool,
+    /// Values with metadata.
+    pub metadata: bool,
+    /// Writes of several changes.
+    pub batches: bool,
+    /// All writes have one order, which their versions tell, and a read that starts after one was acknowledged sees it or a
+    /// later one, whatever the key.
+    pub global_order: bool,
+    /// Copies of all data while it is served ([`LocalDisk::checkpoint`]).
+    pub checkpoints: bool,
+    /// Compactions on request ([`LocalDisk::compact`]).
+    pub compactions: bool,
+}
+
+impl Capabilities {
+    /// What `write` needs and the engine does not have.
+    #[must_use]
+    pub fn lacks(&self, write: &Write) -> Option<&'static str> {
+        let has = |needs: fn(&Value) -> bool| {
+            write.changes.iter().any(|change| matches!(&change.effect, Effect::Put(value) if needs(value)))
+        };
+        if !self.batches && write.changes.len() > 1 {
+            Some("batches")
+        } else if !self.conditions && write.changes.iter().any(|change| change.condition.is_some()) {
+            Some("conditions")
+        } else if !self.expiry && has(|value| value.expires_at_ms.is_some()) {
+            Some("expiry")
+        } else if !self.metadata && has(|value| !value.metadata.is_empty()) {
+            Some("metadata")
+        } else {
+            None
+        }
+    }
+}
+
 /// A store of keys and values, ordered by the bytes of the keys.
 ///
-/// What an acknowledgement means: a read that starts after it sees the write or a later one; the write has the
-/// durability that the outcome names; its version is greater than that of every write acknowledged before the write was
-/// handed over. Within one `commit` the writes take effect in their order, and all become visible together.
+/// What an acknowledgement means: a read of the key that starts after it sees the write or a later one; the write has the
+/// durability that the outcome names; no other write has its version.
 pub trait Engine: Send + Sync + 'static {
     /// The name that `--engine` takes.
     fn name(&self) -> &'static str;
 
+    /// What it does; the same for as long as it lives.
+    fn capabilities(&self) -> Capabilities;
+
     /// The durability that an acknowledgement has when `asked` was asked for.
     fn durability(&self, asked: Durability) -> Durability;
 
-    /// Whether `read`, `scan`, `commit` and `sync` may keep the calling thread waiting for a disk.
-    fn blocks(&self) -> bool;
-
     /// Reads `key` if that needs no disk and copies little (a value of at most
-    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX)); `None` says nothing about the key: ask `read`.
+    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX)); `None` says nothing about the key: ask `execute`.
     fn read_cached(&self, key: &[u8]) -> Option<Result>;
 
-    /// Reads `key`.
-    fn read(&self, key: &[u8], reply: &dyn Reply);
+    /// Begins one operation, and ends it too if calls block.
+    fn execute(&self, operation: Operation, reply: Arc<dyn Reply>);
 
-    /// Does one step of a scan.
-    fn scan(&self, step: &ScanStep, reply: &dyn Reply);
-
-    /// Does all of `writes`, which must not be empty, as one batch: versions in their order, one log write, one sync when
-    /// any member asked for it.
-    fn commit(&self, writes: Vec<Write>);
+    /// Begins all of `writes`, which must not be empty. An engine with a commit section does them as one: one log write, one
+    /// sync when any of them asked for it, in their order and visible together.
+    fn commit(&self, writes: Vec<Pending>) {
+        for Pending { write, reply } in writes {
+            self.execute(Operation::Write(write), reply);
+        }
+    }
 
     /// As [`Engine::commit`], on a worker: if that waits for no sync, no other commit and no flush or compaction; else gives
     /// all back, and nothing has happened. (Log writes go to the kernel's memory, and now and then a log file is made.)
     ///
     /// # Errors
     /// The writes.
-    fn try_commit(&self, writes: Vec<Write>) -> std::result::Result<(), Vec<Write>> {
+    fn try_commit(&self, writes: Vec<Pending>) -> std::result::Result<(), Vec<Pending>> {
         Err(writes)
     }
-
-    /// Makes every acknowledged write safe from the death of the machine. After a failure no write is taken any more.
-    ///
-    /// # Errors
-    /// When the engine could not sync, in its words.
-    fn sync(&self) -> std::result::Result<(), String>;
 
     /// Whether a write has a chance now; asked before a body is read.
     ///
@@ -181,20 +213,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Why not: `NoSpace`, `MemoryFull` or `WritesStopped`.
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error>;
 
-    /// From now on writes are refused below so many free bytes; engines without a disk have none to keep.
-    fn set_disk_reserve(&self, bytes: u64);
-
     /// From now on the engine's caches take so many bytes at most; what is beyond goes little by little.
     fn set_cache_bytes(&self, bytes: u64);
-
-    /// What its commit section has done, where it has one.
-    fn commits(&self) -> Option<&Commits> {
-        None
-    }
-
-    /// Looks after what need not be done within an operation: free space, version blocks. Called every
-    /// [`UPKEEP_INTERVAL`](crate::limits::UPKEEP_INTERVAL) by one thread, which may wait.
-    fn upkeep(&self);
 
     /// What must hold for writes and reads to be taken, each with its state now; never waits. Together they are what
     /// [`Engine::writable`] says of a put.
@@ -202,10 +222,34 @@ pub trait Engine: Send + Sync + 'static {
         vec![Check::of("storage", self.writable(ChangeKind::Put))]
     }
 
-    /// What the engine knew of itself at its last upkeep; never waits.
+    /// What the engine knew of itself when it last looked; never waits.
     fn observe(&self) -> Arc<Observation> {
         Arc::default()
     }
+
+    /// What it has to do with a disk of this machine; `None`: nothing.
+    fn local_disk(&self) -> Option<&dyn LocalDisk> {
+        None
+    }
+}
+
+/// What only an engine has whose data lies on a disk of this machine. All of it may wait for that disk.
+pub trait LocalDisk: Engine {
+    /// Makes every acknowledged write safe from the death of the machine. After a failure no write is taken any more.
+    ///
+    /// # Errors
+    /// When the engine could not sync, in its words.
+    fn sync(&self) -> std::result::Result<(), String>;
+
+    /// Looks after what need not be done within an operation: free space, version blocks, the observation. Called every
+    /// [`UPKEEP_INTERVAL`](crate::limits::UPKEEP_INTERVAL) by one thread.
+    fn upkeep(&self);
+
+    /// What its commit section has done.
+    fn commits(&self) -> &Commits;
+
+    /// From now on writes are refused below so many free bytes.
+    fn set_disk_reserve(&self, bytes: u64);
 
     /// Makes `target` a data directory that holds every write which was acknowledged before the call, and durable. On an
     /// error, and after a crash, there is no `target`. May take long; one at a time; operations go on.
@@ -230,7 +274,7 @@ pub trait Engine: Send + Sync + 'static {
         Err(maintenance::Error::NotSupported { engine: self.name(), what: "compactions" })
     }
 
-    /// Ends the piece that [`Engine::compact`] is at, unless it is about to begin one, and returns when it has ended.
+    /// Ends the piece that [`LocalDisk::compact`] is at, unless it is about to begin one, and returns when it has ended.
     fn interrupt_compaction(&self) {}
 }
 

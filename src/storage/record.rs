@@ -87,7 +87,7 @@ impl<'a> Record<'a> {
             }
             (metadata, rest) = after.split_at_checked(length).ok_or(truncated)?;
         }
-        Ok(Record { version: Version(version.get()), expires_at_ms, metadata, payload: rest })
+        Ok(Record { version: Version::new(version.get()), expires_at_ms, metadata, payload: rest })
     }
 
     /// Appends all that comes before the payload.
@@ -95,7 +95,7 @@ impl<'a> Record<'a> {
     /// # Panics
     /// When the version is 0, or the metadata is longer than 4 GiB: both are impossible within the limits.
     pub fn encode_head(&self, into: &mut Vec<u8>) {
-        assert!(self.version.0 != 0, "version 0 is never given out");
+        assert!(self.version.get() != 0, "version 0 is never given out");
         let mut flags = 0;
         if self.expires_at_ms.is_some() {
             flags |= FLAG_EXPIRY;
@@ -104,7 +104,7 @@ impl<'a> Record<'a> {
             flags |= FLAG_METADATA;
         }
         into.extend_from_slice(&[FORMAT, flags]);
-        into.extend_from_slice(&self.version.0.to_le_bytes());
+        into.extend_from_slice(&self.version.get().to_le_bytes());
         if let Some(expiry) = self.expires_at_ms {
             into.extend_from_slice(&expiry.get().to_le_bytes());
         }
@@ -125,10 +125,10 @@ impl<'a> Record<'a> {
 /// The head of a record without expiry and metadata, which is what `/v0` writes: always ten bytes, on the stack.
 #[must_use]
 pub fn plain_head(version: Version) -> [u8; FIXED_BYTES] {
-    assert!(version.0 != 0, "version 0 is never given out");
+    assert!(version.get() != 0, "version 0 is never given out");
     let mut head = [0; FIXED_BYTES];
     head[0] = FORMAT;
-    head[2..].copy_from_slice(&version.0.to_le_bytes());
+    head[2..].copy_from_slice(&version.get().to_le_bytes());
     head
 }
 
@@ -154,7 +154,7 @@ mod tests {
             payload in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
             let record = Record {
-                version: Version(version),
+                version: Version::new(version),
                 expires_at_ms: NonZeroU64::new(expiry),
                 metadata: &metadata,
                 payload: &payload,
@@ -172,15 +172,15 @@ mod tests {
     #[test]
     fn the_documented_example_is_what_is_written() {
         // The same bytes stand in docs/storage-format.md.
-        let record = Record { version: Version(258), expires_at_ms: None, metadata: &[], payload: b"hello" };
+        let record = Record { version: Version::new(258), expires_at_ms: None, metadata: &[], payload: b"hello" };
         let bytes = encode(&record);
         assert_eq!(bytes, b"\x01\x00\x02\x01\x00\x00\x00\x00\x00\x00hello");
-        assert_eq!(&bytes[..10], plain_head(Version(258)));
+        assert_eq!(&bytes[..10], plain_head(Version::new(258)));
     }
 
     #[test]
     fn unknown_formats_and_flags_are_refused() {
-        let mut bytes = encode(&Record { version: Version(1), expires_at_ms: None, metadata: &[], payload: b"v" });
+        let mut bytes = encode(&Record { version: Version::new(1), expires_at_ms: None, metadata: &[], payload: b"v" });
         bytes[1] = 0b100;
         assert_eq!(Record::decode(&bytes), Err(DecodeError::UnknownFlags(0b100)));
         bytes[0] = 2;
@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn a_record_expires_at_its_time() {
-        let record = Record { version: Version(1), expires_at_ms: NonZeroU64::new(10), metadata: &[], payload: b"" };
+        let record =
+            Record { version: Version::new(1), expires_at_ms: NonZeroU64::new(10), metadata: &[], payload: b"" };
         assert!(!record.expired(|| 9));
         assert!(record.expired(|| 10));
     }

@@ -32,13 +32,13 @@ use super::rocksdb_preallocation::Preallocation;
 use super::value_cache::{Looked, Made, Place, ValueCache};
 use super::versions::Versions;
 use super::written::{self, Written};
-use super::{ChangeKind, Check, Compression, Engine, Observation, Reply, Result, Write};
+use super::{Capabilities, ChangeKind, Check, Compression, Engine, LocalDisk, Observation, Pending, Reply, Result};
 use super::{rocksdb_open, rocksdb_options, rocksdb_preallocation, rocksdb_removal};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use crate::metrics::Counter;
 use crate::metrics::commits::Commits;
-use crate::operation::{Change, Durability, Error, Outcome, ScanStep, Version};
+use crate::operation::{Change, Durability, Effect, Error, Operation, Outcome, Version};
 use crate::sync::{Mutex, MutexGuard};
 
 /// What RocksDB's own threads are called.
@@ -183,22 +183,22 @@ impl RocksDbEngine {
     /// `first` on.
     fn write_beside_values<E>(
         &self,
-        writes: &[Write],
-        first: Version,
+        writes: &[Pending],
+        first: u64,
         places: &mut Vec<u64>,
         done: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let Some(values) = &self.values else { return done() };
-        values.begin(writes.iter().map(|write| &*write.key), places);
+        values.begin(changes(writes, first).map(|(change, _)| &*change.key), places);
         let done = done();
-        let made = writes.iter().zip(first.0..).map(|(write, version)| {
-            let made = match &write.change {
-                Change::Put(value) if done.is_ok() && value.len() <= CACHED_VALUE_BYTES_MAX => {
-                    Made::Value(Version(version), value)
+        let made = changes(writes, first).map(|(change, version)| {
+            let made = match &change.effect {
+                Effect::Put(value) if done.is_ok() && value.payload.len() <= CACHED_VALUE_BYTES_MAX => {
+                    Made::Value(version, &value.payload)
                 }
-                Change::Put(_) | Change::Delete => Made::Other,
+                Effect::Put(_) | Effect::Delete => Made::Other,
             };
-            (&*write.key, made)
+            (&*change.key, made)
         });
         values.end(places, made);
         done
@@ -221,20 +221,44 @@ impl RocksDbEngine {
     }
 
     /// Fills the batch; the commit section is held.
-    fn fill(batch: &mut WriteBatch, writes: &[Write], first: Version) -> std::result::Result<(), String> {
+    fn fill(batch: &mut WriteBatch, writes: &[Pending], first: u64) -> std::result::Result<(), String> {
         batch.clear();
-        for (write, version) in writes.iter().zip(first.0..) {
-            match &write.change {
-                Change::Put(value) => {
-                    let head = record::plain_head(Version(version));
+        for (change, version) in changes(writes, first) {
+            match &change.effect {
+                Effect::Put(value) => {
+                    let head = record::plain_head(version);
                     batch
-                        .put_vectored(&[IoSlice::new(&write.key)], &[IoSlice::new(&head), IoSlice::new(value)])
+                        .put_vectored(
+                            &[IoSlice::new(&change.key)],
+                            &[IoSlice::new(&head), IoSlice::new(&value.payload)],
+                        )
                         .map_err(rust_rocksdb::Error::into_string)?;
                 }
-                Change::Delete => batch.delete(&write.key),
+                Effect::Delete => batch.delete(&change.key),
             }
         }
         Ok(())
+    }
+
+    fn read(&self, key: &[u8], reply: &dyn Reply) -> Result {
+        let place = match self.look_at_values(key) {
+            Looked::Found(version, value) => return Ok(Outcome::Found { version, value }),
+            Looked::Unknown(place) => place,
+        };
+        let found = if self.iterator_reads {
+            self.seek(key, ReadOptions::default(), |stored| Read::with_room(stored, reply))
+        } else {
+            let (found, perf) = measured(Work::Read, || self.db.get_pinned_opt(key, &self.read_all));
+            reply.measured(&perf);
+            found.map(|stored| stored.map(|stored| Read::with_room(&stored, reply)))
+        };
+        let read = found.map_or_else(|error| Read::failed(read_failed(error)), |read| read.unwrap_or(Read::NOT_FOUND));
+        self.keep_value(place, key, &read);
+        read.answer
+    }
+
+    fn commit_all(&self, writes: &[Pending]) {
+        written::answer(writes, self.write(writes));
     }
 
     /// Enters the commit section, and says how long that took if another was in it.
@@ -248,12 +272,12 @@ impl RocksDbEngine {
     }
 
     /// Does `writes` inside the commit section and answers the version of the first.
-    fn write(&self, writes: &[Write]) -> std::result::Result<Written, Error> {
+    fn write(&self, writes: &[Pending]) -> std::result::Result<Written, Error> {
         let (mut section, waited) = self.enter();
         self.gate.check_stopped()?;
         // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
         let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
-        let sync = writes.iter().any(|write| write.durability == Durability::Sync);
+        let sync = writes.iter().any(|one| one.write.durability == Durability::Sync);
         let CommitSection { batch, preallocation, places, write_sync, write_async, .. } = &mut *section;
         Self::fill(batch, writes, first).map_err(|why| self.gate.undetermined(why))?;
         // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
@@ -262,9 +286,9 @@ impl RocksDbEngine {
             preallocation.make_room(batch.size_in_bytes() as u64);
         }
         let options = if sync { write_sync } else { write_async };
-        let (done, perf) = measured(Work::Batch(writes.len()), || {
-            self.write_beside_values(writes, first, places, || self.db.write_opt(batch, options))
-        });
+        let work = if sync { Work::SyncedBatch(writes.len()) } else { Work::Batch(writes.len()) };
+        let (done, perf) =
+            measured(work, || self.write_beside_values(writes, first, places, || self.db.write_opt(batch, options)));
         self.watch.waited(perf.get(Figure::WriteDelayTime).unwrap_or(0));
         let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         done.map_err(|error| self.gate.undetermined(error.into_string()))?;
@@ -280,7 +304,7 @@ impl RocksDbEngine {
     }
 
     /// As `write`, for writes that ask for no sync, if nothing is to be waited for; `None`: nothing has happened.
-    fn try_write(&self, writes: &[Write]) -> Option<std::result::Result<Written, Error>> {
+    fn try_write(&self, writes: &[Pending]) -> Option<std::result::Result<Written, Error>> {
         let mut section = self.section.try_lock()?;
         if let Err(stopped) = self.gate.check_stopped() {
             return Some(Err(stopped));
@@ -330,6 +354,12 @@ impl RocksDbEngine {
     }
 }
 
+/// All changes in their order, each with the version of its write.
+fn changes(writes: &[Pending], first: u64) -> impl Iterator<Item = (&Change, Version)> {
+    let numbered = writes.iter().zip(first..);
+    numbered.flat_map(|(one, version)| one.write.changes.iter().map(move |change| (change, Version::new(version))))
+}
+
 pub(super) fn read_failed(error: rust_rocksdb::Error) -> Error {
     Error::ReadFailed { why: error.into_string() }
 }
@@ -343,8 +373,17 @@ impl Engine for RocksDbEngine {
         asked
     }
 
-    fn blocks(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            blocks: true,
+            conditions: false,
+            expiry: false,
+            metadata: false,
+            batches: true,
+            global_order: true,
+            checkpoints: true,
+            compactions: true,
+        }
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
@@ -372,45 +411,59 @@ impl Engine for RocksDbEngine {
         }
     }
 
-    fn read(&self, key: &[u8], reply: &dyn Reply) {
-        let place = match self.look_at_values(key) {
-            Looked::Found(version, value) => return reply.complete(Ok(Outcome::Found { version, value })),
-            Looked::Unknown(place) => place,
-        };
-        let found = if self.iterator_reads {
-            self.seek(key, ReadOptions::default(), |stored| Read::with_room(stored, reply))
-        } else {
-            let (found, perf) = measured(Work::Read, || self.db.get_pinned_opt(key, &self.read_all));
-            reply.measured(&perf);
-            found.map(|stored| stored.map(|stored| Read::with_room(&stored, reply)))
-        };
-        let read = found.map_or_else(|error| Read::failed(read_failed(error)), |read| read.unwrap_or(Read::NOT_FOUND));
-        self.keep_value(place, key, &read);
-        reply.complete(read.answer);
+    fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
+        match operation {
+            Operation::Get { key } => reply.complete(self.read(&key, &*reply)),
+            Operation::Scan(step) => {
+                let (page, perf) = measured(Work::Scan, || self.scan_step(&step));
+                reply.measured(&perf);
+                reply.complete(page);
+            }
+            Operation::Write(write) => self.commit_all(&[Pending { write, reply }]),
+        }
     }
 
-    fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
-        let (page, perf) = measured(Work::Scan, || self.scan_step(step));
-        reply.measured(&perf);
-        reply.complete(page);
-    }
-
-    fn commit(&self, writes: Vec<Write>) {
+    fn commit(&self, writes: Vec<Pending>) {
         assert!(!writes.is_empty(), "an empty commit has nothing to answer");
-        let written = self.write(&writes);
-        written::answer(writes, written);
+        self.commit_all(&writes);
     }
 
-    fn try_commit(&self, writes: Vec<Write>) -> std::result::Result<(), Vec<Write>> {
+    fn try_commit(&self, writes: Vec<Pending>) -> std::result::Result<(), Vec<Pending>> {
         match self.try_write(&writes) {
             Some(written) => {
-                written::answer(writes, written);
+                written::answer(&writes, written);
                 Ok(())
             }
             None => Err(writes),
         }
     }
 
+    fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
+        self.gate.check(change)
+    }
+
+    fn set_cache_bytes(&self, bytes: u64) {
+        let (block_bytes, value_bytes) = split(bytes, self.memtable_bytes, self.value_cache_percent);
+        self.watch.set_cache_bytes(block_bytes);
+        if let Some(values) = &self.values {
+            values.set_bytes(value_bytes);
+        }
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        self.gate.checks()
+    }
+
+    fn observe(&self) -> Arc<Observation> {
+        self.watch.latest()
+    }
+
+    fn local_disk(&self) -> Option<&dyn LocalDisk> {
+        Some(self)
+    }
+}
+
+impl LocalDisk for RocksDbEngine {
     fn sync(&self) -> std::result::Result<(), String> {
         if let Err(error) = self.gate.check_stopped() {
             return Err(error.to_string());
@@ -429,24 +482,12 @@ impl Engine for RocksDbEngine {
         Ok(())
     }
 
-    fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
-        self.gate.check(change)
-    }
-
     fn set_disk_reserve(&self, bytes: u64) {
         self.gate.set_reserve_bytes(bytes);
     }
 
-    fn set_cache_bytes(&self, bytes: u64) {
-        let (block_bytes, value_bytes) = split(bytes, self.memtable_bytes, self.value_cache_percent);
-        self.watch.set_cache_bytes(block_bytes);
-        if let Some(values) = &self.values {
-            values.set_bytes(value_bytes);
-        }
-    }
-
-    fn commits(&self) -> Option<&Commits> {
-        Some(&self.commits)
+    fn commits(&self) -> &Commits {
+        &self.commits
     }
 
     fn upkeep(&self) {
@@ -463,14 +504,6 @@ impl Engine for RocksDbEngine {
         let pending_bytes = self.property(properties::ESTIMATE_PENDING_COMPACTION_BYTES);
         self.pace.look(level_0_files, pending_bytes, self.gate.check_space(ChangeKind::Put).is_err());
         self.look_at_rocksdb();
-    }
-
-    fn checks(&self) -> Vec<Check> {
-        self.gate.checks()
-    }
-
-    fn observe(&self) -> Arc<Observation> {
-        self.watch.latest()
     }
 
     fn checkpoint(&self, target: &Path) -> std::result::Result<Checkpoint, maintenance::Error> {

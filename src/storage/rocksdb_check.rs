@@ -305,7 +305,7 @@ impl Report {
         };
         self.value_bytes += record.payload.len() as u64;
         self.expired += u64::from(record.expired(clock::unix_ms));
-        let version = record.version.0;
+        let version = record.version.get();
         self.version_min = Some(self.version_min.map_or(version, |min| min.min(version)));
         self.version_max = Some(self.version_max.map_or(version, |max| max.max(version)));
         if version >= self.versions_reserved_until {

@@ -333,7 +333,7 @@ mod tests {
 
     fn found(cache: &ValueCache) -> Option<u64> {
         match cache.look(KEY) {
-            Looked::Found(version, _) => Some(version.0),
+            Looked::Found(version, _) => Some(version.get()),
             Looked::Unknown(_) => None,
         }
     }
@@ -344,11 +344,11 @@ mod tests {
         let keys: [&[u8]; 3] = [KEY, KEY, b"other"];
         cache.begin(keys.into_iter(), &mut places);
         during();
-        cache.end(&places, keys.into_iter().zip([Made::Value(Version(1000), b"first"), made, made]));
+        cache.end(&places, keys.into_iter().zip([Made::Value(Version::new(1000), b"first"), made, made]));
     }
 
     fn keep(cache: &ValueCache, place: Option<Place>, version: u64) {
-        cache.keep(place.expect("there is one"), KEY, Version(version), &Bytes::from_static(b"value"));
+        cache.keep(place.expect("there is one"), KEY, Version::new(version), &Bytes::from_static(b"value"));
     }
 
     #[test]
@@ -356,9 +356,10 @@ mod tests {
         let cache = cache();
         keep(&cache, place(&cache), 1);
         assert_eq!(found(&cache), Some(1));
-        let changed = Made::Value(Version(2), b"a longer value");
+        let changed = Made::Value(Version::new(2), b"a longer value");
         commit(&cache, changed, || assert_eq!(found(&cache), None, "others may have seen the new value"));
-        let Looked::Found(Version(2), value) = cache.look(KEY) else { panic!("it was changed") };
+        let Looked::Found(version, value) = cache.look(KEY) else { panic!("it was changed") };
+        assert_eq!(version, Version::new(2));
         assert_eq!(value, "a longer value");
         assert!(matches!(cache.look(b"other"), Looked::Unknown(_)), "what only was written is not kept");
         commit(&cache, Made::Other, || ());
@@ -384,7 +385,7 @@ mod tests {
         let cache = cache();
         keep(&cache, place(&cache), 1);
         let before = cache.figures().bytes;
-        commit(&cache, Made::Value(Version(2), &[7; 1000]), || ());
+        commit(&cache, Made::Value(Version::new(2), &[7; 1000]), || ());
         assert_eq!(cache.figures().bytes, before + 1000 - b"value".len() as u64);
     }
 
@@ -393,7 +394,7 @@ mod tests {
     fn trapped(place_of: fn(&ValueCache, before: Option<Place>) -> Option<Place>) -> Option<u64> {
         let cache = cache();
         let before = place(&cache);
-        commit(&cache, Made::Value(Version(2), b"new"), || ());
+        commit(&cache, Made::Value(Version::new(2), b"new"), || ());
         keep(&cache, place_of(&cache, before), 1);
         found(&cache)
     }
@@ -422,7 +423,7 @@ mod tests {
             for number in 0..50_000_u32 {
                 let key = number.to_le_bytes();
                 if let Looked::Unknown(Some(place)) = cache.look(&key) {
-                    cache.keep(place, &key, Version(1), &Bytes::from(vec![0; 100]));
+                    cache.keep(place, &key, Version::new(1), &Bytes::from(vec![0; 100]));
                 }
             }
             cache.figures()
@@ -434,7 +435,7 @@ mod tests {
         assert!(less.bytes <= 1 << 20 && less.capacity_bytes <= 1 << 20, "{less:?}");
         // One that is larger than a shard is not kept, and harms nobody.
         let place = place(&cache).expect("there is one");
-        cache.keep(place, KEY, Version(1), &Bytes::from(vec![0; 5 << 20]));
+        cache.keep(place, KEY, Version::new(1), &Bytes::from(vec![0; 5 << 20]));
         assert_eq!(found(&cache), None);
         assert!(ValueCache::new(0).is_none());
     }
@@ -458,7 +459,7 @@ mod tests {
             for number in 0..200_000_u32 {
                 let key = format!("key{number:07}").into_bytes();
                 let Looked::Unknown(Some(place)) = cache.look(&key) else { panic!("it is new") };
-                cache.keep(place, &key, Version(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
+                cache.keep(place, &key, Version::new(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
                 // An answer holds it for a while, which costs a counter the first time.
                 drop(cache.look(&key));
             }
@@ -478,7 +479,7 @@ mod tests {
             for number in from..from + 300_000 {
                 let key = number.to_le_bytes();
                 if let Looked::Unknown(Some(place)) = cache.look(&key) {
-                    cache.keep(place, &key, Version(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
+                    cache.keep(place, &key, Version::new(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
                     drop(cache.look(&key));
                 }
             }

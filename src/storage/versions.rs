@@ -6,7 +6,6 @@
 //!
 //! Called by the embedded engines.
 
-use crate::operation::Version;
 use crate::storage::directory::{self, DataDirectory};
 use crate::sync::Mutex;
 
@@ -41,7 +40,7 @@ impl Versions {
     ///
     /// # Errors
     /// When a new block was needed and could not be made durable; nothing was given out.
-    pub fn take(&self, count: usize) -> Result<Version, directory::Error> {
+    pub fn take(&self, count: usize) -> Result<u64, directory::Error> {
         let mut state = self.state.lock();
         let first = state.next;
         let end = first + count as u64;
@@ -49,18 +48,18 @@ impl Versions {
             state.reserved_until = self.reserve(end)?;
         }
         state.next = end;
-        Ok(Version(first))
+        Ok(first)
     }
 
     /// As [`Versions::take`], unless that would have to make a block durable first.
     #[must_use]
-    pub fn try_take(&self, count: usize) -> Option<Version> {
+    pub fn try_take(&self, count: usize) -> Option<u64> {
         let mut state = self.state.lock();
         let first = state.next;
         let end = first + count as u64;
         (end <= state.reserved_until).then(|| {
             state.next = end;
-            Version(first)
+            first
         })
     }
 
@@ -116,8 +115,8 @@ mod tests {
     fn versions_start_at_one_and_grow() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let versions = open(temporary.path());
-        assert_eq!(versions.take(3).expect("reserved"), Version(1));
-        assert_eq!(versions.take(1).expect("reserved"), Version(4));
+        assert_eq!(versions.take(3).expect("reserved"), 1);
+        assert_eq!(versions.take(1).expect("reserved"), 4);
     }
 
     #[test]
@@ -126,9 +125,9 @@ mod tests {
         let mut last = 0;
         for _ in 0..4 {
             let versions = open(temporary.path());
-            let first = versions.take((1 << 24) - 1).expect("reserved").0;
+            let first = versions.take((1 << 24) - 1).expect("reserved");
             assert!(first > last, "{first} was given out before, up to {last}");
-            last = versions.take(100).expect("reserved").0 + 99;
+            last = versions.take(100).expect("reserved") + 99;
             versions.top_up().expect("reserved");
         }
     }
@@ -139,6 +138,6 @@ mod tests {
         for _ in 0..3 {
             open(temporary.path()).top_up().expect("nothing to do");
         }
-        assert_eq!(open(temporary.path()).take(1).expect("reserved"), Version(1));
+        assert_eq!(open(temporary.path()).take(1).expect("reserved"), 1);
     }
 }

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Perf, Write};
+use super::{Pending, Perf};
 use crate::operation::{Error, Outcome, Version};
 
 /// A batch that was written.
 pub(super) struct Written {
     /// The version of its first member.
-    pub(super) first: Version,
+    pub(super) first: u64,
     /// When it was.
     pub(super) now: Instant,
     /// How long the write took, where it was one with sync.
@@ -19,22 +19,18 @@ pub(super) struct Written {
 }
 
 /// Tells each of `writes` how it ended.
-pub(super) fn answer(writes: Vec<Write>, written: Result<Written, Error>) {
+pub(super) fn answer(writes: &[Pending], written: Result<Written, Error>) {
     match written {
         Ok(Written { first, now, sync_time, perf }) => {
-            for (write, version) in writes.into_iter().zip(first.0..) {
-                let version = Version(version);
-                write.reply.clocked(now, sync_time);
+            for (Pending { write, reply }, version) in writes.iter().zip(first..) {
+                reply.clocked(now, sync_time);
                 if let Some(perf) = &perf {
-                    write.reply.measured(perf);
+                    reply.measured(perf);
                 }
-                write.reply.complete(Ok(Outcome::Written { version, durability: write.durability }));
+                let (version, durability) = (Version::new(version), write.durability);
+                reply.complete(Ok(Outcome::Written { version, durability }));
             }
         }
-        Err(error) => {
-            for write in writes {
-                write.reply.complete(Err(error.clone()));
-            }
-        }
+        Err(error) => writes.iter().for_each(|one| one.reply.complete(Err(error.clone()))),
     }
 }

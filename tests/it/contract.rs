@@ -163,7 +163,7 @@ fn writes_say_their_durability_and_version() {
             let echoed = |asked: &str| if engine.starts_with("memory") { "none".to_owned() } else { asked.to_owned() };
             let answer = client.put("/v0/entity?id=k", b"v");
             assert_eq!(answer.header("klad-durability"), Some(echoed(default).as_str()));
-            let mut last = answer.version();
+            let mut seen = vec![answer.version()];
             for asked in ["sync", "async"] {
                 let answers = [
                     client.request("PUT", "/v0/entity?id=k", &[("Klad-Durability", asked)], Some(b"v")),
@@ -173,10 +173,12 @@ fn writes_say_their_durability_and_version() {
                 ];
                 for answer in answers {
                     assert_eq!(answer.header("klad-durability"), Some(echoed(asked).as_str()));
-                    assert!(answer.version() > last, "versions grow");
-                    last = answer.version();
+                    assert!(!seen.contains(&answer.version()), "each write has its own");
+                    seen.push(answer.version());
                 }
             }
+            // Those of an engine with one order of writes tell it.
+            assert!(engine.starts_with("late") || seen.is_sorted(), "{engine}: {seen:?}");
             // The parameter is closer to the request than the header.
             let both =
                 client.request("PUT", "/v0/entity?id=k&durability=async", &[("Klad-Durability", "sync")], Some(b"v"));

@@ -36,6 +36,8 @@ mod check;
 mod checkpoint;
 mod command_line;
 mod command_line_tls;
+#[cfg(feature = "rocksdb")]
+mod commit_delay;
 mod configuration;
 mod connections;
 mod contract;
@@ -43,6 +45,7 @@ mod contract;
 mod disk;
 mod documents;
 mod draining;
+mod engines;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod execution;
 mod exits;
@@ -59,6 +62,7 @@ mod held_sync;
 mod kill;
 mod lab;
 mod lab_report;
+mod late;
 mod lifecycle;
 mod limits;
 mod live;
@@ -80,8 +84,6 @@ mod profile_truth;
 mod ranges;
 mod slow;
 mod slow_clients;
-#[cfg(feature = "rocksdb")]
-mod spacing;
 #[cfg(feature = "rocksdb")]
 mod stale_reads;
 mod stops;

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use klad::limits::CACHED_VALUE_BYTES_MAX;
-use klad::operation::{Change, Durability, Outcome};
+use klad::operation::{Durability, Effect, Operation, Outcome, Write};
 use klad::storage::rocksdb::{Options, RocksDbEngine};
-use klad::storage::{Compression, Engine as _, Reply, Result, Write};
+use klad::storage::{Compression, Engine as _, Pending, Reply, Result};
 
 use super::support::metrics::Metrics;
 use super::support::{Over, ServerBuilder, wait_until};
@@ -27,7 +28,7 @@ impl Reply for Told {
         let Ok(Outcome::Written { version, .. } | Outcome::Found { version, .. }) = result else {
             panic!("{result:?}")
         };
-        self.0.lock().unwrap().send(version.0).unwrap();
+        self.0.lock().unwrap().send(version.get()).unwrap();
     }
 }
 
@@ -57,17 +58,16 @@ impl Store {
     /// value that no cache keeps.
     fn write(&self, number: u64) -> u64 {
         let (told, versions) = channel();
-        let change = |key: &[u8], change| Write {
-            key: key.to_vec().into(),
-            change,
-            durability: Durability::Async,
+        let change = |key: &[u8], effect| Pending {
+            write: Write::of(key.to_vec().into(), effect, Durability::Async),
             reply: Arc::new(Told(Mutex::new(told.clone()))),
         };
-        let write = |key: &[u8]| change(key, Change::Put(number.to_string().into()));
+        let put = |value: Vec<u8>| Effect::Put(Bytes::from(value).into());
+        let write = |key: &[u8]| change(key, put(number.to_string().into_bytes()));
         let batch = match number % 12 {
             3 | 6 => vec![write(b"other"), write(KEY), write(KEY)],
-            4 => vec![change(KEY, Change::Delete), write(KEY)],
-            5 => vec![change(KEY, Change::Put(vec![7; CACHED_VALUE_BYTES_MAX + 1].into()))],
+            4 => vec![change(KEY, Effect::Delete), write(KEY)],
+            5 => vec![change(KEY, put(vec![7; CACHED_VALUE_BYTES_MAX + 1]))],
             _ => vec![write(KEY)],
         };
         let last = batch.len();
@@ -82,10 +82,10 @@ impl Store {
     /// The version that is there.
     fn read(&self) -> u64 {
         match self.engine.read_cached(KEY) {
-            Some(Ok(Outcome::Found { version, .. })) => version.0,
+            Some(Ok(Outcome::Found { version, .. })) => version.get(),
             None => {
                 let (told, versions) = channel();
-                self.engine.read(KEY, &Told(Mutex::new(told)));
+                self.engine.execute(Operation::Get { key: Bytes::from_static(KEY) }, Arc::new(Told(Mutex::new(told))));
                 versions.recv().unwrap()
             }
             other => panic!("{other:?}"),

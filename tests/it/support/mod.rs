@@ -3,6 +3,7 @@
 pub(crate) mod bencher;
 pub(crate) mod client;
 pub(crate) mod command;
+pub(crate) mod late;
 #[path = "../../../xtask/src/stops/load.rs"]
 pub(crate) mod load;
 #[cfg(target_os = "linux")]
@@ -74,11 +75,18 @@ pub(crate) const SETUPS: &[&str] = &[
     "memory/inline",
     "memory/pool",
     "memory/stealing",
+    "late",
+    "late/inline",
+    "late/pool",
+    "late/stealing",
 ];
+
+/// The engine that the build has by default, but all of its answers come from another thread, later and out of order.
+pub(crate) const LATE_SETUPS: &[&str] = &["late", "late/inline", "late/pool", "late/stealing"];
 
 /// The strategies on the engines that block.
 pub(crate) fn durable_setups() -> impl Iterator<Item = &'static str> {
-    SETUPS.iter().copied().filter(|setup| !setup.starts_with("memory"))
+    SETUPS.iter().copied().filter(|setup| !setup.starts_with("memory") && !setup.starts_with("late"))
 }
 
 /// The strategies on RocksDB.

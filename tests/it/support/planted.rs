@@ -14,14 +14,15 @@ use klad::config::Config;
 use klad::control::Controller;
 use klad::http::control::Control;
 use klad::logs;
-use klad::operation::{Durability, Error, Outcome, Page, ScanStep, Version};
+use klad::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version};
 use klad::server::{Server, listen};
 use klad::settings::{self, CommandLine};
 use klad::signals::Signals;
 use klad::storage::maintenance::{self, Checkpoint, Compaction};
 use klad::storage::memory::MemoryEngine;
-use klad::storage::{ChangeKind, Check, Engine, Observation, Reply, Result, Write};
+use klad::storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result};
 
+use super::late::Late;
 use super::plants;
 
 /// What is wrong with the engine.
@@ -79,9 +80,15 @@ pub(crate) enum Defect {
     Plants,
     /// The same, but waits are of kinds that the lock profile does not see.
     PlantsHookOff,
+    /// Answers come from another thread, later and out of order. No defect but an engine as one across a network.
+    AnswersLate,
+    /// The same, but of two answers that come together each is told the other's.
+    SwapsAnswers,
 }
 
-const ALL: [Defect; 26] = [
+const ALL: [Defect; 28] = [
+    Defect::AnswersLate,
+    Defect::SwapsAnswers,
     Defect::Plants,
     Defect::PlantsHookOff,
     Defect::FrozenObservation,
@@ -164,9 +171,17 @@ fn runs_a_server_when_told_to() {
     let listener = listen::bind(&config.listen).expect("free");
     let admin_listener = listen::bind(&config.admin_listen).expect("free");
     let inner = engine(&config);
-    let engine =
-        Defective { inner, defect, writes: AtomicU64::new(0), steps: AtomicU64::new(0), first: OnceLock::new() };
-    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let engine: Arc<dyn Engine> = match defect {
+        Defect::AnswersLate => Arc::new(Late::new(inner, false)),
+        Defect::SwapsAnswers => Arc::new(Late::new(inner, true)),
+        _ => Arc::new(Defective {
+            inner,
+            defect,
+            writes: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
+            first: OnceLock::new(),
+        }),
+    };
     let control = |limits| -> Arc<dyn Control> {
         Controller::new(command_line, resolved, config.clone(), limits, engine.clone())
     };
@@ -245,16 +260,16 @@ impl<F: Fn(Result) -> Result + Send + Sync> Reply for Changed<F> {
 }
 
 /// A reply that nobody asks for room.
-struct Unasked<'r>(&'r dyn Reply);
+struct Unasked(Arc<dyn Reply>);
 
-impl Reply for Unasked<'_> {
+impl Reply for Unasked {
     fn complete(&self, result: Result) {
         self.0.complete(result);
     }
 }
 
 impl Defective {
-    fn commit_one(&self, mut write: Write) -> Result {
+    fn commit_one(&self, mut write: Pending) -> Result {
         let (sender, receiver) = mpsc::sync_channel(1);
         write.reply = Arc::new(Collect(sender));
         self.inner.commit(vec![write]);
@@ -263,23 +278,23 @@ impl Defective {
 
     fn scan_one(&self, step: &ScanStep) -> Result {
         let (sender, receiver) = mpsc::sync_channel(1);
-        self.inner.scan(step, &Collect(sender));
+        self.inner.execute(Operation::Scan(step.clone()), Arc::new(Collect(sender)));
         receiver.recv().expect("completed")
     }
 
-    fn commit_defectively(&self, mut write: Write) {
+    fn commit_defectively(&self, mut write: Pending) {
         let number = self.writes.fetch_add(1, Ordering::Relaxed) + 1;
         let reply = write.reply.clone();
-        let asked = write.durability;
+        let asked = write.write.durability;
         match self.defect {
             Defect::AcknowledgesBeforeSync => {
-                reply.complete(Ok(Outcome::Written { version: Version(number), durability: asked }));
+                reply.complete(Ok(Outcome::Written { version: Version::new(number), durability: asked }));
                 let _ = self.commit_one(write);
             }
             Defect::VisibleBeforeSync => {
-                write.durability = Durability::Async;
+                write.write.durability = Durability::Async;
                 let done = self.commit_one(write);
-                let synced = self.inner.sync();
+                let synced = self.disk().sync();
                 reply.complete(match (done, synced) {
                     (Ok(Outcome::Written { version, .. }), Ok(())) => {
                         Ok(Outcome::Written { version, durability: asked })
@@ -290,15 +305,15 @@ impl Defective {
             }
             Defect::LosesWrites if number.is_multiple_of(50) => {
                 // A version of its own, so that only the loss can be noticed.
-                write.change = klad::operation::Change::Delete;
-                write.key = b"klad-test-lost".as_slice().into();
+                let key = b"klad-test-lost".as_slice().into();
+                write.write = klad::operation::Write::of(key, Effect::Delete, asked);
                 self.inner.commit(vec![write]);
             }
             Defect::RepeatsVersions => {
                 let change = move |result: Result| {
                     result.map(|outcome| match outcome {
                         Outcome::Written { durability, .. } => {
-                            Outcome::Written { version: Version(number), durability }
+                            Outcome::Written { version: Version::new(number), durability }
                         }
                         other => other,
                     })
@@ -315,8 +330,8 @@ impl Defective {
                 write.reply = Arc::new(Changed { reply, change: |result| result });
                 self.inner.commit(vec![write]);
             }
-            Defect::Panics if write.key == b"panic".as_slice() => panic!("planted panic"),
-            Defect::ForgetsReplies if write.key == b"leak".as_slice() => {
+            Defect::Panics if key(&write) == b"panic".as_slice() => panic!("planted panic"),
+            Defect::ForgetsReplies if key(&write) == b"leak".as_slice() => {
                 // As whoever loses it in a collection that is never emptied.
                 std::mem::forget(reply);
                 let _ = self.commit_one(write);
@@ -324,7 +339,7 @@ impl Defective {
             Defect::ForgetsFailure => {
                 let change = move |result: Result| match result {
                     Err(Error::WritesStopped { .. }) => {
-                        Ok(Outcome::Written { version: Version(number), durability: asked })
+                        Ok(Outcome::Written { version: Version::new(number), durability: asked })
                     }
                     other => other,
                 };
@@ -367,8 +382,8 @@ impl Engine for Defective {
         self.inner.durability(asked)
     }
 
-    fn blocks(&self) -> bool {
-        self.inner.blocks()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
@@ -386,37 +401,33 @@ impl Engine for Defective {
         self.inner.read_cached(key)
     }
 
-    fn read(&self, key: &[u8], reply: &dyn Reply) {
-        if self.defect == Defect::SlowDisk {
-            std::thread::sleep(SLOW);
-        }
-        match self.defect {
-            Defect::CopiesWithoutRoom => self.inner.read(key, &Unasked(reply)),
-            _ => self.inner.read(key, reply),
+    fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
+        match operation {
+            Operation::Get { .. } => {
+                if self.defect == Defect::SlowDisk {
+                    std::thread::sleep(SLOW);
+                }
+                let unasked = self.defect == Defect::CopiesWithoutRoom;
+                self.inner.execute(operation, if unasked { Arc::new(Unasked(reply)) } else { reply });
+            }
+            Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
+            Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
         }
     }
 
-    fn scan(&self, step: &ScanStep, reply: &dyn Reply) {
-        reply.complete(self.scan_defectively(step));
-    }
-
-    fn commit(&self, writes: Vec<Write>) {
+    fn commit(&self, writes: Vec<Pending>) {
         match self.defect {
             Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::FailsInMidRange => self.inner.commit(writes),
             _ => writes.into_iter().for_each(|write| self.commit_defectively(write)),
         }
     }
 
-    fn try_commit(&self, writes: Vec<Write>) -> std::result::Result<(), Vec<Write>> {
+    fn try_commit(&self, writes: Vec<Pending>) -> std::result::Result<(), Vec<Pending>> {
         if self.defect != Defect::SlowWritesHere {
             return Err(writes);
         }
         std::thread::sleep(SLOW);
         self.inner.try_commit(writes)
-    }
-
-    fn sync(&self) -> std::result::Result<(), String> {
-        self.inner.sync()
     }
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
@@ -426,38 +437,8 @@ impl Engine for Defective {
         }
     }
 
-    fn set_disk_reserve(&self, bytes: u64) {
-        self.inner.set_disk_reserve(bytes);
-    }
-
     fn set_cache_bytes(&self, bytes: u64) {
         self.inner.set_cache_bytes(bytes);
-    }
-
-    fn commits(&self) -> Option<&klad::metrics::commits::Commits> {
-        self.inner.commits()
-    }
-
-    fn upkeep(&self) {
-        if self.defect != Defect::NeverLooks {
-            self.inner.upkeep();
-        }
-    }
-
-    fn checkpoint(&self, target: &Path) -> std::result::Result<Checkpoint, maintenance::Error> {
-        self.inner.checkpoint(target)
-    }
-
-    fn compact(
-        &self,
-        bottommost: bool,
-        go_on: &dyn Fn(u64, u64) -> bool,
-    ) -> std::result::Result<Compaction, maintenance::Error> {
-        self.inner.compact(bottommost, go_on)
-    }
-
-    fn interrupt_compaction(&self) {
-        self.inner.interrupt_compaction();
     }
 
     fn checks(&self) -> Vec<Check> {
@@ -473,5 +454,56 @@ impl Engine for Defective {
             }
             _ => self.inner.observe(),
         }
+    }
+
+    fn local_disk(&self) -> Option<&dyn LocalDisk> {
+        self.inner.local_disk().map(|_| self as &dyn LocalDisk)
+    }
+}
+
+/// Of a write as `/v0` makes them.
+fn key(write: &Pending) -> &[u8] {
+    &write.write.changes[0].key
+}
+
+impl Defective {
+    fn disk(&self) -> &dyn LocalDisk {
+        self.inner.local_disk().expect("asked for only where there is one")
+    }
+}
+
+impl LocalDisk for Defective {
+    fn sync(&self) -> std::result::Result<(), String> {
+        self.disk().sync()
+    }
+
+    fn upkeep(&self) {
+        if self.defect != Defect::NeverLooks {
+            self.disk().upkeep();
+        }
+    }
+
+    fn commits(&self) -> &klad::metrics::commits::Commits {
+        self.disk().commits()
+    }
+
+    fn set_disk_reserve(&self, bytes: u64) {
+        self.disk().set_disk_reserve(bytes);
+    }
+
+    fn checkpoint(&self, target: &Path) -> std::result::Result<Checkpoint, maintenance::Error> {
+        self.disk().checkpoint(target)
+    }
+
+    fn compact(
+        &self,
+        bottommost: bool,
+        go_on: &dyn Fn(u64, u64) -> bool,
+    ) -> std::result::Result<Compaction, maintenance::Error> {
+        self.disk().compact(bottommost, go_on)
+    }
+
+    fn interrupt_compaction(&self) {
+        self.disk().interrupt_compaction();
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn answer(key: &[u8], hook_off: bool) -> Option<Result> {
         _ => return None,
     }
     let value = truth().to_string().into_bytes().into();
-    Some(Ok(Outcome::Found { version: Version(1), value }))
+    Some(Ok(Outcome::Found { version: Version::new(1), value }))
 }
 
 fn add(sum: &AtomicU64, time: Duration) {

@@ -40,10 +40,14 @@ pub(crate) struct Failed {
 }
 
 impl ServerBuilder {
-    /// `engine` or `engine/strategy`.
+    /// `engine` or `engine/strategy`; `late` is the default engine, whose answers come late.
     pub(crate) fn new(setup: &str) -> ServerBuilder {
         let (engine, strategy) = setup.split_once('/').unwrap_or((setup, "adaptive"));
-        ServerBuilder::default().arg("--engine", engine).arg("--execution", strategy)
+        let builder = ServerBuilder::default().arg("--execution", strategy);
+        match engine {
+            "late" => builder.defect(Some(Defect::AnswersLate)),
+            engine => builder.arg("--engine", engine),
+        }
     }
 
     pub(crate) fn arg(mut self, name: &str, value: &str) -> ServerBuilder {

@@ -3,9 +3,9 @@
 use object::{Object as _, ObjectSymbol as _};
 
 use super::*;
-use crate::operation::{Change, Durability};
+use crate::operation::{Durability, Effect, Write};
 use crate::storage::rocksdb::{Options, RocksDbEngine};
-use crate::storage::{Compression, Engine as _, Reply, Result, Write};
+use crate::storage::{Compression, Engine as _, LocalDisk as _, Pending, Reply, Result};
 
 /// Where RocksDB's threads are when they have nothing to do.
 const IDLE: [&str; 2] = ["rocksdb::ThreadPoolImpl::Impl::BGThread(", "rocksdb::Timer::Run("];
@@ -66,8 +66,8 @@ fn has(profile: &Profile<Name>, function: &str) -> bool {
 fn write(engine: &RocksDbEngine, writer: u64) {
     for number in 0..200_u64 {
         let key = format!("{writer}/{number}").into_bytes().into();
-        let change = Change::Put(vec![7; 1000].into());
-        engine.commit(vec![Write { key, change, durability: Durability::Sync, reply: Arc::new(Nobody) }]);
+        let put = Effect::Put(bytes::Bytes::from(vec![7; 1000]).into());
+        engine.commit(vec![Pending { write: Write::of(key, put, Durability::Sync), reply: Arc::new(Nobody) }]);
     }
 }
 

@@ -1,0 +1,31 @@
+//! `--commit-delay`: a batch waits so long for more writes.
+
+use std::time::{Duration, Instant};
+
+use super::support::ServerBuilder;
+
+const DELAY: Duration = Duration::from_millis(60);
+
+/// The shortest of 20 writes with sync that are made one after the other.
+fn shortest_write(delay: Duration) -> Duration {
+    let builder = ServerBuilder::new("rocksdb").arg("--threads", "1").arg("--memory", "64MiB");
+    let server = builder.arg("--commit-delay", &format!("{}ms", delay.as_millis())).start();
+    let mut client = server.client();
+    let times = (0..20).map(|number| {
+        let begin = Instant::now();
+        assert_eq!(client.put(&format!("/v0/entity?id={number}"), b"value").status, 201);
+        begin.elapsed()
+    });
+    times.min().unwrap()
+}
+
+/// What holds up the machine makes no write quicker.
+#[test]
+fn no_write_is_quicker_than_the_delay() {
+    assert!(shortest_write(DELAY) >= DELAY);
+}
+
+#[test]
+fn twin_without_the_delay_some_write_is_quicker() {
+    assert!(shortest_write(Duration::ZERO) < DELAY);
+}

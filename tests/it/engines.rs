@@ -1,0 +1,130 @@
+//! What each engine says that it does, it does; the rest it refuses, or is refused for it.
+
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+use bytes::Bytes;
+use klad::operation::{Change, Condition, Durability, Effect, Operation, Outcome, Value, Write};
+use klad::storage::maintenance;
+use klad::storage::memory::MemoryEngine;
+use klad::storage::{Capabilities, Engine, Reply, Result};
+
+struct Told(mpsc::Sender<Result>);
+
+impl Reply for Told {
+    fn complete(&self, result: Result) {
+        self.0.send(result).unwrap();
+    }
+}
+
+fn ask(engine: &dyn Engine, operation: Operation) -> Outcome {
+    let (told, ended) = mpsc::channel();
+    engine.execute(operation, Arc::new(Told(told)));
+    ended.recv().unwrap().unwrap()
+}
+
+fn get(engine: &dyn Engine, key: &'static str) -> Outcome {
+    ask(engine, Operation::Get { key: Bytes::from_static(key.as_bytes()) })
+}
+
+fn put(key: &'static str, value: &'static str) -> Change {
+    let effect = Effect::Put(Bytes::from_static(value.as_bytes()).into());
+    Change { key: Bytes::from_static(key.as_bytes()), condition: None, effect }
+}
+
+fn each_engine(check: impl Fn(&dyn Engine)) {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| -> std::path::PathBuf { Path::join(directory.path(), name) };
+    #[cfg(feature = "rocksdb")]
+    {
+        let options = klad::storage::rocksdb::Options {
+            cache_bytes: 16 << 20,
+            memtable_bytes: 8 << 20,
+            value_cache_percent: 20,
+            background_threads: 1,
+            disk_reserve_bytes: 0,
+            compression: klad::storage::Compression::None,
+            direct_reads: false,
+            iterator_reads: false,
+        };
+        check(&klad::storage::rocksdb::RocksDbEngine::open(&at("rocksdb"), &options).unwrap());
+    }
+    #[cfg(feature = "fjall")]
+    {
+        let options = klad::storage::fjall::Options {
+            cache_bytes: 16 << 20,
+            memtable_bytes: 4 << 20,
+            background_threads: 1,
+            disk_reserve_bytes: 0,
+            compression: klad::storage::Compression::None,
+        };
+        check(&klad::storage::fjall::FjallEngine::open(&at("fjall"), &options).unwrap());
+    }
+    let _ = at;
+    check(&MemoryEngine::new(1 << 20));
+}
+
+#[test]
+fn the_changes_of_a_batch_are_one_write_with_one_version() {
+    each_engine(|engine| {
+        if !engine.capabilities().batches {
+            return;
+        }
+        ask(engine, Operation::Write(Write { changes: vec![put("gone", "1")], durability: Durability::Async }));
+        let gone = Change { effect: Effect::Delete, ..put("gone", "") };
+        let changes = vec![put("a", "1"), put("b", "1"), gone, put("a", "2")];
+        let written = ask(engine, Operation::Write(Write { changes, durability: Durability::Async }));
+        let Outcome::Written { version, durability: Durability::Async } = written else { panic!("{written:?}") };
+        for (key, value) in [("a", "2"), ("b", "1")] {
+            let expected = Outcome::Found { version, value: Bytes::from_static(value.as_bytes()) };
+            assert_eq!(get(engine, key), expected, "{} {key}", engine.name());
+        }
+        assert_eq!(get(engine, "gone"), Outcome::NotFound, "{}", engine.name());
+    });
+}
+
+#[test]
+fn data_care_is_refused_by_engines_that_do_not_have_it() {
+    let directory = tempfile::tempdir().unwrap();
+    each_engine(|engine| {
+        let Capabilities { checkpoints, compactions, .. } = engine.capabilities();
+        let Some(disk) = engine.local_disk() else {
+            assert!(!checkpoints && !compactions, "{} has no disk", engine.name());
+            return;
+        };
+        let refused = |error: maintenance::Error| matches!(error, maintenance::Error::NotSupported { .. });
+        let target = directory.path().join(engine.name());
+        assert_eq!(!disk.checkpoint(&target).is_err_and(refused), checkpoints, "{}", engine.name());
+        assert_eq!(!disk.compact(false, &|_, _| true).is_err_and(refused), compactions, "{}", engine.name());
+    });
+}
+
+#[test]
+fn what_a_write_needs_and_an_engine_lacks_is_named() {
+    let all = Capabilities {
+        blocks: false,
+        conditions: true,
+        expiry: true,
+        metadata: true,
+        batches: true,
+        global_order: true,
+        checkpoints: false,
+        compactions: false,
+    };
+    let write = |changes| Write { changes, durability: Durability::Sync };
+    let with = |value: Value| write(vec![Change { effect: Effect::Put(value), ..put("k", "") }]);
+    let plain = write(vec![put("k", "v")]);
+    let batch = write(vec![put("k", "v"), put("l", "v")]);
+    let conditional = write(vec![Change { condition: Some(Condition::Absent), ..put("k", "v") }]);
+    let expiring = with(Value { expires_at_ms: std::num::NonZeroU64::new(1), ..Value::default() });
+    let described = with(Value { metadata: Bytes::from_static(b"text"), ..Value::default() });
+    for write in [&plain, &batch, &conditional, &expiring, &described] {
+        assert_eq!(all.lacks(write), None);
+    }
+    assert_eq!(Capabilities { batches: false, ..all }.lacks(&batch), Some("batches"));
+    assert_eq!(Capabilities { conditions: false, ..all }.lacks(&conditional), Some("conditions"));
+    assert_eq!(Capabilities { expiry: false, ..all }.lacks(&expiring), Some("expiry"));
+    assert_eq!(Capabilities { metadata: false, ..all }.lacks(&described), Some("metadata"));
+    let none = Capabilities { batches: false, conditions: false, expiry: false, metadata: false, ..all };
+    assert_eq!(none.lacks(&plain), None);
+}
