@@ -162,6 +162,9 @@ mod rocksdb {
             direct_reads: false,
             compression: Compression::Lz4,
             iterator_reads: false,
+            log_preallocation: false,
+            compaction_rate_bytes: 0,
+            delete_rate_bytes: 0,
         };
         let directory = tempfile::tempdir().expect("a directory").keep();
         RocksDbEngine::open(&directory, &options).expect("a new store")

@@ -161,12 +161,12 @@ pub struct ServeArgs {
     /// --data. In a build without RocksDB fjall is the default, and without both this one.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = DEFAULT_ENGINE, help_heading = PLACES)]
     pub engine: EngineName,
-    /// Each call of storage takes so much longer: a slow disk, to rehearse with.
+    /// For experiments: each call of storage takes so much longer, as with a slow disk.
     ///
     /// Nothing counts as in memory then.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = PLACES)]
     pub engine_delay: Duration,
-    /// Only every so manyth call of storage takes longer by --engine-delay.
+    /// For experiments: only every so manyth call of storage takes longer by --engine-delay.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = PLACES)]
@@ -198,9 +198,9 @@ pub struct ServeArgs {
     /// Range: 1 to 999.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=999), help_heading = THREADS)]
     pub threads: Option<u64>,
-    /// Where operations run.
+    /// Where operations run; pool and stealing are for experiments.
     ///
-    /// See docs/execution.md.
+    /// They repeat what published load tests have measured, to be compared. See docs/execution.md.
     #[arg(long, value_enum, value_name = "STRATEGY", default_value_t = ExecutionName::Adaptive, help_heading = THREADS)]
     pub execution: ExecutionName,
     /// Threads of --execution adaptive for reads that may wait for the disk.
@@ -211,20 +211,26 @@ pub struct ServeArgs {
     /// Range: 1 to 99.
     #[arg(long, value_name = "N", default_value_t = limits::STORAGE_THREADS, value_parser = clap::value_parser!(u64).range(1..=99), help_heading = THREADS)]
     pub storage_threads: u64,
-    /// Threads of --execution pool and stealing.
+    /// For experiments: threads of --execution pool and stealing.
     ///
     /// Range: 1 to 999.
     #[arg(long, value_name = "N", default_value_t = limits::POOL_THREADS, value_parser = clap::value_parser!(u64).range(1..=999), help_heading = THREADS)]
     pub pool_threads: u64,
-    /// Time for which a thread of --execution pool that has nothing to do looks for work before it sleeps.
+    /// For experiments: time for which a thread of --execution pool that has nothing to do looks for work before it sleeps.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = THREADS)]
     pub pool_spin: Duration,
-    /// How RocksDB reads a key.
+    /// For experiments: how RocksDB reads a key.
     ///
     /// The iterator is slower; it repeats a published mistake, for comparison.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = PointReadsName::Get, help_heading = THREADS)]
     pub point_reads: PointReadsName,
-    /// Operations that may wait in --execution pool and stealing; one more is answered 503.
+    /// Whether plain requests are read without the HTTP library that reads all others.
+    ///
+    /// A plain request is of one entity, comes in one piece and asks for nothing unusual. With off the library reads everything,
+    /// and the answers are the same at 13 to 24 % more CPU time each.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = THREADS)]
+    pub fast_path: SwitchName,
+    /// For experiments: operations that may wait in --execution pool and stealing; one more is answered 503.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = limits::QUEUE_LIMIT, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = OVERLOAD)]
@@ -416,6 +422,23 @@ pub struct ServeArgs {
     /// for the disk. It shows what such reads cost on a machine whose free memory holds the store.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::Off, help_heading = DISK)]
     pub direct_reads: SwitchName,
+    /// Bytes that flushes and compactions of RocksDB write a second, at most; 0: no limit.
+    ///
+    /// RocksDB's own rate limiter. It is for a disk on which synced writes wait behind compactions; a limit below what is
+    /// written, some ten times over, holds writes up in the end.
+    #[arg(long, value_name = "SIZE", default_value = "0B", help_heading = DISK)]
+    pub compaction_rate: ByteSize,
+    /// Bytes of removed files of RocksDB that are given back to the file system a second; 0: all at once.
+    ///
+    /// RocksDB's own delete rate. It is for file systems that are mounted with discard, where synced writes wait while the disk
+    /// forgets a table. A quarter of the tables waits to be removed at most; what is beyond goes at once.
+    #[arg(long, value_name = "SIZE", default_value = "0B", help_heading = DISK)]
+    pub delete_rate: ByteSize,
+    /// Whether zeros are written ahead into the log of RocksDB, so that a sync need not write the file's new length.
+    ///
+    /// A synced write then costs the disk two requests instead of three. Not yet proved against power cuts on ext4 and XFS.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::Off, help_heading = DISK)]
+    pub log_preallocation: SwitchName,
     /// How tables are compressed that are written from now on; what is there is read in any case.
     ///
     /// Level 0 is never compressed. On few cores zstd takes time that requests could have:

@@ -20,8 +20,8 @@ use crate::http::service;
 use crate::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
     DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING,
-    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, PIPELINED_MAX, ROOM_UNIT_BYTES, SCAN_STEP_BYTES_MAX,
-    TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
+    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, ROOM_UNIT_BYTES, SCAN_STEP_BYTES_MAX, TLS_CONNECTION_BYTES,
+    VALUE_BYTES_CEILING,
 };
 use crate::logs;
 use crate::memory_limit;
@@ -62,6 +62,12 @@ pub struct Config {
     pub compression: Compression,
     /// Tables are read past the kernel's page cache.
     pub direct_reads: bool,
+    /// The log of RocksDB is kept longer than its records.
+    pub log_preallocation: bool,
+    /// Of flushes and compactions of RocksDB, a second; 0: no limit.
+    pub compaction_rate_bytes: u64,
+    /// Of removed files of RocksDB, a second; 0: at once.
+    pub delete_rate_bytes: u64,
     /// Between two samples of the heap profile; 0: none.
     pub heap_sample_bytes: u64,
     /// For the log.
@@ -305,6 +311,9 @@ impl Config {
             disk_reserve_bytes,
             compression,
             direct_reads: args.direct_reads == SwitchName::On,
+            log_preallocation: args.log_preallocation == SwitchName::On,
+            compaction_rate_bytes: args.compaction_rate.0,
+            delete_rate_bytes: args.delete_rate.0,
             heap_sample_bytes: args.heap_sample.0,
             server,
         })
@@ -396,9 +405,9 @@ fn limits(args: &ServeArgs, budget: &Budget) -> server::Limits {
             delay: args.drain_delay,
             timeout: args.drain_timeout,
             idle_patience: DRAIN_IDLE_PATIENCE,
-            pipelined_max: PIPELINED_MAX,
             accept_patience: DRAIN_ACCEPT_PATIENCE,
         },
+        fast_path: args.fast_path == SwitchName::On,
         service: service::Options {
             key_bytes_max: args.key_max.0,
             value_bytes_max: args.value_max.0,

@@ -43,13 +43,11 @@ pub mod storage;
 
 pub mod logs;
 pub mod page;
-pub mod ready_pages;
 
 pub mod operation;
 
 pub mod clock;
 pub mod descriptors;
-pub mod free_pages;
 pub mod limits;
 pub mod metrics;
 pub mod sampling;

@@ -338,23 +338,6 @@ pub const LATE_ANSWERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// From this budget on the allocator uses huge pages, bytes: they cost some 25 MiB, a twentieth of it.
 pub const HUGE_PAGES_MEMORY_MIN: u64 = 512 << 20;
 
-/// And from then on it keeps pages that hold nothing, as long as they are not more than one in so many of the budget, and klad is
-/// within it; more go back to the kernel, all at once. A compaction that rewrites a store frees all of its blocks in the cache, and they
-/// are read anew: 384 MiB of 3 GiB, an eighth, were passed by a store of 2,000,000 small values.
-pub const FREE_PAGES_PARTS: u64 = 4;
-
-/// So few bytes of them are kept in any case, or a klad that is as large as it may be would give some back after every flush: memtables,
-/// flush and compaction take 30 MiB together.
-pub const FREE_PAGES_BYTES_MIN: u64 = 64 << 20;
-
-/// Memory that is touched and that nobody has yet, bytes. A cache that fills takes up to 6 MiB a second; the thread that touches more needs 2 to 5
-/// ms of a core for each 2 MiB, from what others leave.
-pub const READY_BYTES: usize = 8 << 20;
-
-/// The allocator takes as much of it at a time, bytes: one huge page.
-pub const READY_TAKEN_MAX: usize = 2 << 20;
-const _: () = assert!(READY_TAKEN_MAX < READY_BYTES, "some is left for the next while more is touched");
-
 /// Memtables of one store: one that fills, [`MEMTABLES_A_FLUSH`] that are being flushed, and four of room before writes must
 /// wait.
 pub const MEMTABLES: u64 = 8;
@@ -405,14 +388,6 @@ pub const DRAIN_IDLE_PATIENCE: Duration = Duration::from_millis(300);
 /// While klad stops, connections whose opening has begun are accepted for so long: the client's last segment of it is under
 /// way. As [`DRAIN_IDLE_PATIENCE`].
 pub const DRAIN_ACCEPT_PATIENCE: Duration = Duration::from_millis(300);
-
-/// While klad stops, a client whose requests stand one behind another, and never stop to, gets its closing answer after so
-/// many: what stands behind that is not answered. Not after a time: on a disk that is busy even a few may take long. More
-/// than clients are known to send together.
-pub const PIPELINED_MAX: u32 = 1_024;
-
-/// While klad stops, what a client sends together has arrived after so long, though it be in several segments.
-pub const PIPELINE_SETTLES: Duration = Duration::from_millis(2);
 
 /// While klad stops, deadlines are looked at so often.
 pub const DRAIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);

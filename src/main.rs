@@ -29,20 +29,16 @@ use klad::supervisor::{self, Watchdog};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// jemalloc's settings, read before `main`. Unused pages go back to the kernel within a second, by a thread of its own, so
-/// that the resident set follows what is in use. What a heap profile needs must be there from the start, `prof_accum` for
+/// jemalloc's settings, read before `main`; the variable `MALLOC_CONF` goes before them (docs/configuration.md). Unused pages go
+/// back to the kernel in the time that is jemalloc's default, 10 s, by a thread of its own, so that the resident set follows what is
+/// in use, and what is used again soon stays. What a heap profile needs must be there from the start, `prof_accum` for
 /// what has been freed as well; it samples nothing until `--heap-sample` is read. Huge pages spare a GET of a large store a
-/// sixteenth of its time (`docs/decisions/2026-11-21-puts.md`); `serve` turns them off where the budget is small, and keeps unused
-/// pages where it is not, or huge ones would not stay huge (`free_pages`).
+/// sixteenth of its time (`docs/decisions/2026-11-21-puts.md`); `serve` turns them off where the budget is small.
 const SETTINGS: &std::ffi::CStr = if cfg!(target_os = "linux") {
-    c"thp:always,background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
+    c"thp:always,background_thread:true,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
 } else {
-    c"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
+    c"background_thread:true,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
 };
-
-/// `dirty_decay_ms` of [`SETTINGS`].
-#[cfg(target_os = "linux")]
-const DIRTY_DECAY_MS: isize = 1000;
 
 #[expect(unsafe_code, reason = "jemalloc looks for this symbol")]
 // SAFETY: no other symbol of the program has this name, and jemalloc reads it as a pointer to a C string, which it is.
@@ -196,7 +192,11 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
         tracing::warn!(%error, "there will be no heap profiles");
     }
     #[cfg(target_os = "linux")]
-    pages_for(config.budget.total);
+    if config.budget.total < HUGE_PAGES_MEMORY_MIN
+        && let Err(error) = rustix::thread::disable_transparent_huge_pages(true)
+    {
+        tracing::debug!(%error, "pages are huge although the memory budget is small");
+    }
     // Before there are threads.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
     // Before anything that a signal could interrupt.
@@ -243,27 +243,6 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     synced.map_err(Failure::Sync)?;
     tracing::info!("stopped");
     Ok(())
-}
-
-/// Huge pages that stay huge, or none.
-#[cfg(target_os = "linux")]
-fn pages_for(budget_bytes: u64) {
-    if budget_bytes < HUGE_PAGES_MEMORY_MIN {
-        if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-            tracing::debug!(%error, "pages are huge although the memory budget is small");
-        }
-    } else {
-        match klad::free_pages::keep(budget_bytes, DIRTY_DECAY_MS) {
-            Ok(true) => {
-                if let Err(error) = klad::ready_pages::begin(budget_bytes) {
-                    tracing::debug!(%error, "memory is touched by whoever needs it");
-                }
-            }
-            // Whoever has set up the allocator otherwise knows why.
-            Ok(false) => {}
-            Err(error) => tracing::debug!(%error, "the allocator gives pages back in pieces"),
-        }
-    }
 }
 
 /// A second signal: whoever sent it does not want to wait.
@@ -322,6 +301,9 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
                 iterator_reads: config.iterator_reads,
                 compression: config.compression,
                 direct_reads: config.direct_reads,
+                log_preallocation: config.log_preallocation,
+                compaction_rate_bytes: config.compaction_rate_bytes,
+                delete_rate_bytes: config.delete_rate_bytes,
             },
         )?),
         #[cfg(feature = "fjall")]

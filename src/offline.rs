@@ -171,6 +171,9 @@ fn open(args: &CompactArgs) -> Result<RocksDbEngine, OpenError> {
             compression: args.compression,
             direct_reads: false,
             iterator_reads: false,
+            log_preallocation: false,
+            compaction_rate_bytes: 0,
+            delete_rate_bytes: 0,
         },
     )
 }

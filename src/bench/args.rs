@@ -150,6 +150,9 @@ pub struct RequestArgs {
     /// Threads of the generator [default: one for each four cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256), help_heading = "Load")]
     pub threads: Option<u64>,
+    /// Ask for answers in the last 50 us of a wait instead of sleeping, on a core that hardly anybody else wants.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "on", help_heading = "Load")]
+    pub poll: Poll,
     /// Deadline of each request, from its intended start.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Load")]
     pub timeout: Duration,
@@ -162,6 +165,15 @@ pub struct RequestArgs {
     /// The run is not valid when the generator's own lag at 99.9 percent exceeds this.
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = units::duration, help_heading = "Judgement")]
     pub lag_max: Duration,
+}
+
+/// Whether the ends of waits are polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Poll {
+    /// Where there is a core for it.
+    On,
+    /// Never: a thread sleeps until it is woken.
+    Off,
 }
 
 /// Whether to show progress.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::args::{BenchArgs, RequestArgs};
+use super::args::{BenchArgs, Poll, RequestArgs};
 use super::author::Authors;
 use super::collector::interval_of;
 use super::generator::{NEVER, Returned, Shared};
@@ -91,6 +91,7 @@ impl Plan {
             workload,
             timeout,
             drain: nanos(requests.drain),
+            polls: requests.poll == Poll::On,
             good_within: requests.good_within.map_or(timeout, nanos),
             connections_max,
             connections: AtomicUsize::new(connections),
@@ -274,6 +275,7 @@ fn load(args: &BenchArgs, phases: &Phases, mode: Mode, threads: usize, connectio
         connections,
         connections_max: most,
         threads,
+        polls: args.requests.poll == Poll::On,
         script: args.requests.script.as_ref().map(|script| script.display().to_string()),
         requests_per_start: 1,
         workload: describe(args),

@@ -84,6 +84,8 @@ pub(super) struct Polling<Q> {
     queue: Q,
     /// When the run queue was looked at, and what it said.
     looked: Option<(Nanos, Option<Account>)>,
+    /// `--poll`: else waits are slept through.
+    allowed: bool,
     polls: bool,
     /// Not before.
     resumes: Nanos,
@@ -93,12 +95,15 @@ pub(super) struct Polling<Q> {
 }
 
 impl<Q: RunQueue> Polling<Q> {
-    pub(super) fn new(queue: Q) -> Polling<Q> {
-        Polling { queue, looked: None, polls: false, resumes: 0, rest: REST_MIN, fruitless: 0 }
+    pub(super) fn new(queue: Q, allowed: bool) -> Polling<Q> {
+        Polling { queue, looked: None, allowed, polls: false, resumes: 0, rest: REST_MIN, fruitless: 0 }
     }
 
     /// Whether the end of a wait that begins `now` is polled.
     pub(super) fn may(&mut self, now: Nanos) -> bool {
+        if !self.allowed {
+            return false;
+        }
         if self.looked.is_none_or(|(then, _)| now.saturating_sub(then) >= LOOK_INTERVAL) {
             self.look(now);
         }
@@ -168,7 +173,7 @@ mod tests {
     fn polled(length: u64, wants: u64, others: impl Fn(u64) -> u64) -> Vec<u64> {
         const STEP: Nanos = SECOND / 100;
         let said = Cell::new(Some(account(1, 0)));
-        let mut polling = Polling::new(Said(&said));
+        let mut polling = Polling::new(Said(&said), true);
         let mut seconds = Vec::new();
         for now in (0..length * SECOND).step_by(usize::try_from(STEP).expect("small")) {
             let second = now / SECOND;
@@ -191,6 +196,16 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_may_not_never_polls() {
+        let said = Cell::new(Some(account(1, 0)));
+        let polls = |allowed| {
+            let mut polling = Polling::new(Said(&said), allowed);
+            (0..20).any(|half| polling.may(half * LOOK_INTERVAL))
+        };
+        assert!(polls(true) && !polls(false));
+    }
+
+    #[test]
     fn a_core_that_others_want_is_never_polled_on() {
         assert_eq!(polled(2000, 100, |_| 30), [0; 0]);
         assert_eq!(polled(2000, 5, |_| 30), [0; 0]);
@@ -201,7 +216,7 @@ mod tests {
     fn who_comes_later_is_made_way_for_and_looked_for_less_and_less() {
         // Quiet as long as it sleeps, and not when it polls: somebody who makes way for it.
         let said = Cell::new(Some(account(1, 0)));
-        let mut polling = Polling::new(Said(&said));
+        let mut polling = Polling::new(Said(&said), true);
         let mut began = Vec::new();
         let mut polls = false;
         for half in 0..4000 {
@@ -224,7 +239,7 @@ mod tests {
     #[test]
     fn nothing_is_polled_where_the_kernel_does_not_say_who_waits() {
         let said = Cell::new(None);
-        let mut polling = Polling::new(Said(&said));
+        let mut polling = Polling::new(Said(&said), true);
         assert!((0..10).all(|half| !polling.may(half * LOOK_INTERVAL)));
         assert_eq!(account_of("0 0 0\n"), None, "no account is kept");
         assert_eq!(account_of("12 3 4\n"), Some(account(12, 3)));
@@ -235,7 +250,7 @@ mod tests {
     #[test]
     fn times_that_count_anew_are_looked_at_anew() {
         let said = Cell::new(Some(account(1, 0)));
-        let mut polling = Polling::new(Said(&said));
+        let mut polling = Polling::new(Said(&said), true);
         polling.may(60 * SECOND);
         assert!(polling.may(61 * SECOND));
         polling.forget_times();
@@ -246,7 +261,7 @@ mod tests {
 
     #[test]
     fn polls_that_find_nothing_are_counted_up_to_the_end_of_the_wait_but_not_what_interrupted_them() {
-        let mut polling = Polling::new(Schedstat(None));
+        let mut polling = Polling::new(Schedstat(None), true);
         polling.found_nothing(1_000, 1_400, 9_000);
         polling.found_nothing(2_000, 8_000, 9_000);
         assert_eq!(polling.fruitless(), 400 + POLL_COST_MAX);

@@ -130,6 +130,9 @@ pub struct Load {
     pub connections_max: usize,
     /// Threads of the generator.
     pub threads: usize,
+    /// Whether they ask for the ends of their waits, instead of being woken, where they have a core for it.
+    #[serde(default = "yes")]
+    pub polls: bool,
     /// The script that wrote the requests, as its path was given; `null`: there was none. Each thread runs it for itself.
     #[serde(default)]
     pub script: Option<String>,
@@ -143,6 +146,10 @@ pub struct Load {
 
 fn one() -> u32 {
     1
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// One stage of the schedule.
@@ -462,6 +469,7 @@ pub(crate) fn sample() -> RunResult {
         connections: 64,
         connections_max: 64,
         threads: 1,
+        polls: true,
         script: None,
         requests_per_start: 1,
         workload: "get".to_owned(),

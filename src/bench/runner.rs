@@ -172,6 +172,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
         workload: workload.clone(),
         timeout: shared.timeout,
         drain: 0,
+        polls: shared.polls,
         good_within: shared.timeout,
         interval: SECOND,
         connections_max: None,

@@ -23,6 +23,8 @@ pub struct Shared {
     pub timeout: Nanos,
     /// How long to wait at the end for answers under way.
     pub drain: Nanos,
+    /// The ends of waits are polled.
+    pub polls: bool,
     /// Longest response time of goodput.
     pub good_within: Nanos,
     /// Length of an interval.

@@ -40,11 +40,12 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// For connections to `address`, all made and used on the calling thread.
+    /// For connections to `address`, all made and used on the calling thread, which `polls` for the ends of its waits where
+    /// it has the core for it.
     ///
     /// # Errors
     /// When the kernel is older than 5.11, or has no descriptor left.
-    pub fn new(address: SocketAddr) -> anyhow::Result<Sockets> {
+    pub fn new(address: SocketAddr, polls: bool) -> anyhow::Result<Sockets> {
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("cannot turn off timer slack")?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make an epoll")?;
         let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
@@ -52,7 +53,7 @@ impl Sockets {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         epoll::wait(&epoll, events.as_mut_slice(), Some(&at_once))
             .context("waits of less than a millisecond need Linux 5.11 or later (epoll_pwait2)")?;
-        let polling = Polling::new(Schedstat::of_this_thread());
+        let polling = Polling::new(Schedstat::of_this_thread(), polls);
         Ok(Sockets { address, epoll, connections: Vec::new(), events, polling, origin: clock::now() })
     }
 
@@ -217,7 +218,7 @@ mod tests {
 
     fn listening() -> (TcpListener, Sockets) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let sockets = Sockets::new(listener.local_addr().expect("bound")).expect("an epoll");
+        let sockets = Sockets::new(listener.local_addr().expect("bound"), true).expect("an epoll");
         (listener, sockets)
     }
 

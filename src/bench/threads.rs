@@ -242,7 +242,7 @@ fn run_thread(
 ) -> Option<Left> {
     let phases = shared.phases.all().len();
     let address = shared.authors.address(thread).unwrap_or(address);
-    let sockets = match Sockets::new(address) {
+    let sockets = match Sockets::new(address, shared.polls) {
         Ok(sockets) => sockets,
         Err(error) => {
             crew.ready.push(Err(error)).unwrap_or_else(|_| unreachable!("there is a place for each thread"));

@@ -30,9 +30,9 @@ pub enum ExecutionName {
     Adaptive,
     /// Everything on the worker, which waits for the disk.
     Inline,
-    /// Everything on threads behind one bounded queue.
+    /// For experiments: everything on threads behind one bounded queue.
     Pool,
-    /// Everything on threads that steal work from each other.
+    /// For experiments: everything on threads that steal work from each other.
     Stealing,
 }
 

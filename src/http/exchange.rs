@@ -59,6 +59,10 @@ pub struct Exchange {
     grown: Cell<bool>,
     /// They have grown so far that the connection must end after the answer.
     oversized: Cell<bool>,
+    /// The answer was handed over, and has not left hyper's buffer.
+    answer_leaves: Cell<bool>,
+    /// hyper has said something by itself.
+    hyper_muted: Cell<bool>,
     /// What becomes of its requests.
     observed: Observed,
     /// The worker's clock.
@@ -81,6 +85,8 @@ impl Exchange {
             body_unread: Cell::new(false),
             grown: Cell::new(false),
             oversized: Cell::new(false),
+            answer_leaves: Cell::new(false),
+            hyper_muted: Cell::new(false),
             observed,
             now_ms,
         }
@@ -188,9 +194,29 @@ impl Exchange {
     /// The answer was handed over; the next request may come, or has begun to.
     pub fn answered(&self) {
         self.set_room_held(0);
+        self.answer_leaves.set(true);
         self.unlooked.set(true);
         self.observed.given();
         self.enter(if self.read_ahead.replace(false) { Phase::Head } else { Phase::Idle });
+    }
+
+    /// Everything that was handed over has been written.
+    pub fn answer_has_left(&self) {
+        self.answer_leaves.set(false);
+    }
+
+    /// hyper is about to write: whether that is its own and not klad's answer, because it cannot read a head.
+    #[must_use]
+    pub fn mutes_hyper(&self) -> bool {
+        let own = self.awaits_head() && !self.answer_leaves.get();
+        self.hyper_muted.set(self.hyper_muted.get() || own);
+        own
+    }
+
+    /// Whether something that hyper wanted to say was kept from the client.
+    #[must_use]
+    pub fn hyper_was_muted(&self) -> bool {
+        self.hyper_muted.get()
     }
 
     /// Whether the next head may have begun unseen, in the same segment as the end of the request before it; asked once for

@@ -29,9 +29,6 @@ pub enum Refusal {
     /// Longer than `--head-max`, or more headers than [`HEADERS_MAX`](crate::limits::HEADERS_MAX).
     #[error("the request line and headers are longer than this server takes, or too many")]
     HeadTooLarge,
-    /// The request line alone is longer than any can be.
-    #[error("the request line is longer than this server takes")]
-    TargetTooLong,
     /// The client stopped sending in the middle of a head.
     #[error("the request's head did not arrive in time")]
     HeadTimeout,
@@ -134,7 +131,7 @@ impl Refusal {
             Refusal::Unauthorized => StatusCode::UNAUTHORIZED,
             Refusal::ReadOnlyToken | Refusal::CrossOrigin => StatusCode::FORBIDDEN,
             Refusal::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Refusal::TargetTooLong | Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
+            Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
             Refusal::TooManyConnections | Refusal::NoRoom { .. } | Refusal::NotReady(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -163,7 +160,6 @@ impl Refusal {
             Refusal::MethodNotAllowed(_) => "method-not-allowed",
             Refusal::MalformedHead => "malformed-head",
             Refusal::HeadTooLarge => "head-too-large",
-            Refusal::TargetTooLong => "target-too-long",
             Refusal::HeadTimeout => "head-timeout",
             Refusal::TooManyConnections => "too-many-connections",
             Refusal::MissingParameter(_) => "missing-parameter",
@@ -231,7 +227,6 @@ impl Refusal {
         "undetermined",
         "malformed-head",
         "head-too-large",
-        "target-too-long",
         "head-timeout",
         "unauthorized",
         "read-only-token",
@@ -289,23 +284,6 @@ impl Refusal {
         words.extend_from_slice(format!("content-length: {}\r\n\r\n{document}", document.len()).as_bytes());
         words
     }
-
-    /// What hyper is refusing, if `words` are its answer to a head that it cannot read: it says no more than a status. klad's
-    /// own answers of these statuses always have a document.
-    #[must_use]
-    pub fn of_hyper(words: &[u8]) -> Option<Refusal> {
-        let rest = words.strip_prefix(b"HTTP/1.1 4")?;
-        let (_, headers) = rest.split_at(rest.iter().position(|byte| *byte == b'\n')? + 1);
-        if !headers.starts_with(b"connection: close\r\ncontent-length: 0\r\n") {
-            return None;
-        }
-        match rest.get(..2)? {
-            b"00" => Some(Refusal::MalformedHead),
-            b"14" => Some(Refusal::TargetTooLong),
-            b"31" => Some(Refusal::HeadTooLarge),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -320,19 +298,5 @@ mod tests {
         assert!(head.contains("retry-after: 1\r\n"), "{head}");
         assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head} {}", body.len());
         assert!(body.contains(r#""code":"too-many-connections""#), "{body}");
-    }
-
-    #[test]
-    fn hypers_refusals_are_known_from_klads() {
-        let hypers =
-            |line: &str| format!("HTTP/1.1 {line}\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n");
-        let code = |words: &str| Refusal::of_hyper(words.as_bytes()).map(|refusal| refusal.code());
-        assert_eq!(code(&hypers("400 Bad Request")), Some("malformed-head"));
-        assert_eq!(code(&hypers("414 URI Too Long")), Some("target-too-long"));
-        assert_eq!(code(&hypers("431 Request Header Fields Too Large")), Some("head-too-large"));
-        assert_eq!(code(&hypers("404 Not Found")), None);
-        assert_eq!(code("HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n"), None);
-        assert_eq!(code("HTTP/1.1 4"), None);
-        assert_eq!(code("HTTP/1.1 200 OK\r\n"), None);
     }
 }

@@ -106,12 +106,6 @@ impl Allocator {
         })
     }
 
-    /// Pages in RAM that hold nothing.
-    #[must_use]
-    pub fn free_bytes(&self) -> u64 {
-        self.resident.saturating_sub(self.active + self.metadata)
-    }
-
     /// Puts it on the page.
     pub fn write(&self, page: &mut Page) {
         for (name, help, value) in [

@@ -9,15 +9,15 @@
 //! Called by `main`, which sets the rate, and by `http::admin`, on a thread that may wait.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_char};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsRawFd as _;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use tikv_jemalloc_ctl::raw;
+use tikv_jemalloc_ctl::{Access as _, AsName as _};
 
 use super::{Address, Error, Name, Profile, Sample, ValueType};
 use crate::clock;
@@ -132,41 +132,45 @@ fn refused(action: &str) -> impl Fn(tikv_jemalloc_ctl::Error) -> Error {
     move |error| Error::Refused(format!("jemalloc: {action}: {error}"))
 }
 
-#[expect(unsafe_code, reason = "jemalloc's controls take values of the type that each is documented with")]
 fn switch(state: &mut State, active: bool) -> Result<(), Error> {
-    // SAFETY: `prof.active` is a `bool`.
-    unsafe { raw::write(b"prof.active\0", active) }.map_err(refused("prof.active"))?;
+    "prof.active\0".name().write(active).map_err(refused("prof.active"))?;
     state.since_unix_ms = active.then(clock::unix_ms);
     Ok(())
 }
 
-/// Forgets what was seen, and sets the rate.
-#[expect(unsafe_code, reason = "jemalloc's controls take values of the type that each is documented with")]
+/// Forgets what was seen, and sets the rate: `prof.reset` takes its logarithm.
 fn reset(bytes: u64) -> Result<(), Error> {
     let lg_sample = bytes.max(1).ilog2() as usize;
-    // SAFETY: `prof.reset` takes a `size_t`, the logarithm of the rate.
-    unsafe { raw::write(b"prof.reset\0", lg_sample) }.map_err(refused("prof.reset"))
+    "prof.reset\0".name().write(lg_sample).map_err(refused("prof.reset"))
 }
 
 /// What the calling thread allocates from now on is not sampled. For threads that end soon: jemalloc keeps what it has seen of a
 /// thread for as long as the process lives, and a server that is scraped for a year must not grow by that.
-#[expect(unsafe_code, reason = "jemalloc's controls take values of the type that each is documented with")]
 pub fn leave_this_thread_out() {
-    // SAFETY: `thread.prof.active` is a `bool`. An allocator without profiles refuses, and then there is nothing to leave out.
-    let _ = unsafe { raw::write(b"thread.prof.active\0", false) };
+    // An allocator without profiles refuses, and then there is nothing to leave out.
+    let _ = "thread.prof.active\0".name().write(false);
 }
 
-#[expect(unsafe_code, reason = "jemalloc's controls take values of the type that each is documented with")]
+/// A file in memory that jemalloc writes to, and the path to it, which lasts as long as the process.
+fn file_for_dumps() -> std::io::Result<&'static (File, &'static str)> {
+    static FILE: OnceLock<(File, &'static str)> = OnceLock::new();
+    if let Some(made) = FILE.get() {
+        return Ok(made);
+    }
+    let file = File::from(memfd_create("klad-heap", MemfdFlags::CLOEXEC)?);
+    let path = format!("/proc/self/fd/{}\0", file.as_raw_fd());
+    Ok(FILE.get_or_init(|| (file, path.leak())))
+}
+
+/// One at a time: the state is held.
 fn dump(state: &State) -> Result<Dump, Error> {
     let io = |error: std::io::Error| Error::Refused(format!("a file in memory for jemalloc's dump: {error}"));
-    // jemalloc writes to a path; this one is nobody else's, and gone when it is closed.
-    let mut file = File::from(memfd_create("klad-heap", MemfdFlags::CLOEXEC).map_err(|error| io(error.into()))?);
-    let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("digits");
+    let (mut file, path) = file_for_dumps().map(|(file, path)| (file, *path)).map_err(io)?;
     let began_unix_ms = clock::unix_ms();
-    // SAFETY: `prof.dump` takes a C string, which lives until the call is over.
-    unsafe { raw::write::<*const c_char>(b"prof.dump\0", path.as_ptr()) }.map_err(refused("prof.dump"))?;
+    "prof.dump\0".name().write(path).map_err(refused("prof.dump"))?;
     let mut text = String::new();
     file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_string(&mut text)).map_err(io)?;
+    file.set_len(0).map_err(io)?;
     let mut dump = Dump::parse(&text)?;
     dump.taken_unix_ms = began_unix_ms;
     dump.since_unix_ms = state.since_unix_ms;

@@ -25,8 +25,10 @@ use super::collector::{self, Registration};
 use super::totals::{Key, Totals};
 use super::{Address, Error, Name, Profile, Sample, ValueType};
 use crate::clock;
+#[cfg(feature = "posix-locks")]
+use crate::sampling::pthread;
 use crate::sampling::waits::{self, Counts, OpenWait, Wait};
-use crate::sampling::{Kind, pthread, walk};
+use crate::sampling::{Kind, walk};
 use crate::sync::Mutex;
 
 pub use judge::is_contention;
@@ -108,6 +110,7 @@ impl Window {
     /// [`Error::Busy`] when one of another threshold is being taken, [`Error::Refused`].
     pub fn start(threshold: Duration) -> Result<Window, Error> {
         walk::check().map_err(|error| Error::Refused(format!("process_vm_readv: {error}")))?;
+        #[cfg(feature = "posix-locks")]
         pthread::prepare();
         let mut state = STATE.lock();
         if state.open.is_empty() {
@@ -237,7 +240,14 @@ impl Open {
             ("waits from before", self.earlier.to_string()),
             ("waits with stacks beyond the limit", beyond.to_string()),
             ("acquisitions of klad's own locks", (counts.own - before.own).to_string()),
-            ("acquisitions of POSIX locks", (counts.pthread - before.pthread).to_string()),
+            (
+                "acquisitions of POSIX locks",
+                if cfg!(feature = "posix-locks") {
+                    (counts.pthread - before.pthread).to_string()
+                } else {
+                    "not seen, nor waits for them: built without the feature posix-locks".to_owned()
+                },
+            ),
             // A lock that is only tried is nobody's wait, and its price would be another counter at each try.
             ("acquisitions not counted", "tries (trylock)".to_owned()),
             ("clock", "CLOCK_MONOTONIC".to_owned()),

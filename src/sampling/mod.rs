@@ -9,7 +9,7 @@
 //!
 //! Called by `sync` and `profile`.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "posix-locks"))]
 pub mod pthread;
 #[cfg(target_os = "linux")]
 pub mod ring;

@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::ring::Ring;
-use super::walk::{Stack, thread_name};
+use super::walk::{Stack, now_ns, own_frame, thread_name};
 use super::{Family, Kind};
 
 /// Waits that the ring holds until they are drained, 20 times a second: 80,000 waits a second. About 1 kB each.
@@ -253,34 +253,6 @@ fn record(kind: Kind, began_ns: u64, frame: u64) {
     }
 }
 
-/// As `clock::monotonic_ns`, which cannot be asked here: the first time, it allocates.
-fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    #[expect(unsafe_code, reason = "the clock without preparations has no safe form")]
-    // SAFETY: the C library writes to `now`, and nothing else. It does not fail: Linux has this clock.
-    unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
-    }
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
-}
-
-/// The frame of the function that this is inlined into.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "the register must be that of the caller's frame")]
-fn own_frame() -> u64 {
-    let frame: u64;
-    #[expect(unsafe_code, reason = "registers have no other reader")]
-    // SAFETY: one register is read, nothing else is touched. All code of this program keeps frame pointers (see
-    // `.cargo/config.toml`), and if it did not, the walk checks what it reads.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        std::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags));
-        #[cfg(target_arch = "aarch64")]
-        std::arch::asm!("mov {}, x29", out(reg) frame, options(nomem, nostack, preserves_flags));
-    }
-    frame
-}
-
 fn number() -> u32 {
     let known = NUMBER.get();
     if known != 0 {
@@ -296,9 +268,8 @@ fn tid() -> u32 {
     if known != 0 {
         return known;
     }
-    #[expect(unsafe_code, reason = "a system call without a safe form that may be called here")]
-    // SAFETY: takes nothing and changes nothing.
-    let new = unsafe { libc::gettid() }.unsigned_abs();
+    // One system call, and nothing else.
+    let new = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     TID.set(new);
     new
 }

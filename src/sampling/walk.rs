@@ -230,6 +230,17 @@ pub fn thread_name() -> [u8; 16] {
     name
 }
 
+/// As `clock::monotonic_ns`, which cannot be asked here: the first time, it allocates.
+pub(super) fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    #[expect(unsafe_code, reason = "the clock without preparations has no safe form")]
+    // SAFETY: the C library writes to `now`, and nothing else. It does not fail: Linux has this clock.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
+    }
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
 /// As [`thread_name`] has it, as text.
 #[must_use]
 pub fn text_of(name: [u8; 16]) -> String {
@@ -268,7 +279,7 @@ fn registers(context: &libc::ucontext_t) -> Registers {
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a frame of its own would be the answer")]
 #[expect(unsafe_code, reason = "a register has no name in Rust")]
-fn own_frame() -> u64 {
+pub(super) fn own_frame() -> u64 {
     let frame: u64;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a register is read.

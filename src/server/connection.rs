@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use hyper::Request;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -19,7 +19,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::Limits;
-use super::feed::Feed;
 use super::figures::Closed;
 use super::gate::Pass;
 use super::handshake::{Handshaker, Shaken};
@@ -32,7 +31,7 @@ use crate::http::observe::Observed;
 use crate::http::refusal::Refusal;
 use crate::limits::{
     CONNECTION_BUFFER_BYTES_MAX, DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HYPER_REQUESTS_MIN,
-    LINGER_BYTES_MAX, LINGER_TIMEOUT, NOT_SENT_BYTES_MAX, PIPELINE_SETTLES,
+    LINGER_BYTES_MAX, LINGER_TIMEOUT, NOT_SENT_BYTES_MAX,
 };
 
 pub(super) mod plain;
@@ -56,7 +55,6 @@ pub struct Deadlines {
 /// A connection's state outside hyper.
 pub(super) struct Connection {
     exchange: Rc<Exchange>,
-    feed: Rc<Feed>,
     verdict: Cell<Option<Verdict>>,
     waker: RefCell<Option<Waker>>,
     /// Why it ends, if that is decided here.
@@ -89,13 +87,13 @@ pub(super) struct Holding {
 }
 
 enum End {
-    /// hyper has finished; `true` when it met an error that it has answered itself.
+    /// There are no more requests.
     Finished {
         by_error: bool,
     },
+    /// hyper cannot read a head, and has not been heard.
+    Refused(Refusal),
     Verdict(Verdict),
-    /// hyper is between two requests, and klad stops.
-    Pause,
     /// hyper is between two requests, and has had enough of them.
     Enough,
 }
@@ -119,7 +117,6 @@ impl Connection {
     pub(super) fn new(now_ms: Rc<Cell<u64>>, observed: Observed) -> Rc<Connection> {
         Rc::new(Connection {
             exchange: Rc::new(Exchange::new(now_ms, observed)),
-            feed: Rc::new(Feed::new()),
             verdict: Cell::new(None),
             waker: RefCell::new(None),
             why: Cell::new(None),
@@ -138,35 +135,35 @@ impl Connection {
                 None => return self.why.get().unwrap_or(Closed::Error),
             },
         };
-        if worker.draining().is_some() {
-            self.feed.begin(b"");
-        }
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, &stream).await;
         let mut stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
         self.exchange.observed().connection_ends();
+        let stops = worker.draining().is_some();
+        let why = match end {
+            End::Finished { by_error: true } | End::Refused(_) => Closed::Error,
+            _ if stops => Closed::Stopping,
+            _ => Closed::ByClient,
+        };
         match end {
-            End::Verdict(Verdict::HeadTimedOut) => {
-                let refusal = Refusal::HeadTimeout;
-                worker.observer.refused(refusal.code());
-                stream.send_now(&refusal.into_last_words());
-                self.linger(stream).await;
-            }
+            End::Verdict(Verdict::HeadTimedOut) => self.refuse(worker, stream, Refusal::HeadTimeout).await,
+            End::Refused(refusal) => self.refuse(worker, stream, refusal).await,
             // While klad stops: what a client sends behind a closing answer is not answered, but must not cost it the
             // answer.
-            End::Finished { by_error } if by_error || self.exchange.body_unread() || self.feed.is_on() => {
-                self.linger(stream).await;
-            }
+            End::Finished { by_error } if by_error || self.exchange.body_unread() || stops => self.linger(stream).await,
             // In the middle of an answer an end must not look as if it were meant.
             End::Verdict(_) if self.is_idle() => stream.say_goodbye(),
             End::Finished { .. } => stream.say_goodbye(),
-            End::Verdict(_) | End::Pause | End::Enough => {}
+            End::Verdict(_) | End::Enough => {}
         }
-        self.why.get().unwrap_or(match end {
-            End::Finished { by_error: true } => Closed::Error,
-            _ if self.feed.is_on() => Closed::Stopping,
-            _ => Closed::ByClient,
-        })
+        self.why.get().unwrap_or(why)
+    }
+
+    /// The last answer, where no head was read.
+    async fn refuse(&self, worker: &Worker, mut stream: Stream, refusal: Refusal) {
+        worker.observer.refused(refusal.code());
+        stream.send_now(&refusal.into_last_words());
+        self.linger(stream).await;
     }
 
     fn is_idle(&self) -> bool {
@@ -197,16 +194,16 @@ impl Connection {
         None
     }
 
-    /// Plain requests without hyper, all others with it.
+    /// The seam between the fast path and hyper: plain requests go the first way (`plain`), and from the first byte of one that
+    /// is not on hyper has the connection, until it has answered some and is between two. With `--fast-path off` hyper has all.
     async fn serve_http(self: &Rc<Self>, worker: &Rc<Worker>, stream: &Rc<RefCell<Stream>>) -> End {
         let pass = Pass::new(worker.gate.clone());
-        let mut io = Io::new(stream.clone(), self.exchange.clone(), self.feed.clone(), pass);
+        let mut io = Io::new(stream.clone(), self.exchange.clone(), pass);
         loop {
-            if let Some(end) = self.serve_plain(worker, &mut io, stream).await {
+            if worker.has_fast_path()
+                && let Some(end) = self.serve_plain(worker, &mut io, stream).await
+            {
                 return end;
-            }
-            if self.feed.is_wanted() {
-                self.feed.begin(&io.take_unread());
             }
             // Boxed: a connection that has only plain requests has no room for hyper.
             io = match Box::pin(self.serve_by_hyper(worker, stream, io)).await {
@@ -227,15 +224,12 @@ impl Connection {
         let requests = Cell::new(0);
         loop {
             let service = service_fn(|request: Request<Incoming>| {
-                self.feed.head_was_read(|| request.body().size_hint().exact());
                 requests.set(requests.get() + 1);
-                let (worker, connection, stream) = (worker.clone(), self.clone(), stream.clone());
+                let (worker, connection) = (worker.clone(), self.clone());
                 let begun = worker.service.begin(request, &connection.exchange);
                 async move {
                     let mut answer = worker.service.end(begun, &connection.exchange).await;
-                    if connection.feed.is_on() && connection.is_last(&worker, &stream).await {
-                        answer.fields.closes = true;
-                    }
+                    answer.fields.closes |= worker.draining().is_some();
                     Ok::<_, Infallible>(answer.into_response())
                 }
             });
@@ -251,32 +245,30 @@ impl Connection {
                     None => {}
                 }
                 let polled = Pin::new(&mut http).poll(context);
-                if polled.is_pending() && self.is_between_requests() {
-                    if self.feed.is_wanted() {
-                        return Poll::Ready(End::Pause);
-                    }
-                    if requests.get() >= HYPER_REQUESTS_MIN && self.feed.is_off() && self.exchange.awaits_request() {
-                        return Poll::Ready(End::Enough);
-                    }
+                let enough = worker.has_fast_path() && requests.get() >= HYPER_REQUESTS_MIN;
+                if polled.is_pending() && enough && self.is_between_requests() {
+                    return Poll::Ready(End::Enough);
                 }
-                polled.map(|finished| {
-                    if let Err(error) = &finished {
-                        refused_by_hyper(worker, error);
+                polled.map(|finished| match finished {
+                    Err(error) if self.exchange.hyper_was_muted() && error.is_parse() => {
+                        End::Refused(if error.is_parse_too_large() {
+                            Refusal::HeadTooLarge
+                        } else {
+                            Refusal::MalformedHead
+                        })
                     }
-                    End::Finished { by_error: finished.is_err() }
+                    finished => End::Finished { by_error: finished.is_err() },
                 })
             })
             .await;
             // hyper shows what it has read only by being taken apart. It is idle and everything is written, so there is
             // nothing else to lose, and a new one goes on where it was.
             let mut parts = match end {
-                End::Verdict(Verdict::Look) | End::Pause | End::Enough => http.into_parts(),
-                End::Verdict(_) | End::Finished { .. } => return Err(end),
+                End::Verdict(Verdict::Look) | End::Enough => http.into_parts(),
+                End::Verdict(_) | End::Finished { .. } | End::Refused(_) => return Err(end),
             };
             let read_ahead = [parts.read_buf, parts.io.inner_mut().take_unread()].concat();
-            if let End::Pause = end {
-                self.feed.begin(&read_ahead);
-            } else if let End::Enough = end {
+            if let End::Enough = end {
                 requests.set(0);
                 if read_ahead.is_empty() && !self.exchange.oversized() {
                     self.exchange.buffers_are_gone();
@@ -291,34 +283,18 @@ impl Connection {
         }
     }
 
-    /// Whether hyper waits for a request or the rest of its head, and has written everything. An answer that leaves a body unread
+    /// Whether hyper waits for a request, and has written everything. An answer that leaves a body unread
     /// is the last one: hyper closes when it is polled again, and what comes until then is no request.
     fn is_between_requests(&self) -> bool {
-        matches!(self.exchange.phase().0, Phase::Idle | Phase::Head)
+        self.exchange.awaits_request()
             && self.exchange.write_blocked_since_ms().is_none()
             && !self.exchange.body_unread()
     }
 
     /// Whether a connection that was idle no longer is.
     fn is_wanted(&self, stream: &Stream) -> bool {
-        self.exchange.phase().0 != Phase::Idle || self.feed.has_more(stream)
-    }
-
-    /// While klad stops: whether nothing stands behind the request that is answered now, so that its answer is to say that
-    /// the connection closes.
-    async fn is_last(&self, worker: &Worker, stream: &RefCell<Stream>) -> bool {
-        let has_more = || self.feed.has_more(&stream.borrow());
-        let answered = self.feed.count_answer();
-        let too_many =
-            |draining: Draining| answered >= draining.pipelined_max || worker.now_ms.get() > draining.last_answers_ms;
-        if worker.draining().is_some_and(too_many) {
-            return true;
-        }
-        if !has_more() && self.feed.pipelines() {
-            // What was sent together may come in several segments. Boxed, as the timer would be part of every request.
-            Box::pin(tokio::time::sleep(PIPELINE_SETTLES)).await;
-        }
-        !has_more()
+        let has_arrived = rustix::io::ioctl_fionread(stream.tcp()).is_ok_and(|bytes| bytes > 0);
+        self.exchange.phase().0 != Phase::Idle || has_arrived || stream.has_unread()
     }
 
     /// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with
@@ -359,10 +335,6 @@ impl Connection {
 
     /// Decides whether the client is late.
     pub(super) fn check(&self, now_ms: u64, deadlines: &Deadlines, draining: Option<Draining>) {
-        if draining.is_some() && self.feed.is_off() {
-            self.feed.want();
-            self.wake();
-        }
         let (phase, since_ms) = self.exchange.phase();
         let waited = Duration::from_millis(now_ms.saturating_sub(since_ms));
         let late = |waited: Duration, deadline| {
@@ -380,9 +352,7 @@ impl Connection {
             Phase::Idle | Phase::Head if self.exchange.write_blocked_since_ms().is_some() => return,
             Phase::Idle if let Some(draining) = draining => match draining.idle_patience {
                 Duration::ZERO => (Verdict::Close, Closed::Stopping),
-                patience if self.feed.is_on() && draining.of(waited, now_ms) >= patience => {
-                    (Verdict::Leave, Closed::Stopping)
-                }
+                patience if draining.of(waited, now_ms) >= patience => (Verdict::Leave, Closed::Stopping),
                 _ => return,
             },
             // Unless hyper shows that a head has begun, it is not closed for this.
@@ -455,15 +425,6 @@ impl Connection {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
         }
-    }
-}
-
-/// Counts what hyper itself answers: heads that are none, or too large.
-fn refused_by_hyper(worker: &Worker, error: &hyper::Error) {
-    if error.is_parse_too_large() {
-        worker.observer.refused(Refusal::HeadTooLarge.code());
-    } else if error.is_parse() {
-        worker.observer.refused(Refusal::MalformedHead.code());
     }
 }
 

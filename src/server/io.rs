@@ -1,11 +1,11 @@
 //! The connection's bytes as hyper sees them, or who reads in its place, above TLS where there is TLS: reads pass the worker's gate, and every byte is
-//! told to the connection's exchange, from which the sweep knows who is late. While klad stops they come through the
-//! connection's feed, one request at a time. Made by `connection`.
+//! told to the connection's exchange, from which the sweep knows who is late. What hyper says by itself, while no answer of
+//! klad's is on its way, is kept from the client: a bare status for a head that it cannot read. The connection says more in
+//! its place. Made by `connection`.
 
 use std::cell::RefCell;
 use std::future::Future as _;
 use std::io;
-use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -13,31 +13,23 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
-use super::feed::Feed;
 use super::gate::Pass;
 use super::stream::Stream;
 use crate::http::exchange::Exchange;
-use crate::http::refusal::Refusal;
 
 /// A connection's socket.
 pub(super) struct Io {
     /// Shared with the connection, which has the last word where hyper has none.
     stream: Rc<RefCell<Stream>>,
     exchange: Rc<Exchange>,
-    feed: Rc<Feed>,
     pass: Pass,
-    /// klad's words in place of hyper's, as far as they have not been taken.
-    last_words: Option<Vec<u8>>,
     /// What was read and turned out to be for hyper; it has counted as read.
     unread: Bytes,
 }
 
-/// Bytes of one read while klad stops.
-const FED_BYTES: usize = 8 << 10;
-
 impl Io {
-    pub(super) fn new(stream: Rc<RefCell<Stream>>, exchange: Rc<Exchange>, feed: Rc<Feed>, pass: Pass) -> Io {
-        Io { stream, exchange, feed, pass, last_words: None, unread: Bytes::new() }
+    pub(super) fn new(stream: Rc<RefCell<Stream>>, exchange: Rc<Exchange>, pass: Pass) -> Io {
+        Io { stream, exchange, pass, unread: Bytes::new() }
     }
 }
 
@@ -65,17 +57,6 @@ impl Io {
 }
 
 impl Io {
-    /// hyper answers a head that it cannot read by a bare status, and writes nothing after it. klad says more: all of its own
-    /// words count as all of hyper's.
-    fn poll_last_words(&mut self, context: &mut Context<'_>, hypers: usize) -> Poll<io::Result<usize>> {
-        let Some(words) = &mut self.last_words else { return Poll::Ready(Ok(hypers)) };
-        while !words.is_empty() {
-            let taken = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, words))?;
-            words.drain(..taken);
-        }
-        Poll::Ready(Ok(hypers))
-    }
-
     /// What a client takes of an answer is told by the socket below TLS: rustls takes up to 64 KiB at once, whatever the client
     /// does.
     fn sent_in_tls(&self, stream: &Stream, (before, waited): (usize, bool), held: usize) {
@@ -145,23 +126,6 @@ impl Io {
         }
         Poll::Ready(Ok(count))
     }
-
-    /// Reads while klad stops.
-    fn poll_feed(&self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        loop {
-            let given = self.feed.give(buffer);
-            if given > 0 {
-                self.exchange.bytes_read(given);
-                return Poll::Ready(Ok(()));
-            }
-            let mut some = [MaybeUninit::uninit(); FED_BYTES];
-            let mut some = ReadBuf::uninit(&mut some);
-            if ready!(self.poll_socket(context, &mut some))? == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            self.feed.take_in(some.filled());
-        }
-    }
 }
 
 impl AsyncRead for Io {
@@ -180,15 +144,6 @@ impl AsyncRead for Io {
             }
             return Poll::Ready(Ok(()));
         }
-        if !self.feed.is_off() {
-            if self.feed.is_on() {
-                return self.poll_feed(context, buffer);
-            }
-            if self.exchange.awaits_request() {
-                // Nobody need be woken: the connection looks after each poll, and takes hyper apart.
-                return Poll::Pending;
-            }
-        }
         let count = ready!(self.poll_socket(context, buffer))?;
         if count > 0 {
             self.exchange.bytes_read(count);
@@ -198,17 +153,12 @@ impl AsyncRead for Io {
 }
 
 impl AsyncWrite for Io {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        // A head is being read: what hyper writes now is its own.
-        if self.last_words.is_none() && self.exchange.awaits_head() {
-            self.last_words = Refusal::of_hyper(bytes).map(Refusal::into_last_words);
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.exchange.mutes_hyper() {
+            return Poll::Ready(Ok(bytes.len()));
         }
         let before = self.stream.borrow().on_the_way();
-        let written = if self.last_words.is_some() {
-            self.poll_last_words(context, bytes.len())
-        } else {
-            Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes)
-        };
+        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
         self.account(before, &written, bytes.len(), bytes.len());
         written
     }
@@ -219,6 +169,9 @@ impl AsyncWrite for Io {
         let flushed = Pin::new(&mut *stream).poll_flush(context);
         if let Some(before) = before {
             self.sent_in_tls(&stream, before, 0);
+        }
+        if flushed.is_ready() {
+            self.exchange.answer_has_left();
         }
         flushed
     }

@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use crate::clock;
 use crate::execution::care::{Care, CareThread};
 use crate::execution::{self, Executor};
-use crate::free_pages;
 use crate::http::admin::{Admin, AllocatorWatch, Shares};
 use crate::http::authorization::Authorization;
 use crate::http::control::Control;
@@ -30,7 +29,6 @@ use crate::http::service;
 use crate::http::slow::{Extent, Slowest};
 use crate::limits::ALLOCATOR_LOOK_INTERVAL;
 use crate::metrics::requests::Requests;
-use crate::ready_pages;
 use crate::storage::Engine;
 use crate::sync::{self, Live, Signal};
 
@@ -40,7 +38,6 @@ mod accept;
 mod admin;
 mod connection;
 mod eviction;
-mod feed;
 mod figures;
 pub mod gate;
 mod handshake;
@@ -49,7 +46,6 @@ pub mod listen;
 mod peers;
 mod places;
 mod safety;
-mod socket;
 mod stream;
 pub mod tls;
 mod worker;
@@ -95,6 +91,8 @@ pub struct Limits {
     pub drain: Drain,
     /// Of requests.
     pub service: service::Options,
+    /// Plain requests are read without hyper.
+    pub fast_path: bool,
     /// Of operations.
     pub operations: execution::Limits,
     /// How the memory budget is shared out, for `/debug/memory`.
@@ -111,9 +109,6 @@ pub struct Drain {
     /// A connection without a request is kept for so long, then closed unless one has come. Zero: closed at once,
     /// whatever has come.
     pub idle_patience: Duration,
-    /// A connection is told that it closes when nothing stands behind the request that is answered, or after so many
-    /// answers.
-    pub pipelined_max: u32,
     /// Connections whose clients have begun to open them are accepted for so long. Zero: none is, not even those that wait
     /// to be accepted.
     pub accept_patience: Duration,
@@ -295,16 +290,12 @@ impl Server {
     }
 }
 
-/// A thread that asks the allocator for its figures, and has it give back what is too much, both of which may wait. Called when the workers have
-/// been started.
+/// A thread that asks the allocator for its figures, which may wait.
 fn watch_allocator(allocator: Arc<AllocatorWatch>, stop: Arc<Signal>) -> JoinHandle<()> {
     allocator.look();
-    ready_pages::look();
     sync::spawn_thread("klad-figures", move || {
         while !stop.wait_timeout(ALLOCATOR_LOOK_INTERVAL) {
-            let now = allocator.look();
-            ready_pages::look();
-            free_pages::look(now.free_bytes(), now.resident);
+            allocator.look();
         }
     })
 }

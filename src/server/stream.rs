@@ -11,8 +11,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::socket;
-
 /// A socket that may be in TLS.
 pub(super) enum Stream {
     /// In clear.
@@ -92,7 +90,7 @@ impl Stream {
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => socket::poll_read(tcp, context, buffer),
+            Stream::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
             Stream::Tls(tls) => match Pin::new(tls).poll_read(context, buffer) {
                 // A client that closes without saying so. HTTP's own framing tells whether something is missing.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
@@ -105,7 +103,7 @@ impl AsyncRead for Stream {
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => socket::poll_write(tcp, context, bytes),
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
             Stream::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
         }
     }
@@ -127,7 +125,7 @@ impl AsyncWrite for Stream {
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        socket::poll_read(&self.tcp, context, buffer)
+        Pin::new(&mut self.get_mut().tcp).poll_read(context, buffer)
     }
 }
 
@@ -143,7 +141,7 @@ impl Socket {
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let written = socket::poll_write(&this.tcp, context, bytes);
+        let written = Pin::new(&mut this.tcp).poll_write(context, bytes);
         this.count(written)
     }
 
@@ -153,7 +151,7 @@ impl AsyncWrite for Socket {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let written = socket::poll_write_parts(&this.tcp, context, parts);
+        let written = Pin::new(&mut this.tcp).poll_write_vectored(context, parts);
         this.count(written)
     }
 

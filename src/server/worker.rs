@@ -128,10 +128,6 @@ pub(super) struct Worker {
 pub(super) struct Draining {
     /// When it began to.
     pub(super) since_ms: u64,
-    /// From then on every answer says that its connection closes, or the drain timeout would cut it.
-    pub(super) last_answers_ms: u64,
-    /// See [`Drain::pipelined_max`].
-    pub(super) pipelined_max: u32,
     /// See [`Drain::idle_patience`].
     pub(super) idle_patience: Duration,
 }
@@ -211,10 +207,7 @@ impl Worker {
     /// drain timeout is over.
     async fn drain(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, drain: &Drain) {
         let deadline = clock::now() + drain.timeout;
-        let since_ms = self.age_ms();
-        let last_answers_ms = since_ms.saturating_add(ms(drain.timeout) / 4 * 3);
-        let Drain { pipelined_max, idle_patience, .. } = *drain;
-        self.draining.set(Some(Draining { since_ms, last_answers_ms, pipelined_max, idle_patience }));
+        self.draining.set(Some(Draining { since_ms: self.age_ms(), idle_patience: drain.idle_patience }));
         let mut ticks = tokio::time::interval(DRAIN_SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut accepting = true;
@@ -238,7 +231,12 @@ impl Worker {
         }
     }
 
-    /// Since when klad stops, if it does.
+    /// Whether plain requests are read without hyper.
+    pub(super) fn has_fast_path(&self) -> bool {
+        self.limits.borrow().fast_path
+    }
+
+    /// Since when klad stops, if it does: then each answer says that its connection closes.
     pub(super) fn draining(&self) -> Option<Draining> {
         self.draining.get()
     }

@@ -23,12 +23,11 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use fjall::{Database, Keyspace, PersistMode, Readable as _, Slice};
 
-use super::background::Background;
 use super::directory::DataDirectory;
 use super::fjall_observation::Watch;
 pub use super::fjall_open::OpenError;
 use super::fjall_open::{self, Opened, words};
-use super::fjall_options::{self, LEVEL_0_TABLES_MAX, MEMTABLES, MEMTABLES_SEALED_MAX};
+use super::fjall_options::{LEVEL_0_TABLES_MAX, MEMTABLES, MEMTABLES_SEALED_MAX};
 use super::gate::{Kept, WriteGate};
 use super::high_water::HighWater;
 use super::perf::Figure;
@@ -60,9 +59,6 @@ pub(super) const MARK_KEY: &[u8] = &[0];
 /// What fjall charges a memtable for each entry beyond the bytes of key and value (lsm-tree 3.1.10, `src/memtable/mod.rs`: two
 /// slices of 24 bytes, number and kind).
 const ENTRY_OVERHEAD_BYTES: u64 = 64;
-
-/// What fjall's own threads are called.
-const THREADS: &[&str] = &["fjall:worker"];
 
 /// How long a writer waits before it looks again whether a memtable was flushed.
 const FLUSH_WAIT: Duration = Duration::from_millis(2);
@@ -104,8 +100,6 @@ pub struct FjallEngine {
     memtable_bytes_max: u64,
     cache_bytes: u64,
     watch: Watch,
-    /// Until the engine is dropped.
-    background: Background,
 }
 
 /// What the one thread inside needs.
@@ -139,7 +133,6 @@ impl FjallEngine {
             memtable_bytes_max: options.memtable_bytes / MEMTABLES,
             cache_bytes: options.cache_bytes,
             watch: Watch::default(),
-            background: Background::new(THREADS, fjall_options::threads(options)),
         };
         engine.upkeep();
         Ok(engine)
@@ -447,7 +440,6 @@ impl LocalDisk for FjallEngine {
         self.gate.look_whether_still_there(self.versions.directory(), "fjall/version");
         self.gate.look_at_free_space(self.versions.directory());
         self.gate.set_stalled(self.is_stalled());
-        self.background.set_awaited(self.waits_since.lock().is_some());
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }

@@ -20,8 +20,6 @@ use std::time::{Duration, Instant};
 use crate::metrics::commits::Commits;
 use crate::operation::{Durability, Effect, Error, Operation, Outcome, Value, Write};
 
-#[cfg(any(feature = "fjall", feature = "rocksdb"))]
-mod background;
 pub mod delayed;
 pub mod directory;
 #[cfg(feature = "fjall")]
@@ -61,13 +59,9 @@ mod rocksdb_open;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_options;
 #[cfg(feature = "rocksdb")]
-mod rocksdb_pace;
-#[cfg(feature = "rocksdb")]
 mod rocksdb_perf;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_preallocation;
-#[cfg(feature = "rocksdb")]
-mod rocksdb_removal;
 #[cfg(feature = "rocksdb")]
 mod rocksdb_scan;
 #[cfg(feature = "rocksdb")]

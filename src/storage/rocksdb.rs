@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use rust_rocksdb::{DB, ErrorKind, FlushOptions, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
-use super::background::Background;
 use super::directory::DataDirectory;
 use super::gate::{Kept, WriteGate};
 use super::high_water::HighWater;
@@ -26,23 +25,19 @@ use super::record;
 use super::rocksdb_observation::Watch;
 pub use super::rocksdb_open::OpenError;
 use super::rocksdb_options::Shared;
-use super::rocksdb_pace::Pace;
 use super::rocksdb_perf::{Work, measured};
 use super::rocksdb_preallocation::Preallocation;
 use super::value_cache::{Looked, Made, Place, ValueCache};
 use super::versions::Versions;
 use super::written::{self, Written};
 use super::{Capabilities, ChangeKind, Check, Compression, Engine, LocalDisk, Observation, Pending, Reply, Result};
-use super::{rocksdb_open, rocksdb_options, rocksdb_preallocation, rocksdb_removal};
+use super::{rocksdb_open, rocksdb_options, rocksdb_preallocation};
 use crate::clock;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use crate::metrics::Counter;
 use crate::metrics::commits::Commits;
 use crate::operation::{Change, Durability, Effect, Error, Operation, Outcome, Version};
 use crate::sync::{Mutex, MutexGuard};
-
-/// What RocksDB's own threads are called.
-const THREADS: &[&str] = &["rocksdb:low", "rocksdb:high"];
 
 /// What of the configuration concerns this engine.
 #[derive(Clone, Debug)]
@@ -63,6 +58,12 @@ pub struct Options {
     pub compression: Compression,
     /// Read keys through an iterator instead of a get: a mistake that a published report has measured.
     pub iterator_reads: bool,
+    /// The log is kept longer than its records.
+    pub log_preallocation: bool,
+    /// Flushes and compactions write so many bytes a second at most; 0: as many as they can.
+    pub compaction_rate_bytes: u64,
+    /// So many bytes a second of files that are removed go back to the file system; 0: at once.
+    pub delete_rate_bytes: u64,
 }
 
 /// What of `cache_bytes` is for blocks and memtables, and what for values.
@@ -73,8 +74,6 @@ fn split(cache_bytes: u64, memtable_bytes: u64, value_cache_percent: u64) -> (u6
 
 /// RocksDB, and what klad keeps beside it.
 pub struct RocksDbEngine {
-    /// Before the database: dropping that waits for compactions.
-    pub(super) pace: Pace,
     pub(super) db: DB,
     read_all: ReadOptions,
     read_cached: ReadOptions,
@@ -93,14 +92,12 @@ pub struct RocksDbEngine {
     /// Written ahead into logs.
     zero_bytes: Arc<Counter>,
     watch: Watch,
-    /// Until the engine is dropped.
-    background: Background,
 }
 
 /// What the one thread inside needs; the batch keeps its buffer.
 struct CommitSection {
     batch: WriteBatch,
-    preallocation: Preallocation,
+    preallocation: Option<Preallocation>,
     /// Of the batch's keys in the cache of values.
     places: Vec<u64>,
     write_sync: WriteOptions,
@@ -122,11 +119,10 @@ impl RocksDbEngine {
         let shared = Shared::new(&Options { cache_bytes: block_bytes, ..options.clone() });
         let mut database = rocksdb_options::database(options, &shared);
         let watch = Watch::new(shared, &directory.path().join("rocksdb"), &mut database);
-        rocksdb_removal::in_pieces(&mut database, &directory.path().join("rocksdb"));
         let zero_bytes = Arc::<Counter>::default();
-        let preallocation =
-            Preallocation::new(&mut database, &directory.path().join("rocksdb"), Arc::clone(&zero_bytes));
-        let pace = Pace::new(&mut database);
+        let preallocation = options
+            .log_preallocation
+            .then(|| Preallocation::new(&mut database, &directory.path().join("rocksdb"), Arc::clone(&zero_bytes)));
         let (db, high_water) = rocksdb_open::open(&directory, &database)?;
         let mut read_cached = ReadOptions::default();
         read_cached.set_read_tier(ReadTier::BlockCache);
@@ -135,7 +131,6 @@ impl RocksDbEngine {
         let mut write_now = WriteOptions::default();
         write_now.set_no_slowdown(true);
         let engine = RocksDbEngine {
-            pace,
             db,
             read_all: ReadOptions::default(),
             read_cached,
@@ -158,7 +153,6 @@ impl RocksDbEngine {
             value_cache_percent,
             zero_bytes,
             watch,
-            background: Background::new(THREADS, options.background_threads.max(1) + 1),
         };
         engine.upkeep();
         Ok(engine)
@@ -210,7 +204,6 @@ impl RocksDbEngine {
         let synced = self.high_water.synced();
         let unsynced = self.db.latest_sequence_number().saturating_sub(synced);
         let mut kept = self.gate.measures(&Kept { unsynced, version_last, version_reserved });
-        kept.extend(self.pace.measures());
         kept.push(rocksdb_preallocation::measure(&self.zero_bytes));
         let values = self.values.as_ref().map(ValueCache::figures).unwrap_or_default();
         self.watch.look(&self.db, kept, &values);
@@ -282,7 +275,7 @@ impl RocksDbEngine {
         Self::fill(batch, writes, first).map_err(|why| self.gate.undetermined(why))?;
         // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
         let began = sync.then(clock::now);
-        if sync {
+        if sync && let Some(preallocation) = preallocation {
             preallocation.make_room(batch.size_in_bytes() as u64);
         }
         let options = if sync { write_sync } else { write_async };
@@ -292,7 +285,9 @@ impl RocksDbEngine {
         self.watch.waited(perf.get(Figure::WriteDelayTime).unwrap_or(0));
         let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         done.map_err(|error| self.gate.undetermined(error.into_string()))?;
-        preallocation.written(batch.size_in_bytes() as u64);
+        if let Some(preallocation) = preallocation {
+            preallocation.written(batch.size_in_bytes() as u64);
+        }
         let now = clock::now();
         let sync_time = began.map(|began| now.saturating_duration_since(began));
         if let Some(time) = sync_time {
@@ -316,7 +311,9 @@ impl RocksDbEngine {
         }
         match self.write_beside_values(writes, first, places, || self.db.write_opt(batch, write_now)) {
             Ok(()) => {
-                preallocation.written(batch.size_in_bytes() as u64);
+                if let Some(preallocation) = preallocation {
+                    preallocation.written(batch.size_in_bytes() as u64);
+                }
                 self.commits.committed(writes.len(), false);
                 // Nothing was waited for, and what it took is not worth a dozen looks at the clock.
                 let written = Written { first, now: clock::now(), sync_time: Duration::ZERO, perf: None };
@@ -494,15 +491,10 @@ impl LocalDisk for RocksDbEngine {
         self.gate.look_whether_still_there(self.directory(), "rocksdb/CURRENT");
         self.gate.look_at_free_space(self.directory());
         let is_more_than_0 = |property| matches!(self.db.property_int_value(property), Ok(Some(1..)));
-        let stopped = is_more_than_0(properties::IS_WRITE_STOPPED);
-        self.gate.set_stalled(stopped);
-        self.background.set_awaited(stopped || is_more_than_0(properties::ACTUAL_DELAYED_WRITE_RATE));
+        self.gate.set_stalled(is_more_than_0(properties::IS_WRITE_STOPPED));
         if let Err(error) = self.versions.top_up() {
             tracing::warn!(%error, "cannot reserve versions ahead of time");
         }
-        let level_0_files = self.property(&properties::num_files_at_level(0));
-        let pending_bytes = self.property(properties::ESTIMATE_PENDING_COMPACTION_BYTES);
-        self.pace.look(level_0_files, pending_bytes, self.gate.check_space(ChangeKind::Put).is_err());
         self.look_at_rocksdb();
     }
 

@@ -328,6 +328,9 @@ fn options() -> Options {
         compression: Compression::Lz4,
         direct_reads: false,
         iterator_reads: false,
+        log_preallocation: false,
+        compaction_rate_bytes: 0,
+        delete_rate_bytes: 0,
     }
 }
 

@@ -121,8 +121,6 @@ impl RocksDbEngine {
         } else {
             BottommostLevelCompaction::Skip
         });
-        // What runs already may be in its way.
-        let _hurry = self.pace.hurry();
         let bounds = self.piece_bounds()?;
         let pieces = bounds.len() as u64 + 1;
         for piece in 0..pieces {

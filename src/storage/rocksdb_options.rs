@@ -3,7 +3,7 @@
 
 use rust_rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, BlockBasedPinningTier, Cache, DBCompressionType, DBRecoveryMode,
-    DataBlockIndexType, Env, Options as RocksDbOptions, ReadOptions, WriteBufferManager,
+    DataBlockIndexType, Env, Options as RocksDbOptions, ReadOptions, SstFileManager, WriteBufferManager,
 };
 
 use super::Compression;
@@ -74,7 +74,8 @@ fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
     let mut env = Env::new().expect("the default environment is always there");
     env.set_low_priority_background_threads(threads);
     env.set_high_priority_background_threads(1);
-    // Their share of the processor is set by `background`.
+    // Requests and flushes, which writes may wait for, go before compactions: `nice` 19 for these.
+    env.lower_thread_pool_cpu_priority();
     env.lower_thread_pool_io_priority();
     db.set_env(&env);
     // On few cores one compaction split in two would only take the workers' cores.
@@ -86,6 +87,15 @@ fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
     db.set_bytes_per_sync(1 << 20);
     // A kernel without preemption copies what one call writes before anybody else has the core, however little weight the writer has.
     db.set_writable_file_max_buffer_size(TABLE_WRITE_BYTES);
+    if options.compaction_rate_bytes > 0 {
+        // Refilled every 100 ms; one in ten refills serves compactions before flushes: both are RocksDB's own figures.
+        db.set_ratelimiter(i64::try_from(options.compaction_rate_bytes).unwrap_or(i64::MAX), 100_000, 10);
+    }
+    if options.delete_rate_bytes > 0 {
+        let files = SstFileManager::new();
+        files.set_delete_rate_bytes_per_second(i64::try_from(options.delete_rate_bytes).unwrap_or(i64::MAX));
+        db.set_sst_file_manager(&files);
+    }
     // klad has its own observation; a dump every 600 s is work and log lines that no one asked for.
     db.set_stats_dump_period_sec(0);
     db.set_stats_persist_period_sec(0);
@@ -197,9 +207,12 @@ fn to_usize(bytes: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, DB, LogLevel};
 
     use super::*;
+    use crate::clock;
 
     fn options() -> Options {
         Options {
@@ -211,6 +224,9 @@ mod tests {
             compression: Compression::None,
             direct_reads: false,
             iterator_reads: false,
+            log_preallocation: false,
+            compaction_rate_bytes: 0,
+            delete_rate_bytes: 0,
         }
     }
 
@@ -288,6 +304,56 @@ mod tests {
     #[test]
     fn twin_tables_that_are_written_in_large_pieces_are_noticed() {
         assert!(table_write_bytes(1 << 20) > TABLE_WRITE_BYTES);
+    }
+
+    /// Whether tables that a compaction has removed are still there.
+    fn removed_tables_wait(delete_rate_bytes: u64) -> bool {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = Options { delete_rate_bytes, ..options() };
+        let mut with = database(&options, &Shared::new(&options));
+        with.create_if_missing(true);
+        let db = DB::open(&with, directory.path()).expect("opened");
+        for key in 0..4_u32 {
+            db.put(key.to_be_bytes(), [7; 500]).expect("written");
+            db.flush().expect("flushed");
+        }
+        db.compact_range(None::<&[u8]>, None::<&[u8]>);
+        // Tables are removed by the thread that compacts, after it has said that it is done.
+        db.cancel_all_background_work(true);
+        let mut files = std::fs::read_dir(directory.path()).expect("a directory").flatten();
+        files.any(|file| file.path().extension().is_some_and(|extension| extension == "trash"))
+    }
+
+    #[test]
+    fn the_delete_rate_holds_back_what_is_removed() {
+        assert!(removed_tables_wait(1));
+        assert!(!removed_tables_wait(0), "twin: without it nothing is");
+    }
+
+    /// The shortest of some flushes of 1 MiB.
+    fn shortest_flush(compaction_rate_bytes: u64) -> Duration {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = Options { compaction_rate_bytes, ..options() };
+        let mut with = database(&options, &Shared::new(&options));
+        with.create_if_missing(true);
+        let db = DB::open(&with, directory.path()).expect("opened");
+        let flush = |round: u32| {
+            for key in 0..1_024_u32 {
+                db.put([round.to_be_bytes(), key.to_be_bytes()].concat(), [7; 1_024]).expect("written");
+            }
+            let begun = clock::now();
+            db.flush().expect("flushed");
+            clock::now() - begun
+        };
+        (0..5).map(flush).min().expect("some")
+    }
+
+    /// Nothing that holds up the machine makes a flush quicker than its rate.
+    #[test]
+    fn the_compaction_rate_holds_back_what_is_written() {
+        let least = Duration::from_millis(200);
+        assert!(shortest_flush(4 << 20) >= least);
+        assert!(shortest_flush(0) < least, "twin: without it some flush is quicker");
     }
 
     #[test]

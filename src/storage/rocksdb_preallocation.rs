@@ -151,7 +151,7 @@ pub(super) fn measure(zero_bytes: &Counter) -> Measure {
     Measure::one(
         "klad_rocksdb_log_zero_bytes_total",
         Kind::Counter,
-        "Zeros written to the log ahead of its records, so that a sync need not write the file's length.",
+        "Zeros written to the log ahead of its records by --log-preallocation.",
         value,
     )
 }

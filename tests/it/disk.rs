@@ -168,7 +168,8 @@ fn a_log_that_rocksdb_would_never_get_past_is_refused() {
 #[test]
 fn the_log_is_made_longer_for_a_sync_and_for_nothing_else() {
     let data = tempfile::tempdir().unwrap();
-    let server = ServerBuilder::new("rocksdb").data(data.path()).arg("--async-sync-interval", "20ms").start();
+    let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--async-sync-interval", "20ms");
+    let server = builder.arg("--log-preallocation", "on").start();
     let mut client = server.client();
     let room = || {
         let log = log_file(data.path());
@@ -189,6 +190,16 @@ fn the_log_is_made_longer_for_a_sync_and_for_nothing_else() {
     }
     assert!(room() > 200_000, "{}", room());
     counted("262144");
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn without_the_option_no_log_is_made_longer() {
+    let data = tempfile::tempdir().unwrap();
+    let server = ServerBuilder::new("rocksdb").data(data.path()).start();
+    assert_eq!(server.client().put("/v0/entity?id=k", b"value").status, 201);
+    let log = log_file(data.path());
+    assert_eq!(log.metadata().unwrap().len(), used_bytes(&log));
 }
 
 /// The log that holds all writes: the largest.

@@ -46,6 +46,9 @@ fn each_engine(check: impl Fn(&dyn Engine)) {
             compression: klad::storage::Compression::None,
             direct_reads: false,
             iterator_reads: false,
+            log_preallocation: false,
+            compaction_rate_bytes: 0,
+            delete_rate_bytes: 0,
         };
         check(&klad::storage::rocksdb::RocksDbEngine::open(&at("rocksdb"), &options).unwrap());
     }

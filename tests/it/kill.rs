@@ -102,7 +102,11 @@ fn survives_kills(setup: &str, kills: usize, defect: Option<Defect>) -> Result<(
     let mut random = random();
     let data = tempfile::tempdir().unwrap();
     // Small memtables, so that kills meet flushes and compactions as well.
-    let builder = ServerBuilder::new(setup).data(data.path()).arg("--memory", "64MiB").defect(defect);
+    let mut builder = ServerBuilder::new(setup).data(data.path()).arg("--memory", "64MiB").defect(defect);
+    if setup.starts_with("rocksdb/") {
+        // Off by default, and to survive kills all the same.
+        builder = builder.arg("--log-preallocation", "on");
+    }
     let mut journals: Vec<Journal> =
         (0..CLIENTS).map(|_| Journal { allowed: Allowed::new(), versions: Vec::new() }).collect();
     let (mut acknowledged, mut flushed) = (0, 0);

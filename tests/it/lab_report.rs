@@ -163,6 +163,7 @@ fn load(stage: Stage) -> Load {
         connections: 128,
         connections_max: 128,
         threads: 1,
+        polls: true,
         script: None,
         requests_per_start: 1,
         workload: "put".to_owned(),

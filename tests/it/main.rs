@@ -54,8 +54,6 @@ mod exposure;
 mod fjall_data;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod frame_pointers;
-#[cfg(target_os = "linux")]
-mod free_pages;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod held_sync;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]

@@ -111,7 +111,7 @@ fn go_reads_every_kind_that_takes_its_time() {
 /// Whether threads that have nothing to do are in a profile of waits, with the call that they wait in as the first frame.
 fn idle_threads(profile: &Profile<Name>) -> Result<(), String> {
     let own = ("klad::sync::Condvar::wait", "klad::");
-    let engine = cfg!(feature = "rocksdb").then_some(("pthread_cond_wait", "rocksdb::"));
+    let engine = cfg!(all(feature = "rocksdb", feature = "posix-locks")).then_some(("pthread_cond_wait", "rocksdb::"));
     for (call, function) in std::iter::once(own).chain(engine) {
         let waits = |sample: &klad::profile::Sample<Name>| {
             sample.frames.first().is_some_and(|first| &**first == call)

@@ -22,7 +22,12 @@ const MALLOC_CONF: &str = "prof:true,prof_active:false,prof_accum:true,lg_prof_s
 const VOLUME_BYTES: i64 = 2 << 30;
 
 /// The functions that wait, all of which the profile of all waits has.
-const WAITERS: [&str; 3] = ["planted_waiter_mutex", "planted_waiter_pthread", "planted_waiter_condition"];
+const WAITERS: &[&str] = &[
+    "planted_waiter_mutex",
+    #[cfg(feature = "posix-locks")]
+    "planted_waiter_pthread",
+    "planted_waiter_condition",
+];
 
 fn server(defect: Defect) -> Server {
     // Nothing is to be refused because a read takes long.
@@ -155,7 +160,7 @@ fn allocated_within(server: &Server, client: &mut Client, pieces: i64) -> (i64, 
 fn wait_faults(defect: Defect) -> Vec<String> {
     let server = server(defect);
     // A condition stands for a lock only where somebody has said so.
-    let kinds = [("mutex", &WAITERS[..2]), ("block", &WAITERS[..])];
+    let kinds = [("mutex", &WAITERS[..WAITERS.len() - 1]), ("block", WAITERS)];
     kinds.into_iter().flat_map(|(kind, waiters)| wait_faults_of(&server, kind, waiters)).collect()
 }
 

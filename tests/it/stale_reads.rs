@@ -49,6 +49,9 @@ impl Store {
             compression: Compression::Lz4,
             direct_reads: false,
             iterator_reads: false,
+            log_preallocation: false,
+            compaction_rate_bytes: 0,
+            delete_rate_bytes: 0,
         };
         let engine = RocksDbEngine::open(directory.path(), &options).unwrap();
         Store { engine, _directory: directory }

@@ -89,13 +89,6 @@ fn twin_connections_that_wait_to_be_accepted_and_are_dropped_are_noticed() {
     assert!(found.contains("no answer") || found.contains("reset"), "{found}");
 }
 
-#[test]
-fn twin_connections_that_are_closed_between_two_requests_are_noticed() {
-    let found = survives_stops("memory", 20, Some(Defect::ClosesBetweenRequests)).expect_err("planted");
-    println!("{found}");
-    assert!(found.contains("is the last"), "{found}");
-}
-
 #[cfg(feature = "rocksdb")]
 #[test]
 fn twin_writes_that_are_lost_at_a_stop_are_noticed() {

@@ -17,30 +17,25 @@ const ROWS: &[&[&str]] = &[
     &["bench", "client", "http", "offline"],
     &["execution", "profile", "tokens"],
     &["storage"],
-    &["logs", "page", "ready_pages"],
+    &["logs", "page"],
     &["operation", "sync"],
     &["metrics", "sampling"],
-    &["clock", "descriptors", "free_pages", "scheduler"],
+    &["clock", "descriptors", "scheduler"],
     &["limits"],
 ];
 
 /// Files that may hold unsafe code.
 const UNSAFE: &[&str] = &[
     "src/bench/script.rs",
-    "src/free_pages.rs",
     "src/main.rs",
-    "src/profile/heap.rs",
     "src/profile/locks/tests/answers.rs",
     "src/profile/locks/tests/posix.rs",
-    "src/ready_pages.rs",
     "src/sampling/pthread.rs",
     "src/sampling/ring.rs",
     "src/sampling/signal.rs",
     "src/sampling/timer.rs",
-    "src/sampling/waits.rs",
     "src/sampling/walk.rs",
     "src/scheduler.rs",
-    "src/server/socket.rs",
 ];
 
 /// Only these may name the crate.
@@ -50,9 +45,7 @@ const ROCKSDB: &[&str] = &[
     "src/storage/rocksdb_maintenance.rs",
     "src/storage/rocksdb_observation.rs",
     "src/storage/rocksdb_open.rs",
-    "src/storage/rocksdb_pace.rs",
     "src/storage/rocksdb_preallocation.rs",
-    "src/storage/rocksdb_removal.rs",
     "src/storage/rocksdb_options.rs",
     "src/storage/rocksdb_perf.rs",
     "src/storage/rocksdb_scan.rs",

@@ -244,6 +244,7 @@ impl<S: Script> Scenario<S> {
             workload: Arc::new(workload),
             timeout: self.timeout,
             drain: DRAIN,
+            polls: true,
             good_within: self.timeout,
             connections_max: self.connections_max,
             connections: AtomicUsize::new(self.connections),

@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 use super::Admin;
 use crate::limits::CONNECTION_BYTES;
 use crate::metrics::process::{self, Allocator, Process};
-use crate::ready_pages;
 use crate::sync::Mutex;
 
 /// What the allocator said when it was last asked: by a thread of its own, because asking may wait.
@@ -28,12 +27,11 @@ use crate::sync::Mutex;
 pub struct AllocatorWatch(Mutex<Allocator>);
 
 impl AllocatorWatch {
-    /// Asks, keeps the answer for others, and gives it; may wait.
-    pub fn look(&self) -> Allocator {
+    /// Asks, and keeps the answer for others; may wait.
+    pub fn look(&self) {
         // Before the lock: the admin thread must not wait for what this waits for.
         let now = Allocator::read().unwrap_or_default();
         *self.0.lock() = now;
-        now
     }
 
     /// What it said, at most [`ALLOCATOR_LOOK_INTERVAL`](crate::limits::ALLOCATOR_LOOK_INTERVAL) ago.
@@ -181,7 +179,6 @@ impl Admin {
         let slack = allocator.resident.saturating_sub(allocator.allocated + allocator.metadata);
         split.cut("allocator_slack", slack, "pages of the allocator that nobody uses now");
         split.cut("allocator_books", allocator.metadata, "what the allocator needs to know where everything is");
-        split.cut("ready", ready_pages::ready_bytes(), "touched before the allocator asks for it");
         let rest = split.left();
         split.cut("rest", rest, "stacks of threads, and what was mapped without the allocator");
         split

@@ -1,11 +1,13 @@
 //! Waits that are planted are found, where and as long as the thread that waits has clocked them itself.
 
+#[cfg(feature = "posix-locks")]
 mod answers;
 mod load;
 mod open;
 mod over;
+#[cfg(feature = "posix-locks")]
 mod posix;
-#[cfg(feature = "rocksdb")]
+#[cfg(all(feature = "posix-locks", feature = "rocksdb"))]
 mod rocksdb;
 
 use std::hint::black_box;
@@ -180,8 +182,30 @@ fn unwatched_plants() -> Vec<Plant> {
         }),
         wait: Box::new(move || drop(its_mutex.lock().expect("no panic"))),
     };
-    let calls = posix::Calls::unwatched();
-    posix::locks(calls).into_iter().chain(posix::conditions(calls)).chain([own]).collect()
+    #[cfg(feature = "posix-locks")]
+    let posix = {
+        let calls = posix::Calls::unwatched();
+        posix::locks(calls).into_iter().chain(posix::conditions(calls))
+    };
+    #[cfg(not(feature = "posix-locks"))]
+    let posix = std::iter::empty();
+    posix.chain([own]).collect()
+}
+
+/// Locks of the POSIX kind, where this build sees them.
+fn posix_locks() -> impl Iterator<Item = Plant> {
+    #[cfg(feature = "posix-locks")]
+    return posix::locks(posix::Calls::watched()).into_iter();
+    #[cfg(not(feature = "posix-locks"))]
+    std::iter::empty()
+}
+
+/// Conditions of that kind.
+fn posix_conditions() -> impl Iterator<Item = Plant> {
+    #[cfg(feature = "posix-locks")]
+    return posix::conditions(posix::Calls::watched()).into_iter();
+    #[cfg(not(feature = "posix-locks"))]
+    std::iter::empty()
 }
 
 fn both<T>(value: T) -> (Arc<T>, Arc<T>) {
@@ -210,13 +234,13 @@ fn idle_waits_are_in_block_and_not_in_mutex() {
 
 #[test]
 fn waits_for_posix_locks_are_found_with_their_place_and_time() {
-    for plant in posix::locks(posix::Calls::watched()) {
+    for plant in posix_locks() {
         let (thread, mut truth_ns) = (plant.thread, 0);
         let seen = seen_while(|| truth_ns = run(plant));
         assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
         assert_eq!(judge(&seen.mutex, thread, truth_ns), Ok(()));
     }
-    for plant in posix::conditions(posix::Calls::watched()) {
+    for plant in posix_conditions() {
         let (thread, mut truth_ns) = (plant.thread, 0);
         let seen = seen_while(|| truth_ns = run(plant));
         assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));

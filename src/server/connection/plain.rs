@@ -73,7 +73,7 @@ impl Connection {
                 Err(Over::ForHyper) => return None,
                 Err(Over::End(end)) => return Some(end),
             };
-            let answer = if let Begun::Answered(answer) = begun {
+            let mut answer = if let Begun::Answered(answer) = begun {
                 answer
             } else {
                 let mut answering = pin!(worker.service.end(begun, &self.exchange));
@@ -82,6 +82,7 @@ impl Connection {
                     Err(end) => return Some(end),
                 }
             };
+            answer.fields.closes |= worker.draining().is_some();
             let closes = answer.fields.closes;
             let mut sending = Sending::new(answer);
             match poll_fn(|context| self.poll_unless(context, |context| sending.poll(worker, io, context))).await {
@@ -107,9 +108,6 @@ impl Connection {
             Some(Verdict::Leave) if self.is_wanted(&stream.borrow()) => self.why.set(None),
             Some(Verdict::Finish) => return Poll::Ready(Err(Over::End(End::Finished { by_error: false }))),
             Some(verdict) => return Poll::Ready(Err(Over::End(End::Verdict(verdict)))),
-        }
-        if !self.feed.is_off() {
-            return Poll::Ready(Err(Over::ForHyper));
         }
         let mut room = worker.workspace.request.borrow_mut();
         let mut buffer = ReadBuf::new(&mut room);

@@ -74,8 +74,6 @@ pub(crate) enum Defect {
     ClosesIdleAtOnce,
     /// At a stop, connections that wait to be accepted are not.
     DropsWhoWaitsToBeAccepted,
-    /// At a stop, the next answer closes the connection, whatever stands behind its request.
-    ClosesBetweenRequests,
     /// Reads of some keys do known amounts of work and waiting. No defect but a truth to hold profiles against.
     Plants,
     /// The same, but waits are of kinds that the lock profile does not see.
@@ -86,7 +84,7 @@ pub(crate) enum Defect {
     SwapsAnswers,
 }
 
-const ALL: [Defect; 28] = [
+const ALL: [Defect; 27] = [
     Defect::AnswersLate,
     Defect::SwapsAnswers,
     Defect::Plants,
@@ -97,7 +95,6 @@ const ALL: [Defect; 28] = [
     Defect::LogsInPlace,
     Defect::Panics,
     Defect::NeverLooks,
-    Defect::ClosesBetweenRequests,
     Defect::ClosesIdleAtOnce,
     Defect::DropsWhoWaitsToBeAccepted,
     Defect::CopiesWithoutRoom,
@@ -157,7 +154,6 @@ fn runs_a_server_when_told_to() {
     match defect {
         Defect::ClosesIdleAtOnce => drain.idle_patience = Duration::ZERO,
         Defect::DropsWhoWaitsToBeAccepted => drain.accept_patience = Duration::ZERO,
-        Defect::ClosesBetweenRequests => drain.pipelined_max = 1,
         _ => {}
     }
     let signals = Signals::take(|| std::process::exit(1)).expect("taken");
@@ -207,6 +203,9 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                     iterator_reads: config.iterator_reads,
                     compression: config.compression,
                     direct_reads: config.direct_reads,
+                    log_preallocation: config.log_preallocation,
+                    compaction_rate_bytes: config.compaction_rate_bytes,
+                    delete_rate_bytes: config.delete_rate_bytes,
                 },
             )
             .expect("opens"),

@@ -54,14 +54,13 @@ fn begins_with_its_call(profile: &Profile<Name>, thread: &str, leaf: &str) -> Re
 
 #[test]
 fn waits_from_before_to_after_the_window_are_all_of_it() {
-    let calls = posix::Calls::watched();
-    for plant in own_plants().into_iter().chain(posix::locks(calls)) {
+    for plant in own_plants().into_iter().chain(posix_locks()) {
         let thread = plant.thread;
         let seen = seen_amid(plant);
         assert_eq!(is_all_of_it(&seen.block, thread), Ok(()));
         assert_eq!(is_all_of_it(&seen.mutex, thread), Ok(()));
     }
-    for plant in posix::conditions(calls) {
+    for plant in posix_conditions() {
         let thread = plant.thread;
         let seen = seen_amid(plant);
         assert_eq!(is_all_of_it(&seen.block, thread), Ok(()));
@@ -83,9 +82,8 @@ fn twin_waits_past_the_hooks_are_missing() {
 #[test]
 fn stacks_begin_with_what_was_called() {
     let symbols = Symbols::of_this_process().expect("there is /proc");
-    let calls = posix::Calls::watched();
-    let plants = own_plants().into_iter().chain([idle_plant()]).chain(posix::locks(calls));
-    for plant in plants.chain(posix::conditions(calls)) {
+    let plants = own_plants().into_iter().chain([idle_plant()]).chain(posix_locks());
+    for plant in plants.chain(posix_conditions()) {
         let (thread, leaf) = (plant.thread, plant.leaf);
         // While it waits, and when it has waited.
         let window = Window::start(THRESHOLD).expect("nobody has another threshold");

@@ -83,6 +83,9 @@ fn rocksdb_s_waits_are_named_and_told_apart() {
         compression: Compression::Lz4,
         direct_reads: false,
         iterator_reads: false,
+        log_preallocation: false,
+        compaction_rate_bytes: 0,
+        delete_rate_bytes: 0,
     };
     let engine = Arc::new(RocksDbEngine::open(directory.path(), &options).expect("it opens"));
     let seen = seen_while(|| {
