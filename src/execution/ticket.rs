@@ -43,7 +43,8 @@ pub(super) struct Ticket {
     stage: Mutex<Stage>,
     deadline: Deadline,
     clockings: Clockings,
-    perf: OnceLock<Perf>,
+    /// Apart, as it is large and most operations have none.
+    perf: OnceLock<Box<Perf>>,
     inbox: Arc<Inbox>,
     /// Else whoever ends it also ends others, and announces all at once.
     announces: bool,
@@ -133,7 +134,7 @@ impl Reply for Ticket {
 
     fn measured(&self, perf: &Perf) {
         // Said once; a second time would be of the same operation, and is not needed.
-        let _ = self.perf.set(*perf);
+        let _ = self.perf.set(Box::new(*perf));
     }
 
     fn admits(&self, value_bytes: usize) -> bool {

@@ -177,6 +177,10 @@ impl AsyncWrite for Io {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.exchange.hyper_was_muted() {
+            // The connection has something to say yet.
+            return Poll::Ready(Ok(()));
+        }
         let mut stream = self.stream.borrow_mut();
         let before = stream.on_the_way();
         let shut = Pin::new(&mut *stream).poll_shutdown(context);

@@ -351,16 +351,7 @@ impl Engine for FjallEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            blocks: true,
-            conditions: false,
-            expiry: false,
-            metadata: false,
-            batches: true,
-            global_order: true,
-            checkpoints: false,
-            compactions: false,
-        }
+        Capabilities { blocks: true, batches: true, global_order: true, ..Capabilities::NONE }
     }
 
     /// fjall has no read that gives up where it would have to ask the disk.

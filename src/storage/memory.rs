@@ -116,16 +116,7 @@ impl Engine for MemoryEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            blocks: false,
-            conditions: false,
-            expiry: false,
-            metadata: false,
-            batches: false,
-            global_order: true,
-            checkpoints: false,
-            compactions: false,
-        }
+        Capabilities { global_order: true, ..Capabilities::NONE }
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {

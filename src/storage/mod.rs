@@ -143,6 +143,18 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Points and ranges alone, by calls that do not block.
+    pub const NONE: Capabilities = Capabilities {
+        blocks: false,
+        conditions: false,
+        expiry: false,
+        metadata: false,
+        batches: false,
+        global_order: false,
+        checkpoints: false,
+        compactions: false,
+    };
+
     /// What `write` needs and the engine does not have.
     #[must_use]
     pub fn lacks(&self, write: &Write) -> Option<&'static str> {

@@ -371,16 +371,7 @@ impl Engine for RocksDbEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            blocks: true,
-            conditions: false,
-            expiry: false,
-            metadata: false,
-            batches: true,
-            global_order: true,
-            checkpoints: true,
-            compactions: true,
-        }
+        Capabilities { blocks: true, batches: true, global_order: true, checkpoints: true, compactions: true, ..Capabilities::NONE }
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {

@@ -159,6 +159,7 @@ fn a_torn_end_that_was_not_synced_is_told_and_is_no_damage() {
     for zeros in [false, true] {
         let data = tempfile::tempdir().unwrap();
         let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--async-sync-interval", "1h");
+        let builder = builder.arg("--log-preallocation", "on");
         let server = builder.start();
         let mut client = server.client();
         assert_eq!(client.put("/v0/entity?id=a", b"synced").status, 201);
@@ -187,7 +188,7 @@ fn a_torn_end_that_was_not_synced_is_told_and_is_no_damage() {
 #[test]
 fn room_at_the_end_of_the_log_is_whole() {
     let data = tempfile::tempdir().unwrap();
-    let builder = ServerBuilder::new("rocksdb").data(data.path());
+    let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--log-preallocation", "on");
     let server = builder.start();
     assert_eq!(server.client().put("/v0/entity?id=a", b"synced").status, 201);
     server.kill();

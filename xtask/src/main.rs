@@ -16,7 +16,6 @@ mod memory;
 mod overload;
 mod profile_cost;
 mod profile_soak;
-mod profile_waits;
 mod restart;
 mod slow_clients;
 mod stops;
@@ -68,8 +67,6 @@ enum Chore {
     ProfileCost(profile_cost::Args),
     /// Take thousands of profiles of a loaded klad, and check that it bears that and that no client notices.
     ProfileSoak(profile_soak::Args),
-    /// Show which strategy waits for what, and how long.
-    ProfileWaits(profile_waits::Args),
     /// Kill klad while it is written to, and check how soon it serves again.
     Restart(restart::Args),
     /// Hold klad up with slow and hostile clients, and check what that costs everyone else.
@@ -119,7 +116,6 @@ fn main() -> ExitCode {
         Chore::Overload(args) => overload::run(&args),
         Chore::ProfileCost(args) => profile_cost::run(&args),
         Chore::ProfileSoak(args) => profile_soak::run(&args),
-        Chore::ProfileWaits(args) => profile_waits::run(&args),
         Chore::Restart(args) => restart::run(&args),
         Chore::SlowClients(args) => slow_clients::run(&args),
         Chore::Stops(args) => stops::run(&args),

@@ -20,15 +20,6 @@ pub(crate) struct Collapsed {
     pub(crate) stacks: Vec<(Vec<String>, i64)>,
 }
 
-/// What a lock profile says of itself in its facts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Waits {
-    /// Above the threshold.
-    pub(crate) count: u64,
-    /// Locks taken, with or without a wait.
-    pub(crate) acquisitions: u64,
-}
-
 /// Asks for `target` on a connection of its own; answers the status and the whole body.
 pub(crate) fn take(admin: SocketAddr, target: &str) -> Result<(u16, Vec<u8>)> {
     let mut connection = Connection::open(admin)?;
@@ -56,13 +47,6 @@ pub(crate) fn take_when_free(admin: SocketAddr, target: &str) -> Result<Vec<u8>>
             (status, body) => bail!("{target} was answered {status}: {}", String::from_utf8_lossy(&body).trim()),
         }
     }
-}
-
-/// The same, as text.
-pub(crate) fn take_collapsed(admin: SocketAddr, target: &str) -> Result<Collapsed> {
-    let body = take_when_free(admin, target)?;
-    let text = String::from_utf8_lossy(&body);
-    Collapsed::parse(&text).with_context(|| target.to_owned())
 }
 
 /// Waits until a profile is being taken of which another like `other` cannot be taken beside it: until that is answered 409.
@@ -99,25 +83,6 @@ impl Collapsed {
         ensure!(!profile.facts.is_empty(), "a profile without a word about itself");
         Ok(profile)
     }
-
-    /// Of all stacks together.
-    pub(crate) fn total(&self) -> i64 {
-        self.stacks.iter().map(|(_, count)| count).sum()
-    }
-
-    /// From the fact that reads `N waits above … among M acquisitions`, whatever its name.
-    pub(crate) fn waits(&self) -> Result<Waits> {
-        let found = self.facts.iter().find_map(|(_, value)| parse_waits(value));
-        found.with_context(|| format!("no fact tells waits and acquisitions: {:?}", self.facts))
-    }
-}
-
-fn parse_waits(value: &str) -> Option<Waits> {
-    let (before, after) = value.split_once(" above ")?;
-    let (_, after) = after.split_once(" among ")?;
-    let number = |word: &str| word.replace(',', "").parse().ok();
-    let count = before.split_whitespace().rev().find_map(number)?;
-    Some(Waits { count, acquisitions: number(after.split_whitespace().next()?)? })
 }
 
 #[cfg(test)]
@@ -131,8 +96,6 @@ mod tests {
         let profile = Collapsed::parse(text).expect("a profile");
         assert_eq!(profile.facts[0], ("events".to_owned(), "3".to_owned()));
         assert_eq!(profile.stacks[0], (["klad-commit", "main", "a b"].map(str::to_owned).to_vec(), 7));
-        assert_eq!(profile.total(), 2);
-        assert_eq!(profile.waits().expect("told"), Waits { count: 1_204, acquisitions: 88_000 });
     }
 
     #[test]
@@ -140,7 +103,5 @@ mod tests {
         for text in ["", "a;b 3\n", "# fact\n", "# events: 1\na;b\n", "# events: 1\na;b three\n"] {
             assert!(Collapsed::parse(text).is_err(), "{text:?}");
         }
-        assert!(Collapsed::parse("# events: 1\n").expect("a profile").waits().is_err());
-        assert!(parse_waits("many waits above 10 µs among few acquisitions").is_none());
     }
 }
