@@ -504,7 +504,7 @@ const COMMIT_DELAY_MAX: Duration = Duration::from_millis(100);
 
 fn commit_delay(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        longer if longer > COMMIT_DELAY_MAX => Err(format!("must be at most {:?}", COMMIT_DELAY_MAX)),
+        longer if longer > COMMIT_DELAY_MAX => Err(format!("must be at most {COMMIT_DELAY_MAX:?}")),
         parsed => Ok(parsed),
     }
 }

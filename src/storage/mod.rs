@@ -121,6 +121,7 @@ pub struct Pending {
 
 /// What an engine does beyond points and ranges. What it does not is refused before it is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own")]
 pub struct Capabilities {
     /// Its calls may keep the calling thread waiting for a disk, and have answered when they return. Otherwise they return at
     /// once, and answers may come later, from any thread and in any order.

@@ -371,7 +371,14 @@ impl Engine for RocksDbEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { blocks: true, batches: true, global_order: true, checkpoints: true, compactions: true, ..Capabilities::NONE }
+        Capabilities {
+            blocks: true,
+            batches: true,
+            global_order: true,
+            checkpoints: true,
+            compactions: true,
+            ..Capabilities::NONE
+        }
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
