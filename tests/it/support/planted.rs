@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use clap::CommandFactory as _;
@@ -48,7 +48,7 @@ pub(crate) enum Defect {
     SlowDisk,
     /// A read on the worker takes a while.
     SlowCachedReads,
-    /// A large value is copied whether there is room or not.
+    /// A large value is copied whether there is room or not, and [`AT_ONCE`] such copies are there at once.
     CopiesWithoutRoom,
     /// A write that is made on the worker takes a while.
     SlowWritesHere,
@@ -176,6 +176,7 @@ fn runs_a_server_when_told_to() {
             writes: AtomicU64::new(0),
             steps: AtomicU64::new(0),
             first: OnceLock::new(),
+            held: Arc::default(),
         }),
     };
     let control = |limits| -> Arc<dyn Control> {
@@ -235,6 +236,7 @@ struct Defective {
     steps: AtomicU64,
     /// The first observation.
     first: OnceLock<Arc<Observation>>,
+    held: Arc<Mutex<Vec<(Arc<dyn Reply>, Result)>>>,
 }
 
 /// Gives an outcome to whoever waits for it, here.
@@ -258,12 +260,22 @@ impl<F: Fn(Result) -> Result + Send + Sync> Reply for Changed<F> {
     }
 }
 
-/// A reply that nobody asks for room.
-struct Unasked(Arc<dyn Reply>);
+/// Answers of reads that are there at once with [`Defect::CopiesWithoutRoom`].
+const AT_ONCE: usize = 20;
+
+/// A reply that nobody asks for room, and that waits for others.
+struct Unasked {
+    reply: Arc<dyn Reply>,
+    held: Arc<Mutex<Vec<(Arc<dyn Reply>, Result)>>>,
+}
 
 impl Reply for Unasked {
     fn complete(&self, result: Result) {
-        self.0.complete(result);
+        let mut held = self.held.lock().unwrap();
+        held.push((self.reply.clone(), result));
+        if held.len() == AT_ONCE {
+            held.drain(..).for_each(|(reply, result)| reply.complete(result));
+        }
     }
 }
 
@@ -407,7 +419,8 @@ impl Engine for Defective {
                     std::thread::sleep(SLOW);
                 }
                 let unasked = self.defect == Defect::CopiesWithoutRoom;
-                self.inner.execute(operation, if unasked { Arc::new(Unasked(reply)) } else { reply });
+                let held = self.held.clone();
+                self.inner.execute(operation, if unasked { Arc::new(Unasked { reply, held }) } else { reply });
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
