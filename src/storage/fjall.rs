@@ -351,7 +351,7 @@ impl Engine for FjallEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { blocks: true, batches: true, global_order: true, ..Capabilities::NONE }
+        Capabilities { blocks: true, batches: true, global_order: true, ..Capabilities::default() }
     }
 
     /// fjall has no read that gives up where it would have to ask the disk.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::observation::{Holding, Measure, number};
-use super::{Capabilities, ChangeKind, Check, Engine, Observation, PageBuilder, Pending, Reply, Result};
+use super::{Capabilities, ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result};
 use crate::clock;
 use crate::metrics::text::Kind;
 use crate::operation::{Change, Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version, Write};
@@ -116,7 +116,7 @@ impl Engine for MemoryEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { global_order: true, ..Capabilities::NONE }
+        Capabilities { global_order: true, ..Capabilities::default() }
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
@@ -130,16 +130,6 @@ impl Engine for MemoryEngine {
             Operation::Write(write) => self.state.write().apply(write, self.bytes_max()),
         };
         reply.complete(result);
-    }
-
-    fn commit(&self, writes: Vec<Pending>) {
-        let mut state = self.state.write();
-        let ended: Vec<_> =
-            writes.into_iter().map(|Pending { write, reply }| (state.apply(write, self.bytes_max()), reply)).collect();
-        drop(state);
-        for (result, reply) in ended {
-            reply.complete(result);
-        }
     }
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
@@ -158,7 +148,7 @@ impl Engine for MemoryEngine {
         vec![Check::of("memory", self.writable(ChangeKind::Put))]
     }
 
-    /// As of now: what is asked for is under a lock that nobody holds for longer than one batch.
+    /// As of now: what is asked for is under a lock that nobody holds for longer than one operation.
     fn observe(&self) -> Arc<Observation> {
         let (bytes, entries) = {
             let state = self.state.read();

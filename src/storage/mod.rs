@@ -119,8 +119,8 @@ pub struct Pending {
     pub reply: Arc<dyn Reply>,
 }
 
-/// What an engine does beyond points and ranges. What it does not is refused before it is handed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+/// What an engine does beyond points and ranges, by default nothing. What it does not is refused before it is handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own")]
 pub struct Capabilities {
     /// Its calls may keep the calling thread waiting for a disk, and have answered when they return. Otherwise they return at
@@ -144,18 +144,6 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Points and ranges alone, by calls that do not block.
-    pub const NONE: Capabilities = Capabilities {
-        blocks: false,
-        conditions: false,
-        expiry: false,
-        metadata: false,
-        batches: false,
-        global_order: false,
-        checkpoints: false,
-        compactions: false,
-    };
-
     /// What `write` needs and the engine does not have.
     #[must_use]
     pub fn lacks(&self, write: &Write) -> Option<&'static str> {

@@ -377,7 +377,7 @@ impl Engine for RocksDbEngine {
             global_order: true,
             checkpoints: true,
             compactions: true,
-            ..Capabilities::NONE
+            ..Capabilities::default()
         }
     }
 

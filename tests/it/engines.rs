@@ -104,7 +104,7 @@ fn data_care_is_refused_by_engines_that_do_not_have_it() {
 
 #[test]
 fn what_a_write_needs_and_an_engine_lacks_is_named() {
-    let all = Capabilities { conditions: true, expiry: true, metadata: true, batches: true, ..Capabilities::NONE };
+    let all = Capabilities { conditions: true, expiry: true, metadata: true, batches: true, ..Capabilities::default() };
     let write = |changes| Write { changes, durability: Durability::Sync };
     let with = |value: Value| write(vec![Change { effect: Effect::Put(value), ..put("k", "") }]);
     let plain = write(vec![put("k", "v")]);
@@ -119,5 +119,5 @@ fn what_a_write_needs_and_an_engine_lacks_is_named() {
     assert_eq!(Capabilities { conditions: false, ..all }.lacks(&conditional), Some("conditions"));
     assert_eq!(Capabilities { expiry: false, ..all }.lacks(&expiring), Some("expiry"));
     assert_eq!(Capabilities { metadata: false, ..all }.lacks(&described), Some("metadata"));
-    assert_eq!(Capabilities::NONE.lacks(&plain), None);
+    assert_eq!(Capabilities::default().lacks(&plain), None);
 }
