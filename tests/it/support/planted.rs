@@ -236,7 +236,7 @@ struct Defective {
     steps: AtomicU64,
     /// The first observation.
     first: OnceLock<Arc<Observation>>,
-    held: Arc<Mutex<Vec<(Arc<dyn Reply>, Result)>>>,
+    held: Arc<Mutex<Vec<Held>>>,
 }
 
 /// Gives an outcome to whoever waits for it, here.
@@ -263,10 +263,13 @@ impl<F: Fn(Result) -> Result + Send + Sync> Reply for Changed<F> {
 /// Answers of reads that are there at once with [`Defect::CopiesWithoutRoom`].
 const AT_ONCE: usize = 20;
 
+/// A result that waits for others, and where it goes then.
+type Held = (Arc<dyn Reply>, Result);
+
 /// A reply that nobody asks for room, and that waits for others.
 struct Unasked {
     reply: Arc<dyn Reply>,
-    held: Arc<Mutex<Vec<(Arc<dyn Reply>, Result)>>>,
+    held: Arc<Mutex<Vec<Held>>>,
 }
 
 impl Reply for Unasked {
