@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use super::support::{Client, SETUPS, Server, ServerBuilder, encode};
+use super::support::{Client, SETUPS, Server, ServerBuilder, encode, keeps_nothing};
 
 /// Runs `check` against a fresh server of each engine.
 fn each_engine(check: impl Fn(&Server, &mut Client)) {
@@ -160,7 +160,7 @@ fn writes_say_their_durability_and_version() {
         for default in ["sync", "async"] {
             let server = ServerBuilder::new(engine).arg("--durability", default).start();
             let mut client = server.client();
-            let echoed = |asked: &str| if engine.starts_with("memory") { "none".to_owned() } else { asked.to_owned() };
+            let echoed = |asked: &str| if keeps_nothing(engine) { "none".to_owned() } else { asked.to_owned() };
             let answer = client.put("/v0/entity?id=k", b"v");
             assert_eq!(answer.header("klad-durability"), Some(echoed(default).as_str()));
             let mut seen = vec![answer.version()];

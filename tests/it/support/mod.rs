@@ -84,6 +84,11 @@ pub(crate) const SETUPS: &[&str] = &[
 /// The engine that the build has by default, but all of its answers come from another thread, later and out of order.
 pub(crate) const LATE_SETUPS: &[&str] = &["late", "late/inline", "late/pool", "late/stealing"];
 
+/// Whether nothing of this setup outlives its process: `late` is the default engine's.
+pub(crate) fn keeps_nothing(setup: &str) -> bool {
+    setup.starts_with("memory") || (setup.starts_with("late") && DURABLE_ENGINES.is_empty())
+}
+
 /// The strategies on the engines that block.
 pub(crate) fn durable_setups() -> impl Iterator<Item = &'static str> {
     SETUPS.iter().copied().filter(|setup| !setup.starts_with("memory") && !setup.starts_with("late"))
