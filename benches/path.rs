@@ -165,6 +165,7 @@ mod rocksdb {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
+            open_files_max: klad::limits::ENGINE_FILES_MAX,
         };
         let directory = tempfile::tempdir().expect("a directory").keep();
         RocksDbEngine::open(&directory, &options).expect("a new store")

@@ -96,6 +96,8 @@ pub struct LaidOut {
     pub memory_bytes: u64,
     /// Of it, the room for bodies.
     pub room_bytes: u64,
+    /// Files that the engine may keep open.
+    pub files: u64,
 }
 
 /// Why a configuration is refused.
@@ -111,6 +113,19 @@ pub enum Error {
         /// `less than` or `more than`.
         problem: &'static str,
         /// The limit.
+        bound: u64,
+    },
+    /// What there is without `--memory` is too little.
+    #[error(
+        "{whose} has {limit} bytes of memory, and half of it, which klad takes where --memory does not say otherwise, is \
+         less than the {bound} that it needs: give it more memory, or klad a larger share by --memory"
+    )]
+    TooLittleMemory {
+        /// `the machine` or `the control group`.
+        whose: &'static str,
+        /// Its memory, bytes.
+        limit: u64,
+        /// The least of `--memory`.
         bound: u64,
     },
     /// Checkpoints would lie among the files of the data, or the data among the checkpoints.
@@ -134,7 +149,7 @@ pub enum Error {
     /// More connections than descriptors.
     #[error(
         "--connections-max {connections_max} is more than {available}: the limit of open files is {limit}, less {} for \
-         RocksDB's files and klad's own. Raise it (ulimit -n), or lower --connections-max", limit - available
+         the engine's files and klad's own. Raise it (ulimit -n), or lower --connections-max", limit - available
     )]
     TooFewDescriptors {
         /// As given.
@@ -144,9 +159,22 @@ pub enum Error {
         /// The hard limit.
         limit: u64,
     },
+    /// The limit of open files is too low for any client.
+    #[error(
+        "the limit of open files is {limit}, and a klad of {workers} workers needs at least {needed}: raise it (ulimit -n; \
+         LimitNOFILE= of a systemd unit; --ulimit nofile= of a container)"
+    )]
+    TooFewFiles {
+        /// The hard limit.
+        limit: u64,
+        /// `--threads`.
+        workers: u64,
+        /// The least.
+        needed: u64,
+    },
     /// The parts need more than there is.
     #[error(
-        "--memory {total} bytes cannot hold: {connections} bytes for {connections_max} connections of {connection_bytes}, \
+        "a budget of {total} bytes (--memory) cannot hold: {connections} bytes for {connections_max} connections of {connection_bytes}, \
          {room} for bodies (at least one value of --value-max), {scans} for --scans-max {scans_max}; \
          that leaves {left} for the cache, which needs at least {cache_min}. Raise --memory, or lower one of the others"
     )]
@@ -189,6 +217,8 @@ pub struct Budget {
     pub cache: u64,
     /// Of the cache, for memtables.
     pub memtables: u64,
+    /// Files that the engine may keep open.
+    pub files: u64,
 }
 
 impl Budget {
@@ -229,7 +259,7 @@ impl Budget {
         // A twentieth stays free for what cannot be charged exactly: allocator slack, table readers, compaction buffers.
         let cache = left - left / 20;
         let memtables = (cache / 3).min(MEMTABLES * MEMTABLE_BYTES_MAX);
-        Ok(Budget { total, connections, connections_max, room, scans, cache, memtables })
+        Ok(Budget { total, connections, connections_max, room, scans, cache, memtables, files: 0 })
     }
 
     /// As `/debug/memory` shows it.
@@ -251,8 +281,11 @@ impl Live {
         at_most("head-max", args.head_max.0, CONNECTION_BUFFER_BYTES_MAX as u64)?;
         // Every byte of a key may be percent-encoded, and some headers must fit beside it.
         at_least("head-max", args.head_max.0, 3 * args.key_max.0 + 1024)?;
-        let asked = || args.memory.map_or_else(|| memory_limit::memory_limit() / 2, |size| size.0);
-        let memory = laid_out.map_or_else(asked, |laid_out| laid_out.memory_bytes);
+        let memory = match (laid_out, args.memory) {
+            (Some(laid_out), _) => laid_out.memory_bytes,
+            (None, Some(asked)) => asked.0,
+            (None, None) => half_of(memory_limit::memory_limit())?,
+        };
         at_least("memory", memory, MEMORY_BYTES_MIN)?;
         at_most("memory", memory, MEMORY_BYTES_CEILING)?;
         at_most("body-rate-min", args.body_rate_min.0, BODY_RATE_BYTES_CEILING)?;
@@ -263,10 +296,16 @@ impl Live {
         // Raised first: what counts is how far it goes.
         let tls_bytes = if args.tls_cert.is_some() { TLS_CONNECTION_BYTES } else { 0 };
         let connection_bytes = CONNECTION_BYTES + tls_bytes;
-        let available = descriptors::raise_limit();
-        let connections_max = connections_max(args.connections_max, memory, connection_bytes, available)?;
-        let budget =
+        let workers = workers(args) as u64;
+        let shares = descriptors::Shares::new(descriptors::raise_limit(), workers);
+        if shares.connections() == 0 {
+            return Err(Error::TooFewFiles { limit: shares.limit(), workers, needed: shares.limit_min() });
+        }
+        let files = laid_out.map(|laid_out| laid_out.files);
+        let connections_max = connections_max(args.connections_max, memory, connection_bytes, &shares, files)?;
+        let mut budget =
             Budget::new(memory, connections_max, connection_bytes, args.value_max.0, args.scans_max, laid_out)?;
+        budget.files = files.unwrap_or_else(|| shares.files_beside(connections_max));
         let limits = limits(args, &budget);
         Ok(Live { budget, limits, disk_reserve_bytes: args.disk_reserve.0, logs: log_options(args) })
     }
@@ -283,10 +322,10 @@ impl Config {
         let compression = compression(&args)?;
         // Last, as it reads files.
         let judged = safety::judge(&args)?;
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
+        let workers = workers(&args);
         let server = server::Options {
-            threads: args.threads.map_or(cores, to_usize),
+            threads: workers,
+            shares: descriptors::Shares::new(descriptors::raise_limit(), workers as u64),
             limits,
             safety: judged.safety,
             execution: execution::Options {
@@ -318,6 +357,12 @@ impl Config {
             server,
         })
     }
+}
+
+/// `--memory` where it is not given, bytes.
+fn half_of((limit, whose): (u64, &'static str)) -> Result<u64, Error> {
+    let bound = MEMORY_BYTES_MIN;
+    if limit / 2 >= bound { Ok(limit / 2) } else { Err(Error::TooLittleMemory { whose, limit, bound }) }
 }
 
 fn checkpoints(args: &ServeArgs) -> Result<PathBuf, Error> {
@@ -357,8 +402,8 @@ fn whole(path: &Path) -> PathBuf {
 }
 
 /// Why there are so many connections where `--connections-max` does not say.
-pub(crate) fn how_connections_max(memory: u64) -> &'static str {
-    let available = descriptors::for_connections(descriptors::raise_limit());
+pub(crate) fn how_connections_max(memory: u64, workers: usize) -> &'static str {
+    let available = descriptors::Shares::new(descriptors::raise_limit(), workers as u64).connections();
     match (memory / 6 / CONNECTION_BYTES, available) {
         (by_memory, available) if by_memory.min(available) >= CONNECTIONS_MAX => "the most without the option",
         (by_memory, available) if by_memory <= available => "what a sixth of the memory holds",
@@ -372,16 +417,23 @@ fn connections_max(
     asked: Option<u64>,
     memory: u64,
     connection_bytes: u64,
-    descriptors_limit: u64,
+    shares: &descriptors::Shares,
+    files: Option<u64>,
 ) -> Result<u64, Error> {
-    let available = descriptors::for_connections(descriptors_limit);
+    let available = files.map_or_else(|| shares.connections(), |files| shares.connections_beside(files));
     match asked {
         Some(connections_max) if connections_max > available => {
-            Err(Error::TooFewDescriptors { connections_max, available, limit: descriptors_limit })
+            Err(Error::TooFewDescriptors { connections_max, available, limit: shares.limit() })
         }
         Some(connections_max) => Ok(connections_max),
         None => Ok((memory / 6 / connection_bytes).min(available).clamp(1, CONNECTIONS_MAX)),
     }
+}
+
+/// `--threads`, or a worker for each core.
+fn workers(args: &ServeArgs) -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    args.threads.map_or(cores, |threads| usize::try_from(threads).expect("klad is built for 64-bit machines"))
 }
 
 /// What may change while klad serves.
@@ -470,10 +522,15 @@ fn at_least(option: &'static str, value: u64, bound: u64) -> Result<(), Error> {
 mod tests {
     use super::*;
 
+    fn of(limit: u64) -> descriptors::Shares {
+        descriptors::Shares::new(limit, 2)
+    }
+
     #[test]
     fn the_parts_of_a_budget_never_exceed_it() {
         for total in [64 << 20, 100 << 20, 256 << 20, 1 << 30, (1 << 30) + 10_001, 100 << 30] {
-            let connections_max = connections_max(None, total, CONNECTION_BYTES, 20_000).expect("as it fits");
+            let connections_max =
+                connections_max(None, total, CONNECTION_BYTES, &of(20_000), None).expect("as it fits");
             let budget = Budget::new(total, connections_max, CONNECTION_BYTES, 16 << 20, 64, None).expect("fits");
             assert!(budget.connections + budget.room + budget.scans + budget.cache <= total, "{budget:?}");
             let room = Room::new(budget.room);
@@ -485,13 +542,23 @@ mod tests {
 
     #[test]
     fn no_more_connections_than_descriptors() {
-        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, 20_000), Ok(10_000));
-        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, 4_096), Ok(3_072));
-        assert_eq!(connections_max(Some(3_072), 1 << 40, CONNECTION_BYTES, 4_096), Ok(3_072));
-        let message = connections_max(Some(5_000), 1 << 40, CONNECTION_BYTES, 4_096).expect_err("too many").to_string();
+        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, &of(20_000), None), Ok(10_000));
+        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, &of(4_096), None), Ok(3_072));
+        assert_eq!(connections_max(Some(3_072), 1 << 40, CONNECTION_BYTES, &of(4_096), None), Ok(3_072));
+        let message = connections_max(Some(5_000), 1 << 40, CONNECTION_BYTES, &of(4_096), None)
+            .expect_err("too many")
+            .to_string();
         for part in ["5000", "3072", "4096", "1024", "ulimit -n"] {
             assert!(message.contains(part), "{part} is missing in: {message}");
         }
+    }
+
+    #[test]
+    fn too_little_memory_is_refused_without_an_option_that_nobody_gave() {
+        assert_eq!(half_of((1 << 30, "the machine")), Ok(1 << 29));
+        let message = half_of((100_000_000, "the control group")).expect_err("too little").to_string();
+        assert!(message.starts_with("the control group has 100000000 bytes of memory"), "{message}");
+        assert!(message.contains("67108864"), "{message}");
     }
 
     #[test]

@@ -75,8 +75,8 @@ impl Controller {
     /// Makes `wanted` hold, of which everything is live, or nothing of it.
     fn apply(&self, state: &mut State, wanted: Resolved) -> Result<Vec<Value>, Refused> {
         // As at the start, whatever the machine has by now: nobody has asked for another memory.
-        let Budget { total, room, .. } = state.config.budget;
-        let laid_out = LaidOut { memory_bytes: total, room_bytes: room };
+        let Budget { total, room, files, .. } = state.config.budget;
+        let laid_out = LaidOut { memory_bytes: total, room_bytes: room, files };
         let live = settings::check_live(&wanted, Some(&laid_out)).map_err(|error| Refused::Wrong(error.to_string()))?;
         if Room::bytes_for(live.limits.service.value_bytes_max) > room {
             return Err(Refused::NeedsRestart(vec!["value-max".to_owned()]));

@@ -1,6 +1,9 @@
 //! Open files of the process: how many there may be, and the kernel's table of them. Called by `config`, `main` and `bench`.
 
-use crate::limits::DESCRIPTORS_KEPT;
+use crate::limits::{
+    ADMIN_CONNECTIONS_MAX, DESCRIPTORS_KEPT, DESCRIPTORS_OF_WORKER, DESCRIPTORS_OWN, ENGINE_FILES_MAX,
+    ENGINE_FILES_MIN, REFUSED_LINGERING_MAX,
+};
 
 /// Raises the limit of open files as far as it goes, and returns it.
 #[must_use]
@@ -11,10 +14,67 @@ pub fn raise_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many of `limit` are for connections: all but [`DESCRIPTORS_KEPT`], at least half.
-#[must_use]
-pub fn for_connections(limit: u64) -> u64 {
-    limit.saturating_sub(DESCRIPTORS_KEPT).max(limit / 2)
+/// How a limit of open files is shared out, so that neither clients nor a large store can take what the other needs: an engine
+/// that cannot open a file writes no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    limit: u64,
+    /// What a klad of so many workers has open before it serves anybody.
+    own: u64,
+    /// Connections of the admin listener.
+    pub admin: u64,
+    /// Refused connections that are still open.
+    pub lingering: u64,
+}
+
+impl Shares {
+    /// Of a klad with so many workers.
+    #[must_use]
+    pub fn new(limit: u64, workers: u64) -> Shares {
+        let few = |most: usize| (limit / 16).min(most as u64);
+        let own = DESCRIPTORS_OWN + workers.saturating_mul(DESCRIPTORS_OF_WORKER);
+        Shares { limit, own, admin: few(ADMIN_CONNECTIONS_MAX), lingering: few(REFUSED_LINGERING_MAX) }
+    }
+
+    /// The limit that is shared out.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn kept(&self) -> u64 {
+        self.own + self.admin + self.lingering
+    }
+
+    /// How many connections there can be beside so many files of the engine.
+    #[must_use]
+    pub fn connections_beside(&self, files: u64) -> u64 {
+        self.limit.saturating_sub(self.kept() + files)
+    }
+
+    /// How many of them there are where nobody says: at least half of what there is, and at most what leaves
+    /// [`DESCRIPTORS_KEPT`].
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        let some = self.limit.saturating_sub(DESCRIPTORS_KEPT).max(self.limit / 2);
+        some.min(self.connections_beside(ENGINE_FILES_MIN))
+    }
+
+    /// How many files the engine may keep open beside so many connections.
+    #[must_use]
+    pub fn files_beside(&self, connections: u64) -> u64 {
+        let rest = self.limit.saturating_sub(self.kept() + connections);
+        rest.min(self.limit / 2).clamp(ENGINE_FILES_MIN, ENGINE_FILES_MAX)
+    }
+
+    /// The least limit with which one client can be served.
+    #[must_use]
+    pub fn limit_min(&self) -> u64 {
+        let workers = (self.own - DESCRIPTORS_OWN) / DESCRIPTORS_OF_WORKER;
+        // Two sixteenths are for others.
+        let most = (self.own + ENGINE_FILES_MIN + 1) * 2;
+        (self.own..most).find(|limit| Shares::new(*limit, workers).connections() > 0).unwrap_or(most)
+    }
 }
 
 /// Makes room for `count` descriptors in the process's table, before there are threads: the kernel doubles the table when it
@@ -31,9 +91,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_kept_for_files() {
-        assert_eq!(for_connections(20_000), 20_000 - DESCRIPTORS_KEPT);
-        assert_eq!(for_connections(1_024), 512);
-        assert_eq!(for_connections(0), 0);
+    fn all_that_may_be_open_at_once_is_within_the_limit() {
+        for workers in [1, 2, 8, 128] {
+            for limit in (0..4_096).chain([20_000, 1 << 20, 1 << 40]) {
+                let shares = Shares::new(limit, workers);
+                let connections = shares.connections();
+                assert_eq!(connections > 0, limit >= shares.limit_min(), "{workers} workers, limit {limit}");
+                if connections == 0 {
+                    continue;
+                }
+                let files = shares.files_beside(connections);
+                let all = shares.kept() + files + connections;
+                assert!(
+                    files >= ENGINE_FILES_MIN && all <= limit,
+                    "{shares:?}, {files} files, {connections} connections"
+                );
+                assert!(shares.connections_beside(files) >= connections);
+            }
+        }
+    }
+
+    #[test]
+    fn most_of_a_large_limit_is_for_connections() {
+        let connections = |limit| Shares::new(limit, 2).connections();
+        assert_eq!(
+            (connections(20_000), connections(4_096), connections(1_024), connections(256)),
+            (18_976, 3_072, 512, 128)
+        );
     }
 }

@@ -8,6 +8,7 @@
 
 use std::io;
 
+use crate::limits::TOO_FEW_THREADS_EXIT;
 #[cfg(feature = "rocksdb")]
 use crate::offline;
 use crate::server::listen;
@@ -41,6 +42,8 @@ pub enum Exit {
     PortInUse,
     /// What was written could not be synced at the end.
     SyncFailed,
+    /// The kernel does not let klad start its threads.
+    TooFewThreads,
     /// The kernel does not let klad use the directory.
     DataIo,
     /// Another process serves the directory.
@@ -53,7 +56,7 @@ pub enum Exit {
 
 impl Exit {
     /// In the order of their codes.
-    pub const ALL: [Exit; 13] = [
+    pub const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Failed,
         Exit::SecondSignal,
@@ -63,6 +66,7 @@ impl Exit {
         Exit::AddressUnusable,
         Exit::PortInUse,
         Exit::SyncFailed,
+        Exit::TooFewThreads,
         Exit::DataIo,
         Exit::DataLocked,
         Exit::DataNewer,
@@ -84,6 +88,9 @@ impl Exit {
             Exit::PortInUse => (69, "port-in-use", "another process listens on the address"),
             Exit::SyncFailed => {
                 (70, "sync-failed", "stopped, but the last sync failed: writes without a sync may be lost")
+            }
+            Exit::TooFewThreads => {
+                (TOO_FEW_THREADS_EXIT.0, TOO_FEW_THREADS_EXIT.1, "the kernel does not let klad start its threads")
             }
             Exit::DataIo => (74, "data-io", "the directory cannot be read, written or made"),
             Exit::DataLocked => (75, "data-locked", "another process serves the directory"),
@@ -144,6 +151,16 @@ pub enum Failure {
     #[cfg(feature = "rocksdb")]
     #[error(transparent)]
     Offline(#[from] offline::Error),
+    /// There would be no way on without them.
+    #[error(
+        "cannot start {count} threads: {cause}: raise the limit of processes (ulimit -u; TasksMax= of a systemd unit; --pids-limit of a container), or of address space (ulimit -v)"
+    )]
+    Threads {
+        /// How many are needed.
+        count: usize,
+        /// The kernel's word.
+        cause: io::Error,
+    },
     /// The kernel refuses what serving needs.
     #[error("cannot serve: {0}")]
     Serve(io::Error),
@@ -177,6 +194,7 @@ impl Failure {
             Failure::Fjall(error) => of_fjall(error),
             #[cfg(feature = "rocksdb")]
             Failure::Offline(error) => of_offline(error),
+            Failure::Threads { .. } => Exit::TooFewThreads,
             Failure::Sync(_) => Exit::SyncFailed,
             Failure::Serve(_) | Failure::Io { .. } | Failure::Other(_) => Exit::Failed,
         }
@@ -197,6 +215,7 @@ fn of_directory(error: &directory::Error) -> Exit {
         directory::Error::InUse { .. } => Exit::DataLocked,
         directory::Error::NotKlad { .. }
         | directory::Error::NotADirectory { .. }
+        | directory::Error::DanglingLink { .. }
         | directory::Error::Missing { .. }
         | directory::Error::OtherEngine { .. } => Exit::DataForeign,
         directory::Error::NewerFormat { .. } => Exit::DataNewer,
@@ -251,7 +270,8 @@ fn of_offline(error: &offline::Error) -> Exit {
             | maintenance::Error::NotWhole { .. }
             | maintenance::Error::Engine { .. }
             | maintenance::Error::Cancelled,
-        ) => Exit::Failed,
+        )
+        | offline::Error::NotPrinted(_) => Exit::Failed,
     }
 }
 

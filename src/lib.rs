@@ -50,6 +50,7 @@ pub mod clock;
 pub mod descriptors;
 pub mod limits;
 pub mod metrics;
+pub mod output;
 pub mod sampling;
 mod scheduler;
 pub mod sync;

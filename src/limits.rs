@@ -254,6 +254,9 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Deadlines are looked at so often, hence kept to so much.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
+/// One look at them counts for at most so much time: what a process was stopped for, or a worker had no time for, is not the client's.
+pub const SWEEP_COUNTS_MAX: Duration = Duration::from_millis(200);
+
 /// Unsent bytes that the kernel holds of one connection before klad must wait (`TCP_NOTSENT_LOWAT`): a reader that takes some
 /// lets klad write again soon. Without it the kernel says so only when a good part of a send buffer of megabytes is free,
 /// and a slow reader looks like one that takes nothing.
@@ -406,9 +409,29 @@ pub const REFUSED_LINGERING_MAX: usize = 64;
 /// A connection beyond `--connections-per-peer` is closed after so long, or when its client has closed.
 pub const REFUSED_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Descriptors that are kept for all but connections: RocksDB's files (32 MiB each, so 30 GiB of data), logs, listeners,
-/// epoll instances, [`ADMIN_CONNECTIONS_MAX`] and [`REFUSED_LINGERING_MAX`].
+/// Descriptors that are kept for all but connections, where the limit allows it: the engine's files (32 MiB each, so 25 GiB of
+/// data), and klad's own.
 pub const DESCRIPTORS_KEPT: u64 = 1_024;
+
+/// How the process ends where a thread cannot be started: code (`EX_OSERR` of `sysexits.h`) and word.
+pub const TOO_FEW_THREADS_EXIT: (u8, &str) = (71, "too-few-threads");
+
+/// Threads that klad may have beside its workers, what compacts for each, and those of its execution: measured 19 at the most, and 20
+/// while RocksDB is opened. A few are for profiles.
+pub const THREADS_OWN: usize = 24;
+
+/// What klad has open before it serves anybody, without its workers: measured 29 with RocksDB, which has the most. The rest is for
+/// what comes and goes: logs, what flushes and compactions write, checkpoints, and what profiles read of the kernel.
+pub const DESCRIPTORS_OWN: u64 = 48;
+
+/// The same of each worker: measured 4.
+pub const DESCRIPTORS_OF_WORKER: u64 = 4;
+
+/// Files that an engine needs to be let open: the tables of level 0, of which there may be 24 or so, and one of each level.
+pub const ENGINE_FILES_MIN: u64 = 32;
+
+/// RocksDB's own number for "all of them" (`db/table_cache.h`).
+pub const ENGINE_FILES_MAX: u64 = 0x40_0000;
 
 /// Samples of a CPU profile for each second of CPU time, where nothing is asked for: not a divisor of anything that happens a
 /// hundred times a second, so that the two do not stay in step.
@@ -441,7 +464,7 @@ pub const PROFILES_OF_A_KIND_MAX: usize = 4;
 /// those of others.
 pub const PROFILE_MAKING_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connections of the admin listener; more are closed at once. It serves people and one scraper.
+/// Connections of the admin listener, where the limit of open files allows it; more are closed at once. It serves people and one scraper.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 
 /// The largest body that the admin listener takes, bytes; more is answered 413. A change of every option fits four times.

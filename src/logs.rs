@@ -184,7 +184,7 @@ pub fn end_the_process_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         // Whatever lies in the way of the last words.
-        drop(sync::spawn_thread("klad-abort", || {
+        drop(sync::try_spawn_thread("klad-abort", || {
             Signal::default().wait_timeout(2 * LOG_FLUSH_TIMEOUT);
             std::process::abort();
         }));

@@ -13,9 +13,10 @@ use klad::control::Controller;
 use klad::descriptors;
 use klad::exit::{Exit, Failure};
 use klad::http::control::Control;
-use klad::limits::{DESCRIPTORS_KEPT, HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT};
+use klad::limits::{DESCRIPTORS_KEPT, HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT, THREADS_OWN};
 use klad::logs;
 use klad::operation::Durability;
+use klad::output;
 use klad::reference;
 use klad::server::{Server, listen};
 use klad::settings::{self, CommandLine, Resolved};
@@ -24,20 +25,21 @@ use klad::storage::Engine;
 use klad::storage::delayed::Delayed;
 use klad::storage::memory::MemoryEngine;
 use klad::supervisor::{self, Watchdog};
+use klad::sync;
 
 /// RocksDB allocates through it as well: `unprefixed_malloc` makes it the process's `malloc`.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// jemalloc's settings, read before `main`; the variable `MALLOC_CONF` goes before them (docs/configuration.md). Unused pages go
-/// back to the kernel in the time that is jemalloc's default, 10 s, by a thread of its own, so that the resident set follows what is
+/// back to the kernel in the time that is jemalloc's default, 10 s, by a thread of its own, which `serve` starts, so that the resident set follows what is
 /// in use, and what is used again soon stays. What a heap profile needs must be there from the start, `prof_accum` for
 /// what has been freed as well; it samples nothing until `--heap-sample` is read. Huge pages spare a GET of a large store a
 /// sixteenth of its time (`docs/decisions/2026-11-21-puts.md`); `serve` turns them off where the budget is small.
 const SETTINGS: &std::ffi::CStr = if cfg!(target_os = "linux") {
-    c"thp:always,background_thread:true,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
+    c"thp:always,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
 } else {
-    c"background_thread:true,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
+    c"prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
 };
 
 #[expect(unsafe_code, reason = "jemalloc looks for this symbol")]
@@ -51,6 +53,23 @@ const fn c_str(text: &'static std::ffi::CStr) -> &'static std::ffi::c_char {
     // SAFETY: a `CStr` has at least its terminating zero, so its first byte can be referred to.
     unsafe {
         &*text.as_ptr()
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "runs before Rust's library does")]
+// SAFETY: the C library calls what this section points to, once, before `main`; the function takes no arguments, needs nothing that
+// Rust's library makes ready, and does not panic.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static BEFORE_MAIN: extern "C" fn() = look_at_stdout;
+
+#[cfg(target_os = "linux")]
+extern "C" fn look_at_stdout() {
+    #[expect(unsafe_code, reason = "a number that may be no descriptor")]
+    // SAFETY: `F_GETFD` reads a flag, and fails where there is no such descriptor.
+    if unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } == -1 {
+        output::was_closed();
     }
 }
 
@@ -69,6 +88,9 @@ fn main() -> ExitCode {
     if matches!(cli.command, Command::Check(_) | Command::Compact(_)) {
         // One for each table, of which there may be thousands.
         let _ = descriptors::raise_limit();
+        if let Err(failure) = can_start_threads(THREADS_OWN) {
+            return failed(&failure);
+        }
     }
     let ended = match cli.command {
         Command::Serve(_) => serve(&given()),
@@ -91,15 +113,21 @@ fn main() -> ExitCode {
             let _ = logs::flush(LOG_FLUSH_TIMEOUT);
             ExitCode::SUCCESS
         }
-        Err(failure) => {
-            // Not through the log: this is the last word to whoever started klad. Where stderr takes no more lines, nobody reads
-            // this one either, and the end must not wait for it.
-            if logs::flush(LOG_FLUSH_TIMEOUT) {
-                let _ = writeln!(std::io::stderr(), "{}", failure.exit().last_line(&failure.to_string()));
-            }
-            ExitCode::from(failure.exit().code())
-        }
+        Err(failure) => failed(&failure),
     }
+}
+
+fn failed(failure: &Failure) -> ExitCode {
+    // Not through the log: this is the last word to whoever started klad. Where stderr takes no more lines, nobody reads
+    // this one either, and the end must not wait for it.
+    if logs::flush(LOG_FLUSH_TIMEOUT) {
+        let _ = writeln!(std::io::stderr(), "{}", failure.exit().last_line(&failure.to_string()));
+    }
+    ExitCode::from(failure.exit().code())
+}
+
+fn can_start_threads(count: usize) -> Result<(), Failure> {
+    sync::try_threads(count).map_err(|cause| Failure::Threads { count, cause })
 }
 
 /// Help and versions go this way too.
@@ -169,10 +197,8 @@ fn print_reference(page: Option<&Path>) -> Result<(), Failure> {
 }
 
 fn say(text: &str) -> Result<(), Failure> {
-    let mut stdout = std::io::stdout().lock();
-    stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
+    output::stdout()
+        .and_then(|mut stdout| stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
         .map_err(|cause| Failure::Io { action: "write to stdout".to_owned(), cause })
 }
 
@@ -186,6 +212,12 @@ fn validate(given: &CommandLine) -> Result<(Resolved, Config), Failure> {
 
 fn serve(given: &CommandLine) -> Result<(), Failure> {
     let (resolved, config) = validate(given)?;
+    can_start_threads(THREADS_OWN + 2 * config.server.threads + config.server.execution.strategy.threads())?;
+    if !std::env::var("MALLOC_CONF").is_ok_and(|settings| settings.contains("background_thread:"))
+        && let Err(error) = tikv_jemalloc_ctl::background_thread::write(true)
+    {
+        tracing::warn!(%error, "memory that is free goes back to the kernel only when memory is asked for");
+    }
     // Before there is anything that would be missing in it.
     #[cfg(target_os = "linux")]
     if let Err(error) = klad::profile::heap::Heap::sample_every(config.heap_sample_bytes) {
@@ -304,6 +336,7 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
                 log_preallocation: config.log_preallocation,
                 compaction_rate_bytes: config.compaction_rate_bytes,
                 delete_rate_bytes: config.delete_rate_bytes,
+                open_files_max: config.budget.files,
             },
         )?),
         #[cfg(feature = "fjall")]
@@ -315,6 +348,7 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
                 background_threads: config.server.threads,
                 disk_reserve_bytes: config.disk_reserve_bytes,
                 compression: config.compression,
+                open_files_max: config.budget.files,
             },
         )?),
         EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::CommandFactory as _;
 
 use crate::cli::{Cli, ManualCommand};
+use crate::output;
 
 /// Prints or writes what was asked for.
 ///
@@ -23,7 +24,7 @@ pub fn write(command: &ManualCommand) -> anyhow::Result<()> {
         ManualCommand::Man { dir: Some(directory), .. } => return write_pages(directory),
         ManualCommand::Man { name, .. } => page(name)?,
     };
-    std::io::stdout().write_all(&bytes).context("cannot write the output")
+    output::stdout().and_then(|mut stdout| stdout.write_all(&bytes)).context("cannot write the output")
 }
 
 fn write_pages(directory: &Path) -> anyhow::Result<()> {

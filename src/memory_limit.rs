@@ -5,15 +5,9 @@
 use std::fs;
 use std::path::Path;
 
-/// Bytes that klad may use at most.
+/// Bytes that klad may use at most, and whose limit that is, for people.
 #[must_use]
-pub(crate) fn memory_limit() -> u64 {
-    memory_limit_and_whose().0
-}
-
-/// As [`memory_limit`], and whose limit that is, for people.
-#[must_use]
-pub(crate) fn memory_limit_and_whose() -> (u64, &'static str) {
+pub(crate) fn memory_limit() -> (u64, &'static str) {
     let machine = machine_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()).unwrap_or(1 << 30);
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     match group_limit(Path::new("/sys/fs/cgroup"), &groups) {

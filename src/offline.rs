@@ -14,7 +14,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::clock;
+use crate::descriptors;
 use crate::limits::{DISK_RESERVE_BYTES, OFFLINE_CACHE_BYTES};
+use crate::output;
 use crate::storage::directory;
 use crate::storage::maintenance::{self, Compaction};
 use crate::storage::rocksdb::{OpenError, Options, RocksDbEngine};
@@ -73,6 +75,9 @@ pub enum Error {
     /// The compaction has not come to its end.
     #[error(transparent)]
     Compact(maintenance::Error),
+    /// The report could not be printed.
+    #[error("cannot write the output: {0}")]
+    NotPrinted(io::Error),
 }
 
 /// What to do where somebody serves the directory.
@@ -115,12 +120,12 @@ pub fn check(args: &CheckArgs) -> Result<(), Error> {
         },
     );
     let report = done.map_err(Error::Check)?;
-    if args.json {
-        print_json(&report);
+    let printed = if args.json { print_json(&report) } else { print(&in_words(&report)) };
+    if report.sound {
+        printed
     } else {
-        print(&in_words(&report));
+        Err(Error::Damaged { data: args.data.clone(), findings: report.findings_total })
     }
-    if report.sound { Ok(()) } else { Err(Error::Damaged { data: args.data.clone(), findings: report.findings_total }) }
 }
 
 /// `klad compact`.
@@ -149,11 +154,10 @@ pub fn compact(args: &CompactArgs) -> Result<(), Error> {
     let seconds = clock::now().duration_since(begun).as_secs_f64();
     let compaction = compacted?;
     if args.json {
-        print_json(&serde_json::json!({ "data": args.data, "compaction": compaction, "seconds": seconds }));
+        print_json(&serde_json::json!({ "data": args.data, "compaction": compaction, "seconds": seconds }))
     } else {
-        print(&compaction_in_words(&args.data, &compaction, seconds));
+        print(&compaction_in_words(&args.data, &compaction, seconds))
     }
-    Ok(())
 }
 
 /// As `klad serve` opens it, with all that it refuses; but nothing is made where nothing is.
@@ -174,6 +178,7 @@ fn open(args: &CompactArgs) -> Result<RocksDbEngine, OpenError> {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
+            open_files_max: descriptors::raise_limit() / 2,
         },
     )
 }
@@ -276,12 +281,16 @@ fn compaction_in_words(data: &Path, compaction: &Compaction, seconds: f64) -> St
     )
 }
 
-fn print_json(value: &impl serde::Serialize) {
+fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value).expect("numbers, words and lists of them");
-    print(&format!("{text}\n"));
+    print(&format!("{text}\n"))
 }
 
 /// A reader that has gone, as behind `| head`, is no failure.
-fn print(text: &str) {
-    let _ = io::stdout().write_all(text.as_bytes());
+fn print(text: &str) -> Result<(), Error> {
+    let printed = output::stdout().and_then(|mut out| out.write_all(text.as_bytes()));
+    match printed {
+        Err(cause) if cause.kind() != io::ErrorKind::BrokenPipe => Err(Error::NotPrinted(cause)),
+        _ => Ok(()),
+    }
 }

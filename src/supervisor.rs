@@ -13,6 +13,12 @@
 //!
 //! A supervisor that cannot be told is logged and is no reason to stop serving. Called by `main`.
 
+use std::io;
+#[cfg(target_os = "linux")]
+use std::io::Write as _;
+use std::os::unix::ffi::OsStringExt as _;
+#[cfg(target_os = "linux")]
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -49,9 +55,35 @@ pub fn stopping(drain: Duration) {
 }
 
 fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+    let told = match abstract_socket() {
+        Some(name) => tell_at(&name, states),
+        None => sd_notify::notify(states),
+    };
+    if let Err(error) = told {
         tracing::warn!(%error, "the supervisor cannot be told");
     }
+}
+
+/// The name of a supervisor's socket that is no file, which `NOTIFY_SOCKET` marks with an `@` and sd-notify takes for a path.
+fn abstract_socket() -> Option<Vec<u8>> {
+    let socket = std::env::var_os("NOTIFY_SOCKET")?.into_vec();
+    socket.strip_prefix(b"@").map(<[u8]>::to_vec)
+}
+
+#[cfg(target_os = "linux")]
+fn tell_at(name: &[u8], states: &[NotifyState<'_>]) -> io::Result<()> {
+    use std::os::linux::net::SocketAddrExt as _;
+    let mut message = Vec::new();
+    for state in states {
+        writeln!(message, "{state}")?;
+    }
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+    UnixDatagram::unbound()?.send_to_addr(&message, &address).map(drop)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn tell_at(_: &[u8], _: &[NotifyState<'_>]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// The thread that keeps the supervisor's watchdog quiet.

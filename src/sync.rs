@@ -14,11 +14,13 @@
 
 use std::collections::VecDeque;
 use std::hint::black_box;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::limits::TOO_FEW_THREADS_EXIT;
 use crate::sampling::waits::{count, on, timed};
 use crate::sampling::{Family, Kind};
 
@@ -363,10 +365,52 @@ impl Signal {
 
 /// Starts a thread with a name: profiles and `top -H` show it. At most 15 bytes are kept by Linux.
 ///
-/// # Panics
-/// When the machine can start no more threads: at start there is no way on without it.
+/// Where the machine can start no more threads the process ends, with a line that says so: there is no way on without it.
 pub fn spawn_thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    try_spawn_thread(name, run).unwrap_or_else(|error| panic!("cannot start thread {name}: {error}"))
+    try_spawn_thread(name, run).unwrap_or_else(|error| {
+        let (code, word) = TOO_FEW_THREADS_EXIT;
+        let _ = writeln!(std::io::stderr(), "klad: cannot start thread {name}: {error} [{word}]");
+        std::process::exit(code.into())
+    })
+}
+
+/// Whether the machine lets so many threads be started at once, with stacks as the C library's threads have them by default: starts
+/// them, and ends them again. What starts threads in C++ ends the process without a word where it cannot.
+///
+/// # Errors
+/// When it does not.
+pub fn try_threads(count: usize) -> std::io::Result<()> {
+    let before = threads_now();
+    let enough = Arc::<Signal>::default();
+    let start = |_| {
+        let enough = enough.clone();
+        let wait = move || while !enough.wait_timeout(Duration::from_secs(1)) {};
+        #[expect(clippy::disallowed_methods, reason = "another stack than klad's threads have")]
+        std::thread::Builder::new().name("klad-try".to_owned()).stack_size(C_STACK_BYTES).spawn(wait)
+    };
+    let mut started = Vec::new();
+    let tried = (0..count).map(start).try_for_each(|thread| thread.map(|thread| started.push(thread)));
+    enough.raise();
+    for thread in started {
+        thread.join().expect("it does nothing");
+    }
+    // A thread counts until the kernel has put it away, a moment after it was joined.
+    let never = Signal::default();
+    for _ in 0..1_000 {
+        if threads_now() <= before {
+            break;
+        }
+        never.wait_timeout(Duration::from_millis(1));
+    }
+    tried
+}
+
+/// Of address space, of which only what is used is memory.
+const C_STACK_BYTES: usize = 8 << 20;
+
+/// 0 where nobody can tell.
+fn threads_now() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
 /// As [`spawn_thread`], where there is a way on without it.

@@ -13,11 +13,12 @@ use crate::sync::Mutex;
 
 /// Writes the requests of one thread, and may read their answers.
 pub trait Author: Send + Debug {
-    /// Appends what is sent for the next start: one request, or several that follow each other at once.
+    /// Appends what is sent for the next start: one request, or several that follow each other at once. `None`: nothing, as it
+    /// has stopped.
     ///
     /// # Errors
     /// When it fails, in words.
-    fn next(&mut self, into: &mut Vec<u8>) -> Result<Written, String>;
+    fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Written>, String>;
 
     /// How long a connection rests before its next request, where the author has a say in that.
     ///

@@ -299,7 +299,14 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     fn start(&mut self, slot: usize, start: Start, now: Nanos) {
         self.request.clear();
         let request = match self.requests.next(&mut self.request) {
-            Ok(request) => request,
+            Ok(Some(request)) => request,
+            Ok(None) => {
+                self.slots.give_back(slot, now);
+                if self.shared.mode() == Mode::Open {
+                    self.shared.return_start(start);
+                }
+                return self.look_for_stop(now);
+            }
             Err(why) => {
                 self.slots.give_back(slot, now);
                 return self.give_up(why);

@@ -5,6 +5,8 @@
 //! is that of RFC 9112, section 6: 1xx answers are passed over, `Transfer-Encoding: chunked` wins over `Content-Length`, and
 //! an answer with neither ends with its connection. Called by `generator`.
 
+use std::borrow::Cow;
+
 use memchr::memchr;
 
 /// Longest head that is taken, bytes; klad's own are below 300.
@@ -296,14 +298,29 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(usize, Head)>, Malformed> {
     let (answer, version_1_1) = parse_status_line(line)?;
     let mut head = Head { answer, length: None, chunked: false, other_coding: false };
     head.answer.keep_alive = version_1_1;
-    while let Some((line, next)) = next_line(bytes, at) {
+    while let Some((line, next)) = next_field(bytes, at) {
         at = next;
         if line.is_empty() {
             return Ok(Some((at, head)));
         }
-        parse_header(line, &mut head)?;
+        parse_header(&line, &mut head)?;
     }
     Ok(None)
+}
+
+/// A header line and where the next begins. Lines that begin with white space go on with the one before (RFC 9112, section 5.2).
+fn next_field(bytes: &[u8], from: usize) -> Option<(Cow<'_, [u8]>, usize)> {
+    let (line, mut at) = next_line(bytes, from)?;
+    let mut line = Cow::Borrowed(line);
+    // The empty line is the last of a head; what is behind it is not looked at.
+    while !line.is_empty() && matches!(bytes.get(at)?, b' ' | b'\t') {
+        let (more, next) = next_line(bytes, at)?;
+        let line = line.to_mut();
+        line.push(b' ');
+        line.extend_from_slice(more.trim_ascii());
+        at = next;
+    }
+    Some((line, at))
 }
 
 /// A line without its end, and where the next begins.
@@ -341,7 +358,8 @@ fn parse_header(line: &[u8], head: &mut Head) -> Result<(), Malformed> {
         17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
             let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
             head.chunked = last.eq_ignore_ascii_case(b"chunked");
-            head.other_coding = !head.chunked;
+            // What HTTP/1.1 called no coding at all until 2014.
+            head.other_coding = !head.chunked && !value.eq_ignore_ascii_case(b"identity");
         }
         10 if name.eq_ignore_ascii_case(b"connection") => {
             for token in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
@@ -358,11 +376,17 @@ fn parse_header(line: &[u8], head: &mut Head) -> Result<(), Malformed> {
 }
 
 /// Names and values of the header lines of a head that was read, as they came.
-pub fn header_lines(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    head.split(|byte| *byte == b'\n').skip(1).filter_map(|line| {
-        let colon = memchr(b':', line)?;
-        Some((line[..colon].trim_ascii(), line[colon + 1..].trim_ascii()))
-    })
+#[must_use]
+pub fn header_lines(head: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut lines = Vec::new();
+    let mut at = next_line(head, 0).map_or(head.len(), |(_, next)| next);
+    while let Some((line, next)) = next_field(head, at) {
+        at = next;
+        if let Some(colon) = memchr(b':', &line) {
+            lines.push((line[..colon].trim_ascii().to_vec(), line[colon + 1..].trim_ascii().to_vec()));
+        }
+    }
+    lines
 }
 
 fn parse_length(value: &[u8]) -> Result<u64, Malformed> {
@@ -433,6 +457,28 @@ mod tests {
     }
 
     #[test]
+    fn folded_lines_belong_to_the_header_before_them() {
+        reads(
+            "HTTP/1.1 200 OK\r\nX-Long: a,\r\n\t b\r\n : c\r\nContent-Length:\r\n 5\r\n\r\nhello\
+             HTTP/1.1 201 Created\r\nTransfer-Encoding:\n\tchunked\r\n\r\n0\r\n\r\n",
+            &[(200, true), (201, true)],
+        );
+        let head = b"HTTP/1.1 200 OK\r\nA: b\r\n  c:d \r\nE: f\r\n\r\n";
+        let lines = header_lines(head);
+        let lines: Vec<_> = lines.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+        assert_eq!(lines, [(&b"A"[..], &b"b c:d"[..]), (b"E", b"f")]);
+    }
+
+    #[test]
+    fn identity_is_no_coding() {
+        reads(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: Identity\r\nContent-Length: 5\r\n\r\nhello\
+             HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+            &[(200, true), (404, true)],
+        );
+    }
+
+    #[test]
     fn statuses_without_a_body_have_none() {
         reads(
             "HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
@@ -455,8 +501,9 @@ mod tests {
             }
             let kept = reader.kept().expect("it keeps");
             assert_eq!(kept.body, b"hello world", "in pieces of {piece}");
-            let headers: Vec<_> = header_lines(&kept.head).collect();
-            assert_eq!(headers, [(&b"Transfer-Encoding"[..], &b"chunked"[..]), (b"A", b"b")], "in pieces of {piece}");
+            let lines = header_lines(&kept.head);
+            let lines: Vec<_> = lines.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+            assert_eq!(lines, [(&b"Transfer-Encoding"[..], &b"chunked"[..]), (b"A", b"b")], "in pieces of {piece}");
         }
         let mut reader = Reader::keeping();
         let _ = reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none", false).expect("an answer");

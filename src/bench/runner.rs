@@ -30,6 +30,7 @@ use super::text;
 use super::threads::{self, Driven};
 use super::workload::Workload;
 use crate::descriptors;
+use crate::output;
 use crate::sync::Mutex;
 
 /// How a run, or a comparison, that could be made has ended.
@@ -316,5 +317,5 @@ fn since_1970(millis: u64) -> SystemTime {
 /// # Errors
 /// When that fails.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    std::io::stdout().write_all(text.as_bytes()).context("cannot write the result")
+    output::stdout().and_then(|mut stdout| stdout.write_all(text.as_bytes())).context("cannot write the result")
 }

@@ -16,8 +16,9 @@ function wrk.format(method, path, headers, body)
     body = body or wrk.body
     -- Both are seen by whoever gave the table, as with wrk.
     headers["Host"] = headers["Host"] or wrk.headers["Host"]
-    headers["Content-Length"] = body and #body
-    local lines = { (method or wrk.method) .. " " .. (path or wrk.path) .. " HTTP/1.1" }
+    -- A body may be a number.
+    headers["Content-Length"] = body and string.len(body)
+    local lines = { string.format("%s %s HTTP/1.1", method or wrk.method, path or wrk.path) }
     for name, value in pairs(headers) do
         table.insert(lines, string.format("%s: %s", name, value))
     end

@@ -102,9 +102,10 @@ impl Script {
             let mut author = LuaAuthor::new(thread.clone()).map_err(failed)?;
             if number == 0 {
                 let mut first = Vec::new();
-                script.pipeline = author.next(&mut first).map_err(|why| anyhow!(why))?.requests;
+                let written = author.next(&mut first).map_err(|why| anyhow!(why))?;
+                script.pipeline = written.map_or(1, |written| written.requests);
                 ensure!(
-                    requests_in(&first).is_some(),
+                    written.is_none() || requests_in(&first).is_some(),
                     "the script's request is no HTTP request: {}",
                     String::from_utf8_lossy(&first[..first.len().min(200)]).escape_debug()
                 );
@@ -205,6 +206,11 @@ fn connects(address: &AnyUserData) -> mlua::Result<bool> {
     Ok(TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_ok())
 }
 
+/// What wrk gives for a field that an object of its own does not have: the field's name.
+pub(super) fn unknown<T>(lua: &Lua, _: &T, name: Value) -> mlua::Result<Option<LuaString>> {
+    lua.coerce_string(name)
+}
+
 /// What `wrk.lookup` finds.
 struct Address(SocketAddr);
 
@@ -237,6 +243,7 @@ impl UserData for Handle {
     }
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_meta_method(MetaMethod::Index, unknown);
         methods.add_method("get", |lua, this, name: LuaString| {
             let thread = this.thread()?;
             let theirs = &thread.lua;
@@ -369,21 +376,26 @@ impl LuaAuthor {
 }
 
 impl Author for LuaAuthor {
-    fn next(&mut self, into: &mut Vec<u8>) -> Result<Written, String> {
+    fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Written>, String> {
         match &self.requests {
             Source::Always { bytes, written } => {
                 into.extend_from_slice(bytes);
-                Ok(*written)
+                Ok(Some(*written))
             }
             Source::Each => {
                 let made = self.made().map_err(|error| format!("request() failed: {error}"))?;
-                let Value::String(made) = made else {
-                    return Err(format!("request() returned a {}, not the text of a request", made.type_name()));
+                if made.is_nil() && self.has_stopped() {
+                    return Ok(None);
+                }
+                let kind = made.type_name();
+                // A number is its digits.
+                let Ok(Some(made)) = self.thread.lua.coerce_string(made) else {
+                    return Err(format!("request() returned a {kind}, not the text of a request"));
                 };
                 let begin = into.len();
                 into.extend_from_slice(&made.as_bytes());
                 // What is no request is sent all the same: to see what the server makes of it may be the point.
-                Ok(requests_in(&into[begin..]).unwrap_or(Written { requests: 1, bodiless: 0 }))
+                Ok(Some(requests_in(&into[begin..]).unwrap_or(Written { requests: 1, bodiless: 0 })))
             }
         }
     }
@@ -435,9 +447,17 @@ impl Author for LuaAuthor {
 fn requests_in(mut bytes: &[u8]) -> Option<Written> {
     let mut written = Written { requests: 0, bodiless: 0 };
     while !bytes.is_empty() {
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut request = httparse::Request::new(&mut headers);
-        let Ok(httparse::Status::Complete(head)) = request.parse(bytes) else { return None };
+        let mut headers = vec![httparse::EMPTY_HEADER; 16];
+        let (request, head) = loop {
+            // As many as there may be lines.
+            let (count, lines) = (headers.len(), memchr::memchr_iter(b'\n', bytes).count());
+            let mut request = httparse::Request::new(&mut headers);
+            match request.parse(bytes) {
+                Ok(httparse::Status::Complete(head)) => break (request, head),
+                Err(httparse::Error::TooManyHeaders) if count < lines => headers.resize(lines, httparse::EMPTY_HEADER),
+                _ => return None,
+            }
+        };
         if request.method == Some("HEAD") {
             written.bodiless |= 1_u64.checked_shl(written.requests).unwrap_or(0);
         }

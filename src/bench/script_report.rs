@@ -7,6 +7,7 @@ use mlua::{Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods};
 
 use super::recorder::{Failure, Outcome};
 use super::result::{Interval, RunResult};
+use super::script::unknown;
 
 /// A run in wrk's words.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,6 +150,7 @@ impl UserData for Stats {
     }
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_meta_method(MetaMethod::Index, unknown);
         methods.add_method("percentile", |_, this, percent: f64| Ok(this.percentile(percent)));
         methods.add_meta_method(MetaMethod::Len, |_, this, ()| Ok(this.values.len()));
         // The value with this number, from 1, and how often it was there.
@@ -185,5 +187,7 @@ mod tests {
         let script = "local v, c = latency(2); return latency.max, latency:percentile(99), #latency, v, c, latency(3)";
         let found: (u64, u64, usize, u64, u64, u64) = lua.load(script).eval().expect("it runs");
         assert_eq!(found, (1_000, 1_000, 2, 1_000, 2, 0));
+        let unknown: (String, String) = lua.load("return latency.p99, latency[7]").eval().expect("it runs");
+        assert_eq!(unknown, ("p99".to_owned(), "7".to_owned()));
     }
 }

@@ -395,9 +395,9 @@ pub(super) fn shared_for_tests() -> Arc<Shared> {
 struct Few(usize);
 
 impl Author for Few {
-    fn next(&mut self, into: &mut Vec<u8>) -> Result<Written, String> {
+    fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Written>, String> {
         into.extend_from_slice(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
-        Ok(Written { requests: 1, bodiless: 0 })
+        Ok(Some(Written { requests: 1, bodiless: 0 }))
     }
 
     fn delay(&mut self) -> Result<Option<Nanos>, String> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::author::Author;
+use super::author::{Author, Written};
 use super::keys::{Chooser, KeyFormat, Keys, write_number};
 use super::recorder::Operation;
 use super::units::SizeRange;
@@ -193,15 +193,19 @@ impl Requests {
         weights[0].0
     }
 
-    /// Appends the next request.
+    /// Appends the next request. `None`: there is none, as its author has stopped.
     ///
     /// # Errors
     /// When its author fails, in words.
-    pub fn next(&mut self, into: &mut Vec<u8>) -> Result<Request, String> {
+    pub fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Request>, String> {
         if let Some(author) = &mut self.author {
-            let written = author.next(into)?;
-            let (answers, bodiless) = (written.requests, written.bodiless);
-            return Ok(Request { operation: Operation::Request, key: 0, answers, bodiless });
+            let of = |Written { requests: answers, bodiless }| Request {
+                operation: Operation::Request,
+                key: 0,
+                answers,
+                bodiless,
+            };
+            return Ok(author.next(into)?.map(of));
         }
         let operation = self.operation();
         let keys = &self.workload.keys;
@@ -210,7 +214,7 @@ impl Requests {
             Operation::Request if self.workload.template.target.len() == 1 => 0,
             _ => self.chooser.existing(keys, &mut self.random),
         };
-        Ok(self.write(operation, key, into))
+        Ok(Some(self.write(operation, key, into)))
     }
 
     /// The request for `key` has ended.
@@ -331,7 +335,7 @@ mod tests {
         assert_eq!(next(&mut requests), "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello");
         let fixed = Fixed { method: "HEAD".to_owned(), body: None };
         let mut requests = Requests::new(workload("", &["/a"], Some(fixed)), 0);
-        let head = requests.next(&mut Vec::new()).expect("nobody fails");
+        let head = requests.next(&mut Vec::new()).expect("nobody fails").expect("nobody stops");
         assert!(head.is_bodiless(0) && !head.is_bodiless(1) && !head.is_bodiless(64));
     }
 

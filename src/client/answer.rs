@@ -198,7 +198,10 @@ fn chunk_size(line: &[u8]) -> Result<u64, Broken> {
 fn parse(bytes: &[u8]) -> Result<Option<(usize, Answer)>, Broken> {
     let mut storage = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Response::new(&mut storage);
-    let length = match head.parse(bytes) {
+    // Servers and proxies of the field still fold long lines.
+    let mut parser = httparse::ParserConfig::default();
+    parser.allow_obsolete_multiline_headers_in_responses(true);
+    let length = match parser.parse_response(&mut head, bytes) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(_) => return Err(Broken::Malformed("no head")),
@@ -227,6 +230,7 @@ fn framing(status: u16, headers: &[(String, String)]) -> Result<Framing, Broken>
             return Ok(Framing::Chunked { left: 0, begun: false });
         }
         (None, _) => {}
+        (Some(coding), None) if coding.eq_ignore_ascii_case("identity") => {}
         _ => return Err(Broken::Malformed("a coding that was not asked for")),
     }
     let mut lengths = all("content-length");
@@ -253,6 +257,11 @@ mod tests {
         assert_eq!(framing_of("content-length: 5\r\nContent-Length: 5\r\n"), Some(Framing::Length { left: 5 }));
         let chunked = Some(Framing::Chunked { left: 0, begun: false });
         assert_eq!(framing_of("Transfer-Encoding: Chunked\r\nContent-Length: 5\r\n"), chunked);
+        assert_eq!(
+            framing_of("Transfer-Encoding: identity\r\nContent-Length: 5\r\n"),
+            Some(Framing::Length { left: 5 })
+        );
+        assert_eq!(framing_of("A: b\r\n c\r\nContent-Length:\r\n 5\r\n"), Some(Framing::Length { left: 5 }));
         assert_eq!(framing_of(""), Some(Framing::UntilClose));
         for wrong in [
             "Content-Length: 5\r\nContent-Length: 6\r\n",

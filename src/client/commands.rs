@@ -13,6 +13,7 @@ use super::exchange::{Body, Request, exchange, server, url_from};
 use super::replace::write_file;
 use super::{ADMIN_URL_VARIABLE, Error, key, show};
 use crate::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
+use crate::output;
 
 /// Stores a value.
 ///
@@ -21,6 +22,7 @@ use crate::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
 pub(super) fn put(args: &PutArgs) -> Result<(), Error> {
     let key = key::decode_key(&args.key, args.keys)?;
     let url = server(&args.server)?;
+    can_say(args.write.quiet)?;
     let body = Some(value(args)?);
     let request = Request { method: "PUT", target: entity(&key), headers: durability(args.write.durability), body };
     let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
@@ -34,6 +36,7 @@ pub(super) fn put(args: &PutArgs) -> Result<(), Error> {
 pub(super) fn del(args: &DelArgs) -> Result<(), Error> {
     let key = key::decode_key(&args.key, args.keys)?;
     let url = server(&args.server)?;
+    can_say(args.write.quiet)?;
     let headers = durability(args.write.durability);
     let request = Request { method: "DELETE", target: entity(&key), headers, body: None };
     let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
@@ -61,9 +64,9 @@ pub(super) fn get(args: &GetArgs) -> Result<(), Error> {
     if let Some(path) = &args.output {
         return write_file(path, |file, failed| copy(file, failed));
     }
-    let mut out = io::stdout().lock();
-    copy(&mut out, &output)?;
-    out.flush().map_err(output)
+    let mut out = output::stdout().map_err(not_written)?.lock();
+    copy(&mut out, &not_written)?;
+    out.flush().map_err(not_written)
 }
 
 /// Lists a range.
@@ -85,7 +88,7 @@ pub(super) fn scan(args: &ScanArgs) -> Result<(), Error> {
     if !answer.is_chunked() && answer.header("content-length") != Some("0") {
         return Err(Error::Failed("the answer has no chunks, so its entries cannot be told apart".to_owned()));
     }
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(output::stdout().map_err(not_written)?.lock());
     let mut listed = 0;
     let ended = loop {
         if args.limit == Some(listed) {
@@ -101,10 +104,10 @@ pub(super) fn scan(args: &ScanArgs) -> Result<(), Error> {
         listed += 1;
         // On a terminal each entry as it comes.
         if connection.buffered().is_empty() {
-            out.flush().map_err(output)?;
+            out.flush().map_err(not_written)?;
         }
     };
-    out.flush().map_err(output)?;
+    out.flush().map_err(not_written)?;
     ended
 }
 
@@ -165,11 +168,7 @@ fn value(args: &PutArgs) -> Result<Body, Error> {
         if facts.is_dir() {
             return Err(failed(io::Error::from(ErrorKind::IsADirectory)));
         }
-        // Other files do not know their length.
-        if !facts.is_file() {
-            return read_ahead(file).map_err(failed);
-        }
-        return Ok(Body::File { file, length: facts.len() });
+        return read_ahead(file, facts.is_file().then_some(facts.len())).map_err(failed);
     }
     match &args.value {
         Some(value) if value != "-" => Ok(Body::Bytes(value.as_bytes().to_vec())),
@@ -181,17 +180,21 @@ fn value(args: &PutArgs) -> Result<Body, Error> {
                     "klad put: the value is what you type; Ctrl-D at the start of a line ends it"
                 );
             }
-            read_ahead(input).map_err(|why| Error::File { what: "cannot read the value".to_owned(), why })
+            read_ahead(input, None).map_err(|why| Error::File { what: "cannot read the value".to_owned(), why })
         }
     }
 }
 
-/// A value whose end is known, if it comes soon enough.
-fn read_ahead(mut source: impl Read + 'static) -> io::Result<Body> {
+/// A value whose end is known, if it comes soon enough. `size`: what the system says of a file; of some, as those of /proc, it
+/// says 0 or a page.
+fn read_ahead(mut source: impl Read + 'static, size: Option<u64>) -> io::Result<Body> {
     let mut bytes = Vec::new();
     source.by_ref().take(CLIENT_READ_AHEAD_BYTES + 1).read_to_end(&mut bytes)?;
-    let whole = bytes.len() as u64 <= CLIENT_READ_AHEAD_BYTES;
-    Ok(if whole { Body::Bytes(bytes) } else { Body::Stream(Box::new(io::Cursor::new(bytes).chain(source))) })
+    if bytes.len() as u64 <= CLIENT_READ_AHEAD_BYTES {
+        return Ok(Body::Bytes(bytes));
+    }
+    let length = size.filter(|size| *size > bytes.len() as u64);
+    Ok(Body::Stream { source: Box::new(io::Cursor::new(bytes).chain(source)), length })
 }
 
 /// What became of a write, as a line.
@@ -211,7 +214,12 @@ fn written(
 }
 
 fn say(quiet: bool, line: &str) -> Result<(), Error> {
-    if quiet { Ok(()) } else { writeln!(io::stdout(), "{line}").map_err(output) }
+    if quiet { Ok(()) } else { output::stdout().and_then(|mut out| writeln!(out, "{line}")).map_err(not_written) }
+}
+
+/// Asked before a write is sent: one that has happened must not look as if it had not.
+fn can_say(quiet: bool) -> Result<(), Error> {
+    if quiet { Ok(()) } else { output::stdout().map(drop).map_err(not_written) }
 }
 
 /// An answer that is not the one that was asked for, as an error: the problem document's code and detail, what has happened,
@@ -274,8 +282,8 @@ impl From<Ending> for Error {
 /// # Errors
 /// [`Error::OutputClosed`], [`Error::File`].
 pub(super) fn write_out(bytes: &[u8]) -> Result<(), Error> {
-    let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(output)
+    let mut out = output::stdout().map_err(not_written)?.lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(not_written)
 }
 
 fn show_entry(out: &mut impl Write, entry: &[u8], args: &ScanArgs) -> Result<(), Error> {
@@ -294,10 +302,10 @@ fn show_entry(out: &mut impl Write, entry: &[u8], args: &ScanArgs) -> Result<(),
         (false, None) => show::escape(key),
         (false, Some(value)) => format!("{}\t{}", show::escape(key), show::escape(value)),
     };
-    writeln!(out, "{line}").map_err(output)
+    writeln!(out, "{line}").map_err(not_written)
 }
 
-fn output(why: io::Error) -> Error {
+fn not_written(why: io::Error) -> Error {
     if why.kind() == ErrorKind::BrokenPipe {
         Error::OutputClosed
     } else {

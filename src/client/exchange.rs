@@ -3,7 +3,6 @@
 //! A write counts as sent when its last bytes are being handed to the kernel, which is earlier than it could be known to have
 //! arrived: until then a server has no whole request, and carries nothing out.
 
-use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::time::Duration;
 
@@ -29,15 +28,13 @@ const PIECE_BYTES: usize = 64 << 10;
 pub(super) enum Body {
     /// In memory.
     Bytes(Vec<u8>),
-    /// A file of a known length.
-    File {
-        /// Where it is read.
-        file: File,
-        /// Its bytes.
-        length: u64,
-    },
     /// Whatever comes until its end.
-    Stream(Box<dyn Read>),
+    Stream {
+        /// Where it is read.
+        source: Box<dyn Read>,
+        /// What must come, as far as that is known: a file's size, bytes.
+        length: Option<u64>,
+    },
 }
 
 /// What to ask for.
@@ -185,10 +182,11 @@ fn head(url: &Url, request: &Request, token: Option<&str>, left: Option<Duration
     let length = match &request.body {
         None => None,
         Some(Body::Bytes(bytes)) => Some(bytes.len() as u64),
-        Some(Body::File { length, .. }) => Some(*length),
-        Some(Body::Stream(_)) => {
-            add("Transfer-Encoding", "chunked");
-            None
+        Some(Body::Stream { length, .. }) => {
+            if length.is_none() {
+                add("Transfer-Encoding", "chunked");
+            }
+            *length
         }
     };
     if let Some(length) = length {
@@ -204,8 +202,7 @@ fn head(url: &Url, request: &Request, token: Option<&str>, left: Option<Duration
 fn waits_for_continue(body: &Body) -> bool {
     match body {
         Body::Bytes(bytes) => bytes.len() as u64 > SENT_AT_ONCE_BYTES,
-        Body::File { length, .. } => *length > SENT_AT_ONCE_BYTES,
-        Body::Stream(_) => true,
+        Body::Stream { .. } => true,
     }
 }
 
@@ -270,28 +267,30 @@ impl Sending<'_> {
                 self.connection.send(most).map_err(Broken::from)?;
                 self.last(end)?;
             }
-            Body::File { mut file, length } => {
+            Body::Stream { mut source, length: Some(length) } => {
+                let changed =
+                    |how| Unsent::Value(unread(io::Error::other(format!("the file has become {how} meanwhile"))));
                 let mut left = length;
                 let mut piece = vec![0; PIECE_BYTES];
-                if left == 0 {
-                    self.whole = true;
-                }
                 while left > 0 {
                     let room = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
-                    let count = read(&mut file, &mut piece[..room])?;
+                    let count = read(&mut source, &mut piece[..room])?;
                     if count == 0 {
-                        let why = io::Error::other("the file has become shorter meanwhile");
-                        return Err(Unsent::Value(unread(why)));
+                        return Err(changed("shorter"));
                     }
                     left -= count as u64;
+                    // Before the last bytes are sent: without them the server stores nothing.
+                    if left == 0 && read(&mut source, &mut [0])? > 0 {
+                        return Err(changed("longer"));
+                    }
                     self.whole = left == 0;
                     self.connection.send(&piece[..count]).map_err(Broken::from)?;
                 }
             }
-            Body::Stream(mut stream) => {
+            Body::Stream { mut source, length: None } => {
                 let mut piece = vec![0; PIECE_BYTES];
                 loop {
-                    let count = read(&mut stream, &mut piece)?;
+                    let count = read(&mut source, &mut piece)?;
                     if count == 0 {
                         break;
                     }

@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
 use super::Error;
@@ -27,7 +27,8 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 }
 
 /// Has `copy` write what `path` is to hold: all of it, or what it held before. What is no regular file, as /dev/null or a pipe,
-/// is written as it is. A symbolic link stays one: the file that it names is the one that is written.
+/// is written as it is. A symbolic link stays one: the file that it names is the one that is written. Where a file is mounted at
+/// `path`, as into a container, its bytes are replaced, and whoever reads meanwhile may see a part.
 ///
 /// # Errors
 /// [`Error::File`], and what `copy` says.
@@ -65,7 +66,7 @@ impl Part {
         if let Some(file) = unnamed::create(path) {
             return Ok(Part { file, name, has_name: false });
         }
-        let file = File::options().write(true).create_new(true).open(&name)?;
+        let file = File::options().read(true).write(true).create_new(true).open(&name)?;
         Ok(Part { file, name, has_name: true })
     }
 
@@ -74,9 +75,20 @@ impl Part {
             unnamed::name(&self.file, &self.name)?;
             self.has_name = true;
         }
-        std::fs::rename(&self.name, path)?;
-        self.has_name = false;
-        Ok(())
+        match std::fs::rename(&self.name, path) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => self.copy_into(path),
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.has_name = false;
+                Ok(())
+            }
+        }
+    }
+
+    fn copy_into(&mut self, path: &Path) -> io::Result<()> {
+        self.file.rewind()?;
+        let mut file = File::options().write(true).truncate(true).open(path)?;
+        io::copy(&mut self.file, &mut file).map(drop)
     }
 }
 
@@ -116,7 +128,7 @@ mod unnamed {
     /// A file in the directory of `path`. `None` where the file system has none of them, or where it could get no name.
     pub(super) fn create(path: &Path) -> Option<File> {
         let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = File::options().write(true).custom_flags(libc::O_TMPFILE).open(directory).ok()?;
+        let file = File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open(directory).ok()?;
         Path::new(&itself(&file)).exists().then_some(file)
     }
 

@@ -226,7 +226,7 @@ impl Care {
     pub fn checkpoint(&self, name: Option<&[u8]>) -> Result<Answer, Error> {
         let name = match name {
             Some(name) => valid_name(name)?.to_owned(),
-            None => time(clock::unix_ms()).replace(':', ""),
+            None => name_of(clock::unix_ms()),
         };
         self.ask(Work::Checkpoint(name))
     }
@@ -470,6 +470,11 @@ fn valid_name(name: &[u8]) -> Result<&str, Error> {
     std::str::from_utf8(name).map_err(|_| Error::BadName)
 }
 
+/// What a checkpoint is called after: `2026-11-21T090000.123Z`. One takes longer than a millisecond.
+fn name_of(unix_ms: u64) -> String {
+    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(unix_ms)).to_string().replace(':', "")
+}
+
 /// Milliseconds since 1970 as `2026-11-21T09:00:00Z`.
 fn time(unix_ms: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(unix_ms)).to_string()
@@ -503,6 +508,8 @@ mod tests {
         for good in ["a", "before-upgrade", "2026-11-21T090000Z", "v1.2_x"] {
             assert!(valid_name(good.as_bytes()).is_ok(), "{good}");
         }
+        assert_eq!(name_of(1_795_251_600_123), "2026-11-21T090000.123Z");
+        assert_eq!(valid_name(name_of(1_795_251_600_123).as_bytes()).ok(), Some("2026-11-21T090000.123Z"));
         let long = "x".repeat(CHECKPOINT_NAME_BYTES_MAX + 1);
         for bad in ["", ".", "..", "../x", "a/b", "/etc", ".partial-x", "-rf", "a b", "a\0", "é", "a\n", &long] {
             assert!(valid_name(bad.as_bytes()).is_err(), "{bad:?}");

@@ -119,6 +119,17 @@ impl Strategy {
             Strategy::Stealing { .. } => "stealing",
         }
     }
+
+    /// How many threads it has whose number an option says.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        match *self {
+            Strategy::Adaptive { storage_threads: threads, .. }
+            | Strategy::Pool { threads, .. }
+            | Strategy::Stealing { threads } => threads,
+            Strategy::Inline => 0,
+        }
+    }
 }
 
 /// Runs operations on an engine.

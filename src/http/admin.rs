@@ -11,12 +11,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::{Method, Request, Response, StatusCode};
 
 use super::authorization::{self, Authorization};
 use super::care;
 use super::control::{self, Control};
+use super::framing;
 use super::refusal::Refusal;
 use super::slow::Slowest;
 use crate::execution::Executor;
@@ -85,7 +86,9 @@ impl Admin {
     /// Answers one request. `extra` grows by what the connection is to live longer for it: a profile takes as long as it was
     /// asked to take.
     pub async fn answer(&self, mut request: Request<Incoming>, extra: &Cell<Duration>) -> Response<Page> {
-        let answered = match self.admit(&request) {
+        let framed = framing::check(request.version(), request.headers());
+        let ends = framed.is_err();
+        let answered = match framed.and_then(|()| self.admit(&request)) {
             #[cfg(target_os = "linux")]
             Ok(()) if pprof::is_path(request.uri().path()) => {
                 if matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -111,6 +114,9 @@ impl Admin {
                 Response::from_parts(parts, Page::from(document))
             }
         };
+        if ends {
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         // Old news is worse than none, here.
         answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         answer

@@ -10,6 +10,7 @@ pub mod body;
 mod care;
 pub mod control;
 pub mod exchange;
+mod framing;
 pub mod identity;
 pub mod meter;
 pub mod observe;

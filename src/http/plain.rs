@@ -67,9 +67,13 @@ fn is_plain(byte: u8) -> bool {
 
 /// Headers that klad looks at, and the body's length. `None`: one of them makes the request another than a plain one.
 fn read_headers(headers: &[httparse::Header<'_>]) -> Option<(HeaderMap, Option<usize>)> {
-    let (mut others, mut length) = (HeaderMap::new(), None);
+    let (mut others, mut length, mut hosts) = (HeaderMap::new(), None, 0);
     for header in headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        if is("host") {
+            hosts += 1;
+            continue;
+        }
         if IGNORED.into_iter().any(is) {
             continue;
         }
@@ -89,11 +93,11 @@ fn read_headers(headers: &[httparse::Header<'_>]) -> Option<(HeaderMap, Option<u
             others.append(name, HeaderValue::from_bytes(header.value).ok()?);
         }
     }
-    Some((others, length))
+    (hosts == 1).then_some((others, length))
 }
 
 /// What most clients send and nothing of klad's contract looks at.
-const IGNORED: [&str; 6] = ["host", "user-agent", "accept", "content-type", "accept-encoding", "accept-language"];
+const IGNORED: [&str; 5] = ["user-agent", "accept", "content-type", "accept-encoding", "accept-language"];
 
 /// What changes how a request is read, or what is sent before its answer.
 const FRAMING: [&str; 5] = ["transfer-encoding", "expect", "upgrade", "trailer", "te"];
@@ -188,7 +192,9 @@ mod tests {
         let long = |bytes| format!("X: {}\r\n", "y".repeat(bytes));
         assert!(of(get, &long(PLAIN_HEAD_BYTES_MAX - 100), "").is_some());
         assert_eq!(of(get, &long(PLAIN_HEAD_BYTES_MAX), ""), None);
-        let head = format!("{get}\r\n\r\n");
+        assert_eq!(of(get, "Host: b\r\n", ""), None, "two hosts");
+        assert_eq!(told(format!("{get}\r\n\r\n").as_bytes()), None, "none");
+        let head = format!("{get}\r\nHost: a\r\n\r\n");
         assert!(read(head.as_bytes(), head.len()).is_some());
         assert!(read(head.as_bytes(), head.len() - 1).is_none(), "longer than --head-max");
     }
@@ -197,7 +203,7 @@ mod tests {
         /// A part of a request, or one with something behind it, is never taken for a whole one.
         #[test]
         fn only_a_whole_request_is_plain(value in proptest::collection::vec(any::<u8>(), 0..40), cut in 1_usize..50) {
-            let mut request = format!("PUT /v0/entity?id=k HTTP/1.1\r\nContent-Length: {}\r\n\r\n", value.len()).into_bytes();
+            let mut request = format!("PUT /v0/entity?id=k HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", value.len()).into_bytes();
             request.extend_from_slice(&value);
             prop_assert_eq!(read(&request, 4_096).map(|plain| plain.body), Some(&value[..]));
             prop_assert!(read(&request[..request.len() - cut], 4_096).is_none());

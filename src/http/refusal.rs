@@ -24,8 +24,16 @@ pub enum Refusal {
     #[error("this path takes only {0}")]
     MethodNotAllowed(&'static str),
     /// What came is not the head of a request.
-    #[error("this is not a request of HTTP/1.1: its first line, a header or its framing is malformed")]
+    #[error(
+        "this is not a request of HTTP/1.1: its first line, a header or its framing is malformed, or of another version"
+    )]
     MalformedHead,
+    /// HTTP/1.1 without `Host`, or with two.
+    #[error("a request of HTTP/1.1 has one Host header")]
+    BadHost,
+    /// A body that is coded in another way than in chunks.
+    #[error("Transfer-Encoding can only be chunked, said once")]
+    BadTransferEncoding,
     /// Longer than `--head-max`, or more headers than [`HEADERS_MAX`](crate::limits::HEADERS_MAX).
     #[error("the request line and headers are longer than this server takes, or too many")]
     HeadTooLarge,
@@ -115,6 +123,8 @@ impl Refusal {
         match self {
             Refusal::UnknownPath
             | Refusal::MalformedHead
+            | Refusal::BadHost
+            | Refusal::BadTransferEncoding
             | Refusal::MissingParameter(_)
             | Refusal::EmptyParameter(_)
             | Refusal::BadEscape(_)
@@ -159,6 +169,8 @@ impl Refusal {
             Refusal::UnknownPath => "unknown-path",
             Refusal::MethodNotAllowed(_) => "method-not-allowed",
             Refusal::MalformedHead => "malformed-head",
+            Refusal::BadHost => "bad-host",
+            Refusal::BadTransferEncoding => "bad-transfer-encoding",
             Refusal::HeadTooLarge => "head-too-large",
             Refusal::HeadTimeout => "head-timeout",
             Refusal::TooManyConnections => "too-many-connections",
@@ -226,6 +238,8 @@ impl Refusal {
         "unreadable-record",
         "undetermined",
         "malformed-head",
+        "bad-host",
+        "bad-transfer-encoding",
         "head-too-large",
         "head-timeout",
         "unauthorized",

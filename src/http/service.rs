@@ -15,6 +15,7 @@ use super::answer::{Answer, Fields};
 use super::authorization::{self, Authorization};
 use super::body::{Content, ResponseBody};
 use super::exchange::Exchange;
+use super::framing;
 use super::plain::Plain;
 use super::range::RangeBody;
 use super::refusal::Refusal;
@@ -116,6 +117,12 @@ impl Service {
     /// Not `async`: what a future holds is copied with it, and a head is large.
     pub fn begin(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Begun {
         let (head, body) = request.into_parts();
+        if let Err(refusal) = framing::check(head.version, &head.headers) {
+            let now = exchange.request_begins(self.local.turn_began());
+            self.local.request_begins(now);
+            exchange.observed().head(&Head::from(&head));
+            return Begun::Answered(answer_or_refuse(Err(refusal), false, exchange));
+        }
         self.begin_with(&Head::from(&head), RequestBody::Streamed(body), exchange)
     }
 

@@ -25,9 +25,7 @@ use super::runtime;
 use super::stream::Stream;
 use super::tls::TlsSettings;
 use crate::http::admin::Admin;
-use crate::limits::{
-    ADMIN_CONNECTION_TIMEOUT, ADMIN_CONNECTIONS_MAX, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT, REFUSED_LINGER_TIMEOUT,
-};
+use crate::limits::{ADMIN_CONNECTION_TIMEOUT, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT, REFUSED_LINGER_TIMEOUT};
 use crate::sync;
 
 /// Starts the admin thread.
@@ -35,21 +33,22 @@ pub(super) fn start(
     listener: TcpListener,
     admin: Admin,
     tls: Option<Arc<TlsSettings>>,
+    places: u64,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-admin", move || {
         runtime().block_on(async {
             tokio::select! {
-                () = serve(listener, Rc::new(admin), tls.map(Handshaker::new).map(Rc::new)) => {}
+                () = serve(listener, Rc::new(admin), tls.map(Handshaker::new).map(Rc::new), places) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
     })
 }
 
-async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Handshaker>>) {
+async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Handshaker>>, places: u64) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener can be waited for");
-    let places = Arc::new(Semaphore::new(ADMIN_CONNECTIONS_MAX));
+    let places = Arc::new(Semaphore::new(usize::try_from(places).expect("few")));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _peer)) => stream,

@@ -250,7 +250,10 @@ impl Connection {
                     return Poll::Ready(End::Enough);
                 }
                 polled.map(|finished| match finished {
-                    Err(error) if self.exchange.hyper_was_muted() && error.is_parse() => {
+                    // hyper says nothing to a client that begins in HTTP/2.
+                    Err(error)
+                        if error.is_parse() && (self.exchange.hyper_was_muted() || self.exchange.mutes_hyper()) =>
+                    {
                         End::Refused(if error.is_parse_too_large() {
                             Refusal::HeadTooLarge
                         } else {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::clock;
+use crate::descriptors;
 use crate::execution::care::{Care, CareThread};
 use crate::execution::{self, Executor};
 use crate::http::admin::{Admin, AllocatorWatch, Shares};
@@ -64,6 +65,8 @@ const CARE_PATIENCE_MIN: Duration = Duration::from_secs(1);
 pub struct Options {
     /// Workers.
     pub threads: usize,
+    /// Of the limit of open files.
+    pub shares: descriptors::Shares,
     /// What may change while klad serves.
     pub limits: Limits,
     /// Of operations.
@@ -190,7 +193,7 @@ impl Server {
         let (hands, mut serving): (Vec<_>, Vec<_>) = (0..options.threads).map(start).unzip();
         let figures = figures_of(&hands, limits.clone());
         let pulse = Pulse::of(&hands);
-        let refuser = Refuser::new(safety.tls.is_some());
+        let refuser = Refuser::new(safety.tls.is_some(), options.shares.lingering);
         let (accepts, live) = (figures.accept.clone(), limits.clone());
         serving.push(accept::start(listener, hands, live, accepts, requests.clone(), refuser, stopped));
         let stopping = Arc::new(AtomicBool::new(false));
@@ -218,7 +221,8 @@ impl Server {
                 profiler: crate::http::admin::Profiler::default(),
             }
         };
-        let admin = admin::start(admin_listener, admin, safety.tls.filter(|_| safety.admin_tls), admin_stopped);
+        let places = options.shares.admin;
+        let admin = admin::start(admin_listener, admin, safety.tls.filter(|_| safety.admin_tls), places, admin_stopped);
         Ok(Server {
             address,
             admin_address,

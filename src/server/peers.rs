@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::places::OpenPlace;
 use crate::http::refusal::Refusal;
-use crate::limits::{REFUSED_LINGER_TIMEOUT, REFUSED_LINGERING_MAX};
+use crate::limits::REFUSED_LINGER_TIMEOUT;
 use crate::sync::Mutex;
 
 /// A connection's place among all, and among its peer's; free again when dropped.
@@ -79,9 +79,9 @@ pub(super) struct Refuser {
 }
 
 impl Refuser {
-    pub(super) fn new(in_tls: bool) -> Refuser {
+    pub(super) fn new(in_tls: bool, lingering_max: u64) -> Refuser {
         let words = if in_tls { TOO_MANY_IN_TLS.to_vec() } else { Refusal::TooManyConnections.into_last_words() };
-        Refuser { lingering: Arc::new(Semaphore::new(REFUSED_LINGERING_MAX)), words }
+        Refuser { lingering: Arc::new(Semaphore::new(usize::try_from(lingering_max).expect("few"))), words }
     }
 
     /// Answers, and closes when the client has, but soon: if its request met a closed socket, the kernel would answer with a

@@ -29,7 +29,7 @@ use crate::http::authorization::Authorization;
 use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
 use crate::http::slow::Slowest;
-use crate::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_INTERVAL};
+use crate::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_COUNTS_MAX, SWEEP_INTERVAL};
 use crate::metrics::requests::Requests;
 use crate::scheduler;
 use crate::sync::{self, Live};
@@ -111,9 +111,10 @@ pub(super) struct Worker {
     pub(super) handshaker: Option<Handshaker>,
     pub(super) gate: Rc<Gate>,
     pub(super) observer: Rc<Observer>,
-    /// Milliseconds since the worker's start, as of the last sweep: costs nothing to read.
+    /// Milliseconds of the worker's life, as of the last sweep: costs nothing to read.
     pub(super) now_ms: Rc<Cell<u64>>,
-    start: Instant,
+    /// When the clock was last set on.
+    ticked: Cell<Instant>,
     sweeps: Arc<AtomicU64>,
     connections: RefCell<Slab<Rc<Connection>>>,
     figures: Arc<WorkerFigures>,
@@ -174,7 +175,7 @@ pub(super) fn start(
             limits: RefCell::new(limits),
             live,
             draining: Cell::new(None),
-            start: clock::now(),
+            ticked: Cell::new(clock::now()),
             sweeps,
         });
         runtime.block_on(worker.run(receiver, stopped));
@@ -207,7 +208,8 @@ impl Worker {
     /// drain timeout is over.
     async fn drain(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, drain: &Drain) {
         let deadline = clock::now() + drain.timeout;
-        self.draining.set(Some(Draining { since_ms: self.age_ms(), idle_patience: drain.idle_patience }));
+        self.tick();
+        self.draining.set(Some(Draining { since_ms: self.now_ms.get(), idle_patience: drain.idle_patience }));
         let mut ticks = tokio::time::interval(DRAIN_SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut accepting = true;
@@ -251,8 +253,13 @@ impl Worker {
         self.limits.borrow().head_bytes_max
     }
 
-    fn age_ms(&self) -> u64 {
-        ms(clock::now().saturating_duration_since(self.start))
+    /// Sets the clock on. In a process that was stopped (SIGSTOP, a paused container), or a worker that had no time, clients' bytes
+    /// may have come and nobody has read them: what is longer than [`SWEEP_COUNTS_MAX`] is nobody's wait.
+    fn tick(&self) {
+        let ticked = self.ticked.get();
+        let passed_ms = ms(clock::now().saturating_duration_since(ticked));
+        self.ticked.set(ticked + Duration::from_millis(passed_ms));
+        self.now_ms.set(self.now_ms.get() + passed_ms.min(ms(SWEEP_COUNTS_MAX)));
     }
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {
@@ -316,7 +323,7 @@ impl Worker {
 
     fn check_all(&self) {
         let limits = self.limits.borrow().clone();
-        self.now_ms.set(self.age_ms());
+        self.tick();
         for (_, connection) in self.connections.borrow().iter() {
             if self.gate.is_closed() {
                 connection.restart_idle_clock();

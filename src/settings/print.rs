@@ -86,13 +86,13 @@ fn computed(resolved: &Resolved, config: &Config) -> Vec<Computed> {
         computed.push(Computed { option: "threads", exact: threads as u64, value: threads.to_string(), how });
     }
     if args.memory.is_none() {
-        let (bytes, whose) = memory_limit::memory_limit_and_whose();
+        let (bytes, whose) = memory_limit::memory_limit();
         let how = format!("half of the {} of {whose}", ByteSize(bytes));
         let exact = config.budget.total;
         computed.push(Computed { option: "memory", exact, value: ByteSize(exact).to_string(), how });
     }
     if args.connections_max.is_none() {
-        let how = config::how_connections_max(config.budget.total).to_owned();
+        let how = config::how_connections_max(config.budget.total, config.server.threads).to_owned();
         let exact = config.budget.connections_max;
         computed.push(Computed { option: "connections-max", exact, value: exact.to_string(), how });
     }

@@ -73,6 +73,14 @@ pub enum Error {
         /// What is there.
         path: PathBuf,
     },
+    /// A link to nothing has the directory's name.
+    #[error("{} is a link to {}, and nothing is there: mount or make that first, or give --data another directory", path.display(), target.display())]
+    DanglingLink {
+        /// The link.
+        path: PathBuf,
+        /// What it names.
+        target: PathBuf,
+    },
     /// There is nothing to look at.
     #[error("{} holds no {MANIFEST} file: it is not a klad data directory", path.display())]
     Missing {
@@ -291,6 +299,12 @@ pub(crate) fn create_durably(path: &Path) -> Result<(), Error> {
     // Asked again: it may have come since.
     if path.exists() && !path.is_dir() {
         return Err(Error::NotADirectory { path: path.to_owned() });
+    }
+    // To make what it names would be to guess: a disk may not be mounted yet.
+    if let Ok(target) = path.read_link()
+        && !path.exists()
+    {
+        return Err(Error::DanglingLink { path: path.to_owned(), target });
     }
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -79,6 +79,8 @@ pub struct Options {
     pub disk_reserve_bytes: u64,
     /// Of tables, if the directory is new; fjall has no ZSTD.
     pub compression: Compression,
+    /// Files that it may keep open, 32 to [`ENGINE_FILES_MAX`](crate::limits::ENGINE_FILES_MAX).
+    pub open_files_max: u64,
 }
 
 /// fjall, and what klad keeps beside it.
@@ -470,6 +472,7 @@ mod tests {
             background_threads: 1,
             disk_reserve_bytes: 0,
             compression: Compression::Lz4,
+            open_files_max: crate::limits::ENGINE_FILES_MAX,
         };
         FjallEngine::open(path, &options).expect("opens")
     }

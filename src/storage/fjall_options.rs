@@ -43,6 +43,7 @@ pub(super) fn database(files: &Path, options: &Options) -> DatabaseBuilder<Datab
         // Blocks alone: memtables are beside it.
         .cache_size(options.cache_bytes.saturating_sub(options.memtable_bytes))
         .max_journaling_size(JOURNALS_BYTES)
+        .max_cached_files(Some(usize::try_from(options.open_files_max).expect("klad is built for 64-bit machines")))
         // The commit section writes it: compressing would keep all writes waiting.
         .journal_compression(CompressionType::None)
 }

@@ -64,6 +64,8 @@ pub struct Options {
     pub compaction_rate_bytes: u64,
     /// So many bytes a second of files that are removed go back to the file system; 0: at once.
     pub delete_rate_bytes: u64,
+    /// Files that it may keep open, 32 to [`ENGINE_FILES_MAX`](crate::limits::ENGINE_FILES_MAX).
+    pub open_files_max: u64,
 }
 
 /// What of `cache_bytes` is for blocks and memtables, and what for values.

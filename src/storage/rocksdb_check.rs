@@ -331,6 +331,7 @@ fn options() -> Options {
         log_preallocation: false,
         compaction_rate_bytes: 0,
         delete_rate_bytes: 0,
+        open_files_max: crate::limits::ENGINE_FILES_MAX,
     }
 }
 

@@ -49,6 +49,7 @@ fn each_engine(check: impl Fn(&dyn Engine)) {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
+            open_files_max: klad::limits::ENGINE_FILES_MAX,
         };
         check(&klad::storage::rocksdb::RocksDbEngine::open(&at("rocksdb"), &options).unwrap());
     }
@@ -60,6 +61,7 @@ fn each_engine(check: impl Fn(&dyn Engine)) {
             background_threads: 1,
             disk_reserve_bytes: 0,
             compression: klad::storage::Compression::None,
+            open_files_max: klad::limits::ENGINE_FILES_MAX,
         };
         check(&klad::storage::fjall::FjallEngine::open(&at("fjall"), &options).unwrap());
     }

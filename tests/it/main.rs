@@ -85,6 +85,8 @@ mod slow_clients;
 #[cfg(feature = "rocksdb")]
 mod stale_reads;
 mod stops;
+#[cfg(target_os = "linux")]
+mod strangers;
 mod supervisor;
 #[cfg(feature = "rocksdb")]
 mod tables;

@@ -50,7 +50,10 @@ fn request(random: &mut fastrand::Rng) -> Vec<u8> {
     let version = one(random, &["HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/1.2", "http/1.1"]);
     let end = one(random, &["\r\n", "\r\n", "\n"]);
     let mut head = format!("{method} {path}{id}{durability} {version}{end}");
-    head += &format!("{}: localhost{end}", one(random, &["Host", "host", "HOST"]));
+    // One, with few exceptions.
+    for _ in 0..[1, 1, 1, 1, 1, 1, 0, 2][random.usize(..8)] {
+        head += &format!("{}: localhost{end}", one(random, &["Host", "host", "HOST"]));
+    }
     for _ in 0..random.usize(..4) {
         let others = [
             ("Accept", "*/*"),
@@ -91,7 +94,8 @@ fn request(random: &mut fastrand::Rng) -> Vec<u8> {
                 one(random, &["chunked", "0"])
             );
         }
-        head += &format!("{end}{body}{}", one(random, &["", "", "", "\r\n", "GET /v0/status HTTP/1.1\r\n\r\n"]));
+        head +=
+            &format!("{end}{body}{}", one(random, &["", "", "", "\r\n", "GET /v0/status HTTP/1.1\r\nHost: h\r\n\r\n"]));
     } else {
         head += end;
     }
@@ -132,7 +136,7 @@ fn differences(count: usize, spoil: impl Fn(Vec<u8>) -> Vec<u8>) -> (u64, Vec<St
 fn a_request_is_answered_the_same_with_hyper_and_without() {
     let (plain, differences) = differences(400, |request| request);
     assert!(differences.is_empty(), "{}", differences.join("\n"));
-    assert!(plain > 30, "{plain} of 400 were plain: too few to say anything");
+    assert!(plain > 10, "{plain} of 400 were plain: too few to say anything");
 }
 
 #[test]
@@ -152,8 +156,10 @@ fn twin_a_header_that_is_overlooked_is_noticed() {
 fn a_connection_changes_hands_without_losing_a_request() {
     let server = ServerBuilder::new("memory").start();
     let mut client = server.client();
-    let put = |value: &str| format!("PUT /v0/entity?id=k HTTP/1.1\r\nContent-Length: {}\r\n\r\n{value}", value.len());
-    let get = "GET /v0/entity?id=k HTTP/1.1\r\n\r\n";
+    let put = |value: &str| {
+        format!("PUT /v0/entity?id=k HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{value}", value.len())
+    };
+    let get = "GET /v0/entity?id=k HTTP/1.1\r\nHost: h\r\n\r\n";
     for round in 0..100 {
         let value = format!("value {round}");
         // Alone, two together, one in pieces: plain, hyper's, hyper's.
@@ -194,7 +200,7 @@ fn large_values_are_sent_whole_to_a_client_that_takes_its_time() {
 #[test]
 fn the_body_of_a_refused_request_is_never_taken_for_requests() {
     let server = ServerBuilder::new("memory").arg("--value-max", "1KiB").start();
-    let hidden = "DELETE /v0/entity?id=kept HTTP/1.1\r\n\r\n";
+    let hidden = "DELETE /v0/entity?id=kept HTTP/1.1\r\nHost: h\r\n\r\n";
     let body = hidden.repeat(4_000);
     for before in [0, 1, 14, 15, 16, 17, 40] {
         server.client().put("/v0/entity?id=kept", b"kept");
@@ -203,7 +209,7 @@ fn the_body_of_a_refused_request_is_never_taken_for_requests() {
             assert_eq!(client.get("/v0/status").status, 200);
         }
         let length = body.len();
-        client.send_raw(format!("PUT /v0/entity?id=large HTTP/1.1\r\nContent-Length: {length}\r\n\r\n"));
+        client.send_raw(format!("PUT /v0/entity?id=large HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n"));
         assert_eq!(client.answer().expect("an answer").status, 413, "{before} requests before");
         let _ = client.try_send_raw(body.as_bytes());
         assert!(client.is_closed_silently(), "{before} requests before");

@@ -125,7 +125,7 @@ fn pipelines_are_counted() {
     let (script, mut authors) = load(source, 1).expect("it loads");
     assert_eq!(script.pipeline, 4);
     let mut bytes = Vec::new();
-    assert_eq!(authors[0].next(&mut bytes), Ok(Written { requests: 4, bodiless: 0b1000 }));
+    assert_eq!(authors[0].next(&mut bytes), Ok(Some(Written { requests: 4, bodiless: 0b1000 })));
     assert_eq!(requests_in(b"GET / HTTP/1.1\r\n"), None);
     assert_eq!(requests_in(b""), None);
 }
@@ -142,6 +142,46 @@ fn what_goes_wrong_is_said_with_its_place() {
     assert!(
         format!("{:#}", Script::load(Path::new("/nowhere.lua"), &setting(), 1).expect_err("none")).contains("nowhere")
     );
+}
+
+#[test]
+fn a_body_and_a_request_may_be_numbers() {
+    let of_format = "function request() return wrk.format('PUT', '/', nil, 1024) end";
+    let of_wrk = "wrk.method = 'PUT'; wrk.path = '/'; wrk.body = 1024";
+    for source in [of_format, of_wrk] {
+        let (_script, mut authors) = load(source, 1).expect("it loads");
+        let lines = sorted(&next(&mut authors[0]));
+        assert_eq!((&*lines[1], &*lines[lines.len() - 1]), ("Content-Length: 4", "1024"), "{source}");
+    }
+    let (_script, mut authors) =
+        load("n = 0; function request() n = n + 1; return n == 1 and wrk.format() or n end", 1).expect("it loads");
+    assert_eq!(next(&mut authors[0]), "2");
+}
+
+#[test]
+fn a_thread_that_has_stopped_need_not_make_a_request() {
+    let source = "n = 0; function request() n = n + 1; if n == 3 then wrk.thread:stop() return nil end
+        return wrk.format('GET', '/' .. n) end";
+    let (_script, mut authors) = load(source, 1).expect("it loads");
+    assert!(next(&mut authors[0]).starts_with("GET /2 "));
+    assert_eq!(authors[0].next(&mut Vec::new()), Ok(None));
+    let (_script, mut authors) = load("function request() wrk.thread:stop() end", 1).expect("it loads");
+    assert_eq!(authors[0].next(&mut Vec::new()), Ok(None));
+    assert!(authors[0].has_stopped());
+}
+
+#[test]
+fn requests_may_have_many_headers() {
+    let source =
+        "for n = 1, 200 do wrk.headers['X-' .. n] = n end; function request() return wrk.format('HEAD', '/') end";
+    let (_script, mut authors) = load(source, 1).expect("it loads");
+    let mut bytes = Vec::new();
+    assert_eq!(authors[0].next(&mut bytes), Ok(Some(Written { requests: 1, bodiless: 1 })));
+}
+
+#[test]
+fn a_field_that_a_thread_does_not_have_is_its_name() {
+    load("function setup(thread) assert(thread.id == 'id') end", 1).expect("it loads");
 }
 
 #[test]

@@ -207,6 +207,7 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                     log_preallocation: config.log_preallocation,
                     compaction_rate_bytes: config.compaction_rate_bytes,
                     delete_rate_bytes: config.delete_rate_bytes,
+                    open_files_max: config.budget.files,
                 },
             )
             .expect("opens"),
@@ -221,6 +222,7 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                     background_threads: 1,
                     disk_reserve_bytes: config.disk_reserve_bytes,
                     compression: config.compression,
+                    open_files_max: config.budget.files,
                 },
             )
             .expect("opens"),

@@ -20,6 +20,7 @@ pub(crate) struct ServerBuilder {
     data: Option<PathBuf>,
     defect: Option<Defect>,
     listen: Option<SocketAddr>,
+    under: Vec<String>,
 }
 
 /// A running klad; killed when dropped.
@@ -81,6 +82,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Started by this program, which takes on klad's process.
+    pub(crate) fn under(mut self, command: &[&str]) -> ServerBuilder {
+        self.under = command.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
     pub(crate) fn start(&self) -> Server {
         self.try_start().unwrap_or_else(|failed| panic!("klad did not start: {failed:?}"))
     }
@@ -121,8 +128,9 @@ impl ServerBuilder {
         arguments.extend(self.arguments.clone());
         let mut command = match self.defect {
             None => {
-                let mut command = Command::new(env!("CARGO_BIN_EXE_klad"));
-                command.args(&arguments);
+                let mut words = self.under.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_klad")]);
+                let mut command = Command::new(words.next().expect("klad itself"));
+                command.args(words).args(&arguments);
                 command
             }
             Some(defect) => planted::command(defect, &arguments),

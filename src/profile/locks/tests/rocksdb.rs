@@ -86,6 +86,7 @@ fn rocksdb_s_waits_are_named_and_told_apart() {
         log_preallocation: false,
         compaction_rate_bytes: 0,
         delete_rate_bytes: 0,
+        open_files_max: crate::limits::ENGINE_FILES_MAX,
     };
     let engine = Arc::new(RocksDbEngine::open(directory.path(), &options).expect("it opens"));
     let seen = seen_while(|| {
