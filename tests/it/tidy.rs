@@ -20,7 +20,7 @@ const ROWS: &[&[&str]] = &[
     &["logs", "page"],
     &["operation", "sync"],
     &["metrics", "sampling"],
-    &["clock", "descriptors", "scheduler"],
+    &["clock", "descriptors", "output", "scheduler"],
     &["limits"],
 ];
 
