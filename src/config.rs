@@ -20,8 +20,8 @@ use crate::http::service;
 use crate::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
     DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING,
-    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, ROOM_UNIT_BYTES, SCAN_STEP_BYTES_MAX, TLS_CONNECTION_BYTES,
-    VALUE_BYTES_CEILING,
+    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, ROOM_UNIT_BYTES, SCAN_STEP_BYTES_MAX, STACK_BYTES, THREADS_OWN,
+    TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
 };
 use crate::logs;
 use crate::memory_limit;
@@ -29,8 +29,10 @@ use crate::operation::Durability;
 use crate::server::{self, Deadlines};
 use crate::storage::Compression;
 
+mod error;
 mod safety;
 
+pub use error::Error;
 pub use safety::Error as SafetyError;
 
 /// All that `klad serve` needs.
@@ -70,6 +72,8 @@ pub struct Config {
     pub delete_rate_bytes: u64,
     /// Between two samples of the heap profile; 0: none.
     pub heap_sample_bytes: u64,
+    /// How many there may be at once.
+    pub threads: usize,
     /// For the log.
     pub logs: logs::Options,
     /// For the server.
@@ -98,106 +102,6 @@ pub struct LaidOut {
     pub room_bytes: u64,
     /// Files that the engine may keep open.
     pub files: u64,
-}
-
-/// Why a configuration is refused.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Error {
-    /// One option is outside its range.
-    #[error("--{option} {value} is {problem} {bound} bytes")]
-    OutOfRange {
-        /// Without the dashes.
-        option: &'static str,
-        /// As given, in bytes.
-        value: u64,
-        /// `less than` or `more than`.
-        problem: &'static str,
-        /// The limit.
-        bound: u64,
-    },
-    /// What there is without `--memory` is too little.
-    #[error(
-        "{whose} has {limit} bytes of memory, and half of it, which klad takes where --memory does not say otherwise, is \
-         less than the {bound} that it needs: give it more memory, or klad a larger share by --memory"
-    )]
-    TooLittleMemory {
-        /// `the machine` or `the control group`.
-        whose: &'static str,
-        /// Its memory, bytes.
-        limit: u64,
-        /// The least of `--memory`.
-        bound: u64,
-    },
-    /// Checkpoints would lie among the files of the data, or the data among the checkpoints.
-    #[error(
-        "--checkpoints {checkpoints} is inside {data}/{files}, or is --data {data} itself or a directory above it: give another directory, such as {data}/checkpoints"
-    )]
-    CheckpointsInData {
-        /// As given.
-        checkpoints: String,
-        /// `--data`.
-        data: String,
-        /// An engine's directory in it.
-        files: &'static str,
-    },
-    /// The engine cannot compress so.
-    #[error("--compression zstd: --engine fjall has lz4 and none")]
-    NoZstd,
-    /// Who can reach it, and who not.
-    #[error(transparent)]
-    Safety(#[from] SafetyError),
-    /// More connections than descriptors.
-    #[error(
-        "--connections-max {connections_max} is more than {available}: the limit of open files is {limit}, less {} for \
-         the engine's files and klad's own. Raise it (ulimit -n), or lower --connections-max", limit - available
-    )]
-    TooFewDescriptors {
-        /// As given.
-        connections_max: u64,
-        /// How many there can be.
-        available: u64,
-        /// The hard limit.
-        limit: u64,
-    },
-    /// The limit of open files is too low for any client.
-    #[error(
-        "the limit of open files is {limit}, and a klad of {workers} workers needs at least {needed}: raise it (ulimit -n; \
-         LimitNOFILE= of a systemd unit; --ulimit nofile= of a container)"
-    )]
-    TooFewFiles {
-        /// The hard limit.
-        limit: u64,
-        /// `--threads`.
-        workers: u64,
-        /// The least.
-        needed: u64,
-    },
-    /// The parts need more than there is.
-    #[error(
-        "a budget of {total} bytes (--memory) cannot hold: {connections} bytes for {connections_max} connections of {connection_bytes}, \
-         {room} for bodies (at least one value of --value-max), {scans} for --scans-max {scans_max}; \
-         that leaves {left} for the cache, which needs at least {cache_min}. Raise --memory, or lower one of the others"
-    )]
-    DoesNotFit {
-        /// The budget.
-        total: u64,
-        /// Of it, for connections.
-        connections: u64,
-        /// How many there may be.
-        connections_max: u64,
-        /// What each is charged.
-        connection_bytes: u64,
-        /// Of it, for bodies.
-        room: u64,
-        /// Of it, for pages of ranges.
-        scans: u64,
-        /// How many there may be.
-        scans_max: u64,
-        /// Of it, what remains.
-        left: u64,
-        /// What must remain.
-        cache_min: u64,
-    },
 }
 
 /// One memory budget, bytes. `cache` holds the memtables too: they are charged to it.
@@ -320,9 +224,10 @@ impl Config {
         let Live { budget, limits, disk_reserve_bytes, logs } = Live::new(&args, None)?;
         let checkpoints = checkpoints(&args)?;
         let compression = compression(&args)?;
+        address_space(&args, budget.total)?;
         // Last, as it reads files.
         let judged = safety::judge(&args)?;
-        let workers = workers(&args);
+        let (workers, threads) = (workers(&args), threads(&args));
         let server = server::Options {
             threads: workers,
             shares: descriptors::Shares::new(descriptors::raise_limit(), workers as u64),
@@ -354,6 +259,7 @@ impl Config {
             compaction_rate_bytes: args.compaction_rate.0,
             delete_rate_bytes: args.delete_rate.0,
             heap_sample_bytes: args.heap_sample.0,
+            threads,
             server,
         })
     }
@@ -428,6 +334,21 @@ fn connections_max(
         Some(connections_max) => Ok(connections_max),
         None => Ok((memory / 6 / connection_bytes).min(available).clamp(1, CONNECTIONS_MAX)),
     }
+}
+
+/// Whether there is enough of it for stacks and memory: whoever is refused some later ends without a word.
+fn address_space(args: &ServeArgs, memory: u64) -> Result<(), Error> {
+    let threads = threads(args);
+    let needed = (threads * STACK_BYTES) as u64 + 2 * memory;
+    match rustix::process::getrlimit(rustix::process::Resource::As).current {
+        Some(limit) if limit < needed => Err(Error::TooLittleAddressSpace { limit, needed, threads }),
+        _ => Ok(()),
+    }
+}
+
+/// All that klad may have at once.
+fn threads(args: &ServeArgs) -> usize {
+    THREADS_OWN + 2 * workers(args) + strategy(args).threads()
 }
 
 /// `--threads`, or a worker for each core.

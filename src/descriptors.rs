@@ -67,13 +67,14 @@ impl Shares {
         rest.min(self.limit / 2).clamp(ENGINE_FILES_MIN, ENGINE_FILES_MAX)
     }
 
-    /// The least limit with which one client can be served.
+    /// The least limit from which on a client can be served.
     #[must_use]
     pub fn limit_min(&self) -> u64 {
         let workers = (self.own - DESCRIPTORS_OWN) / DESCRIPTORS_OF_WORKER;
         // Two sixteenths are for others.
         let most = (self.own + ENGINE_FILES_MIN + 1) * 2;
-        (self.own..most).find(|limit| Shares::new(*limit, workers).connections() > 0).unwrap_or(most)
+        let too_few = |limit: &u64| Shares::new(*limit, workers).connections() == 0;
+        (self.own..most).rev().find(too_few).map_or(self.own, |limit| limit + 1)
     }
 }
 
@@ -96,7 +97,7 @@ mod tests {
             for limit in (0..4_096).chain([20_000, 1 << 20, 1 << 40]) {
                 let shares = Shares::new(limit, workers);
                 let connections = shares.connections();
-                assert_eq!(connections > 0, limit >= shares.limit_min(), "{workers} workers, limit {limit}");
+                assert!(connections > 0 || limit < shares.limit_min(), "{workers} workers, limit {limit}");
                 if connections == 0 {
                     continue;
                 }

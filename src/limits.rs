@@ -416,6 +416,9 @@ pub const DESCRIPTORS_KEPT: u64 = 1_024;
 /// How the process ends where a thread cannot be started: code (`EX_OSERR` of `sysexits.h`) and word.
 pub const TOO_FEW_THREADS_EXIT: (u8, &str) = (71, "too-few-threads");
 
+/// Address space of the stack of a thread that the C library starts, bytes; only what is used of it is memory.
+pub const STACK_BYTES: usize = 8 << 20;
+
 /// Threads that klad may have beside its workers, what compacts for each, and those of its execution: measured 19 at the most, and 20
 /// while RocksDB is opened. A few are for profiles.
 pub const THREADS_OWN: usize = 24;

@@ -212,7 +212,7 @@ fn validate(given: &CommandLine) -> Result<(Resolved, Config), Failure> {
 
 fn serve(given: &CommandLine) -> Result<(), Failure> {
     let (resolved, config) = validate(given)?;
-    can_start_threads(THREADS_OWN + 2 * config.server.threads + config.server.execution.strategy.threads())?;
+    can_start_threads(config.threads)?;
     if !std::env::var("MALLOC_CONF").is_ok_and(|settings| settings.contains("background_thread:"))
         && let Err(error) = tikv_jemalloc_ctl::background_thread::write(true)
     {

@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::limits::TOO_FEW_THREADS_EXIT;
+use crate::limits::{STACK_BYTES, TOO_FEW_THREADS_EXIT};
 use crate::sampling::waits::{count, on, timed};
 use crate::sampling::{Family, Kind};
 
@@ -386,7 +386,7 @@ pub fn try_threads(count: usize) -> std::io::Result<()> {
         let enough = enough.clone();
         let wait = move || while !enough.wait_timeout(Duration::from_secs(1)) {};
         #[expect(clippy::disallowed_methods, reason = "another stack than klad's threads have")]
-        std::thread::Builder::new().name("klad-try".to_owned()).stack_size(C_STACK_BYTES).spawn(wait)
+        std::thread::Builder::new().name("klad-try".to_owned()).stack_size(STACK_BYTES).spawn(wait)
     };
     let mut started = Vec::new();
     let tried = (0..count).map(start).try_for_each(|thread| thread.map(|thread| started.push(thread)));
@@ -404,9 +404,6 @@ pub fn try_threads(count: usize) -> std::io::Result<()> {
     }
     tried
 }
-
-/// Of address space, of which only what is used is memory.
-const C_STACK_BYTES: usize = 8 << 20;
 
 /// 0 where nobody can tell.
 fn threads_now() -> usize {

@@ -107,6 +107,18 @@ fn a_limit_of_open_files_that_is_too_low_is_said() {
     }
 }
 
+#[test]
+fn too_little_address_space_is_said() {
+    for limit in [100_000_000_u64, 300_000_000] {
+        let limits = format!("--as={limit}:{limit}");
+        let builder = ServerBuilder::new(ENGINES[0]).arg("--memory", "256MiB").under(&["prlimit", &limits]);
+        let failed = builder.try_start().err().expect("too little");
+        assert_eq!(failed.status.code(), Some(78), "{failed:?}");
+        let part = format!("address space is {limit} bytes");
+        assert!(failed.log.lines().count() == 1 && failed.log.contains(&part), "{}", failed.log);
+    }
+}
+
 /// Of nobody else, as the limit counts all processes of a user.
 const USER: u32 = 61_897;
 
