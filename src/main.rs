@@ -13,7 +13,9 @@ use klad::control::Controller;
 use klad::descriptors;
 use klad::exit::{Exit, Failure};
 use klad::http::control::Control;
-use klad::limits::{DESCRIPTORS_KEPT, HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT, THREADS_OWN};
+#[cfg(feature = "rocksdb")]
+use klad::limits::THREADS_OWN;
+use klad::limits::{DESCRIPTORS_KEPT, HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT};
 use klad::logs;
 use klad::operation::Durability;
 use klad::output;

@@ -66,7 +66,7 @@ fn cache(options: &Options) -> Cache {
 fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
     db.set_use_direct_reads(options.direct_reads);
     // A read that must not wait (ReadTier::BlockCache) opens no table, and goes to a storage thread where that is needed.
-    db.set_max_open_files(i32::try_from(options.open_files_max).expect("at most some millions"));
+    db.set_max_open_files(i32::try_from(options.open_files_max).unwrap_or(i32::MAX));
     // Opening a table then reads only its footer: no statistics are gathered over all tables at start.
     db.set_skip_stats_update_on_db_open(true);
     let threads = i32::try_from(options.background_threads).expect("few threads").max(1);
