@@ -13,7 +13,10 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A connection without a request for so long may be closed by a server that stops, which klad does after 300 ms.
+const IDLE_MAX: Duration = Duration::from_millis(150);
 
 /// A server that is silent for so long hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -119,6 +122,7 @@ impl Client {
 
     /// Sends requests until the connection ends.
     fn use_up(&mut self, connection: &mut Connection) -> End {
+        let mut idle_since = Instant::now();
         loop {
             if self.kind == Kind::Thinks {
                 thread::sleep(Duration::from_micros(self.random.u64(0..20_000)));
@@ -133,9 +137,12 @@ impl Client {
             if let Err(error) = self.send(connection, &requests) {
                 return End::Failed(format!("cannot send: {error}"));
             }
+            // This thread had no core for long: the server may have taken the connection for an idle one.
+            let was_idle = idle_since.elapsed() > IDLE_MAX;
             for (position, request) in requests.iter().enumerate() {
                 let answer = match connection.answer() {
                     Ok(answer) => answer,
+                    Err(_) if was_idle && position == 0 => return End::Closed,
                     Err(error) => {
                         return End::Failed(format!("request {position} of {count} has no answer: {error}"));
                     }
@@ -147,6 +154,7 @@ impl Client {
                     return End::Closed;
                 }
             }
+            idle_since = Instant::now();
         }
     }
 
