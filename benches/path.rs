@@ -11,12 +11,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use gungraun::prelude::*;
 use hyper::{HeaderMap, Method};
-use klad::http::plain;
-use klad::http::route::{Head, route};
-use klad::operation::{Durability, Effect, Write};
-use klad::storage::memory::MemoryEngine;
-use klad::storage::record::Record;
-use klad::storage::{Engine, Pending, Reply, Result};
+use klad_server::http::plain;
+use klad_server::http::route::{Head, route};
+use klad_storage::disk::record::Record;
+use klad_storage::memory::MemoryEngine;
+use klad_storage::operation::{Durability, Effect, Write};
+use klad_storage::{Engine, Pending, Reply, Result};
 
 /// Operations of each figure.
 const TIMES: usize = 100;
@@ -146,8 +146,8 @@ fn memory_writes(asked: Asked<MemoryEngine>) -> Asked<MemoryEngine> {
 
 #[cfg(feature = "rocksdb")]
 mod rocksdb {
-    use klad::storage::Compression;
-    use klad::storage::rocksdb::{Options, RocksDbEngine};
+    use klad_storage::Compression;
+    use klad_storage::rocksdb::{Options, RocksDbEngine};
 
     use super::{Asked, library_benchmark};
 
@@ -165,7 +165,7 @@ mod rocksdb {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
-            open_files_max: klad::limits::ENGINE_FILES_MAX,
+            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
         };
         let directory = tempfile::tempdir().expect("a directory").keep();
         RocksDbEngine::open(&directory, &options).expect("a new store")

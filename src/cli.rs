@@ -11,8 +11,8 @@ pub use self::names::{
     AccessLogName, AdminTlsName, DurabilityName, EngineName, ExecutionName, LogFormatName, LogLevelName,
     PointReadsName, SwitchName,
 };
-use crate::limits;
-use crate::storage::Compression;
+use klad_base::limits;
+use klad_storage::Compression;
 
 mod names;
 
@@ -32,11 +32,11 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Load an HTTP server, klad or any other, and say what it did.
     #[cfg(target_os = "linux")]
-    Bench(Box<crate::bench::args::BenchArgs>),
+    Bench(Box<klad_bench::args::BenchArgs>),
     /// Run a whole experiment: start servers, load them, profile them, compare them, write the report.
     #[cfg(target_os = "linux")]
     #[command(subcommand, disable_help_subcommand = true)]
-    Lab(crate::lab::args::LabCommand),
+    Lab(klad_lab::args::LabCommand),
     /// Say what is configured and where it comes from, or whether it is valid.
     #[command(subcommand, disable_help_subcommand = true)]
     Config(ConfigCommand),

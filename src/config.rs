@@ -12,22 +12,23 @@ use crate::cli::{
     AccessLogName, DurabilityName, EngineName, ExecutionName, LogFormatName, LogLevelName, PointReadsName, ServeArgs,
     SwitchName,
 };
-use crate::descriptors;
-use crate::execution::admission::Room;
-use crate::execution::{self, Queues, Strategy};
-use crate::http::admin::Shares;
-use crate::http::service;
-use crate::limits::{
+use crate::os::memory_limit;
+use klad_base::limits::{
     BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
     DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING,
     MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, ROOM_UNIT_BYTES, SCAN_STEP_BYTES_MAX, STACK_BYTES, THREADS_OWN,
     TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
 };
-use crate::logs;
-use crate::memory_limit;
-use crate::operation::Durability;
-use crate::server::{self, Deadlines};
-use crate::storage::Compression;
+use klad_base::os::descriptors;
+use klad_server::Deadlines;
+use klad_server::admin::Shares;
+use klad_server::execution;
+use klad_server::execution::admission::Room;
+use klad_server::execution::{Queues, Strategy};
+use klad_server::http::service;
+use klad_server::logs;
+use klad_storage::Compression;
+use klad_storage::operation::Durability;
 
 mod error;
 mod safety;
@@ -77,7 +78,7 @@ pub struct Config {
     /// For the log.
     pub logs: logs::Options,
     /// For the server.
-    pub server: server::Options,
+    pub server: klad_server::Options,
 }
 
 /// What of it may change while klad serves.
@@ -86,7 +87,7 @@ pub struct Live {
     /// How the memory is shared out.
     pub budget: Budget,
     /// For the server.
-    pub limits: server::Limits,
+    pub limits: klad_server::Limits,
     /// Below so many free bytes writes are refused.
     pub disk_reserve_bytes: u64,
     /// What is logged.
@@ -228,7 +229,7 @@ impl Config {
         // Last, as it reads files.
         let judged = safety::judge(&args)?;
         let (workers, threads) = (workers(&args), threads(&args));
-        let server = server::Options {
+        let server = klad_server::Options {
             threads: workers,
             shares: descriptors::Shares::new(descriptors::raise_limit(), workers as u64),
             limits,
@@ -358,9 +359,9 @@ fn workers(args: &ServeArgs) -> usize {
 }
 
 /// What may change while klad serves.
-fn limits(args: &ServeArgs, budget: &Budget) -> server::Limits {
+fn limits(args: &ServeArgs, budget: &Budget) -> klad_server::Limits {
     let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
-    server::Limits {
+    klad_server::Limits {
         connections_max: to_usize(budget.connections_max),
         connections_per_peer: args.connections_per_peer.map(to_usize),
         head_bytes_max: to_usize(args.head_max.0),
@@ -374,7 +375,7 @@ fn limits(args: &ServeArgs, budget: &Budget) -> server::Limits {
         // The other strategies are there to be compared, as they are.
         turn_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
             .then_some(args.turn_max),
-        drain: server::Drain {
+        drain: klad_server::Drain {
             delay: args.drain_delay,
             timeout: args.drain_timeout,
             idle_patience: DRAIN_IDLE_PATIENCE,

@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::{Map, Value, json};
 
-use crate::clock;
 use crate::config::{Budget, Config, LaidOut};
-use crate::execution::admission::Room;
-use crate::http::control::{Control, Refused};
-use crate::logs;
-use crate::metrics::Source;
-use crate::metrics::text::Page;
-use crate::server::{LiveLimits, Safety};
 use crate::settings::{self, CommandLine, Difference, Resolved};
-use crate::storage::Engine;
-use crate::sync::Mutex;
+use klad_base::clock;
+use klad_base::metrics::Source;
+use klad_base::metrics::text::Page;
+use klad_base::sync::Mutex;
+use klad_server::admin::control::{Control, Refused};
+use klad_server::execution::admission::Room;
+use klad_server::logs;
+use klad_server::{LiveLimits, Safety};
+use klad_storage::Engine;
 
 /// The configuration of this process.
 pub struct Controller {

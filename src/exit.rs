@@ -8,18 +8,19 @@
 
 use std::io;
 
-use crate::limits::TOO_FEW_THREADS_EXIT;
 #[cfg(feature = "rocksdb")]
 use crate::offline;
-use crate::server::listen;
 use crate::settings;
-use crate::storage::directory;
-#[cfg(feature = "fjall")]
-use crate::storage::fjall::OpenError as FjallError;
+use klad_base::limits::TOO_FEW_THREADS_EXIT;
+use klad_server::net::listen;
+use klad_storage::disk::directory;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
-use crate::storage::high_water;
+use klad_storage::disk::high_water;
+#[cfg(feature = "fjall")]
+use klad_storage::fjall::OpenError as FjallError;
+use klad_storage::rocksdb::check;
 #[cfg(feature = "rocksdb")]
-use crate::storage::{maintenance, rocksdb, rocksdb_check};
+use klad_storage::{maintenance, rocksdb};
 
 /// Why the process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,11 +257,12 @@ fn of_high_water(error: &high_water::Error) -> Exit {
 fn of_offline(error: &offline::Error) -> Exit {
     match error {
         offline::Error::Damaged { .. } => Exit::DataDamaged,
-        offline::Error::Check(rocksdb_check::Error::Directory(error))
+        offline::Error::Check(check::Error::Directory(error))
         | offline::Error::Compact(maintenance::Error::Directory(error)) => of_directory(error),
-        offline::Error::Check(rocksdb_check::Error::Open(error)) | offline::Error::Open(error) => of_engine(error),
-        offline::Error::Check(rocksdb_check::Error::Io { .. })
-        | offline::Error::Compact(maintenance::Error::Io { .. }) => Exit::DataIo,
+        offline::Error::Check(check::Error::Open(error)) | offline::Error::Open(error) => of_engine(error),
+        offline::Error::Check(check::Error::Io { .. }) | offline::Error::Compact(maintenance::Error::Io { .. }) => {
+            Exit::DataIo
+        }
         offline::Error::Compact(
             maintenance::Error::NotSupported { .. }
             | maintenance::Error::NotWritable(_)

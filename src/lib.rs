@@ -17,40 +17,8 @@ pub mod settings;
 
 pub mod config;
 pub mod control;
-mod memory_limit;
-pub mod server;
-pub mod signals;
-pub mod supervisor;
-
-pub mod http;
-
-#[cfg(target_os = "linux")]
-pub mod lab;
-
-#[cfg(target_os = "linux")]
-pub mod bench;
+pub mod os;
 
 pub mod client;
-
 #[cfg(feature = "rocksdb")]
 pub mod offline;
-
-pub mod execution;
-pub mod profile;
-pub mod tokens;
-
-pub mod storage;
-
-pub mod logs;
-pub mod page;
-
-pub mod operation;
-
-pub mod clock;
-pub mod descriptors;
-pub mod limits;
-pub mod metrics;
-pub mod output;
-pub mod sampling;
-mod scheduler;
-pub mod sync;

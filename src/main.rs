@@ -10,24 +10,25 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use klad::cli::{Cli, Command, ConfigCommand, EngineName};
 use klad::config::Config;
 use klad::control::Controller;
-use klad::descriptors;
 use klad::exit::{Exit, Failure};
-use klad::http::control::Control;
-#[cfg(feature = "rocksdb")]
-use klad::limits::THREADS_OWN;
-use klad::limits::{DESCRIPTORS_KEPT, HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT};
-use klad::logs;
-use klad::operation::Durability;
-use klad::output;
+use klad::os::signals::Signals;
+use klad::os::supervisor::{self, Watchdog};
 use klad::reference;
-use klad::server::{Server, listen};
 use klad::settings::{self, CommandLine, Resolved};
-use klad::signals::Signals;
-use klad::storage::Engine;
-use klad::storage::delayed::Delayed;
-use klad::storage::memory::MemoryEngine;
-use klad::supervisor::{self, Watchdog};
-use klad::sync;
+#[cfg(feature = "rocksdb")]
+use klad_base::limits::THREADS_OWN;
+use klad_base::limits::{DESCRIPTORS_KEPT, HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT};
+use klad_base::os::descriptors;
+use klad_base::os::output;
+use klad_base::sync;
+use klad_server::Server;
+use klad_server::admin::control::Control;
+use klad_server::logs;
+use klad_server::net::listen;
+use klad_storage::Engine;
+use klad_storage::delayed::Delayed;
+use klad_storage::memory::MemoryEngine;
+use klad_storage::operation::Durability;
 
 /// RocksDB allocates through it as well: `unprefixed_malloc` makes it the process's `malloc`.
 #[global_allocator]
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Check { .. }) => check_config(&given()),
         Command::Config(ConfigCommand::Reference { page }) => print_reference(page.as_deref()),
         #[cfg(target_os = "linux")]
-        Command::Bench(args) => return bench(&args),
+        Command::Bench(args) => return klad_bench::runner::run_to_exit_code(&args, "klad bench"),
         #[cfg(target_os = "linux")]
         Command::Lab(command) => return lab(&command),
         #[cfg(feature = "rocksdb")]
@@ -147,26 +148,11 @@ fn innermost(matches: &clap::ArgMatches) -> &clap::ArgMatches {
     matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
 }
 
-/// Exit codes of `klad bench` are for scripts: see docs/bench.md.
-#[cfg(target_os = "linux")]
-fn bench(args: &klad::bench::args::BenchArgs) -> ExitCode {
-    use klad::bench::runner::{Error, Verdict, run};
-    let (error, code) = match run(args) {
-        Ok(Verdict::Met) => return ExitCode::SUCCESS,
-        Ok(Verdict::Missed) => return ExitCode::from(3),
-        Ok(Verdict::NotValid) => return ExitCode::from(4),
-        Err(Error::Usage(error)) => (error, 2),
-        Err(Error::Failed(error)) => (error, 1),
-    };
-    let _ = writeln!(std::io::stderr(), "klad bench: {error:#}");
-    ExitCode::from(code)
-}
-
 /// Exit codes of `klad lab`: see docs/lab.md.
 #[cfg(target_os = "linux")]
-fn lab(command: &klad::lab::args::LabCommand) -> ExitCode {
-    use klad::bench::runner::Error;
-    use klad::lab::{Ended, run};
+fn lab(command: &klad_lab::args::LabCommand) -> ExitCode {
+    use klad_bench::runner::Error;
+    use klad_lab::{Ended, run};
     let (error, code) = match run(command) {
         Ok(Ended::Whole) => return ExitCode::SUCCESS,
         Ok(Ended::InPart) => return ExitCode::from(3),
@@ -222,7 +208,7 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     }
     // Before there is anything that would be missing in it.
     #[cfg(target_os = "linux")]
-    if let Err(error) = klad::profile::heap::Heap::sample_every(config.heap_sample_bytes) {
+    if let Err(error) = klad_profile::heap::Heap::sample_every(config.heap_sample_bytes) {
         tracing::warn!(%error, "there will be no heap profiles");
     }
     #[cfg(target_os = "linux")]
@@ -324,9 +310,9 @@ fn say_what_serves(config: &Config, server: &Server, engine: &str, durability: D
 fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
     Ok(match config.engine {
         #[cfg(feature = "rocksdb")]
-        EngineName::Rocksdb => Arc::new(klad::storage::rocksdb::RocksDbEngine::open(
+        EngineName::Rocksdb => Arc::new(klad_storage::rocksdb::RocksDbEngine::open(
             &config.data,
-            &klad::storage::rocksdb::Options {
+            &klad_storage::rocksdb::Options {
                 cache_bytes: config.budget.cache,
                 memtable_bytes: config.budget.memtables,
                 value_cache_percent: config.value_cache_percent,
@@ -342,9 +328,9 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
             },
         )?),
         #[cfg(feature = "fjall")]
-        EngineName::Fjall => Arc::new(klad::storage::fjall::FjallEngine::open(
+        EngineName::Fjall => Arc::new(klad_storage::fjall::FjallEngine::open(
             &config.data,
-            &klad::storage::fjall::Options {
+            &klad_storage::fjall::Options {
                 cache_bytes: config.budget.cache,
                 memtable_bytes: config.budget.memtables,
                 background_threads: config.server.threads,

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::CommandFactory as _;
 
 use crate::cli::{Cli, ManualCommand};
-use crate::output;
+use klad_base::os::output;
 
 /// Prints or writes what was asked for.
 ///

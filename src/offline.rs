@@ -13,16 +13,16 @@ use bytesize::ByteSize;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::clock;
-use crate::descriptors;
-use crate::limits::{DISK_RESERVE_BYTES, OFFLINE_CACHE_BYTES};
-use crate::output;
-use crate::storage::directory;
-use crate::storage::maintenance::{self, Compaction};
-use crate::storage::rocksdb::{OpenError, Options, RocksDbEngine};
-use crate::storage::rocksdb_check::{self, Kind, Progress, Report};
-use crate::storage::{Compression, LocalDisk as _};
-use crate::sync::{self, Signal};
+use klad_base::clock;
+use klad_base::limits::{DISK_RESERVE_BYTES, OFFLINE_CACHE_BYTES};
+use klad_base::os::descriptors;
+use klad_base::os::output;
+use klad_base::sync::{self, Signal};
+use klad_storage::disk::directory;
+use klad_storage::maintenance::{self, Compaction};
+use klad_storage::rocksdb::check::{self, Kind, Progress, Report};
+use klad_storage::rocksdb::{OpenError, Options, RocksDbEngine};
+use klad_storage::{Compression, LocalDisk as _};
 
 /// Options of `klad check`.
 #[derive(Args, Clone, Debug)]
@@ -68,7 +68,7 @@ pub enum Error {
     },
     /// The check could not be made.
     #[error("{why}{advice}", why = .0, advice = advice_to_check(.0))]
-    Check(rocksdb_check::Error),
+    Check(check::Error),
     /// There is nothing to be compacted.
     #[error("{why}{advice}", why = .0, advice = advice_to_compact(.0))]
     Open(OpenError),
@@ -81,8 +81,8 @@ pub enum Error {
 }
 
 /// What to do where somebody serves the directory.
-fn advice_to_check(error: &rocksdb_check::Error) -> &'static str {
-    use rocksdb_check::Error;
+fn advice_to_check(error: &check::Error) -> &'static str {
+    use check::Error;
     match error {
         Error::Directory(directory::Error::InUse { .. })
         | Error::Open(OpenError::Directory(directory::Error::InUse { .. })) => {
@@ -112,7 +112,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Error> {
     let done = while_drawing(
         {
             let (data, progress) = (args.data.clone(), progress.clone());
-            move || rocksdb_check::check(&data, &progress)
+            move || check::check(&data, &progress)
         },
         || {
             let total = progress.records_total.load(Ordering::Relaxed);

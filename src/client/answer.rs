@@ -4,8 +4,8 @@
 
 use std::io;
 
-use super::connection::Connection;
-use crate::limits::{CLIENT_ENTRY_BYTES_MAX, CLIENT_HEAD_BYTES_MAX};
+use crate::client::connection::Connection;
+use klad_base::limits::{CLIENT_ENTRY_BYTES_MAX, CLIENT_HEAD_BYTES_MAX};
 
 /// Headers that an answer may have; klad's own have fewer than ten.
 const HEADERS_MAX: usize = 100;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::profile_args::ProfileArgs;
+use crate::client::profile_args::ProfileArgs;
 
 /// The commands that speak to a server.
 #[derive(Debug, Subcommand)]

@@ -6,14 +6,14 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::answer::{Answer, Broken};
-use super::args::{DelArgs, Durability, GetArgs, HealthArgs, PutArgs, ScanArgs, WriteArgs};
-use super::connection::Connection;
-use super::exchange::{Body, Request, exchange, server, url_from};
-use super::replace::write_file;
-use super::{ADMIN_URL_VARIABLE, Error, key, show};
-use crate::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
-use crate::output;
+use crate::client::answer::{Answer, Broken};
+use crate::client::args::{DelArgs, Durability, GetArgs, HealthArgs, PutArgs, ScanArgs, WriteArgs};
+use crate::client::connection::Connection;
+use crate::client::exchange::{Body, Request, exchange, server, url_from};
+use crate::client::replace::write_file;
+use crate::client::{ADMIN_URL_VARIABLE, Error, key, show};
+use klad_base::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
+use klad_base::os::output;
 
 /// Stores a value.
 ///

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustls::{ClientConnection, StreamOwned};
 
-use super::url::Url;
-use super::{Error, tls};
-use crate::clock;
-use crate::limits::{CLIENT_CONNECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
+use crate::client::url::Url;
+use crate::client::{Error, tls};
+use klad_base::clock;
+use klad_base::limits::{CLIENT_CONNECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 
 /// Bytes asked for at a time.
 const READ_BYTES: usize = 64 << 10;

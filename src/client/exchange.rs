@@ -6,13 +6,13 @@
 use std::io::{self, Read, Write as _};
 use std::time::Duration;
 
-use super::answer::{Answer, Broken};
-use super::args::{ServerArgs, TransportArgs};
-use super::connection::{Connection, Deadline};
-use super::url::Url;
-use super::{Error, TOKEN_FILE_VARIABLE, URL_VARIABLE, token};
-use crate::clock;
-use crate::limits::{CLIENT_EXPECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
+use crate::client::answer::{Answer, Broken};
+use crate::client::args::{ServerArgs, TransportArgs};
+use crate::client::connection::{Connection, Deadline};
+use crate::client::url::Url;
+use crate::client::{Error, TOKEN_FILE_VARIABLE, URL_VARIABLE, token};
+use klad_base::clock;
+use klad_base::limits::{CLIENT_EXPECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 
 /// Bodies up to here go out with their head; larger ones, and those of unknown length, wait for `100 Continue`, so that a refusal
 /// comes before the bytes. What klad throws away of a refused body without closing the connection.

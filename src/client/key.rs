@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-use super::Error;
-use super::args::KeyForm;
+use crate::client::Error;
+use crate::client::args::KeyForm;
 
 /// Takes what `base64` prints, and what stands in URLs once its two letters are those of the other alphabet.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(

@@ -13,16 +13,16 @@ use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use super::answer::{Answer, Broken};
-use super::commands::{Ending, refused, write_out};
-use super::connection::Connection;
-use super::exchange::{Patience, Request, exchange_patiently, url_from};
-use super::profile_args::{DiffArgs, Event, Form, OutArgs, ProfileArgs, ProfileCommand};
-use super::profile_table::{collapsed_difference, difference, summary};
-use super::replace::write_whole;
-use super::{ADMIN_URL_VARIABLE, Error, show};
-use crate::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PROFILE_BYTES_MAX, PROFILE_MAKING_TIMEOUT};
-use crate::profile::{Name, Profile, collapsed, picture, pprof};
+use crate::client::answer::{Answer, Broken};
+use crate::client::commands::{Ending, refused, write_out};
+use crate::client::connection::Connection;
+use crate::client::exchange::{Patience, Request, exchange_patiently, url_from};
+use crate::client::profile_args::{DiffArgs, Event, Form, OutArgs, ProfileArgs, ProfileCommand};
+use crate::client::profile_table::{collapsed_difference, difference, summary};
+use crate::client::replace::write_whole;
+use crate::client::{ADMIN_URL_VARIABLE, Error, show};
+use klad_base::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PROFILE_BYTES_MAX, PROFILE_MAKING_TIMEOUT};
+use klad_profile::{Name, Profile, collapsed, picture, pprof};
 
 /// Without `--duration`.
 const DURATION: Duration = Duration::from_secs(10);
@@ -288,7 +288,7 @@ fn read(path: &Path) -> Result<Profile<Name>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::PROFILE_WINDOW_MAX;
+    use klad_base::limits::PROFILE_WINDOW_MAX;
 
     #[test]
     fn a_server_may_be_silent_for_the_whole_profile_and_while_it_is_named() {

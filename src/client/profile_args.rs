@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::args::TransportArgs;
+use crate::client::args::TransportArgs;
 
 /// Options of `klad profile`.
 #[derive(Args, Debug)]

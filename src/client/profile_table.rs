@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::show::printable;
-use crate::profile::{Name, Profile};
+use crate::client::show::printable;
+use klad_profile::{Name, Profile};
 
 /// Lines of a table: what fits a screen beside the facts.
 const ROWS: usize = 20;
@@ -114,7 +114,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::profile::{Sample, ValueType};
+    use klad_profile::{Sample, ValueType};
 
     fn profile(stacks: &[(&str, i64)]) -> Profile<Name> {
         let sample = |(stack, value): &(&str, i64)| Sample {

@@ -12,8 +12,8 @@ use std::fs::File;
 use std::io::{self, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
-use super::Error;
-use super::commands::Ending;
+use crate::client::Error;
+use crate::client::commands::Ending;
 
 /// As many symbolic links, one behind the other, as Linux itself follows.
 const LINKS_MAX: usize = 40;

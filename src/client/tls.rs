@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
-use super::Error;
+use crate::client::Error;
 
 /// Where systems keep the certificates that they trust, in one file: Debian and its like, Fedora and its like, SUSE, Alpine
 /// and BSD. Read instead of a list that is compiled in, which would trust for ever what the system no longer does.

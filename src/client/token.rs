@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Error;
+use crate::client::Error;
 
 /// The token in `path`: the file holds it alone, or is one that a server reads, with `read-write TOKEN` and `read-only TOKEN`
 /// lines. Lines that are empty or begin with `#` count for nothing.

@@ -1,6 +1,6 @@
 //! Where a server is: `http://HOST[:PORT][/PATH]` or `https://`. Called by `exchange`.
 
-use super::Error;
+use crate::client::Error;
 
 /// A URL, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Why a configuration is refused. Called by `config`.
 
-use super::SafetyError;
+use crate::config::SafetyError;
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use crate::cli::{AdminTlsName, ServeArgs};
-use crate::server::Safety;
-use crate::server::tls::{self, TlsSettings};
-use crate::tokens::{self, Tokens};
+use klad_server::Safety;
+use klad_server::net::tls::{self, TlsSettings};
+use klad_server::tokens::{self, Tokens};
 
 /// Why klad would not be safe, or cannot be.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use super::{Definitions, Error};
+use crate::settings::{Definitions, Error};
 
 const PREFIX: &str = "KLAD_";
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Definitions, Error, Opt, Source};
-use crate::limits::CONFIG_FILE_BYTES_MAX;
+use crate::settings::{Definitions, Error, Opt, Source};
+use klad_base::limits::CONFIG_FILE_BYTES_MAX;
 
 /// The option that names the file, and the only one that cannot stand in it.
 pub(super) const OPTION: &str = "config";

@@ -21,7 +21,7 @@ use clap::{ArgMatches, FromArgMatches as _};
 
 use crate::cli::ServeArgs;
 use crate::config::{self, Config, LaidOut};
-use crate::server::listen;
+use klad_server::net::listen;
 
 mod definitions;
 mod environment;

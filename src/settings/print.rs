@@ -5,10 +5,10 @@ use std::thread;
 use bytesize::ByteSize;
 use serde_json::{Value, json};
 
-use super::{Resolved, Setting, Source};
 use crate::config::{self, Config};
-use crate::limits::CONNECTION_BYTES;
-use crate::memory_limit;
+use crate::os::memory_limit;
+use crate::settings::{Resolved, Setting, Source};
+use klad_base::limits::CONNECTION_BYTES;
 
 /// A value that was not given, as it is at this start.
 struct Computed {

@@ -2,8 +2,8 @@
 
 use clap::CommandFactory as _;
 
-use super::*;
 use crate::cli::Cli;
+use crate::settings::*;
 
 fn given(arguments: &[&str]) -> CommandLine {
     let all = ["klad", "serve"].into_iter().chain(arguments.iter().copied());

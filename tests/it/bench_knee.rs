@@ -192,7 +192,7 @@ fn a_klad_is_looked_at_where_it_was_good_and_where_it_was_not() {
         assert_eq!(evidence_of["missing"], serde_json::json!([]), "{evidence_of:#}");
         let path = evidence.join(file);
         assert_eq!(evidence_of["profile"], path.to_str().unwrap());
-        let profile = klad::profile::pprof::decode(&std::fs::read(path).unwrap()).unwrap();
+        let profile = klad_profile::pprof::decode(&std::fs::read(path).unwrap()).unwrap();
         assert!(!profile.samples.is_empty() || profile.title.contains("CPU"), "{}", profile.title);
         let queues = evidence_of["queues"].as_array().unwrap();
         assert!(!queues.is_empty());

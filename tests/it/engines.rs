@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
-use klad::operation::{Change, Condition, Durability, Effect, Operation, Outcome, Value, Write};
-use klad::storage::maintenance;
-use klad::storage::memory::MemoryEngine;
-use klad::storage::{Capabilities, Engine, Reply, Result};
+use klad_storage::maintenance;
+use klad_storage::memory::MemoryEngine;
+use klad_storage::operation::{Change, Condition, Durability, Effect, Operation, Outcome, Value, Write};
+use klad_storage::{Capabilities, Engine, Reply, Result};
 
 struct Told(mpsc::Sender<Result>);
 
@@ -37,33 +37,33 @@ fn each_engine(check: impl Fn(&dyn Engine)) {
     let at = |name: &str| -> std::path::PathBuf { Path::join(directory.path(), name) };
     #[cfg(feature = "rocksdb")]
     {
-        let options = klad::storage::rocksdb::Options {
+        let options = klad_storage::rocksdb::Options {
             cache_bytes: 16 << 20,
             memtable_bytes: 8 << 20,
             value_cache_percent: 20,
             background_threads: 1,
             disk_reserve_bytes: 0,
-            compression: klad::storage::Compression::None,
+            compression: klad_storage::Compression::None,
             direct_reads: false,
             iterator_reads: false,
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
-            open_files_max: klad::limits::ENGINE_FILES_MAX,
+            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
         };
-        check(&klad::storage::rocksdb::RocksDbEngine::open(&at("rocksdb"), &options).unwrap());
+        check(&klad_storage::rocksdb::RocksDbEngine::open(&at("rocksdb"), &options).unwrap());
     }
     #[cfg(feature = "fjall")]
     {
-        let options = klad::storage::fjall::Options {
+        let options = klad_storage::fjall::Options {
             cache_bytes: 16 << 20,
             memtable_bytes: 4 << 20,
             background_threads: 1,
             disk_reserve_bytes: 0,
-            compression: klad::storage::Compression::None,
-            open_files_max: klad::limits::ENGINE_FILES_MAX,
+            compression: klad_storage::Compression::None,
+            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
         };
-        check(&klad::storage::fjall::FjallEngine::open(&at("fjall"), &options).unwrap());
+        check(&klad_storage::fjall::FjallEngine::open(&at("fjall"), &options).unwrap());
     }
     let _ = at;
     check(&MemoryEngine::new(1 << 20));

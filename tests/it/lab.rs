@@ -217,7 +217,7 @@ fn a_variant_that_fails_is_named_and_the_others_are_reported() {
     assert_eq!(well["runs"].as_array().unwrap().len(), 1);
     assert!(ill["runs"].as_array().unwrap().is_empty() && ill["profiles"].as_array().unwrap().is_empty());
     let profile = place.path("out").join(well["profiles"][0]["file"].as_str().unwrap());
-    klad::profile::pprof::decode(&std::fs::read(profile).unwrap()).unwrap();
+    klad_profile::pprof::decode(&std::fs::read(profile).unwrap()).unwrap();
     assert_eq!(result["failures"].as_array().unwrap().len(), 4, "{:#}", result["failures"]);
     let conclusion: Value = serde_json::from_str(&place.text("report.json")).unwrap();
     assert_eq!(conclusion["conclusion"]["stages"][1]["standings"][0]["variant"], "well");
@@ -458,7 +458,7 @@ fn scenarios_that_come_along_are_listed_and_shown() {
     for name in ["quick", "seed-000", "seed-004", "overload", "durability", "cold"] {
         assert!(listed.stdout.lines().any(|line| line.starts_with(&format!("{name} "))), "{}", listed.stdout);
         let shown = klad(&["lab", "show", name]);
-        klad::lab::scenario::Scenario::parse(name, &shown.stdout).unwrap();
+        klad_lab::scenario::Scenario::parse(name, &shown.stdout).unwrap();
     }
     assert_eq!(klad(&["lab", "show", "seed-007"]).code, Some(2));
 }
@@ -467,7 +467,36 @@ fn scenarios_that_come_along_are_listed_and_shown() {
 fn documents_name_every_scenario() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lab.md");
     let text = std::fs::read_to_string(path).unwrap();
-    for (name, _) in klad::lab::shipped::SHIPPED {
+    for (name, _) in klad_lab::shipped::SHIPPED {
         assert!(text.contains(&format!("| `{name}` |")), "docs/lab.md says nothing of {name}");
+    }
+}
+
+#[test]
+fn shipped_scenarios_name_options_that_exist() {
+    for (name, text) in klad_lab::shipped::SHIPPED {
+        let scenario = klad_lab::scenario::Scenario::parse(name, text).unwrap_or_else(|error| panic!("{error:#}"));
+        assert_eq!(scenario.name, name);
+        for variant in &scenario.variants {
+            // Without RocksDB the engine that is not there is refused, which says nothing about the rest.
+            let mut options = scenario.options_of(variant).into_iter();
+            let mut known = Vec::new();
+            while let Some(option) = options.next() {
+                if option == "--engine" {
+                    options.next();
+                } else {
+                    known.push(option);
+                }
+            }
+            let parsed = <klad::cli::Cli as clap::Parser>::try_parse_from(["klad", "serve"].into_iter().chain(known));
+            parsed.unwrap_or_else(|error| panic!("{name}, {}: {error}", variant.name));
+        }
+        for stage in &scenario.stages {
+            let fixed = ["klad", "bench", "http://127.0.0.1:1", "--rate", "1/s"];
+            let parsed = <klad::cli::Cli as clap::Parser>::try_parse_from(
+                fixed.into_iter().chain(stage.options.iter().map(String::as_str)),
+            );
+            parsed.unwrap_or_else(|error| panic!("{name}, {}: {error}", stage.name));
+        }
     }
 }

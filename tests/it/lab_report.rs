@@ -7,15 +7,15 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use klad::bench::knee::result::QueueSample;
-use klad::bench::recorder::Outcome;
-use klad::bench::result::{Distribution, Interval, Load, Machine, RunResult, Section, Stage, Started, Summary, Target};
-use klad::bench::schedule::Mode;
-use klad::lab::conclusion::conclude;
-use klad::lab::report;
-use klad::lab::result::{CoresUsed, LabResult, LabRun, Part, Slowest, StageResult, TakenProfile, VariantResult};
-use klad::lab::scenario::{ProfileKind, Scenario};
-use klad::profile::{Name, Profile, Sample, ValueType, pprof};
+use klad_bench::knee::result::QueueSample;
+use klad_bench::recorder::Outcome;
+use klad_bench::result::{Distribution, Interval, Load, Machine, RunResult, Section, Stage, Started, Summary, Target};
+use klad_bench::schedule::Mode;
+use klad_lab::conclusion::conclude;
+use klad_lab::report;
+use klad_lab::result::{CoresUsed, LabResult, LabRun, Part, Slowest, StageResult, TakenProfile, VariantResult};
+use klad_lab::scenario::{ProfileKind, Scenario};
+use klad_profile::{Name, Profile, Sample, ValueType, pprof};
 use serde_json::json;
 
 use super::support::pages::{WIDTHS, faults, look};
@@ -209,9 +209,12 @@ fn profile(engine: i64) -> Profile<Name> {
         values: vec![ValueType::new("samples", "count"), ValueType::new("cpu", "nanoseconds")],
         shown: 1,
         samples: vec![
-            sample(&["rocksdb::DBImpl::Write", "klad::storage::rocksdb::put", "klad::execution::pool::run"], engine),
-            sample(&["klad::http::encode", "klad::execution::pool::run"], 400),
-            sample(&["__futex_wait", "klad::sync::Condvar::wait", "klad::execution::pool::run"], 300),
+            sample(
+                &["rocksdb::DBImpl::Write", "klad_storage::rocksdb::put", "klad_server::execution::pool::run"],
+                engine,
+            ),
+            sample(&["klad_server::http::encode", "klad_server::execution::pool::run"], 400),
+            sample(&["__futex_wait", "klad_base::sync::Condvar::wait", "klad_server::execution::pool::run"], 300),
         ],
         period: Some((ValueType::new("cpu", "nanoseconds"), 10_000_000)),
         began_unix_ns: 1_767_225_600_000_000_000,
@@ -243,7 +246,7 @@ fn experiment(directory: &Path) -> LabResult {
     };
     let scenario = Scenario::parse("queues", SCENARIO).unwrap();
     LabResult {
-        schema: klad::lab::result::SCHEMA.to_owned(),
+        schema: klad_lab::result::SCHEMA.to_owned(),
         klad_version: "0.1.0".to_owned(),
         command: ["klad", "lab", "queues", "--scale", "0.1"].map(str::to_owned).into(),
         started: Started { utc: "2026-01-01T00:00:00.000Z".to_owned(), monotonic_ns: 1 },

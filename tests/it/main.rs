@@ -80,6 +80,8 @@ mod profile_kinds;
 mod profile_live;
 mod profile_truth;
 mod ranges;
+#[cfg(all(feature = "rocksdb", feature = "posix-locks", target_os = "linux"))]
+mod rocksdb_waits;
 mod slow;
 mod slow_clients;
 #[cfg(feature = "rocksdb")]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use klad::profile::{Name, Profile, Sample, ValueType, pprof};
+use klad_profile::{Name, Profile, Sample, ValueType, pprof};
 
 use super::support::command::Klad;
 

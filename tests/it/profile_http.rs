@@ -1,6 +1,6 @@
 //! `/debug/pprof`: what Go's tools and a browser make of klad's profiles, and that taking them disturbs nobody.
 
-use klad::profile::{Name, Profile, collapsed, pprof};
+use klad_profile::{Name, Profile, collapsed, pprof};
 
 use super::support::tools::{browse, go, top};
 use super::support::{Client, Server, ServerBuilder, wait_until};
@@ -114,7 +114,7 @@ fn what_go_has_written_is_read() {
     let decoded = pprof::decode(&written).unwrap();
     let kinds: Vec<&str> = decoded.values.iter().map(|value| value.kind.as_str()).collect();
     assert_eq!(kinds, ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"]);
-    let has = |sample: &&klad::profile::Sample<Name>| sample.frames.iter().any(|name| name.contains("plantedKeep"));
+    let has = |sample: &&klad_profile::Sample<Name>| sample.frames.iter().any(|name| name.contains("plantedKeep"));
     let bytes: i64 = decoded.samples.iter().filter(has).map(|sample| sample.values[3]).sum();
     assert!(bytes >= 50 << 20, "{bytes}");
 }

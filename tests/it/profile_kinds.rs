@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use klad::profile::{Name, Profile, pprof};
+use klad_profile::{Name, Profile, pprof};
 
 use super::support::bencher::Bencher;
 #[cfg(feature = "rocksdb")]
@@ -30,7 +30,7 @@ const KINDS: &[Timed] = &[
         path: "/debug/pprof/mutex?seconds=3&threshold=1us",
         title: "Waits for locks",
         values: [("contentions", "count"), ("delay", "nanoseconds")],
-        names: &["klad::storage::", "rocksdb::DBImpl::"],
+        names: &["klad_storage::", "rocksdb::DBImpl::"],
     },
     Timed {
         path: "/debug/pprof/block?seconds=3&threshold=1us",
@@ -110,10 +110,10 @@ fn go_reads_every_kind_that_takes_its_time() {
 
 /// Whether threads that have nothing to do are in a profile of waits, with the call that they wait in as the first frame.
 fn idle_threads(profile: &Profile<Name>) -> Result<(), String> {
-    let own = ("klad::sync::Condvar::wait", "klad::");
+    let own = ("klad_base::sync::Condvar::wait", "klad::");
     let engine = cfg!(all(feature = "rocksdb", feature = "posix-locks")).then_some(("pthread_cond_wait", "rocksdb::"));
     for (call, function) in std::iter::once(own).chain(engine) {
-        let waits = |sample: &klad::profile::Sample<Name>| {
+        let waits = |sample: &klad_profile::Sample<Name>| {
             sample.frames.first().is_some_and(|first| &**first == call)
                 && sample.frames[1..].iter().any(|frame| frame.contains(function))
         };
@@ -121,7 +121,8 @@ fn idle_threads(profile: &Profile<Name>) -> Result<(), String> {
             return Err(format!("nothing of {function} waits in {call}: {:#?}", profile.samples));
         }
     }
-    let machinery = profile.samples.iter().find(|sample| sample.frames.iter().any(|f| f.contains("klad::sampling")));
+    let machinery =
+        profile.samples.iter().find(|sample| sample.frames.iter().any(|f| f.contains("klad_base::sampling")));
     machinery.map_or(Ok(()), |sample| Err(format!("{sample:#?}")))
 }
 
@@ -136,7 +137,7 @@ fn threads_that_wait_since_before_are_in_block() {
     // The planted defects: what the machinery has left, and waits that are not seen.
     let mut more = profile.clone();
     for sample in &mut more.samples {
-        sample.frames.insert(0, Name::from("klad::sampling::waits::timed"));
+        sample.frames.insert(0, Name::from("klad_base::sampling::waits::timed"));
     }
     assert!(idle_threads(&more).is_err());
     let nothing = Profile { samples: Vec::new(), ..profile };
@@ -156,7 +157,7 @@ fn twin_a_profile_of_another_kind_is_noticed() {
 
 /// CPU time of the threads whose names begin with `thread`, and of all.
 fn cpu_of(profile: &Profile<Name>, thread: &str) -> (i64, i64) {
-    let time = |samples: &mut dyn Iterator<Item = &klad::profile::Sample<Name>>| {
+    let time = |samples: &mut dyn Iterator<Item = &klad_profile::Sample<Name>>| {
         samples.map(|sample| sample.values[profile.shown]).sum::<i64>()
     };
     let of_it = time(&mut profile.samples.iter().filter(|sample| sample.thread.starts_with(thread)));
@@ -170,8 +171,8 @@ fn the_threads_that_work_lead_a_cpu_profile() {
     let (admin, all) = cpu_of(&profile, "klad-admin");
     assert!(all > 0 && admin * 10 < all, "{admin} of {all} ns are the admin thread's, which does nothing");
     // Functions stand under the threads that run them. How much it is depends on what else the machine does.
-    let has = |sample: &&klad::profile::Sample<Name>| {
-        sample.frames.iter().any(|frame| frame.contains("klad::server::worker::Worker::serve"))
+    let has = |sample: &&klad_profile::Sample<Name>| {
+        sample.frames.iter().any(|frame| frame.contains("klad_server::connection::worker::Worker::serve"))
     };
     let serving: Vec<&str> = profile.samples.iter().filter(has).map(|sample| sample.thread.as_str()).collect();
     assert!(!serving.is_empty() && serving.iter().all(|thread| thread.starts_with("klad-worker-")), "{serving:?}");
@@ -183,9 +184,9 @@ fn the_threads_that_work_lead_a_cpu_profile() {
 /// What is wrong where, of the threads whose names begin with `thread`, stacks with `function` have not this share or more.
 #[cfg(feature = "rocksdb")]
 fn wrong_lead(profile: &Profile<Name>, thread: &str, function: &str, least: f64) -> Option<String> {
-    let figure = |sample: &klad::profile::Sample<Name>| sample.values[profile.shown];
+    let figure = |sample: &klad_profile::Sample<Name>| sample.values[profile.shown];
     let of_thread: Vec<_> = profile.samples.iter().filter(|sample| sample.thread.starts_with(thread)).collect();
-    let has = |sample: &&&klad::profile::Sample<Name>| sample.frames.iter().any(|frame| frame.starts_with(function));
+    let has = |sample: &&&klad_profile::Sample<Name>| sample.frames.iter().any(|frame| frame.starts_with(function));
     let (all, its): (i64, i64) =
         (of_thread.iter().map(|s| figure(s)).sum(), of_thread.iter().filter(has).map(|s| figure(s)).sum());
     let share = as_f64(its) / as_f64(all);
@@ -197,10 +198,10 @@ fn wrong_lead(profile: &Profile<Name>, thread: &str, function: &str, least: f64)
 /// of the C library lose their callers, so `serve` has 0.14 to 0.32 of a worker.
 #[cfg(feature = "rocksdb")]
 const LEADERS: [(&str, &str, f64); 4] = [
-    ("klad-commit", "klad::storage::rocksdb::RocksDbEngine::commit", 0.5),
+    ("klad-commit", "klad_storage::rocksdb::RocksDbEngine::commit", 0.5),
     ("klad-commit", "rocksdb::DBImpl::WriteImpl", 0.35),
     ("klad-commit", "rocksdb::DBImpl::WriteGroupToWAL", 0.25),
-    ("klad-worker-", "klad::server::worker::Worker::serve", 0.07),
+    ("klad-worker-", "klad_server::connection::worker::Worker::serve", 0.07),
 ];
 
 #[cfg(feature = "rocksdb")]
@@ -229,7 +230,7 @@ fn the_functions_that_work_lead_their_threads() {
 #[test]
 fn the_commit_section_leads_a_lock_profile_of_a_pool() {
     let profile = pprof::decode(&loaded(&contended(), KINDS[1].path)).unwrap();
-    let leader = ("klad-pool-", "klad::storage::rocksdb::RocksDbEngine::commit", 0.5);
+    let leader = ("klad-pool-", "klad_storage::rocksdb::RocksDbEngine::commit", 0.5);
     assert_eq!(wrong_lead(&profile, leader.0, leader.1, leader.2), None);
     let whole = wrong_lead(&profile, "", leader.1, leader.2);
     assert_eq!(whole, None, "not in all of the profile");

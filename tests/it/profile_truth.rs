@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use klad::profile::{collapsed, pprof};
+use klad_profile::{collapsed, pprof};
 use serde_json::Value;
 
 use super::support::planted::Defect;
@@ -200,7 +200,7 @@ const RECORDED: &str = "\
 klad-worker-0;start;it::support::plants::planted_busy_a 60
 klad-worker-0;start;it::support::plants::planted_busy_a;clock_gettime 12
 klad-worker-0;start;it::support::plants::planted_busy_b 24
-klad-worker-0;start;klad::server::worker::run 4
+klad-worker-0;start;klad_server::connection::worker::run 4
 ";
 
 #[test]

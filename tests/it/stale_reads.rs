@@ -6,10 +6,10 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use klad::limits::CACHED_VALUE_BYTES_MAX;
-use klad::operation::{Durability, Effect, Operation, Outcome, Write};
-use klad::storage::rocksdb::{Options, RocksDbEngine};
-use klad::storage::{Compression, Engine as _, Pending, Reply, Result};
+use klad_base::limits::CACHED_VALUE_BYTES_MAX;
+use klad_storage::operation::{Durability, Effect, Operation, Outcome, Write};
+use klad_storage::rocksdb::{Options, RocksDbEngine};
+use klad_storage::{Compression, Engine as _, Pending, Reply, Result};
 
 use super::support::metrics::Metrics;
 use super::support::{Over, ServerBuilder, wait_until};
@@ -52,7 +52,7 @@ impl Store {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
-            open_files_max: klad::limits::ENGINE_FILES_MAX,
+            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
         };
         let engine = RocksDbEngine::open(directory.path(), &options).unwrap();
         Store { engine, _directory: directory }

@@ -279,7 +279,7 @@ fn a_reader_that_pauses_before_the_end_gets_it() {
         readers.push((length, client));
     }
     // Longer than an idle connection lives, and one whose buffers have grown.
-    std::thread::sleep(klad::limits::GROWN_IDLE_TIMEOUT + Duration::from_secs(1));
+    std::thread::sleep(klad_base::limits::GROWN_IDLE_TIMEOUT + Duration::from_secs(1));
     for (length, client) in &mut readers {
         let answer = client.answer().unwrap_or_else(|error| panic!("{length}: {error}"));
         assert_eq!(answer.body.len(), *length);
@@ -415,7 +415,7 @@ fn what_a_connection_is_charged_covers_it() {
     clients[50..].iter_mut().for_each(ask);
     let each = resident_bytes(server.process()).saturating_sub(before) / 400;
     println!("{each} bytes for each connection");
-    assert!(each <= klad::limits::CONNECTION_BYTES + klad::limits::TLS_CONNECTION_BYTES, "{each} bytes each");
+    assert!(each <= klad_base::limits::CONNECTION_BYTES + klad_base::limits::TLS_CONNECTION_BYTES, "{each} bytes each");
 }
 
 #[test]

@@ -103,12 +103,12 @@ fn quoted_paths(source: &str) -> BTreeSet<String> {
 #[test]
 fn every_path_stands_in_these_tables() {
     let data: BTreeSet<String> = DATA.iter().map(|(target, ..)| target.split('?').next().unwrap().to_owned()).collect();
-    let mut routed = quoted_paths(include_str!("../../src/http/route.rs"));
+    let mut routed = quoted_paths(include_str!("../../crates/server/src/http/route.rs"));
     routed.insert("/nothing".to_owned());
     assert_eq!(routed, data, "a path without a decision who may use it");
     let admin: BTreeSet<String> = ADMIN.iter().map(|(path, ..)| path.split('?').next().unwrap().to_owned()).collect();
-    let mut routed = quoted_paths(include_str!("../../src/http/admin.rs"));
-    routed.extend(quoted_paths(include_str!("../../src/http/care.rs")));
+    let mut routed = quoted_paths(include_str!("../../crates/server/src/admin/mod.rs"));
+    routed.extend(quoted_paths(include_str!("../../crates/server/src/admin/maintenance.rs")));
     routed.insert("/nothing".to_owned());
     assert_eq!(routed, admin, "a path of the admin listener without a decision who may use it");
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use klad::operation::{Durability, Error, Operation, Outcome, Version};
-use klad::storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Reply, Result};
+use klad_storage::operation::{Durability, Error, Operation, Outcome, Version};
+use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Reply, Result};
 
 /// What comes so close upon each other is answered in the opposite order.
 const TOGETHER: Duration = Duration::from_millis(1);

@@ -12,15 +12,16 @@ use clap::CommandFactory as _;
 use klad::cli;
 use klad::config::Config;
 use klad::control::Controller;
-use klad::http::control::Control;
-use klad::logs;
-use klad::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version};
-use klad::server::{Server, listen};
+use klad::os::signals::Signals;
 use klad::settings::{self, CommandLine};
-use klad::signals::Signals;
-use klad::storage::maintenance::{self, Checkpoint, Compaction};
-use klad::storage::memory::MemoryEngine;
-use klad::storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result};
+use klad_server::Server;
+use klad_server::admin::control::Control;
+use klad_server::logs;
+use klad_server::net::listen;
+use klad_storage::maintenance::{self, Checkpoint, Compaction};
+use klad_storage::memory::MemoryEngine;
+use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version};
+use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result};
 
 use super::late::Late;
 use super::plants;
@@ -149,7 +150,7 @@ fn runs_a_server_when_told_to() {
     let mut config = settings::check(&resolved).expect("valid");
     // Refused unless the environment has prepared jemalloc for it.
     #[cfg(target_os = "linux")]
-    let _ = klad::profile::heap::Heap::sample_every(config.heap_sample_bytes);
+    let _ = klad_profile::heap::Heap::sample_every(config.heap_sample_bytes);
     let drain = &mut config.server.limits.drain;
     match defect {
         Defect::ClosesIdleAtOnce => drain.idle_patience = Duration::ZERO,
@@ -193,9 +194,9 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
     match config.engine {
         #[cfg(feature = "rocksdb")]
         cli::EngineName::Rocksdb => Arc::new(
-            klad::storage::rocksdb::RocksDbEngine::open(
+            klad_storage::rocksdb::RocksDbEngine::open(
                 &config.data,
-                &klad::storage::rocksdb::Options {
+                &klad_storage::rocksdb::Options {
                     cache_bytes: config.budget.cache,
                     memtable_bytes: config.budget.memtables,
                     value_cache_percent: config.value_cache_percent,
@@ -214,9 +215,9 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
         ),
         #[cfg(feature = "fjall")]
         cli::EngineName::Fjall => Arc::new(
-            klad::storage::fjall::FjallEngine::open(
+            klad_storage::fjall::FjallEngine::open(
                 &config.data,
-                &klad::storage::fjall::Options {
+                &klad_storage::fjall::Options {
                     cache_bytes: config.budget.cache,
                     memtable_bytes: config.budget.memtables,
                     background_threads: 1,
@@ -322,7 +323,7 @@ impl Defective {
             Defect::LosesWrites if number.is_multiple_of(50) => {
                 // A version of its own, so that only the loss can be noticed.
                 let key = b"klad-test-lost".as_slice().into();
-                write.write = klad::operation::Write::of(key, Effect::Delete, asked);
+                write.write = klad_storage::operation::Write::of(key, Effect::Delete, asked);
                 self.inner.commit(vec![write]);
             }
             Defect::RepeatsVersions => {
@@ -500,7 +501,7 @@ impl LocalDisk for Defective {
         }
     }
 
-    fn commits(&self) -> &klad::metrics::commits::Commits {
+    fn commits(&self) -> &klad_storage::commits::Commits {
         self.disk().commits()
     }
 

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use klad::operation::{Outcome, Version};
-use klad::storage::Result;
-use klad::sync;
+use klad_base::sync;
+use klad_storage::Result;
+use klad_storage::operation::{Outcome, Version};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
@@ -144,7 +144,7 @@ fn planted_keeping(pieces: u64, kept: &mut Vec<Piece>) {
 fn wait(hook_off: bool) {
     if hook_off {
         // As if nobody looked, whoever does.
-        klad::sampling::waits::stop();
+        klad_base::sampling::waits::stop();
     }
     let lock = sync::Mutex::new(());
     let held = |hold: &dyn Fn()| {

@@ -1,0 +1,163 @@
+//! The text format that Prometheus scrapes, version 0.0.4. Written here and not by a library: those that exist keep counters
+//! of their own, behind locks, and klad's are its own; what is left is these lines, which `promtool check metrics` judges in
+//! a test.
+//!
+//! ```text
+//!   # HELP klad_fsync_seconds Time of one sync of the log.
+//!   # TYPE klad_fsync_seconds histogram
+//!   klad_fsync_seconds_bucket{le="0.001"} 12
+//! ```
+
+use std::fmt::Write as _;
+
+use crate::metrics::Snapshot;
+
+/// What the answer says it is.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Nanoseconds in the unit that Prometheus wants.
+pub const SECONDS_OF_NS: f64 = 1e-9;
+
+/// What a family's values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; its name ends in `_total`.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Buckets, sum and count.
+    Histogram,
+}
+
+/// A page in the making: families, one after the other.
+#[derive(Debug, Default)]
+pub struct Page(String);
+
+/// One family of the page: samples that differ in their labels.
+#[derive(Debug)]
+pub struct Family<'p> {
+    page: &'p mut String,
+    name: &'p str,
+}
+
+impl Page {
+    /// An empty page.
+    #[must_use]
+    pub fn new() -> Page {
+        Page::default()
+    }
+
+    /// Begins a family. Each name may begin only one; `help` is one sentence.
+    pub fn family<'p>(&'p mut self, name: &'p str, kind: Kind, help: &str) -> Family<'p> {
+        debug_assert!(!help.contains(['\n', '\\']) && name.starts_with("klad_") || name.starts_with("process_"));
+        let word = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {word}");
+        Family { page: &mut self.0, name }
+    }
+
+    /// A counter without labels.
+    pub fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, Kind::Counter, help).whole(&[], value);
+    }
+
+    /// A gauge without labels.
+    pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, Kind::Gauge, help).sample(&[], value);
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn finish(self) -> String {
+        self.0
+    }
+}
+
+impl Family<'_> {
+    /// One sample of a counter or gauge.
+    pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Self {
+        if value.is_infinite() {
+            self.line("", labels, None, format_args!("{}Inf", if value > 0.0 { '+' } else { '-' }));
+        } else {
+            self.line("", labels, None, format_args!("{value}"));
+        }
+        self
+    }
+
+    /// As [`Family::sample`], for a whole number however large.
+    pub fn whole(&mut self, labels: &[(&str, &str)], value: u64) -> &mut Self {
+        self.line("", labels, None, format_args!("{value}"));
+        self
+    }
+
+    /// A histogram's samples; `unit` is what one of its values is in the unit of the family's name.
+    pub fn histogram(&mut self, labels: &[(&str, &str)], snapshot: &Snapshot, unit: f64) -> &mut Self {
+        let mut cumulative = 0;
+        for (bound, count) in snapshot.bounds.iter().zip(&snapshot.counts) {
+            cumulative += count;
+            #[expect(clippy::cast_precision_loss, reason = "bounds are round numbers")]
+            let bound = *bound as f64 * unit;
+            // Multiplying by a unit that is no binary fraction leaves digits that no one wrote.
+            let bound = (bound * 1e9).round() / 1e9;
+            self.line("_bucket", labels, Some(&bound.to_string()), format_args!("{cumulative}"));
+        }
+        let count = snapshot.count();
+        #[expect(clippy::cast_precision_loss, reason = "a sum is read as a rate")]
+        let sum = snapshot.sum as f64 * unit;
+        self.line("_bucket", labels, Some("+Inf"), format_args!("{count}"));
+        self.line("_sum", labels, None, format_args!("{sum}"));
+        self.line("_count", labels, None, format_args!("{count}"));
+        self
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], bound: Option<&str>, value: std::fmt::Arguments<'_>) {
+        let page = &mut *self.page;
+        let _ = write!(page, "{}{suffix}", self.name);
+        let mut opening = '{';
+        for (name, value) in labels.iter().copied().chain(bound.map(|bound| ("le", bound))) {
+            let _ = write!(page, "{opening}{name}=\"{}\"", escaped(value));
+            opening = ',';
+        }
+        let _ = writeln!(page, "{} {value}", if opening == ',' { "}" } else { "" });
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Histogram;
+
+    #[test]
+    fn a_page_reads_as_the_format_says() {
+        let histogram = Histogram::times();
+        histogram.record_owned(10_000);
+        histogram.record_owned(2_000_000);
+        let mut page = Page::new();
+        page.family("klad_a_total", Kind::Counter, "Events.").whole(&[("op", "get"), ("word", "a\"b")], 1 << 60);
+        page.gauge("klad_b", "A half.", 0.5);
+        page.gauge("klad_d", "No end.", f64::INFINITY);
+        page.family("klad_c_seconds", Kind::Histogram, "Times.").histogram(&[], &histogram.snapshot(), SECONDS_OF_NS);
+        let text = page.finish();
+        for line in [
+            "# HELP klad_a_total Events.",
+            "# TYPE klad_a_total counter",
+            r#"klad_a_total{op="get",word="a\"b"} 1152921504606846976"#,
+            "klad_b 0.5",
+            "klad_d +Inf",
+            r#"klad_c_seconds_bucket{le="0.00001"} 1"#,
+            r#"klad_c_seconds_bucket{le="0.001"} 1"#,
+            r#"klad_c_seconds_bucket{le="0.0025"} 2"#,
+            r#"klad_c_seconds_bucket{le="+Inf"} 2"#,
+            "klad_c_seconds_count 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in:\n{text}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The judgement: each figure with its interval, then all together. Called by `compare`.
+//!
+//! Of a hundred comparisons of equal sides at most one may call them different. Each of the figures that are judged is a
+//! chance to err, so each gets its part of that one (Bonferroni); their intervals then hold together, which those of Holm's
+//! procedure do not. A difference must also be larger than the tolerance: with enough repeats the smallest becomes certain.
+
+use crate::compare::alike;
+use crate::compare::figures::{Figure, Observed, Unit};
+use crate::compare::finding::{Confidence, FigureFound, Finding, Judgement, RepeatsUsed, SCHEMA, Source, Verdict};
+use crate::compare::interval::{self, Estimate};
+use crate::compare::repeats::{self, Kind, Repeats};
+use crate::compare::sides::Side;
+use crate::compare::text;
+
+/// How many of all comparisons of equal sides may find a difference.
+const ERROR: f64 = 0.01;
+
+/// Differences of shares up to this do not matter: one request in a thousand.
+const SHARE_TOLERANCE: f64 = 0.001;
+
+/// The end of an interval that is further up than this has no meaning, percent.
+const UNBOUNDED: f64 = 1e6;
+
+/// Histograms have three digits.
+const RESOLUTION: f64 = 0.001;
+
+/// By what is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Relative differences up to this do not matter.
+    pub tolerance: f64,
+    #[cfg(test)]
+    pub(super) planted: Option<crate::compare::trials::Planted>,
+}
+
+impl Rules {
+    /// With this tolerance.
+    #[must_use]
+    pub fn new(tolerance: f64) -> Rules {
+        Rules {
+            tolerance,
+            #[cfg(test)]
+            planted: None,
+        }
+    }
+}
+
+/// A figure whose repeats can be compared, in the scale in which their differences are taken.
+struct Prepared {
+    a: Vec<f64>,
+    b: Vec<f64>,
+    /// Whether they are logarithms; else parts of one.
+    logarithms: bool,
+    /// To which the values are known.
+    resolution: f64,
+    /// A difference that does not matter.
+    tolerance: f64,
+}
+
+/// What is compared: the runs of both sides as they were given, added up, and apart.
+pub struct Evidence<'s> {
+    /// A and B.
+    pub sides: (&'s Side, &'s Side),
+    /// All of A, and all of B.
+    pub together: (Observed, Observed),
+    /// What repeats each other.
+    pub repeats: Repeats,
+}
+
+impl<'s> Evidence<'s> {
+    /// Of both sides.
+    ///
+    /// # Errors
+    /// When a histogram cannot be read.
+    pub fn of(a: &'s Side, b: &'s Side) -> anyhow::Result<Evidence<'s>> {
+        Ok(Evidence { sides: (a, b), together: (together(a)?, together(b)?), repeats: Repeats::of(a, b)? })
+    }
+}
+
+/// Compares B with A.
+#[must_use]
+pub fn judge(evidence: &Evidence, rules: Rules) -> Finding {
+    let Evidence { sides: (a, b), together: (of_a, of_b), repeats } = evidence;
+    let shown = Figure::all().into_iter().filter(|figure| is_shown(*figure, of_a, of_b));
+    let prepared: Vec<_> = shown.map(|figure| (figure, prepare(figure, repeats, (of_a, of_b), rules))).collect();
+    let judged = prepared.iter().filter(|(_, prepared)| prepared.is_ok()).count();
+    let error = ERROR / f64::from(u32::try_from(judged.max(1)).expect("a dozen"));
+    let figures: Vec<_> = prepared
+        .into_iter()
+        .map(|(figure, prepared)| {
+            let values = (figure.value(of_a), figure.value(of_b));
+            match prepared {
+                Ok(prepared) => found(figure, values, &prepared, estimate(&prepared, repeats.paired, error, rules)),
+                Err(why) => not_judged(figure, values, why),
+            }
+        })
+        .collect();
+    let verdict = overall(&figures);
+    let not_valid = alike::not_valid(a, b);
+    let half_width = |figure: &FigureFound| Some((figure.high_percent? - figure.low_percent?) / 2.0);
+    let mut finding = Finding {
+        schema: SCHEMA,
+        klad_version: env!("CARGO_PKG_VERSION"),
+        verdict,
+        sentence: String::new(),
+        valid: not_valid.is_empty(),
+        not_valid,
+        warnings: alike::warnings(a, b, (of_a, of_b)),
+        a: sources(a),
+        b: sources(b),
+        repeats: RepeatsUsed {
+            kind: match repeats.kind {
+                Kind::Runs => "runs",
+                Kind::Pieces => "pieces",
+            },
+            paired: repeats.paired,
+            a: repeats.a.len(),
+            b: repeats.b.len(),
+            note: text::repeats_note(repeats),
+        },
+        confidence: Confidence {
+            together_percent: (1.0 - ERROR) * 100.0,
+            each_percent: (1.0 - error) * 100.0,
+            figures: judged,
+            tolerance_percent: rules.tolerance * 100.0,
+            share_tolerance_points: SHARE_TOLERANCE * 100.0,
+        },
+        smallest_at_p99_percent: figures.iter().find(|figure| figure.figure == "p99").and_then(half_width),
+        figures,
+    };
+    finding.sentence = text::sentence(&finding, repeats.missing.as_deref());
+    finding
+}
+
+/// All runs of a side added up.
+fn together(side: &Side) -> anyhow::Result<Observed> {
+    let mut all = Observed::nothing();
+    for run in &side.runs {
+        all.add(&repeats::whole(run)?);
+    }
+    Ok(all)
+}
+
+/// Shares of what never happened are not worth a line, and no chance to err.
+fn is_shown(figure: Figure, a: &Observed, b: &Observed) -> bool {
+    let is_some = |observed: &Observed| figure.value(observed).is_some_and(|value| value > 0.0);
+    figure.unit() != Unit::Share || is_some(a) || is_some(b)
+}
+
+/// The repeats of a figure, or why it is not judged.
+fn prepare(
+    figure: Figure,
+    repeats: &Repeats,
+    together: (&Observed, &Observed),
+    rules: Rules,
+) -> Result<Prepared, String> {
+    #[cfg(test)]
+    crate::compare::trials::Planted::leaves_out(rules.planted, figure)?;
+    for (name, side) in [("A", &repeats.a), ("B", &repeats.b)] {
+        if side.len() < 2 {
+            return Err("no repeats".to_owned());
+        }
+        if let Some(why) = side.iter().find_map(|repeat| figure.lacks(repeat)) {
+            return Err(if figure == Figure::Max { why } else { format!("{name} has {why}") });
+        }
+    }
+    let values = |side: &[Observed]| side.iter().filter_map(|repeat| figure.value(repeat)).collect::<Vec<_>>();
+    let (a, b) = (values(&repeats.a), values(&repeats.b));
+    // A count is known to one.
+    let one_of = |all: f64| RESOLUTION.max(1.0 / all.max(1.0));
+    let each = || repeats.a.iter().chain(&repeats.b);
+    Ok(match figure.unit() {
+        Unit::Share => {
+            let resolution = one_of(each().map(requests).fold(f64::INFINITY, f64::min));
+            Prepared { a, b, logarithms: false, resolution, tolerance: SHARE_TOLERANCE }
+        }
+        // There is no logarithm of nothing: parts of what there was.
+        Unit::PerSecond | Unit::Micros if a.iter().chain(&b).any(|value| *value <= 0.0) => {
+            let [of_a, of_b] = [together.0, together.1].map(|side| figure.value(side).unwrap_or(0.0));
+            let whole = if of_a > 0.0 { of_a } else { of_b.max(f64::MIN_POSITIVE) };
+            let parts = |values: Vec<f64>| values.into_iter().map(|value| value / whole).collect();
+            let resolution = one_of(each().map(Observed::good).fold(0.0, f64::max));
+            Prepared { a: parts(a), b: parts(b), logarithms: false, resolution, tolerance: rules.tolerance }
+        }
+        unit => {
+            let least = each().map(Observed::good).fold(f64::INFINITY, f64::min);
+            let logarithms = |values: Vec<f64>| values.into_iter().map(f64::ln).collect();
+            Prepared {
+                a: logarithms(a),
+                b: logarithms(b),
+                logarithms: true,
+                resolution: if unit == Unit::PerSecond { one_of(least) } else { RESOLUTION },
+                tolerance: rules.tolerance.ln_1p(),
+            }
+        }
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of requests")]
+fn requests(observed: &Observed) -> f64 {
+    observed.ended() as f64
+}
+
+#[cfg_attr(not(test), expect(unused_variables, reason = "rules hold what tests plant"))]
+fn estimate(prepared: &Prepared, paired: bool, error: f64, rules: Rules) -> Estimate {
+    let method = if paired { interval::in_pairs } else { interval::apart };
+    let estimate = method(&prepared.a, &prepared.b, prepared.resolution, error);
+    #[cfg(test)]
+    let estimate = crate::compare::trials::Planted::apply(rules.planted, estimate);
+    estimate
+}
+
+/// A figure that is judged.
+fn found(figure: Figure, (a, b): (Option<f64>, Option<f64>), prepared: &Prepared, estimate: Estimate) -> FigureFound {
+    let percent = |difference: f64| {
+        let part = if prepared.logarithms { difference.exp_m1() } else { difference };
+        // No more than all can be missing, and no more than all requests can end one way.
+        let most = if figure.unit() == Unit::Share { 100.0 } else { f64::INFINITY };
+        Some((part * 100.0).clamp(-100.0, most)).filter(|percent| *percent < UNBOUNDED)
+    };
+    let matters = estimate.excludes_zero() && estimate.difference.abs() > prepared.tolerance;
+    let more_is_better = figure.unit() == Unit::PerSecond;
+    let verdict = match (matters, (estimate.difference > 0.0) == more_is_better) {
+        (false, _) => Judgement::NoDifference,
+        (true, true) => Judgement::Better,
+        (true, false) => Judgement::Worse,
+    };
+    FigureFound {
+        figure: figure.name(),
+        unit: unit(figure),
+        a,
+        b,
+        difference_percent: percent(estimate.difference),
+        low_percent: percent(estimate.difference - estimate.half_width),
+        high_percent: percent(estimate.difference + estimate.half_width),
+        verdict,
+        why_not: None,
+    }
+}
+
+fn not_judged(figure: Figure, (a, b): (Option<f64>, Option<f64>), why: String) -> FigureFound {
+    FigureFound {
+        figure: figure.name(),
+        unit: unit(figure),
+        a,
+        b,
+        difference_percent: None,
+        low_percent: None,
+        high_percent: None,
+        verdict: Judgement::NotJudged,
+        why_not: Some(why),
+    }
+}
+
+fn unit(figure: Figure) -> &'static str {
+    match figure.unit() {
+        Unit::Micros => "us",
+        Unit::PerSecond => "per_s",
+        Unit::Share => "share",
+    }
+}
+
+fn overall(figures: &[FigureFound]) -> Verdict {
+    let any = |judgement| figures.iter().any(|figure| figure.verdict == judgement);
+    match (any(Judgement::Better), any(Judgement::Worse)) {
+        (true, true) => Verdict::Mixed,
+        (true, false) => Verdict::Faster,
+        (false, true) => Verdict::Slower,
+        (false, false) if any(Judgement::NoDifference) => Verdict::NoDifference,
+        (false, false) => Verdict::NotJudged,
+    }
+}
+
+fn sources(side: &Side) -> Vec<Source> {
+    let source = |run: &crate::compare::sides::Run| Source {
+        path: run.path.display().to_string(),
+        started_utc: run.result.started.utc.clone(),
+        url: run.result.target.url.clone(),
+        load: alike::stages(&run.result.load.stages),
+        requests: run.result.measured.scheduled,
+        valid: run.result.valid,
+    };
+    side.runs.iter().map(source).collect()
+}

@@ -1,0 +1,174 @@
+//! The runs of each side, from files. Errors name the file and what is wrong with it. Called by `compare`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use serde_json::Value;
+use serde_json::error::Category;
+
+use crate::result::{RunResult, SCHEMA};
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The file that it was read from.
+    pub path: PathBuf,
+    /// What it has found.
+    pub result: RunResult,
+}
+
+/// The runs of one side; at least one.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// In the order in which they were given; those of a directory by their names.
+    pub runs: Vec<Run>,
+}
+
+impl Side {
+    /// Reads what was given: a file, a directory of `.json` files, or several of either with commas between them.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is no result of this version's schema, when a directory has none, and when the same run
+    /// was given twice.
+    pub fn read(given: &str) -> anyhow::Result<Side> {
+        let mut paths = Vec::new();
+        // A name may have a comma in it.
+        let names = if Path::new(given).exists() { vec![given] } else { given.split(',').collect() };
+        for name in names {
+            ensure!(!name.is_empty(), "{given:?} names no file between two commas");
+            let path = Path::new(name);
+            if path.is_dir() { paths.extend(results_in(path)?) } else { paths.push(path.to_owned()) }
+        }
+        let read = |path: PathBuf| {
+            let result = read(&path).with_context(|| path.display().to_string())?;
+            Ok(Run { path, result })
+        };
+        let side = Side { runs: paths.into_iter().map(read).collect::<anyhow::Result<_>>()? };
+        side.check_distinct()?;
+        Ok(side)
+    }
+
+    fn check_distinct(&self) -> anyhow::Result<()> {
+        for (index, run) in self.runs.iter().enumerate() {
+            if let Some(other) = self.runs[..index].iter().find(|other| other.is_same_as(run)) {
+                let (one, two) = (other.path.display(), run.path.display());
+                bail!("{one} and {two} are the same run, which is no repeat of itself");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    /// Whether both are one run, in two files or in one that was given twice.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Run) -> bool {
+        let identity = |run: &Run| {
+            let (started, machine) = (&run.result.started, &run.result.machine);
+            (started.utc.clone(), started.monotonic_ns, machine.host.clone(), run.result.target.address.clone())
+        };
+        identity(self) == identity(other)
+    }
+}
+
+/// The `.json` files of a directory, by their names.
+fn results_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let cannot = || format!("cannot read {}", directory.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            found.push(path);
+        }
+    }
+    ensure!(!found.is_empty(), "{}: no .json file is in it", directory.display());
+    found.sort();
+    Ok(found)
+}
+
+fn read(path: &Path) -> anyhow::Result<RunResult> {
+    parse(&std::fs::read(path).context("cannot be read")?)
+}
+
+fn parse(bytes: &[u8]) -> anyhow::Result<RunResult> {
+    ensure!(!bytes.is_empty(), "is empty: was the run ended before its end?");
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        Category::Eof => anyhow!("is truncated: {error}"),
+        Category::Io | Category::Syntax | Category::Data => anyhow!("is not JSON: {error}"),
+    })?;
+    match value.get("schema").map(Value::as_str) {
+        None => bail!("is JSON, but no result of klad bench: it has no schema"),
+        Some(Some(SCHEMA)) => {}
+        Some(Some(other)) => bail!("its schema is {other}, and only {SCHEMA} can be compared"),
+        Some(None) => bail!("its schema is no text; {SCHEMA} was expected"),
+    }
+    serde_json::from_value(value).map_err(|error| anyhow!("says that it is {SCHEMA}, and is not: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::trials::run_of;
+
+    fn written(directory: &Path, name: &str, bytes: &[u8]) -> String {
+        let path = directory.join(name);
+        std::fs::write(&path, bytes).expect("written");
+        path.to_str().expect("plain").to_owned()
+    }
+
+    fn complaint(given: &str) -> String {
+        format!("{:#}", Side::read(given).expect_err("it is wrong"))
+    }
+
+    #[test]
+    fn one_file_several_and_a_directory_are_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let json = |second: u64| serde_json::to_vec(&run_of(second, vec![])).expect("json");
+        let one = written(directory.path(), "b,1.json", &json(1));
+        let two = written(directory.path(), "a2.json", &json(2));
+        written(directory.path(), "notes.txt", b"not a result");
+        assert_eq!(Side::read(&one).expect("a name with a comma").runs.len(), 1);
+        let three = written(directory.path(), "c.json", &json(3));
+        assert_eq!(Side::read(&format!("{two},{three}")).expect("two").runs.len(), 2);
+        let side = Side::read(directory.path().to_str().expect("plain")).expect("three");
+        let names: Vec<_> = side.runs.iter().filter_map(|run| run.path.file_name()?.to_str()).collect();
+        assert_eq!(names, ["a2.json", "b,1.json", "c.json"]);
+    }
+
+    #[test]
+    fn a_wrong_file_is_named_with_what_is_wrong() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let whole = serde_json::to_vec(&run_of(1, vec![])).expect("json");
+        let mut other: Value = serde_json::from_slice(&whole).expect("json");
+        other["schema"] = "klad.bench/2".into();
+        let newer = serde_json::to_vec(&other).expect("json");
+        other["schema"] = SCHEMA.into();
+        other["measured"]["sent"] = "many".into();
+        let odd = serde_json::to_vec(&other).expect("json");
+        for (name, bytes, words) in [
+            ("empty.json", &b""[..], "is empty"),
+            ("cut.json", &whole[..whole.len() / 2], "is truncated"),
+            ("wrk.json", b"Running 30s test", "is not JSON"),
+            ("list.json", b"[1]", "no result of klad bench"),
+            ("newer.json", &newer, "klad.bench/2"),
+            ("odd.json", &odd, "many"),
+        ] {
+            let path = written(directory.path(), name, bytes);
+            let complaint = complaint(&path);
+            assert!(complaint.contains(&path) && complaint.contains(words), "{name}: {complaint}");
+        }
+        assert!(complaint("/nowhere/at.json").contains("/nowhere/at.json"));
+        assert!(complaint("a.json,,b.json").contains("names no file"), "{}", complaint("a.json,,b.json"));
+        let empty = tempfile::tempdir().expect("a directory");
+        assert!(complaint(empty.path().to_str().expect("plain")).contains("no .json"));
+    }
+
+    #[test]
+    fn a_run_is_no_repeat_of_itself() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let json = serde_json::to_vec(&run_of(1, vec![])).expect("json");
+        let (one, copy) = (written(directory.path(), "1.json", &json), written(directory.path(), "2.json", &json));
+        assert!(complaint(&format!("{one},{copy}")).contains("the same run"));
+        assert!(complaint(&format!("{one},{one}")).contains("the same run"));
+    }
+}

@@ -1,0 +1,277 @@
+//! The comparison for people. Called by `compare`; `judge` puts its sentences into the finding.
+
+use std::fmt::Write as _;
+
+use crate::compare::finding::{FigureFound, Finding, Judgement, Source, Verdict};
+use crate::compare::repeats::{Kind, Repeats};
+use crate::text::time_us;
+
+/// Files of a side that are named one by one; the others are counted.
+const FILES_SHOWN: usize = 4;
+
+fn line(text: &mut String, arguments: std::fmt::Arguments) {
+    text.write_fmt(arguments).expect("a string takes every character");
+    text.push('\n');
+}
+
+/// The whole text.
+#[must_use]
+pub fn report(finding: &Finding) -> String {
+    let mut text = String::new();
+    for run in &finding.not_valid {
+        line(&mut text, format_args!("NOT VALID: {run}"));
+    }
+    if !finding.valid {
+        line(&mut text, format_args!("The figures of such runs are not to be believed.\n"));
+    }
+    for warning in &finding.warnings {
+        line(&mut text, format_args!("WARNING: {warning}"));
+    }
+    if !finding.warnings.is_empty() {
+        text.push('\n');
+    }
+    side(&mut text, "A", &finding.a);
+    side(&mut text, "B", &finding.b);
+    line(&mut text, format_args!("  {}", finding.repeats.note));
+    confidence(&mut text, finding);
+    table(&mut text, &finding.figures);
+    line(&mut text, format_args!("\n{}", finding.sentence));
+    if let Some(smallest) = finding.smallest_at_p99_percent {
+        line(&mut text, format_args!("{}", self::smallest(smallest)));
+    }
+    text
+}
+
+fn side(text: &mut String, name: &str, runs: &[Source]) {
+    let paths: Vec<_> = runs.iter().take(FILES_SHOWN).map(|run| run.path.as_str()).collect();
+    let others = runs.len() - paths.len();
+    let others = if others > 0 { format!(" and {others} more") } else { String::new() };
+    let requests: u64 = runs.iter().map(|run| run.requests).sum();
+    let count = match runs.len() {
+        1 => "1 run".to_owned(),
+        count => format!("{count} runs"),
+    };
+    let (from, load) = (&runs[0].started_utc, &runs[0].load);
+    line(text, format_args!("{name} {}{others}", paths.join(", ")));
+    line(text, format_args!("  {count} from {from} on, {requests} requests, {load}, {}", runs[0].url));
+}
+
+fn confidence(text: &mut String, finding: &Finding) {
+    let confidence = &finding.confidence;
+    if confidence.figures == 0 {
+        return;
+    }
+    line(
+        text,
+        format_args!(
+            "  Intervals hold at {:.0} % for all {} figures together ({:.2} % each). Up to {} % ({} points of shares) does not matter",
+            confidence.together_percent,
+            confidence.figures,
+            confidence.each_percent,
+            confidence.tolerance_percent,
+            confidence.share_tolerance_points,
+        ),
+    );
+    line(text, format_args!("  A and B: all requests together. Difference: mean over repeats, as percent of A"));
+}
+
+/// What the repeats are, and what they do not know.
+#[must_use]
+pub fn repeats_note(repeats: &Repeats) -> String {
+    let (a, b) = (repeats.a.len(), repeats.b.len());
+    let together = match (repeats.kind, repeats.paired) {
+        (Kind::Runs, true) => ", in pairs: the runs were made in turn, so that drift of the machine cancels",
+        (Kind::Pieces, true) => ", in pairs: the load changes, and pieces at one place have the same",
+        (_, false) => "",
+    };
+    match repeats.kind {
+        _ if repeats.missing.is_some() => "Repeats: none".to_owned(),
+        Kind::Runs => format!("Repeats: {a} runs of A and {b} of B{together}"),
+        Kind::Pieces => format!(
+            "Repeats: {a} pieces of A's run and {b} of B's{together}. They know nothing of how two starts of a server differ: \
+             several runs of each would"
+        ),
+    }
+}
+
+fn table(text: &mut String, figures: &[FigureFound]) {
+    line(text, format_args!("\n  Figure                A            B   Difference   Interval              Verdict"));
+    for figure in figures {
+        line(
+            text,
+            format_args!(
+                "  {:<10} {:>12} {:>12} {:>12}   {:<21} {}",
+                figure.figure,
+                value(figure, figure.a),
+                value(figure, figure.b),
+                difference(figure),
+                interval(figure),
+                verdict(figure),
+            ),
+        );
+    }
+}
+
+/// A value of a figure with its unit.
+#[must_use]
+pub fn value(figure: &FigureFound, value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| written(figure, value))
+}
+
+/// How much more B has.
+#[must_use]
+pub fn difference(figure: &FigureFound) -> String {
+    figure.difference_percent.map_or_else(|| "-".to_owned(), |by| signed(figure, by))
+}
+
+/// From where to where the difference may lie.
+#[must_use]
+pub fn interval(figure: &FigureFound) -> String {
+    match (figure.low_percent, figure.high_percent) {
+        (Some(low), Some(high)) => format!("{} to {}", bare(figure, low), signed(figure, high)),
+        (None, None) => "-".to_owned(),
+        _ => "too few repeats".to_owned(),
+    }
+}
+
+/// The judgement of a figure, or why there is none.
+#[must_use]
+pub fn verdict(figure: &FigureFound) -> String {
+    match &figure.why_not {
+        Some(why) => format!("not judged: {why}"),
+        None => word(figure).to_owned(),
+    }
+}
+
+/// How small a difference would have been seen.
+#[must_use]
+pub fn smallest(percent: f64) -> String {
+    format!("At p99 these runs could show a difference of {percent:.1} % or more.")
+}
+
+/// A value with its unit.
+fn written(figure: &FigureFound, value: f64) -> String {
+    match figure.unit {
+        "us" => time_us(value),
+        "per_s" => format!("{value:.1}/s"),
+        _ => format!("{:.3} %", value * 100.0),
+    }
+}
+
+/// Above this, digits say nothing.
+const PERCENT_SHOWN_MAX: f64 = 9_999.0;
+
+fn bare(figure: &FigureFound, percent: f64) -> String {
+    if percent > PERCENT_SHOWN_MAX {
+        return format!("over {PERCENT_SHOWN_MAX}");
+    }
+    if figure.unit == "share" { format!("{percent:+.2}") } else { format!("{percent:+.1}") }
+}
+
+fn signed(figure: &FigureFound, percent: f64) -> String {
+    format!("{} {}", bare(figure, percent), if figure.unit == "share" { "pt" } else { "%" })
+}
+
+/// The judgement in the word that fits the figure.
+fn word(figure: &FigureFound) -> &'static str {
+    match (figure.verdict, figure.unit) {
+        (Judgement::Better, "us") => "faster",
+        (Judgement::Worse, "us") => "slower",
+        (Judgement::Better, "per_s") => "better: more",
+        (Judgement::Worse, "per_s") => "worse: less",
+        (Judgement::Better, _) => "better: fewer",
+        (Judgement::Worse, _) => "worse: more",
+        (Judgement::NoDifference, _) => "no difference",
+        (Judgement::NotJudged, _) => "not judged",
+    }
+}
+
+/// The verdict in words; `missing`: why there are no repeats.
+#[must_use]
+pub fn sentence(finding: &Finding, missing: Option<&str>) -> String {
+    let named = |judgement| {
+        let all = finding.figures.iter().filter(|figure| figure.verdict == judgement);
+        all.map(phrase).collect::<Vec<_>>().join(", ")
+    };
+    let (better, worse) = (named(Judgement::Better), named(Judgement::Worse));
+    match finding.verdict {
+        Verdict::Slower => format!("B is slower: {worse}."),
+        Verdict::Faster => format!("B is faster: {better}."),
+        Verdict::Mixed => format!("Mixed: B is slower: {worse}; and faster: {better}."),
+        Verdict::NoDifference => "No difference beyond the noise.".to_owned(),
+        Verdict::NotJudged => missing.unwrap_or("no figure has enough samples in every repeat").to_owned(),
+    }
+}
+
+/// `p99 10.1 % (8.9 to 11.3 %)`.
+fn phrase(figure: &FigureFound) -> String {
+    let (by, low, high) = (figure.difference_percent, figure.low_percent, figure.high_percent);
+    // All three have the same sign, or the figure would not differ.
+    let [by, low, high] = [by, low, high].map(|percent| percent.map(f64::abs));
+    let shares = figure.unit == "share";
+    let digits = |percent: f64| match shares {
+        _ if percent > PERCENT_SHOWN_MAX => format!("over {PERCENT_SHOWN_MAX}"),
+        true => format!("{percent:.2}"),
+        false => format!("{percent:.1}"),
+    };
+    let unit = if shares { "points" } else { "%" };
+    let more = match (figure.unit, figure.difference_percent) {
+        ("us", _) => "",
+        (_, Some(..0.0)) => " less",
+        _ => " more",
+    };
+    let ends = match (low, high) {
+        (Some(low), Some(high)) => format!(" ({} to {} {unit})", digits(low.min(high)), digits(low.max(high))),
+        _ => String::new(),
+    };
+    let by = by.map_or_else(|| "more than can be told".to_owned(), |by| format!("{} {unit}", digits(by)));
+    format!("{} {by}{more}{ends}", figure.figure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(unit: &'static str, verdict: Judgement, [by, low, high]: [f64; 3]) -> FigureFound {
+        FigureFound {
+            figure: "it".to_owned(),
+            unit,
+            a: Some(1.0),
+            b: Some(2.0),
+            difference_percent: Some(by),
+            low_percent: Some(low),
+            high_percent: Some(high),
+            verdict,
+            why_not: None,
+        }
+    }
+
+    #[test]
+    fn differences_are_told_by_their_size_and_way() {
+        let told = |unit, verdict, by| phrase(&figure(unit, verdict, by));
+        assert_eq!(told("us", Judgement::Worse, [10.12, 8.91, 11.34]), "it 10.1 % (8.9 to 11.3 %)");
+        assert_eq!(told("us", Judgement::Better, [-10.0, -12.0, -8.0]), "it 10.0 % (8.0 to 12.0 %)");
+        assert_eq!(told("per_s", Judgement::Worse, [-50.0, -51.0, -49.0]), "it 50.0 % less (49.0 to 51.0 %)");
+        assert_eq!(told("per_s", Judgement::Better, [5.0, 4.0, 6.0]), "it 5.0 % more (4.0 to 6.0 %)");
+        assert_eq!(told("share", Judgement::Worse, [1.5, 1.25, 1.75]), "it 1.50 points more (1.25 to 1.75 points)");
+        assert_eq!(told("share", Judgement::Better, [-1.5, -1.75, -1.25]), "it 1.50 points less (1.25 to 1.75 points)");
+        assert_eq!(told("us", Judgement::Worse, [20_000.0, 300.0, 2e9]), "it over 9999 % (300.0 to over 9999 %)");
+    }
+
+    #[test]
+    fn columns_stand_below_each_other() {
+        let mut text = String::new();
+        let judged = figure("us", Judgement::NoDifference, [0.5, -1.0, 2.0]);
+        let not = FigureFound { why_not: Some("why".to_owned()), a: None, difference_percent: None, ..judged.clone() };
+        let unbounded = FigureFound { high_percent: None, ..judged.clone() };
+        table(&mut text, &[judged, not, unbounded]);
+        let lines: Vec<_> = text.lines().skip(1).collect();
+        let at = |line: &str, word: &str| line.find(word).expect("it is there") + word.len();
+        assert_eq!(at(lines[0], " A"), at(lines[1], "1.00us"), "{text}");
+        assert_eq!(at(lines[0], "Difference"), at(lines[1], "+0.5 %"), "{text}");
+        assert_eq!(lines[0].find("Interval"), lines[1].find("-1.0 to +2.0 %"), "{text}");
+        assert_eq!(lines[0].find("Verdict"), lines[1].find("no difference"), "{text}");
+        assert_eq!(lines[0].find("Verdict"), lines[2].find("not judged: why"), "{text}");
+        assert!(lines[3].contains("too few repeats"), "{text}");
+    }
+}

@@ -1,0 +1,376 @@
+//! Which key a request is about, and what it looks like.
+//!
+//! Keys have numbers; a format or a file gives each number its bytes. Numbers that count up come from one counter for all
+//! threads, so that no key is sent twice by accident. Called by `workload`, on the generator's threads.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clap::ValueEnum;
+use rand::RngExt as _;
+use rand_distr::{Distribution as _, Zipf};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use klad_base::sync::Mutex;
+
+/// Order of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// One after the other; with --keys, from the start again after the last.
+    Sequential,
+    /// Each as likely as any other.
+    Uniform,
+    /// Few keys often, most keys seldom; the frequent ones lie scattered among the others.
+    Zipfian,
+    /// PUT adds new keys, one after the other; the newest are asked for most (zipfian by age).
+    Latest,
+}
+
+/// Bytes from a number: text with one `{}`, or `{:07}` for a width with zeros in front.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFormat {
+    before: Box<[u8]>,
+    /// Digits at least; more when the number has more.
+    width: usize,
+    after: Box<[u8]>,
+}
+
+/// Widest number: all of 64 bits.
+const DIGITS_MAX: usize = 20;
+
+impl FromStr for KeyFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<KeyFormat, String> {
+        let hint = || format!("{text:?} needs one place for the number: {{}} or {{:07}}");
+        let (before, rest) = text.split_once('{').ok_or_else(hint)?;
+        let (place, after) = rest.split_once('}').ok_or_else(hint)?;
+        if before.contains('}') || after.contains(['{', '}']) {
+            return Err(hint());
+        }
+        let width = match place.strip_prefix(":0") {
+            _ if place.is_empty() => 0,
+            Some(width) => width.parse().map_err(|_| hint())?,
+            None => return Err(hint()),
+        };
+        if width > DIGITS_MAX {
+            return Err(format!("a number has {DIGITS_MAX} digits at most"));
+        }
+        Ok(KeyFormat { before: before.as_bytes().into(), width, after: after.as_bytes().into() })
+    }
+}
+
+impl KeyFormat {
+    /// Appends the bytes of `number`.
+    pub fn write(&self, number: u64, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.before);
+        write_number(number, self.width, into);
+        into.extend_from_slice(&self.after);
+    }
+}
+
+/// Appends `number` in decimal, with zeros in front up to `width` digits (at most [`DIGITS_MAX`]).
+pub(super) fn write_number(mut number: u64, width: usize, into: &mut Vec<u8>) {
+    let mut digits = [b'0'; DIGITS_MAX];
+    let mut at = DIGITS_MAX;
+    while number > 0 || at == DIGITS_MAX {
+        at -= 1;
+        digits[at] = b'0' + u8::try_from(number % 10).expect("a digit");
+        number /= 10;
+    }
+    into.extend_from_slice(&digits[at.min(DIGITS_MAX - width)..]);
+}
+
+/// What gives a number its bytes.
+#[derive(Debug)]
+pub enum Names {
+    /// A format.
+    Format(KeyFormat),
+    /// The lines of a file.
+    Lines(Lines),
+}
+
+/// The lines of a file, in memory once.
+#[derive(Debug)]
+pub struct Lines {
+    text: Vec<u8>,
+    /// Where each line ends; a line starts one byte after the end of that before.
+    ends: Vec<usize>,
+}
+
+impl Lines {
+    /// Reads `path`. Lines end with LF or CR LF; empty ones are left out.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds no key.
+    pub fn read(path: &Path) -> std::io::Result<Lines> {
+        let mut lines = Lines { text: Vec::new(), ends: Vec::new() };
+        for line in std::fs::read(path)?.split(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if !line.is_empty() {
+                lines.text.extend_from_slice(line);
+                lines.ends.push(lines.text.len());
+            }
+        }
+        if lines.ends.is_empty() { Err(std::io::Error::other("the file holds no key")) } else { Ok(lines) }
+    }
+
+    /// How many there are; at least 1.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.ends.len() as u64
+    }
+
+    fn get(&self, number: u64) -> &[u8] {
+        let index = usize::try_from(number % self.count()).expect("less than a length");
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.text[start..self.ends[index]]
+    }
+}
+
+/// All keys of a run, shared by its threads.
+#[derive(Debug)]
+pub struct Keys {
+    /// What they look like.
+    names: Names,
+    order: Order,
+    /// Number of the first.
+    first: u64,
+    /// How many there are; `None`: no end, in sequence only.
+    count: Option<u64>,
+    /// How many numbers the counter has given out.
+    counted: AtomicU64,
+    settled: Mutex<Settled>,
+}
+
+/// Added keys that are known to be there, as far as there is no gap: what `latest` may ask for.
+#[derive(Debug, Default)]
+struct Settled {
+    /// All additions before this one have ended.
+    limit: u64,
+    /// Which of those from `limit` on have. As long as the run has sent additions since the oldest that is in flight.
+    ended: VecDeque<bool>,
+}
+
+impl Keys {
+    /// `count` is at least 1, and there for any order but `sequential`.
+    #[must_use]
+    pub fn new(names: Names, order: Order, first: u64, count: Option<u64>) -> Keys {
+        assert!(order == Order::Sequential || count.is_some(), "{order:?} chooses from a number of keys");
+        assert!(count != Some(0), "there is a key to choose");
+        Keys { names, order, first, count, counted: AtomicU64::new(0), settled: Mutex::new(Settled::default()) }
+    }
+
+    /// Appends the bytes of a key.
+    pub fn write(&self, number: u64, into: &mut Vec<u8>) {
+        match &self.names {
+            Names::Format(format) => format.write(number, into),
+            Names::Lines(lines) => into.extend_from_slice(lines.get(number)),
+        }
+    }
+
+    /// An addition has ended, whatever came of it.
+    pub fn settle(&self, number: u64) {
+        if self.order != Order::Latest {
+            return;
+        }
+        let index = number.wrapping_sub(self.first).wrapping_sub(self.count.unwrap_or(0));
+        let mut settled = self.settled.lock();
+        let place = usize::try_from(index - settled.limit).expect("fits memory");
+        if settled.ended.len() <= place {
+            settled.ended.resize(place + 1, false);
+        }
+        settled.ended[place] = true;
+        while settled.ended.front() == Some(&true) {
+            settled.ended.pop_front();
+            settled.limit += 1;
+        }
+    }
+
+    fn next(&self) -> u64 {
+        // Relaxed: the number alone matters, and each is given out once.
+        self.counted.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Chooses keys on one thread.
+#[derive(Debug)]
+pub struct Chooser {
+    zipf: Option<Zipf<f64>>,
+    /// Spreads ranks over the keys: `rank * step mod count` meets each key once.
+    step: u64,
+}
+
+impl Chooser {
+    /// For `keys`; the key of rank k is asked for as often as 1 / k^`exponent`.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a number of keys")]
+    pub fn new(keys: &Keys, exponent: f64) -> Chooser {
+        let skewed = matches!(keys.order, Order::Zipfian | Order::Latest);
+        let zipf = keys
+            .count
+            .filter(|_| skewed)
+            .map(|count| Zipf::new(count as f64, exponent).expect("at least one key, and an exponent of at least 0"));
+        Chooser { zipf, step: coprime_step(keys.count.unwrap_or(1)) }
+    }
+
+    /// Number of the next key to read, replace or delete.
+    pub fn existing(&self, keys: &Keys, random: &mut Xoshiro256PlusPlus) -> u64 {
+        let Some(count) = keys.count else { return keys.first.wrapping_add(keys.next()) };
+        let index = match keys.order {
+            Order::Sequential => keys.next() % count,
+            Order::Uniform => random.random_range(0..count),
+            Order::Zipfian => {
+                let spread = u128::from(self.rank(random)) * u128::from(self.step) % u128::from(count);
+                u64::try_from(spread).expect("less than the count")
+            }
+            Order::Latest => {
+                let newest = count.wrapping_add(keys.settled.lock().limit).wrapping_sub(1);
+                newest.saturating_sub(self.rank(random))
+            }
+        };
+        keys.first.wrapping_add(index)
+    }
+
+    /// Number of the next key to put.
+    pub fn put(&self, keys: &Keys, random: &mut Xoshiro256PlusPlus) -> u64 {
+        match (keys.order, keys.count) {
+            (Order::Latest, Some(count)) => keys.first.wrapping_add(count).wrapping_add(keys.next()),
+            _ => self.existing(keys, random),
+        }
+    }
+
+    /// 0 for the most frequent.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number from 1 to the count")]
+    fn rank(&self, random: &mut Xoshiro256PlusPlus) -> u64 {
+        self.zipf.as_ref().map_or(0, |zipf| zipf.sample(random) as u64 - 1)
+    }
+}
+
+/// A number near the golden section of `count` that has no divisor in common with it.
+fn coprime_step(count: u64) -> u64 {
+    let golden = u64::try_from(u128::from(count) * 618_033_988_749 / 1_000_000_000_000).expect("less than the count");
+    (golden.max(1)..=count.saturating_add(1)).find(|step| gcd(*step, count) == 1).expect("count + 1 has none")
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rand::SeedableRng as _;
+
+    use super::*;
+
+    fn named(format: &str, number: u64) -> String {
+        let mut bytes = Vec::new();
+        format.parse::<KeyFormat>().expect("valid").write(number, &mut bytes);
+        String::from_utf8(bytes).expect("text")
+    }
+
+    fn keys(order: Order, count: Option<u64>) -> Keys {
+        Keys::new(Names::Format("key{}".parse().expect("valid")), order, 100, count)
+    }
+
+    fn chosen(keys: &Keys, count: usize) -> Vec<u64> {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let chooser = Chooser::new(keys, 0.99);
+        (0..count).map(|_| chooser.existing(keys, &mut random)).collect()
+    }
+
+    #[test]
+    fn formats_place_the_number() {
+        assert_eq!(named("key{:07}", 42), "key0000042");
+        assert_eq!(named("key{:02}x", 12345), "key12345x");
+        assert_eq!(named("{}", 0), "0");
+        assert_eq!(named("{}", u64::MAX), "18446744073709551615");
+        for wrong in ["key", "{", "}", "{}{}", "{:7}", "{x}", "{:021}", "}{}"] {
+            assert!(wrong.parse::<KeyFormat>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_counter_serves_all_threads_and_no_key_comes_twice() {
+        let keys = std::sync::Arc::new(keys(Order::Sequential, None));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let keys = keys.clone();
+                klad_base::sync::spawn_thread("test-keys", move || chosen(&keys, 1000))
+            })
+            .collect();
+        let mut all: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect();
+        all.sort_unstable();
+        assert_eq!(all, (100..4100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_bounded_sequence_starts_again() {
+        assert_eq!(chosen(&keys(Order::Sequential, Some(3)), 5), [100, 101, 102, 100, 101]);
+    }
+
+    #[test]
+    fn uniform_meets_every_key() {
+        let mut seen = chosen(&keys(Order::Uniform, Some(10)), 1000);
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, (100..110).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn zipfian_has_the_frequencies_of_zipf_on_scattered_keys() {
+        let count = 1000_u32;
+        let mut seen = BTreeMap::new();
+        for key in chosen(&keys(Order::Zipfian, Some(u64::from(count))), 100_000) {
+            *seen.entry(key).or_insert(0_u32) += 1;
+        }
+        let mut by_frequency: Vec<_> = seen.iter().map(|(key, times)| (*times, *key)).collect();
+        by_frequency.sort_unstable_by(|a, b| b.cmp(a));
+        let harmonic: f64 = (1..=count).map(|rank| f64::from(rank).powf(-0.99)).sum();
+        for (rank, (times, _)) in (1_u32..=3).zip(&by_frequency) {
+            let expected = 100_000.0 * f64::from(rank).powf(-0.99) / harmonic;
+            assert!((f64::from(*times) - expected).abs() < 6.0 * expected.sqrt(), "{rank}: {times}, not {expected}");
+        }
+        assert!(by_frequency[0].1.abs_diff(by_frequency[1].1) > 10, "the frequent keys lie apart");
+    }
+
+    #[test]
+    fn every_key_has_a_rank() {
+        for count in [1, 2, 3, 10, 999, 1000] {
+            let step = coprime_step(count);
+            let met: std::collections::BTreeSet<_> = (0..count).map(|rank| rank * step % count).collect();
+            assert_eq!(met.len() as u64, count);
+        }
+    }
+
+    #[test]
+    fn latest_asks_for_no_key_that_may_not_be_there_yet() {
+        let keys = keys(Order::Latest, Some(10));
+        let chooser = Chooser::new(&keys, 0.99);
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let added: Vec<_> = (0..3).map(|_| chooser.put(&keys, &mut random)).collect();
+        assert_eq!(added, [110, 111, 112]);
+        keys.settle(111);
+        assert!(chosen(&keys, 1000).iter().all(|key| (100..110).contains(key)), "110 is still under way");
+        keys.settle(110);
+        let seen = chosen(&keys, 1000);
+        assert!(seen.contains(&111) && seen.iter().all(|key| (100..112).contains(key)));
+    }
+
+    #[test]
+    fn a_file_has_a_key_on_each_line() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "one\r\ntwo words\n\nthree").expect("written");
+        let lines = Lines::read(file.path()).expect("three keys");
+        assert_eq!(lines.count(), 3);
+        assert_eq!(lines.get(0), b"one");
+        assert_eq!(lines.get(1), b"two words");
+        assert_eq!(lines.get(5), b"three");
+        std::fs::write(file.path(), "\n\n").expect("written");
+        assert!(Lines::read(file.path()).is_err());
+    }
+}

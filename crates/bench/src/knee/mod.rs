@@ -1,0 +1,196 @@
+//! `klad bench knee`: the highest rate that meets an objective.
+//!
+//! ```text
+//!     search ── rate ──▶ runner (one run) ── result ──▶ level: good, or what it was stopped by ──▶ search
+//!        └── found ──▶ evidence (a CPU profile and the queues of the last good and the first bad rate) ──▶ text, JSON, page
+//! ```
+//!
+//! Every level is a run of `klad bench` with open load, judged by `--slo` and by the generator's own checks. Called by `runner`.
+
+pub mod args;
+mod evidence;
+mod level;
+mod page;
+pub mod result;
+pub mod search;
+mod text;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+
+use self::args::KneeArgs;
+use self::evidence::Witness;
+use self::level::Level;
+use self::result::{Found, KneeResult, Purpose};
+use self::search::{Bounds, Search, Step};
+use crate::args::BenchArgs;
+use crate::files;
+use crate::interrupt;
+use crate::progress::Note;
+use crate::result::RunResult;
+use crate::runner::{self, Error, Verdict};
+use crate::threads::NoConnection;
+use crate::units::Rate;
+
+/// Rates below this are not looked at: a level of ten seconds would hold no hundred requests.
+const RATE_LEAST: f64 = 10.0;
+
+/// No higher than this without `--to`: more than one generator can send.
+const RATE_MOST: f64 = 10e6;
+
+/// Where a number of answers is wanted, the first level asks for so many times as much: as many requests as answers would miss it
+/// by a hair.
+const ABOVE_WANTED: f64 = 1.05;
+
+/// A level that the generator was not up to says nothing of the server: it is run so often again before it counts as bad.
+const GENERATOR_AGAIN: usize = 2;
+
+/// How long a server that cannot be reached any more is waited for: what was too much for it may be over soon.
+const RETRY_PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(6)];
+
+/// Searches, and reports what was found. What ends the search early is part of that; only without a single level there is nothing
+/// to report.
+///
+/// # Errors
+/// As [`runner::run`].
+pub fn run(args: &KneeArgs) -> Result<Verdict, Error> {
+    let bounds = bounds(args)?;
+    // Before the search, so that a wrong path costs none.
+    let json = args.json.as_deref().filter(|path| *path != Path::new("-")).map(files::create).transpose()?;
+    let html = args.html.as_deref().map(files::create).transpose()?;
+    let witness = Witness::new(args)?;
+    let note = Note::new(args.progress);
+    let _watch = interrupt::watch()?;
+    runner::fill_for(&level_args(args, bounds.from))?;
+    let mut search = Search::new(bounds);
+    let mut levels: Vec<Level> = Vec::new();
+    let mut first: Option<RunResult> = None;
+    // How often this rate was run in vain.
+    let mut again = 0;
+    let (found, broken_off) = loop {
+        let (rate, purpose) = match search.next() {
+            Step::Measure(rate, purpose) => (rate, purpose),
+            Step::Done(found) => break (found, None),
+        };
+        match measure(args, rate, first.is_some(), &note) {
+            Ok(run) => {
+                let level = Level::of(rate, Purpose::from(purpose), &run);
+                first.get_or_insert(run);
+                if level.is_of_generator() && again < GENERATOR_AGAIN {
+                    again += 1;
+                    let level = level.not_counted();
+                    note.say(&level.line());
+                    levels.push(level);
+                    continue;
+                }
+                again = 0;
+                note.say(&level.line());
+                search.add(rate, level.good);
+                levels.push(level);
+            }
+            Err(Error::Failed(why)) if first.is_some() => {
+                break (search.so_far(), Some(format!("after {} levels, at {rate:.1}/s: {why:#}", levels.len())));
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    let first = first.context("nothing was measured")?;
+    let mut edge = Found::of(found, broken_off, |rate| search.tally(rate));
+    let evidence = match edge.outcome {
+        result::Outcome::BrokenOff => Vec::new(),
+        _ => witness.gather(&mut edge, |rate| {
+            let level = Level::of(rate, Purpose::Evidence, &measure(args, rate, true, &note)?);
+            note.say(&level.line());
+            Ok(level)
+        })?,
+    };
+    let result = KneeResult::new(args, first, edge, levels, evidence);
+    report(args, &result, json, html)
+}
+
+/// Runs one level. With `again`, a server that could be reached before is given some time.
+fn measure(args: &KneeArgs, rate: f64, again: bool, note: &Note) -> Result<RunResult, Error> {
+    let mut pauses = RETRY_PAUSES.iter().filter(|_| again);
+    loop {
+        not_interrupted()?;
+        match runner::measure(&level_args(args, rate)) {
+            Ok(run) => {
+                not_interrupted()?;
+                if let Some(at) = run.interrupted_s {
+                    let why =
+                        format!("the script has stopped its threads after {at:.3} s: a level needs all of its time");
+                    return Err(Error::Failed(anyhow!(why)));
+                }
+                return Ok(run);
+            }
+            Err(Error::Failed(why)) if why.downcast_ref::<NoConnection>().is_some() => {
+                let Some(pause) = pauses.next() else { return Err(Error::Failed(why)) };
+                note.say(&format!("{why:#}; once more in {} s", pause.as_secs()));
+                interrupt::sleep(*pause);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn not_interrupted() -> Result<(), Error> {
+    if interrupt::asked() { Err(Error::Failed(anyhow!("interrupted"))) } else { Ok(()) }
+}
+
+fn report(
+    args: &KneeArgs,
+    result: &KneeResult,
+    json: Option<files::Created>,
+    html: Option<files::Created>,
+) -> Result<Verdict, Error> {
+    if let Some(html) = html {
+        files::fill(html, &page::html(result))?;
+    }
+    if let Some(json) = json {
+        files::fill(json, &result.json())?;
+    }
+    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    runner::print(&if json_to_stdout { result.json() } else { text::report(result) })?;
+    Ok(result.verdict())
+}
+
+/// # Errors
+/// Where `--slo` asks for more answers than there may be requests.
+fn bounds(args: &KneeArgs) -> Result<Bounds, Error> {
+    let to = args.to.as_ref().map_or(RATE_MOST, |to| to.0);
+    let (mut from, mut least) = (args.from.0, RATE_LEAST.min(args.from.0));
+    if let Some(answers) = args.slo.answers_wanted() {
+        if answers >= to {
+            return Err(Error::Usage(anyhow!(
+                "--slo {} asks for more answers than {to:.0} requests a second can have: no rate up to there meets it",
+                args.slo
+            )));
+        }
+        // Fewer requests than answers are wanted cannot meet it.
+        (from, least) = (from.max(answers * ABOVE_WANTED), least.max(answers));
+    }
+    Ok(Bounds { from, to, least, precision: args.precision, repeats: usize::from(args.repeats) })
+}
+
+/// The run of one level.
+fn level_args(args: &KneeArgs, rate: f64) -> BenchArgs {
+    BenchArgs {
+        command: None,
+        url: Some(args.url.clone()),
+        requests: args.requests.clone(),
+        rate: Some(Rate(rate)),
+        stages: None,
+        closed: false,
+        duration: args.level,
+        warm_up: args.warm_up,
+        slo: Some(args.slo.clone()),
+        json: None,
+        hgrm: None,
+        hlog: None,
+        html: None,
+        progress: crate::args::When::Never,
+        json_schema: false,
+    }
+}

@@ -1,0 +1,63 @@
+//! Facts about the machine that makes the load. Called by `runner`.
+
+use std::fs::read_to_string;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use crate::result::Machine;
+
+/// What was read of `/proc/stat`: time stolen by the hypervisor, and all time, in ticks of all cores.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuTimes {
+    steal: u64,
+    all: u64,
+}
+
+impl CpuTimes {
+    /// Now; `None` where there is no such file.
+    #[must_use]
+    pub fn read() -> Option<CpuTimes> {
+        let stat = read_to_string("/proc/stat").ok()?;
+        let ticks: Vec<u64> =
+            stat.lines().next()?.split_whitespace().skip(1).map_while(|word| word.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal; guest times are in user time already.
+        Some(CpuTimes { steal: *ticks.get(7)?, all: ticks.iter().take(8).sum() })
+    }
+
+    /// Percent of all time since `before` that was stolen.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "ticks of a run")]
+    pub fn steal_percent_since(self, before: CpuTimes) -> Option<f64> {
+        let all = self.all.checked_sub(before.all).filter(|all| *all > 0)?;
+        Some(self.steal.saturating_sub(before.steal) as f64 / all as f64 * 100.0)
+    }
+}
+
+/// What this machine is.
+#[must_use]
+pub fn describe(cores: usize, steal_percent: Option<f64>) -> Machine {
+    let uname = rustix::system::uname();
+    let cpu = read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let memory = read_to_string("/proc/meminfo").unwrap_or_default();
+    let kibibytes = memory.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+    Machine {
+        host: uname.nodename().to_string_lossy().into_owned(),
+        kernel: format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
+        cpu: model.map_or_else(|| uname.machine().to_string_lossy().into_owned(), |(_, name)| name.trim().to_owned()),
+        cores,
+        memory_bytes: kibibytes.unwrap_or(0) * 1024,
+        steal_percent,
+    }
+}
+
+/// Whether `address` is this machine's own: then a packet to it leaves from that same address.
+#[must_use]
+pub fn is_own(address: SocketAddr) -> bool {
+    let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let leaves_from = UdpSocket::bind((any, 0)).and_then(|socket| {
+        // Nothing is sent: the kernel only chooses a route.
+        socket.connect(address)?;
+        socket.local_addr()
+    });
+    address.ip().is_loopback() || leaves_from.is_ok_and(|from| from.ip() == address.ip())
+}

@@ -1,0 +1,134 @@
+//! The result as a page: a verdict, key figures, charts and tables in one file (`--html`).
+//!
+//! ```text
+//!     each interval's tally ──▶ heat ──┐
+//!     RunResult, Spectrum ─────────────┴─▶ charts, tables ──▶ klad_page ──▶ one HTML file
+//! ```
+//!
+//! It must say everything that makes the figures unfit to be believed before it shows one, set the warm-up apart, and stay
+//! below a megabyte whatever the length of the run. Called by `runner`.
+
+pub mod charts;
+pub mod heat;
+pub mod tables;
+
+#[cfg(test)]
+mod testing;
+
+use maud::html;
+
+use crate::collector::Spectrum;
+use crate::result::{RunResult, micros};
+use crate::schedule::Nanos;
+use klad_page::{Page, parts};
+
+pub use heat::Heat;
+
+/// The file; `lag_max` is what the check of the send lag allows.
+#[must_use]
+pub fn html(result: &RunResult, spectrum: &Spectrum, heat: &Heat, lag_max: Nanos) -> String {
+    let timeline = charts::Timeline::new(result);
+    let open = "Shaded parts are not among the measured figures. Drag over a chart to look closer, click twice to see it whole.";
+    Page::new(format!("klad bench: {}", result.target.url))
+        .with(html! {
+            header {
+                p.kind { "klad bench · " (result.started.utc) }
+                h1 { (result.target.url) }
+                p { (result.load.workload) "; " (tables::load_in_words(&result.load)) }
+            }
+            (tables::verdict(result))
+            (parts::tiles(&tables::key_figures(result)))
+            (tables::notes(result))
+        })
+        .section("Latency", &html! { (charts::percentiles(spectrum)) (tables::percentiles(&result.measured)) })
+        .section(
+            "Over time",
+            &html! {
+                p { (open) }
+                (timeline.rate())
+                (timeline.latency())
+                (timeline.heat(heat))
+                (timeline.outcomes())
+                (timeline.send_lag(micros(lag_max)))
+            },
+        )
+        .section("Outcomes", &tables::outcomes(&result.measured))
+        .with(html! {
+            @if let Some(stages) = tables::stages(result) { section { h2 { "Warm-up and stages" } (stages) } }
+        })
+        .section("Is it valid?", &tables::checks(result))
+        .section("The run", &tables::run_facts(result))
+        .into_html()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorder::{Ended, Operation, Outcome, Recorder};
+    use crate::result::{Check, Slo};
+
+    /// The page of a run of so many intervals, each with response times over four powers of ten.
+    fn page(intervals: u32, change: impl FnOnce(&mut RunResult)) -> String {
+        let mut result = testing::result(intervals);
+        let (mut heat, mut recorder) = (Heat::new(), Recorder::new(1));
+        for step in 0..80 {
+            let response = 10_u64.pow(4 + step / 20) * u64::from(1 + step % 20);
+            let kind = (Operation::Get, Outcome::Served);
+            for _ in 0..=(step * 7 % 13) {
+                recorder.record(&Ended { phase: 0, operation: kind.0, outcome: kind.1, response, service: Some(1) }, 0);
+            }
+        }
+        for row in &mut result.intervals {
+            heat.add(row, recorder.phase(0));
+            row.response = Some(testing::summary(1.0 / 3.0 + row.start_s));
+            row.send_lag = row.response.clone();
+        }
+        change(&mut result);
+        let cell = recorder.phase(0).cell(Operation::Get, Outcome::Served);
+        let spectrum = Spectrum { response: cell.response.clone(), service: cell.service.clone() };
+        html(&result, &spectrum, &heat, 2_000_000)
+    }
+
+    #[test]
+    fn a_page_of_the_longest_run_is_below_a_megabyte() {
+        for intervals in [1, 60, 3_600] {
+            let length = page(intervals, |_| ()).len();
+            assert!(length < 1 << 20, "{length} bytes for {intervals} intervals");
+        }
+    }
+
+    #[test]
+    fn what_makes_figures_unfit_comes_before_them() {
+        let detail = "<late> by 5ms".to_owned();
+        let page = page(2, |result| {
+            result.valid = false;
+            result.checks = vec![Check { name: "send_lag".into(), passed: false, detail }];
+            result.slo = Some(Slo { text: "p99<1ms".into(), met: false, objectives: Vec::new() });
+            result.measured.scheduled = 7;
+            result.measured.statuses.insert(500, 7);
+        });
+        let places =
+            ["NOT VALID", "send_lag: &lt;late&gt; by 5ms", "not to be believed", "WARNING", "nothing was served"];
+        let places = places.iter().chain(&["SLO missed", "class=\"tiles\"", "<figure"]);
+        let found: Vec<_> = places.map(|words| page.find(words).unwrap_or_else(|| panic!("{words}"))).collect();
+        assert!(found.is_sorted(), "{found:?}");
+    }
+
+    #[test]
+    fn nothing_that_was_typed_becomes_markup() {
+        let evil = "http://h/</script><script>alert(1)</script><img src=x>";
+        let (clean, page) = (
+            page(2, |_| ()),
+            page(2, |result| {
+                result.target.url = evil.to_owned();
+                result.command = vec![evil.to_owned()];
+                result.load.workload = evil.to_owned();
+                result.machine.host = evil.to_owned();
+                result.measured.errors.insert(evil.to_owned(), 1);
+            }),
+        );
+        assert_eq!(page.matches("<script").count(), clean.matches("<script").count());
+        assert_eq!(page.matches("<img").count(), 0);
+        assert!(page.matches("&lt;img").count() >= 5);
+    }
+}

@@ -1,0 +1,368 @@
+//! What is sent: operations by their weights, keys and values, as the bytes of requests.
+//!
+//! Everything that can be is prepared before the run; a request is then some copies into a buffer that is kept. Called by
+//! the generator's threads, each with a [`Requests`] of its own.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::author::{Author, Written};
+use crate::keys::{Chooser, KeyFormat, Keys, write_number};
+use crate::recorder::Operation;
+use crate::units::SizeRange;
+
+/// What `--workload` asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mix {
+    /// As it was given.
+    pub name: String,
+    /// Operations with their weights, which are above 0.
+    pub weights: Vec<(Operation, f64)>,
+    /// YCSB's keys are zipfian.
+    pub zipfian: bool,
+}
+
+impl FromStr for Mix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mix, String> {
+        use Operation::{Delete, Get, Put};
+        let (weights, zipfian) = match text {
+            "get" => (vec![(Get, 1.0)], false),
+            "put" => (vec![(Put, 1.0)], false),
+            "delete" => (vec![(Delete, 1.0)], false),
+            "ycsb-a" => (vec![(Get, 0.5), (Put, 0.5)], true),
+            "ycsb-b" => (vec![(Get, 0.95), (Put, 0.05)], true),
+            "ycsb-c" => (vec![(Get, 1.0)], true),
+            _ => (parse_mixed(text)?, false),
+        };
+        Ok(Mix { name: text.to_owned(), weights, zipfian })
+    }
+}
+
+fn parse_mixed(text: &str) -> Result<Vec<(Operation, f64)>, String> {
+    let hint = || format!("{text:?} is none of get, put, delete, mixed:95/5, ycsb-a, ycsb-b, ycsb-c");
+    let (gets, puts) = text.strip_prefix("mixed:").and_then(|shares| shares.split_once('/')).ok_or_else(hint)?;
+    let share = |text: &str| text.parse::<u8>().map_err(|_| hint()).map(f64::from);
+    let (gets, puts) = (share(gets)?, share(puts)?);
+    if (gets + puts - 100.0).abs() > 0.5 {
+        return Err(format!("{text:?}: the shares of get and put are percent, and make 100 together"));
+    }
+    let all = [(Operation::Get, gets), (Operation::Put, puts)];
+    Ok(all.into_iter().filter(|(_, share)| *share > 0.0).collect())
+}
+
+/// Values that PUT sends.
+#[derive(Debug)]
+pub enum Values {
+    /// Bytes without a pattern, as compressed data has: storage that compresses would otherwise be flattered.
+    Random {
+        /// Their sizes.
+        sizes: SizeRange,
+        /// Each value is a piece of it.
+        pool: Vec<u8>,
+    },
+    /// Text from the key's number.
+    Format(KeyFormat),
+}
+
+/// Values begin at one of so many places of the pool, so that no two in a row are equal.
+const POOL_OFFSETS: usize = 64 << 10;
+
+impl Values {
+    /// Random bytes; the same for the same `seed`.
+    #[must_use]
+    pub fn random(sizes: SizeRange, seed: u64) -> Values {
+        let mut pool = vec![0; sizes.max + POOL_OFFSETS];
+        Xoshiro256PlusPlus::seed_from_u64(seed).fill_bytes(&mut pool);
+        Values::Random { sizes, pool }
+    }
+}
+
+/// Request line and headers, with places for the key.
+#[derive(Clone, Debug)]
+pub struct Template {
+    /// The request's target, cut at each `{key}`.
+    pub target: Vec<Vec<u8>>,
+    /// Header lines, each with its end, `Host` among them.
+    pub headers: Vec<u8>,
+}
+
+/// A request that is the same each time, but for its key if it has one.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    /// Its method.
+    pub method: String,
+    /// Its body, if it has one.
+    pub body: Option<Vec<u8>>,
+}
+
+/// All that the threads share.
+#[derive(Debug)]
+pub struct Workload {
+    /// Operations with their weights; one with weight 1 when `fixed` is there.
+    pub weights: Vec<(Operation, f64)>,
+    /// Head of every request.
+    pub template: Template,
+    /// What [`Operation::Request`] sends.
+    pub fixed: Option<Fixed>,
+    /// Their keys.
+    pub keys: Keys,
+    /// Of zipfian and latest keys.
+    pub zipf_exponent: f64,
+    /// What PUT sends.
+    pub values: Values,
+    /// Of all choices.
+    pub seed: u64,
+}
+
+/// A request as it was built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What it asks for.
+    pub operation: Operation,
+    /// The number of its key.
+    pub key: u64,
+    /// Answers that it has: more than one where a script sends requests in a pipeline.
+    pub answers: u32,
+    /// Which of the first 64 answers have no body, whatever their heads say, because they are to HEAD; bit 0 is the first.
+    pub bodiless: u64,
+}
+
+impl Request {
+    /// Whether the answer with this number, from 0, has no body.
+    #[must_use]
+    pub fn is_bodiless(&self, answer: u32) -> bool {
+        self.bodiless.checked_shr(answer).is_some_and(|mask| mask & 1 == 1)
+    }
+}
+
+/// The requests of one thread.
+#[derive(Debug)]
+pub struct Requests {
+    workload: Arc<Workload>,
+    chooser: Chooser,
+    random: Xoshiro256PlusPlus,
+    /// The key before it is percent-encoded.
+    key: Vec<u8>,
+    value: Vec<u8>,
+    author: Option<Box<dyn Author>>,
+}
+
+impl Requests {
+    /// For the thread with this number: each has random numbers of its own.
+    #[must_use]
+    pub fn new(workload: Arc<Workload>, thread: usize) -> Requests {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(workload.seed);
+        for _ in 0..thread {
+            random.jump();
+        }
+        let chooser = Chooser::new(&workload.keys, workload.zipf_exponent);
+        Requests { workload, chooser, random, key: Vec::new(), value: Vec::new(), author: None }
+    }
+
+    /// The same, but for what an author writes.
+    #[must_use]
+    pub fn by(self, author: Option<Box<dyn Author>>) -> Requests {
+        Requests { author, ..self }
+    }
+
+    /// Who writes the requests, if not this.
+    pub fn author(&mut self) -> Option<&mut (dyn Author + 'static)> {
+        self.author.as_deref_mut()
+    }
+
+    /// Chooses an operation.
+    pub fn operation(&mut self) -> Operation {
+        let weights = &self.workload.weights;
+        if weights.len() == 1 {
+            return weights[0].0;
+        }
+        let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+        let mut at = self.random.random_range(0.0..total);
+        for (operation, weight) in weights {
+            if at < *weight {
+                return *operation;
+            }
+            at -= weight;
+        }
+        // Rounding alone leads here.
+        weights[0].0
+    }
+
+    /// Appends the next request. `None`: there is none, as its author has stopped.
+    ///
+    /// # Errors
+    /// When its author fails, in words.
+    pub fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Request>, String> {
+        if let Some(author) = &mut self.author {
+            let of = |Written { requests: answers, bodiless }| Request {
+                operation: Operation::Request,
+                key: 0,
+                answers,
+                bodiless,
+            };
+            return Ok(author.next(into)?.map(of));
+        }
+        let operation = self.operation();
+        let keys = &self.workload.keys;
+        let key = match operation {
+            Operation::Put => self.chooser.put(keys, &mut self.random),
+            Operation::Request if self.workload.template.target.len() == 1 => 0,
+            _ => self.chooser.existing(keys, &mut self.random),
+        };
+        Ok(Some(self.write(operation, key, into)))
+    }
+
+    /// The request for `key` has ended.
+    pub fn settle(&self, request: Request) {
+        if request.operation == Operation::Put {
+            self.workload.keys.settle(request.key);
+        }
+    }
+
+    fn write(&mut self, operation: Operation, key: u64, into: &mut Vec<u8>) -> Request {
+        let workload = &*self.workload;
+        let method = match (&workload.fixed, operation) {
+            (Some(fixed), Operation::Request) => fixed.method.as_str(),
+            (_, Operation::Put) => "PUT",
+            (_, Operation::Delete) => "DELETE",
+            _ => "GET",
+        };
+        into.extend_from_slice(method.as_bytes());
+        into.push(b' ');
+        let mut pieces = workload.template.target.iter();
+        into.extend_from_slice(pieces.next().expect("a target has a piece"));
+        if workload.template.target.len() > 1 {
+            self.key.clear();
+            workload.keys.write(key, &mut self.key);
+        }
+        for piece in pieces {
+            percent_encode(&self.key, into);
+            into.extend_from_slice(piece);
+        }
+        into.extend_from_slice(b" HTTP/1.1\r\n");
+        into.extend_from_slice(&workload.template.headers);
+        match (&workload.fixed, operation) {
+            (_, Operation::Put) => write_body(value(&workload.values, key, &mut self.value, &mut self.random), into),
+            (Some(Fixed { body: Some(body), .. }), _) => write_body(body, into),
+            // Methods whose requests have a body as a rule say that they have none (RFC 9110, section 8.6).
+            (Some(_), _) if matches!(method, "POST" | "PUT" | "PATCH") => write_body(b"", into),
+            _ => into.extend_from_slice(b"\r\n"),
+        }
+        Request { operation, key, answers: 1, bodiless: u64::from(method == "HEAD") }
+    }
+}
+
+fn value<'a>(values: &'a Values, key: u64, text: &'a mut Vec<u8>, random: &mut Xoshiro256PlusPlus) -> &'a [u8] {
+    match values {
+        Values::Random { sizes, pool } => {
+            let size = if sizes.min == sizes.max { sizes.max } else { random.random_range(sizes.min..=sizes.max) };
+            let from = random.random_range(0..POOL_OFFSETS);
+            &pool[from..from + size]
+        }
+        Values::Format(format) => {
+            text.clear();
+            format.write(key, text);
+            text
+        }
+    }
+}
+
+fn write_body(body: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(b"Content-Length: ");
+    write_number(body.len() as u64, 0, into);
+    into.extend_from_slice(b"\r\n\r\n");
+    into.extend_from_slice(body);
+}
+
+/// Leaves what RFC 3986 calls unreserved as it is.
+fn percent_encode(bytes: &[u8], into: &mut Vec<u8>) {
+    for byte in bytes {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            into.push(*byte);
+        } else {
+            const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+            into.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::{Names, Order};
+
+    fn workload(mix: &str, target: &[&str], fixed: Option<Fixed>) -> Arc<Workload> {
+        let weights =
+            if fixed.is_some() { vec![(Operation::Request, 1.0)] } else { mix.parse::<Mix>().expect("valid").weights };
+        Arc::new(Workload {
+            weights,
+            template: Template {
+                target: target.iter().map(|piece| piece.as_bytes().to_vec()).collect(),
+                headers: b"Host: h\r\n".to_vec(),
+            },
+            fixed,
+            keys: Keys::new(Names::Format("k {}".parse().expect("valid")), Order::Sequential, 0, None),
+            zipf_exponent: 0.99,
+            values: Values::Format("v{}".parse().expect("valid")),
+            seed: 1,
+        })
+    }
+
+    fn next(requests: &mut Requests) -> String {
+        let mut bytes = Vec::new();
+        requests.next(&mut bytes).expect("nobody fails");
+        String::from_utf8(bytes).expect("text")
+    }
+
+    #[test]
+    fn requests_are_those_of_the_protocol() {
+        let mut requests = Requests::new(workload("put", &["/v0/entity?id=", ""], None), 0);
+        assert_eq!(next(&mut requests), "PUT /v0/entity?id=k%200 HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nv0");
+        assert_eq!(next(&mut requests), "PUT /v0/entity?id=k%201 HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nv1");
+        let mut requests = Requests::new(workload("get", &["/", "/x/", ""], None), 0);
+        assert_eq!(next(&mut requests), "GET /k%200/x/k%200 HTTP/1.1\r\nHost: h\r\n\r\n");
+    }
+
+    #[test]
+    fn a_fixed_request_is_sent_as_it_was_given() {
+        let fixed = Fixed { method: "POST".to_owned(), body: Some(b"hello".to_vec()) };
+        let mut requests = Requests::new(workload("", &["/a"], Some(fixed)), 0);
+        assert_eq!(next(&mut requests), "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello");
+        let fixed = Fixed { method: "HEAD".to_owned(), body: None };
+        let mut requests = Requests::new(workload("", &["/a"], Some(fixed)), 0);
+        let head = requests.next(&mut Vec::new()).expect("nobody fails").expect("nobody stops");
+        assert!(head.is_bodiless(0) && !head.is_bodiless(1) && !head.is_bodiless(64));
+    }
+
+    #[test]
+    fn operations_have_their_shares() {
+        let mut requests = Requests::new(workload("mixed:95/5", &["/"], None), 0);
+        let puts = (0..10_000).filter(|_| requests.operation() == Operation::Put).count();
+        assert!((400..600).contains(&puts), "{puts}");
+    }
+
+    #[test]
+    fn mixes_are_named() {
+        assert!("ycsb-a".parse::<Mix>().expect("valid").zipfian);
+        assert_eq!("mixed:100/0".parse::<Mix>().expect("valid").weights.len(), 1);
+        for wrong in ["", "mixed", "mixed:50", "mixed:50/51", "mixed:-5/105", "ycsb-d", "mixed:a/b"] {
+            assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn random_values_have_sizes_within_their_range_and_differ() {
+        let values = Values::random(SizeRange { min: 10, max: 20 }, 1);
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let all: Vec<Vec<u8>> =
+            (0..1000).map(|key| value(&values, key, &mut Vec::new(), &mut random).to_vec()).collect();
+        assert_eq!(all.iter().map(Vec::len).min(), Some(10));
+        assert_eq!(all.iter().map(Vec::len).max(), Some(20));
+        assert!(all.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+}

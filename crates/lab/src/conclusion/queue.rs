@@ -1,0 +1,139 @@
+//! What each size of the queue costs, and which one to take. Called by `stage`.
+//!
+//! A small queue refuses what a larger one would have served; a large one lets requests wait that would better have been
+//! refused. The smallest that refuses next to nothing is enough, unless a larger one is quicker beyond the noise.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::conclusion::standing::{Standing, Validity};
+use crate::conclusion::versus::{Judgement, Pairs};
+use crate::conclusion::words;
+
+/// A queue that refuses more of the requests than this is too small for the load.
+const REFUSED_MAX: f64 = 0.001;
+
+/// Sizes of the queue.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Frontier {
+    /// Each variant whose queue's size is known, the smallest first.
+    pub points: Vec<QueuePoint>,
+    /// The variant with the size to take; `null` where none qualifies, or it was not judged.
+    pub recommended: Option<String>,
+    /// Why.
+    pub sentence: String,
+}
+
+/// One size.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct QueuePoint {
+    /// The variant.
+    pub variant: String,
+    /// Requests that may wait.
+    pub queue: u64,
+    /// Requests that were refused, of all, 0 to 1.
+    pub refused_share: f64,
+    /// 99.9 % of the response times of the others, microseconds.
+    pub p999_us: f64,
+    /// Whether it can be believed, answers what it is asked, and nothing fails or stays without an answer.
+    pub keeps_up: bool,
+    /// Whether it does, and refuses little enough.
+    pub refuses_little: bool,
+    /// p99.9 against the best of those that do; `null` for those that do not.
+    pub tail: Option<Judgement>,
+    /// Whether no other size has both fewer refusals and a shorter p99.9.
+    pub on_frontier: bool,
+}
+
+/// `None` where fewer than two sizes were measured.
+pub(super) fn frontier(sizes: &[Option<u64>], standings: &[Standing], pairs: &Pairs) -> Option<Frontier> {
+    let mut known: Vec<(usize, QueuePoint)> = Vec::new();
+    for (index, (size, standing)) in sizes.iter().zip(standings).enumerate() {
+        let (Some(queue), Some(refused_share), Some(p999_us)) = (*size, standing.refused_share(), standing.p999_us)
+        else {
+            continue;
+        };
+        let believed = matches!(standing.validity, Validity::Valid | Validity::Overloaded);
+        let lost = standing.share(standing.failed + standing.unanswered).unwrap_or(0.0);
+        let keeps_up = believed && !standing.falls_behind() && lost <= REFUSED_MAX;
+        let point = QueuePoint {
+            variant: standing.variant.clone(),
+            queue,
+            refused_share,
+            p999_us,
+            keeps_up,
+            refuses_little: keeps_up && refused_share <= REFUSED_MAX,
+            tail: None,
+            on_frontier: true,
+        };
+        known.push((index, point));
+    }
+    if known.len() < 2 {
+        return None;
+    }
+    known.sort_by_key(|(_, point)| point.queue);
+    let best = known.iter().filter(|(_, point)| point.refuses_little);
+    let best = best.min_by(|(_, one), (_, other)| one.p999_us.total_cmp(&other.p999_us)).map(|(index, _)| *index);
+    for (index, point) in &mut known {
+        point.tail = best.filter(|_| point.refuses_little).map(|best| {
+            let against = pairs.get(best, *index).map(|comparison| comparison.judgement("p99.9"));
+            against.unwrap_or(Judgement::NoDifference)
+        });
+    }
+    let all: Vec<QueuePoint> = known.iter().map(|(_, point)| point.clone()).collect();
+    for (_, point) in &mut known {
+        let beats = |other: &QueuePoint| {
+            let no_worse = other.refused_share <= point.refused_share && other.p999_us <= point.p999_us;
+            no_worse && (other.refused_share < point.refused_share || other.p999_us < point.p999_us)
+        };
+        point.on_frontier = !all.iter().any(beats);
+    }
+    let points: Vec<QueuePoint> = known.into_iter().map(|(_, point)| point).collect();
+    let (recommended, sentence) = recommend(&points);
+    Some(Frontier { points, recommended, sentence })
+}
+
+/// The variant, and why.
+fn recommend(points: &[QueuePoint]) -> (Option<String>, String) {
+    let bound = words::percent(REFUSED_MAX);
+    let little: Vec<&QueuePoint> = points.iter().filter(|point| point.refuses_little).collect();
+    if points.iter().all(|point| !point.keeps_up) {
+        let sentence =
+            "Queue: no size is recommended, because with none the variant is known to keep up with this load.";
+        return (None, sentence.to_owned());
+    }
+    let Some(smallest) = little.first() else {
+        let keeping_up = points.iter().filter(|point| point.keeps_up);
+        let least = keeping_up.min_by(|one, other| one.refused_share.total_cmp(&other.refused_share));
+        let least = least.map_or_else(String::new, |point| {
+            format!(": the least, {}, by {}", words::percent(point.refused_share), point.variant)
+        });
+        let among = if points.iter().all(|point| point.keeps_up) { "" } else { " with which the variant keeps up" };
+        return (None, format!("Queue: no size{among} refuses {bound} of the requests or less{least}."));
+    };
+    if little.len() > 1 && little.iter().any(|point| point.tail == Some(Judgement::NotJudged)) {
+        let sentence = format!(
+            "Queue: {} is the smallest size that refuses {bound} or less; whether a larger one is quicker was not judged.",
+            smallest.queue
+        );
+        return (None, sentence);
+    }
+    let quick = |point: &&&QueuePoint| matches!(point.tail, Some(Judgement::NoDifference | Judgement::Better));
+    let Some(chosen) = little.iter().find(quick) else {
+        return (None, format!("Queue: p99.9 of none of the sizes that refuse {bound} or less could be judged."));
+    };
+    let best = little.iter().min_by(|one, other| one.p999_us.total_cmp(&other.p999_us)).unwrap_or(chosen);
+    let tail = if best.variant == chosen.variant {
+        "the shortest of those".to_owned()
+    } else {
+        format!("against {} of {}, no difference beyond the noise", words::time(best.p999_us), best.variant)
+    };
+    let sentence = format!(
+        "Queue: {} is enough: {} refuses {} (at most {bound} is wanted), and its p99.9 is {}, {tail}.",
+        chosen.queue,
+        chosen.variant,
+        words::percent(chosen.refused_share),
+        words::time(chosen.p999_us),
+    );
+    (Some(chosen.variant.clone()), sentence)
+}

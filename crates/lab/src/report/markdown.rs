@@ -1,0 +1,119 @@
+//! The report as Markdown: the conclusions and the tables, for documents. Called by whoever runs an experiment.
+
+use std::fmt::Write as _;
+
+use crate::conclusion::{Conclusion, StageConclusion};
+use crate::report::grid::{Grid, escaped};
+use crate::report::{facts, tables};
+use crate::result::{LabResult, StageResult};
+use crate::seen::Seen;
+
+/// The text, with a line feed at its end.
+#[must_use]
+pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
+    let scenario = &result.scenario;
+    let mut text = String::new();
+    let _ = writeln!(text, "# {}\n", escaped(&scenario.title));
+    if !scenario.about.is_empty() {
+        let _ = writeln!(text, "{}\n", escaped(&scenario.about));
+    }
+    let _ = writeln!(text, "`klad lab`, scenario {}, {}.\n", escaped(&scenario.name), escaped(&result.started.utc));
+    if result.scale < 1.0 {
+        let _ = writeln!(text, "**Shortened to {}.**\n", result.scale);
+    }
+    heading(&mut text, 2, "Conclusion");
+    let lines =
+        conclusion.stages.iter().map(|stage| format!("**{}**: {}", escaped(&stage.stage), escaped(&stage.headline)));
+    let mut lines: Vec<_> = lines.collect();
+    if lines.is_empty() {
+        lines.push(escaped(&conclusion.headline));
+    }
+    lines.extend(conclusion.across.iter().chain(&conclusion.remarks).map(|line| escaped(line)));
+    bullets(&mut text, lines);
+    if conclusion.stages.len() > 1 {
+        heading(&mut text, 3, "All stages at a glance");
+        grid(&mut text, &tables::stages(&conclusion.stages));
+    }
+    for (stage, conclusion) in result.stages.iter().zip(&conclusion.stages) {
+        stage_text(&mut text, result, stage, conclusion);
+    }
+    heading(&mut text, 2, "Is it valid?");
+    match tables::checks(result) {
+        Some(failed) => grid(&mut text, &failed),
+        None => {
+            let _ = writeln!(text, "{}.\n", tables::all_well(result));
+        }
+    }
+    if let Some(failures) = tables::failures(result) {
+        heading(&mut text, 3, "What could not be run");
+        grid(&mut text, &failures);
+    }
+    if let Some(published) = &scenario.published {
+        heading(&mut text, 2, "What was published");
+        let _ = writeln!(text, "{}\n", escaped(&published.about));
+        bullets(&mut text, published.conclusions.iter().map(|line| escaped(line)));
+    }
+    experiment(&mut text, result);
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
+}
+
+fn heading(text: &mut String, level: usize, words: &str) {
+    let _ = writeln!(text, "{} {}\n", "#".repeat(level), escaped(words));
+}
+
+fn bullets(text: &mut String, lines: impl IntoIterator<Item = String>) {
+    let mut any = false;
+    for line in lines {
+        let _ = writeln!(text, "* {line}");
+        any = true;
+    }
+    if any {
+        text.push('\n');
+    }
+}
+
+fn grid(text: &mut String, grid: &Grid) {
+    text.push_str(&grid.markdown());
+    text.push('\n');
+}
+
+fn stage_text(text: &mut String, result: &LabResult, stage: &StageResult, conclusion: &StageConclusion) {
+    let seen = Seen::of_stage(stage);
+    heading(text, 2, &stage.name);
+    if !stage.about.is_empty() {
+        let _ = writeln!(text, "{}\n", escaped(&stage.about));
+    }
+    let _ = writeln!(text, "{}.\n", escaped(&facts::stage(stage)));
+    bullets(text, conclusion.sentences.iter().map(|sentence| escaped(sentence)));
+    let published = result.scenario.published.as_ref().map_or(&[][..], |published| &published.results);
+    grid(text, &tables::variants(stage, conclusion, published));
+    let mut parts = Vec::new();
+    parts.extend(conclusion.queue.as_ref().map(|queue| ("Sizes of the queue", tables::queue(queue))));
+    parts.push(("Outcomes", tables::outcomes(&seen)));
+    parts.push(("Spread over the repeats", tables::spread(&seen)));
+    parts.push(("What the slowest requests waited for", tables::slowest(&seen)));
+    parts.push(("Profiles", tables::profiles(stage, &conclusion.standings)));
+    for (name, own) in parts.iter().filter(|(_, own)| !own.rows.is_empty()) {
+        heading(text, 3, name);
+        grid(text, own);
+    }
+    for comparison in &conclusion.comparisons {
+        heading(text, 3, &format!("{} against {}", comparison.other, comparison.first));
+        grid(text, &tables::differences(comparison));
+    }
+}
+
+fn experiment(text: &mut String, result: &LabResult) {
+    heading(text, 2, "The experiment");
+    bullets(text, facts::experiment(result).iter().map(|(name, value)| format!("{name}: {}", escaped(value))));
+    heading(text, 3, "Variants");
+    let variants = facts::variants(result);
+    bullets(text, variants.iter().map(|(name, options)| format!("{}: {}", escaped(name), escaped(options))));
+    heading(text, 3, "Commands");
+    // Indented, so that nothing in it ends it.
+    for line in facts::commands(result).lines() {
+        let _ = writeln!(text, "    {line}");
+    }
+}

@@ -1,0 +1,532 @@
+//! Runs an experiment: what is run in which order, and what becomes of what fails. Called by `lab`.
+//!
+//! `plan` finds the rates, `databases` has what is read and written. After each stage `lab.json` has all that there is, so that
+//! nothing that was measured is lost with what comes later.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use anyhow::{Context as _, anyhow, ensure};
+use tempfile::TempDir;
+
+use self::plan::{Capacity, Planned};
+use crate::args::RunArgs;
+use crate::load::Load;
+use crate::process::{since, split};
+use crate::result::{CoresUsed, Failed, LabResult, LabRun, SCHEMA, StageResult, TakenProfile, VariantResult};
+use crate::scenario::{Data, ProfileKind, Scenario, Stage, Start, Variant};
+use crate::served::{Served, Settings};
+use crate::shipped;
+use klad_base::clock;
+use klad_bench::interrupt::{self, Watch};
+use klad_bench::machine::{self, CpuTimes};
+use klad_bench::progress::Note;
+use klad_bench::result::{Machine, Started};
+use klad_bench::runner::Error;
+
+mod databases;
+
+mod plan;
+
+/// A stage is no shorter than this, whatever `--scale` says.
+const DURATION_MIN: Duration = Duration::from_secs(1);
+
+/// Nor its warm-up, unless it is shorter by itself.
+const WARM_UP_MIN: Duration = Duration::from_millis(500);
+
+/// No fewer keys than these.
+const KEYS_MIN: u64 = 1_000;
+
+/// Data of the memory engine is filled by the server that is loaded then: over so few connections that a short queue refuses none.
+const FEW_CONNECTIONS: usize = 4;
+
+/// A server that held more memory than this leaves the kernel work when it ends.
+const LARGE_BYTES: u64 = 128 << 20;
+
+/// After the end of a server no load begins for so long, from the first large one on: those that follow a small one would have other
+/// conditions. Linux tells the hypervisor of freed memory two seconds later, and of what it had no time for after two more
+/// (`mm/page_reporting.c`, `PAGE_REPORTING_DELAY`).
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// The load that a profile is taken under is no longer than this.
+const PROFILED_MAX: Duration = Duration::from_secs(15);
+
+/// An experiment under way.
+pub(super) struct Experiment {
+    /// What there is of it so far.
+    result: LabResult,
+    profiles: bool,
+    out: PathBuf,
+    /// Where databases are; made for this experiment, and removed with all that is in it, however it ends.
+    databases: TempDir,
+    /// Keys of filled data, after `--scale`.
+    data: Data,
+    /// Databases that were filled, or why they could not be, by what their files depend on.
+    filled: BTreeMap<String, Result<PathBuf, String>>,
+    /// What is known of capacities, by what they depend on.
+    capacities: BTreeMap<String, Capacity>,
+    /// This program.
+    program: PathBuf,
+    watch: Watch,
+    note: Note,
+    cpu_before: Option<CpuTimes>,
+    began: Instant,
+    /// When the last server ended, from the first large one on.
+    ended: Option<Instant>,
+    steps: Steps,
+}
+
+/// How far it is.
+#[derive(Debug, Default)]
+struct Steps {
+    done: usize,
+    of: usize,
+    /// How long those that are done have taken.
+    spent: Duration,
+}
+
+impl Steps {
+    /// How long the rest takes, if each takes as long as those that are done.
+    fn left(&self) -> Duration {
+        let count = |steps: usize| u32::try_from(steps).unwrap_or(u32::MAX);
+        self.spent / count(self.done.max(1)) * count(self.of.saturating_sub(self.done))
+    }
+}
+
+impl Experiment {
+    /// Reads the scenario and makes the directories.
+    ///
+    /// # Errors
+    /// When the scenario is none, or a directory cannot be made or holds a report already.
+    pub(super) fn new(args: &RunArgs) -> Result<Experiment, Error> {
+        let mut scenario = scenario(&args.scenario).map_err(Error::Usage)?;
+        choose(&mut scenario, args).map_err(Error::Usage)?;
+        let scaled =
+            if scenario.data.scaled { scaled_keys(scenario.data.keys, args.scale) } else { scenario.data.keys };
+        let data = Data { keys: args.keys.unwrap_or(scaled), ..scenario.data.clone() };
+        let out = &args.out;
+        if out.join("lab.json").exists() {
+            return Err(Error::Usage(anyhow!("{} holds a report already: give another directory", out.display())));
+        }
+        let data_directory = args.data.as_ref().unwrap_or(out);
+        for directory in [out, &out.join("runs"), &out.join("profiles"), &out.join("logs"), data_directory] {
+            std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        let databases = tempfile::Builder::new().prefix("klad-lab-databases-").tempdir_in(data_directory);
+        let databases =
+            databases.with_context(|| format!("cannot make a directory in {}", data_directory.display()))?;
+        let cores = split(scenario.pin);
+        let result = LabResult {
+            schema: SCHEMA.to_owned(),
+            klad_version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: std::env::args().collect(),
+            started: Started {
+                utc: humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(clock::unix_ms())).to_string(),
+                monotonic_ns: clock::monotonic_ns(),
+            },
+            took_s: 0.0,
+            finished: false,
+            scale: args.scale,
+            repeats: args.repeats.map_or(scenario.repeats, usize::from),
+            keys: data.keys,
+            machine: describe(None),
+            file_system: databases::file_system(databases.path()),
+            remarks: remarks(&scenario, args, cores.as_ref()),
+            cores,
+            scenario,
+            stages: Vec::new(),
+            failures: Vec::new(),
+        };
+        Ok(Experiment {
+            result,
+            profiles: !args.no_profiles,
+            out: out.clone(),
+            databases,
+            data,
+            filled: BTreeMap::new(),
+            capacities: BTreeMap::new(),
+            program: std::env::current_exe().context("cannot tell where klad is")?,
+            watch: interrupt::watch()?,
+            note: Note::new(args.progress),
+            cpu_before: CpuTimes::read(),
+            began: clock::now(),
+            ended: None,
+            steps: Steps::default(),
+        })
+    }
+
+    /// All of it. What fails is noted, and the rest goes on; a signal ends it, and what was run until then is reported.
+    ///
+    /// # Errors
+    /// When `lab.json` cannot be written.
+    pub(super) fn run(mut self) -> anyhow::Result<LabResult> {
+        let stages = self.result.scenario.stages.clone();
+        self.steps.of = stages.iter().map(|stage| self.steps_of(stage)).sum();
+        'stages: for stage in &stages {
+            for planned in self.plan(stage) {
+                if interrupt::asked() {
+                    break 'stages;
+                }
+                let stage = self.stage(&planned);
+                self.result.stages.push(stage);
+                // The last time counts.
+                if let Err(error) = self.save() {
+                    self.note.say(&format!("{error:#}"));
+                }
+            }
+            if interrupt::asked() {
+                break;
+            }
+        }
+        if interrupt::asked() {
+            self.fail("", "", "all that follows", "interrupted");
+        }
+        if let Err(error) = std::fs::remove_dir_all(self.databases.path()) {
+            let why = format!("cannot remove {}: {error}", self.databases.path().display());
+            self.fail("", "", "databases", &why);
+        }
+        self.result.finished = true;
+        self.save()?;
+        Ok(self.result)
+    }
+
+    /// All that there is so far.
+    fn save(&mut self) -> anyhow::Result<()> {
+        let steal = CpuTimes::read().zip(self.cpu_before).and_then(|(now, before)| now.steal_percent_since(before));
+        self.result.machine = describe(steal);
+        self.result.took_s = since(self.began).as_secs_f64();
+        let (path, new) = (self.out.join("lab.json"), self.out.join("lab.json.new"));
+        let written = std::fs::write(&new, self.result.json()).and_then(|()| std::fs::rename(&new, &path));
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Runs and profiles of a stage.
+    fn steps_of(&self, stage: &Stage) -> usize {
+        let scenario = &self.result.scenario;
+        let profiles = if self.profiles { stage.profiles.len() * scenario.profiled(stage).count() } else { 0 };
+        scenario.variants_of(stage).count() * self.result.repeats + profiles
+    }
+
+    /// One stage: all repeats of all variants in turn, then the profiles.
+    fn stage(&mut self, planned: &Planned) -> StageResult {
+        let stage = &planned.stage;
+        let variants: Vec<Variant> = self.result.scenario.variants_of(stage).cloned().collect();
+        let mut results: Vec<VariantResult> = variants
+            .iter()
+            .map(|variant| VariantResult { name: variant.name.clone(), ..VariantResult::default() })
+            .collect();
+        for repeat in 1..=self.result.repeats {
+            for (variant, result) in variants.iter().zip(&mut results) {
+                result.runs.extend(self.observed(planned, variant, repeat));
+            }
+        }
+        let kinds: &[ProfileKind] = if self.profiles { &stage.profiles } else { &[] };
+        for kind in kinds {
+            for (variant, result) in variants.iter().zip(&mut results) {
+                if stage.profiled.as_ref().is_some_and(|some| !some.contains(&variant.name)) {
+                    continue;
+                }
+                result.profiles.extend(self.profile(planned, variant, *kind));
+            }
+        }
+        StageResult {
+            name: planned.name.clone(),
+            of: stage.name.clone(),
+            about: stage.about.clone(),
+            rate_per_s: planned.rate_per_s,
+            capacity_per_s: planned.capacity.as_ref().map(|capacity| capacity.per_s),
+            capacity_of: planned.capacity.as_ref().map(|capacity| capacity.variant.clone()),
+            share_of_capacity: planned.share_of_capacity,
+            connections: stage.connections,
+            duration_s: self.scaled(stage.duration.0, DURATION_MIN).as_secs_f64(),
+            variants: results,
+        }
+    }
+
+    /// A run that counts.
+    fn observed(&mut self, planned: &Planned, variant: &Variant, repeat: usize) -> Option<LabRun> {
+        let what = format!("run {repeat}");
+        let (run, unseen) = self.once(planned, variant, &what, |experiment, served| {
+            let file = experiment.file("runs", planned, &format!("{}-{repeat}.json", variant.name))?;
+            let load = experiment.load(&planned.stage, planned.rate_per_s);
+            load.observed(served, &experiment.out, &file, repeat, &experiment.watch)
+        })?;
+        for why in unseen {
+            self.fail(&planned.name, &variant.name, &what, &why);
+        }
+        Some(run)
+    }
+
+    /// A path from the report's directory; a stage has a directory of its own.
+    fn file(&self, directory: &str, planned: &Planned, name: &str) -> anyhow::Result<String> {
+        let directory = format!("{directory}/{}", planned.name);
+        std::fs::create_dir_all(self.out.join(&directory)).with_context(|| format!("cannot make {directory}"))?;
+        Ok(format!("{directory}/{name}"))
+    }
+
+    fn profile(&mut self, planned: &Planned, variant: &Variant, kind: ProfileKind) -> Option<TakenProfile> {
+        self.once(planned, variant, &format!("profile {}", kind.name()), |experiment, served| {
+            let file = experiment.file("profiles", planned, &format!("{}-{}.pb.gz", variant.name, kind.name()))?;
+            let load = experiment.load(&planned.stage, planned.rate_per_s);
+            let load = Load { duration: load.duration.min(PROFILED_MAX), ..load };
+            load.profiled(served, &experiment.out, kind, &file, &experiment.watch)
+        })
+    }
+
+    /// One run of a variant, or of a profile; a failure is noted.
+    fn once<T>(
+        &mut self,
+        planned: &Planned,
+        variant: &Variant,
+        what: &str,
+        work: impl FnOnce(&mut Experiment, &Served) -> anyhow::Result<T>,
+    ) -> Option<T> {
+        if interrupt::asked() {
+            return None;
+        }
+        let log = format!("{}/{} {what}", planned.name, variant.name).replace(' ', "-");
+        let begin = clock::now();
+        let done = self.with(&planned.stage, variant, &log, work);
+        self.steps.done += 1;
+        self.steps.spent += since(begin);
+        let left = self.steps.left();
+        self.note.say(&format!(
+            "[{:>3}/{}] {} {} {what}: {}; about {} left",
+            self.steps.done,
+            self.steps.of,
+            planned.name,
+            variant.name,
+            if done.is_ok() { format!("{:.1} s", since(begin).as_secs_f64()) } else { "failed".to_owned() },
+            humantime::format_duration(Duration::from_secs(left.as_secs()))
+        ));
+        match done {
+            Ok(done) => Some(done),
+            Err(why) => {
+                self.fail(&planned.name, &variant.name, what, &format!("{why:#}"));
+                None
+            }
+        }
+    }
+
+    /// Starts a variant on the data that the stage wants, works with it, and stops it.
+    fn with<T>(
+        &mut self,
+        stage: &Stage,
+        variant: &Variant,
+        log: &str,
+        work: impl FnOnce(&mut Experiment, &Served) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        ensure!(!interrupt::asked(), "interrupted");
+        let data = self.database(stage, variant)?;
+        let cores = self.result.cores.as_ref().map_or(&[][..], |cores| &cores.server);
+        let mut served = self.serve(variant, &self.result.scenario.options_of(variant), &data, log, cores)?;
+        served.stays_for(self.ended.map_or(Duration::ZERO, |ended| SETTLING.saturating_sub(since(ended))))?;
+        ensure!(!interrupt::asked(), "interrupted");
+        let fill = stage.data != Start::Empty && self.forgets(variant);
+        let filled = if fill { self.fill(&served, &variant.name, FEW_CONNECTIONS) } else { Ok(()) };
+        let done = filled.and_then(|()| work(self, &served));
+        let stopped = self.stop(served);
+        // A crash is a failure, whatever was done before.
+        match (done, stopped) {
+            (done, Ok(())) => done,
+            (Ok(_), Err(how)) => Err(how),
+            (Err(why), Err(how)) => Err(why.context(format!("{how:#}"))),
+        }
+    }
+
+    /// Stops it, and keeps in mind when, if there was a large one.
+    fn stop(&mut self, served: Served) -> anyhow::Result<()> {
+        let was_large = self.ended.is_some() || served.memory_max().is_none_or(|bytes| bytes > LARGE_BYTES);
+        let stopped = served.stop();
+        self.ended = was_large.then(clock::now);
+        stopped
+    }
+
+    fn serve(
+        &self,
+        variant: &Variant,
+        options: &[&str],
+        data: &Path,
+        log: &str,
+        cores: &[usize],
+    ) -> anyhow::Result<Served> {
+        let log = self.out.join("logs").join(format!("{log}.log"));
+        let directory = log.parent().unwrap_or(&self.out);
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let settings = Settings {
+            program: variant.program.as_deref().unwrap_or(&self.program),
+            options: options.to_vec(),
+            data,
+            log,
+            cores,
+        };
+        Served::start(&settings, &self.watch)
+    }
+
+    fn load<'l>(&'l self, stage: &'l Stage, rate_per_s: Option<f64>) -> Load<'l> {
+        Load {
+            program: &self.program,
+            cores: self.load_cores(),
+            stage,
+            data: &self.data,
+            rate_per_s,
+            duration: self.scaled(stage.duration.0, DURATION_MIN),
+            warm_up: self.scaled(stage.warm_up.0, WARM_UP_MIN),
+        }
+    }
+
+    fn load_cores(&self) -> &[usize] {
+        self.result.cores.as_ref().map_or(&[], |cores| &cores.load)
+    }
+
+    fn scaled(&self, time: Duration, least: Duration) -> Duration {
+        time.mul_f64(self.result.scale).max(time.min(least))
+    }
+
+    fn fail(&mut self, stage: &str, variant: &str, what: &str, why: &str) {
+        let [stage, variant, what, why] = [stage, variant, what, why].map(str::to_owned);
+        let failed = Failed { stage, variant, what, why };
+        self.note.say(&format!("failed: {failed}"));
+        self.result.failures.push(failed);
+    }
+}
+
+/// One that comes along, or a file.
+fn scenario(given: &str) -> anyhow::Result<Scenario> {
+    if let Some(text) = shipped::text(given) {
+        return Scenario::parse(given, text);
+    }
+    let path = Path::new(given);
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("{given} is neither a scenario that comes along (klad lab list) nor a file"))?;
+    let name = path.file_stem().map_or(given.into(), |stem| stem.to_string_lossy());
+    Scenario::parse(&name, &text)
+}
+
+/// Leaves out what was not asked for.
+fn choose(scenario: &mut Scenario, args: &RunArgs) -> anyhow::Result<()> {
+    let unknown =
+        |wanted: &[String], there: &[&str]| wanted.iter().find(|name| !there.contains(&name.as_str())).cloned();
+    let variants: Vec<&str> = scenario.variants.iter().map(|variant| variant.name.as_str()).collect();
+    if let Some(name) = unknown(&args.variants, &variants) {
+        anyhow::bail!("there is no variant {name}; there are {}", variants.join(", "));
+    }
+    let stages: Vec<&str> = scenario.stages.iter().map(|stage| stage.name.as_str()).collect();
+    if let Some(name) = unknown(&args.stages, &stages) {
+        anyhow::bail!("there is no stage {name}; there are {}", stages.join(", "));
+    }
+    if !args.stages.is_empty() {
+        scenario.stages.retain(|stage| args.stages.contains(&stage.name));
+    }
+    if !args.variants.is_empty() {
+        let is_wanted = |name: &String| args.variants.contains(name);
+        scenario.variants.retain(|variant| is_wanted(&variant.name));
+        for stage in &mut scenario.stages {
+            if let Some(some) = &mut stage.variants {
+                some.retain(is_wanted);
+            }
+        }
+        scenario.stages.retain(|stage| stage.variants.as_ref().is_none_or(|some| !some.is_empty()));
+        ensure!(!scenario.stages.is_empty(), "no stage is for these variants");
+    }
+    Ok(())
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers of keys"
+)]
+fn scaled_keys(keys: u64, scale: f64) -> u64 {
+    ((keys as f64 * scale) as u64).max(keys.min(KEYS_MIN))
+}
+
+/// What must be known of how it is run.
+fn remarks(scenario: &Scenario, args: &RunArgs, cores: Option<&CoresUsed>) -> Vec<String> {
+    let changes = [
+        args.keys.map(|keys| format!("--keys {keys}")),
+        args.repeats.map(|repeats| format!("--repeats {repeats}")),
+        (!args.variants.is_empty()).then(|| format!("--variants {}", args.variants.join(","))),
+        (!args.stages.is_empty()).then(|| format!("--stages {}", args.stages.join(","))),
+        args.no_profiles.then(|| "--no-profiles".to_owned()),
+    ];
+    let changes: Vec<_> = changes.into_iter().flatten().collect();
+    let mut remarks = Vec::new();
+    if !changes.is_empty() {
+        remarks.push(format!("Not as the scenario has it: {}.", changes.join(", ")));
+    }
+    let Some(CoresUsed { server, .. }) = cores else { return remarks };
+    let threads = |variant: &Variant| {
+        let options = scenario.options_of(variant);
+        let counts = ["--threads", "--pool-threads"].map(|name| value_of(&options, name)?.parse::<usize>().ok());
+        counts.into_iter().flatten().max()
+    };
+    let more = scenario.variants.iter().filter(|variant| threads(variant) > Some(server.len()));
+    let more: Vec<_> = more.map(|variant| variant.name.as_str()).collect();
+    if !more.is_empty() {
+        let cores = if server.len() == 1 { "one core".to_owned() } else { format!("{} cores", server.len()) };
+        remarks.push(format!(
+            "The server had {cores}: what threads of {} win by running at the same time is not seen here.",
+            more.join(", ")
+        ));
+    }
+    remarks
+}
+
+fn describe(steal_percent: Option<f64>) -> Machine {
+    machine::describe(std::thread::available_parallelism().map_or(1, usize::from), steal_percent)
+}
+
+/// The last value of an option.
+fn value_of<'o>(options: &[&'o str], name: &str) -> Option<&'o str> {
+    let pairs = options.windows(2).filter(|pair| pair[0] == name).map(|pair| pair[1]);
+    let joined = options.iter().filter_map(|option| option.strip_prefix(name)?.strip_prefix('='));
+    pairs.chain(joined).last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_value_of_an_option_counts() {
+        assert_eq!(value_of(&["--a", "1", "--a", "2"], "--a"), Some("2"));
+        assert_eq!(value_of(&["--a=3", "--ab", "2"], "--a"), Some("3"));
+    }
+
+    #[test]
+    fn keys_are_scaled_and_stay_enough() {
+        assert_eq!([scaled_keys(0, 0.1), scaled_keys(500, 0.1), scaled_keys(5_000, 0.1)], [0, 500, 1_000]);
+        assert_eq!([scaled_keys(1_000_000, 0.1), scaled_keys(1_000_000, 1.0)], [100_000, 1_000_000]);
+    }
+
+    #[test]
+    fn the_time_left_is_that_of_the_steps_that_are_left() {
+        let steps = Steps { done: 2, of: 5, spent: Duration::from_secs(8) };
+        assert_eq!(steps.left(), Duration::from_secs(12));
+        assert_eq!(Steps::default().left(), Duration::ZERO);
+    }
+
+    #[test]
+    fn more_threads_than_cores_and_what_was_changed_are_remarked_on() {
+        use clap::Parser as _;
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(subcommand)]
+            command: crate::args::LabCommand,
+        }
+        let scenario = shipped::text("seed-001").expect("there");
+        let scenario = Scenario::parse("seed-001", scenario).expect("one");
+        let of = |line: &str, server: Vec<usize>| {
+            let command = Cli::try_parse_from(line.split(' ')).expect("a command").command;
+            let crate::args::LabCommand::Run(args) = command else { panic!("{line}") };
+            remarks(&scenario, &args, Some(&CoresUsed { server, load: vec![9] }))
+        };
+        let found = of("lab run seed-001 --out x --keys 5 --no-profiles", vec![0]);
+        assert_eq!(found[0], "Not as the scenario has it: --keys 5, --no-profiles.");
+        assert!(found[1].starts_with("The server had one core: what threads of pool-32, pool-32-spin, "), "{found:?}");
+        assert_eq!(of("lab run seed-001 --out x", vec![0, 1, 2, 3]), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,463 @@
+//! A scenario: what is compared, with what data, under which loads. A TOML file, shipped or the user's own.
+//!
+//! ```toml
+//! title = "Two ways of reading a key"
+//! [server]
+//! options = ["--durability", "async"]
+//! [[variant]]
+//! name = "get"
+//! options = ["--point-reads", "get"]
+//! [[variant]]
+//! name = "iterator"
+//! options = ["--point-reads", "iterator"]
+//! [data]
+//! keys = 1_000_000
+//! [[stage]]
+//! name = "get"
+//! data = "filled"
+//! options = ["--workload", "get"]
+//! rate = 15_000
+//! connections = 16
+//! duration = "60s"
+//! ```
+//!
+//! What is wrong in one is told with its line and before anything is started. Called by `runner`; `shipped` has those that come
+//! along.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use klad_bench::units;
+
+/// Runs of each variant and stage, unless the scenario says otherwise: from five on, runs are compared in pairs that were made one
+/// after the other, which leaves out what changed with time.
+const REPEATS: usize = 5;
+
+/// Ends the names of stages that are run beside those whose rate is beyond the capacity.
+pub(super) const BELOW_SUFFIX: &str = "-at-70";
+
+/// A whole scenario.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Scenario {
+    /// What it is called; of a shipped one, its file's name.
+    #[serde(default)]
+    pub name: String,
+    /// In a few words.
+    pub title: String,
+    /// What is asked, and what it follows.
+    #[serde(default)]
+    pub about: String,
+    /// Runs of each variant in each stage, in turn: A B A B.
+    #[serde(default = "repeats")]
+    pub repeats: usize,
+    /// Whether server and load have cores of their own, where there are two.
+    #[serde(default)]
+    pub pin: Pin,
+    /// What all variants have in common.
+    #[serde(default)]
+    pub server: Server,
+    /// What is compared; all others are held against the first.
+    #[serde(rename = "variant")]
+    pub variants: Vec<Variant>,
+    /// What lies in a filled database.
+    #[serde(default)]
+    pub data: Data,
+    /// The loads, one after the other.
+    #[serde(rename = "stage")]
+    pub stages: Vec<Stage>,
+    /// What somebody else has published of the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<Published>,
+}
+
+fn repeats() -> usize {
+    REPEATS
+}
+
+/// Who runs where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pin {
+    /// The server on one half of them, the load on the other.
+    #[default]
+    Split,
+    /// Wherever the kernel puts them: for variants that differ in threads.
+    None,
+}
+
+/// What all variants have in common.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Server {
+    /// Options of `klad serve`.
+    #[serde(default)]
+    pub options: Vec<String>,
+}
+
+/// A way of serving.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Variant {
+    /// Letters, digits and hyphens.
+    pub name: String,
+    /// What is special.
+    #[serde(default)]
+    pub about: String,
+    /// Options of `klad serve`, after those that all have.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// Another build of klad to run, instead of this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<PathBuf>,
+    /// The size of its queue, where the variants of the scenario differ in that: the report draws what each size costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u64>,
+}
+
+/// What lies in a filled database. Stages read and write the same keys unless their own options say otherwise.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Data {
+    /// How many keys, before `--scale`.
+    #[serde(default)]
+    pub keys: u64,
+    /// Whether `--scale` changes that.
+    #[serde(default = "yes")]
+    pub scaled: bool,
+    /// As `klad bench --key-format`.
+    #[serde(default = "key_format")]
+    pub key_format: String,
+    /// As `klad bench --value-format`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_format: Option<String>,
+    /// As `klad bench --value-size`, where there is no format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_size: Option<String>,
+}
+
+fn key_format() -> String {
+    "key{}".to_owned()
+}
+
+impl Default for Data {
+    fn default() -> Data {
+        Data { keys: 0, scaled: true, key_format: key_format(), value_format: None, value_size: None }
+    }
+}
+
+/// A load.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Stage {
+    /// Letters, digits and hyphens.
+    pub name: String,
+    /// What is looked at.
+    #[serde(default)]
+    pub about: String,
+    /// The database that each run begins with.
+    #[serde(default)]
+    pub data: Start,
+    /// Requests per second; without one the load is closed: each connection sends when its answer is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Requests per second, as a share of what the first variant can do in a closed load: 0.7, 5.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_capacity: Option<f64>,
+    /// Connections.
+    #[serde(default = "connections")]
+    pub connections: usize,
+    /// The load may open so many, where its first are busy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections_max: Option<usize>,
+    /// Length of the measured part, before `--scale`.
+    pub duration: Time,
+    /// Before it, at the same rate; before `--scale`.
+    #[serde(default = "warm_up")]
+    pub warm_up: Time,
+    /// Further options of `klad bench`: the workload above all.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// Profiles of each variant under this load, in windows of their own.
+    #[serde(default)]
+    pub profiles: Vec<ProfileKind>,
+    /// Variants of which profiles are taken; all, if it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiled: Option<Vec<String>>,
+    /// Variants that this stage is for; all, if it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variants: Option<Vec<String>>,
+    /// Whether, where the rate is beyond what the first variant can do, the same is run at 70 % of that, too.
+    #[serde(default = "yes")]
+    pub also_below_capacity: bool,
+}
+
+fn connections() -> usize {
+    64
+}
+
+fn warm_up() -> Time {
+    Time(Duration::from_secs(5))
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The database that a run begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Start {
+    /// None: made anew for each run.
+    #[default]
+    Empty,
+    /// With all keys; filled once for each engine and kept for all runs, which read it.
+    Filled,
+    /// A copy of that for each run: for loads that write.
+    Copied,
+}
+
+/// Profiles that a klad gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProfileKind {
+    /// CPU time.
+    Cpu,
+    /// What was allocated while the profile was taken.
+    Alloc,
+    /// Waits for locks.
+    Lock,
+}
+
+impl ProfileKind {
+    /// As in a scenario.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ProfileKind::Cpu => "cpu",
+            ProfileKind::Alloc => "alloc",
+            ProfileKind::Lock => "lock",
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            ProfileKind::Cpu => "CPU time",
+            ProfileKind::Alloc => "Allocations",
+            ProfileKind::Lock => "Waits for locks",
+        }
+    }
+}
+
+/// A length of time, as options have it: `60s`, `2m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "String")]
+pub struct Time(pub Duration);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        units::duration_or_zero(&text).map(Time).map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_duration(self.0))
+    }
+}
+
+/// What somebody else has published of the same.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Published {
+    /// Whose figures these are, and how they were taken.
+    pub about: String,
+    /// What was concluded there.
+    #[serde(default)]
+    pub conclusions: Vec<String>,
+    /// The figures.
+    #[serde(default, rename = "result")]
+    pub results: Vec<PublishedResult>,
+}
+
+/// Published figures of one variant in one stage.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PublishedResult {
+    /// Of this scenario.
+    pub stage: String,
+    /// Of this scenario.
+    pub variant: String,
+    /// Answers per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_s: Option<f64>,
+    /// Mean response time, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_ms: Option<f64>,
+    /// Median.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50_ms: Option<f64>,
+    /// 99 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<f64>,
+    /// 99.9 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p999_ms: Option<f64>,
+    /// 99.99 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p9999_ms: Option<f64>,
+    /// The longest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_ms: Option<f64>,
+    /// Requests that were refused, as a share of all, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<f64>,
+    /// What else is known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+impl Scenario {
+    /// Reads one, and sees that it makes sense.
+    ///
+    /// # Errors
+    /// When it is no TOML of this form, or contradicts itself; with the line where there is one.
+    pub fn parse(name: &str, text: &str) -> anyhow::Result<Scenario> {
+        let mut scenario: Scenario = toml::from_str(text).with_context(|| format!("{name} is no scenario"))?;
+        if scenario.name.is_empty() {
+            name.clone_into(&mut scenario.name);
+        }
+        scenario.check().with_context(|| format!("{name} makes no sense"))?;
+        Ok(scenario)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!((1..=100).contains(&self.repeats), "repeats = {}: 1 to 100 are possible", self.repeats);
+        ensure!(!self.variants.is_empty(), "there is no [[variant]]");
+        ensure!(!self.stages.is_empty(), "there is no [[stage]]");
+        distinct("variant", self.variants.iter().map(|variant| variant.name.as_str()))?;
+        distinct("stage", self.stages.iter().map(|stage| stage.name.as_str()))?;
+        let is_variant = |name: &str| self.variants.iter().any(|variant| variant.name == name);
+        for stage in &self.stages {
+            let name = &stage.name;
+            ensure!(!stage.duration.0.is_zero(), "stage {name}: duration is zero");
+            ensure!(
+                !name.ends_with(BELOW_SUFFIX),
+                "stage {name}: names that end in {BELOW_SUFFIX} are given by klad lab"
+            );
+            ensure!(stage.connections > 0, "stage {name}: no connections");
+            ensure!(stage.rate.is_none() || stage.of_capacity.is_none(), "stage {name}: both rate and of-capacity");
+            let per_s = stage.rate.or(stage.of_capacity);
+            ensure!(per_s.is_none_or(|rate| rate.is_finite() && rate > 0.0), "stage {name}: the rate is not above 0");
+            ensure!(
+                stage.data == Start::Empty || self.data.keys > 0,
+                "stage {name} wants filled data, and [data] has no keys"
+            );
+            for variant in stage.variants.iter().chain(&stage.profiled).flatten() {
+                ensure!(is_variant(variant), "stage {name}: there is no variant {variant}");
+            }
+            ensure!(stage.variants.as_ref().is_none_or(|some| !some.is_empty()), "stage {name} is for no variant");
+        }
+        for result in self.published.iter().flat_map(|published| &published.results) {
+            let PublishedResult { stage, variant, .. } = result;
+            ensure!(self.stages.iter().any(|one| one.name == *stage), "published: there is no stage {stage}");
+            ensure!(is_variant(variant), "published: there is no variant {variant}");
+        }
+        let (format, size) = (&self.data.value_format, &self.data.value_size);
+        ensure!(format.is_none() || size.is_none(), "[data] has both value-format and value-size");
+        Ok(())
+    }
+
+    /// Options of `klad serve` for a variant: its own, and those of all that it does not give itself.
+    #[must_use]
+    pub fn options_of<'s>(&'s self, variant: &'s Variant) -> Vec<&'s str> {
+        let name = |option: &'s str| option.split('=').next().filter(|name| name.starts_with("--"));
+        let own: BTreeSet<&str> = variant.options.iter().filter_map(|option| name(option)).collect();
+        let mut is_own = false;
+        let common = self.server.options.iter().map(String::as_str).filter(|option| {
+            // A value belongs to the option before it.
+            is_own = name(option).map_or(is_own, |name| own.contains(name));
+            !is_own
+        });
+        common.chain(variant.options.iter().map(String::as_str)).collect()
+    }
+
+    /// The variants of a stage of which profiles are taken.
+    pub fn profiled<'s>(&'s self, stage: &'s Stage) -> impl Iterator<Item = &'s Variant> {
+        let is_profiled = |variant: &&Variant| stage.profiled.as_ref().is_none_or(|some| some.contains(&variant.name));
+        self.variants_of(stage).filter(is_profiled)
+    }
+
+    /// The variants of a stage, in the scenario's order.
+    pub fn variants_of<'s>(&'s self, stage: &'s Stage) -> impl Iterator<Item = &'s Variant> {
+        let is_for = |variant: &&Variant| stage.variants.as_ref().is_none_or(|some| some.contains(&variant.name));
+        self.variants.iter().filter(is_for)
+    }
+}
+
+/// Names become names of files.
+fn distinct<'n>(what: &str, names: impl Iterator<Item = &'n str>) -> anyhow::Result<()> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        let plain = !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-');
+        ensure!(plain, "{what} {name:?}: names are of letters, digits and hyphens");
+        if !seen.insert(name) {
+            bail!("there are two {what}s {name}");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: &str = "title = 't'\n[[variant]]\nname = 'a'\n[[stage]]\nname = 's'\nduration = '1s'\n";
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let scenario = Scenario::parse("x", LEAST).expect("it is one");
+        assert_eq!((scenario.name.as_str(), scenario.repeats, scenario.pin), ("x", REPEATS, Pin::Split));
+        let stage = &scenario.stages[0];
+        assert_eq!((stage.connections, stage.data, stage.rate), (64, Start::Empty, None));
+        assert_eq!(scenario.variants_of(stage).count(), 1);
+        let again = toml::to_string(&scenario).expect("TOML");
+        Scenario::parse("x", &again).expect("what is written is read");
+    }
+
+    #[test]
+    fn a_variants_own_options_replace_those_of_all() {
+        let text = LEAST.replace("name = 'a'\n", "name = 'a'\noptions = ['--a', '3', '--c=4', '--d']\n");
+        let text = format!("{text}[server]\noptions = ['--a', '1', '--b', '2', '--c', '5', '--e']\n");
+        let scenario = Scenario::parse("x", &text).expect("it is one");
+        assert_eq!(scenario.options_of(&scenario.variants[0]), ["--b", "2", "--e", "--a", "3", "--c=4", "--d"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        for (more, why) in [
+            ("[[variant]]\nname = 'a'\n", "there are two variants a"),
+            ("[[variant]]\nname = 'a/b'\n", "letters, digits and hyphens"),
+            ("[[stage]]\nname = 't'\nduration = '1s'\ndata = 'filled'\n", "[data] has no keys"),
+            ("[[stage]]\nname = 't'\nduration = '1s'\nvariants = ['c']\n", "there is no variant c"),
+            ("[[stage]]\nname = 't'\nduration = '1s'\nrate = 0.0\n", "not above 0"),
+            ("[[stage]]\nname = 't'\nduration = '1s'\nrate = 1.0\nof-capacity = 1.0\n", "both rate and of-capacity"),
+            ("[[stage]]\nname = 't'\nduration = '0s'\n", "duration is zero"),
+            ("[[stage]]\nname = 't-at-70'\nduration = '1s'\n", "are given by klad lab"),
+            ("[[stage]]\nname = 't'\nduration = '1 week ago'\n", "line"),
+            ("[[stage]]\nname = 't'\nduration = '1s'\nrates = 1\n", "unknown field `rates`"),
+            ("[published]\nabout = ''\n[[published.result]]\nstage = 'x'\nvariant = 'a'\n", "there is no stage x"),
+        ] {
+            let error = Scenario::parse("x", &format!("{LEAST}{more}")).expect_err(more);
+            assert!(format!("{error:#}").contains(why), "{more}: {error:#}");
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! What CPU profiles and stacks of threads promise, in this process: truth, and an end without a trace.
+
+use std::hint::black_box;
+use std::ops::Range;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::cpu::Window;
+use crate::{Address, Error, Profile, threads};
+use klad_base::clock::{now, thread_cpu_ns};
+use klad_base::sampling::walk;
+use klad_base::sync::{BoundedQueue, Mutex, MutexGuard, Signal, spawn_thread};
+
+/// Rates are the process's: tests that start CPU profiles take turns.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock()
+}
+
+/// High enough that each tick of any kernel holds a period.
+const HZ: u32 = 997;
+
+// Constants differ, or the compiler would make one function of them.
+#[inline(never)]
+fn spin_three(mut state: u64) -> u64 {
+    for _ in 0..20_000 {
+        state = black_box(state.wrapping_mul(3).rotate_left(7));
+    }
+    state
+}
+
+#[inline(never)]
+fn spin_one(mut state: u64) -> u64 {
+    for _ in 0..20_000 {
+        state = black_box(state.wrapping_mul(5).rotate_left(9));
+    }
+    state
+}
+
+/// Uses so much CPU time of this thread; how much it was.
+#[inline(never)]
+fn burn(spin: fn(u64) -> u64, time: Duration) -> u64 {
+    let begin = thread_cpu_ns();
+    let mut state = 1;
+    loop {
+        state = black_box(spin(state));
+        let used = thread_cpu_ns() - begin;
+        if u128::from(used) >= time.as_nanos() {
+            return used;
+        }
+    }
+}
+
+/// Where the loops are: each is short.
+fn code_of(function: fn(u64) -> u64) -> Range<u64> {
+    let begin = |function: fn(u64) -> u64| (function as *const ()).addr() as u64;
+    let own = begin(function);
+    let others = [spin_three as fn(u64) -> u64, spin_one].map(begin);
+    let end = others.into_iter().filter(|other| *other > own).min().unwrap_or(u64::MAX);
+    own..end.min(own + 256)
+}
+
+/// CPU time that the profile gives to `thread` where `which` of its frames, nanoseconds.
+fn cpu_ns(profile: &Profile<Address>, thread: &str, which: impl Fn(&[Address]) -> bool) -> u64 {
+    let own = profile.samples.iter().filter(|sample| sample.thread == thread && which(&sample.frames));
+    own.map(|sample| sample.values[1].cast_unsigned()).sum()
+}
+
+fn fact<'p>(profile: &'p Profile<Address>, name: &str) -> &'p str {
+    let fact = profile.facts.iter().find(|(its, _)| its == name);
+    fact.map_or_else(|| panic!("no fact {name}: {:?}", profile.facts), |(_, value)| value)
+}
+
+const BURNER: &str = "test-burner";
+
+/// A profile of a thread that uses its time three to one, with what the thread's own clock says of each.
+fn three_to_one() -> (Profile<Address>, [u64; 2]) {
+    let window = Window::start(HZ).expect("nothing refuses it where tests run");
+    let burner = spawn_thread(BURNER, || {
+        // A thread that begins within a window has no timer for up to 100 ms, and for longer when the collector has to wait for
+        // a processor: that would be missing on one side only.
+        until_it_has_a_timer();
+        let mut truth = [0; 2];
+        for _ in 0..4 {
+            truth[0] += burn(spin_three, Duration::from_millis(900));
+            truth[1] += burn(spin_one, Duration::from_millis(300));
+        }
+        truth
+    });
+    let truth = burner.join().expect("no panic");
+    (window.finish(), truth)
+}
+
+/// Sleeps until the kernel lists a timer that signals the calling thread.
+fn until_it_has_a_timer() {
+    let own = format!("/tid.{}\n", rustix::thread::gettid().as_raw_nonzero());
+    let (pause, deadline) = (Signal::default(), now() + Duration::from_mins(1));
+    while !std::fs::read_to_string("/proc/self/timers").expect("the kernel lists timers").contains(&own) {
+        assert!(now() < deadline, "no timer");
+        pause.wait_timeout(Duration::from_millis(1));
+    }
+}
+
+fn is_within_a_tenth(seen: u64, truth: u64) -> bool {
+    seen.abs_diff(truth) * 10 <= truth
+}
+
+/// Whether the profile says of both loops, as the running function, what is true.
+fn judge(profile: &Profile<Address>, truth: [u64; 2]) -> Result<(), String> {
+    let leaf = |function| {
+        let code = code_of(function);
+        cpu_ns(profile, BURNER, |frames| frames.first().is_some_and(|frame| code.contains(frame)))
+    };
+    let seen = [leaf(spin_three), leaf(spin_one)];
+    let all = cpu_ns(profile, BURNER, |_| true);
+    let right = is_within_a_tenth(seen[0], truth[0])
+        && is_within_a_tenth(seen[1], truth[1])
+        && is_within_a_tenth(all, truth[0] + truth[1]);
+    if right { Ok(()) } else { Err(format!("seen {seen:?} of {all}, truth {truth:?}, {:?}", profile.facts)) }
+}
+
+#[test]
+fn cpu_time_is_given_to_the_functions_that_used_it() {
+    let _alone = alone();
+    let (profile, truth) = three_to_one();
+    assert_eq!(judge(&profile, truth), Ok(()));
+    let events: u64 = fact(&profile, "events").parse().expect("a number");
+    assert!(events >= 100, "{events}");
+    assert_eq!(fact(&profile, "lost samples"), "0");
+    assert_eq!(fact(&profile, "sampling rate"), "997 Hz");
+    // The callers are there: a stack without them would be two frames.
+    let deep = cpu_ns(&profile, BURNER, |frames| frames.len() >= 4);
+    assert!(is_within_a_tenth(deep, truth[0] + truth[1]), "{deep} of {truth:?}");
+
+    // The planted defects, on the same profile.
+    let mut leafless = profile.clone();
+    for sample in &mut leafless.samples {
+        sample.frames.remove(0);
+    }
+    assert!(judge(&leafless, truth).is_err(), "a walk that drops the running function is noticed");
+    let mut unweighted = profile.clone();
+    let period = profile.period.as_ref().expect("there is one").1;
+    let events = i64::try_from(events).expect("few");
+    let periods: i64 = profile.samples.iter().map(|sample| sample.values[0]).sum();
+    for sample in &mut unweighted.samples {
+        // As if each event were one period.
+        sample.values[1] = sample.values[0] * events * period / periods;
+    }
+    let tick = klad_base::clock::kernel_tick();
+    if tick >= Duration::from_millis(2) {
+        assert!(judge(&unweighted, truth).is_err(), "overruns that are forgotten are noticed");
+    }
+}
+
+#[test]
+fn a_thread_that_starts_in_the_middle_is_seen() {
+    let _alone = alone();
+    let window = Window::start(HZ).expect("started");
+    burn(spin_one, Duration::from_millis(20));
+    let late = spawn_thread("test-late", || burn(spin_one, Duration::from_millis(800)));
+    let truth = late.join().expect("no panic");
+    let profile = window.finish();
+    let seen = cpu_ns(&profile, "test-late", |_| true);
+    assert!(seen <= truth * 11 / 10 && seen >= truth / 4, "{seen} of {truth}");
+}
+
+#[test]
+fn windows_share_a_rate_and_each_sees_its_own_time() {
+    let _alone = alone();
+    let outer = Window::start(HZ).expect("started");
+    let busy = Window::start(99);
+    assert!(matches!(busy, Err(Error::Busy(_))), "{busy:?}");
+    let first = spawn_thread("test-first", || burn(spin_one, Duration::from_millis(400)));
+    first.join().expect("no panic");
+    let inner = Window::start(HZ).expect("started");
+    let second = spawn_thread("test-second", || burn(spin_one, Duration::from_millis(400)));
+    second.join().expect("no panic");
+    let (inner, outer) = (inner.finish(), outer.finish());
+    let used = |profile, thread| cpu_ns(profile, thread, |_| true);
+    assert_eq!(used(&inner, "test-first"), 0);
+    assert!(used(&outer, "test-first") > 0);
+    assert!(used(&inner, "test-second") > 0);
+    assert_eq!(used(&inner, "test-second"), used(&outer, "test-second"));
+    // With the last one the rate is free.
+    drop(Window::start(99).expect("started"));
+}
+
+#[test]
+fn every_thread_answers_with_its_stack() {
+    #[inline(never)]
+    fn waits_here(signal: &Signal) -> bool {
+        black_box(black_box(signal).wait_timeout(Duration::from_mins(1)))
+    }
+    let signal = Arc::new(Signal::default());
+    let started = Arc::new(Signal::default());
+    let (own, own_started) = (signal.clone(), started.clone());
+    let waiting = spawn_thread("test-waiting", move || {
+        own_started.raise();
+        waits_here(&own)
+    });
+    assert!(started.wait_timeout(Duration::from_mins(1)));
+    let begin = (waits_here as *const ()).addr() as u64;
+    let deadline = now() + Duration::from_mins(1);
+    loop {
+        let threads = threads::capture().expect("nothing refuses it where tests run");
+        let found = threads.iter().find(|thread| thread.name == "test-waiting").expect("it is there");
+        // It may not be there yet.
+        if found.state == 'S' && found.frames.iter().any(|frame| (begin..begin + 128).contains(frame)) {
+            let own = rustix::thread::gettid().as_raw_nonzero().get();
+            let this = threads.iter().find(|thread| thread.tid == own).expect("the caller, too");
+            assert!(this.frames.len() > 3 && this.cpu_time > Duration::ZERO, "{this:?}");
+            break;
+        }
+        assert!(now() < deadline, "{found:x?}");
+    }
+    signal.raise();
+    assert!(waiting.join().expect("no panic"), "its wait has not ended early");
+}
+
+/// One of each kind of work that waits in the kernel: sockets, files and their syncs, pauses. Ends with the first error.
+fn works(stop: &AtomicBool) -> std::io::Result<u64> {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let mut client = std::net::TcpStream::connect(listener.local_addr()?)?;
+    let (mut server, _) = listener.accept()?;
+    let echo = spawn_thread("test-echo", move || -> std::io::Result<()> {
+        let mut bytes = [0; 1000];
+        while server.read_exact(&mut bytes).is_ok() {
+            server.write_all(&bytes)?;
+        }
+        Ok(())
+    });
+    let mut file = tempfile::tempfile()?;
+    let pause = Signal::default();
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut bytes = [7; 1000];
+        client.write_all(&bytes)?;
+        client.read_exact(&mut bytes)?;
+        file.write_all(&bytes)?;
+        if rounds % 16 == 0 {
+            file.sync_data()?;
+            pause.wait_timeout(Duration::from_millis(1));
+        }
+        rounds += 1;
+    }
+    drop(client);
+    echo.join().expect("no panic")?;
+    Ok(rounds)
+}
+
+#[test]
+fn nothing_fails_because_threads_are_asked() {
+    let _alone = alone();
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = (0..2)
+        .map(|_| {
+            let stop = stop.clone();
+            spawn_thread("test-works", move || works(&stop))
+        })
+        .collect();
+    let window = Window::start(HZ).expect("started");
+    let answered = (0..200).map(|_| threads::capture().expect("captured")).map(|threads| {
+        threads.iter().filter(|thread| thread.name == "test-works" && !thread.frames.is_empty()).count()
+    });
+    let answered: usize = answered.sum();
+    drop(window);
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        let rounds = thread.join().expect("no panic").expect("no call ends with an error");
+        assert!(rounds > 10, "{rounds}");
+    }
+    assert!(answered > 100, "{answered}");
+}
+
+/// What a profile could leave behind.
+#[derive(Debug, PartialEq, Eq)]
+struct Traces {
+    timers: usize,
+    descriptors: usize,
+    threads: usize,
+}
+
+fn traces() -> Traces {
+    // Without the kernel's list of timers there would be nothing to judge by.
+    let timers = std::fs::read_to_string("/proc/self/timers").expect("the kernel lists timers");
+    let entries = |directory| std::fs::read_dir(directory).expect("there is /proc").count();
+    Traces {
+        timers: timers.lines().filter(|line| line.starts_with("ID:")).count(),
+        descriptors: entries("/proc/self/fd"),
+        threads: entries("/proc/self/task"),
+    }
+}
+
+/// As the test of this name in `module`, in a process of its own: what it counts is the process's.
+pub(crate) fn in_a_process_of_its_own(module: &str, test: &str) -> bool {
+    const INSIDE: &str = "KLAD_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        return false;
+    }
+    let module = module.split_once("::").expect("klad::…").1;
+    let mut command = Command::new(std::env::current_exe().expect("there is /proc"));
+    let name = format!("{module}::{test}");
+    let output = command.args(["--exact", &name, "--nocapture"]).env(INSIDE, "1").output().expect("it can be started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    true
+}
+
+/// Threads that allocate, lock, burn, and start threads that end, until told.
+fn load(stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<()>> {
+    let queue = Arc::new(BoundedQueue::new(16));
+    let shared = Arc::new(Mutex::new(0_u64));
+    let until = |stop: &Arc<AtomicBool>, mut work: Box<dyn FnMut() + Send>| {
+        let stop = stop.clone();
+        spawn_thread("test-load", move || {
+            while !stop.load(Ordering::Relaxed) {
+                work();
+            }
+        })
+    };
+    let (pushing, popping) = (queue.clone(), queue);
+    let locks = [shared.clone(), shared];
+    let mut threads: Vec<_> = locks
+        .into_iter()
+        .map(|lock| until(stop, Box::new(move || *lock.lock() += black_box(spin_one(1)) & 1)))
+        .collect();
+    threads
+        .push(until(stop, Box::new(|| drop(black_box((0..50).map(|size| vec![1_u8; size * 97]).collect::<Vec<_>>())))));
+    threads.push(until(stop, Box::new(move || drop(pushing.push(vec![0_u64; 100])))));
+    threads.push(until(stop, Box::new(move || drop(popping.try_pop()))));
+    threads.push(until(
+        stop,
+        Box::new(|| {
+            let brief = spawn_thread("test-brief", || black_box(spin_three(1)));
+            let _ = black_box(brief.join().expect("no panic"));
+        }),
+    ));
+    threads
+}
+
+#[test]
+fn a_thousand_profiles_under_load_leave_nothing_behind() {
+    if in_a_process_of_its_own(module_path!(), "a_thousand_profiles_under_load_leave_nothing_behind") {
+        return;
+    }
+    // The first takes what stays: the handler and the rings, and nothing that is counted here.
+    drop(Window::start(HZ).expect("started"));
+    let before = traces();
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads = load(&stop);
+    let seen = Arc::new(AtomicU64::new(0));
+    let takers: Vec<_> = (0..2)
+        .map(|taker| {
+            let seen = seen.clone();
+            spawn_thread("test-taker", move || {
+                let pause = Signal::default();
+                for cycle in 0..500_u64 {
+                    let window = Window::start(HZ).expect("started");
+                    pause.wait_timeout(Duration::from_millis(cycle % 8));
+                    if cycle % 3 == taker {
+                        drop(window);
+                    } else {
+                        seen.fetch_add(window.finish().samples.len() as u64, Ordering::Relaxed);
+                    }
+                    if cycle % 25 == 0 {
+                        assert!(threads::capture().expect("captured").len() > 6);
+                    }
+                }
+            })
+        })
+        .collect();
+    for taker in takers {
+        taker.join().expect("no panic");
+    }
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
+    // Windows are a tick long, and other tests may have most of the processors.
+    let seen = seen.load(Ordering::Relaxed);
+    assert!(seen > 50, "it saw the load: {seen}");
+    comes_to(&before);
+    // The planted defect: a window that nobody ends.
+    std::mem::forget(Window::start(HZ).expect("started"));
+    assert_ne!(traces(), before, "a window that stays is noticed");
+}
+
+/// A thread that was joined may be listed for a moment longer.
+fn comes_to(before: &Traces) {
+    let deadline = now() + Duration::from_secs(30);
+    while traces() != *before {
+        assert!(now() < deadline, "{:?} is left of {before:?}", traces());
+        std::thread::yield_now();
+    }
+}
+
+/// As a filter of a container does: `process_vm_readv` is not permitted to the calling thread any more.
+#[expect(unsafe_code, reason = "a filter is installed by a system call")]
+fn refuse_reads() {
+    let step = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
+        code: u16::try_from(code).expect("a small constant"),
+        jt,
+        jf,
+        k,
+    };
+    let number = u32::try_from(libc::SYS_process_vm_readv).expect("a small number");
+    let mut filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, 0, 1),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and its four steps live until the kernel has copied them.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn a_system_that_refuses_to_read_is_known_before_anything_begins() {
+    let _alone = alone();
+    let refused = spawn_thread("test-refused", || {
+        refuse_reads();
+        let error = walk::check().expect_err("it is refused");
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        assert_eq!(walk::Stack::here(0).frames().len(), 0, "nothing is read directly instead");
+        let window = Window::start(99).expect_err("no profile without stacks");
+        let captured = threads::capture().expect_err("nor this");
+        (window.to_string(), captured.to_string())
+    });
+    let (window, captured) = refused.join().expect("no panic");
+    assert!(window.contains("process_vm_readv") && window.contains("not permitted"), "{window}");
+    assert_eq!(window, captured);
+}

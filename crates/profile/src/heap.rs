@@ -1,0 +1,520 @@
+//! Where memory is allocated: jemalloc's own sampling, read from its dumps.
+//!
+//! ```text
+//!   malloc ─▶ every so many bytes, on average, jemalloc keeps the stack ─▶ prof.dump into a memfd ─▶ Profile<Address>
+//! ```
+//!
+//! jemalloc counts from the moment it is told to on, so what was allocated before is missing. It counts the sizes that it has
+//! given, its size classes, which are up to a quarter above what was asked for. RocksDB's memory is in it like klad's own.
+//! Called by `main`, which sets the rate, and by `http::admin`, on a thread that may wait.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::fd::AsRawFd as _;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use tikv_jemalloc_ctl::{Access as _, AsName as _};
+
+use crate::{Address, Error, Name, Profile, Sample, ValueType};
+use klad_base::clock;
+use klad_base::limits::HEAP_WINDOW_SAMPLE_BYTES;
+use klad_base::sync::Mutex;
+
+/// Switches and dumps are one at a time.
+static STATE: Mutex<State> = Mutex::new(State { since_unix_ms: None, for_good: false, windows: 0 });
+
+struct State {
+    /// When jemalloc was last told to begin.
+    since_unix_ms: Option<u64>,
+    /// It samples until the end of the process, and not only while a window is open.
+    for_good: bool,
+    /// Windows that need it to sample.
+    windows: usize,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// What is in use.
+    Live,
+    /// All that was allocated, also what has been freed.
+    Allocated,
+}
+
+/// The sampling of the process's allocations.
+#[derive(Debug)]
+pub struct Heap(());
+
+/// A time of which the difference will be seen; dropping it ends it.
+#[derive(Debug)]
+pub struct Window {
+    before: Dump,
+    view: View,
+}
+
+impl Heap {
+    /// Samples from now on every `bytes` bytes on average (the next lower power of two), or not at all for 0.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where jemalloc was started without `prof:true`, as in programs that only use klad's library.
+    pub fn sample_every(bytes: u64) -> Result<(), Error> {
+        let mut state = STATE.lock();
+        if bytes == 0 {
+            state.for_good = false;
+            return if state.windows == 0 { switch(&mut state, false) } else { Ok(()) };
+        }
+        state.for_good = true;
+        reset(bytes)?;
+        switch(&mut state, true)
+    }
+
+    /// What is known now.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn now(view: View) -> Result<Profile<Address>, Error> {
+        let dump = dump(&STATE.lock())?;
+        Ok(dump.profile(view, None))
+    }
+}
+
+impl Window {
+    /// Begins, and samples at least as long as it lasts.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn start(view: View) -> Result<Window, Error> {
+        let mut state = STATE.lock();
+        if !state.for_good && state.windows == 0 {
+            reset(HEAP_WINDOW_SAMPLE_BYTES)?;
+            switch(&mut state, true)?;
+        }
+        let before = match dump(&state) {
+            Ok(before) => before,
+            Err(error) => {
+                // No window will do it. What cannot be switched off was not on.
+                if !state.for_good && state.windows == 0 {
+                    let _ = switch(&mut state, false);
+                }
+                return Err(error);
+            }
+        };
+        state.windows += 1;
+        Ok(Window { before, view })
+    }
+
+    /// Ends, and says what has changed: figures of what is in use are negative where more was freed than allocated.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn finish(self) -> Result<Profile<Address>, Error> {
+        let after = dump(&STATE.lock())?;
+        Ok(after.profile(self.view, Some(&self.before)))
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let mut state = STATE.lock();
+        state.windows -= 1;
+        if state.windows == 0 && !state.for_good {
+            // What cannot be switched off was not on.
+            let _ = switch(&mut state, false);
+        }
+    }
+}
+
+fn refused(action: &str) -> impl Fn(tikv_jemalloc_ctl::Error) -> Error {
+    move |error| Error::Refused(format!("jemalloc: {action}: {error}"))
+}
+
+fn switch(state: &mut State, active: bool) -> Result<(), Error> {
+    "prof.active\0".name().write(active).map_err(refused("prof.active"))?;
+    state.since_unix_ms = active.then(clock::unix_ms);
+    Ok(())
+}
+
+/// Forgets what was seen, and sets the rate: `prof.reset` takes its logarithm.
+fn reset(bytes: u64) -> Result<(), Error> {
+    let lg_sample = bytes.max(1).ilog2() as usize;
+    "prof.reset\0".name().write(lg_sample).map_err(refused("prof.reset"))
+}
+
+/// What the calling thread allocates from now on is not sampled. For threads that end soon: jemalloc keeps what it has seen of a
+/// thread for as long as the process lives, and a server that is scraped for a year must not grow by that.
+pub fn leave_this_thread_out() {
+    // An allocator without profiles refuses, and then there is nothing to leave out.
+    let _ = "thread.prof.active\0".name().write(false);
+}
+
+/// A file in memory that jemalloc writes to, and the path to it, which lasts as long as the process.
+fn file_for_dumps() -> std::io::Result<&'static (File, &'static str)> {
+    static FILE: OnceLock<(File, &'static str)> = OnceLock::new();
+    if let Some(made) = FILE.get() {
+        return Ok(made);
+    }
+    let file = File::from(memfd_create("klad-heap", MemfdFlags::CLOEXEC)?);
+    let path = format!("/proc/self/fd/{}\0", file.as_raw_fd());
+    Ok(FILE.get_or_init(|| (file, path.leak())))
+}
+
+/// One at a time: the state is held.
+fn dump(state: &State) -> Result<Dump, Error> {
+    let io = |error: std::io::Error| Error::Refused(format!("a file in memory for jemalloc's dump: {error}"));
+    let (mut file, path) = file_for_dumps().map(|(file, path)| (file, *path)).map_err(io)?;
+    let began_unix_ms = clock::unix_ms();
+    "prof.dump\0".name().write(path).map_err(refused("prof.dump"))?;
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_string(&mut text)).map_err(io)?;
+    file.set_len(0).map_err(io)?;
+    let mut dump = Dump::parse(&text)?;
+    dump.taken_unix_ms = began_unix_ms;
+    dump.since_unix_ms = state.since_unix_ms;
+    Ok(dump)
+}
+
+/// What jemalloc has seen, in its order: in use, then all; objects, then bytes.
+type Seen = [i64; 4];
+
+/// One of jemalloc's dumps.
+#[derive(Debug, Default)]
+struct Dump {
+    taken_unix_ms: u64,
+    since_unix_ms: Option<u64>,
+    /// Average bytes between two samples.
+    rate: u64,
+    /// Samples, over all time.
+    samples: i64,
+    /// By stack, scaled up to what they stand for.
+    stacks: HashMap<Vec<Address>, Seen>,
+}
+
+impl Dump {
+    /// Reads `heap_v2`:
+    ///
+    /// ```text
+    ///   heap_v2/524288
+    ///     t*: 28: 5604480 [30: 5700000]
+    ///   @ 0x55… 0x55…
+    ///     t*: 13: 6688 [13: 6688]
+    ///     t0: …
+    /// ```
+    fn parse(text: &str) -> Result<Dump, Error> {
+        let malformed = || Error::Malformed("jemalloc's dump is not in the form heap_v2".to_owned());
+        let mut lines = text.lines();
+        let rate = lines.next().and_then(|line| line.strip_prefix("heap_v2/")?.parse().ok()).ok_or_else(malformed)?;
+        let mut dump = Dump { rate, ..Dump::default() };
+        let mut stack: Option<Vec<Address>> = None;
+        for line in lines {
+            let line = line.trim_start();
+            if let Some(addresses) = line.strip_prefix("@ ") {
+                let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+                // Each is where a call returns to.
+                let parsed = addresses.split_whitespace().map(|word| Some(hex(word)?.saturating_sub(1)));
+                stack = Some(parsed.collect::<Option<_>>().ok_or_else(malformed)?);
+            } else if let Some(figures) = line.strip_prefix("t*: ") {
+                // The first is of all stacks together.
+                let Some(stack) = stack.take() else { continue };
+                let seen = figures_of(figures).ok_or_else(malformed)?;
+                dump.samples += seen[2].max(seen[0]);
+                let [objects, bytes] = scaled(seen[0], seen[1], rate);
+                let [all_objects, all_bytes] = scaled(seen[2], seen[3], rate);
+                let sum = dump.stacks.entry(stack).or_default();
+                for (sum, more) in sum.iter_mut().zip([objects, bytes, all_objects, all_bytes]) {
+                    *sum += more;
+                }
+            } else if line.starts_with("MAPPED_LIBRARIES") {
+                break;
+            }
+        }
+        Ok(dump)
+    }
+
+    /// The stacks, as they are or as they differ from `before`.
+    fn profile(self, view: View, before: Option<&Dump>) -> Profile<Address> {
+        // One that began anew in between has nothing in common with this one.
+        let before = before.filter(|before| before.since_unix_ms == self.since_unix_ms);
+        let none = HashMap::new();
+        let earlier = before.map_or(&none, |before| &before.stacks);
+        let mut samples = Vec::with_capacity(self.stacks.len());
+        for (stack, seen) in &self.stacks {
+            let was = earlier.get(stack).copied().unwrap_or_default();
+            let [live_objects, live_bytes, all_objects, all_bytes] =
+                [0, 1, 2, 3].map(|figure| seen[figure] - was[figure]);
+            let values = vec![all_objects, all_bytes, live_objects, live_bytes];
+            if values.iter().any(|value| *value != 0) {
+                samples.push(Sample { thread: String::new(), frames: stack.clone(), values });
+            }
+        }
+        // One that is gone had nothing live, and jemalloc has forgotten all of it: what was live then has been freed.
+        for (stack, was) in earlier.iter().filter(|(stack, was)| !self.stacks.contains_key(*stack) && was[0] != 0) {
+            samples.push(Sample { thread: String::new(), frames: stack.clone(), values: vec![0, 0, -was[0], -was[1]] });
+        }
+        samples.sort_by(|one, other| one.frames.cmp(&other.frames));
+        let (title, shown) = match view {
+            View::Live => ("Memory in use", 3),
+            View::Allocated => ("Memory allocated", 1),
+        };
+        let title = if before.is_some() { format!("{title}, difference") } else { title.to_owned() };
+        let mut facts = self.facts(before);
+        let less: Vec<i64> =
+            samples.iter().map(|sample: &Sample<Address>| sample.values[shown]).filter(|value| *value < 0).collect();
+        if !less.is_empty() {
+            let bytes = less.iter().fold(0_i64, |sum, value| sum.saturating_sub(*value));
+            let text = format!("what is less than before, {bytes} bytes in {} stacks: it has no width", less.len());
+            facts.push(("not drawn".to_owned(), text));
+        }
+        let began_unix_ms = before.map_or(self.taken_unix_ms, |before| before.taken_unix_ms);
+        Profile {
+            title,
+            values: vec![
+                ValueType::new("alloc_objects", "count"),
+                ValueType::new("alloc_space", "bytes"),
+                ValueType::new("inuse_objects", "count"),
+                ValueType::new("inuse_space", "bytes"),
+            ],
+            shown,
+            samples,
+            period: Some((ValueType::new("space", "bytes"), i64::try_from(self.rate).unwrap_or(i64::MAX))),
+            began_unix_ns: began_unix_ms.saturating_mul(1_000_000),
+            duration: Duration::from_millis(self.taken_unix_ms.saturating_sub(began_unix_ms)),
+            facts,
+        }
+    }
+
+    fn facts(&self, before: Option<&Dump>) -> Vec<(String, String)> {
+        let samples = self.samples - before.map_or(0, |before| before.samples);
+        let since = match self.since_unix_ms {
+            Some(since) => {
+                let ago = Duration::from_secs(self.taken_unix_ms.saturating_sub(since) / 1_000);
+                let mut text = String::new();
+                let _ = write!(text, "{} ago; what was allocated before is missing", humantime::format_duration(ago));
+                text
+            }
+            None => "never: --heap-sample is 0, so only ?seconds= sees anything".to_owned(),
+        };
+        [
+            ("events", format!("{samples} sampled allocations")),
+            ("sampling rate", format!("1 in {} bytes on average", self.rate)),
+            ("not sampled", "the threads that take profiles".to_owned()),
+            ("counted since", since),
+            ("sizes", "those of jemalloc's size classes, scaled up from the samples".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec()
+    }
+}
+
+/// `13: 6688 [13: 6688]`.
+fn figures_of(text: &str) -> Option<Seen> {
+    let mut numbers = text.split([' ', ':', '[', ']']).filter(|word| !word.is_empty()).map(str::parse::<i64>);
+    let mut next = || numbers.next()?.ok();
+    Some([next()?, next()?, next()?, next()?])
+}
+
+/// Of objects of `bytes / objects` bytes a share of 1 - exp(-size / rate) is sampled: jeprof's formula.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate from samples")]
+fn scaled(objects: i64, bytes: i64, rate: u64) -> [i64; 2] {
+    if objects <= 0 || bytes <= 0 || rate == 0 {
+        return [0, 0];
+    }
+    let size = bytes as f64 / objects as f64;
+    let scale = 1.0 / (1.0 - (-size / rate as f64).exp());
+    [(objects as f64 * scale).round() as i64, (bytes as f64 * scale).round() as i64]
+}
+
+/// How many frames at the leaf are the allocator's: after them comes the function that has allocated.
+pub(super) fn own_frames(frames: &[Name]) -> usize {
+    frames.iter().take_while(|name| is_of_allocator(name)).count()
+}
+
+fn is_of_allocator(name: &str) -> bool {
+    const EXACT: &[&str] = &[
+        "malloc",
+        "calloc",
+        "realloc",
+        "memalign",
+        "aligned_alloc",
+        "posix_memalign",
+        "valloc",
+        "reallocarray",
+        "mallocx",
+        "rallocx",
+        "operator new",
+        "operator new[]",
+        "__posix_memalign",
+        "__libc_memalign",
+    ];
+    const BEGINNINGS: &[&str] = &[
+        "prof_",
+        "_rjem_je_",
+        "je_",
+        "malloc_default",
+        "imalloc",
+        "ialloc",
+        "irallocx",
+        "do_rallocx",
+        "fallback_alloc",
+        "__rust_",
+        "__rdl_",
+        "__rg_",
+        "__rustc::__r",
+        "alloc::alloc::",
+        "<alloc::alloc::Global as ",
+        "std::alloc::",
+        "<std::alloc::System as ",
+        "std::sys::alloc::",
+        "alloc::raw_vec::",
+        "<alloc::raw_vec::",
+        "tikv_jemallocator::",
+        "<tikv_jemallocator::Jemalloc as ",
+        "__gnu_cxx::new_allocator",
+        "std::allocator_traits",
+        "std::__new_allocator",
+        "core::alloc::global::GlobalAlloc",
+    ];
+    EXACT.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::symbols::Symbols;
+
+    const DUMP: &str = "heap_v2/524288\n  t*: 3: 3000 [9: 1000000]\n  t0: 3: 3000 [9: 1000000]\n@ 0x10 0x20\n  \
+                        t*: 2: 1048576 [4: 2097152]\n  t0: 2: 1048576 [4: 2097152]\n@ 0x30\n  t*: 0: 0 [1: 1024]\n\n\
+                        MAPPED_LIBRARIES:\n@ 0x99\n";
+
+    #[test]
+    fn a_dump_is_scaled_up_to_what_its_samples_stand_for() {
+        let dump = Dump::parse(DUMP).expect("well formed");
+        assert_eq!((dump.rate, dump.samples, dump.stacks.len()), (524_288, 5, 2));
+        let large = dump.stacks[&vec![0xf, 0x1f]];
+        // 1 / (1 - 1/e) of those of 512 KiB.
+        assert_eq!(large, [3, 1_658_823, 6, 3_317_646]);
+        let small = dump.stacks[&vec![0x2f]];
+        assert_eq!((small[0], small[1], small[2]), (0, 0, 513));
+        let profile = dump.profile(View::Live, None);
+        assert_eq!(profile.values[profile.shown].kind, "inuse_space");
+        assert_eq!(profile.samples[0].values, [6, 3_317_646, 3, 1_658_823]);
+        for bad in ["", "heap_v1/1\n", "heap_v2/x\n", "heap_v2/1\n@ 0xzz\n", "heap_v2/1\n@ 0x1\n  t*: 1: 2\n"] {
+            assert!(Dump::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_difference_is_the_later_less_the_earlier() {
+        let before = Dump::parse("heap_v2/1\n@ 0x10\n  t*: 5: 500 [5: 500]\n@ 0x50\n  t*: 1: 100 [1: 100]\n");
+        let after = Dump::parse("heap_v2/1\n@ 0x10\n  t*: 2: 200 [7: 700]\n@ 0x20\n  t*: 1: 100 [1: 100]\n");
+        let difference = after.expect("well formed").profile(View::Allocated, Some(&before.expect("well formed")));
+        let values: Vec<&[i64]> = difference.samples.iter().map(|sample| &sample.values[..]).collect();
+        assert_eq!(values, [&[2, 200, -3, -300][..], &[1, 100, 1, 100], &[0, 0, -1, -100]]);
+        assert_eq!(difference.title, "Memory allocated, difference");
+    }
+
+    #[inline(never)]
+    fn planted_keep(pieces: usize, size: usize) -> Vec<Box<[u8]>> {
+        let mut kept = Vec::with_capacity(pieces);
+        for piece in 0..pieces {
+            kept.push(std::hint::black_box(vec![u8::try_from(piece % 251).expect("small"); size].into_boxed_slice()));
+        }
+        kept
+    }
+
+    /// In a process of its own, because jemalloc takes `prof:true` only at start: each test here that needs it runs itself.
+    fn in_own_process(test: &str) -> bool {
+        if std::env::var_os("KLAD_TEST_HEAP").is_some() {
+            return true;
+        }
+        let run = std::process::Command::new(std::env::current_exe().expect("a path"))
+            .args(["--exact", &format!("profile::heap::tests::{test}"), "--nocapture"])
+            .env("KLAD_TEST_HEAP", "1")
+            .env("MALLOC_CONF", "prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19")
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&run.stderr));
+        false
+    }
+
+    /// Bytes of stacks that `function` is in.
+    fn bytes_of(profile: Profile<Address>, function: &str) -> i64 {
+        let named = Symbols::of_this_process().expect("there is /proc").name(profile);
+        let has = |sample: &&Sample<Name>| sample.frames.iter().any(|frame| frame.contains(function));
+        named.samples.iter().filter(has).map(|sample| sample.values[named.shown]).sum()
+    }
+
+    #[test]
+    fn kept_memory_is_found_at_its_function_within_a_tenth() {
+        if !in_own_process("kept_memory_is_found_at_its_function_within_a_tenth") {
+            return;
+        }
+        Heap::sample_every(64 << 10).expect("it is compiled in");
+        let kept = planted_keep(64 << 10, 1_024);
+        let found = bytes_of(Heap::now(View::Live).expect("it samples"), "planted_keep");
+        let truth = (64 << 20) + (64 << 10) * 16;
+        assert!(found.abs_diff(truth).cast_signed() * 10 <= truth, "{found} of {truth}");
+        // The twin: what has been freed is not found again, and still counts as allocated.
+        drop(kept);
+        let live = bytes_of(Heap::now(View::Live).expect("it samples"), "planted_keep");
+        assert!(live < truth / 10, "{live}");
+        let all = bytes_of(Heap::now(View::Allocated).expect("it samples"), "planted_keep");
+        assert!(all > truth / 10 * 9, "{all}");
+        let named = Symbols::of_this_process().expect("/proc").name(Heap::now(View::Allocated).expect("it samples"));
+        let largest = named.samples.iter().max_by_key(|sample| sample.values[1]).expect("some");
+        assert!(largest.frames[0].contains("planted_keep") || largest.frames[0].starts_with("alloc::"), "{largest:?}");
+    }
+
+    /// Sets its flag, also when the test fails: threads that go on until they are told would keep the failure from being seen.
+    struct Over<'f>(&'f AtomicBool);
+
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn sampling_goes_on_and_off_while_others_allocate() {
+        if !in_own_process("sampling_goes_on_and_off_while_others_allocate") {
+            return;
+        }
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let over = Over(&ended);
+            let load = || {
+                while !ended.load(Ordering::Relaxed) {
+                    std::hint::black_box(planted_keep(100, 5_000));
+                }
+            };
+            scope.spawn(load);
+            scope.spawn(load);
+            for round in 0..200 {
+                let window = Window::start(View::Allocated).expect("it begins");
+                if round % 3 == 0 {
+                    drop(window);
+                } else if round % 20 == 1 {
+                    // More than at a time when it had begun: what was sampled before its first look is not its own.
+                    let seen = || bytes_of(Heap::now(View::Allocated).expect("it samples"), "planted_keep");
+                    let before = seen();
+                    let deadline = clock::now() + Duration::from_mins(1);
+                    while seen() == before {
+                        assert!(clock::now() < deadline, "nothing is sampled any more in round {round}");
+                    }
+                    assert!(bytes_of(window.finish().expect("it ends"), "planted_keep") > 0, "round {round}");
+                } else {
+                    window.finish().expect("it ends");
+                }
+            }
+            drop(over);
+        });
+        let state = STATE.lock();
+        assert_eq!((state.windows, state.since_unix_ms), (0, None));
+    }
+}

@@ -1,0 +1,337 @@
+//! Waits that are planted are found, where and as long as the thread that waits has clocked them itself.
+
+#[cfg(feature = "posix-locks")]
+mod answers;
+mod load;
+mod open;
+mod over;
+#[cfg(feature = "posix-locks")]
+mod posix;
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::locks::*;
+use klad_base::sync::{BoundedQueue, Cause, Condvar, RwLock, Signal, spawn_thread};
+
+const THRESHOLD: Duration = Duration::from_micros(10);
+
+/// A holder keeps a lock so long, so often.
+const HELD: Duration = Duration::from_millis(5);
+const ROUNDS: u64 = 30;
+
+type Hold = Box<dyn Fn(&dyn Fn()) + Send>;
+
+/// A lock that one thread holds while it calls what it is given, and another one waits for.
+struct Plant {
+    /// The waiting thread's name.
+    thread: &'static str,
+    /// What it calls.
+    leaf: &'static str,
+    hold: Hold,
+    wait: Box<dyn Fn() + Send>,
+}
+
+/// What is to be found on the stack.
+#[inline(never)]
+fn planted(wait: &dyn Fn()) {
+    wait();
+    // Or the call above would be the last thing, and this frame gone.
+    black_box(());
+}
+
+fn pause(time: Duration) {
+    Signal::default().wait_timeout(time);
+}
+
+fn until(now: &AtomicU64, value: u64) {
+    while now.load(Ordering::SeqCst) < value {
+        std::thread::yield_now();
+    }
+}
+
+/// How long the waiting thread has waited by its own clock, nanoseconds.
+fn run(plant: Plant) -> u64 {
+    let (held, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (its_held, its_done) = (held.clone(), done.clone());
+    let waiter = spawn_thread(plant.thread, move || {
+        let mut waited_ns = 0;
+        for round in 1..=ROUNDS {
+            until(&its_held, round);
+            let began = clock::monotonic_ns();
+            planted(&*plant.wait);
+            waited_ns += clock::monotonic_ns() - began;
+            its_done.store(round, Ordering::SeqCst);
+        }
+        waited_ns
+    });
+    for round in 1..=ROUNDS {
+        (plant.hold)(&|| {
+            held.store(round, Ordering::SeqCst);
+            pause(HELD);
+        });
+        until(&done, round);
+    }
+    waiter.join().expect("no panic")
+}
+
+/// What the profile says of the planted function on that thread: waits and nanoseconds.
+fn found(profile: &Profile<Address>, thread: &str) -> (i64, i64) {
+    let start = planted as *const () as Address;
+    let is_planted = |frame: &Address| (start..start + 64).contains(frame);
+    let of = profile.samples.iter().filter(|sample| sample.thread == thread && sample.frames.iter().any(is_planted));
+    of.fold((0, 0), |(count, ns), sample| (count + sample.values[0], ns + sample.values[1]))
+}
+
+/// Whether the profile has the truth, within a tenth.
+fn judge(profile: &Profile<Address>, thread: &str, truth_ns: u64) -> Result<(), String> {
+    let ((count, ns), truth_ns) = (found(profile, thread), truth_ns.cast_signed());
+    if (ns - truth_ns).abs() * 10 <= truth_ns {
+        Ok(())
+    } else {
+        Err(format!("{thread}: {count}: {ns} of {truth_ns} ns"))
+    }
+}
+
+fn seen_while(run: impl FnOnce()) -> Seen {
+    let window = Window::start(THRESHOLD).expect("nobody has another threshold");
+    run();
+    window.finish()
+}
+
+/// klad's own locks and conditions.
+fn own_plants() -> [Plant; 4] {
+    let (mutex, its_mutex) = both(Mutex::new(()));
+    let (read, its_read) = both(RwLock::new(()));
+    let (write, its_write) = both(RwLock::new(()));
+    let (work, its_work) = both((Mutex::new(false), Condvar::new()));
+    [
+        Plant {
+            thread: "own-mutex",
+            leaf: "klad::sync::Mutex::lock",
+            hold: Box::new(move |pause| {
+                let _held = mutex.lock();
+                pause();
+            }),
+            wait: Box::new(move || drop(its_mutex.lock())),
+        },
+        Plant {
+            thread: "own-read",
+            leaf: "klad::sync::RwLock::read",
+            hold: Box::new(move |pause| {
+                let _held = read.write();
+                pause();
+            }),
+            wait: Box::new(move || drop(its_read.read())),
+        },
+        Plant {
+            thread: "own-write",
+            leaf: "klad::sync::RwLock::write",
+            hold: Box::new(move |pause| {
+                let _held = write.read();
+                pause();
+            }),
+            wait: Box::new(move || drop(its_write.write())),
+        },
+        Plant {
+            thread: "own-work",
+            leaf: "klad::sync::Condvar::wait",
+            hold: Box::new(move |pause| {
+                pause();
+                *work.0.lock() = true;
+                work.1.notify_one();
+            }),
+            wait: Box::new(move || {
+                let mut done = its_work.0.lock();
+                while !*done {
+                    done = its_work.1.wait(done, Cause::Others);
+                }
+                *done = false;
+            }),
+        },
+    ]
+}
+
+fn idle_plant() -> Plant {
+    let (queue, its_queue) = both(BoundedQueue::new(1));
+    Plant {
+        thread: "own-queue",
+        leaf: "klad::sync::Condvar::wait",
+        hold: Box::new(move |pause| {
+            pause();
+            queue.push(()).expect("there is room");
+        }),
+        wait: Box::new(move || its_queue.pop().expect("it stays open")),
+    }
+}
+
+/// What goes past klad's locks and POSIX's hooks.
+fn unwatched_plants() -> Vec<Plant> {
+    #[expect(clippy::disallowed_types, reason = "the lock that is not watched")]
+    let (mutex, its_mutex) = both(std::sync::Mutex::new(()));
+    let own = Plant {
+        thread: "std-mutex",
+        leaf: "",
+        hold: Box::new(move |pause| {
+            let _held = mutex.lock().expect("no panic");
+            pause();
+        }),
+        wait: Box::new(move || drop(its_mutex.lock().expect("no panic"))),
+    };
+    #[cfg(feature = "posix-locks")]
+    let posix = {
+        let calls = posix::Calls::unwatched();
+        posix::locks(calls).into_iter().chain(posix::conditions(calls))
+    };
+    #[cfg(not(feature = "posix-locks"))]
+    let posix = std::iter::empty();
+    posix.chain([own]).collect()
+}
+
+/// Locks of the POSIX kind, where this build sees them.
+fn posix_locks() -> impl Iterator<Item = Plant> {
+    #[cfg(feature = "posix-locks")]
+    return posix::locks(posix::Calls::watched()).into_iter();
+    #[cfg(not(feature = "posix-locks"))]
+    std::iter::empty()
+}
+
+/// Conditions of that kind.
+fn posix_conditions() -> impl Iterator<Item = Plant> {
+    #[cfg(feature = "posix-locks")]
+    return posix::conditions(posix::Calls::watched()).into_iter();
+    #[cfg(not(feature = "posix-locks"))]
+    std::iter::empty()
+}
+
+fn both<T>(value: T) -> (Arc<T>, Arc<T>) {
+    let value = Arc::new(value);
+    (value.clone(), value)
+}
+
+#[test]
+fn waits_for_own_locks_are_found_with_their_place_and_time() {
+    for plant in own_plants() {
+        let (thread, mut truth_ns) = (plant.thread, 0);
+        let seen = seen_while(|| truth_ns = run(plant));
+        assert_eq!(judge(&seen.mutex, thread, truth_ns), Ok(()));
+        assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
+    }
+}
+
+#[test]
+fn idle_waits_are_in_block_and_not_in_mutex() {
+    let mut truth_ns = 0;
+    let seen = seen_while(|| truth_ns = run(idle_plant()));
+    assert_eq!(judge(&seen.block, "own-queue", truth_ns), Ok(()));
+    assert_eq!(found(&seen.mutex, "own-queue"), (0, 0));
+    assert_eq!(found(&seen.conditions, "own-queue"), (0, 0));
+}
+
+#[test]
+fn waits_for_posix_locks_are_found_with_their_place_and_time() {
+    for plant in posix_locks() {
+        let (thread, mut truth_ns) = (plant.thread, 0);
+        let seen = seen_while(|| truth_ns = run(plant));
+        assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
+        assert_eq!(judge(&seen.mutex, thread, truth_ns), Ok(()));
+    }
+    for plant in posix_conditions() {
+        let (thread, mut truth_ns) = (plant.thread, 0);
+        let seen = seen_while(|| truth_ns = run(plant));
+        assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
+        assert_eq!(judge(&seen.conditions, thread, truth_ns), Ok(()));
+        // Taking the mutex again is a part of the wait, and taking it the first time may have to wait, hardly.
+        assert!(judge(&seen.mutex, thread, truth_ns).is_err());
+    }
+}
+
+#[test]
+fn twin_waits_that_nobody_watches_are_missed() {
+    for plant in unwatched_plants() {
+        let (thread, mut truth_ns) = (plant.thread, 0);
+        let seen = seen_while(|| truth_ns = run(plant));
+        assert!(judge(&seen.block, thread, truth_ns).is_err(), "{thread}");
+    }
+}
+
+#[test]
+fn open_waits_count_from_the_beginning_of_the_window_until_its_end() {
+    let (mutex, its_mutex) = both(Mutex::new(()));
+    let held = mutex.lock();
+    let first = Window::start(THRESHOLD).expect("nobody has another threshold");
+    let waiter = spawn_thread("open-wait", move || planted(&|| drop(its_mutex.lock())));
+    let is_seen = || {
+        let window = Window::start(THRESHOLD).expect("the same threshold");
+        found(&window.finish().mutex, "open-wait").0 == 1
+    };
+    while !is_seen() {
+        std::thread::yield_now();
+    }
+    let second = Window::start(THRESHOLD).expect("the same threshold");
+    pause(4 * HELD);
+    let second = second.finish().mutex;
+    let (count, second_ns) = found(&second, "open-wait");
+    assert_eq!((count, u128::try_from(second_ns)), (1, Ok(second.duration.as_nanos())), "all of the window, not more");
+    assert!(second.facts.iter().any(|(name, value)| name == "still waiting at the end" && value != "0"));
+    drop(held);
+    waiter.join().expect("no panic");
+    // By now it has ended, and counts once.
+    let (count, first_ns) = found(&first.finish().mutex, "open-wait");
+    assert_eq!(count, 1);
+    assert!(first_ns > second_ns, "it began before the second window");
+}
+
+#[test]
+fn a_condition_waited_for_since_before_counts_from_the_beginning_of_the_window() {
+    let (queue, its_queue) = both(BoundedQueue::new(1));
+    let waiter = spawn_thread("late-wait", move || planted(&|| its_queue.pop().expect("it stays open")));
+    // Asleep, or so soon that it makes no difference.
+    pause(4 * HELD);
+    let window = Window::start(THRESHOLD).expect("nobody has another threshold");
+    pause(4 * HELD);
+    queue.push(()).expect("there is room");
+    waiter.join().expect("no panic");
+    let block = window.finish().block;
+    let (count, ns) = found(&block, "late-wait");
+    assert_eq!(count, 1);
+    assert!(u128::try_from(ns).is_ok_and(|ns| ns <= block.duration.as_nanos()), "not from before the window");
+    assert!(Duration::from_nanos(ns.unsigned_abs()) >= 3 * HELD, "{ns} ns");
+}
+
+#[test]
+fn windows_share_a_threshold_and_another_one_is_refused() {
+    let window = Window::start(THRESHOLD).expect("nobody has another threshold");
+    let other = Window::start(THRESHOLD).expect("the same threshold");
+    assert!(matches!(Window::start(2 * THRESHOLD), Err(Error::Busy(why)) if why.contains("10 µs")));
+    drop(window);
+    let mutex = Mutex::new(());
+    for _ in 0..1000 {
+        drop(mutex.lock());
+    }
+    let facts = other.finish().mutex.facts;
+    let (name, waits) = &facts[0];
+    let (_, acquisitions) = waits.split_once(" waits above 10 µs among ").expect("as it is agreed");
+    let acquisitions: u64 = acquisitions.strip_suffix(" acquisitions").and_then(|n| n.parse().ok()).expect("a number");
+    assert!(name == "waits" && acquisitions >= 1000, "{waits}");
+    let names: Vec<_> = facts.iter().map(|(name, _)| name.as_str()).collect();
+    for name in ["threshold", "waits below", "still waiting at the end", "lost", "clock", "version", "duration"] {
+        assert!(names.contains(&name), "{name} is missing");
+    }
+}
+
+#[test]
+fn times_are_said_in_a_unit_that_leaves_no_fraction() {
+    let micros = Duration::from_micros;
+    let said = [
+        Duration::ZERO,
+        micros(2_000_000),
+        micros(1_500_000),
+        micros(1500),
+        micros(10),
+        Duration::from_nanos(1_000_001),
+    ];
+    assert_eq!(said.map(text_of), ["0 s", "2 s", "1500 ms", "1500 µs", "10 µs", "1000001 ns"]);
+}

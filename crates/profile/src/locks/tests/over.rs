@@ -1,0 +1,39 @@
+//! A thread that is preempted between the two steps of a wait's end: the ring has it, and its slot is not free yet.
+
+use crate::locks::tests::*;
+use klad_base::sampling::waits::preempted;
+
+/// How often the profile has the wait of such a thread, when `meanwhile` happened before the window's end.
+fn times_seen(thread: &'static str, meanwhile: impl FnOnce()) -> i64 {
+    let window = Window::start(THRESHOLD).expect("nobody has another threshold");
+    let step = Arc::new(AtomicU64::new(0));
+    let its_step = step.clone();
+    let waiter = spawn_thread(thread, move || {
+        let release = preempted(Kind::Mutex, || pause(HELD));
+        its_step.store(1, Ordering::SeqCst);
+        until(&its_step, 2);
+        release();
+    });
+    until(&step, 1);
+    meanwhile();
+    let seen = window.finish();
+    step.store(2, Ordering::SeqCst);
+    waiter.join().expect("no panic");
+    seen.mutex.samples.iter().filter(|sample| sample.thread == thread).map(|sample| sample.values[0]).sum()
+}
+
+#[test]
+fn a_wait_whose_slot_is_not_free_yet_counts_once() {
+    assert_eq!(times_seen("over-at-end", || ()), 1, "the window's end takes it out of the ring");
+    assert_eq!(times_seen("over-before", || STATE.lock().drain()), 1, "the collector has taken it before");
+}
+
+#[test]
+fn twin_a_wait_that_is_not_remembered_counts_twice() {
+    let forget = || {
+        let mut state = STATE.lock();
+        state.drain();
+        state.over.clear();
+    };
+    assert_eq!(times_seen("over-forgotten", forget), 2);
+}

@@ -1,0 +1,495 @@
+//! Profiles as pictures: flame graphs, drawn by inferno.
+//!
+//! ```text
+//!   Profile ──▶ lines of stacks ──inferno──▶ SVG ──▶ alone, or in a page with the facts and a field to search in
+//! ```
+//!
+//! A picture says what it shows and how it was taken, also where nothing was seen. Called by `http::admin`, and by whoever
+//! reads a file again.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use inferno::differential;
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
+use inferno::flamegraph::{self, Options};
+
+use crate::{Error, Name, Profile, ValueType};
+
+/// A page that needs nothing but itself, in light and dark, for wide and narrow screens.
+#[must_use]
+pub fn flame_graph(profile: &Profile<Name>) -> String {
+    page(&profile.title, &[("", profile)], COLOURS, drawn(profile).as_deref())
+}
+
+/// The picture alone, with its facts in the subtitle.
+#[must_use]
+pub fn svg(profile: &Profile<Name>) -> String {
+    drawn(profile).unwrap_or_else(|| empty_svg(&profile.title, &facts_line(profile)))
+}
+
+/// How `after` differs from `before`, as a picture alone; `names` say which is which. Its width is `after`'s. With `normalise`
+/// the figures of `before` are scaled so that both have the same total.
+///
+/// # Errors
+/// [`Error::Malformed`] where the two are not of the same figure.
+pub fn difference(
+    before: &Profile<Name>,
+    after: &Profile<Name>,
+    names: [&str; 2],
+    normalise: bool,
+) -> Result<String, Error> {
+    let compared = Compared::new(before, after, names, normalise)?;
+    Ok(compared.drawn()?.unwrap_or_else(|| empty_svg(&compared.title, &compared.subtitle())))
+}
+
+/// The same as a page.
+///
+/// # Errors
+/// As [`difference`].
+pub fn difference_page(
+    before: &Profile<Name>,
+    after: &Profile<Name>,
+    names: [&str; 2],
+    normalise: bool,
+) -> Result<String, Error> {
+    let compared = Compared::new(before, after, names, normalise)?;
+    let sides = [(names[0], before), (names[1], after)];
+    Ok(page(&compared.title, &sides, &compared.note(), compared.drawn()?.as_deref()))
+}
+
+/// Two profiles of one kind.
+struct Compared<'p> {
+    before: &'p Profile<Name>,
+    after: &'p Profile<Name>,
+    names: [&'p str; 2],
+    title: String,
+    normalise: bool,
+    /// In words, what of the first has no place in a picture whose widths are the second's.
+    gone: String,
+}
+
+impl<'p> Compared<'p> {
+    fn new(
+        before: &'p Profile<Name>,
+        after: &'p Profile<Name>,
+        names: [&'p str; 2],
+        normalise: bool,
+    ) -> Result<Compared<'p>, Error> {
+        before.check_comparable(after, names, normalise)?;
+        let title = format!("{}: {} against {}", after.title, names[1], names[0]);
+        let gone = gone(before, after);
+        Ok(Compared { before, after, names, title, normalise, gone })
+    }
+
+    fn drawn(&self) -> Result<Option<String>, Error> {
+        if total(self.after) == 0 {
+            return Ok(None);
+        }
+        let options = differential::Options { normalize: self.normalise, ..differential::Options::default() };
+        let [before, after] = [self.before, self.after].map(lines);
+        let mut merged = Vec::new();
+        let failed = |error: std::io::Error| Error::Malformed(format!("the profiles cannot be compared: {error}"));
+        differential::from_readers(options, before.as_bytes(), after.as_bytes(), &mut merged).map_err(failed)?;
+        let merged = String::from_utf8_lossy(&merged);
+        let value = self.after.shown_type();
+        Ok(draw(merged.lines(), &self.title, [self.direction(), self.subtitle()], &value, &mut PaletteMap::default()))
+    }
+
+    /// In words: which colour is which has been drawn the wrong way round before, by others.
+    fn direction(&self) -> String {
+        let [before, after] = self.names;
+        let same = if self.normalise { "; scaled to the same total" } else { "" };
+        let gone = &self.gone;
+        format!("red: more in {after} than in {before}; blue: less in {after}; widths are those of {after}{same}{gone}")
+    }
+
+    /// As [`Self::direction`], for people who see the colours.
+    fn note(&self) -> String {
+        let [before, after] = self.names.map(escaped);
+        let same = if self.normalise { "; scaled to the same total" } else { "" };
+        format!(
+            "<span class=\"key\" style=\"background:#f77\">red</span> more in {after} than in {before}, \
+             <span class=\"key\" style=\"background:#77f\">blue</span> less in {after}, \
+             <span class=\"key\" style=\"background:#eee\">white</span> the same; widths are those of {after}{same}{}",
+            escaped(&self.gone)
+        )
+    }
+
+    fn subtitle(&self) -> String {
+        let [before, after] = self.names;
+        let facts = [self.before, self.after].map(facts_line);
+        format!("{} | {before}: {} | {after}: {}", self.direction(), facts[0], facts[1])
+    }
+}
+
+fn total(profile: &Profile<Name>) -> i64 {
+    let values = profile.samples.iter().filter_map(|sample| sample.values.get(profile.shown));
+    values.filter(|value| **value > 0).fold(0, |sum, value| sum.saturating_add(*value))
+}
+
+/// How much of `before` is in stacks that `after` has not: a picture of `after`'s widths has none for it.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn gone(before: &Profile<Name>, after: &Profile<Name>) -> String {
+    let drawn = |profile: &Profile<Name>| -> HashMap<String, i64> {
+        let mut stacks = HashMap::new();
+        for line in lines(profile).lines() {
+            let (stack, value) = line.rsplit_once(' ').unwrap_or((line, "0"));
+            let sum: &mut i64 = stacks.entry(stack.to_owned()).or_default();
+            *sum = sum.saturating_add(value.parse().unwrap_or_default());
+        }
+        stacks
+    };
+    let kept = drawn(after);
+    let gone = drawn(before).into_iter().filter(|(stack, _)| !kept.contains_key(stack));
+    let gone = gone.fold(0_i64, |sum, (_, value)| sum.saturating_add(value));
+    if gone == 0 {
+        return String::new();
+    }
+    format!(
+        "; {:.1} % of the first is in stacks that are gone, and not drawn",
+        100.0 * gone as f64 / total(before) as f64
+    )
+}
+
+fn facts_line(profile: &Profile<Name>) -> String {
+    let facts: Vec<String> = profile.facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    facts.join(" · ")
+}
+
+/// Stacks as inferno reads them: names keep their spaces, unlike in the text form.
+fn lines(profile: &Profile<Name>) -> String {
+    let mut lines = String::new();
+    for sample in &profile.samples {
+        let value = sample.values.get(profile.shown).copied().unwrap_or_default();
+        // What was freed more than allocated has no width.
+        if value <= 0 {
+            continue;
+        }
+        let thread = (!sample.thread.is_empty()).then_some(sample.thread.as_str());
+        let frames = sample.frames.iter().rev().map(|frame| &**frame);
+        let words: Vec<String> = thread.into_iter().chain(frames).map(frame).collect();
+        let stack = if words.is_empty() { "[unknown]".to_owned() } else { words.join(";") };
+        let _ = writeln!(lines, "{stack} {value}");
+    }
+    lines
+}
+
+/// `;` separates frames; and where the last word is a number, inferno would take it for the figure of another profile.
+fn frame(name: &str) -> String {
+    let mut name: String = name
+        .chars()
+        .map(|letter| {
+            if letter == ';' {
+                ':'
+            } else if letter.is_control() {
+                '_'
+            } else {
+                letter
+            }
+        })
+        .collect();
+    if let Some((_, last)) = name.rsplit_once(' ')
+        && last.parse::<f64>().is_ok()
+    {
+        name = name.replace(' ', "_");
+    }
+    if name.starts_with('#') { format!("_{name}") } else { name }
+}
+
+fn drawn(profile: &Profile<Name>) -> Option<String> {
+    let lines = lines(profile);
+    let mut colours = PaletteMap::default();
+    for name in profile.samples.iter().flat_map(|sample| &sample.frames).map(|name| frame(name)) {
+        let colour = colour_of(&name);
+        colours.insert(name, colour);
+    }
+    // The roots last, of which the lowest has no name here: a thread may be called like a function.
+    for root in profile.samples.iter().map(|sample| frame(&sample.thread)).chain([String::new()]) {
+        colours.insert(root, Color { r: 205, g: 205, b: 210 });
+    }
+    let facts = facts_line(profile);
+    draw(lines.lines(), &profile.title, [first_of(&facts), facts], &profile.shown_type(), &mut colours)
+}
+
+/// Whose a function is. Black text can be read on each.
+fn colour_of(name: &str) -> Color {
+    let of = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
+    let [r, g, b]: [u8; 3] = match name {
+        _ if of(&["klad::", "<klad::", "core::ptr::drop_in_place<klad::"]) => [110, 200, 120],
+        _ if name.trim_start_matches("rust_").starts_with("rocksdb") => [240, 165, 75],
+        name if name.contains("::") => [125, 185, 225],
+        _ => [225, 205, 110],
+    };
+    // Neighbours of one owner are told apart: by FNV-1a of the name, so that it is the same in each picture.
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let lighter = u8::try_from(hash >> 27).expect("five bits");
+    Color { r: r.saturating_add(lighter), g: g.saturating_add(lighter), b: b.saturating_add(lighter) }
+}
+
+/// The facts that fit a line of the picture; they begin with what matters most.
+fn first_of(facts: &str) -> String {
+    if facts.chars().count() <= LINE_CHARS {
+        return facts.to_owned();
+    }
+    let mut line = String::new();
+    for fact in facts.split(" · ") {
+        if line.chars().count() + fact.chars().count() + 5 <= LINE_CHARS {
+            line.push_str(if line.is_empty() { "" } else { " · " });
+            line.push_str(fact);
+        }
+    }
+    line + " …"
+}
+
+/// `lines` are the second line of the picture, and what stands in it unseen. `None` where there is nothing to draw.
+fn draw<'l>(
+    stacks: impl Iterator<Item = &'l str>,
+    title: &str,
+    lines: [String; 2],
+    value: &ValueType,
+    colours: &mut PaletteMap,
+) -> Option<String> {
+    let mut options = Options::default();
+    title.clone_into(&mut options.title);
+    let [subtitle, notes] = lines;
+    options.subtitle = Some(subtitle);
+    // They become a comment of XML, in which there are no two of these.
+    options.notes = notes.replace("--", "\u{2011}\u{2011}");
+    // What is the same in two profiles is white, and must be seen.
+    options.bgcolors = Some(BackgroundColor::Flat(Color { r: 228, g: 228, b: 234 }));
+    options.palette_map = Some(colours);
+    options.min_width = MIN_WIDTH_PERCENT;
+    // The same function has the same colour in two pictures.
+    options.deterministic = true;
+    // All in a row begin alike, with `rocksdb::` or `tokio::runtime::`: it is the ends that tell them apart.
+    options.text_truncate_direction = flamegraph::TextTruncateDirection::Left;
+    (options.count_name, options.factor) = match (value.kind.as_str(), value.unit.as_str()) {
+        (_, "nanoseconds") => ("µs".to_owned(), 0.001),
+        (kind, "count") => (kind.replace('_', " "), 1.0),
+        (_, unit) => (unit.to_owned(), 1.0),
+    };
+    let mut svg = Vec::new();
+    flamegraph::from_lines(&mut options, stacks, &mut svg).ok()?;
+    String::from_utf8(svg).ok()
+}
+
+/// The facts, each on a line.
+fn empty_svg(title: &str, facts: &str) -> String {
+    let mut svg = String::from(
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n<svg version=\"1.1\" width=\"1200\" height=\"320\" \
+         viewBox=\"0 0 1200 320\" xmlns=\"http://www.w3.org/2000/svg\" font-family=\"monospace\" font-size=\"14\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#f4f4f4\"/>\n",
+    );
+    let lines = [title, "Nothing was seen."].into_iter().chain(facts.split(" · ").flat_map(|part| part.split(" | ")));
+    for (number, line) in lines.enumerate() {
+        let _ = writeln!(svg, "<text x=\"20\" y=\"{}\">{}</text>", 34 + number * 22, escaped(line));
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Characters in a line of the picture.
+const LINE_CHARS: usize = 155;
+
+/// What is narrower is not drawn: a point, in which nothing can be seen.
+const MIN_WIDTH_PERCENT: f64 = 0.1;
+
+/// What [`colour_of`] means.
+const COLOURS: &str = "<span class=\"key\" style=\"background:#7dd587\">green</span> klad, \
+                       <span class=\"key\" style=\"background:#fbb454\">orange</span> RocksDB, \
+                       <span class=\"key\" style=\"background:#8cc8ee\">blue</span> other Rust and C++, \
+                       <span class=\"key\" style=\"background:#eddb7d\">yellow</span> C, \
+                       <span class=\"key\" style=\"background:#cdcdd2\">grey</span> threads; \
+                       what is below 0.1 % is not drawn";
+
+const STYLE: &str = include_str!("picture.css");
+const SCRIPT: &str = include_str!("picture.js");
+/// The picture keeps its state in the page's address, which not every page may change, such as one inside another.
+const BEFORE: &str = "history.replaceState = (function (replace) { return function () { \
+                      try { replace.apply(history, arguments); } catch (error) {} }; })(history.replaceState);\n";
+
+/// `sides`: the name of each profile, or none, with its facts. `note` is HTML.
+fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&str>) -> String {
+    let title = escaped(title);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>klad: {title}</title>\n<style>\n{STYLE}</style>\n<h1>{title}</h1>\n"
+    );
+    if svg.is_some() {
+        // First, so that it is within reach on a phone.
+        let _ = write!(
+            page,
+            "<form id=\"find\"><input type=\"search\" id=\"term\" placeholder=\"regular expression\" aria-label=\"search\">\
+             <button>Search</button> <output id=\"found\"></output></form>\n<p class=\"note\">{note}</p>\n"
+        );
+    }
+    for (name, profile) in sides {
+        if !name.is_empty() {
+            let _ = writeln!(page, "<h2>{}</h2>", escaped(name));
+        }
+        page.push_str("<dl>\n");
+        for (name, value) in &profile.facts {
+            let _ = writeln!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value));
+        }
+        page.push_str("</dl>\n");
+    }
+    let Some(svg) = svg else {
+        page.push_str("<p class=\"empty\">Nothing was seen.</p>\n");
+        if sides.len() > 1 {
+            let _ = writeln!(page, "<p class=\"note\">{note}</p>");
+        }
+        page.push_str("</html>\n");
+        return page;
+    };
+    // What stands before it is for files of its own.
+    let svg = svg.find("<svg").map_or(svg, |at| &svg[at..]);
+    let _ = write!(
+        page,
+        "<script>\n{BEFORE}</script>\n<div class=\"picture\">\n{svg}\n</div>\n<script>\n{SCRIPT}</script>\n</html>\n"
+    );
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Sample;
+    use crate::testing::example;
+
+    fn with(values: &[(&str, i64)]) -> Profile<Name> {
+        let mut profile = example();
+        profile.samples = values
+            .iter()
+            .map(|(name, value)| Sample {
+                thread: String::new(),
+                frames: vec![(*name).into()],
+                values: vec![1, *value],
+            })
+            .collect();
+        profile
+    }
+
+    #[test]
+    fn a_picture_names_frames_and_facts() {
+        let svg = svg(&example());
+        for part in ["CPU time", "events: 3 · sampling rate: 99 Hz", "g&lt;T, [u8: 8]&gt; (10 µs, 33.33%)", "worker"]
+        {
+            assert!(svg.contains(part), "{part} is missing in {svg}");
+        }
+        let page = flame_graph(&example());
+        for part in ["<dt>events</dt><dd>3</dd>", "<svg", "id=\"term\"", "prefers-color-scheme: dark"] {
+            assert!(page.contains(part), "{part} is missing");
+        }
+        assert!(!page.contains("<?xml") && !page.contains("<script src") && !page.contains("<link"), "it stands alone");
+    }
+
+    #[test]
+    fn each_owner_has_a_colour_of_its_own_that_black_can_be_read_on() {
+        let part = |value: u8| {
+            let value = f64::from(value) / 255.0;
+            if value <= 0.040_45 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+        };
+        let names = ["klad::server::worker::run", "rocksdb::DBImpl::Get", "tokio::runtime::park", "malloc"];
+        let colours = names.map(colour_of);
+        for (at, colour) in colours.iter().enumerate() {
+            // As WCAG 2.2 reckons.
+            let luminance = 0.2126 * part(colour.r) + 0.7152 * part(colour.g) + 0.0722 * part(colour.b);
+            assert!((luminance + 0.05) / 0.05 > 7.0, "{}", names[at]);
+            assert!(!colours[..at].contains(colour));
+        }
+        let drawn = svg(&with(&[("klad::f", 1_000), ("rocksdb::g", 1_000)]));
+        let [red, green, _] = colour(&drawn, "klad::f");
+        assert!(green > red);
+        let [red, green, _] = colour(&drawn, "rocksdb::g");
+        assert!(red > green);
+    }
+
+    #[test]
+    fn a_line_of_facts_fits_and_the_rest_is_not_lost() {
+        let mut profile = example();
+        profile.facts.push(("clock".to_owned(), "a word ".repeat(40)));
+        profile.facts.push(("state".to_owned(), "--heap-sample is 0".to_owned()));
+        let drawn = svg(&profile);
+        let line = first_of(&facts_line(&profile));
+        assert!(line.chars().count() <= LINE_CHARS + 2 && line.ends_with(" · state: --heap-sample is 0 …"), "{line}");
+        assert!(drawn.contains(&line) && drawn.contains("a word a word"), "{drawn}");
+        assert!(!drawn.split("<!--NOTES").nth(1).expect("notes").split("-->").next().expect("its end").contains("--"));
+    }
+
+    #[test]
+    fn an_empty_picture_says_so_with_its_facts() {
+        let mut profile = with(&[]);
+        profile.facts = vec![("waits".to_owned(), "0 waits above 10 µs among 1,203,443 acquisitions".to_owned())];
+        for picture in
+            [svg(&profile), flame_graph(&profile), difference(&profile, &profile, ["A", "B"], false).expect("alike")]
+        {
+            assert!(picture.contains("Nothing was seen."), "{picture}");
+            assert!(picture.contains("0 waits above 10 µs among 1,203,443 acquisitions"), "{picture}");
+        }
+    }
+
+    #[test]
+    fn a_difference_says_how_much_of_the_first_it_cannot_draw() {
+        let (before, after) = (with(&[("stays", 300), ("goes", 100)]), with(&[("stays", 300), ("comes", 7)]));
+        let words = "25.0 % of the first is in stacks that are gone";
+        for picture in [difference, difference_page] {
+            assert!(picture(&before, &after, ["A", "B"], false).expect("alike").contains(words));
+            assert!(!picture(&after, &after, ["A", "B"], false).expect("alike").contains("are gone"));
+            // Of nothing, no picture can be drawn: what there was is said all the same.
+            let nothing = picture(&before, &with(&[]), ["A", "B"], false).expect("alike");
+            assert!(nothing.contains("100.0 % of the first") && nothing.contains("Nothing was seen."), "{nothing}");
+        }
+    }
+
+    /// The rectangle's colour of a function.
+    fn colour(svg: &str, name: &str) -> [u8; 3] {
+        let after = svg.split(&format!("<title>{name} (")).nth(1).expect("it is drawn");
+        let rgb = after.split("fill=\"rgb(").nth(1).expect("a colour").split(')').next().expect("its end");
+        let parts: Vec<u8> = rgb.split(',').map(|part| part.trim().parse().expect("a number")).collect();
+        parts.try_into().expect("three")
+    }
+
+    #[test]
+    fn what_has_grown_is_red_and_what_has_shrunk_is_blue() {
+        let (before, after) = (with(&[("grows", 100), ("shrinks", 500)]), with(&[("grows", 400), ("shrinks", 200)]));
+        let drawn = difference(&before, &after, ["old", "new"], false).expect("alike");
+        let [red, _, blue] = colour(&drawn, "grows");
+        assert!(red > blue, "{drawn}");
+        let [red, _, blue] = colour(&drawn, "shrinks");
+        assert!(red < blue, "{drawn}");
+        assert!(drawn.contains("red: more in new than in old; blue: less in new"), "{drawn}");
+        assert!(drawn.contains("old: events: 3") && drawn.contains("new: events: 3"), "both sides' facts");
+        // The twin: the other way round is the other way round.
+        let reversed = difference(&after, &before, ["new", "old"], false).expect("alike");
+        let [red, _, blue] = colour(&reversed, "grows");
+        assert!(red < blue, "{reversed}");
+    }
+
+    #[test]
+    fn of_twice_as_much_nothing_differs_once_it_is_scaled() {
+        let (before, after) = (with(&[("f", 100), ("g", 300)]), with(&[("f", 200), ("g", 600)]));
+        let white = |normalise| {
+            let drawn = difference(&before, &after, ["A", "B"], normalise).expect("alike");
+            let [red, green, blue] = colour(&drawn, "g");
+            red == green && green == blue
+        };
+        assert_eq!((white(true), white(false)), (true, false));
+        let mut other = before.clone();
+        other.shown = 0;
+        assert!(matches!(difference(&before, &other, ["A", "B"], true), Err(Error::Malformed(_))));
+    }
+
+    #[test]
+    fn names_do_not_end_stacks_or_add_figures() {
+        let svg = svg(&with(&[("a;b 7", 1_000), ("#c", 1_000), ("<script>", 1_000), ("x 1.5", 1_000)]));
+        for name in ["a:b_7 (1 µs", "_#c (1 µs", "&lt;script&gt; (1 µs", "x_1.5 (1 µs"] {
+            assert!(svg.contains(name), "{name} is missing in {svg}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What of a serving klad can be seen and changed from outside: its configuration. Answered on the admin listener.
+//!
+//! Called by `admin`; [`Control`] is implemented above, where options have names.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use hyper::Response;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use serde_json::{Map, Value};
+
+use crate::http::refusal::Refusal;
+use klad_base::limits::ADMIN_BODY_BYTES_MAX;
+use klad_base::metrics::Source;
+
+/// The configuration of a serving klad.
+pub trait Control: Source {
+    /// Each option: its value, where that comes from, whether it can change now, and what waits for a restart.
+    fn config(&self) -> Value;
+
+    /// Changes options, by name: all of them or none.
+    ///
+    /// # Errors
+    /// [`Refused`], and nothing has changed.
+    fn change(&self, wanted: &Map<String, Value>) -> Result<Value, Refused>;
+
+    /// Reads the configuration again from where it came from, and changes what can change now.
+    ///
+    /// # Errors
+    /// [`Refused`], and nothing has changed.
+    fn reload(&self) -> Result<Value, Refused>;
+}
+
+/// Why the configuration stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It is wrong; in words that name the option.
+    #[error("{0}")]
+    Wrong(String),
+    /// These options hold until klad is started again.
+    #[error("only a restart changes {}; nothing was changed", .0.join(", "))]
+    NeedsRestart(Vec<String>),
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Refusal {
+        match refused {
+            Refused::Wrong(_) => Refusal::BadConfiguration(refused.to_string()),
+            Refused::NeedsRestart(_) => Refusal::NeedsRestart(refused.to_string()),
+        }
+    }
+}
+
+/// Carries out the change that `body`, a JSON object of options, asks for.
+pub(super) async fn change(control: &dyn Control, body: &mut Incoming) -> Result<Response<String>, Refusal> {
+    let text = read(body).await?;
+    let wanted = serde_json::from_slice(&text)
+        .map_err(|error| Refusal::BadConfiguration(format!("the body is not a JSON object of options: {error}")))?;
+    Ok(json(&control.change(&wanted)?))
+}
+
+/// A JSON document for people as much as for programs.
+pub(super) fn json(document: &Value) -> Response<String> {
+    let mut answer = Response::new(format!("{document:#}\n"));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+/// The whole of a small body.
+async fn read(body: &mut Incoming) -> Result<Vec<u8>, Refusal> {
+    let mut whole = Vec::new();
+    while let Some(data) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
+        let frame = data.map_err(|error| Refusal::BodyBroken(error.to_string()))?;
+        let data: Bytes = frame.into_data().unwrap_or_default();
+        whole.extend_from_slice(&data);
+        if whole.len() > ADMIN_BODY_BYTES_MAX {
+            return Err(Refusal::ValueTooLarge { limit_bytes: ADMIN_BODY_BYTES_MAX as u64 });
+        }
+    }
+    Ok(whole)
+}

@@ -1,0 +1,145 @@
+//! Checkpoints and compactions over the admin listener: from a request to what `execution::care` does, and back.
+//!
+//! ```text
+//!   POST   /checkpoint?name=N     201 made, 202 still at it
+//!   DELETE /checkpoint?name=N     200 removed, 202 still at it
+//!   GET    /checkpoints           200 what is there, what is being done
+//!   POST   /compact?bottommost=B  202 begun
+//!   GET    /compact               200 what is being done
+//!   DELETE /compact               202 it will end before its next piece
+//! ```
+//!
+//! Called by `admin`; waits for no disk.
+
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, LOCATION};
+use hyper::{Method, Request, Response, StatusCode};
+
+use crate::execution::care::{Answer, Care, Done, Error};
+use crate::http::query;
+use crate::http::refusal::Refusal;
+use klad_base::limits::CARE_ANSWER_TIMEOUT;
+use klad_storage::maintenance;
+
+/// The paths that [`answer`] is for.
+#[must_use]
+pub(super) fn is_path(path: &str) -> bool {
+    matches!(path, "/checkpoint" | "/checkpoints" | "/compact")
+}
+
+/// Answers one request for one of those paths.
+pub(super) async fn answer(care: &Care, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+    let path = request.uri().path();
+    let parameter = |name: &'static str| {
+        query::first(request.uri().query().unwrap_or(""), name).map_err(|_| Refusal::BadEscape(name))
+    };
+    let answered = match (path, request.method()) {
+        ("/checkpoint", &Method::POST) => {
+            let name = parameter("name")?;
+            wait(care.checkpoint(name.as_deref())).await
+        }
+        ("/checkpoint", &Method::DELETE) => {
+            let name = parameter("name")?.ok_or(Refusal::MissingParameter("name"))?;
+            wait(care.remove(&name)).await
+        }
+        ("/checkpoints", &Method::GET) => {
+            // Where something is in progress, the list is that from before.
+            let _ = wait(care.list()).await;
+            Ok(json(StatusCode::OK, &care.status()))
+        }
+        ("/compact", &Method::POST) => {
+            let bottommost = match parameter("bottommost")?.as_deref() {
+                None | Some(b"false") => false,
+                Some(b"true") => true,
+                Some(_) => {
+                    let detail = "parameter bottommost is true or false";
+                    return Ok(problem(StatusCode::BAD_REQUEST, "bad-parameter", detail));
+                }
+            };
+            care.compact(bottommost).map(|_| json(StatusCode::ACCEPTED, &care.status()))
+        }
+        ("/compact", &Method::GET) => Ok(json(StatusCode::OK, &care.status())),
+        ("/compact", &Method::DELETE) => care.cancel_compaction().map(|()| json(StatusCode::ACCEPTED, &care.status())),
+        ("/checkpoint", _) => return Ok(not_allowed("POST, DELETE")),
+        ("/checkpoints", _) => return Ok(not_allowed("GET")),
+        _ => return Ok(not_allowed("GET, POST, DELETE")),
+    };
+    Ok(answered.unwrap_or_else(|error| refuse(&error)))
+}
+
+/// Waits for the end as long as the connection lives; what takes longer goes on by itself.
+async fn wait(asked: Result<Answer, Error>) -> Result<Response<String>, Error> {
+    let Ok(ended) = tokio::time::timeout(CARE_ANSWER_TIMEOUT, asked?).await else {
+        return Ok(json(StatusCode::ACCEPTED, &serde_json::json!({ "running": true, "see": "/checkpoints" })));
+    };
+    // Dropped unanswered only by a thread that has ended.
+    let done = ended.unwrap_or(Err(Error::Stopping))?;
+    let status = if matches!(done, Done::Checkpoint { .. }) { StatusCode::CREATED } else { StatusCode::OK };
+    let mut answer = json(status, &done);
+    if status == StatusCode::CREATED {
+        answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/checkpoints"));
+    }
+    Ok(answer)
+}
+
+fn json(status: StatusCode, value: &impl serde::Serialize) -> Response<String> {
+    let text = serde_json::to_string_pretty(value).expect("numbers, words and lists of them");
+    typed(status, "application/json", format!("{text}\n"))
+}
+
+fn typed(status: StatusCode, content_type: &'static str, body: String) -> Response<String> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+fn not_allowed(allow: &'static str) -> Response<String> {
+    let mut answer =
+        problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", &format!("this path takes only {allow}"));
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    answer
+}
+
+/// The same document as every other refusal.
+fn problem(status: StatusCode, code: &str, detail: &str) -> Response<String> {
+    let document = serde_json::json!({
+        "title": status.canonical_reason(),
+        "status": status.as_u16(),
+        "code": code,
+        "detail": detail,
+    });
+    typed(status, "application/problem+json", format!("{document}\n"))
+}
+
+/// Status and code of each error.
+fn refuse(error: &Error) -> Response<String> {
+    use maintenance::Error as M;
+    let (status, code) = match error {
+        Error::BadName => (StatusCode::BAD_REQUEST, "bad-name"),
+        Error::Unknown { .. } => (StatusCode::NOT_FOUND, "no-such-checkpoint"),
+        Error::NotACheckpoint { .. } => (StatusCode::CONFLICT, "not-a-checkpoint"),
+        Error::Served { .. } => (StatusCode::CONFLICT, "checkpoint-in-use"),
+        Error::Busy { .. } => (StatusCode::CONFLICT, "busy"),
+        Error::Idle => (StatusCode::CONFLICT, "idle"),
+        Error::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        Error::Maintenance(error) => match error {
+            M::NotSupported { .. } => (StatusCode::NOT_IMPLEMENTED, "not-supported"),
+            M::NotWritable(error) => {
+                let refusal = Refusal::Operation(error.clone());
+                (refusal.status(), refusal.code())
+            }
+            M::NoSpace { .. } => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+            M::Shared { .. } => (StatusCode::CONFLICT, "busy"),
+            M::Exists { .. } => (StatusCode::CONFLICT, "checkpoint-exists"),
+            M::Io { cause, .. } if cause.kind() == std::io::ErrorKind::StorageFull => {
+                (StatusCode::INSUFFICIENT_STORAGE, "no-space")
+            }
+            M::Cancelled => (StatusCode::CONFLICT, "cancelled"),
+            M::NotWhole { .. } | M::Io { .. } | M::Directory(_) | M::Engine { .. } => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "care-failed")
+            }
+        },
+    };
+    problem(status, code, &error.to_string())
+}

@@ -1,0 +1,60 @@
+//! `/metrics`: everything that klad counts, on one page.
+//!
+//! Nothing here waits: the engine shows what its last upkeep has found, and everything else is a counter in memory, or one
+//! that the kernel has. Called by `admin`.
+
+use std::time::Duration;
+
+use crate::admin::Admin;
+use crate::admin::process;
+use crate::logs;
+use klad_base::clock;
+use klad_base::metrics::text::{Kind, Page};
+
+impl Admin {
+    /// The page.
+    pub(super) fn metrics(&self) -> String {
+        let mut page = Page::new();
+        let version = env!("CARGO_PKG_VERSION");
+        let labels = [
+            ("version", version),
+            ("engine", self.executor.engine_name()),
+            ("execution", self.executor.strategy_name()),
+        ];
+        page.family("klad_build_info", Kind::Gauge, "1; the labels say which klad this is.").whole(&labels, 1);
+        let uptime = clock::now().saturating_duration_since(self.started);
+        page.gauge("klad_uptime_seconds", "Since klad has begun to serve.", uptime.as_secs_f64());
+        let checks = self.checks();
+        let ready = checks.iter().all(|check| check.fault.is_none());
+        page.gauge("klad_ready", "1 while /readyz answers 200.", f64::from(u8::from(ready)));
+        let mut each = page.family("klad_ready_check", Kind::Gauge, "1 while a check of /readyz?verbose is met.");
+        for check in &checks {
+            each.whole(&[("check", check.name)], u64::from(check.fault.is_none()));
+        }
+        let help = "What of --memory is for what; the cache's part is for the memtables as well.";
+        let mut budget = page.family("klad_memory_budget_bytes", Kind::Gauge, help);
+        for (part, bytes) in (self.shares)().parts() {
+            budget.whole(&[("part", part)], bytes);
+        }
+        self.control.write(&mut page);
+        for source in &self.sources {
+            source.write(&mut page);
+        }
+        self.executor.write_metrics(&mut page);
+        if let Some(commits) = self.executor.commits() {
+            commits.write(&mut page);
+        }
+        logs::write(&mut page);
+        let observation = self.executor.observe();
+        let age = observation.taken.map(|taken| clock::now().saturating_duration_since(taken));
+        page.gauge(
+            "klad_storage_observation_age_seconds",
+            "How old the figures of the engine are; grows while storage does not answer.",
+            age.unwrap_or(Duration::ZERO).as_secs_f64(),
+        );
+        observation.write(&mut page);
+        process::write(&mut page);
+        self.allocator.latest().write(&mut page);
+        page.finish()
+    }
+}

@@ -1,0 +1,70 @@
+//! `/readyz`: whether klad takes reads and writes, and if not, why.
+//!
+//! ```text
+//!   /readyz            200 ready, or the problem document that a write would be answered with: 503, or 507 for a full disk
+//!   /readyz?verbose    200 or 503, and every check with its state, a line each, as etcd and Kubernetes print them
+//! ```
+//!
+//! Called by `admin`.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+use hyper::{Response, StatusCode};
+
+use crate::admin::{Admin, text};
+use crate::http::refusal::Refusal;
+use klad_base::clock;
+use klad_base::limits::UPKEEP_LATE;
+use klad_storage::operation::Error;
+use klad_storage::{ChangeKind, Check};
+
+impl Admin {
+    /// Ready means that reads and writes are taken; the refusal says what is not.
+    pub(super) fn ready(&self) -> Result<Response<String>, Refusal> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Error::Stopping.into());
+        }
+        self.executor.writable(ChangeKind::Put)?;
+        // What no error of an operation stands for.
+        match self.checks().into_iter().find_map(|check| check.fault) {
+            Some(fault) => Err(Refusal::NotReady(fault)),
+            None => Ok(text("ready\n".to_owned())),
+        }
+    }
+
+    /// Every check, with its state.
+    pub(super) fn ready_verbosely(&self) -> Response<String> {
+        let mut lines = String::new();
+        let mut ready = true;
+        for check in self.checks() {
+            let _ = match check.fault {
+                None => writeln!(lines, "[+]{} ok", check.name),
+                Some(fault) => {
+                    ready = false;
+                    writeln!(lines, "[-]{} failed: {fault}", check.name)
+                }
+            };
+        }
+        lines += if ready { "readyz check passed\n" } else { "readyz check failed\n" };
+        let mut answer = text(lines);
+        if !ready {
+            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        answer
+    }
+
+    /// All that must hold for klad to be ready, with its state now.
+    pub(super) fn checks(&self) -> Vec<Check> {
+        let stopping = self.stopping.load(Ordering::Acquire);
+        let mut checks = vec![Check::of("not-stopping", if stopping { Err(Error::Stopping) } else { Ok(()) })];
+        checks.extend(self.executor.checks());
+        if let Some(taken) = self.executor.observe().taken {
+            let silent = clock::now().saturating_duration_since(taken);
+            let late = silent > UPKEEP_LATE;
+            let fault = late.then(|| format!("storage has not answered for {} s", silent.as_secs()));
+            checks.push(Check { name: "storage-answers", fault });
+        }
+        checks
+    }
+}

@@ -1,0 +1,218 @@
+//! `/debug/slow`: the slowest requests of the last minute, each with where its time went and what the engine had to do for it.
+//!
+//! Called by `admin`.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
+
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use serde_json::{Map, Value, json};
+
+use crate::admin::{Admin, of_type, text, wants_text};
+use crate::execution::AnsweredBy;
+use crate::http::query;
+use crate::http::refusal::Refusal;
+use crate::http::slow::{Extent, SlowRequest};
+use crate::request_metrics::{Op, Phase};
+use klad_base::clock;
+use klad_base::limits::{SLOWEST_SHOWN, SLOWEST_SHOWN_MAX};
+use klad_storage::perf::{Figure, Perf, Unit};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted {
+    /// `None`: all.
+    op: Option<Op>,
+    limit: usize,
+}
+
+impl Wanted {
+    /// Whoever is called at night must not be shown everything for a slip of the finger: what is unknown is refused.
+    fn read(query: &str) -> Result<Wanted, Refusal> {
+        let mut wanted = Wanted { op: None, limit: SLOWEST_SHOWN };
+        let bad = |what: String| Err(Refusal::BadParameter(what));
+        for given in query.split('&').filter(|given| !given.is_empty()) {
+            let (name, value) = given.split_once('=').unwrap_or((given, ""));
+            let value = query::decode(value.as_bytes()).map(Cow::into_owned).unwrap_or_default();
+            let value = String::from_utf8_lossy(&value);
+            match name {
+                "op" => {
+                    wanted.op = Op::ALL.iter().copied().find(|op| op.as_str() == value);
+                    if wanted.op.is_none() {
+                        let words: Vec<_> = Op::ALL.iter().map(|op| op.as_str()).collect();
+                        return bad(format!("op is one of: {}", words.join(", ")));
+                    }
+                }
+                "limit" => match value.parse() {
+                    Ok(limit @ 1..=SLOWEST_SHOWN_MAX) => wanted.limit = limit,
+                    _ => return bad(format!("limit is a whole number from 1 to {SLOWEST_SHOWN_MAX}")),
+                },
+                "format" if ["json", "text"].contains(&&*value) => {}
+                "format" => return bad("format is json or text".to_owned()),
+                _ => return bad(format!("there is no parameter {name} here; there are: op, limit, format")),
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+impl Admin {
+    /// The answer, as JSON, or as text for people.
+    pub(super) fn slow_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+        let wanted = Wanted::read(request.uri().query().unwrap_or_default())?;
+        let slowest = self.slowest.recent(clock::now(), wanted.op, wanted.limit);
+        let extent = self.slowest.extent();
+        Ok(if wants_text(request) {
+            text(table(&slowest, extent))
+        } else {
+            of_type("application/json", format!("{}\n", whole(&slowest, extent)))
+        })
+    }
+}
+
+/// Where a request's time went: its phases, and what they leave to the worker. They add up to its total.
+fn phases(request: &SlowRequest) -> [(&'static str, u64); Phase::ALL.len() + 1] {
+    let mut parts = [("worker", 0); Phase::ALL.len() + 1];
+    let mut left_ns = request.ended.total_ns;
+    for ((part, phase), time_ns) in parts.iter_mut().zip(Phase::ALL).zip(request.ended.phases_ns) {
+        // They were read from the clock at different moments.
+        let time_ns = time_ns.min(left_ns);
+        left_ns -= time_ns;
+        *part = (phase.as_str(), time_ns);
+    }
+    parts[Phase::ALL.len()].1 = left_ns;
+    parts
+}
+
+/// The phase that took most of it.
+fn mostly(request: &SlowRequest) -> &'static str {
+    phases(request).into_iter().max_by_key(|(_, time_ns)| *time_ns).map_or("worker", |(name, _)| name)
+}
+
+fn milliseconds(time_ns: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "times are short")]
+    let microseconds = (time_ns / 1_000) as f64;
+    microseconds / 1e3
+}
+
+fn started(request: &SlowRequest) -> String {
+    let at = UNIX_EPOCH + Duration::from_millis(request.started_unix_ms);
+    humantime::format_rfc3339_millis(at).to_string()
+}
+
+fn whole(slowest: &[SlowRequest], extent: Extent) -> Value {
+    json!({
+        "recent_s": extent.lifetime().as_secs(),
+        "window_s": extent.window.as_secs(),
+        "kept_by_each_worker_of_each_op_in_each_window": extent.kept,
+        "requests": slowest.iter().map(one).collect::<Vec<_>>(),
+    })
+}
+
+fn one(request: &SlowRequest) -> Value {
+    let ended = &request.ended;
+    let phases: Map<String, Value> = phases(request)
+        .into_iter()
+        .map(|(name, time_ns)| (format!("{name}_ms"), milliseconds(time_ns).into()))
+        .collect();
+    json!({
+        "started": started(request),
+        "op": ended.op.as_str(),
+        "status": request.status,
+        "outcome": ended.outcome.as_str(),
+        "durability": ended.durability,
+        "total_ms": milliseconds(ended.total_ns),
+        "mostly": mostly(request),
+        "phases": phases,
+        "answered_by": request.answered_by.map(AnsweredBy::as_str),
+        "storage": request.perf.as_ref().map(storage),
+        "key_bytes": request.key_bytes,
+        "received_bytes": ended.received_bytes,
+        "sent_bytes": ended.sent_bytes,
+        "worker": request.worker,
+        "peer": request.peer.map(|peer| peer.to_string()),
+        "request_id": request.request_id,
+        "trace_id": request.trace_id,
+    })
+}
+
+/// A figure's name with its unit, and its value.
+fn figure((figure, value): (Figure, u64)) -> (String, Value) {
+    match figure.unit() {
+        Unit::Count => (figure.name().to_owned(), value.into()),
+        Unit::Bytes => (format!("{}_bytes", figure.name()), value.into()),
+        Unit::Time => (format!("{}_ms", figure.name()), milliseconds(value).into()),
+    }
+}
+
+fn storage(perf: &Perf) -> Value {
+    let mut figures: Map<String, Value> = perf.figures().map(figure).collect();
+    figures.insert("shared_by".to_owned(), perf.shared_by.into());
+    Value::Object(figures)
+}
+
+/// The same for people: what is not zero.
+fn storage_line(perf: &Perf) -> String {
+    let known = perf.figures().filter(|(_, value)| *value > 0).map(figure);
+    let mut figures: Vec<String> = known.map(|(name, value)| format!("{name} {value}")).collect();
+    if perf.shared_by > 1 {
+        figures.push(format!("shared by {} writes", perf.shared_by));
+    }
+    figures.join(", ")
+}
+
+fn table(slowest: &[SlowRequest], extent: Extent) -> String {
+    let mut lines = format!(
+        "the slowest requests of the last {} s; times in ms; of each op every worker keeps {} in {} s\n\n",
+        extent.lifetime().as_secs(),
+        extent.kept,
+        extent.window.as_secs(),
+    );
+    let _ = write!(lines, "{:<24}  {:<6}  {:>10}", "started", "op", "total");
+    for name in Phase::ALL.iter().map(|phase| phase.as_str()).chain(["worker"]) {
+        let _ = write!(lines, "  {name:>10}");
+    }
+    let _ = writeln!(lines, "  {:<7}  {:<12}  {:>9}  {:>9}  {:<7}  request", "mostly", "outcome", "in", "out", "by");
+    for request in slowest {
+        let ended = &request.ended;
+        let total = milliseconds(ended.total_ns);
+        let _ = write!(lines, "{:<24}  {:<6}  {total:>10.3}", started(request), ended.op.as_str());
+        for (_, time_ns) in phases(request) {
+            let _ = write!(lines, "  {:>10.3}", milliseconds(time_ns));
+        }
+        let by = request.answered_by.map_or("-", AnsweredBy::as_str);
+        let outcome = ended.durability.unwrap_or(ended.outcome.as_str());
+        let _ = writeln!(
+            lines,
+            "  {:<7}  {outcome:<12}  {:>9}  {:>9}  {by:<7}  {}",
+            mostly(request),
+            ended.received_bytes,
+            ended.sent_bytes,
+            request.request_id.as_deref().unwrap_or("-"),
+        );
+        if let Some(perf) = &request.perf {
+            let _ = writeln!(lines, "    {}", storage_line(perf));
+        }
+    }
+    if slowest.is_empty() {
+        lines.push_str("none\n");
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_understood_or_refused() {
+        let read = |query: &str| Wanted::read(query).ok();
+        assert_eq!(read(""), Some(Wanted { op: None, limit: SLOWEST_SHOWN }));
+        assert_eq!(read("op=put&limit=7&format=text"), Some(Wanted { op: Some(Op::Put), limit: 7 }));
+        for bad in ["op=post", "op", "limit=0", "limit=1001", "limit=a", "format=xml", "ops=get", "op=%zz"] {
+            assert!(matches!(Wanted::read(bad), Err(Refusal::BadParameter(_))), "{bad}");
+        }
+    }
+}

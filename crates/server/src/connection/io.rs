@@ -1,0 +1,192 @@
+//! The connection's bytes as hyper sees them, or who reads in its place, above TLS where there is TLS: reads pass the worker's gate, and every byte is
+//! told to the connection's exchange, from which the sweep knows who is late. What hyper says by itself, while no answer of
+//! klad's is on its way, is kept from the client: a bare status for a head that it cannot read. The connection says more in
+//! its place. Made by `connection`.
+
+use std::cell::RefCell;
+use std::future::Future as _;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+
+use crate::connection::gate::Pass;
+use crate::exchange::Exchange;
+use crate::net::stream::Stream;
+
+/// A connection's socket.
+pub(crate) struct Io {
+    /// Shared with the connection, which has the last word where hyper has none.
+    stream: Rc<RefCell<Stream>>,
+    exchange: Rc<Exchange>,
+    pass: Pass,
+    /// What was read and turned out to be for hyper; it has counted as read.
+    unread: Bytes,
+}
+
+impl Io {
+    pub(crate) fn new(stream: Rc<RefCell<Stream>>, exchange: Rc<Exchange>, pass: Pass) -> Io {
+        Io { stream, exchange, pass, unread: Bytes::new() }
+    }
+}
+
+impl Io {
+    /// Waits for a request, then for the gate; `false`: the client has given up.
+    fn poll_pass(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let stream = self.stream.borrow();
+        let tcp = stream.tcp();
+        // This remembers whom to wake; what follows does not, and does not have to.
+        match tcp.poll_read_ready(context)? {
+            // In TLS a request may have come with what was read before.
+            Poll::Pending if !stream.has_unread() => return Poll::Pending,
+            Poll::Ready(()) | Poll::Pending => {}
+        }
+        let ready = match pin!(tcp.ready(Interest::READABLE)).poll(context) {
+            Poll::Ready(ready) => ready?,
+            Poll::Pending => Ready::READABLE,
+        };
+        if ready.is_read_closed() && !self.pass.is_passed() {
+            self.pass.client_has_left();
+            return Poll::Ready(Ok(false));
+        }
+        self.pass.poll(context).map(|()| Ok(true))
+    }
+}
+
+impl Io {
+    /// What a client takes of an answer is told by the socket below TLS: rustls takes up to 64 KiB at once, whatever the client
+    /// does.
+    fn sent_in_tls(&self, stream: &Stream, (before, waited): (usize, bool), held: usize) {
+        let Some((taken, waits)) = stream.on_the_way() else { return };
+        let count = taken.wrapping_sub(before);
+        if count > 0 || (waited && !waits) {
+            self.exchange.bytes_carried(Some(count), held);
+        }
+        if waits {
+            self.exchange.bytes_carried(None, held);
+        }
+    }
+
+    /// Sends some of `bytes`, which stand in no buffer of the connection's.
+    pub(crate) fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let before = self.stream.borrow().on_the_way();
+        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
+        self.account(before, &written, bytes.len(), 0);
+        written
+    }
+
+    /// Tells what became of `offered` bytes, for which the connection holds a buffer of `held`.
+    fn account(&self, before: Option<(usize, bool)>, written: &Poll<io::Result<usize>>, offered: usize, held: usize) {
+        let taken = match written {
+            Poll::Ready(Ok(count)) => Some(*count),
+            Poll::Ready(Err(_)) => Some(0),
+            Poll::Pending => None,
+        };
+        self.exchange.observed().socket_took(taken, offered);
+        match before {
+            Some(before) => self.sent_in_tls(&self.stream.borrow(), before, held),
+            None => self.exchange.bytes_carried(taken, held),
+        }
+        if let Poll::Ready(Err(_)) = written {
+            self.pass.client_has_left();
+        }
+    }
+
+    /// Gives back what was read: whoever reads next gets it first.
+    pub(crate) fn put_back(&mut self, bytes: Bytes) {
+        self.unread = bytes;
+    }
+
+    /// What was given back and has not been read again.
+    pub(crate) fn take_unread(&mut self) -> Bytes {
+        std::mem::take(&mut self.unread)
+    }
+
+    /// Reads from the socket, if the gate lets a request in; the count is 0 when there will be no more.
+    fn poll_socket(&self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
+        if !self.pass.is_free() && self.exchange.awaits_request() && !ready!(self.poll_pass(context))? {
+            // As if the client had closed both sides.
+            return Poll::Ready(Ok(0));
+        }
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer));
+        if read.is_err() {
+            // What it was sent came back: it had closed before its answer.
+            self.pass.client_has_left();
+        }
+        read?;
+        let count = buffer.filled().len() - before;
+        if count > 0
+            && let Some(since) = self.pass.used()
+        {
+            self.exchange.observed().let_in(since);
+        }
+        Poll::Ready(Ok(count))
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let count = self.unread.len().min(buffer.remaining());
+            buffer.put_slice(&self.unread[..count]);
+            self.unread.advance(count);
+            if self.unread.is_empty() {
+                // An empty rest would keep all of it.
+                self.unread = Bytes::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let count = ready!(self.poll_socket(context, buffer))?;
+        if count > 0 {
+            self.exchange.bytes_read(count);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.exchange.mutes_hyper() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let before = self.stream.borrow().on_the_way();
+        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
+        self.account(before, &written, bytes.len(), bytes.len());
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut stream = self.stream.borrow_mut();
+        let before = stream.on_the_way();
+        let flushed = Pin::new(&mut *stream).poll_flush(context);
+        if let Some(before) = before {
+            self.sent_in_tls(&stream, before, 0);
+        }
+        if flushed.is_ready() {
+            self.exchange.answer_has_left();
+        }
+        flushed
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.exchange.hyper_was_muted() {
+            // The connection has something to say yet.
+            return Poll::Ready(Ok(()));
+        }
+        let mut stream = self.stream.borrow_mut();
+        let before = stream.on_the_way();
+        let shut = Pin::new(&mut *stream).poll_shutdown(context);
+        if let Some(before) = before {
+            self.sent_in_tls(&stream, before, 0);
+        }
+        shut
+    }
+}

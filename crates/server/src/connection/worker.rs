@@ -1,0 +1,335 @@
+//! A worker: one thread, one runtime, its connections as local tasks, and the sweep that keeps their deadlines.
+//!
+//! Nothing here waits for storage or for a lock that is held long. Started by `server`; fed by `accept`.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
+
+use crate::connection::figures::{Closed, WorkerFigures};
+use crate::connection::gate::{Gate, Sign};
+use crate::connection::plain::Workspace;
+use crate::connection::{self, eviction};
+use crate::connection::{Connection, ms};
+use crate::execution::{Executor, Local};
+use crate::http::authorization::Authorization;
+use crate::http::observe::{Observed, Observer};
+use crate::http::service::Service;
+use crate::http::slow::Slowest;
+use crate::net::handshake::Handshaker;
+use crate::net::peers::Place;
+use crate::request_metrics::Requests;
+use crate::{Drain, Limits, Safety, runtime};
+use klad_base::clock;
+use klad_base::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_COUNTS_MAX, SWEEP_INTERVAL};
+use klad_base::os::scheduler;
+use klad_base::sync::{self, Live};
+
+/// A connection on its way to a worker, with its place among all connections.
+pub(crate) struct Accepted {
+    pub(crate) stream: TcpStream,
+    pub(crate) place: Place,
+}
+
+/// The acceptor's end of a worker.
+pub(crate) struct WorkerHandle {
+    sender: mpsc::Sender<Accepted>,
+    figures: Arc<WorkerFigures>,
+    sweeps: Arc<AtomicU64>,
+}
+
+/// A worker that has ended, in place of its number of sweeps.
+const ENDED: u64 = u64::MAX;
+
+/// Whether the workers turn: each of their sweeps counts.
+#[derive(Clone, Debug)]
+pub struct Pulse(Vec<(Arc<AtomicU64>, u64)>);
+
+impl Pulse {
+    pub(crate) fn of(workers: &[WorkerHandle]) -> Pulse {
+        Pulse(workers.iter().map(|worker| (worker.sweeps.clone(), 0)).collect())
+    }
+
+    /// Whether each worker has swept since the last call, or has ended.
+    pub fn beats(&mut self) -> bool {
+        let mut all = true;
+        for (sweeps, seen) in &mut self.0 {
+            let now = sweeps.load(Ordering::Relaxed);
+            all &= now == ENDED || now > *seen;
+            *seen = now;
+        }
+        all
+    }
+}
+
+impl WorkerHandle {
+    /// How many the worker has, those on their way included.
+    pub(crate) fn connections(&self) -> usize {
+        self.figures.connections.load(Ordering::Relaxed)
+    }
+
+    /// What the worker shows of itself.
+    pub(crate) fn figures(&self) -> &Arc<WorkerFigures> {
+        &self.figures
+    }
+
+    /// Whether it should have no more connections for now.
+    pub(crate) fn is_strained(&self) -> bool {
+        self.figures.sign.is_strained()
+    }
+
+    /// Whether it lets in only what it can serve.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.figures.sign.is_closed()
+    }
+
+    pub(crate) fn hand(&self, accepted: Accepted) {
+        self.figures.connections.fetch_add(1, Ordering::Relaxed);
+        // The channel has a place for each connection that there may be; it is closed only while klad stops.
+        if self.sender.try_send(accepted).is_err() {
+            self.figures.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the connections of one worker share.
+pub(crate) struct Worker {
+    pub(crate) service: Service,
+    pub(crate) http: RefCell<hyper::server::conn::http1::Builder>,
+    pub(crate) workspace: Workspace,
+    local: Rc<Local>,
+    /// `None`: in clear.
+    pub(crate) handshaker: Option<Handshaker>,
+    pub(crate) gate: Rc<Gate>,
+    pub(crate) observer: Rc<Observer>,
+    /// Milliseconds of the worker's life, as of the last sweep: costs nothing to read.
+    pub(crate) now_ms: Rc<Cell<u64>>,
+    /// When the clock was last set on.
+    ticked: Cell<Instant>,
+    sweeps: Arc<AtomicU64>,
+    connections: RefCell<Slab<Rc<Connection>>>,
+    figures: Arc<WorkerFigures>,
+    /// As of the last sweep.
+    limits: RefCell<Arc<Limits>>,
+    live: Arc<Live<Limits>>,
+    draining: Cell<Option<Draining>>,
+}
+
+/// klad stops.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draining {
+    /// When it began to.
+    pub(crate) since_ms: u64,
+    /// See [`Drain::idle_patience`].
+    pub(crate) idle_patience: Duration,
+}
+
+impl Draining {
+    /// Of a wait until now that has lasted for `waited`, what falls into this time.
+    pub(crate) fn of(self, waited: Duration, now_ms: u64) -> Duration {
+        waited.min(Duration::from_millis(now_ms.saturating_sub(self.since_ms)))
+    }
+}
+
+/// Starts a worker's thread.
+pub(crate) fn start(
+    number: usize,
+    live: Arc<Live<Limits>>,
+    executor: Arc<Executor>,
+    requests: Arc<Requests>,
+    slowest: Arc<Slowest>,
+    safety: Safety,
+    stopped: watch::Receiver<bool>,
+) -> (WorkerHandle, JoinHandle<()>) {
+    let (sender, receiver) = mpsc::channel(CONNECTIONS_CEILING);
+    let sign = Arc::<Sign>::default();
+    let figures = WorkerFigures::new(sign.clone());
+    let sweeps = Arc::<AtomicU64>::default();
+    let handle = WorkerHandle { sender, figures: figures.clone(), sweeps: sweeps.clone() };
+    let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
+        scheduler::shorten_turns();
+        let runtime = runtime();
+        let local = Local::new(executor);
+        let limits = live.get();
+        let gate = Gate::new(limits.turn_max, sign);
+        let worker = Rc::new(Worker {
+            service: Service::new(local.clone(), limits.service, Authorization::new(safety.tokens)),
+            local,
+            handshaker: safety.tls.map(Handshaker::new),
+            http: RefCell::new(connection::http(&limits)),
+            workspace: Workspace::new(),
+            gate,
+            observer: Observer::new(requests, slowest, number),
+            now_ms: Rc::new(Cell::new(0)),
+            connections: RefCell::new(Slab::new()),
+            figures,
+            limits: RefCell::new(limits),
+            live,
+            draining: Cell::new(None),
+            ticked: Cell::new(clock::now()),
+            sweeps,
+        });
+        runtime.block_on(worker.run(receiver, stopped));
+        worker.sweeps.store(ENDED, Ordering::Relaxed);
+    });
+    (handle, thread)
+}
+
+impl Worker {
+    async fn run(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, mut stopped: watch::Receiver<bool>) {
+        let sweep = tokio::task::spawn_local(self.clone().sweep());
+        let turns = tokio::task::spawn_local(self.clone().turns());
+        loop {
+            tokio::select! {
+                biased;
+                _ = stopped.wait_for(|stopped| *stopped) => break,
+                accepted = receiver.recv() => match accepted {
+                    Some(accepted) => self.serve(accepted),
+                    None => break,
+                },
+            }
+        }
+        let drain = self.live.get().drain.clone();
+        self.drain(receiver, &drain).await;
+        sweep.abort();
+        turns.abort();
+    }
+
+    /// Serves what is still handed over, lets every connection end after what it is doing, and waits for them until the
+    /// drain timeout is over.
+    async fn drain(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, drain: &Drain) {
+        let deadline = clock::now() + drain.timeout;
+        self.tick();
+        self.draining.set(Some(Draining { since_ms: self.now_ms.get(), idle_patience: drain.idle_patience }));
+        let mut ticks = tokio::time::interval(DRAIN_SWEEP_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut accepting = true;
+        while (accepting || !self.connections.borrow().is_empty()) && clock::now() < deadline {
+            tokio::select! {
+                biased;
+                _ = ticks.tick() => self.check_all(),
+                accepted = receiver.recv(), if accepting => match accepted {
+                    Some(accepted) => self.serve(accepted),
+                    None => accepting = false,
+                },
+            }
+        }
+        let left = self.connections.borrow().len() + receiver.len();
+        if left > 0 {
+            tracing::warn!(connections = left, "closed before they had finished: the drain timeout is over");
+        }
+        for (_, connection) in self.connections.borrow().iter() {
+            connection.is_cut();
+            self.figures.count_closed(Closed::Stopping);
+        }
+    }
+
+    /// Whether plain requests are read without hyper.
+    pub(crate) fn has_fast_path(&self) -> bool {
+        self.limits.borrow().fast_path
+    }
+
+    /// Since when klad stops, if it does: then each answer says that its connection closes.
+    pub(crate) fn draining(&self) -> Option<Draining> {
+        self.draining.get()
+    }
+
+    /// A request was read without hyper.
+    pub(crate) fn count_plain(&self) {
+        self.figures.plain.add_owned(1);
+    }
+
+    /// Longer heads are hyper's to refuse.
+    pub(crate) fn head_bytes_max(&self) -> usize {
+        self.limits.borrow().head_bytes_max
+    }
+
+    /// Sets the clock on. In a process that was stopped (SIGSTOP, a paused container), or a worker that had no time, clients' bytes
+    /// may have come and nobody has read them: what is longer than [`SWEEP_COUNTS_MAX`] is nobody's wait.
+    fn tick(&self) {
+        let ticked = self.ticked.get();
+        let passed_ms = ms(clock::now().saturating_duration_since(ticked));
+        self.ticked.set(ticked + Duration::from_millis(passed_ms));
+        self.now_ms.set(self.now_ms.get() + passed_ms.min(ms(SWEEP_COUNTS_MAX)));
+    }
+
+    fn serve(self: &Rc<Worker>, accepted: Accepted) {
+        let Accepted { stream, place } = accepted;
+        let observed = Observed::new(self.observer.clone(), stream.peer_addr().ok());
+        let connection = Connection::new(self.now_ms.clone(), observed);
+        let key = self.connections.borrow_mut().insert(connection.clone());
+        let worker = self.clone();
+        tokio::task::spawn_local(async move {
+            let why = connection.serve(&worker, stream).await;
+            worker.connections.borrow_mut().remove(key);
+            worker.figures.connections.fetch_sub(1, Ordering::Relaxed);
+            worker.figures.count_closed(why);
+            drop(place);
+        });
+    }
+
+    /// The turn's own task.
+    async fn turns(self: Rc<Worker>) {
+        poll_fn(|context| {
+            if let Some(turn) = self.local.poll_turn(context) {
+                self.figures.turns.record_time_owned(turn.length);
+                if self.gate.turn_ended(turn) {
+                    self.local.turn_goes_on();
+                }
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    async fn sweep(self: Rc<Worker>) {
+        let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.sweeps.fetch_add(1, Ordering::Relaxed);
+            let used_ns = clock::thread_cpu_ns();
+            self.figures.cpu_ns.add_owned(used_ns.saturating_sub(self.figures.cpu_ns.get()));
+            self.workspace.tick();
+            self.gate.rested();
+            self.look_at_limits();
+            self.observer.tick();
+            self.check_all();
+            if self.limits.borrow().deadlines.body_rate_bytes_min > 0 {
+                eviction::make_room(&self.connections.borrow(), self.service.room(), self.now_ms.get());
+            }
+        }
+    }
+
+    /// Takes over limits that have changed.
+    fn look_at_limits(&self) {
+        let limits = self.live.get();
+        if !Arc::ptr_eq(&limits, &self.limits.borrow()) {
+            self.service.set_options(limits.service);
+            self.gate.set_turn_max(limits.turn_max);
+            *self.http.borrow_mut() = connection::http(&limits);
+            *self.limits.borrow_mut() = limits;
+        }
+    }
+
+    fn check_all(&self) {
+        let limits = self.limits.borrow().clone();
+        self.tick();
+        for (_, connection) in self.connections.borrow().iter() {
+            if self.gate.is_closed() {
+                connection.restart_idle_clock();
+            }
+            connection.check(self.now_ms.get(), &limits.deadlines, self.draining.get());
+        }
+    }
+}

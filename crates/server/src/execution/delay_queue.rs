@@ -1,0 +1,455 @@
+//! A queue with controlled delay: while it stands, what has waited too long is refused and the newest is served first.
+//!
+//! ```text
+//!   emptied within QUEUE_STANDS    oldest first, nothing is refused
+//!   otherwise (it stands)          newest first; what waited --queue-target is refused
+//!   emptied, has stood within QUEUE_REMEMBERS, and the oldest has waited QUEUE_STANDS_AGAIN targets: the same, for one take
+//! ```
+//!
+//! A moment without arrivals empties a queue while the overload goes on. Without a memory of that, requests would again wait up
+//! to `QUEUE_STANDS` after each such moment. How long it remembers is what RFC 8289 takes, whose controller remembers
+//! how often it had to drop.
+//!
+//! A short queue absorbs bursts; a standing one only delays, and oldest first it would serve those whose clients give up
+//! next. After RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13, 2015). Steps of ranges that are under way are never
+//! refused and have a place of their own, every fourth. Called by `adaptive`.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::execution::Queues;
+use crate::execution::task::Task;
+use klad_base::clock;
+use klad_base::limits::{QUEUE_REMEMBERS, QUEUE_STANDS, QUEUE_STANDS_AGAIN};
+use klad_base::sync::{Cause, Condvar, Mutex, MutexGuard, PushError};
+
+/// One in so many places is for a step of a range while both kinds wait.
+const STEP_EVERY: u64 = 4;
+
+/// Operations that wait for storage.
+pub(super) struct DelayQueue {
+    state: Mutex<State>,
+    not_empty: Condvar,
+    capacity: usize,
+}
+
+struct State {
+    /// The oldest in front, with the times of their arrival.
+    waiting: VecDeque<(Instant, Task)>,
+    steps: VecDeque<Task>,
+    /// When `waiting` was last seen empty.
+    emptied: Instant,
+    /// When it was last seen not emptied for [`QUEUE_STANDS`].
+    stood: Option<Instant>,
+    taken: u64,
+    /// Threads that wait for work: a producer that finds none makes no system call.
+    idle: usize,
+    /// `None`: oldest first, and nothing is refused.
+    control: Option<Queues>,
+    closed: bool,
+}
+
+impl DelayQueue {
+    /// With places for `capacity` operations (at least 1).
+    pub(super) fn new(capacity: usize, control: Option<Queues>) -> DelayQueue {
+        assert!(capacity >= 1, "a queue without room could never pass anything on");
+        let state = State {
+            waiting: VecDeque::new(),
+            steps: VecDeque::new(),
+            emptied: clock::now(),
+            stood: None,
+            taken: 0,
+            idle: 0,
+            control,
+            closed: false,
+        };
+        DelayQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity }
+    }
+
+    /// Changes how long is too long.
+    pub(super) fn set_control(&self, control: Option<Queues>) {
+        self.state.lock().control = control;
+    }
+
+    /// Appends `task`, or says why not.
+    pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
+        let mut state = self.state.lock();
+        state.admits(self.capacity, task).map(|task| state.append(clock::now(), task))?;
+        self.wake(state);
+        Ok(())
+    }
+
+    /// Appends all of `tasks` that find room; the rest stay.
+    pub(super) fn push_all(&self, tasks: &mut Vec<Task>) {
+        let now = clock::now();
+        let mut state = self.state.lock();
+        let room = if state.closed { 0 } else { self.capacity.saturating_sub(state.waiting.len()).min(tasks.len()) };
+        for task in tasks.drain(..room) {
+            state.append(now, task);
+        }
+        self.wake(state);
+    }
+
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let wake = state.idle > 0;
+        drop(state);
+        if wake {
+            self.not_empty.notify_one();
+        }
+    }
+
+    /// Takes one, waiting for it; what is refused on the way goes into `refused`. `None`: closed and empty.
+    pub(super) fn pop(&self, refused: &mut Vec<Task>) -> Option<Task> {
+        let mut state = self.wait_for_work()?;
+        let step_is_due = state.waiting.is_empty() || state.taken.is_multiple_of(STEP_EVERY);
+        state.taken += 1;
+        if step_is_due && let Some(step) = state.steps.pop_front() {
+            return Some(step);
+        }
+        let now = clock::now();
+        let standing = state.standing(now);
+        let task = state.take(standing.is_some());
+        if let Some(control) = standing {
+            state.refuse(now, control.target, refused);
+        }
+        state.note_emptiness(now);
+        task
+    }
+
+    /// Takes at least one, then more while there are fewer than `max` and their costs together stay within `cost_max`,
+    /// into `batch`; otherwise as [`DelayQueue::pop`]. What one batch holds never stands. `false`: closed and empty.
+    pub(super) fn pop_batch(
+        &self,
+        max: usize,
+        cost_max: usize,
+        batch: &mut Vec<Task>,
+        refused: &mut Vec<Task>,
+    ) -> bool {
+        let Some(mut state) = self.wait_for_work() else { return false };
+        let now = clock::now();
+        let standing = if state.fits(max, cost_max) { None } else { state.standing(now) };
+        let mut cost = 0;
+        while batch.len() < max
+            && let Some(next) = state.peek(standing.is_some())
+        {
+            cost += next.write_bytes();
+            if cost > cost_max && !batch.is_empty() {
+                break;
+            }
+            batch.extend(state.take(standing.is_some()));
+        }
+        if let Some(control) = standing {
+            state.refuse(now, control.target, refused);
+        }
+        state.note_emptiness(now);
+        true
+    }
+
+    /// Waits until something waits, and then for `delay` more, unless the queue is closed. For a queue that one thread serves.
+    pub(super) fn wait_for_more(&self, delay: Duration) {
+        let Some(mut state) = self.wait_for_work() else { return };
+        let until = clock::now() + delay;
+        while !state.closed {
+            let left = until.saturating_duration_since(clock::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.not_empty.wait_timeout(state, left, Cause::Idle);
+        }
+    }
+
+    /// Takes out all that have waited too long for any queue, whoever serves or does not, and ends those whose deadline has
+    /// passed.
+    pub(super) fn expire(&self, refused: &mut Vec<Task>, late: &mut Vec<Task>) {
+        let mut state = self.state.lock();
+        if let Some(control) = state.control {
+            state.refuse(clock::now(), control.age_max, refused);
+        }
+        late.extend(state.take_late());
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        let state = self.state.lock();
+        state.waiting.len() + state.steps.len()
+    }
+
+    /// How many operations and steps of ranges wait, and for how long the oldest operation has.
+    pub(super) fn look(&self) -> (usize, usize, Duration) {
+        let now = clock::now();
+        let state = self.state.lock();
+        let oldest = state.waiting.front().map(|(since, _)| now.saturating_duration_since(*since));
+        (state.waiting.len(), state.steps.len(), oldest.unwrap_or_default())
+    }
+
+    /// Refuses new operations from now on; threads get what is left, then the end.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.not_empty.notify_all();
+    }
+
+    fn wait_for_work(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        while state.waiting.is_empty() && state.steps.is_empty() {
+            if state.closed {
+                return None;
+            }
+            state.idle += 1;
+            state = self.not_empty.wait(state, Cause::Idle);
+            state.idle -= 1;
+        }
+        Some(state)
+    }
+}
+
+impl State {
+    fn admits(&self, capacity: usize, task: Task) -> Result<Task, PushError<Task>> {
+        if self.closed {
+            Err(PushError::Closed(task))
+        } else if !task.is_scan() && self.waiting.len() >= capacity {
+            // There are never more steps than ranges, which are counted.
+            Err(PushError::Full(task))
+        } else {
+            Ok(task)
+        }
+    }
+
+    fn append(&mut self, now: Instant, task: Task) {
+        if task.is_scan() {
+            return self.steps.push_back(task);
+        }
+        if self.waiting.is_empty() {
+            self.emptied = now;
+        }
+        self.waiting.push_back((now, task));
+    }
+
+    /// What is to be done about it where it stands; how long it has been standing by itself it remembers.
+    fn standing(&mut self, now: Instant) -> Option<Queues> {
+        let control = self.control?;
+        let since = |then: Instant| now.saturating_duration_since(then);
+        let oldest = self.waiting.front().map_or(Duration::ZERO, |(arrived, _)| since(*arrived));
+        if since(self.emptied) > QUEUE_STANDS {
+            self.stood = Some(now);
+            return Some(control);
+        }
+        // That is not remembered: where calls are slow or work comes in bursts, the memory would never end.
+        let again = self.stood.is_some_and(|stood| since(stood) < QUEUE_REMEMBERS)
+            && oldest > control.target.saturating_mul(QUEUE_STANDS_AGAIN);
+        again.then_some(control)
+    }
+
+    /// Whether one batch takes all.
+    fn fits(&self, max: usize, cost_max: usize) -> bool {
+        self.waiting.len() <= max && self.waiting.iter().map(|(_, task)| task.write_bytes()).sum::<usize>() <= cost_max
+    }
+
+    fn peek(&self, newest: bool) -> Option<&Task> {
+        let next = if newest { self.waiting.back() } else { self.waiting.front() };
+        next.map(|(_, task)| task)
+    }
+
+    fn take(&mut self, newest: bool) -> Option<Task> {
+        let next = if newest { self.waiting.pop_back() } else { self.waiting.pop_front() };
+        next.map(|(_, task)| task)
+    }
+
+    fn refuse(&mut self, now: Instant, age: Duration, refused: &mut Vec<Task>) {
+        while self.waiting.front().is_some_and(|(since, _)| now.saturating_duration_since(*since) > age) {
+            refused.extend(self.take(false));
+        }
+    }
+
+    fn take_late(&mut self) -> Vec<Task> {
+        if !self.waiting.iter().any(|(_, task)| task.is_late()) {
+            return Vec::new();
+        }
+        let (late, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(|(_, task)| task.is_late());
+        self.waiting = waiting;
+        let late: VecDeque<(Instant, Task)> = late;
+        late.into_iter().map(|(_, task)| task).collect()
+    }
+
+    fn note_emptiness(&mut self, now: Instant) {
+        if self.waiting.is_empty() {
+            self.emptied = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::execution::admission::Slots;
+    use crate::execution::ticket::{Permits, Ticket};
+    use klad_storage::operation::Operation;
+
+    const QUEUES: Queues = Queues { target: Duration::from_millis(5), age_max: Duration::from_secs(1) };
+
+    fn read(name: &'static str) -> Task {
+        read_by(name, None)
+    }
+
+    fn read_by(name: &'static str, deadline: Option<Instant>) -> Task {
+        let permits = Permits::new(Slots::new(1).take(0).expect("free"), None);
+        let ticket = Ticket::new(permits, deadline, clock::now(), Arc::default(), true);
+        Task { operation: Operation::Get { key: bytes::Bytes::from_static(name.as_bytes()) }, ticket }
+    }
+
+    fn names(tasks: &[Task]) -> String {
+        let name = |task: &Task| match &task.operation {
+            Operation::Get { key } => String::from_utf8_lossy(key).into_owned(),
+            Operation::Scan(_) | Operation::Write(_) => unreachable!("only reads are queued here"),
+        };
+        tasks.iter().map(name).collect::<Vec<_>>().join(" ")
+    }
+
+    fn both(taken: &[Task], refused: &[Task]) -> String {
+        format!("{}|{}", names(taken), names(refused))
+    }
+
+    /// A queue that was empty `stands_ms` ago, with reads that have waited for so many ms.
+    fn queue(control: Option<Queues>, stands_ms: u64, waited_ms: &[(&'static str, u64)]) -> DelayQueue {
+        let queue = DelayQueue::new(8, control);
+        let now = clock::now();
+        let before = |ms| now.checked_sub(Duration::from_millis(ms)).expect("the machine has run for longer");
+        {
+            let mut state = queue.state.lock();
+            for (name, ms) in waited_ms {
+                state.append(before(*ms), read(name));
+            }
+            state.emptied = before(stands_ms);
+        }
+        queue
+    }
+
+    fn pop_one(queue: &DelayQueue) -> String {
+        let mut refused = Vec::new();
+        let taken: Vec<Task> = queue.pop(&mut refused).into_iter().collect();
+        both(&taken, &refused)
+    }
+
+    const SHORT: u64 = 50;
+    const LONG: u64 = 500;
+    const THREE: [(&str, u64); 3] = [("old", 400), ("middle", 300), ("new", 1)];
+
+    #[test]
+    fn a_burst_is_served_in_order_and_nothing_is_refused() {
+        let queue = queue(Some(QUEUES), SHORT, &THREE);
+        assert_eq!(pop_one(&queue), "old|");
+        assert_eq!(pop_one(&queue), "middle|");
+    }
+
+    #[test]
+    fn a_standing_queue_serves_the_newest_and_refuses_what_waited_too_long() {
+        let queue = queue(Some(QUEUES), LONG, &THREE);
+        assert_eq!(pop_one(&queue), "new|old middle");
+        // It was emptied, so what comes now is a burst again; that it remembers is another test's.
+        queue.state.lock().stood = None;
+        queue.push(read("a")).ok().expect("room");
+        queue.push(read("b")).ok().expect("room");
+        assert_eq!(pop_one(&queue), "a|");
+    }
+
+    #[test]
+    fn a_queue_that_has_stood_is_controlled_again_as_soon_as_its_oldest_has_waited_long() {
+        let start = clock::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let queue = DelayQueue::new(8, Some(QUEUES));
+        let mut state = queue.state.lock();
+        let controlled = |state: &mut State, ms| state.standing(at(ms)).is_some();
+        state.append(at(0), read("first"));
+        assert!(!controlled(&mut state, 100) && controlled(&mut state, 101), "not emptied for 100 ms");
+        // Emptied by a moment without arrivals, then they come again.
+        let emptied = |state: &mut State, ms| {
+            state.waiting.clear();
+            state.append(at(ms), read("next"));
+        };
+        emptied(&mut state, 120);
+        assert!(!controlled(&mut state, 140) && controlled(&mut state, 141), "four targets of 5 ms");
+        // What it did then it does not remember, so that it ends.
+        emptied(&mut state, 1_675);
+        assert!(controlled(&mut state, 1_700), "1.6 s after 101 ms have not passed");
+        emptied(&mut state, 1_690);
+        assert!(!controlled(&mut state, 1_720), "they have");
+        emptied(&mut state, 1_800);
+        assert!(!controlled(&mut state, 1_900) && controlled(&mut state, 1_901), "as at first");
+    }
+
+    #[test]
+    fn a_batch_that_takes_all_is_not_what_a_queue_remembers() {
+        let waited = [("old", 400), ("new", 1)];
+        let remembers = |max| {
+            let queue = queue(Some(QUEUES), LONG, &waited);
+            assert!(queue.pop_batch(max, usize::MAX, &mut Vec::new(), &mut Vec::new()));
+            queue.state.lock().stood.is_some()
+        };
+        assert!(remembers(1) && !remembers(2));
+    }
+
+    #[test]
+    fn without_control_the_oldest_is_next_for_ever() {
+        let queue = queue(None, LONG, &THREE);
+        assert_eq!(pop_one(&queue), "old|");
+        let mut refused = Vec::new();
+        queue.expire(&mut refused, &mut Vec::new());
+        assert!(refused.is_empty());
+    }
+
+    #[test]
+    fn a_batch_that_takes_all_refuses_nothing() {
+        let (mut batch, mut refused) = (Vec::new(), Vec::new());
+        assert!(queue(Some(QUEUES), LONG, &THREE).pop_batch(3, usize::MAX, &mut batch, &mut refused));
+        assert_eq!(both(&batch, &refused), "old middle new|");
+        batch.clear();
+        assert!(queue(Some(QUEUES), LONG, &THREE).pop_batch(2, usize::MAX, &mut batch, &mut refused));
+        assert_eq!(both(&batch, &refused), "new middle|old");
+    }
+
+    #[test]
+    fn what_nobody_serves_is_refused_at_its_age() {
+        let queue = queue(Some(QUEUES), SHORT, &[("old", 1_500), ("new", 900)]);
+        let now = clock::now();
+        queue.push(read_by("late", Some(now))).ok().expect("room");
+        queue.push(read_by("patient", now.checked_add(Duration::from_mins(1)))).ok().expect("room");
+        let (waiting, steps, oldest) = queue.look();
+        assert!((waiting, steps) == (4, 0) && oldest > Duration::from_millis(1_400), "{oldest:?}");
+        let (mut refused, mut late) = (Vec::new(), Vec::new());
+        queue.expire(&mut refused, &mut late);
+        assert_eq!((both(&refused, &late), queue.len()), ("old|late".to_owned(), 2));
+    }
+
+    #[test]
+    fn a_full_queue_and_a_closed_one_take_nothing() {
+        let queue = DelayQueue::new(1, Some(QUEUES));
+        assert!(queue.push(read("a")).is_ok());
+        assert!(matches!(queue.push(read("b")), Err(PushError::Full(_))));
+        queue.close();
+        assert!(matches!(queue.push(read("b")), Err(PushError::Closed(_))));
+        let mut left = vec![read("c")];
+        queue.push_all(&mut left);
+        assert_eq!(names(&left), "c");
+        assert_eq!(pop_one(&queue), "a|");
+        assert!(queue.pop(&mut Vec::new()).is_none());
+    }
+
+    #[test]
+    fn who_waits_for_more_takes_all_that_has_come_and_is_not_kept_by_a_stop() {
+        let queue = Arc::new(queue(None, 0, &[("a", 0)]));
+        queue.wait_for_more(Duration::from_millis(1));
+        assert_eq!(queue.len(), 1, "it takes nothing itself");
+        let waiter = {
+            let queue = queue.clone();
+            klad_base::sync::spawn_thread("test-waits", move || queue.wait_for_more(Duration::from_hours(1)))
+        };
+        queue.push_all(&mut vec![read("b"), read("c")]);
+        queue.close();
+        waiter.join().expect("no panic");
+        let mut batch = Vec::new();
+        assert!(queue.pop_batch(9, usize::MAX, &mut batch, &mut Vec::new()));
+        assert_eq!(names(&batch), "a b c");
+        queue.wait_for_more(Duration::from_hours(1));
+    }
+}

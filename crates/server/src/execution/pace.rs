@@ -1,0 +1,62 @@
+//! How fast a queue is served, measured, and hence how long one who comes now would wait. Called by the strategies.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use klad_base::clock;
+
+/// The measured service of one queue.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Time that threads have spent serving, ns, and what they have served in it, since the last [`Pace::tick`].
+    busy_ns: AtomicU64,
+    served: AtomicU64,
+    /// Time of one operation on one thread, ns, averaged; 0: not known yet.
+    each_ns: AtomicU64,
+}
+
+impl Pace {
+    /// A thread has served `count` operations since `began`.
+    pub(super) fn served(&self, count: usize, began: Instant) {
+        let busy_ns = clock::now().saturating_duration_since(began).as_nanos();
+        self.busy_ns.fetch_add(u64::try_from(busy_ns).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.served.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Averages what was measured since the last tick into the rest, halving what is older. One thread ticks.
+    pub(super) fn tick(&self) {
+        let (busy_ns, served) = (self.busy_ns.swap(0, Ordering::Relaxed), self.served.swap(0, Ordering::Relaxed));
+        let Some(now_ns) = busy_ns.checked_div(served) else { return };
+        let before_ns = self.each_ns.load(Ordering::Relaxed);
+        let each_ns = if before_ns == 0 { now_ns } else { before_ns.midpoint(now_ns) };
+        self.each_ns.store(each_ns.max(1), Ordering::Relaxed);
+    }
+
+    /// How long the last of `waiting` operations waits for one of `threads`; `None`: nothing was measured yet.
+    pub(super) fn wait(&self, waiting: usize, threads: usize) -> Option<Duration> {
+        let each_ns = self.each_ns.load(Ordering::Relaxed);
+        let total_ns = each_ns.saturating_mul(waiting as u64) / threads.max(1) as u64;
+        (each_ns > 0).then(|| Duration::from_nanos(total_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_is_what_stands_in_front_divided_by_the_measured_rate() {
+        let pace = Pace::default();
+        assert_eq!(pace.wait(100, 4), None);
+        pace.busy_ns.store(50_000_000, Ordering::Relaxed);
+        pace.served.store(50, Ordering::Relaxed);
+        pace.tick();
+        assert_eq!(pace.wait(100, 4), Some(Duration::from_millis(25)));
+        pace.tick();
+        assert_eq!(pace.wait(100, 4), Some(Duration::from_millis(25)), "nothing new was measured");
+        pace.busy_ns.store(150_000_000, Ordering::Relaxed);
+        pace.served.store(50, Ordering::Relaxed);
+        pace.tick();
+        assert_eq!(pace.wait(100, 4), Some(Duration::from_millis(50)), "the mean of 1 ms and 3 ms");
+    }
+}

@@ -1,0 +1,235 @@
+//! Bodies of answers: nothing, a value in frames, or a range.
+//!
+//! hyper copies each frame into the connection's write buffer and asks for the next while that is below its bound, so a
+//! large value must come in pieces. Called by `service` and, through hyper, by the connection.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use hyper::body::{Body, Frame, SizeHint};
+
+use crate::exchange::Exchange;
+use crate::execution::admission::RoomPermit;
+use crate::http::range::RangeBody;
+use crate::request_metrics::Outcome;
+use klad_base::limits::RESPONSE_FRAME_BYTES_MAX;
+use klad_storage::operation;
+
+/// What an answer carries.
+pub(super) enum Content {
+    /// A value, or a problem document; empty is no body.
+    Bytes {
+        /// What has not been handed over yet.
+        rest: Bytes,
+        /// Held for a large value until it is on its way.
+        room: Option<RoomPermit>,
+    },
+    /// A range in progress.
+    Range(RangeBody),
+}
+
+impl Content {
+    pub(super) fn bytes(rest: impl Into<Bytes>) -> Content {
+        Content::Bytes { rest: rest.into(), room: None }
+    }
+
+    /// Bytes of room that it holds now.
+    fn room_bytes(&self) -> u64 {
+        match self {
+            Content::Bytes { room, .. } => room.as_ref().map_or(0, RoomPermit::bytes),
+            Content::Range(range) => range.room_bytes(),
+        }
+    }
+}
+
+/// The body of an answer; tells the connection when it has been handed over.
+pub struct ResponseBody {
+    content: Content,
+    /// Some of it was handed over.
+    begun: bool,
+    exchange: Rc<Exchange>,
+}
+
+impl ResponseBody {
+    pub(super) fn new(content: Content, exchange: Rc<Exchange>) -> ResponseBody {
+        exchange.set_room_held(content.room_bytes());
+        ResponseBody { content, begun: false, exchange }
+    }
+}
+
+impl ResponseBody {
+    /// How many bytes it carries, for whoever sends it without hyper. Not of a range, whose length nobody knows.
+    ///
+    /// # Panics
+    /// For a range.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match &self.content {
+            Content::Bytes { rest, .. } => rest.len(),
+            Content::Range(_) => unreachable!("a request for a range is not plain"),
+        }
+    }
+
+    /// Its next bytes, at most [`RESPONSE_FRAME_BYTES_MAX`]; the room of a large value ends with it, not with them.
+    ///
+    /// # Panics
+    /// For a range.
+    #[must_use]
+    pub fn take_frame(&mut self) -> Bytes {
+        self.begun = true;
+        match &mut self.content {
+            Content::Bytes { rest, .. } => {
+                let frame = rest.split_to(rest.len().min(RESPONSE_FRAME_BYTES_MAX));
+                self.exchange.observed().sent(frame.len());
+                frame
+            }
+            Content::Range(_) => unreachable!("a request for a range is not plain"),
+        }
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        let whole = match &self.content {
+            // What was never asked for was not wanted: the answer to HEAD, or to a client that has gone.
+            Content::Bytes { rest, .. } => rest.is_empty() || !self.begun,
+            Content::Range(range) => range.has_ended(),
+        };
+        if !whole {
+            self.exchange.observed().cut(Outcome::Aborted);
+        }
+        self.exchange.answered();
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Piece;
+    type Error = operation::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, operation::Error>>> {
+        let this = &mut *self;
+        this.begun = true;
+        match &mut this.content {
+            Content::Bytes { rest, .. } => {
+                if rest.is_empty() {
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(Some(Ok(Frame::data(Piece::Plain(this.take_frame())))))
+            }
+            Content::Range(range) => {
+                let polled = range.poll_entry(context);
+                this.exchange.set_room_held(range.room_bytes());
+                polled.map(|entry| {
+                    let observed = this.exchange.observed();
+                    match &entry {
+                        Some(Ok(entry)) => observed.sent(entry.key.len() + 1 + entry.value.len()),
+                        Some(Err(_)) => observed.cut(Outcome::Error),
+                        None => {}
+                    }
+                    entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value))))
+                })
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Bytes { rest, .. } => rest.is_empty(),
+            // Never known before it is asked: an empty range is an empty chunked body.
+            Content::Range(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Bytes { rest, .. } => SizeHint::with_exact(rest.len() as u64),
+            Content::Range(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// The bytes of one frame, hence of one chunk; an entry's parts lie where storage put them.
+pub enum Piece {
+    /// One run of bytes.
+    Plain(Bytes),
+    /// Key, line feed, value.
+    Entry {
+        /// What is left of the key.
+        key: Bytes,
+        /// What is left of the line feed.
+        separator: &'static [u8],
+        /// What is left of the value.
+        value: Bytes,
+    },
+}
+
+impl Piece {
+    fn entry(key: Bytes, value: Bytes) -> Piece {
+        Piece::Entry { key, separator: b"\n", value }
+    }
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        match self {
+            Piece::Plain(bytes) => bytes.len(),
+            Piece::Entry { key, separator, value } => key.len() + separator.len() + value.len(),
+        }
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match self {
+            Piece::Plain(bytes) => bytes,
+            Piece::Entry { key, separator, value } => {
+                if !key.is_empty() {
+                    key
+                } else if !separator.is_empty() {
+                    separator
+                } else {
+                    value
+                }
+            }
+        }
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        match self {
+            Piece::Plain(bytes) => bytes.advance(count),
+            Piece::Entry { key, separator, value } => {
+                let of_key = count.min(key.len());
+                key.advance(of_key);
+                count -= of_key;
+                let of_separator = count.min(separator.len());
+                separator.advance(of_separator);
+                value.advance(count - of_separator);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_reads_as_one_run_however_it_is_taken() {
+        for step in 1..8 {
+            let mut piece = Piece::entry(Bytes::from_static(b"key"), Bytes::from_static(b"value"));
+            let mut read = Vec::new();
+            while piece.has_remaining() {
+                let take = piece.chunk().len().min(step);
+                read.extend_from_slice(&piece.chunk()[..take]);
+                piece.advance(take);
+            }
+            assert_eq!(read, b"key\nvalue");
+        }
+        let mut piece = Piece::entry(Bytes::from_static(b"key"), Bytes::from_static(b"value"));
+        piece.advance(5);
+        assert_eq!(piece.chunk(), b"alue");
+    }
+}

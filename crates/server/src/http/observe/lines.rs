@@ -1,0 +1,70 @@
+//! The two kinds of lines about requests: that of a slow one, and that of the access log.
+//!
+//! Called by `observe`.
+
+use std::net::SocketAddr;
+
+use crate::request_metrics::{Ended, Phase};
+
+/// A line about one request.
+pub(super) struct RequestLine<'l> {
+    pub(super) ended: &'l Ended,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) status: u16,
+    pub(super) method: Option<&'l str>,
+    pub(super) path: Option<&'l str>,
+    pub(super) key_bytes: usize,
+    pub(super) request_id: &'l str,
+    pub(super) trace_id: Option<&'l str>,
+}
+
+/// The fields of both lines, which differ in their level, target and message.
+macro_rules! request_line {
+    ($line:expr, $level:expr, $target:literal, $message:literal) => {{
+        let RequestLine { ended, peer, status, method, path, key_bytes, request_id, trace_id } = $line;
+        let milliseconds = |time_ns: u64| (time_ns / 1_000) as f64 / 1e3;
+        let phase = |phase: Phase| milliseconds(ended.phases_ns[phase as usize]);
+        tracing::event!(
+            target: $target,
+            $level,
+            op = ended.op.as_str(),
+            method,
+            path,
+            status,
+            outcome = ended.outcome.as_str(),
+            durability = ended.durability,
+            total_ms = milliseconds(ended.total_ns),
+            receive_ms = phase(Phase::Receive),
+            queue_ms = phase(Phase::Queue),
+            engine_ms = phase(Phase::Engine),
+            sync_ms = phase(Phase::Sync),
+            write_ms = phase(Phase::Write),
+            key_bytes,
+            received_bytes = ended.received_bytes,
+            sent_bytes = ended.sent_bytes,
+            peer = peer.map(tracing::field::display),
+            request_id,
+            trace_id,
+            $message
+        );
+    }};
+}
+
+impl RequestLine<'_> {
+    #[expect(clippy::cast_precision_loss, reason = "times are short")]
+    pub(super) fn write_slow(&self) {
+        request_line!(self, tracing::Level::WARN, "klad::slow", "slow request");
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "times are short")]
+    pub(super) fn write_access(&self) {
+        request_line!(self, tracing::Level::INFO, "klad::access", "request");
+    }
+}
+
+/// `path` as lines show it. One that klad does not know may hold a key, from a client that takes klad for another store: nothing
+/// of it is shown but that it is one, and whether it begins as klad's do.
+pub(super) fn logged_path(path: &str) -> &'static str {
+    let known = ["/v0/entity", "/v0/entities", "/v0/status"].into_iter().find(|known| *known == path);
+    known.unwrap_or(if path.starts_with("/v0/") { "/v0/…" } else { "/…" })
+}

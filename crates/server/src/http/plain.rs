@@ -1,0 +1,214 @@
+//! Plain requests: of one entity, in HTTP/1.1, with nothing in the head that changes how the request or its answer is framed, and
+//! there as a whole. Nearly all are, and reading them here costs a third of what a general library takes for them, which must
+//! expect anything. What is not plain is left to hyper, from its first byte on: whatever is malformed, unusual, or not there as
+//! a whole is never judged here.
+//!
+//! Called by `server`, which does the reading.
+
+use std::mem::MaybeUninit;
+
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method};
+
+use crate::http::route::Head;
+use klad_base::limits::{PLAIN_HEAD_BYTES_MAX, PLAIN_HEADERS_MAX};
+
+/// A request that is there as a whole, and nothing behind it.
+#[derive(Debug)]
+pub struct Plain<'b> {
+    method: Method,
+    query: &'b str,
+    /// Without those that say nothing to klad.
+    headers: HeaderMap,
+    /// Of a PUT; else empty.
+    pub body: &'b [u8],
+}
+
+impl Plain<'_> {
+    /// What its head says.
+    #[must_use]
+    pub fn head(&self) -> Head<'_> {
+        Head { method: &self.method, path: PATH, query: self.query, headers: &self.headers }
+    }
+}
+
+const PATH: &str = "/v0/entity";
+
+/// Reads a request that is all of `bytes`; `None`: it is not plain. Heads of more than `head_bytes_max` bytes are not.
+#[must_use]
+pub fn read(bytes: &[u8], head_bytes_max: usize) -> Option<Plain<'_>> {
+    let method = match bytes {
+        [b'G', b'E', b'T', b' ', ..] => Method::GET,
+        [b'P', b'U', b'T', b' ', ..] => Method::PUT,
+        [b'D', b'E', b'L', b'E', b'T', b'E', b' ', ..] => Method::DELETE,
+        _ => return None,
+    };
+    let mut room = [const { MaybeUninit::uninit() }; PLAIN_HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut []);
+    let parsed = request.parse_with_uninit_headers(bytes, &mut room);
+    let Ok(httparse::Status::Complete(head_bytes)) = parsed else { return None };
+    if request.version != Some(1) || head_bytes > head_bytes_max.min(PLAIN_HEAD_BYTES_MAX) {
+        return None;
+    }
+    let query = request.path?.strip_prefix(PATH)?.strip_prefix('?')?;
+    if !query.bytes().all(is_plain) {
+        return None;
+    }
+    let (headers, length) = read_headers(request.headers)?;
+    let body = &bytes[head_bytes..];
+    let fits = body.len() == length.unwrap_or(0) && (length.unwrap_or(0) == 0 || method == Method::PUT);
+    fits.then_some(Plain { method, query, headers, body })
+}
+
+/// Bytes of a query that RFC 3986 knows, and that mean the same to everybody.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&byte)
+}
+
+/// Headers that klad looks at, and the body's length. `None`: one of them makes the request another than a plain one.
+fn read_headers(headers: &[httparse::Header<'_>]) -> Option<(HeaderMap, Option<usize>)> {
+    let (mut others, mut length, mut hosts) = (HeaderMap::new(), None, 0);
+    for header in headers {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        if is("host") {
+            hosts += 1;
+            continue;
+        }
+        if IGNORED.into_iter().any(is) {
+            continue;
+        }
+        if is("content-length") {
+            if length.is_some() {
+                return None;
+            }
+            length = Some(read_length(header.value)?);
+        } else if is("connection") {
+            if !header.value.eq_ignore_ascii_case(b"keep-alive") {
+                return None;
+            }
+        } else if FRAMING.into_iter().any(is) {
+            return None;
+        } else {
+            let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
+            others.append(name, HeaderValue::from_bytes(header.value).ok()?);
+        }
+    }
+    (hosts == 1).then_some((others, length))
+}
+
+/// What most clients send and nothing of klad's contract looks at.
+const IGNORED: [&str; 5] = ["user-agent", "accept", "content-type", "accept-encoding", "accept-language"];
+
+/// What changes how a request is read, or what is sent before its answer.
+const FRAMING: [&str; 5] = ["transfer-encoding", "expect", "upgrade", "trailer", "te"];
+
+/// Digits, and few enough of them for whatever has come in one read.
+fn read_length(value: &[u8]) -> Option<usize> {
+    let digits = (1..=9).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
+    digits.then(|| value.iter().fold(0, |length, digit| length * 10 + usize::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is read of `bytes`: method, query, headers and body, or nothing.
+    fn told(bytes: &[u8]) -> Option<String> {
+        let plain = read(bytes, PLAIN_HEAD_BYTES_MAX)?;
+        let head = plain.head();
+        let headers: Vec<_> = head.headers.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+        let body = String::from_utf8_lossy(plain.body);
+        Some(format!("{} {}?{} [{}] {body}", head.method, head.path, head.query, headers.join(" ")))
+    }
+
+    fn of(line: &str, headers: &str, body: &str) -> Option<String> {
+        told(format!("{line}\r\nHost: a\r\n{headers}\r\n{body}").as_bytes())
+    }
+
+    #[test]
+    fn what_most_clients_send_is_plain() {
+        let get = "GET /v0/entity?id=a%20b HTTP/1.1";
+        assert_eq!(of(get, "", "").as_deref(), Some("GET /v0/entity?id=a%20b [] "));
+        assert_eq!(of(get, "Accept: */*\r\nUser-Agent: curl\r\nConnection: Keep-Alive\r\n", ""), of(get, "", ""));
+        let put = "PUT /v0/entity?id=k HTTP/1.1";
+        assert_eq!(of(put, "content-LENGTH: 5\r\n", "value").as_deref(), Some("PUT /v0/entity?id=k [] value"));
+        assert_eq!(of(put, "", "").as_deref(), Some("PUT /v0/entity?id=k [] "));
+        let delete = of("DELETE /v0/entity?id=k HTTP/1.1", "Klad-Durability:  async \r\nContent-Length: 0\r\n", "");
+        assert_eq!(delete.as_deref(), Some("DELETE /v0/entity?id=k [klad-durability=\"async\"] "));
+        let twice = of(get, "Authorization: a\r\nX-Own: 1\r\nAUTHORIZATION: b\r\n", "");
+        assert_eq!(
+            twice.as_deref(),
+            Some("GET /v0/entity?id=a%20b [authorization=\"a\" authorization=\"b\" x-own=\"1\"] ")
+        );
+    }
+
+    #[test]
+    fn everything_else_is_not() {
+        for line in [
+            "GET /v0/entity HTTP/1.1",
+            "GET /v0/entities?start=a HTTP/1.1",
+            "GET /v0/status HTTP/1.1",
+            "HEAD /v0/entity?id=k HTTP/1.1",
+            "POST /v0/entity?id=k HTTP/1.1",
+            "get /v0/entity?id=k HTTP/1.1",
+            "GET /v0/entity?id=k HTTP/1.0",
+            "GET http://a/v0/entity?id=k HTTP/1.1",
+            "GET  /v0/entity?id=k HTTP/1.1",
+            "GET /v0/entity?id=k#part HTTP/1.1",
+            "GET /v0/entity?id=\"k\" HTTP/1.1",
+            "GET /v0/entity?id=\u{e9} HTTP/1.1",
+            "\r\nGET /v0/entity?id=k HTTP/1.1",
+        ] {
+            assert_eq!(of(line, "", ""), None, "{line}");
+        }
+        for headers in [
+            "Content-Length: 4\r\n",
+            "Content-Length: 6\r\n",
+            "Content-Length: 5\r\nContent-Length: 5\r\n",
+            "Content-Length: 5, 5\r\n",
+            "Content-Length: +5\r\n",
+            "Content-Length: 0x5\r\n",
+            "Content-Length: \r\n",
+            "Content-Length: 0000000005\r\n",
+            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+            "Content-Length: 5\r\nExpect: 100-continue\r\n",
+            "Content-Length: 5\r\nConnection: close\r\n",
+            "Content-Length: 5\r\nConnection: keep-alive, upgrade\r\n",
+            "Content-Length: 5\r\nUpgrade: h2c\r\n",
+            "Content-Length: 5\r\nTE: trailers\r\n",
+            "Content-Length : 5\r\n",
+            "Content-Length: 5\r\n folded: x\r\n",
+            "",
+        ] {
+            assert_eq!(of("PUT /v0/entity?id=k HTTP/1.1", headers, "value"), None, "{headers}");
+            assert_eq!(of("GET /v0/entity?id=k HTTP/1.1", headers, "value"), None, "{headers}");
+        }
+        let many = |count| "X: y\r\n".repeat(count);
+        let get = "GET /v0/entity?id=k HTTP/1.1";
+        assert!(of(get, &many(PLAIN_HEADERS_MAX - 1), "").is_some());
+        assert_eq!(of(get, &many(PLAIN_HEADERS_MAX), ""), None);
+        let long = |bytes| format!("X: {}\r\n", "y".repeat(bytes));
+        assert!(of(get, &long(PLAIN_HEAD_BYTES_MAX - 100), "").is_some());
+        assert_eq!(of(get, &long(PLAIN_HEAD_BYTES_MAX), ""), None);
+        assert_eq!(of(get, "Host: b\r\n", ""), None, "two hosts");
+        assert_eq!(told(format!("{get}\r\n\r\n").as_bytes()), None, "none");
+        let head = format!("{get}\r\nHost: a\r\n\r\n");
+        assert!(read(head.as_bytes(), head.len()).is_some());
+        assert!(read(head.as_bytes(), head.len() - 1).is_none(), "longer than --head-max");
+    }
+
+    proptest! {
+        /// A part of a request, or one with something behind it, is never taken for a whole one.
+        #[test]
+        fn only_a_whole_request_is_plain(value in proptest::collection::vec(any::<u8>(), 0..40), cut in 1_usize..50) {
+            let mut request = format!("PUT /v0/entity?id=k HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", value.len()).into_bytes();
+            request.extend_from_slice(&value);
+            prop_assert_eq!(read(&request, 4_096).map(|plain| plain.body), Some(&value[..]));
+            prop_assert!(read(&request[..request.len() - cut], 4_096).is_none());
+            request.resize(request.len() + cut, b'\n');
+            prop_assert!(read(&request, 4_096).is_none());
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! From the head of a request to what it asks for, before a byte of its body is read: 400, 405 and 414 are decided here.
+//!
+//! The contract's order: path, then method, then parameters. Called by `service`.
+
+use std::borrow::Cow;
+
+use hyper::http::request;
+use hyper::{HeaderMap, Method};
+
+use crate::http::query::{self, BadEscape};
+use crate::http::refusal::Refusal;
+use crate::request_metrics::Op;
+use klad_storage::operation::Durability;
+
+/// The header that asks for a durability, and that says which one a write got.
+pub const DURABILITY_HEADER: &str = "klad-durability";
+
+/// The head of a request, whoever has read it.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'h> {
+    /// Its method.
+    pub method: &'h Method,
+    /// Of the target.
+    pub path: &'h str,
+    /// Of the target, undecoded; without one, empty.
+    pub query: &'h str,
+    /// All that klad looks at.
+    pub headers: &'h HeaderMap,
+}
+
+impl<'h> From<&'h request::Parts> for Head<'h> {
+    fn from(parts: &'h request::Parts) -> Head<'h> {
+        let query = parts.uri.query().unwrap_or("");
+        Head { method: &parts.method, path: parts.uri.path(), query, headers: &parts.headers }
+    }
+}
+
+/// What a request asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Route<'r> {
+    /// `GET /v0/entity`.
+    Get {
+        /// Decoded.
+        key: Cow<'r, [u8]>,
+    },
+    /// `PUT /v0/entity`; the body is the value.
+    Put {
+        /// Decoded.
+        key: Cow<'r, [u8]>,
+        /// `None` is the server's default.
+        durability: Option<Durability>,
+    },
+    /// `DELETE /v0/entity`.
+    Delete {
+        /// Decoded.
+        key: Cow<'r, [u8]>,
+        /// `None` is the server's default.
+        durability: Option<Durability>,
+    },
+    /// `GET /v0/entities`.
+    Range {
+        /// First key.
+        start: Cow<'r, [u8]>,
+        /// First key that is not part of it; `None` is "to the last".
+        end: Option<Cow<'r, [u8]>>,
+    },
+    /// `GET /v0/status`.
+    Status,
+}
+
+impl Route<'_> {
+    /// Whether it changes anything, hence is not for a token that may only read.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self {
+            Route::Put { .. } | Route::Delete { .. } => true,
+            Route::Get { .. } | Route::Range { .. } | Route::Status => false,
+        }
+    }
+}
+
+/// What a request asks for, as far as path and method tell: for counting, whether or not it is refused.
+#[must_use]
+pub fn op(method: &Method, path: &str) -> Op {
+    match (path, method) {
+        ("/v0/entity", &Method::GET) => Op::Get,
+        ("/v0/entity", &Method::PUT) => Op::Put,
+        ("/v0/entity", &Method::DELETE) => Op::Delete,
+        ("/v0/entities", &Method::GET) => Op::Range,
+        ("/v0/status", &Method::GET) => Op::Status,
+        _ => Op::Other,
+    }
+}
+
+/// Decides what a request asks for.
+///
+/// # Errors
+/// [`Refusal`]: unknown path, wrong method, bad parameters, key longer than `key_bytes_max`.
+pub fn route<'r>(head: &Head<'r>, key_bytes_max: u64) -> Result<Route<'r>, Refusal> {
+    let Head { method, path, query, headers } = *head;
+    match path {
+        "/v0/entity" => {
+            if !matches!(*method, Method::GET | Method::PUT | Method::DELETE) {
+                return Err(Refusal::MethodNotAllowed("GET, PUT, DELETE"));
+            }
+            let key = required(query, "id", key_bytes_max)?;
+            if *method == Method::GET {
+                return Ok(Route::Get { key });
+            }
+            let durability = durability(query, headers)?;
+            if *method == Method::PUT {
+                Ok(Route::Put { key, durability })
+            } else {
+                Ok(Route::Delete { key, durability })
+            }
+        }
+        "/v0/entities" => {
+            only_get(method)?;
+            let start = required(query, "start", key_bytes_max)?;
+            let end = parameter(query, "end", key_bytes_max)?;
+            if end.as_ref().is_some_and(|end| end.is_empty()) {
+                return Err(Refusal::EmptyParameter("end"));
+            }
+            Ok(Route::Range { start, end })
+        }
+        "/v0/status" => only_get(method).map(|()| Route::Status),
+        _ => Err(Refusal::UnknownPath),
+    }
+}
+
+fn only_get(method: &Method) -> Result<(), Refusal> {
+    if *method == Method::GET { Ok(()) } else { Err(Refusal::MethodNotAllowed("GET")) }
+}
+
+fn required<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Cow<'r, [u8]>, Refusal> {
+    parameter(query, name, bytes_max)?.filter(|value| !value.is_empty()).ok_or(Refusal::MissingParameter(name))
+}
+
+fn parameter<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Option<Cow<'r, [u8]>>, Refusal> {
+    let value = query::first(query, name).map_err(|BadEscape| Refusal::BadEscape(name))?;
+    if value.as_ref().is_some_and(|value| value.len() as u64 > bytes_max) {
+        return Err(Refusal::KeyTooLong { limit_bytes: bytes_max });
+    }
+    Ok(value)
+}
+
+/// What the parameter asks for, else what the header asks for: the parameter is the closer one to the request.
+fn durability(query: &str, headers: &HeaderMap) -> Result<Option<Durability>, Refusal> {
+    let asked = match query::first(query, "durability").map_err(|BadEscape| Refusal::BadEscape("durability"))? {
+        Some(parameter) => Some(parameter),
+        None => headers.get(DURABILITY_HEADER).map(|header| Cow::Borrowed(header.as_bytes())),
+    };
+    let Some(asked) = asked else { return Ok(None) };
+    let word = std::str::from_utf8(&asked).map_err(|_| Refusal::BadDurability)?;
+    Durability::from_request(word).map(Some).ok_or(Refusal::BadDurability)
+}

@@ -1,0 +1,404 @@
+//! Log lines: made where something happens, written by one thread, so that nobody ever waits for whoever reads them.
+//!
+//! ```text
+//!   any thread ──tracing──▶ one line, formatted ──▶ buffer (LOG_BYTES_MAX, else dropped and counted) ──▶ klad-log ──▶ stderr
+//! ```
+//!
+//! A pipe that nobody empties stops klad-log and nothing else. What may change while klad runs (the level, the access log,
+//! the threshold of the slow-request log) is in atomics here. Set up by `main`; used by all modules through `tracing`, and
+//! by `http` for lines about requests.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tracing::Metadata;
+use tracing_subscriber::filter::dynamic_filter_fn;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use klad_base::clock;
+use klad_base::limits::{LOG_BYTES_MAX, LOG_BYTES_RESERVED, LOG_FLUSH_TIMEOUT, SLOW_REQUEST_LINES_MAX};
+use klad_base::metrics::Counter;
+use klad_base::metrics::text::Page;
+use klad_base::sync::{self, Cause, Condvar, Mutex, Signal};
+
+/// The target of the access log's lines: they come by their own option, whatever the level.
+pub const ACCESS: &str = "klad::access";
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// A line for people, with fields as `name=value`.
+    Text,
+    /// An object a line, with fields beside `timestamp`, `level` and `message`.
+    Json,
+}
+
+/// What is written; each level includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// A person must act.
+    Error,
+    /// A person should know.
+    Warn,
+    /// What klad does.
+    Info,
+    /// Why.
+    Debug,
+}
+
+impl Level {
+    /// The word that `--log-level` takes.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        }
+    }
+
+    const ALL: [Level; 4] = [Level::Error, Level::Warn, Level::Info, Level::Debug];
+
+    fn of(metadata: &Metadata<'_>) -> Option<Level> {
+        match *metadata.level() {
+            tracing::Level::ERROR => Some(Level::Error),
+            tracing::Level::WARN => Some(Level::Warn),
+            tracing::Level::INFO => Some(Level::Info),
+            tracing::Level::DEBUG => Some(Level::Debug),
+            tracing::Level::TRACE => None,
+        }
+    }
+}
+
+static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
+static ACCESS_LOG: AtomicBool = AtomicBool::new(false);
+static SLOW_REQUEST_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Changes what is written from now on.
+pub fn set_level(level: Level) {
+    LEVEL.store(level as u8, Ordering::Relaxed);
+}
+
+/// What is written.
+#[must_use]
+pub fn level() -> Level {
+    Level::ALL[usize::from(LEVEL.load(Ordering::Relaxed))]
+}
+
+/// Begins or ends the access log: a line for each request.
+pub fn set_access_log(on: bool) {
+    ACCESS_LOG.store(on, Ordering::Relaxed);
+}
+
+/// Whether there is a line for each request.
+#[must_use]
+pub fn access_log() -> bool {
+    ACCESS_LOG.load(Ordering::Relaxed)
+}
+
+/// A request that takes so long has a line of its own; zero: none has.
+pub fn set_slow_request(time: Duration) {
+    SLOW_REQUEST_NS.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+/// From which time on a request has a line of its own; `None`: none has.
+#[must_use]
+pub fn slow_request() -> Option<Duration> {
+    let time_ns = SLOW_REQUEST_NS.load(Ordering::Relaxed);
+    (time_ns > 0).then(|| Duration::from_nanos(time_ns))
+}
+
+/// Whether a request that took so long has a line of its own.
+#[must_use]
+pub fn is_slow(total_ns: u64) -> bool {
+    let limit_ns = SLOW_REQUEST_NS.load(Ordering::Relaxed);
+    limit_ns > 0 && total_ns >= limit_ns
+}
+
+/// What a process's log begins with; all but the format may change while it runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How lines look.
+    pub format: Format,
+    /// What is written.
+    pub level: Level,
+    /// Whether there is a line for each request.
+    pub access_log: bool,
+    /// A request that takes so long has a line of its own; zero: none has.
+    pub slow_request: Duration,
+}
+
+/// Changes all that may change.
+pub fn change(options: &Options) {
+    set_level(options.level);
+    set_access_log(options.access_log);
+    set_slow_request(options.slow_request);
+}
+
+/// Begins to write log lines to stderr. The first call counts: a process has one log.
+pub fn start(options: &Options) {
+    change(options);
+    if LINES.set(Lines::default()).is_err() {
+        return;
+    }
+    let lines = lines().expect("it was just set");
+    // Not joined: it may be stuck in stderr, and `flush` waits for what it is to write.
+    drop(sync::spawn_thread("klad-log", || lines.write_all()));
+    let terminal = io::stderr().is_terminal();
+    let wanted = dynamic_filter_fn(|metadata, _| {
+        Level::of(metadata).is_some_and(|own| own <= level()) || metadata.target() == ACCESS
+    });
+    let layer = tracing_subscriber::fmt::layer().with_writer(Writer(lines)).with_target(false);
+    let json = match options.format {
+        Format::Auto => !terminal,
+        Format::Text => false,
+        Format::Json => true,
+    };
+    if json {
+        let layer = layer.json().flatten_event(true).with_current_span(false).with_span_list(false);
+        tracing_subscriber::registry().with(layer.with_filter(wanted)).init();
+    } else {
+        tracing_subscriber::registry().with(layer.with_ansi(terminal).with_filter(wanted)).init();
+    }
+}
+
+/// Waits until everything that was said has been written, for `timeout` at most; `false`: it has not, and whoever writes to
+/// stderr would wait too.
+#[must_use]
+pub fn flush(timeout: Duration) -> bool {
+    lines().is_none_or(|lines| lines.wait_until_written(timeout))
+}
+
+/// From now on a panic ends the process: a server that has lost a thread would answer some and hang others, and a start
+/// recovers everything that was acknowledged. What was logged before comes out, then the panic's words; a stderr that takes
+/// nothing does not keep the process from ending.
+pub fn end_the_process_on_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        // Whatever lies in the way of the last words.
+        drop(sync::try_spawn_thread("klad-abort", || {
+            Signal::default().wait_timeout(2 * LOG_FLUSH_TIMEOUT);
+            std::process::abort();
+        }));
+        if lines().is_none() {
+            print(info);
+        } else {
+            let backtrace = Backtrace::capture();
+            let backtrace =
+                (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(backtrace));
+            let thread = std::thread::current();
+            tracing::error!(thread = thread.name(), panic = %info, backtrace, "klad has met a defect of its own and ends");
+            let _ = flush(LOG_FLUSH_TIMEOUT);
+        }
+        std::process::abort();
+    }));
+}
+
+/// The log's own figures.
+pub fn write(page: &mut Page) {
+    let dropped = lines().map_or(0, |lines| lines.dropped.get());
+    page.counter("klad_log_lines_dropped_total", "Log lines that found no room before stderr took them.", dropped);
+}
+
+static LINES: OnceLock<Lines> = OnceLock::new();
+
+fn lines() -> Option<&'static Lines> {
+    LINES.get()
+}
+
+/// Lines on their way to stderr.
+#[derive(Debug, Default)]
+struct Lines {
+    state: Mutex<State>,
+    /// There is something to write.
+    said: Condvar,
+    /// There is nothing left to write.
+    written: Condvar,
+    dropped: Counter,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<u8>,
+    lines: u64,
+    writing: bool,
+}
+
+impl Lines {
+    /// Takes a line, or drops it; `urgent` ones find room when others do not any more.
+    fn say(&self, line: &[u8], urgent: bool) {
+        let limit = if urgent { LOG_BYTES_MAX } else { LOG_BYTES_MAX - LOG_BYTES_RESERVED };
+        let mut state = self.state.lock();
+        if state.waiting.len() + line.len() > limit {
+            drop(state);
+            self.dropped.add(1);
+            return;
+        }
+        state.waiting.extend_from_slice(line);
+        state.lines += 1;
+        drop(state);
+        self.said.notify_one();
+    }
+
+    /// klad-log: writes what was said, for ever.
+    fn write_all(&self) {
+        let (mut bytes, mut told) = (Vec::new(), 0);
+        loop {
+            let count = self.take(&mut bytes);
+            let written = io::stderr().write_all(&bytes).is_ok();
+            if !written {
+                self.dropped.add(count);
+            }
+            bytes.clear();
+            let dropped = self.dropped.get();
+            if written && dropped > told {
+                // As a line of its own, after this one has left.
+                tracing::warn!(lines = dropped - told, "log lines were dropped: stderr took them too slowly");
+                told = dropped;
+            }
+        }
+    }
+
+    /// Waits for something to write and moves it into `bytes`, which is empty and keeps its memory; how many lines?
+    fn take(&self, bytes: &mut Vec<u8>) -> u64 {
+        let mut state = self.state.lock();
+        state.writing = false;
+        while state.waiting.is_empty() {
+            self.written.notify_all();
+            state = self.said.wait(state, Cause::Idle);
+        }
+        state.writing = true;
+        std::mem::swap(&mut state.waiting, bytes);
+        std::mem::take(&mut state.lines)
+    }
+
+    fn wait_until_written(&self, timeout: Duration) -> bool {
+        let deadline = clock::now() + timeout;
+        let mut state = self.state.lock();
+        while state.writing || !state.waiting.is_empty() {
+            let left = deadline.saturating_duration_since(clock::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.written.wait_timeout(state, left, Cause::Others);
+        }
+        true
+    }
+}
+
+/// Makes a [`Line`] for each event.
+struct Writer(&'static Lines);
+
+/// Takes one event, which comes as a whole.
+struct Line {
+    lines: &'static Lines,
+    urgent: bool,
+}
+
+impl<'w> MakeWriter<'w> for Writer {
+    type Writer = Line;
+
+    fn make_writer(&'w self) -> Line {
+        Line { lines: self.0, urgent: false }
+    }
+
+    fn make_writer_for(&'w self, metadata: &Metadata<'_>) -> Line {
+        Line { lines: self.0, urgent: Level::of(metadata).is_some_and(|level| level <= Level::Warn) }
+    }
+}
+
+impl io::Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.lines.say(line, self.urgent);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lets so many lines through in each second, and counts the others.
+#[derive(Debug)]
+pub struct RateLimit {
+    second: AtomicU64,
+    lines: AtomicU64,
+    held_back: AtomicU64,
+}
+
+/// For the lines about slow requests, of all workers.
+pub static SLOW_REQUESTS: RateLimit = RateLimit::new();
+
+impl RateLimit {
+    const fn new() -> RateLimit {
+        RateLimit { second: AtomicU64::new(0), lines: AtomicU64::new(0), held_back: AtomicU64::new(0) }
+    }
+
+    /// Whether one more line may be written in this second. Where two threads begin a second together, it may be a few more.
+    pub fn allows(&self) -> bool {
+        self.allows_in(now_s())
+    }
+
+    fn allows_in(&self, second: u64) -> bool {
+        if self.second.swap(second, Ordering::Relaxed) != second {
+            self.lines.store(0, Ordering::Relaxed);
+        }
+        let allowed = self.lines.fetch_add(1, Ordering::Relaxed) < SLOW_REQUEST_LINES_MAX;
+        if !allowed {
+            self.held_back.fetch_add(1, Ordering::Relaxed);
+        }
+        allowed
+    }
+
+    /// How many were held back in a second that is over; asked now and then, and told once.
+    pub fn take_held_back(&self) -> Option<u64> {
+        if self.held_back.load(Ordering::Relaxed) == 0 || self.second.load(Ordering::Relaxed) == now_s() {
+            return None;
+        }
+        Some(self.held_back.swap(0, Ordering::Relaxed)).filter(|count| *count > 0)
+    }
+}
+
+fn now_s() -> u64 {
+    clock::monotonic_ns() / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_beyond_the_bound_are_dropped_and_urgent_ones_later() {
+        let lines = Lines::default();
+        let line = [b'x'; 1 << 10];
+        let fits = (LOG_BYTES_MAX - LOG_BYTES_RESERVED) / line.len();
+        for _ in 0..fits + 3 {
+            lines.say(&line, false);
+        }
+        assert_eq!(lines.dropped.get(), 3);
+        lines.say(&line, true);
+        assert_eq!(lines.dropped.get(), 3);
+        let mut bytes = Vec::new();
+        assert_eq!(lines.take(&mut bytes), fits as u64 + 1);
+        assert_eq!(bytes.len(), (fits + 1) * line.len());
+        assert!(!lines.wait_until_written(Duration::from_millis(1)), "it is being written");
+    }
+
+    #[test]
+    fn a_second_has_so_many_lines_and_the_rest_is_counted() {
+        let limit = RateLimit::new();
+        let allowed = (0..SLOW_REQUEST_LINES_MAX + 5).filter(|_| limit.allows_in(7)).count();
+        assert_eq!(allowed as u64, SLOW_REQUEST_LINES_MAX);
+        assert!(limit.allows_in(8), "another second");
+        assert_eq!(limit.take_held_back(), Some(5));
+        assert_eq!(limit.take_held_back(), None);
+    }
+}

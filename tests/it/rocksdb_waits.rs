@@ -1,0 +1,84 @@
+//! RocksDB's own waits in a lock profile of this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use klad_base::sync::spawn_thread;
+use klad_profile::locks::Window;
+use klad_profile::symbols::Symbols;
+use klad_profile::{Name, Profile, Sample};
+use klad_storage::operation::{Durability, Effect, Write};
+use klad_storage::rocksdb::{Options, RocksDbEngine};
+use klad_storage::{Compression, Engine as _, LocalDisk as _, Pending, Reply, Result};
+
+/// Where RocksDB's threads are when they have nothing to do.
+const IDLE: [&str; 2] = ["rocksdb::ThreadPoolImpl::Impl::BGThread(", "rocksdb::Timer::Run("];
+
+struct Nobody;
+
+impl Reply for Nobody {
+    fn complete(&self, result: Result) {
+        result.expect("it is written");
+    }
+}
+
+fn has(profile: &Profile<Name>, function: &str) -> bool {
+    profile.samples.iter().any(|sample| sample.frames.iter().any(|frame| frame.contains(function)))
+}
+
+fn write(engine: &RocksDbEngine, writer: u64) {
+    for number in 0..200_u64 {
+        let key = format!("{writer}/{number}").into_bytes().into();
+        let put = Effect::Put(bytes::Bytes::from(vec![7; 1000]).into());
+        engine.commit(vec![Pending { write: Write::of(key, put, Durability::Sync), reply: Arc::new(Nobody) }]);
+    }
+}
+
+#[test]
+fn rocksdb_s_waits_are_named_and_told_apart() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options {
+        cache_bytes: 8 << 20,
+        memtable_bytes: 8 << 20,
+        value_cache_percent: 0,
+        background_threads: 2,
+        disk_reserve_bytes: 0,
+        compression: Compression::Lz4,
+        direct_reads: false,
+        iterator_reads: false,
+        log_preallocation: false,
+        compaction_rate_bytes: 0,
+        delete_rate_bytes: 0,
+        open_files_max: klad_base::limits::ENGINE_FILES_MAX,
+    };
+    let engine = Arc::new(RocksDbEngine::open(directory.path(), &options).expect("it opens"));
+    let window = Window::start(Duration::from_micros(10)).expect("no other profile has another threshold");
+    {
+        let writers: Vec<_> = (0..4_u64)
+            .map(|writer| {
+                let engine = engine.clone();
+                spawn_thread("writer", move || write(&engine, writer))
+            })
+            .collect();
+        for writer in writers {
+            writer.join().expect("no panic");
+        }
+        engine.compact(true, &|_, _| true).expect("it is compacted");
+    }
+    let symbols = Symbols::of_this_process().expect("the program's symbols");
+    let named = window.finish().named(|profile| symbols.name(profile));
+    let idle = |sample: &&Sample<Name>| {
+        // The thread's loop itself waits, within a few frames of the C++ library's.
+        let waits = sample.frames.first().is_some_and(|frame| &**frame == "pthread_cond_wait");
+        let near = sample.frames.iter().take(5).any(|frame| IDLE.iter().any(|function| frame.starts_with(function)));
+        waits && near
+    };
+    assert!(
+        named.block.samples.iter().filter(idle).count() > 0,
+        "the pool's threads have nothing to do: {:#?}",
+        named.block
+    );
+    assert_eq!(named.mutex.samples.iter().find(idle), None, "nobody keeps them");
+    assert!(named.mutex.samples.iter().any(|sample| sample.thread == "writer"), "the commit section");
+    assert!(has(&named.mutex, "rocksdb::DBImpl::RunManualCompaction"), "the compaction that was waited for");
+}
