@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The notices of everything whose code is in the program: each licence text once, with the names of those it comes from. The
 # licences that deny.toml allows ask for no more than that their texts come along; CDDL (inferno) also asks to say where the
-# source is. uPlot, which draws the charts of pages, is no crate: it lies in src/page/vendor.
+# source is. uPlot, which draws the charts of pages, is no crate: it lies in crates/page/src/vendor.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -44,7 +44,7 @@ echo "LuaJIT (luajit-src $luajit_version) (MIT)" >>"$scratch/list"
 echo "LuaJIT: COPYRIGHT" >>"$scratch/luajit.from"
 cp "$luajit/luajit2/COPYRIGHT" "$scratch/luajit.text"
 
-uplot=src/page/vendor
+uplot=crates/page/src/vendor
 uplot_version=$(head -n 1 "$uplot/uPlot.iife.min.js" | sed -n 's/.*(v\([0-9.]*\)).*/\1/p')
 echo "uPlot $uplot_version (MIT)" >>"$scratch/list"
 echo "uPlot $uplot_version: LICENSE" >>"$scratch/uplot.from"

@@ -96,7 +96,7 @@ fn owner(mangled: &str) -> Option<(&'static str, String)> {
         return Some(("rocksdb", mangled.to_owned()));
     }
     let name = format!("{:#}", rustc_demangle::try_demangle(mangled).ok()?);
-    name.trim_start_matches('<').starts_with("klad::").then_some(("klad", name))
+    name.trim_start_matches('<').starts_with("klad").then_some(("klad", name))
 }
 
 /// Reads what `objdump -d --no-show-raw-insn` prints.

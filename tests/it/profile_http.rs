@@ -13,8 +13,8 @@ struct Expected {
 }
 
 const KINDS: &[Expected] = &[
-    Expected { path: "/debug/pprof/heap", ours: "klad::", theirs: "rocksdb::" },
-    Expected { path: "/debug/pprof/allocs", ours: "klad::", theirs: "rocksdb::" },
+    Expected { path: "/debug/pprof/heap", ours: "klad_", theirs: "rocksdb::" },
+    Expected { path: "/debug/pprof/allocs", ours: "klad_", theirs: "rocksdb::" },
 ];
 
 const ENGINE: &str = if cfg!(feature = "rocksdb") { "rocksdb" } else { "memory" };
@@ -98,7 +98,7 @@ fn twin_a_profile_without_names_is_noticed() {
     for (number, sample) in profile.samples.iter_mut().enumerate() {
         sample.frames = vec![Name::from(format!("f{number}"))];
     }
-    assert!(wrong_with_top(&pprof::encode(&profile), &KINDS[0]).unwrap().contains("no klad::"));
+    assert!(wrong_with_top(&pprof::encode(&profile), &KINDS[0]).unwrap().contains("no klad_"));
     assert!(wrong_with_top(b"no profile", &KINDS[0]).unwrap().contains("go does not read it"));
 }
 
@@ -156,7 +156,7 @@ fn without_sampling_only_a_window_sees_anything_and_the_picture_says_so() {
             seen = server.admin("/debug/pprof/allocs?seconds=1&format=collapsed").text();
             loaded.join().unwrap();
         });
-        seen.contains("klad::")
+        seen.contains("klad_")
     });
 }
 
@@ -212,7 +212,7 @@ fn on_a_phone(page: &str) -> String {
          f.onload = function () {{ setTimeout(function () {{\n\
            var d = f.contentDocument, w = f.contentWindow, style = w.getComputedStyle(d.body);\n\
            var picture = d.querySelector('.picture');\n\
-           d.getElementById('term').value = 'klad::'; d.querySelector('form button').click();\n\
+           d.getElementById('term').value = 'klad_'; d.querySelector('form button').click();\n\
            document.getElementById('result').textContent = 'fits ' + (d.documentElement.scrollWidth <= d.documentElement.clientWidth) + ' picture ' +\n\
              (picture.scrollWidth > picture.clientWidth) + ' background ' + style.backgroundColor + ' found ' +\n\
              d.getElementById('found').textContent + ' errors ' + errors.length + errors.join();\n\
@@ -236,8 +236,8 @@ fn wrong_with_page(page: &str) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("page.html");
     std::fs::write(&path, page).unwrap();
-    let shown = browse(&format!("file://{}?s=klad::", path.display()), false);
-    if !shown.contains("<title>klad::") && !shown.contains(">klad::") {
+    let shown = browse(&format!("file://{}?s=klad_", path.display()), false);
+    if !shown.contains("<title>klad_") && !shown.contains(">klad_") {
         return Some("no frame is named".to_owned());
     }
     // As inferno's search marks them.
@@ -269,7 +269,7 @@ fn twin_a_page_without_its_script_or_names_is_noticed() {
     load(&server);
     let page = server.admin("/debug/pprof/allocs?format=flamegraph").text();
     assert_eq!(wrong_with_page(&page.replace("onload=\"init(evt)\"", "")), Some("nothing is marked".to_owned()));
-    assert_eq!(wrong_with_page(&page.replace("klad::", "else::")), Some("no frame is named".to_owned()));
+    assert_eq!(wrong_with_page(&page.replace("klad_", "else::")), Some("no frame is named".to_owned()));
     let wordless = wrong_with_page(&page.replace("\"Matched: \"", "\"\"")).unwrap_or_default();
     assert!(wordless.starts_with("nothing says how much it is"), "{wordless}");
     let broken = page.replace("\"use strict\";\n// The field", "nothing_here();\n// The field");

@@ -24,7 +24,7 @@ const KINDS: &[Timed] = &[
         path: "/debug/pprof/profile?seconds=3&hz=199",
         title: "CPU time",
         values: [("samples", "count"), ("cpu", "nanoseconds")],
-        names: &["klad::", "rocksdb::DBImpl::Write"],
+        names: &["klad_", "rocksdb::DBImpl::Write"],
     },
     Timed {
         path: "/debug/pprof/mutex?seconds=3&threshold=1us",
@@ -36,7 +36,7 @@ const KINDS: &[Timed] = &[
         path: "/debug/pprof/block?seconds=3&threshold=1us",
         title: "Waits",
         values: [("contentions", "count"), ("delay", "nanoseconds")],
-        names: &["klad::", "rocksdb::"],
+        names: &["klad_", "rocksdb::"],
     },
 ];
 
@@ -95,7 +95,7 @@ fn wrong_with(bytes: &[u8], kind: &Timed) -> Option<String> {
         Err(why) => return Some(format!("go does not read it: {why}")),
     };
     // In memory one shard's lock is held for too short a time for anyone to meet it.
-    let has_to_be = |name: &str| cfg!(feature = "rocksdb") || name == "klad::";
+    let has_to_be = |name: &str| cfg!(feature = "rocksdb") || name == "klad_";
     let missing = kind.names.iter().find(|name| !said.contains(*name) && has_to_be(name))?;
     Some(format!("no {missing} in {said}"))
 }
@@ -110,7 +110,7 @@ fn go_reads_every_kind_that_takes_its_time() {
 
 /// Whether threads that have nothing to do are in a profile of waits, with the call that they wait in as the first frame.
 fn idle_threads(profile: &Profile<Name>) -> Result<(), String> {
-    let own = ("klad_base::sync::Condvar::wait", "klad::");
+    let own = ("klad_base::sync::Condvar::wait", "klad_");
     let engine = cfg!(all(feature = "rocksdb", feature = "posix-locks")).then_some(("pthread_cond_wait", "rocksdb::"));
     for (call, function) in std::iter::once(own).chain(engine) {
         let waits = |sample: &klad_profile::Sample<Name>| {
@@ -152,7 +152,7 @@ fn twin_a_profile_of_another_kind_is_noticed() {
     for sample in &mut nameless.samples {
         sample.frames = vec![Name::from("f")];
     }
-    assert!(wrong_with(&pprof::encode(&nameless), &KINDS[0]).unwrap().starts_with("no klad::"));
+    assert!(wrong_with(&pprof::encode(&nameless), &KINDS[0]).unwrap().starts_with("no klad_"));
 }
 
 /// CPU time of the threads whose names begin with `thread`, and of all.

@@ -24,11 +24,11 @@ fn profile(server: &Server, arguments: &str) -> Klad {
 
 /// An event, and words of which each is in every form of it under load.
 const EVENTS: [(&str, &[&str]); 5] = [
-    ("cpu", &["klad::", "rocksdb::"]),
-    ("alloc", &["klad::", "rocksdb::"]),
-    ("heap", &["klad::", "rocksdb::"]),
+    ("cpu", &["klad_", "rocksdb::"]),
+    ("alloc", &["klad_", "rocksdb::"]),
+    ("heap", &["klad_", "rocksdb::"]),
     ("lock", &[]),
-    ("block", &["klad::"]),
+    ("block", &["klad_"]),
 ];
 
 /// The endings, and what each form begins with.
@@ -104,11 +104,11 @@ fn each_event_is_taken_of_a_live_server_in_each_form() {
 
 #[test]
 fn twin_files_of_other_forms_or_without_names_are_noticed() {
-    let page = b"<!DOCTYPE html>\n<p>rocksdb::DBImpl::Write klad::main</p>";
+    let page = b"<!DOCTYPE html>\n<p>rocksdb::DBImpl::Write klad_server::run</p>";
     assert_eq!(wrong_with(page, "html", FORMS[0].1, EVENTS[0].1), None);
     assert!(wrong_with(page, "svg", FORMS[1].1, EVENTS[0].1).unwrap().contains("does not begin"));
     assert!(wrong_with(page, "pb.gz", "", &[]).unwrap().contains("go does not read it"));
-    assert!(wrong_with(b"<!DOCTYPE html>\n::poll", "html", FORMS[0].1, EVENTS[0].1).unwrap().contains("no klad::"));
+    assert!(wrong_with(b"<!DOCTYPE html>\n::poll", "html", FORMS[0].1, EVENTS[0].1).unwrap().contains("no klad_"));
 }
 
 /// What is wrong with the table of a profile: each function says where it belongs.
@@ -117,7 +117,7 @@ fn wrong_with_table(text: &str) -> Option<String> {
         return Some(format!("no facts: {text}"));
     }
     let rows: Vec<&str> = text.lines().filter(|line| line.contains("%  ")).collect();
-    if !rows.iter().any(|row| row.contains("  klad::")) {
+    if !rows.iter().any(|row| row.contains("  klad_")) {
         return Some(format!("no function of klad is among the first: {text}"));
     }
     let nameless = rows.iter().find(|row| row.contains("  ::") || row.contains("  {") || row.contains("  _ZN"))?;
@@ -164,7 +164,7 @@ fn a_difference_of_two_live_profiles_has_a_direction() {
     let page = std::fs::read_to_string(page).unwrap();
     let names = [&before, &after].map(|path| path.to_string_lossy());
     assert!(page.contains(&format!("more in {} than in {}", names[1], names[0])), "{page}");
-    assert!(page.contains("<svg") && page.contains("klad::"));
+    assert!(page.contains("<svg") && page.contains("klad_"));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn threads_are_listed_and_drawn() {
     let server = server();
     let list = String::from_utf8(profile(&server, "--event threads").succeeds()).unwrap();
     assert!(list.lines().next().unwrap().ends_with(" threads") && list.contains(" klad-worker-0 ("), "{list}");
-    assert!(list.contains("    klad::"), "their stacks have names: {list}");
+    assert!(list.contains("    klad_"), "their stacks have names: {list}");
     let text = String::from_utf8(profile(&server, "--event threads -o - --format collapsed").succeeds()).unwrap();
     assert!(text.starts_with("# title: Threads\n") && text.contains("\nklad-worker-0;"), "{text}");
 }

@@ -216,7 +216,7 @@ fn drawn(profile: &Profile<Name>) -> Option<String> {
 fn colour_of(name: &str) -> Color {
     let of = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
     let [r, g, b]: [u8; 3] = match name {
-        _ if of(&["klad::", "<klad::", "core::ptr::drop_in_place<klad::"]) => [110, 200, 120],
+        _ if of(&["klad_", "<klad_", "klad::", "core::ptr::drop_in_place<klad_"]) => [110, 200, 120],
         _ if name.trim_start_matches("rust_").starts_with("rocksdb") => [240, 165, 75],
         name if name.contains("::") => [125, 185, 225],
         _ => [225, 205, 110],

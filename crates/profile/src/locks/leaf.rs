@@ -9,11 +9,11 @@ use crate::{Name, Profile};
 
 /// A type and a method of `sync`, and what people know the method as.
 const KNOWN_AS: [(&str, &str, &str); 5] = [
-    ("klad::sync::Mutex", "lock_contended", "klad::sync::Mutex::lock"),
-    ("klad::sync::RwLock", "read_contended", "klad::sync::RwLock::read"),
-    ("klad::sync::RwLock", "write_contended", "klad::sync::RwLock::write"),
-    ("klad::sync::Condvar", "wait", "klad::sync::Condvar::wait"),
-    ("klad::sync::Condvar", "wait_timeout", "klad::sync::Condvar::wait_timeout"),
+    ("klad_base::sync::Mutex", "lock_contended", "klad_base::sync::Mutex::lock"),
+    ("klad_base::sync::RwLock", "read_contended", "klad_base::sync::RwLock::read"),
+    ("klad_base::sync::RwLock", "write_contended", "klad_base::sync::RwLock::write"),
+    ("klad_base::sync::Condvar", "wait", "klad_base::sync::Condvar::wait"),
+    ("klad_base::sync::Condvar", "wait_timeout", "klad_base::sync::Condvar::wait_timeout"),
 ];
 
 /// The same profile with the first frame of each stack as it was called.
@@ -32,7 +32,7 @@ fn known_as(name: &str) -> Option<&'static str> {
     KNOWN_AS.iter().find(|(owner, method, _)| is_of(name, owner, method)).map(|(_, _, known)| *known)
 }
 
-/// Types that are parameters do not matter: `klad::sync::Mutex<T>::lock` and `<klad::sync::Mutex<u8>>::lock::<u8>` are the two
+/// Types that are parameters do not matter: `klad_base::sync::Mutex<T>::lock` and `<klad_base::sync::Mutex<u8>>::lock::<u8>` are the two
 /// ways in which compilers write them.
 fn is_of(name: &str, owner: &str, method: &str) -> bool {
     let rest = name.strip_prefix('<').unwrap_or(name).strip_prefix(owner);
@@ -46,20 +46,20 @@ mod tests {
     #[test]
     fn own_functions_have_the_names_that_people_know() {
         let known = |name| known_as(name).unwrap_or("none");
-        assert_eq!(known("klad::sync::Mutex<T>::lock_contended"), "klad::sync::Mutex::lock");
-        assert_eq!(known("<klad::sync::Mutex<u8>>::lock_contended"), "klad::sync::Mutex::lock");
-        assert_eq!(known("klad::sync::RwLock<T>::read_contended"), "klad::sync::RwLock::read");
-        assert_eq!(known("klad::sync::RwLock<T>::write_contended"), "klad::sync::RwLock::write");
-        assert_eq!(known("klad::sync::Condvar::wait"), "klad::sync::Condvar::wait");
-        assert_eq!(known("<klad::sync::Condvar>::wait_timeout::<u8>"), "klad::sync::Condvar::wait_timeout");
+        assert_eq!(known("klad_base::sync::Mutex<T>::lock_contended"), "klad_base::sync::Mutex::lock");
+        assert_eq!(known("<klad_base::sync::Mutex<u8>>::lock_contended"), "klad_base::sync::Mutex::lock");
+        assert_eq!(known("klad_base::sync::RwLock<T>::read_contended"), "klad_base::sync::RwLock::read");
+        assert_eq!(known("klad_base::sync::RwLock<T>::write_contended"), "klad_base::sync::RwLock::write");
+        assert_eq!(known("klad_base::sync::Condvar::wait"), "klad_base::sync::Condvar::wait");
+        assert_eq!(known("<klad_base::sync::Condvar>::wait_timeout::<u8>"), "klad_base::sync::Condvar::wait_timeout");
     }
 
     #[test]
     fn twin_names_that_only_look_so_stay() {
-        for name in ["pthread_mutex_lock", "klad::sync::Mutexes::lock_contended", "a::Mutex<T>::lock_contended", "wait"]
+        for name in ["pthread_mutex_lock", "klad_base::sync::Mutexes::lock_contended", "a::Mutex<T>::lock_contended", "wait"]
         {
             assert_eq!(known_as(name), None, "{name}");
         }
-        assert_eq!(known_as("klad::sync::Mutex<T>::try_lock"), None);
+        assert_eq!(known_as("klad_base::sync::Mutex<T>::try_lock"), None);
     }
 }

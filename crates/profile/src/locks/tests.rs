@@ -110,7 +110,7 @@ fn own_plants() -> [Plant; 4] {
     [
         Plant {
             thread: "own-mutex",
-            leaf: "klad::sync::Mutex::lock",
+            leaf: "klad_base::sync::Mutex::lock",
             hold: Box::new(move |pause| {
                 let _held = mutex.lock();
                 pause();
@@ -119,7 +119,7 @@ fn own_plants() -> [Plant; 4] {
         },
         Plant {
             thread: "own-read",
-            leaf: "klad::sync::RwLock::read",
+            leaf: "klad_base::sync::RwLock::read",
             hold: Box::new(move |pause| {
                 let _held = read.write();
                 pause();
@@ -128,7 +128,7 @@ fn own_plants() -> [Plant; 4] {
         },
         Plant {
             thread: "own-write",
-            leaf: "klad::sync::RwLock::write",
+            leaf: "klad_base::sync::RwLock::write",
             hold: Box::new(move |pause| {
                 let _held = write.read();
                 pause();
@@ -137,7 +137,7 @@ fn own_plants() -> [Plant; 4] {
         },
         Plant {
             thread: "own-work",
-            leaf: "klad::sync::Condvar::wait",
+            leaf: "klad_base::sync::Condvar::wait",
             hold: Box::new(move |pause| {
                 pause();
                 *work.0.lock() = true;
@@ -158,7 +158,7 @@ fn idle_plant() -> Plant {
     let (queue, its_queue) = both(BoundedQueue::new(1));
     Plant {
         thread: "own-queue",
-        leaf: "klad::sync::Condvar::wait",
+        leaf: "klad_base::sync::Condvar::wait",
         hold: Box::new(move |pause| {
             pause();
             queue.push(()).expect("there is room");

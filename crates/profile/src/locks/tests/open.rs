@@ -47,7 +47,7 @@ fn is_all_of_it(profile: &Profile<Address>, thread: &str) -> Result<(), String> 
 fn begins_with_its_call(profile: &Profile<Name>, thread: &str, leaf: &str) -> Result<(), String> {
     let mut stacks = profile.samples.iter().filter(|sample| sample.thread == thread).map(|sample| &sample.frames);
     let right = stacks.clone().any(|frames| frames.first().is_some_and(|first| &**first == leaf))
-        && !stacks.any(|frames| frames.iter().any(|frame| frame.contains("klad::sampling")));
+        && !stacks.any(|frames| frames.iter().any(|frame| frame.contains("klad_base::sampling")));
     let frames = || profile.samples.iter().filter(|sample| sample.thread == thread).map(|sample| &sample.frames);
     if right { Ok(()) } else { Err(format!("{thread}: not {leaf}: {:#?}", frames().collect::<Vec<_>>())) }
 }
@@ -94,7 +94,7 @@ fn stacks_begin_with_what_was_called() {
             // The planted defects: a frame of the machinery, and a call that is not there.
             let (mut more, mut less) = (profile.clone(), profile);
             for sample in more.samples.iter_mut().chain(&mut less.samples) {
-                sample.frames.insert(0, "klad::sampling::waits::timed".into());
+                sample.frames.insert(0, "klad_base::sampling::waits::timed".into());
             }
             assert!(begins_with_its_call(&more, thread, leaf).is_err());
             for sample in &mut less.samples {
