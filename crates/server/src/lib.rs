@@ -34,7 +34,8 @@ use klad_base::os::descriptors;
 use klad_base::sync::{self, Live, Signal};
 use klad_storage::Engine;
 
-use crate::net::{accept, peers::Refuser};
+use crate::connection::accept;
+use crate::connection::peers::Refuser;
 
 pub mod net;
 

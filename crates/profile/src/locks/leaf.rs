@@ -56,7 +56,8 @@ mod tests {
 
     #[test]
     fn twin_names_that_only_look_so_stay() {
-        for name in ["pthread_mutex_lock", "klad_base::sync::Mutexes::lock_contended", "a::Mutex<T>::lock_contended", "wait"]
+        for name in
+            ["pthread_mutex_lock", "klad_base::sync::Mutexes::lock_contended", "a::Mutex<T>::lock_contended", "wait"]
         {
             assert_eq!(known_as(name), None, "{name}");
         }

@@ -34,11 +34,14 @@ use klad_base::limits::{
     LINGER_BYTES_MAX, LINGER_TIMEOUT, NOT_SENT_BYTES_MAX,
 };
 
+pub mod accept;
 pub mod eviction;
 pub mod figures;
 pub mod gate;
 mod io;
-pub(crate) mod plain;
+pub mod peers;
+pub mod places;
+mod plain;
 pub mod worker;
 
 /// How long a connection may wait for its client. All are kept to within

@@ -18,6 +18,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::connection::figures::{Closed, WorkerFigures};
 use crate::connection::gate::{Gate, Sign};
+use crate::connection::peers::Place;
 use crate::connection::plain::Workspace;
 use crate::connection::{self, eviction};
 use crate::connection::{Connection, ms};
@@ -27,7 +28,6 @@ use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
 use crate::http::slow::Slowest;
 use crate::net::handshake::Handshaker;
-use crate::net::peers::Place;
 use crate::request_metrics::Requests;
 use crate::{Drain, Limits, Safety, runtime};
 use klad_base::clock;

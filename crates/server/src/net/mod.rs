@@ -1,12 +1,9 @@
-//! Sockets: listening, accepting, TLS, and how many connections there may be.
+//! Sockets: listening, TLS, a connection's bytes.
 //!
-//! Knows nothing of HTTP but the answer to a connection that is one too many. Called by the crate's root and by `admin`.
+//! Knows nothing of HTTP. Called by `connection`, by `admin`'s listener, and by the program, which binds before it opens data.
 
-pub mod accept;
 pub mod handshake;
 pub mod listen;
-pub mod peers;
-pub mod places;
 pub mod safety;
 pub mod stream;
 pub mod tls;

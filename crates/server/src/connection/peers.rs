@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
 
+use crate::connection::places::OpenPlace;
 use crate::http::refusal::Refusal;
-use crate::net::places::OpenPlace;
 use klad_base::limits::REFUSED_LINGER_TIMEOUT;
 use klad_base::sync::Mutex;
 

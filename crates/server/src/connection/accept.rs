@@ -13,10 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
 use crate::connection::figures::AcceptFigures;
+use crate::connection::peers::{Peers, Place, Refuser};
+use crate::connection::places::{OpenPlace, Places};
 use crate::connection::worker::{Accepted, WorkerHandle};
 use crate::net::listen;
-use crate::net::peers::{Peers, Place, Refuser};
-use crate::net::places::{OpenPlace, Places};
 use crate::request_metrics::Requests;
 use crate::{Drain, Limits, runtime};
 use klad_base::clock;
