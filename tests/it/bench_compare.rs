@@ -1,5 +1,5 @@
 //! `klad bench compare`, from runs to exit codes: servers that differ by so much that no machine hides it, and by nothing.
-//! How often the judge errs when it is close is told by the trials in `src/bench/compare/trials.rs`.
+//! How often the judge errs when it is close is told by the trials in `crates/bench/src/compare/trials.rs`.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
