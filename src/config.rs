@@ -14,16 +14,16 @@ use crate::cli::{
 };
 use crate::os::memory_limit;
 use klad_base::limits::{
-    BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
-    DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING,
-    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, ROOM_UNIT_BYTES, SCAN_STEP_BYTES_MAX, STACK_BYTES, THREADS_OWN,
-    TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
+    BODY_BUDGET_UNIT_BYTES, BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX,
+    DRAIN_ACCEPT_PATIENCE, DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING,
+    MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX, STACK_BYTES,
+    THREADS_OWN, TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
 };
 use klad_base::os::descriptors;
 use klad_server::Deadlines;
 use klad_server::admin::Shares;
 use klad_server::execution;
-use klad_server::execution::admission::Room;
+use klad_server::execution::admission::BodyBudget;
 use klad_server::execution::{Queues, Strategy};
 use klad_server::http::service;
 use klad_server::logs;
@@ -142,8 +142,9 @@ impl Budget {
         let connections = connections_max * connection_bytes;
         // An eighth for bodies, but always one of the largest beside the small ones' share, or it could never be stored.
         // In whole units, as it is given out and shown.
-        let eighth = total / 8 / ROOM_UNIT_BYTES * ROOM_UNIT_BYTES;
-        let room = laid_out.map_or_else(|| eighth.max(Room::bytes_for(value_max)), |laid_out| laid_out.room_bytes);
+        let eighth = total / 8 / BODY_BUDGET_UNIT_BYTES * BODY_BUDGET_UNIT_BYTES;
+        let room =
+            laid_out.map_or_else(|| eighth.max(BodyBudget::bytes_for(value_max)), |laid_out| laid_out.room_bytes);
         // A page and hyper's copy of it.
         let scans = scans_max * 2 * SCAN_STEP_BYTES_MAX as u64;
         let left = total.saturating_sub(connections + room + scans);
@@ -170,7 +171,7 @@ impl Budget {
     /// As `/debug/memory` shows it.
     fn shares(&self) -> Shares {
         let Budget { total, connections, room, scans, cache, memtables, .. } = *self;
-        Shares { total, connections, room, scans, cache, memtables }
+        Shares { total, connections, body_budget: room, scans, cache, memtables }
     }
 }
 
@@ -236,7 +237,7 @@ impl Config {
             safety: judged.safety,
             execution: execution::Options {
                 strategy: strategy(&args),
-                room_bytes: budget.room,
+                body_budget_bytes: budget.room,
                 async_sync_interval: args.async_sync_interval,
             },
             checkpoints,
@@ -373,7 +374,7 @@ fn limits(args: &ServeArgs, budget: &Budget) -> klad_server::Limits {
             body_rate_bytes_min: args.body_rate_min.0,
         },
         // The other strategies are there to be compared, as they are.
-        turn_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
+        iteration_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
             .then_some(args.turn_max),
         drain: klad_server::Drain {
             delay: args.drain_delay,
@@ -455,7 +456,7 @@ mod tests {
                 connections_max(None, total, CONNECTION_BYTES, &of(20_000), None).expect("as it fits");
             let budget = Budget::new(total, connections_max, CONNECTION_BYTES, 16 << 20, 64, None).expect("fits");
             assert!(budget.connections + budget.room + budget.scans + budget.cache <= total, "{budget:?}");
-            let room = Room::new(budget.room);
+            let room = BodyBudget::new(budget.room);
             assert!(room.try_take(16 << 20).is_some(), "{budget:?}");
             assert_eq!(room.bytes(), budget.room, "none of it is lost to rounding");
             assert!(budget.memtables < budget.cache, "{budget:?}");

@@ -24,7 +24,7 @@ use klad_base::metrics::Source;
 use klad_base::metrics::text::Page;
 use klad_base::sync::Mutex;
 use klad_server::admin::control::{Control, Refused};
-use klad_server::execution::admission::Room;
+use klad_server::execution::admission::BodyBudget;
 use klad_server::logs;
 use klad_server::{LiveLimits, Safety};
 use klad_storage::Engine;
@@ -78,7 +78,7 @@ impl Controller {
         let Budget { total, room, files, .. } = state.config.budget;
         let laid_out = LaidOut { memory_bytes: total, room_bytes: room, files };
         let live = settings::check_live(&wanted, Some(&laid_out)).map_err(|error| Refused::Wrong(error.to_string()))?;
-        if Room::bytes_for(live.limits.service.value_bytes_max) > room {
+        if BodyBudget::bytes_for(live.limits.service.value_bytes_max) > room {
             return Err(Refused::NeedsRestart(vec!["value-max".to_owned()]));
         }
         let changed = describe(&state.running.differences(&wanted));

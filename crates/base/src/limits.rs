@@ -118,7 +118,7 @@ pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 
 /// `async` writes that one turn of a worker has gathered are written by the worker itself up to so many bytes of keys and
 /// values; more would hold up its other connections. At 1 GB/s 256 KiB take a quarter of a millisecond.
-pub const TURN_COMMIT_BYTES_MAX: usize = 256 << 10;
+pub const ITERATION_COMMIT_BYTES_MAX: usize = 256 << 10;
 
 /// A queue for storage that has not been empty for so long stands: what comes is more than what is served. As `CoDel`'s
 /// interval (RFC 8289, 100 ms).
@@ -144,15 +144,15 @@ pub const QUEUE_AGE_MAX: Duration = Duration::from_secs(1);
 /// Default of `--turn-max`. A worker's turn, from a request to the end of the pass over all tasks that were ready with it, is what a request waits for
 /// the worker. After a longer one requests are let in by the gate. At 12 µs each some 4,000 requests on one core; a fifth of
 /// the 250 ms that an impatient client waits.
-pub const TURN_MAX: Duration = Duration::from_millis(50);
+pub const ITERATION_MAX: Duration = Duration::from_millis(50);
 
 /// While the gate is closed, as many requests are let in at a turn as this time serves; and when clients are in a hurry, a
 /// worker whose turns are longer gets few new connections. Tried at a fifth of a core, in one run each: 5, 10 and 20 ms served
 /// 93, 82 and 86 % of the capacity at twice of it, 99, 90 and 78 % at five times.
-pub const TURN_TARGET: Duration = Duration::from_millis(5);
+pub const ITERATION_TARGET: Duration = Duration::from_millis(5);
 
 /// A turn with fewer requests says nothing about load, however long it was.
-pub const TURN_REQUESTS_MIN: u32 = 32;
+pub const ITERATION_REQUESTS_MIN: u32 = 32;
 
 /// A request that has waited at the gate for so long is let in by turns with the newest. Clients with shorter patience have
 /// gone by then.
@@ -180,7 +180,7 @@ pub const HURRY: Duration = Duration::from_secs(1);
 pub const PACE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Body room is counted in units of so many bytes.
-pub const ROOM_UNIT_BYTES: u64 = 1 << 10;
+pub const BODY_BUDGET_UNIT_BYTES: u64 = 1 << 10;
 
 /// Bodies up to so many bytes count as small: most values are, and the room of 1,000 of them is that of one large upload.
 pub const SMALL_BODY_BYTES: u64 = 4 << 10;
@@ -214,10 +214,10 @@ pub const EVICTION_RATE_FIRST_BYTES_MAX: u64 = BODY_RATE_BYTES_MIN;
 
 /// After a lack of room has stood for so long, every worker has looked for the very slow among its connections, and all that
 /// are slow may be ended.
-pub const ROOM_LACK_STANDS: Duration = Duration::from_millis(125);
+pub const BODY_BUDGET_LACK_STANDS: Duration = Duration::from_millis(125);
 
 /// What a refused request lacked is remembered for so long: every worker looks for the very slow, and then for all slow ones.
-pub const ROOM_LACK_LIFETIME: Duration = Duration::from_millis(250);
+pub const BODY_BUDGET_LACK_LIFETIME: Duration = Duration::from_millis(250);
 
 /// A refused request's body is read and thrown away up to so many bytes, so that the connection lives on; beyond, the
 /// connection is closed after the answer.
@@ -267,10 +267,10 @@ pub const NOT_SENT_BYTES_MAX: u32 = 128 << 10;
 pub const OVERSIZED_BYTES: usize = 1 << 20;
 
 /// A range that waits for room looks for it so often.
-pub const ROOM_RETRY: Duration = Duration::from_millis(10);
+pub const BODY_BUDGET_RETRY: Duration = Duration::from_millis(10);
 
 /// A range waits so long for room for a large entry: the first step is then answered 503, a later one cut.
-pub const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
+pub const BODY_BUDGET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An admin connection lives at most so long: its answers are small, and a client that reads none must not keep its place.
 pub const ADMIN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -361,7 +361,7 @@ pub const DISK_RESERVE_BYTES: u64 = 256 << 20;
 
 /// Free space and version blocks are looked after so often. A disk that takes 1 GB a second takes 250 MB in this time, which is
 /// below the default reserve.
-pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
+pub const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What of the engine costs time for each of its files is looked at so often at the most: a thousand tables (30 GiB) are about
 /// a millisecond.
@@ -372,7 +372,7 @@ pub const ALLOCATOR_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When upkeep has not come to its end for so long, storage does not answer: klad is not ready. Longer than a disk that works
 /// takes for one write, however busy it is.
-pub const UPKEEP_LATE: Duration = Duration::from_secs(15);
+pub const HOUSEKEEPING_LATE: Duration = Duration::from_secs(15);
 /// No file of options is larger, bytes; a larger one is an error. All options with their comments are some 10 KiB.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -482,7 +482,7 @@ pub const CHECKPOINT_NAME_BYTES_MAX: usize = 64;
 
 /// A checkpoint or its removal is waited for so long, then the answer is 202: below [`ADMIN_CONNECTION_TIMEOUT`], which would
 /// end the connection without an answer.
-pub const CARE_ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
+pub const MAINTENANCE_ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// A compaction of everything goes in pieces of at least so many bytes of tables, and can be cancelled between two: some
 /// seconds on a disk that does 100 MB a second.
@@ -580,15 +580,16 @@ const _: () = assert!(VALUE_BYTES_MAX <= VALUE_BYTES_CEILING);
 // hyper's buffer must hold a whole head.
 const _: () = assert!(HEAD_BYTES_MAX <= CONNECTION_BUFFER_BYTES_MAX as u64);
 // Between two looks at the disk less than the reserve can be written, at 1 GB/s.
-const _: () = assert!(UPKEEP_INTERVAL.as_millis() * 1_000_000 <= DISK_RESERVE_BYTES as u128);
+const _: () = assert!(HOUSEKEEPING_INTERVAL.as_millis() * 1_000_000 <= DISK_RESERVE_BYTES as u128);
 const _: () = assert!(GROWN_BYTES as u64 <= CONNECTION_BYTES);
 // A connection is not taken for one whose buffers have grown by what it reads without any.
 const _: () = assert!(PLAIN_REQUEST_BYTES_MAX <= GROWN_BYTES && PLAIN_HEAD_BYTES_MAX <= PLAIN_REQUEST_BYTES_MAX);
 // Every worker looks at least once before a lack of room stands, and once more before it is forgotten.
-const _: () = assert!(SWEEP_INTERVAL.as_millis() < ROOM_LACK_STANDS.as_millis());
-const _: () = assert!(SWEEP_INTERVAL.as_millis() + ROOM_LACK_STANDS.as_millis() <= ROOM_LACK_LIFETIME.as_millis());
+const _: () = assert!(SWEEP_INTERVAL.as_millis() < BODY_BUDGET_LACK_STANDS.as_millis());
+const _: () =
+    assert!(SWEEP_INTERVAL.as_millis() + BODY_BUDGET_LACK_STANDS.as_millis() <= BODY_BUDGET_LACK_LIFETIME.as_millis());
 const _: () = assert!(LOG_BYTES_RESERVED < LOG_BYTES_MAX);
-const _: () = assert!(CARE_ANSWER_TIMEOUT.as_millis() < ADMIN_CONNECTION_TIMEOUT.as_millis());
+const _: () = assert!(MAINTENANCE_ANSWER_TIMEOUT.as_millis() < ADMIN_CONNECTION_TIMEOUT.as_millis());
 const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);
 // A small body is drained when it is refused, and its connection lives on.
 const _: () = assert!(SMALL_BODY_BYTES <= DRAIN_BYTES_MAX && SMALL_BODY_ROOM_PARTS > 1);

@@ -22,9 +22,9 @@ use crate::admin::control::Control;
 use crate::admin::{Admin, AllocatorWatch, Shares, listener as admin_thread};
 use crate::connection::worker;
 use crate::execution::Executor;
-use crate::execution::care::{Care, CareThread};
+use crate::execution::maintenance::{Maintenance, MaintenanceThread};
+use crate::http::api_error::ApiError;
 use crate::http::authorization::Authorization;
-use crate::http::refusal::Refusal;
 use crate::http::service;
 use crate::http::slow::{Extent, Slowest};
 use crate::request_metrics::Requests;
@@ -59,7 +59,7 @@ pub use net::safety::Safety;
 
 /// What takes care of data has at least so long to end when klad stops: what is small is made to its end even when clients
 /// have used up the drain timeout.
-const CARE_PATIENCE_MIN: Duration = Duration::from_secs(1);
+const MAINTENANCE_PATIENCE_MIN: Duration = Duration::from_secs(1);
 
 /// Everything that serving needs to know.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ pub struct Limits {
     /// What a connection may wait for, and how long.
     pub deadlines: Deadlines,
     /// After a longer turn a worker lets requests in by its gate; `None`: never.
-    pub turn_max: Option<Duration>,
+    pub iteration_max: Option<Duration>,
     /// What happens to connections when klad stops.
     pub drain: Drain,
     /// Of requests.
@@ -130,7 +130,7 @@ pub struct Server {
     admin: JoinHandle<()>,
     stop_figures: Arc<Signal>,
     figures: JoinHandle<()>,
-    care: CareThread,
+    maintenance: MaintenanceThread,
     storage: execution::Threads,
     limits: LiveLimits,
 }
@@ -173,12 +173,12 @@ impl Server {
         let admin_address = admin_listener.local_addr()?;
         listener.set_nonblocking(true)?;
         admin_listener.set_nonblocking(true)?;
-        let (care, care_thread) = Care::start(engine.clone(), options.checkpoints.clone());
+        let (maintenance, maintenance_thread) = Maintenance::start(engine.clone(), options.checkpoints.clone());
         let (executor, storage) = Executor::start(engine, &options.execution, &options.limits.operations);
         let limits = Live::new(options.limits.clone());
         let (stop, stopped) = watch::channel(false);
         let safety = options.safety.clone();
-        let requests = Arc::new(Requests::new(options.threads, Refusal::CODES));
+        let requests = Arc::new(Requests::new(options.threads, ApiError::CODES));
         let slowest = Arc::new(Slowest::new(options.threads, Extent::USUAL));
         let start = |number| {
             worker::start(
@@ -207,7 +207,7 @@ impl Server {
             let figures = Arc::new(figures);
             let live = limits.clone();
             Admin {
-                care,
+                maintenance,
                 control: control(limits.clone()),
                 authorization: Authorization::new(safety.tokens.clone()),
                 executor,
@@ -240,7 +240,7 @@ impl Server {
             admin,
             stop_figures,
             figures: looking,
-            care: care_thread,
+            maintenance: maintenance_thread,
             storage,
             limits,
         })
@@ -282,7 +282,7 @@ impl Server {
         let drain = self.limits.get().drain.clone();
         Signal::default().wait_timeout(drain.delay);
         let draining = clock::now();
-        self.care.close();
+        self.maintenance.close();
         self.stop.send_replace(true);
         for thread in self.serving {
             thread.join().expect("a thread that panics ends the process");
@@ -290,7 +290,7 @@ impl Server {
         // First what was acknowledged: a disk that holds up a checkpoint does not hold up this.
         let synced = self.storage.stop();
         let left = drain.timeout.saturating_sub(clock::now().duration_since(draining));
-        self.care.stop(left.max(CARE_PATIENCE_MIN));
+        self.maintenance.stop(left.max(MAINTENANCE_PATIENCE_MIN));
         self.stop_admin.send_replace(true);
         self.stop_figures.raise();
         for thread in [self.admin, self.figures] {

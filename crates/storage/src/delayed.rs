@@ -97,8 +97,8 @@ impl LocalDisk for Delayed {
         self.disk().sync()
     }
 
-    fn upkeep(&self) {
-        self.disk().upkeep();
+    fn housekeeping(&self) {
+        self.disk().housekeeping();
     }
 
     fn commits(&self) -> &Commits {

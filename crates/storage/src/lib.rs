@@ -205,8 +205,8 @@ pub trait LocalDisk: Engine {
     fn sync(&self) -> std::result::Result<(), String>;
 
     /// Looks after what need not be done within an operation: free space, version blocks, the observation. Called every
-    /// [`UPKEEP_INTERVAL`](klad_base::limits::UPKEEP_INTERVAL) by one thread.
-    fn upkeep(&self);
+    /// [`HOUSEKEEPING_INTERVAL`](klad_base::limits::HOUSEKEEPING_INTERVAL) by one thread.
+    fn housekeeping(&self);
 
     /// What its commit section has done.
     fn commits(&self) -> &Commits;

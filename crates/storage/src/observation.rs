@@ -1,6 +1,6 @@
 //! What an engine says of itself: plain data, so that nothing above storage knows which engine it is.
 //!
-//! An observation is taken where waiting is allowed (`Engine::upkeep`) and read where it is not (the admin thread), so it is
+//! An observation is taken where waiting is allowed (`Engine::housekeeping`) and read where it is not (the admin thread), so it is
 //! as old as the last upkeep; [`Observation::taken`] says when that was. Made by the engines, read by `http`.
 
 use std::time::Instant;

@@ -495,9 +495,9 @@ impl LocalDisk for Defective {
         self.disk().sync()
     }
 
-    fn upkeep(&self) {
+    fn housekeeping(&self) {
         if self.defect != Defect::NeverLooks {
-            self.disk().upkeep();
+            self.disk().housekeeping();
         }
     }
 

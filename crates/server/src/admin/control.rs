@@ -11,7 +11,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Map, Value};
 
-use crate::http::refusal::Refusal;
+use crate::http::api_error::ApiError;
 use klad_base::limits::ADMIN_BODY_BYTES_MAX;
 use klad_base::metrics::Source;
 
@@ -44,20 +44,20 @@ pub enum Refused {
     NeedsRestart(Vec<String>),
 }
 
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Refusal {
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> ApiError {
         match refused {
-            Refused::Wrong(_) => Refusal::BadConfiguration(refused.to_string()),
-            Refused::NeedsRestart(_) => Refusal::NeedsRestart(refused.to_string()),
+            Refused::Wrong(_) => ApiError::BadConfiguration(refused.to_string()),
+            Refused::NeedsRestart(_) => ApiError::NeedsRestart(refused.to_string()),
         }
     }
 }
 
 /// Carries out the change that `body`, a JSON object of options, asks for.
-pub(super) async fn change(control: &dyn Control, body: &mut Incoming) -> Result<Response<String>, Refusal> {
+pub(super) async fn change(control: &dyn Control, body: &mut Incoming) -> Result<Response<String>, ApiError> {
     let text = read(body).await?;
     let wanted = serde_json::from_slice(&text)
-        .map_err(|error| Refusal::BadConfiguration(format!("the body is not a JSON object of options: {error}")))?;
+        .map_err(|error| ApiError::BadConfiguration(format!("the body is not a JSON object of options: {error}")))?;
     Ok(json(&control.change(&wanted)?))
 }
 
@@ -69,14 +69,14 @@ pub(super) fn json(document: &Value) -> Response<String> {
 }
 
 /// The whole of a small body.
-async fn read(body: &mut Incoming) -> Result<Vec<u8>, Refusal> {
+async fn read(body: &mut Incoming) -> Result<Vec<u8>, ApiError> {
     let mut whole = Vec::new();
     while let Some(data) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
-        let frame = data.map_err(|error| Refusal::BodyBroken(error.to_string()))?;
+        let frame = data.map_err(|error| ApiError::BodyBroken(error.to_string()))?;
         let data: Bytes = frame.into_data().unwrap_or_default();
         whole.extend_from_slice(&data);
         if whole.len() > ADMIN_BODY_BYTES_MAX {
-            return Err(Refusal::ValueTooLarge { limit_bytes: ADMIN_BODY_BYTES_MAX as u64 });
+            return Err(ApiError::ValueTooLarge { limit_bytes: ADMIN_BODY_BYTES_MAX as u64 });
         }
     }
     Ok(whole)

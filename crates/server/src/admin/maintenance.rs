@@ -1,4 +1,4 @@
-//! Checkpoints and compactions over the admin listener: from a request to what `execution::care` does, and back.
+//! Checkpoints and compactions over the admin listener: from a request to what `execution::maintenance` does, and back.
 //!
 //! ```text
 //!   POST   /checkpoint?name=N     201 made, 202 still at it
@@ -15,10 +15,10 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, LOCATION};
 use hyper::{Method, Request, Response, StatusCode};
 
-use crate::execution::care::{Answer, Care, Done, Error};
+use crate::execution::maintenance::{Answer, Done, Error, Maintenance};
+use crate::http::api_error::ApiError;
 use crate::http::query;
-use crate::http::refusal::Refusal;
-use klad_base::limits::CARE_ANSWER_TIMEOUT;
+use klad_base::limits::MAINTENANCE_ANSWER_TIMEOUT;
 use klad_storage::maintenance;
 
 /// The paths that [`answer`] is for.
@@ -28,24 +28,27 @@ pub(super) fn is_path(path: &str) -> bool {
 }
 
 /// Answers one request for one of those paths.
-pub(super) async fn answer(care: &Care, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+pub(super) async fn answer(
+    maintenance: &Maintenance,
+    request: &Request<Incoming>,
+) -> Result<Response<String>, ApiError> {
     let path = request.uri().path();
     let parameter = |name: &'static str| {
-        query::first(request.uri().query().unwrap_or(""), name).map_err(|_| Refusal::BadEscape(name))
+        query::first(request.uri().query().unwrap_or(""), name).map_err(|_| ApiError::BadEscape(name))
     };
     let answered = match (path, request.method()) {
         ("/checkpoint", &Method::POST) => {
             let name = parameter("name")?;
-            wait(care.checkpoint(name.as_deref())).await
+            wait(maintenance.checkpoint(name.as_deref())).await
         }
         ("/checkpoint", &Method::DELETE) => {
-            let name = parameter("name")?.ok_or(Refusal::MissingParameter("name"))?;
-            wait(care.remove(&name)).await
+            let name = parameter("name")?.ok_or(ApiError::MissingParameter("name"))?;
+            wait(maintenance.remove(&name)).await
         }
         ("/checkpoints", &Method::GET) => {
             // Where something is in progress, the list is that from before.
-            let _ = wait(care.list()).await;
-            Ok(json(StatusCode::OK, &care.status()))
+            let _ = wait(maintenance.list()).await;
+            Ok(json(StatusCode::OK, &maintenance.status()))
         }
         ("/compact", &Method::POST) => {
             let bottommost = match parameter("bottommost")?.as_deref() {
@@ -56,10 +59,12 @@ pub(super) async fn answer(care: &Care, request: &Request<Incoming>) -> Result<R
                     return Ok(problem(StatusCode::BAD_REQUEST, "bad-parameter", detail));
                 }
             };
-            care.compact(bottommost).map(|_| json(StatusCode::ACCEPTED, &care.status()))
+            maintenance.compact(bottommost).map(|_| json(StatusCode::ACCEPTED, &maintenance.status()))
         }
-        ("/compact", &Method::GET) => Ok(json(StatusCode::OK, &care.status())),
-        ("/compact", &Method::DELETE) => care.cancel_compaction().map(|()| json(StatusCode::ACCEPTED, &care.status())),
+        ("/compact", &Method::GET) => Ok(json(StatusCode::OK, &maintenance.status())),
+        ("/compact", &Method::DELETE) => {
+            maintenance.cancel_compaction().map(|()| json(StatusCode::ACCEPTED, &maintenance.status()))
+        }
         ("/checkpoint", _) => return Ok(not_allowed("POST, DELETE")),
         ("/checkpoints", _) => return Ok(not_allowed("GET")),
         _ => return Ok(not_allowed("GET, POST, DELETE")),
@@ -69,7 +74,7 @@ pub(super) async fn answer(care: &Care, request: &Request<Incoming>) -> Result<R
 
 /// Waits for the end as long as the connection lives; what takes longer goes on by itself.
 async fn wait(asked: Result<Answer, Error>) -> Result<Response<String>, Error> {
-    let Ok(ended) = tokio::time::timeout(CARE_ANSWER_TIMEOUT, asked?).await else {
+    let Ok(ended) = tokio::time::timeout(MAINTENANCE_ANSWER_TIMEOUT, asked?).await else {
         return Ok(json(StatusCode::ACCEPTED, &serde_json::json!({ "running": true, "see": "/checkpoints" })));
     };
     // Dropped unanswered only by a thread that has ended.
@@ -126,8 +131,8 @@ fn refuse(error: &Error) -> Response<String> {
         Error::Maintenance(error) => match error {
             M::NotSupported { .. } => (StatusCode::NOT_IMPLEMENTED, "not-supported"),
             M::NotWritable(error) => {
-                let refusal = Refusal::Operation(error.clone());
-                (refusal.status(), refusal.code())
+                let api_error = ApiError::Operation(error.clone());
+                (api_error.status(), api_error.code())
             }
             M::NoSpace { .. } => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
             M::Shared { .. } => (StatusCode::CONFLICT, "busy"),

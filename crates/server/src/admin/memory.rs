@@ -48,7 +48,7 @@ pub struct Shares {
     /// Buffers of idle connections.
     pub connections: u64,
     /// Request bodies and large values on their way out.
-    pub room: u64,
+    pub body_budget: u64,
     /// Pages of ranges in progress.
     pub scans: u64,
     /// Block cache with memtables, or the entries of an engine that has them in memory.
@@ -60,12 +60,12 @@ pub struct Shares {
 impl Shares {
     /// Each with its name, the whole first.
     pub(super) fn parts(&self) -> [(&'static str, u64); 6] {
-        let Shares { total, connections, room, scans, cache, memtables } = *self;
+        let Shares { total, connections, body_budget, scans, cache, memtables } = *self;
         [
             ("total", total),
             ("cache", cache),
             ("memtables", memtables),
-            ("body_room", room),
+            ("body_room", body_budget),
             ("connections", connections),
             ("scans", scans),
         ]
@@ -154,7 +154,7 @@ impl Admin {
             split.cut_heap(holding.name, holding.bytes, Some(budget), meaning);
         }
         let connections = (self.connections)() as u64 * CONNECTION_BYTES;
-        let room = self.executor.room().all().used_bytes;
+        let budget = self.executor.budget().all().used_bytes;
         let heap = [
             ("connections", connections, Some(shares.connections), "an estimate: 16 KiB for each open connection"),
             (
@@ -169,7 +169,7 @@ impl Admin {
                 Some(shares.scans),
                 "an estimate: two pages for each range in progress",
             ),
-            ("body_room", room, Some(shares.room), "reserved for request bodies and large answers"),
+            ("body_room", budget, Some(shares.body_budget), "reserved for request bodies and large answers"),
         ];
         for (name, bytes, budget, meaning) in heap {
             split.cut_heap(name, bytes, budget, meaning);

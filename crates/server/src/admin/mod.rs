@@ -1,5 +1,5 @@
 //! What the admin listener answers: whether klad lives and is ready, what it counts, where its memory is, its configuration,
-//! and what `care` is asked for. It has a thread of its own, and nothing here waits for storage, so that it answers whatever
+//! and what `maintenance` is asked for. It has a thread of its own, and nothing here waits for storage, so that it answers whatever
 //! the data plane does.
 //!
 //! Called by `server::admin`.
@@ -16,10 +16,10 @@ use hyper::{Method, Request, Response, StatusCode};
 
 use crate::admin::control::Control;
 use crate::execution::Executor;
-use crate::execution::care::Care;
+use crate::execution::maintenance::Maintenance;
+use crate::http::api_error::ApiError;
 use crate::http::authorization::{self, Authorization};
 use crate::http::framing;
-use crate::http::refusal::Refusal;
 use crate::http::slow::Slowest;
 use klad_base::metrics::Source;
 use klad_base::metrics::text::CONTENT_TYPE as METRICS_CONTENT_TYPE;
@@ -73,7 +73,7 @@ pub struct Admin {
     /// Counts those that are open.
     pub connections: Box<dyn Fn() -> usize + Send>,
     /// Checkpoints and compactions.
-    pub care: Arc<Care>,
+    pub maintenance: Arc<Maintenance>,
     /// The configuration.
     pub control: Arc<dyn Control>,
     /// Whose requests are answered.
@@ -97,23 +97,23 @@ impl Admin {
                 if matches!(*request.method(), Method::GET | Method::HEAD) {
                     self.profiler.answer(&request, extra).await
                 } else {
-                    Err(Refusal::MethodNotAllowed("GET, HEAD"))
+                    Err(ApiError::MethodNotAllowed("GET, HEAD"))
                 }
             }
             Ok(()) => self.route(&mut request).await.map(|answer| answer.map(Page::from)),
-            Err(refusal) => Err(refusal),
+            Err(api_error) => Err(api_error),
         };
         #[cfg(not(target_os = "linux"))]
         let _ = extra;
         let mut answer = match answered {
             Ok(answer) => answer,
-            Err(Refusal::UnknownPath) => {
+            Err(ApiError::UnknownPath) => {
                 let mut answer = text(format!("there is nothing at this path; there is:\n{}", index())).map(Page::from);
                 *answer.status_mut() = StatusCode::NOT_FOUND;
                 answer
             }
-            Err(refusal) => {
-                let (parts, document) = refusal.into_parts();
+            Err(api_error) => {
+                let (parts, document) = api_error.into_parts();
                 Response::from_parts(parts, Page::from(document))
             }
         };
@@ -127,20 +127,20 @@ impl Admin {
 
     /// Before the route, and by the method alone, so that no route can be forgotten. Whoever only asks whether klad lives needs
     /// no token: load balancers and supervisors have none.
-    fn admit(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+    fn admit(&self, request: &Request<Incoming>) -> Result<(), ApiError> {
         if matches!(request.uri().path(), "/livez" | "/healthz" | "/readyz") {
             return Ok(());
         }
         let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
         // On the loopback address any page in a browser on this machine could send it; browsers say so by this header.
         if changes && request.headers().contains_key(ORIGIN) {
-            return Err(Refusal::CrossOrigin);
+            return Err(ApiError::CrossOrigin);
         }
         let access = self.authorization.grant(request.headers())?;
         authorization::may(access, changes)
     }
 
-    async fn route(&self, request: &mut Request<Incoming>) -> Result<Response<String>, Refusal> {
+    async fn route(&self, request: &mut Request<Incoming>) -> Result<Response<String>, ApiError> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         match (request.uri().path(), reads) {
             ("/", true) => Ok(text(index())),
@@ -154,20 +154,20 @@ impl Admin {
             ("/config", false) if request.method() == Method::PATCH => {
                 control::change(&*self.control, request.body_mut()).await
             }
-            ("/config", false) => Err(Refusal::MethodNotAllowed("GET, HEAD, PATCH")),
+            ("/config", false) => Err(ApiError::MethodNotAllowed("GET, HEAD, PATCH")),
             ("/reload", false) if request.method() == Method::POST => Ok(control::json(&self.control.reload()?)),
-            ("/reload", _) => Err(Refusal::MethodNotAllowed("POST")),
-            (path, _) if maintenance::is_path(path) => maintenance::answer(&self.care, request).await,
+            ("/reload", _) => Err(ApiError::MethodNotAllowed("POST")),
+            (path, _) if maintenance::is_path(path) => maintenance::answer(&self.maintenance, request).await,
             ("/" | "/livez" | "/healthz" | "/readyz" | "/metrics" | "/debug/memory" | "/debug/slow", false) => {
-                Err(Refusal::MethodNotAllowed("GET, HEAD"))
+                Err(ApiError::MethodNotAllowed("GET, HEAD"))
             }
-            _ => Err(Refusal::UnknownPath),
+            _ => Err(ApiError::UnknownPath),
         }
     }
 
-    fn memory_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+    fn memory_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, ApiError> {
         let as_text = wants_text(request);
-        let written = self.memory(as_text).map_err(|error| Refusal::NotReady(error.to_string()))?;
+        let written = self.memory(as_text).map_err(|error| ApiError::NotReady(error.to_string()))?;
         Ok(if as_text { text(written) } else { of_type("application/json", written) })
     }
 }

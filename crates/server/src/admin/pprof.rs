@@ -25,7 +25,7 @@ use self::form::Form;
 use self::kind::{Kind, Window};
 use self::parameters::Parameters;
 use crate::admin::page::Page;
-use crate::http::refusal::Refusal;
+use crate::http::api_error::ApiError;
 use klad_base::limits::{PROFILE_MAKING_TIMEOUT, PROFILES_OF_A_KIND_MAX};
 use klad_base::sync;
 use klad_profile::symbols::Symbols;
@@ -65,7 +65,7 @@ impl Profiler {
         &self,
         request: &Request<Incoming>,
         extra: &Cell<Duration>,
-    ) -> Result<Response<Page>, Refusal> {
+    ) -> Result<Response<Page>, ApiError> {
         let is_head = request.method() == Method::HEAD;
         let query = request.uri().query().unwrap_or_default();
         let name = request.uri().path().trim_start_matches("/debug/pprof").trim_start_matches('/');
@@ -84,7 +84,7 @@ impl Profiler {
                 self.threads(&parameters, place).await
             }
             name => {
-                let kind = Kind::named(name).ok_or(Refusal::UnknownPath)?;
+                let kind = Kind::named(name).ok_or(ApiError::UnknownPath)?;
                 let parameters = Parameters::read(query, kind.parameters())?;
                 if is_head {
                     return Ok(attachment(parameters.form, kind.name(), Bytes::new()));
@@ -96,35 +96,35 @@ impl Profiler {
         }
     }
 
-    fn place(&self, kind: Kind) -> Result<Place, Refusal> {
+    fn place(&self, kind: Kind) -> Result<Place, ApiError> {
         let place = self.places[kind as usize].clone().try_acquire_owned();
         place.map(Arc::new).map_err(|_| {
-            Refusal::ProfileBusy(format!("{PROFILES_OF_A_KIND_MAX} profiles of this kind are being taken"))
+            ApiError::ProfileBusy(format!("{PROFILES_OF_A_KIND_MAX} profiles of this kind are being taken"))
         })
     }
 
-    async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, Refusal> {
+    async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, ApiError> {
         let asked = parameters.clone();
         // Made there: if the request is given up meanwhile, it is not this thread that waits for the window's end.
         let its_place = place.clone();
         let window = on_thread(&place, move || Ok(Open::new(kind.start(&asked)?, &its_place))).await?;
         tokio::time::sleep(parameters.window(kind)).await;
         let seen = on_thread(&place, move || window.take().end()).await?;
-        let turn = self.making.clone().acquire_owned().await.expect("it is never closed");
+        let iteration = self.making.clone().acquire_owned().await.expect("it is never closed");
         let (form, seconds) = (parameters.form, parameters.window(kind));
         let made = on_thread(&place, move || {
-            let _turn = turn;
+            let _iteration = iteration;
             Ok(form.write(&with_facts(seen.named(&Symbols::of_this_process()?), seconds)))
         });
         Ok(attachment(form, kind.name(), made.await?))
     }
 
     /// A list for people, unless another form is asked for.
-    async fn threads(&self, parameters: &Parameters, place: Place) -> Result<Response<Page>, Refusal> {
-        let turn = self.making.clone().acquire_owned().await.expect("it is never closed");
+    async fn threads(&self, parameters: &Parameters, place: Place) -> Result<Response<Page>, ApiError> {
+        let iteration = self.making.clone().acquire_owned().await.expect("it is never closed");
         let form = parameters.form_given.then_some(parameters.form);
         let made = on_thread(&place, move || {
-            let _turn = turn;
+            let _iteration = iteration;
             let symbols = Symbols::of_this_process()?;
             let all = threads::capture()?;
             Ok(match form {
@@ -175,7 +175,7 @@ impl Drop for Open {
 async fn on_thread<T: Send + 'static>(
     place: &Place,
     make: impl FnOnce() -> Result<T, klad_profile::Error> + Send + 'static,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiError> {
     on_spawned(|run| sync::try_spawn_thread(THREAD, run).map(drop), place, make).await
 }
 
@@ -184,7 +184,7 @@ async fn on_spawned<T: Send + 'static>(
     spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
     place: &Place,
     make: impl FnOnce() -> Result<T, klad_profile::Error> + Send + 'static,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let place = place.clone();
     // Not waited for: what nobody listens to any more is thrown away at its end.
@@ -193,12 +193,12 @@ async fn on_spawned<T: Send + 'static>(
         let _ = sender.send(make());
         drop(place);
     }));
-    started.map_err(|error| Refusal::ProfileRefused(format!("klad cannot start a thread for it: {error}")))?;
-    let made = receiver.await.map_err(|_| Refusal::ProfileRefused("it was given up".to_owned()))?;
+    started.map_err(|error| ApiError::ProfileRefused(format!("klad cannot start a thread for it: {error}")))?;
+    let made = receiver.await.map_err(|_| ApiError::ProfileRefused("it was given up".to_owned()))?;
     made.map_err(|error| match error {
-        klad_profile::Error::Busy(_) => Refusal::ProfileBusy(error.to_string()),
+        klad_profile::Error::Busy(_) => ApiError::ProfileBusy(error.to_string()),
         klad_profile::Error::Refused(_) | klad_profile::Error::Malformed(_) => {
-            Refusal::ProfileRefused(error.to_string())
+            ApiError::ProfileRefused(error.to_string())
         }
     })
 }
@@ -306,14 +306,14 @@ mod tests {
         let _alone = alone();
         let profiler = Profiler::default();
         // Somebody else is being named, and takes long.
-        let turn = profiler.making.clone().try_acquire_owned().expect("nobody has it");
+        let iteration = profiler.making.clone().try_acquire_owned().expect("nobody has it");
         let answer = wait(async {
             let parameters = Parameters::read("seconds=0.05&format=collapsed", Kind::Cpu.parameters());
             let parameters = parameters.expect("they are good");
             let place = profiler.place(Kind::Cpu).expect("there is one");
             let naming = async {
                 tokio::time::sleep(Duration::from_secs(3)).await;
-                drop(turn);
+                drop(iteration);
             };
             let (taken, ()) = tokio::join!(profiler.profile(Kind::Cpu, &parameters, place), naming);
             taken.expect("it is taken")

@@ -13,22 +13,22 @@ use std::sync::atomic::Ordering;
 use hyper::{Response, StatusCode};
 
 use crate::admin::{Admin, text};
-use crate::http::refusal::Refusal;
+use crate::http::api_error::ApiError;
 use klad_base::clock;
-use klad_base::limits::UPKEEP_LATE;
+use klad_base::limits::HOUSEKEEPING_LATE;
 use klad_storage::operation::Error;
 use klad_storage::{ChangeKind, Check};
 
 impl Admin {
     /// Ready means that reads and writes are taken; the refusal says what is not.
-    pub(super) fn ready(&self) -> Result<Response<String>, Refusal> {
+    pub(super) fn ready(&self) -> Result<Response<String>, ApiError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Error::Stopping.into());
         }
         self.executor.writable(ChangeKind::Put)?;
         // What no error of an operation stands for.
         match self.checks().into_iter().find_map(|check| check.fault) {
-            Some(fault) => Err(Refusal::NotReady(fault)),
+            Some(fault) => Err(ApiError::NotReady(fault)),
             None => Ok(text("ready\n".to_owned())),
         }
     }
@@ -61,7 +61,7 @@ impl Admin {
         checks.extend(self.executor.checks());
         if let Some(taken) = self.executor.observe().taken {
             let silent = clock::now().saturating_duration_since(taken);
-            let late = silent > UPKEEP_LATE;
+            let late = silent > HOUSEKEEPING_LATE;
             let fault = late.then(|| format!("storage has not answered for {} s", silent.as_secs()));
             checks.push(Check { name: "storage-answers", fault });
         }

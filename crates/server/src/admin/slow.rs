@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 
 use crate::admin::{Admin, of_type, text, wants_text};
 use crate::execution::AnsweredBy;
+use crate::http::api_error::ApiError;
 use crate::http::query;
-use crate::http::refusal::Refusal;
 use crate::http::slow::{Extent, SlowRequest};
 use crate::request_metrics::{Op, Phase};
 use klad_base::clock;
@@ -30,9 +30,9 @@ struct Wanted {
 
 impl Wanted {
     /// Whoever is called at night must not be shown everything for a slip of the finger: what is unknown is refused.
-    fn read(query: &str) -> Result<Wanted, Refusal> {
+    fn read(query: &str) -> Result<Wanted, ApiError> {
         let mut wanted = Wanted { op: None, limit: SLOWEST_SHOWN };
-        let bad = |what: String| Err(Refusal::BadParameter(what));
+        let bad = |what: String| Err(ApiError::BadParameter(what));
         for given in query.split('&').filter(|given| !given.is_empty()) {
             let (name, value) = given.split_once('=').unwrap_or((given, ""));
             let value = query::decode(value.as_bytes()).map(Cow::into_owned).unwrap_or_default();
@@ -60,7 +60,7 @@ impl Wanted {
 
 impl Admin {
     /// The answer, as JSON, or as text for people.
-    pub(super) fn slow_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+    pub(super) fn slow_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, ApiError> {
         let wanted = Wanted::read(request.uri().query().unwrap_or_default())?;
         let slowest = self.slowest.recent(clock::now(), wanted.op, wanted.limit);
         let extent = self.slowest.extent();
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(read(""), Some(Wanted { op: None, limit: SLOWEST_SHOWN }));
         assert_eq!(read("op=put&limit=7&format=text"), Some(Wanted { op: Some(Op::Put), limit: 7 }));
         for bad in ["op=post", "op", "limit=0", "limit=1001", "limit=a", "format=xml", "ops=get", "op=%zz"] {
-            assert!(matches!(Wanted::read(bad), Err(Refusal::BadParameter(_))), "{bad}");
+            assert!(matches!(Wanted::read(bad), Err(ApiError::BadParameter(_))), "{bad}");
         }
     }
 }

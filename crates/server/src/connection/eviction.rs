@@ -13,13 +13,13 @@ use std::rc::Rc;
 use slab::Slab;
 
 use crate::connection::Connection;
-use crate::execution::admission::Room;
+use crate::execution::admission::BodyBudget;
 use klad_base::limits::{EVICTION_RATE_BYTES_MAX, EVICTION_RATE_FIRST_BYTES_MAX};
 
 /// Ends slow holders among `connections` until what was lacking is won: readers that take nothing first, then uploads from
 /// the slowest on.
-pub(crate) fn make_room(connections: &Slab<Rc<Connection>>, room: &Room, now_ms: u64) {
-    let Some(lack) = room.take_lack() else { return };
+pub(crate) fn make_room(connections: &Slab<Rc<Connection>>, budget: &BodyBudget, now_ms: u64) {
+    let Some(lack) = budget.take_lack() else { return };
     let rate_max = if lack.stands() { EVICTION_RATE_BYTES_MAX } else { EVICTION_RATE_FIRST_BYTES_MAX };
     let mut holders: Vec<_> = connections
         .iter()
@@ -33,7 +33,7 @@ pub(crate) fn make_room(connections: &Slab<Rc<Connection>>, room: &Room, now_ms:
             break;
         }
         connection.evict();
-        won_bytes += holding.room_bytes;
+        won_bytes += holding.permit_bytes;
     }
-    room.put_back(lack, won_bytes);
+    budget.put_back(lack, won_bytes);
 }

@@ -51,7 +51,7 @@ pub(crate) struct WorkerFigures {
     /// Connections that it has, those on their way included.
     pub(crate) connections: AtomicUsize,
     pub(crate) sign: Arc<Sign>,
-    pub(crate) turns: Histogram<21>,
+    pub(crate) iterations: Histogram<21>,
     /// Requests that were read without hyper.
     pub(crate) plain: Counter,
     /// CPU time of the worker's thread, nanoseconds, as of its last sweep.
@@ -64,7 +64,7 @@ impl WorkerFigures {
         Arc::new(WorkerFigures {
             connections: AtomicUsize::new(0),
             sign,
-            turns: Histogram::times(),
+            iterations: Histogram::times(),
             plain: Counter::new(),
             cpu_ns: Counter::new(),
             closed: [const { Counter::new() }; CLOSED.len()],
@@ -165,9 +165,9 @@ impl Figures {
             let time = std::time::Duration::from_nanos(worker.cpu_ns.get());
             cpu.sample(&[("worker", &number.to_string())], time.as_secs_f64());
         }
-        let mut turns = self.workers.iter().map(|worker| worker.turns.snapshot());
-        if let Some(mut all) = turns.next() {
-            turns.for_each(|more| all.add(&more));
+        let mut iterations = self.workers.iter().map(|worker| worker.iterations.snapshot());
+        if let Some(mut all) = iterations.next() {
+            iterations.for_each(|more| all.add(&more));
             page.family(
                 "klad_worker_turn_seconds",
                 Kind::Histogram,

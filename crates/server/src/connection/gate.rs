@@ -7,7 +7,7 @@
 //!             whose client has closed its side is closed: it has given up
 //! ```
 //!
-//! It closes when a turn was longer than `--turn-max` (what is ready would wait longer than that) and clients are in a hurry:
+//! It closes when a turn was longer than `--iteration-max` (what is ready would wait longer than that) and clients are in a hurry:
 //! one has named a deadline, or has left before its answer, within [`HURRY`]. Then it matters who is served: the newest,
 //! because those who have waited long are about to give up; by turns with the oldest, because who has waited a second has no
 //! such haste and must not wait for ever. What is kept out waits in the kernel, which costs nothing, where a refusal would
@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::execution::Turn;
+use crate::execution::LoopIteration;
 use klad_base::clock;
-use klad_base::limits::{HURRY, REQUEST_AGED, TURN_REQUESTS_MIN, TURN_TARGET};
+use klad_base::limits::{HURRY, ITERATION_REQUESTS_MIN, ITERATION_TARGET, REQUEST_AGED};
 use klad_base::metrics::Counter;
 
 /// Open or closed, and who waits.
@@ -34,7 +34,7 @@ use klad_base::metrics::Counter;
 pub struct Gate {
     closed: Cell<bool>,
     /// It closes after a longer turn; `None`: never.
-    turn_max: Cell<Option<Duration>>,
+    iteration_max: Cell<Option<Duration>>,
     /// By time of arrival.
     waiting: RefCell<BTreeMap<u64, Place>>,
     arrivals: Cell<u64>,
@@ -107,12 +107,12 @@ pub struct Pass {
 }
 
 impl Gate {
-    /// An open gate that closes after a turn longer than `turn_max`; `sign` tells the acceptor.
+    /// An open gate that closes after a turn longer than `iteration_max`; `sign` tells the acceptor.
     #[must_use]
-    pub fn new(turn_max: Option<Duration>, sign: Arc<Sign>) -> Rc<Gate> {
+    pub fn new(iteration_max: Option<Duration>, sign: Arc<Sign>) -> Rc<Gate> {
         Rc::new(Gate {
             closed: Cell::new(false),
-            turn_max: Cell::new(turn_max),
+            iteration_max: Cell::new(iteration_max),
             waiting: RefCell::default(),
             arrivals: Cell::new(0),
             quota: Cell::new(1),
@@ -123,8 +123,8 @@ impl Gate {
     }
 
     /// Changes after how long a turn it closes.
-    pub fn set_turn_max(&self, turn_max: Option<Duration>) {
-        self.turn_max.set(turn_max);
+    pub fn set_iteration_max(&self, iteration_max: Option<Duration>) {
+        self.iteration_max.set(iteration_max);
     }
 
     /// Whether requests must wait.
@@ -139,27 +139,27 @@ impl Gate {
     }
 
     /// A turn has ended: closes, lets in, or opens. `true`: there must be another turn soon.
-    pub fn turn_ended(&self, turn: Turn) -> bool {
-        let Some(turn_max) = self.turn_max.get() else { return false };
-        if turn.hurried {
+    pub fn iteration_ended(&self, iteration: LoopIteration) -> bool {
+        let Some(iteration_max) = self.iteration_max.get() else { return false };
+        if iteration.hurried {
             self.hurry();
         }
         // A long turn with few requests was held up by something else, such as a core given to others.
-        let long = |bound| turn.length > bound && turn.requests >= TURN_REQUESTS_MIN;
-        let strained = self.closed.get() || (long(TURN_TARGET) && self.is_hurried());
+        let long = |bound| iteration.length > bound && iteration.requests >= ITERATION_REQUESTS_MIN;
+        let strained = self.closed.get() || (long(ITERATION_TARGET) && self.is_hurried());
         if strained != self.sign.is_strained() {
             self.sign.strained.store(strained, Ordering::Relaxed);
         }
         if !self.closed.get() {
-            if !strained || !long(turn_max) {
+            if !strained || !long(iteration_max) {
                 return false;
             }
             // Nobody waits yet: those who come in the next turn will.
             self.set_closed(true);
-            self.quota.set(next_quota(turn.requests, turn.length, turn.requests));
+            self.quota.set(next_quota(iteration.requests, iteration.length, iteration.requests));
             return true;
         }
-        self.quota.set(next_quota(self.quota.get(), turn.length, turn.requests));
+        self.quota.set(next_quota(self.quota.get(), iteration.length, iteration.requests));
         for _ in 0..self.quota.get() {
             let Some(place) = self.take_next() else {
                 // Who was let in is served; there is room for whoever comes.
@@ -205,12 +205,12 @@ impl Gate {
     }
 }
 
-/// As many as [`TURN_TARGET`] serves at the pace of the last turn; from turn to turn at most twice or half as many.
-fn next_quota(quota: u32, turn: Duration, requests: u32) -> u32 {
+/// As many as [`ITERATION_TARGET`] serves at the pace of the last turn; from turn to turn at most twice or half as many.
+fn next_quota(quota: u32, iteration: Duration, requests: u32) -> u32 {
     if requests == 0 {
         return quota.saturating_mul(2).clamp(1, QUOTA_MAX);
     }
-    let fits = f64::from(requests) * TURN_TARGET.as_secs_f64() / turn.as_secs_f64().max(1e-6);
+    let fits = f64::from(requests) * ITERATION_TARGET.as_secs_f64() / iteration.as_secs_f64().max(1e-6);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
     let fits = fits.clamp(1.0, f64::from(QUOTA_MAX)) as u32;
     fits.clamp(quota / 2, quota.saturating_mul(2)).clamp(1, QUOTA_MAX)
@@ -286,18 +286,18 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use klad_base::limits::TURN_MAX;
+    use klad_base::limits::ITERATION_MAX;
 
-    fn turn(length: Duration, requests: u32, hurried: bool) -> Turn {
-        Turn { length, requests, hurried }
+    fn iteration(length: Duration, requests: u32, hurried: bool) -> LoopIteration {
+        LoopIteration { length, requests, hurried }
     }
 
-    fn long(requests: u32, hurried: bool) -> Turn {
-        turn(2 * TURN_MAX, requests, hurried)
+    fn long(requests: u32, hurried: bool) -> LoopIteration {
+        iteration(2 * ITERATION_MAX, requests, hurried)
     }
 
     fn gate() -> Rc<Gate> {
-        Gate::new(Some(TURN_MAX), Arc::default())
+        Gate::new(Some(ITERATION_MAX), Arc::default())
     }
 
     fn closed() -> Rc<Gate> {
@@ -310,26 +310,26 @@ mod tests {
         pass.poll(&Context::from_waker(Waker::noop())).is_ready()
     }
 
-    /// Whether `turn` strains it.
-    fn strains(gate: &Gate, turn: Turn) -> bool {
-        gate.turn_ended(turn);
+    /// Whether `iteration` strains it.
+    fn strains(gate: &Gate, iteration: LoopIteration) -> bool {
+        gate.iteration_ended(iteration);
         gate.sign.is_strained()
     }
 
     #[test]
     fn only_a_long_turn_with_many_requests_of_clients_in_a_hurry_strains() {
-        assert!(!strains(&gate(), turn(TURN_TARGET, 1_000, true)));
+        assert!(!strains(&gate(), iteration(ITERATION_TARGET, 1_000, true)));
         assert!(!strains(&gate(), long(1, true)));
         assert!(!strains(&gate(), long(1_000, false)));
         assert!(!strains(&Gate::new(None, Arc::default()), long(1_000, true)));
         let strained = gate();
         assert!(strains(&strained, long(1_000, true)));
         assert!(strained.is_closed());
-        assert!(strains(&strained, turn(TURN_TARGET / 2, 1_000, false)), "it was closed during this turn");
+        assert!(strains(&strained, iteration(ITERATION_TARGET / 2, 1_000, false)), "it was closed during this turn");
         assert!(!strained.is_closed(), "nobody waited");
         assert!(strains(&strained, long(1_000, false)), "the hurry of a moment ago is remembered");
-        strained.turn_ended(turn(TURN_TARGET / 2, 1_000, true));
-        assert!(!strains(&strained, turn(TURN_TARGET / 2, 1_000, true)));
+        strained.iteration_ended(iteration(ITERATION_TARGET / 2, 1_000, true));
+        assert!(!strains(&strained, iteration(ITERATION_TARGET / 2, 1_000, true)));
         let left = gate();
         Pass::new(left.clone()).client_has_left();
         assert!(strains(&left, long(1_000, false)));
@@ -350,13 +350,13 @@ mod tests {
         let let_in = || passes.iter().position(Pass::is_passed);
         for expected in [2, 1, 0] {
             gate.quota.set(1);
-            assert!(gate.turn_ended(turn(TURN_TARGET, 1, true)));
+            assert!(gate.iteration_ended(iteration(ITERATION_TARGET, 1, true)));
             assert_eq!(let_in(), Some(expected));
             assert_eq!(gate.sign.waiting(), expected, "those who came before it");
             assert!(poll(&passes[expected]));
             assert!(passes[expected].used().is_some());
         }
-        assert!(!gate.turn_ended(turn(TURN_TARGET, 1, true)), "nobody waits any more");
+        assert!(!gate.iteration_ended(iteration(ITERATION_TARGET, 1, true)), "nobody waits any more");
         assert!(!gate.is_closed());
     }
 
@@ -371,11 +371,11 @@ mod tests {
 
     #[test]
     fn as_many_are_let_in_as_the_target_serves() {
-        assert_eq!(next_quota(1_000, 2 * TURN_TARGET, 1_000), 500);
-        assert_eq!(next_quota(100, TURN_TARGET, 150), 150);
-        assert_eq!(next_quota(100, TURN_TARGET, 1_000), 200, "at most twice as many");
-        assert_eq!(next_quota(1_000, TURN_TARGET, 1), 500, "at least half as many");
-        assert_eq!(next_quota(1, 100 * TURN_TARGET, 1), 1);
-        assert_eq!(next_quota(8, TURN_TARGET, 0), 16);
+        assert_eq!(next_quota(1_000, 2 * ITERATION_TARGET, 1_000), 500);
+        assert_eq!(next_quota(100, ITERATION_TARGET, 150), 150);
+        assert_eq!(next_quota(100, ITERATION_TARGET, 1_000), 200, "at most twice as many");
+        assert_eq!(next_quota(1_000, ITERATION_TARGET, 1), 500, "at least half as many");
+        assert_eq!(next_quota(1, 100 * ITERATION_TARGET, 1), 1);
+        assert_eq!(next_quota(8, ITERATION_TARGET, 0), 16);
     }
 }

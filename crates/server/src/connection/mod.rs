@@ -25,8 +25,8 @@ use crate::connection::io::Io;
 use crate::connection::worker::{Draining, Worker};
 use crate::exchange::meter::Flow;
 use crate::exchange::{Exchange, Phase};
+use crate::http::api_error::ApiError;
 use crate::http::observe::Observed;
-use crate::http::refusal::Refusal;
 use crate::net::handshake::{Handshaker, Shaken};
 use crate::net::stream::Stream;
 use klad_base::limits::{
@@ -87,7 +87,7 @@ enum Verdict {
 /// Room that ending a connection would win.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
-    pub(crate) room_bytes: u64,
+    pub(crate) permit_bytes: u64,
     /// What the client does for it.
     pub(crate) bytes_per_second: u64,
     /// For how long it was waited for.
@@ -100,7 +100,7 @@ enum End {
         by_error: bool,
     },
     /// hyper cannot read a head, and has not been heard.
-    Refused(Refusal),
+    Refused(ApiError),
     Verdict(Verdict),
     /// hyper is between two requests, and has had enough of them.
     Enough,
@@ -154,8 +154,8 @@ impl Connection {
             _ => Closed::ByClient,
         };
         match end {
-            End::Verdict(Verdict::HeadTimedOut) => self.refuse(worker, stream, Refusal::HeadTimeout).await,
-            End::Refused(refusal) => self.refuse(worker, stream, refusal).await,
+            End::Verdict(Verdict::HeadTimedOut) => self.refuse(worker, stream, ApiError::HeadTimeout).await,
+            End::Refused(api_error) => self.refuse(worker, stream, api_error).await,
             // While klad stops: what a client sends behind a closing answer is not answered, but must not cost it the
             // answer.
             End::Finished { by_error } if by_error || self.exchange.body_unread() || stops => self.linger(stream).await,
@@ -168,9 +168,9 @@ impl Connection {
     }
 
     /// The last answer, where no head was read.
-    async fn refuse(&self, worker: &Worker, mut stream: Stream, refusal: Refusal) {
-        worker.observer.refused(refusal.code());
-        stream.send_now(&refusal.into_last_words());
+    async fn refuse(&self, worker: &Worker, mut stream: Stream, api_error: ApiError) {
+        worker.observer.refused(api_error.code());
+        stream.send_now(&api_error.into_last_words());
         self.linger(stream).await;
     }
 
@@ -263,9 +263,9 @@ impl Connection {
                         if error.is_parse() && (self.exchange.hyper_was_muted() || self.exchange.mutes_hyper()) =>
                     {
                         End::Refused(if error.is_parse_too_large() {
-                            Refusal::HeadTooLarge
+                            ApiError::HeadTooLarge
                         } else {
-                            Refusal::MalformedHead
+                            ApiError::MalformedHead
                         })
                     }
                     finished => End::Finished { by_error: finished.is_err() },
@@ -395,9 +395,9 @@ impl Connection {
 
     /// What could be won by [`Connection::evict`]; `None` where nothing is, or where it is too early to tell.
     pub(crate) fn evictable(&self, now_ms: u64) -> Option<Holding> {
-        let room_bytes = self.exchange.room_held_bytes();
+        let permit_bytes = self.exchange.body_permit_bytes();
         let ends = self.verdict.get() == Some(Verdict::Close) || self.exchange.body_timed_out();
-        if room_bytes == 0 || ends {
+        if permit_bytes == 0 || ends {
             return None;
         }
         let (bytes_per_second, waited) = match self.exchange.write_blocked_since_ms() {
@@ -408,7 +408,7 @@ impl Connection {
             }
             None => return None,
         };
-        (waited > EVICTION_AGE_MIN).then_some(Holding { room_bytes, bytes_per_second, waited })
+        (waited > EVICTION_AGE_MIN).then_some(Holding { permit_bytes, bytes_per_second, waited })
     }
 
     /// Ends what holds room: an upload by 408, an answer by closing.

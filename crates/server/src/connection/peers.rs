@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
 
 use crate::connection::places::OpenPlace;
-use crate::http::refusal::Refusal;
+use crate::http::api_error::ApiError;
 use klad_base::limits::REFUSED_LINGER_TIMEOUT;
 use klad_base::sync::Mutex;
 
@@ -80,7 +80,7 @@ pub(crate) struct Refuser {
 
 impl Refuser {
     pub(crate) fn new(in_tls: bool, lingering_max: u64) -> Refuser {
-        let words = if in_tls { TOO_MANY_IN_TLS.to_vec() } else { Refusal::TooManyConnections.into_last_words() };
+        let words = if in_tls { TOO_MANY_IN_TLS.to_vec() } else { ApiError::TooManyConnections.into_last_words() };
         Refuser { lingering: Arc::new(Semaphore::new(usize::try_from(lingering_max).expect("few"))), words }
     }
 

@@ -109,8 +109,8 @@ impl Connection {
             Some(Verdict::Finish) => return Poll::Ready(Err(Over::End(End::Finished { by_error: false }))),
             Some(verdict) => return Poll::Ready(Err(Over::End(End::Verdict(verdict)))),
         }
-        let mut room = worker.workspace.request.borrow_mut();
-        let mut buffer = ReadBuf::new(&mut room);
+        let mut budget = worker.workspace.request.borrow_mut();
+        let mut buffer = ReadBuf::new(&mut budget);
         let read = ready!(Pin::new(&mut *io).poll_read(context, &mut buffer));
         let bytes = buffer.filled();
         if read.is_err() || bytes.is_empty() {

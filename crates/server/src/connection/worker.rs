@@ -22,7 +22,7 @@ use crate::connection::peers::Place;
 use crate::connection::plain::Workspace;
 use crate::connection::{self, eviction};
 use crate::connection::{Connection, ms};
-use crate::execution::{Executor, Local};
+use crate::execution::{Executor, WorkerContext};
 use crate::http::authorization::Authorization;
 use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
@@ -107,7 +107,7 @@ pub(crate) struct Worker {
     pub(crate) service: Service,
     pub(crate) http: RefCell<hyper::server::conn::http1::Builder>,
     pub(crate) workspace: Workspace,
-    local: Rc<Local>,
+    worker_context: Rc<WorkerContext>,
     /// `None`: in clear.
     pub(crate) handshaker: Option<Handshaker>,
     pub(crate) gate: Rc<Gate>,
@@ -159,12 +159,12 @@ pub(crate) fn start(
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
         scheduler::shorten_turns();
         let runtime = runtime();
-        let local = Local::new(executor);
+        let worker_context = WorkerContext::new(executor);
         let limits = live.get();
-        let gate = Gate::new(limits.turn_max, sign);
+        let gate = Gate::new(limits.iteration_max, sign);
         let worker = Rc::new(Worker {
-            service: Service::new(local.clone(), limits.service, Authorization::new(safety.tokens)),
-            local,
+            service: Service::new(worker_context.clone(), limits.service, Authorization::new(safety.tokens)),
+            worker_context,
             handshaker: safety.tls.map(Handshaker::new),
             http: RefCell::new(connection::http(&limits)),
             workspace: Workspace::new(),
@@ -188,7 +188,7 @@ pub(crate) fn start(
 impl Worker {
     async fn run(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, mut stopped: watch::Receiver<bool>) {
         let sweep = tokio::task::spawn_local(self.clone().sweep());
-        let turns = tokio::task::spawn_local(self.clone().turns());
+        let iterations = tokio::task::spawn_local(self.clone().iterations());
         loop {
             tokio::select! {
                 biased;
@@ -202,7 +202,7 @@ impl Worker {
         let drain = self.live.get().drain.clone();
         self.drain(receiver, &drain).await;
         sweep.abort();
-        turns.abort();
+        iterations.abort();
     }
 
     /// Serves what is still handed over, lets every connection end after what it is doing, and waits for them until the
@@ -279,12 +279,12 @@ impl Worker {
     }
 
     /// The turn's own task.
-    async fn turns(self: Rc<Worker>) {
+    async fn iterations(self: Rc<Worker>) {
         poll_fn(|context| {
-            if let Some(turn) = self.local.poll_turn(context) {
-                self.figures.turns.record_time_owned(turn.length);
-                if self.gate.turn_ended(turn) {
-                    self.local.turn_goes_on();
+            if let Some(iteration) = self.worker_context.poll_iteration(context) {
+                self.figures.iterations.record_time_owned(iteration.length);
+                if self.gate.iteration_ended(iteration) {
+                    self.worker_context.iteration_goes_on();
                 }
             }
             Poll::<()>::Pending
@@ -306,7 +306,7 @@ impl Worker {
             self.observer.tick();
             self.check_all();
             if self.limits.borrow().deadlines.body_rate_bytes_min > 0 {
-                eviction::make_room(&self.connections.borrow(), self.service.room(), self.now_ms.get());
+                eviction::make_room(&self.connections.borrow(), self.service.budget(), self.now_ms.get());
             }
         }
     }
@@ -316,7 +316,7 @@ impl Worker {
         let limits = self.live.get();
         if !Arc::ptr_eq(&limits, &self.limits.borrow()) {
             self.service.set_options(limits.service);
-            self.gate.set_turn_max(limits.turn_max);
+            self.gate.set_iteration_max(limits.iteration_max);
             *self.http.borrow_mut() = connection::http(&limits);
             *self.limits.borrow_mut() = limits;
         }

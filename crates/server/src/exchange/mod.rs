@@ -52,7 +52,7 @@ pub struct Exchange {
     /// What it takes of an answer; waited for while it takes nothing.
     taken: Meter,
     /// Bytes of room that end with this connection: those of a body that comes in, or of an answer on its way out.
-    room_held_bytes: Cell<u64>,
+    body_permit_bytes: Cell<u64>,
     /// The sweep found that the body does not come.
     body_timed_out: Cell<bool>,
     /// The answer is given before the body was read: linger when closing.
@@ -82,7 +82,7 @@ impl Exchange {
             unlooked: Cell::new(false),
             sent: Meter::default(),
             taken: Meter::default(),
-            room_held_bytes: Cell::new(0),
+            body_permit_bytes: Cell::new(0),
             body_timed_out: Cell::new(false),
             body_unread: Cell::new(false),
             grown: Cell::new(false),
@@ -162,40 +162,40 @@ impl Exchange {
     }
 
     /// A whole head was read, in a turn of the worker that began then, if one has begun; when?
-    pub fn request_begins(&self, turn_began: Option<Instant>) -> Instant {
+    pub fn request_begins(&self, iteration_began: Option<Instant>) -> Instant {
         self.read_ahead.set(false);
         self.taken.begin_anew();
         self.enter(Phase::Busy);
-        self.observed.begins(turn_began)
+        self.observed.begins(iteration_began)
     }
 
-    /// The service waits for the client's bytes, until [`Exchange::body_ends`]; `room_bytes` are held for them.
-    pub fn body_begins(&self, room_bytes: u64) {
-        self.set_room_held(room_bytes);
+    /// The service waits for the client's bytes, until [`Exchange::body_ends`]; `permit_bytes` are held for them.
+    pub fn body_begins(&self, permit_bytes: u64) {
+        self.set_body_permit(permit_bytes);
         self.sent.begin_waiting(self.now_ms.get());
         self.enter(Phase::Body);
     }
 
     /// The service waits for the client's bytes no longer.
     pub fn body_ends(&self) {
-        self.set_room_held(0);
+        self.set_body_permit(0);
         self.enter(Phase::Busy);
     }
 
     /// So many bytes of room would be free if the connection ended.
-    pub fn set_room_held(&self, bytes: u64) {
-        self.room_held_bytes.set(bytes);
+    pub fn set_body_permit(&self, bytes: u64) {
+        self.body_permit_bytes.set(bytes);
     }
 
     /// How many bytes of room would be free if the connection ended.
     #[must_use]
-    pub fn room_held_bytes(&self) -> u64 {
-        self.room_held_bytes.get()
+    pub fn body_permit_bytes(&self) -> u64 {
+        self.body_permit_bytes.get()
     }
 
     /// The answer was handed over; the next request may come, or has begun to.
     pub fn answered(&self) {
-        self.set_room_held(0);
+        self.set_body_permit(0);
         self.answer_leaves.set(true);
         self.unlooked.set(true);
         self.observed.given();

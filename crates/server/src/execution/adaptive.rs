@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Both queues control their delay ([`DelayQueue`]) and have a place for every operation slot, so an admitted operation
-//! finds room. `docs/execution.md` has the figures of what else was tried. Called by `execution` and `local`.
+//! finds room. `docs/execution.md` has the figures of what else was tried. Called by `execution` and `worker_context`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::execution::Queues;
+use crate::execution::completion_queue::CompletionQueue;
 use crate::execution::delay_queue::DelayQueue;
-use crate::execution::inbox::Inbox;
 use crate::execution::observe::{QueueLook, Refused};
-use crate::execution::pace::Pace;
+use crate::execution::service_time::ServiceTime;
 use crate::execution::task::Task;
 use klad_base::clock;
-use klad_base::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, SLOTS_CEILING, TURN_COMMIT_BYTES_MAX};
+use klad_base::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, ITERATION_COMMIT_BYTES_MAX, SLOTS_CEILING};
 use klad_base::metrics::Counter;
 use klad_base::os::scheduler;
 use klad_base::sync::{self, PushError};
@@ -34,8 +34,8 @@ use klad_storage::{Engine, Pending};
 pub(super) struct Adaptive {
     reads: DelayQueue,
     writes: DelayQueue,
-    read_pace: Pace,
-    write_pace: Pace,
+    read_service_time: ServiceTime,
+    write_service_time: ServiceTime,
     reads_refused: Refused,
     writes_refused: Refused,
     storage_threads: usize,
@@ -49,8 +49,8 @@ impl Adaptive {
         Arc::new(Adaptive {
             reads: DelayQueue::new(SLOTS_CEILING, control),
             writes: DelayQueue::new(SLOTS_CEILING, control),
-            read_pace: Pace::default(),
-            write_pace: Pace::default(),
+            read_service_time: ServiceTime::default(),
+            write_service_time: ServiceTime::default(),
             reads_refused: Refused::default(),
             writes_refused: Refused::default(),
             storage_threads,
@@ -97,7 +97,7 @@ impl Adaptive {
                 let began = clock::now();
                 task.begins(began);
                 task.run(engine);
-                self.read_pace.served(1, began);
+                self.read_service_time.served(1, began);
             }
         }
     }
@@ -114,7 +114,7 @@ impl Adaptive {
                 return;
             }
             self.refuse_writes(&mut refused, &self.writes_refused.delay);
-            let inboxes = inboxes(&tasks);
+            let completion_queues = completion_queues(&tasks);
             let before = tasks.len();
             let began = clock::now();
             let batch: Vec<Pending> = tasks
@@ -125,24 +125,24 @@ impl Adaptive {
                 .collect();
             if batch.len() < before {
                 // Those whose deadline has passed need not wait for the others.
-                announce(&inboxes);
+                announce(&completion_queues);
             }
             if !batch.is_empty() {
                 let count = batch.len();
                 engine.commit(batch);
-                self.write_pace.served(count, began);
+                self.write_service_time.served(count, began);
             }
-            announce(&inboxes);
-            answered = inboxes;
+            announce(&completion_queues);
+            answered = completion_queues;
         }
     }
 
     /// Writes what a worker has gathered in one turn: what needs no sync here and now, if it need not wait for anything;
     /// the rest goes to the committer with one wake-up.
-    pub(super) fn commit_turn(&self, engine: &dyn Engine, gathered: &mut Vec<Task>) {
+    pub(super) fn commit_iteration(&self, engine: &dyn Engine, gathered: &mut Vec<Task>) {
         let (mut tasks, mut here): (Vec<Task>, Vec<Task>) = gathered.drain(..).partition(Task::needs_sync);
         let bytes: usize = here.iter().map(Task::write_bytes).sum();
-        if bytes > TURN_COMMIT_BYTES_MAX || here.len() > COMMIT_WRITES_MAX {
+        if bytes > ITERATION_COMMIT_BYTES_MAX || here.len() > COMMIT_WRITES_MAX {
             tasks.append(&mut here);
         }
         tasks.extend(commit_here(engine, here));
@@ -151,27 +151,27 @@ impl Adaptive {
         }
         self.writes.push_all(&mut tasks);
         // Every slot has a place, so only a closed queue leaves some.
-        let inboxes = inboxes(&tasks);
+        let completion_queues = completion_queues(&tasks);
         for task in tasks {
             task.refuse(Error::Stopping);
         }
-        announce(&inboxes);
+        announce(&completion_queues);
     }
 
     /// Measures, and refuses what has waited beyond all bounds: called often, by a thread that never waits for storage.
     pub(super) fn tick(&self) {
-        self.read_pace.tick();
-        self.write_pace.tick();
+        self.read_service_time.tick();
+        self.write_service_time.tick();
         let (mut refused, mut late) = (Vec::new(), Vec::new());
         self.reads.expire(&mut refused, &mut late);
         self.refuse_reads(&mut refused, &self.reads_refused.age);
         self.writes.expire(&mut refused, &mut late);
         self.refuse_writes(&mut refused, &self.writes_refused.age);
-        let inboxes = inboxes(&late);
+        let completion_queues = completion_queues(&late);
         for task in late {
             task.refuse(Error::DeadlinePassed);
         }
-        announce(&inboxes);
+        announce(&completion_queues);
     }
 
     fn refuse_reads(&self, refused: &mut Vec<Task>, counter: &Counter) {
@@ -190,12 +190,12 @@ impl Adaptive {
 
     /// How long a read that came now would wait.
     pub(super) fn read_wait(&self) -> Option<Duration> {
-        self.read_pace.wait(self.reads.len(), self.storage_threads)
+        self.read_service_time.wait(self.reads.len(), self.storage_threads)
     }
 
     /// How long a write that came now would wait.
     pub(super) fn write_wait(&self) -> Option<Duration> {
-        self.write_pace.wait(self.writes.len(), 1)
+        self.write_service_time.wait(self.writes.len(), 1)
     }
 
     /// The three queues; steps of ranges wait in one of their own, up to `scans_max`.
@@ -250,17 +250,17 @@ fn commit_here(engine: &dyn Engine, here: Vec<Task>) -> Vec<Task> {
     }
     let began = clock::now();
     let begun = here.into_iter().filter_map(Task::take).inspect(|task| task.begins(began));
-    let (writes, tickets): (Vec<_>, Vec<_>) = begun.filter_map(Task::into_write).unzip();
+    let (writes, pending): (Vec<_>, Vec<_>) = begun.filter_map(Task::into_write).unzip();
     if writes.is_empty() {
         return Vec::new();
     }
     let given_back = engine.try_commit(writes).err().unwrap_or_default();
-    let tasks = given_back.into_iter().zip(tickets);
-    tasks.map(|(Pending { write, .. }, ticket)| Task { operation: Operation::Write(write), ticket }).collect()
+    let tasks = given_back.into_iter().zip(pending);
+    tasks.map(|(Pending { write, .. }, pending)| Task { operation: Operation::Write(write), pending }).collect()
 }
 
 fn refuse(refused: &mut Vec<Task>, limit: u64, retry_after: Option<Duration>) {
-    let inboxes = inboxes(refused);
+    let completion_queues = completion_queues(refused);
     let error = Error::Overloaded {
         what: "the queue for storage stands, and this has waited too many ms in it",
         limit,
@@ -269,31 +269,31 @@ fn refuse(refused: &mut Vec<Task>, limit: u64, retry_after: Option<Duration>) {
     for task in refused.drain(..) {
         task.refuse(error.clone());
     }
-    announce(&inboxes);
+    announce(&completion_queues);
 }
 
 /// The inboxes of `tasks`, each once: there are few workers.
-fn inboxes(tasks: &[Task]) -> Vec<Arc<Inbox>> {
-    let mut inboxes: Vec<Arc<Inbox>> = Vec::new();
-    for inbox in tasks.iter().map(Task::inbox) {
-        if !inboxes.iter().any(|known| Arc::ptr_eq(known, inbox)) {
-            inboxes.push(inbox.clone());
+fn completion_queues(tasks: &[Task]) -> Vec<Arc<CompletionQueue>> {
+    let mut completion_queues: Vec<Arc<CompletionQueue>> = Vec::new();
+    for completions in tasks.iter().map(Task::completions) {
+        if !completion_queues.iter().any(|known| Arc::ptr_eq(known, completions)) {
+            completion_queues.push(completions.clone());
         }
     }
-    inboxes
+    completion_queues
 }
 
-fn announce(inboxes: &[Arc<Inbox>]) {
-    for inbox in inboxes {
-        inbox.announce();
+fn announce(completion_queues: &[Arc<CompletionQueue>]) {
+    for completions in completion_queues {
+        completions.announce();
     }
 }
 
 /// Lets a worker go first that was told of ends and has not run since: its clients may write again, in the batch that is next.
 /// Only then: who yields for nothing lets flushes and compactions go first for more than a millisecond, where they share its core
 /// (docs/decisions/2026-11-23-the-committer-yields-to-workers.md).
-fn gives_way_to(answered: &[Arc<Inbox>]) {
-    if answered.iter().any(|inbox| inbox.is_announced()) {
+fn gives_way_to(answered: &[Arc<CompletionQueue>]) {
+    if answered.iter().any(|completions| completions.is_announced()) {
         std::thread::yield_now();
     }
 }

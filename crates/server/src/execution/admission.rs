@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use klad_base::clock;
 use klad_base::limits::{
-    LARGE_BODY_LEAVES_PARTS, ROOM_LACK_LIFETIME, ROOM_LACK_STANDS, ROOM_RETRY, ROOM_UNIT_BYTES, SLOTS_CEILING,
-    SMALL_BODY_BYTES, SMALL_BODY_ROOM_PARTS,
+    BODY_BUDGET_LACK_LIFETIME, BODY_BUDGET_LACK_STANDS, BODY_BUDGET_RETRY, BODY_BUDGET_UNIT_BYTES,
+    LARGE_BODY_LEAVES_PARTS, SLOTS_CEILING, SMALL_BODY_BYTES, SMALL_BODY_ROOM_PARTS,
 };
 use klad_base::sync::Mutex;
 
@@ -91,7 +91,7 @@ fn count(taken: u64) -> usize {
     usize::try_from(taken & ((1 << TAKEN_BITS) - 1)).expect("the lower bits of a word")
 }
 
-/// Bytes that request bodies and large answers may take together, in units of [`ROOM_UNIT_BYTES`].
+/// Bytes that request bodies and large answers may take together, in units of [`BODY_BUDGET_UNIT_BYTES`].
 ///
 /// ```text
 ///   ├──────────── larger than SMALL_BODY_BYTES, together ────────────┼── small bodies ──┤
@@ -101,7 +101,7 @@ fn count(taken: u64) -> usize {
 /// What can be refused also leaves as much free as it takes, up to [`LARGE_BODY_LEAVES_PARTS`]: when room runs out, the
 /// largest are refused first, and those half their size still find some.
 #[derive(Debug)]
-pub struct Room {
+pub struct BodyBudget {
     all: Share,
     /// What all but small bodies may take of it.
     large: Share,
@@ -125,7 +125,7 @@ pub struct ShareLook {
 
 /// Some of the room; free again when dropped.
 #[derive(Debug)]
-pub struct RoomPermit {
+pub struct BodyPermit {
     // In this order: whoever finds some of the large share free finds as much free of all.
     all: OwnedSemaphorePermit,
     large: Option<OwnedSemaphorePermit>,
@@ -143,30 +143,30 @@ pub struct Lack {
     noted: Instant,
 }
 
-impl Room {
+impl BodyBudget {
     /// `bytes` of room, all free.
     ///
     /// # Panics
     /// Beyond 4 TiB, which no memory budget reaches.
     #[must_use]
-    pub fn new(bytes: u64) -> Room {
-        let units = u32::try_from(bytes / ROOM_UNIT_BYTES).expect("room is far below 4 TiB");
+    pub fn new(bytes: u64) -> BodyBudget {
+        let units = u32::try_from(bytes / BODY_BUDGET_UNIT_BYTES).expect("room is far below 4 TiB");
         let small_units = u32::try_from(u64::from(units) / SMALL_BODY_ROOM_PARTS).expect("a part of it");
-        Room { all: Share::new(units), large: Share::new(units - small_units), lack: Mutex::default() }
+        BodyBudget { all: Share::new(units), large: Share::new(units - small_units), lack: Mutex::default() }
     }
 
     /// The least room in which one body of `body_bytes` is taken.
     #[must_use]
     pub fn bytes_for(body_bytes: u64) -> u64 {
-        let units = body_bytes.div_ceil(ROOM_UNIT_BYTES);
+        let units = body_bytes.div_ceil(BODY_BUDGET_UNIT_BYTES);
         // Of so many parts: one is left free, and as many are kept for small bodies as make their share.
         let parts = LARGE_BODY_LEAVES_PARTS;
-        (units * parts).div_ceil(parts - 1 - parts / SMALL_BODY_ROOM_PARTS) * ROOM_UNIT_BYTES
+        (units * parts).div_ceil(parts - 1 - parts / SMALL_BODY_ROOM_PARTS) * BODY_BUDGET_UNIT_BYTES
     }
 
     /// Room for `bytes`, if there is. If not, what is lacking is noted for the sweeps.
     #[must_use]
-    pub fn try_take(&self, bytes: u64) -> Option<RoomPermit> {
+    pub fn try_take(&self, bytes: u64) -> Option<BodyPermit> {
         let units = self.share(bytes).units_of(bytes)?;
         let fits = self.free_bytes(bytes) >= self.needed_bytes(bytes);
         let taken = if fits { self.take_now(bytes, units) } else { None };
@@ -176,14 +176,14 @@ impl Room {
         taken
     }
 
-    fn take_now(&self, bytes: u64, units: u32) -> Option<RoomPermit> {
+    fn take_now(&self, bytes: u64, units: u32) -> Option<BodyPermit> {
         let large = if is_small(bytes) { None } else { Some(self.large.try_take(units)?) };
-        Some(RoomPermit { all: self.all.try_take(units)?, large })
+        Some(BodyPermit { all: self.all.try_take(units)?, large })
     }
 
     /// Room for `bytes`, tried again until it is there; for what is under way and cannot be refused any more. More than there
     /// is at all gets all of it.
-    pub async fn take(&self, bytes: u64) -> RoomPermit {
+    pub async fn take(&self, bytes: u64) -> BodyPermit {
         let units = self.share(bytes).units_of(bytes).unwrap_or(self.large.units);
         loop {
             if let Some(taken) = self.take_now(bytes, units) {
@@ -191,14 +191,14 @@ impl Room {
             }
             self.note_lack(bytes);
             // Not in the semaphores' queues: whoever waits there takes all that is free until it is enough.
-            tokio::time::sleep(ROOM_RETRY).await;
+            tokio::time::sleep(BODY_BUDGET_RETRY).await;
         }
     }
 
     /// All there is, bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        u64::from(self.all.units) * ROOM_UNIT_BYTES
+        u64::from(self.all.units) * BODY_BUDGET_UNIT_BYTES
     }
 
     /// All of it.
@@ -213,8 +213,8 @@ impl Room {
         self.large.look()
     }
 
-    /// What a request of the last [`ROOM_LACK_LIFETIME`] has lacked and would lack still, for one sweep to win; the other
-    /// workers' sweeps do not see it until [`Room::put_back`].
+    /// What a request of the last [`BODY_BUDGET_LACK_LIFETIME`] has lacked and would lack still, for one sweep to win; the other
+    /// workers' sweeps do not see it until [`BodyBudget::put_back`].
     #[must_use]
     pub fn take_lack(&self) -> Option<Lack> {
         let lacks = |lack: &Lack| self.free_bytes(lack.wanted_bytes) < self.needed_bytes(lack.wanted_bytes);
@@ -273,16 +273,16 @@ impl Share {
     }
 
     fn free_bytes(&self) -> u64 {
-        self.free.available_permits() as u64 * ROOM_UNIT_BYTES
+        self.free.available_permits() as u64 * BODY_BUDGET_UNIT_BYTES
     }
 
     fn look(&self) -> ShareLook {
-        let limit_bytes = u64::from(self.units) * ROOM_UNIT_BYTES;
+        let limit_bytes = u64::from(self.units) * BODY_BUDGET_UNIT_BYTES;
         ShareLook { used_bytes: limit_bytes.saturating_sub(self.free_bytes()), limit_bytes }
     }
 
     fn units_of(&self, bytes: u64) -> Option<u32> {
-        u32::try_from(bytes.div_ceil(ROOM_UNIT_BYTES)).ok().filter(|units| *units <= self.units)
+        u32::try_from(bytes.div_ceil(BODY_BUDGET_UNIT_BYTES)).ok().filter(|units| *units <= self.units)
     }
 }
 
@@ -290,24 +290,24 @@ impl Lack {
     /// Whether every worker has looked for the very slow by now.
     #[must_use]
     pub fn stands(&self) -> bool {
-        clock::now() - self.since >= ROOM_LACK_STANDS
+        clock::now() - self.since >= BODY_BUDGET_LACK_STANDS
     }
 
     fn is_fresh(&self) -> bool {
-        clock::now() - self.noted < ROOM_LACK_LIFETIME
+        clock::now() - self.noted < BODY_BUDGET_LACK_LIFETIME
     }
 }
 
-impl RoomPermit {
+impl BodyPermit {
     /// How many bytes it stands for.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.all.num_permits() as u64 * ROOM_UNIT_BYTES
+        self.all.num_permits() as u64 * BODY_BUDGET_UNIT_BYTES
     }
 
     /// Gives back all but what `bytes` need.
     pub fn shrink(&mut self, bytes: u64) {
-        let needed = usize::try_from(bytes.div_ceil(ROOM_UNIT_BYTES)).unwrap_or(usize::MAX);
+        let needed = usize::try_from(bytes.div_ceil(BODY_BUDGET_UNIT_BYTES)).unwrap_or(usize::MAX);
         let Some(rest) = self.all.num_permits().checked_sub(needed) else { return };
         drop(self.all.split(rest));
         match &mut self.large {
@@ -361,83 +361,83 @@ mod tests {
 
     #[test]
     fn room_is_counted_in_units_and_shrinks() {
-        let room = Room::new(16 << 10);
-        let mut most = room.try_take((13 << 10) + 1).expect("there is just room");
-        assert!(room.try_take(5 << 10).is_none());
+        let budget = BodyBudget::new(16 << 10);
+        let mut most = budget.try_take((13 << 10) + 1).expect("there is just room");
+        assert!(budget.try_take(5 << 10).is_none());
         most.shrink((5 << 10) + 1);
         assert_eq!(most.bytes(), 6 << 10);
-        assert_eq!(room.all(), ShareLook { used_bytes: 6 << 10, limit_bytes: 16 << 10 });
-        assert_eq!(room.large(), ShareLook { used_bytes: 6 << 10, limit_bytes: 14 << 10 });
+        assert_eq!(budget.all(), ShareLook { used_bytes: 6 << 10, limit_bytes: 16 << 10 });
+        assert_eq!(budget.large(), ShareLook { used_bytes: 6 << 10, limit_bytes: 14 << 10 });
         // A large one leaves a 64th free.
-        assert!(room.try_take((8 << 10) - 256).is_some());
-        assert!(room.try_take((8 << 10) - 255).is_none());
+        assert!(budget.try_take((8 << 10) - 256).is_some());
+        assert!(budget.try_take((8 << 10) - 255).is_none());
         drop(most);
-        assert!(room.try_take((14 << 10) - 256).is_some());
-        assert!(room.try_take((14 << 10) + 1).is_none(), "more than there is at all");
+        assert!(budget.try_take((14 << 10) - 256).is_some());
+        assert!(budget.try_take((14 << 10) + 1).is_none(), "more than there is at all");
     }
 
     #[test]
     fn large_requests_leave_an_eighth_to_small_ones() {
-        let room = Room::new(64 << 10);
-        let _large = room.try_take(55 << 10).expect("seven eighths, less what it leaves");
-        assert!(room.try_take(SMALL_BODY_BYTES + 1).is_none());
-        let first = room.try_take(SMALL_BODY_BYTES).expect("small");
-        let _second = room.try_take(SMALL_BODY_BYTES).expect("small");
-        let _third = room.try_take(1 << 10).expect("small");
-        assert!(room.try_take(1).is_none());
+        let budget = BodyBudget::new(64 << 10);
+        let _large = budget.try_take(55 << 10).expect("seven eighths, less what it leaves");
+        assert!(budget.try_take(SMALL_BODY_BYTES + 1).is_none());
+        let first = budget.try_take(SMALL_BODY_BYTES).expect("small");
+        let _second = budget.try_take(SMALL_BODY_BYTES).expect("small");
+        let _third = budget.try_take(1 << 10).expect("small");
+        assert!(budget.try_take(1).is_none());
         drop(first);
-        assert!(room.try_take(SMALL_BODY_BYTES + 1).is_none());
-        assert!(room.try_take(1).is_some());
+        assert!(budget.try_take(SMALL_BODY_BYTES + 1).is_none());
+        assert!(budget.try_take(1).is_some());
     }
 
     #[test]
     fn what_turned_out_to_be_small_leaves_the_large_share() {
-        let room = Room::new(64 << 10);
-        let mut unknown = room.try_take(55 << 10).expect("seven eighths, less what it leaves");
+        let budget = BodyBudget::new(64 << 10);
+        let mut unknown = budget.try_take(55 << 10).expect("seven eighths, less what it leaves");
         unknown.shrink(SMALL_BODY_BYTES);
-        assert!(room.try_take(55 << 10).is_some());
-        assert!(room.try_take(60 << 10).is_none());
+        assert!(budget.try_take(55 << 10).is_some());
+        assert!(budget.try_take(60 << 10).is_none());
     }
 
     #[test]
     fn room_for_a_body_is_room_enough() {
         for body_bytes in [0, 1, 1_024, 1_025, 8 << 10, 100_000, (16 << 20) - 1, 16 << 20, 1 << 30] {
-            let bytes = Room::bytes_for(body_bytes);
-            assert!(Room::new(bytes).try_take(body_bytes).is_some(), "{body_bytes}");
+            let bytes = BodyBudget::bytes_for(body_bytes);
+            assert!(BodyBudget::new(bytes).try_take(body_bytes).is_some(), "{body_bytes}");
         }
     }
 
     #[test]
     fn a_smaller_one_still_finds_room_where_a_large_one_does_not() {
-        let room = Room::new(1 << 20);
+        let budget = BodyBudget::new(1 << 20);
         let mut held = Vec::new();
-        while let Some(permit) = room.try_take(16 << 10) {
+        while let Some(permit) = budget.try_take(16 << 10) {
             held.push(permit);
         }
-        assert!(room.try_take(8 << 10).is_some());
-        while let Some(permit) = room.try_take(8 << 10) {
+        assert!(budget.try_take(8 << 10).is_some());
+        while let Some(permit) = budget.try_take(8 << 10) {
             held.push(permit);
         }
-        assert!(room.try_take(5 << 10).is_none() && room.try_take(SMALL_BODY_BYTES).is_some());
+        assert!(budget.try_take(5 << 10).is_none() && budget.try_take(SMALL_BODY_BYTES).is_some());
     }
 
     #[test]
     fn what_was_lacking_is_won_once() {
-        let room = Room::new(64 << 10);
-        assert_eq!(room.take_lack(), None);
-        let held = room.try_take(50 << 10).expect("free");
-        assert!(room.try_take(20 << 10).is_none());
-        assert!(room.try_take(8 << 10).is_none());
-        let lack = room.take_lack().expect("just refused");
+        let budget = BodyBudget::new(64 << 10);
+        assert_eq!(budget.take_lack(), None);
+        let held = budget.try_take(50 << 10).expect("free");
+        assert!(budget.try_take(20 << 10).is_none());
+        assert!(budget.try_take(8 << 10).is_none());
+        let lack = budget.take_lack().expect("just refused");
         assert_eq!(lack.bytes, 15 << 10, "the most that one lacked, with what it leaves");
-        assert_eq!(room.take_lack(), None, "another worker has it");
-        room.put_back(lack, 10 << 10);
-        let rest = room.take_lack().expect("not all was won");
+        assert_eq!(budget.take_lack(), None, "another worker has it");
+        budget.put_back(lack, 10 << 10);
+        let rest = budget.take_lack().expect("not all was won");
         assert_eq!(rest.bytes, 5 << 10);
-        room.put_back(rest, 5 << 10);
-        assert_eq!(room.take_lack(), None);
-        room.put_back(rest, 0);
+        budget.put_back(rest, 5 << 10);
+        assert_eq!(budget.take_lack(), None);
+        budget.put_back(rest, 0);
         drop(held);
-        assert_eq!(room.take_lack(), None, "there is room by now");
+        assert_eq!(budget.take_lack(), None, "there is room by now");
     }
 }

@@ -83,8 +83,8 @@ impl DelayQueue {
     pub(super) fn push_all(&self, tasks: &mut Vec<Task>) {
         let now = clock::now();
         let mut state = self.state.lock();
-        let room = if state.closed { 0 } else { self.capacity.saturating_sub(state.waiting.len()).min(tasks.len()) };
-        for task in tasks.drain(..room) {
+        let budget = if state.closed { 0 } else { self.capacity.saturating_sub(state.waiting.len()).min(tasks.len()) };
+        for task in tasks.drain(..budget) {
             state.append(now, task);
         }
         self.wake(state);
@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
     use crate::execution::admission::Slots;
-    use crate::execution::ticket::{Permits, Ticket};
+    use crate::execution::pending_operation::{PendingOperation, Permits};
     use klad_storage::operation::Operation;
 
     const QUEUES: Queues = Queues { target: Duration::from_millis(5), age_max: Duration::from_secs(1) };
@@ -294,8 +294,8 @@ mod tests {
 
     fn read_by(name: &'static str, deadline: Option<Instant>) -> Task {
         let permits = Permits::new(Slots::new(1).take(0).expect("free"), None);
-        let ticket = Ticket::new(permits, deadline, clock::now(), Arc::default(), true);
-        Task { operation: Operation::Get { key: bytes::Bytes::from_static(name.as_bytes()) }, ticket }
+        let pending = PendingOperation::new(permits, deadline, clock::now(), Arc::default(), true);
+        Task { operation: Operation::Get { key: bytes::Bytes::from_static(name.as_bytes()) }, pending }
     }
 
     fn names(tasks: &[Task]) -> String {

@@ -8,7 +8,7 @@
 //!   stealing      threads that steal from each other               the same
 //! ```
 //!
-//! An operation's slot and bytes travel inside its [`ticket::Ticket`] and end with the operation, never with the connection
+//! An operation's slot and bytes travel inside its [`pending_operation::PendingOperation`] and end with the operation, never with the connection
 //! that asked for it. In `adaptive` an engine whose calls do not block (memory, or one across a network) is called on the
 //! worker; where it answers later, its operations are bounded by their slots. `docs/execution.md` compares the strategies.
 //! Called by `http`; started and stopped by `server`.
@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use klad_base::clock;
-use klad_base::limits::{LATE_ANSWERS_TIMEOUT, PACE_INTERVAL, SLOTS_CEILING, UPKEEP_INTERVAL};
+use klad_base::limits::{HOUSEKEEPING_INTERVAL, LATE_ANSWERS_TIMEOUT, PACE_INTERVAL, SLOTS_CEILING};
 use klad_base::sync::{self, Mutex, PushError, Signal};
 use klad_storage::commits::Commits;
 use klad_storage::operation::Error;
@@ -26,28 +26,28 @@ use klad_storage::{Capabilities, ChangeKind, Engine, LocalDisk};
 
 mod adaptive;
 pub mod admission;
-pub mod care;
+mod completion_queue;
 mod delay_queue;
-mod inbox;
-mod local;
+pub mod maintenance;
 mod observe;
-mod pace;
+mod pending_operation;
 mod phases;
 mod pool;
+mod service_time;
 mod stealing;
 mod task;
-mod ticket;
+mod worker_context;
 
 use adaptive::Adaptive;
-use admission::{Room, RoomPermit, Slot, Slots};
-pub use local::{Local, Turn};
+use admission::{BodyBudget, BodyPermit, Slot, Slots};
 use observe::LocalFigures;
+use pending_operation::Permits;
 pub use phases::{AnsweredBy, Phases};
 use pool::Pool;
 use stealing::Stealing;
 pub use task::Deadline;
 use task::{Task, has_passed};
-use ticket::Permits;
+pub use worker_context::{LoopIteration, WorkerContext};
 
 /// Bounds of the executor.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub struct Options {
     /// Where operations run.
     pub strategy: Strategy,
     /// Bytes of request bodies and of large values on their way out, at most.
-    pub room_bytes: u64,
+    pub body_budget_bytes: u64,
     /// The longest that an acknowledged `async` write stays unsynced.
     pub async_sync_interval: Duration,
 }
@@ -138,7 +138,7 @@ pub struct Executor {
     capabilities: Capabilities,
     operations: Arc<Slots>,
     scans: Arc<Slots>,
-    room: Arc<Room>,
+    budget: Arc<BodyBudget>,
     runner: Runner,
     /// Reads that need no disk are done on the worker.
     asks_memory_first: bool,
@@ -200,7 +200,7 @@ impl Executor {
         let executor = Arc::new(Executor {
             operations: Slots::new(limits.slots()),
             scans: Slots::new(limits.scans_max),
-            room: Arc::new(Room::new(options.room_bytes)),
+            budget: Arc::new(BodyBudget::new(options.body_budget_bytes)),
             runner,
             asks_memory_first: matches!(options.strategy, Strategy::Adaptive { .. }),
             locals: Mutex::default(),
@@ -262,15 +262,15 @@ impl Executor {
 
     /// Room for bodies and large answers.
     #[must_use]
-    pub fn room(&self) -> &Room {
-        &self.room
+    pub fn budget(&self) -> &BodyBudget {
+        &self.budget
     }
 
     /// Takes an operation slot, if the deadline has not passed on the way here; `wait` estimates for a refusal.
     fn permits(
         &self,
         key_bytes: usize,
-        room: Option<RoomPermit>,
+        budget: Option<BodyPermit>,
         deadline: Deadline,
         wait: impl Fn() -> Option<Duration>,
     ) -> Result<Permits, Error> {
@@ -282,7 +282,7 @@ impl Executor {
             limit: self.operations.limit() as u64,
             retry_after: wait(),
         })?;
-        Ok(Permits::new(slot, room))
+        Ok(Permits::new(slot, budget))
     }
 
     fn run(&self, task: Task) -> Result<(), Error> {
@@ -371,9 +371,9 @@ impl Threads {
                 // A failure has been logged, and has stopped all writes, where it happened.
                 move || _ = engine.local_disk().map(LocalDisk::sync)
             }));
-            running.push(every("klad-upkeep", UPKEEP_INTERVAL, &stop, {
+            running.push(every("klad-upkeep", HOUSEKEEPING_INTERVAL, &stop, {
                 let engine = executor.engine.clone();
-                move || _ = engine.local_disk().map(LocalDisk::upkeep)
+                move || _ = engine.local_disk().map(LocalDisk::housekeeping)
             }));
         }
         Threads { executor, running, stop }
@@ -392,7 +392,7 @@ impl Threads {
         self.executor.wait_for_late_answers();
         let Some(disk) = self.executor.engine.local_disk() else { return Ok(()) };
         let synced = disk.sync();
-        disk.upkeep();
+        disk.housekeeping();
         synced
     }
 }

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::execution::pending_operation::PendingOperation;
 use crate::execution::task::Task;
-use crate::execution::ticket::Ticket;
 use crate::execution::{Executor, Runner};
 use klad_base::limits::SCAN_STEP_BYTES_MAX;
 use klad_base::metrics::Counter;
@@ -72,7 +72,7 @@ impl Executor {
     pub fn queues_bytes(&self) -> u64 {
         let (operations, key_bytes) = self.operations.look();
         // Before the ticket stand its two counters of references.
-        let each = size_of::<Task>() + size_of::<Ticket>() + 2 * size_of::<usize>();
+        let each = size_of::<Task>() + size_of::<PendingOperation>() + 2 * size_of::<usize>();
         (operations * each) as u64 + key_bytes
     }
 
@@ -98,7 +98,7 @@ impl Executor {
     pub fn write_metrics(&self, page: &mut Page) {
         self.write_queues(page);
         self.write_places(page);
-        let (all, large) = (self.room.all(), self.room.large());
+        let (all, large) = (self.budget.all(), self.budget.large());
         let mut used = page.family(
             "klad_body_room_used_bytes",
             Kind::Gauge,
@@ -112,9 +112,9 @@ impl Executor {
         );
         limit.whole(&[("share", "all")], all.limit_bytes).whole(&[("share", "large")], large.limit_bytes);
         let (mut here, mut handed_on) = (0, 0);
-        for local in self.locals.lock().iter() {
-            here += local.reads_here.get();
-            handed_on += local.reads_handed_on.get();
+        for worker_context in self.locals.lock().iter() {
+            here += worker_context.reads_here.get();
+            handed_on += worker_context.reads_handed_on.get();
         }
         let help =
             "Reads of keys by what could answer them: memory, at once, or storage, which may have to ask the disk.";

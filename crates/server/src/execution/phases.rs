@@ -5,7 +5,7 @@
 //!   since ──────── queue ────────▶ taken ──────── engine, and sync in it ────────▶ ended
 //! ```
 //!
-//! Called by `http`, `ticket` and the strategies.
+//! Called by `http`, `pending` and the strategies.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

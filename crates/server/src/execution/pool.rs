@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::execution::observe::{QueueLook, Refused};
-use crate::execution::pace::Pace;
+use crate::execution::service_time::ServiceTime;
 use crate::execution::task::Task;
 use klad_base::clock;
 use klad_base::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
@@ -28,7 +28,7 @@ pub(super) struct Pool {
     /// Operations that may wait; steps of ranges that are under way find room beyond it, or a full queue would cut them.
     limit: AtomicUsize,
     threads: usize,
-    pace: Pace,
+    service_time: ServiceTime,
     refused: Refused,
 }
 
@@ -36,7 +36,7 @@ impl Pool {
     pub(super) fn new(queue_limit: usize, threads: usize) -> Arc<Pool> {
         let queue = BoundedQueue::new(QUEUE_LIMIT_CEILING + SCANS_CEILING);
         let limit = AtomicUsize::new(queue_limit);
-        Arc::new(Pool { queue, limit, threads, pace: Pace::default(), refused: Refused::default() })
+        Arc::new(Pool { queue, limit, threads, service_time: ServiceTime::default(), refused: Refused::default() })
     }
 
     pub(super) fn limit(&self) -> usize {
@@ -65,7 +65,7 @@ impl Pool {
                         let began = clock::now();
                         task.begins(began);
                         task.run(&*engine);
-                        own.pace.served(1, began);
+                        own.service_time.served(1, began);
                     }
                 }
             })
@@ -75,7 +75,7 @@ impl Pool {
 
     /// How long an operation that came now would wait.
     pub(super) fn wait(&self) -> Option<Duration> {
-        self.pace.wait(self.queue.len(), self.threads)
+        self.service_time.wait(self.queue.len(), self.threads)
     }
 
     pub(super) fn look(&self) -> QueueLook {
@@ -90,7 +90,7 @@ impl Pool {
     }
 
     pub(super) fn tick(&self) {
-        self.pace.tick();
+        self.service_time.tick();
     }
 
     pub(super) fn close(&self) {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 
 use crate::execution::observe::{QueueLook, Refused};
-use crate::execution::pace::Pace;
+use crate::execution::service_time::ServiceTime;
 use crate::execution::task::Task;
 use klad_base::clock;
 use klad_base::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
@@ -35,12 +35,12 @@ const ROUNDS: usize = 4;
 
 /// Inboxes, and who sleeps.
 pub(super) struct Stealing {
-    inboxes: [Injector<Task>; INBOXES],
+    completion_queues: [Injector<Task>; INBOXES],
     /// Tasks that wait in any queue.
     waiting: AtomicUsize,
     limit: AtomicUsize,
     threads: usize,
-    pace: Pace,
+    service_time: ServiceTime,
     refused: Refused,
     /// Threads that sleep or are about to; read without the lock by whoever submits.
     sleepers: AtomicUsize,
@@ -79,11 +79,11 @@ static NEXT_INBOX: AtomicUsize = AtomicUsize::new(0);
 impl Stealing {
     pub(super) fn new(queue_limit: usize, threads: usize) -> Arc<Stealing> {
         Arc::new(Stealing {
-            inboxes: std::array::from_fn(|_| Injector::new()),
+            completion_queues: std::array::from_fn(|_| Injector::new()),
             waiting: AtomicUsize::new(0),
             limit: AtomicUsize::new(queue_limit),
             threads,
-            pace: Pace::default(),
+            service_time: ServiceTime::default(),
             refused: Refused::default(),
             sleepers: AtomicUsize::new(0),
             waking: AtomicBool::new(false),
@@ -113,12 +113,12 @@ impl Stealing {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(PushError::Closed(task));
         }
-        let inbox = INBOX.get().unwrap_or_else(|| {
-            let inbox = NEXT_INBOX.fetch_add(1, Ordering::Relaxed) % INBOXES;
-            INBOX.set(Some(inbox));
-            inbox
+        let completions = INBOX.get().unwrap_or_else(|| {
+            let completions = NEXT_INBOX.fetch_add(1, Ordering::Relaxed) % INBOXES;
+            INBOX.set(Some(completions));
+            completions
         });
-        self.inboxes[inbox].push(task);
+        self.completion_queues[completions].push(task);
         self.wake_one();
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Stealing {
                         let began = clock::now();
                         task.begins(began);
                         task.run(&*engine);
-                        pool.pace.served(1, began);
+                        pool.service_time.served(1, began);
                     }
                 }
             })
@@ -170,11 +170,11 @@ impl Stealing {
 
     /// Looks into every inbox, then into the queues of the others, beginning at a place of its own.
     fn search(&self, number: usize, own: &Worker<Task>, stealers: &[Stealer<Task>]) -> Option<Task> {
-        let inboxes = (0..INBOXES).map(|offset| &self.inboxes[(number + offset) % INBOXES]);
+        let completion_queues = (0..INBOXES).map(|offset| &self.completion_queues[(number + offset) % INBOXES]);
         let others = (1..stealers.len()).map(|offset| &stealers[(number + offset) % stealers.len()]);
-        let from_inbox = |inbox: &Injector<Task>| until_certain(|| inbox.steal_batch_and_pop(own));
+        let from_inbox = |completions: &Injector<Task>| until_certain(|| completions.steal_batch_and_pop(own));
         let from_other = |other: &Stealer<Task>| until_certain(|| other.steal_batch_and_pop(own));
-        inboxes.into_iter().find_map(from_inbox).or_else(|| others.into_iter().find_map(from_other))
+        completion_queues.into_iter().find_map(from_inbox).or_else(|| others.into_iter().find_map(from_other))
     }
 
     /// `false`: closed, and nothing waits.
@@ -199,7 +199,7 @@ impl Stealing {
 
     /// How long an operation that came now would wait.
     pub(super) fn wait(&self) -> Option<Duration> {
-        self.pace.wait(self.waiting.load(Ordering::Relaxed), self.threads)
+        self.service_time.wait(self.waiting.load(Ordering::Relaxed), self.threads)
     }
 
     pub(super) fn look(&self) -> QueueLook {
@@ -214,7 +214,7 @@ impl Stealing {
     }
 
     pub(super) fn tick(&self) {
-        self.pace.tick();
+        self.service_time.tick();
     }
 
     pub(super) fn close(&self) {

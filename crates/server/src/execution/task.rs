@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::execution::inbox::Inbox;
-use crate::execution::ticket::Ticket;
+use crate::execution::completion_queue::CompletionQueue;
+use crate::execution::pending_operation::PendingOperation;
 use klad_base::clock;
 use klad_storage::operation::{Durability, Error, Operation};
 use klad_storage::{Engine, Pending, Reply as _};
@@ -12,13 +12,13 @@ use klad_storage::{Engine, Pending, Reply as _};
 /// What is to be done, and whom to tell.
 pub(super) struct Task {
     pub(super) operation: Operation,
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) pending: Arc<PendingOperation>,
 }
 
 impl Task {
     /// Of the worker that asked.
-    pub(super) fn inbox(&self) -> &Arc<Inbox> {
-        self.ticket.inbox()
+    pub(super) fn completions(&self) -> &Arc<CompletionQueue> {
+        self.pending.completions()
     }
 
     /// Whether it is a step of a range: those under way find a place beyond the bounds of queues.
@@ -28,17 +28,17 @@ impl Task {
 
     /// Whether its deadline has passed.
     pub(super) fn is_late(&self) -> bool {
-        self.ticket.deadline_has_passed()
+        self.pending.deadline_has_passed()
     }
 
     /// It has left its queue, and its real outcome is awaited.
     pub(super) fn begins(&self, now: Instant) {
-        self.ticket.begins(now);
+        self.pending.begins(now);
     }
 
     /// Ends it before it was begun.
     pub(super) fn refuse(self, error: Error) {
-        self.ticket.complete(Err(error));
+        self.pending.complete(Err(error));
     }
 
     /// Takes the operation out of its queue: from here on its real outcome is awaited. `None`: its deadline has passed, it
@@ -53,13 +53,13 @@ impl Task {
 
     /// Does it, on the calling thread, or begins to, if the engine answers later.
     pub(super) fn run(self, engine: &dyn Engine) {
-        engine.execute(self.operation, self.ticket);
+        engine.execute(self.operation, self.pending);
     }
 
     /// The write that it is, on its way into a batch; `None`: it is none.
-    pub(super) fn into_write(self) -> Option<(Pending, Arc<Ticket>)> {
-        let Task { operation: Operation::Write(write), ticket } = self else { return None };
-        Some((Pending { write, reply: ticket.clone() }, ticket))
+    pub(super) fn into_write(self) -> Option<(Pending, Arc<PendingOperation>)> {
+        let Task { operation: Operation::Write(write), pending } = self else { return None };
+        Some((Pending { write, reply: pending.clone() }, pending))
     }
 
     /// Whether it is a write that needs a sync.

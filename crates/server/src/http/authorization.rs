@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 
-use crate::http::refusal::Refusal;
+use crate::http::api_error::ApiError;
 use crate::tokens::{Access, Tokens, View};
 
 /// The tokens as one thread sees them.
@@ -24,20 +24,20 @@ impl Authorization {
     /// What a request with these headers may do.
     ///
     /// # Errors
-    /// [`Refusal::Unauthorized`].
-    pub fn grant(&self, headers: &HeaderMap) -> Result<Access, Refusal> {
+    /// [`ApiError::Unauthorized`].
+    pub fn grant(&self, headers: &HeaderMap) -> Result<Access, ApiError> {
         let Some(tokens) = &self.0 else { return Ok(Access::ReadWrite) };
-        bearer(headers).and_then(|token| tokens.access(token)).ok_or(Refusal::Unauthorized)
+        bearer(headers).and_then(|token| tokens.access(token)).ok_or(ApiError::Unauthorized)
     }
 }
 
 /// Whether `access` is enough for a request that `changes` something or not.
 ///
 /// # Errors
-/// [`Refusal::ReadOnlyToken`].
-pub fn may(access: Access, changes: bool) -> Result<(), Refusal> {
+/// [`ApiError::ReadOnlyToken`].
+pub fn may(access: Access, changes: bool) -> Result<(), ApiError> {
     match access {
-        Access::ReadOnly if changes => Err(Refusal::ReadOnlyToken),
+        Access::ReadOnly if changes => Err(ApiError::ReadOnlyToken),
         Access::ReadOnly | Access::ReadWrite => Ok(()),
     }
 }

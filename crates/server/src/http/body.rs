@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::exchange::Exchange;
-use crate::execution::admission::RoomPermit;
+use crate::execution::admission::BodyPermit;
 use crate::http::range::RangeBody;
 use crate::request_metrics::Outcome;
 use klad_base::limits::RESPONSE_FRAME_BYTES_MAX;
@@ -24,7 +24,7 @@ pub(super) enum Content {
         /// What has not been handed over yet.
         rest: Bytes,
         /// Held for a large value until it is on its way.
-        room: Option<RoomPermit>,
+        budget: Option<BodyPermit>,
     },
     /// A range in progress.
     Range(RangeBody),
@@ -32,14 +32,14 @@ pub(super) enum Content {
 
 impl Content {
     pub(super) fn bytes(rest: impl Into<Bytes>) -> Content {
-        Content::Bytes { rest: rest.into(), room: None }
+        Content::Bytes { rest: rest.into(), budget: None }
     }
 
     /// Bytes of room that it holds now.
-    fn room_bytes(&self) -> u64 {
+    fn permit_bytes(&self) -> u64 {
         match self {
-            Content::Bytes { room, .. } => room.as_ref().map_or(0, RoomPermit::bytes),
-            Content::Range(range) => range.room_bytes(),
+            Content::Bytes { budget, .. } => budget.as_ref().map_or(0, BodyPermit::bytes),
+            Content::Range(range) => range.permit_bytes(),
         }
     }
 }
@@ -54,7 +54,7 @@ pub struct ResponseBody {
 
 impl ResponseBody {
     pub(super) fn new(content: Content, exchange: Rc<Exchange>) -> ResponseBody {
-        exchange.set_room_held(content.room_bytes());
+        exchange.set_body_permit(content.permit_bytes());
         ResponseBody { content, begun: false, exchange }
     }
 }
@@ -123,7 +123,7 @@ impl Body for ResponseBody {
             }
             Content::Range(range) => {
                 let polled = range.poll_entry(context);
-                this.exchange.set_room_held(range.room_bytes());
+                this.exchange.set_body_permit(range.permit_bytes());
                 polled.map(|entry| {
                     let observed = this.exchange.observed();
                     match &entry {

@@ -4,6 +4,7 @@
 //! call [`service::Service`] for each request.
 
 pub mod answer;
+pub mod api_error;
 pub mod authorization;
 pub mod body;
 pub mod framing;
@@ -12,7 +13,6 @@ pub mod observe;
 pub mod plain;
 pub mod query;
 mod range;
-pub mod refusal;
 pub mod route;
 pub mod service;
 pub mod slow;

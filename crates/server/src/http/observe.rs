@@ -23,8 +23,8 @@ use hyper::{HeaderMap, Method, StatusCode};
 
 use self::lines::{RequestLine, logged_path};
 use crate::execution::Phases;
+use crate::http::api_error::ApiError;
 use crate::http::identity::{REQUEST_ID_HEADER, TRACE_HEADER, request_id, trace_id};
-use crate::http::refusal::Refusal;
 use crate::http::route::{Head, op};
 use crate::http::slow::{SlowRequest, Slowest, WorkerSlowest};
 use crate::logs;
@@ -176,10 +176,10 @@ impl Observed {
         self.at_gate.set(Some(since));
     }
 
-    /// A whole head has come; when? In a turn that began at `turn_began` the worker does one request after the other, so this
+    /// A whole head has come; when? In a turn that began at `iteration_began` the worker does one request after the other, so this
     /// one came at the end of the one before, or when the turn began, and no clock need be read.
-    pub fn begins(&self, turn_began: Option<Instant>) -> Instant {
-        let now = turn_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
+    pub fn begins(&self, iteration_began: Option<Instant>) -> Instant {
+        let now = iteration_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
         if self.stage.get() != Stage::Idle {
             // It came behind another whose answer was not taken at once: hyper gives both to the socket as one. What was
             // waited for until now was the other's.
@@ -268,8 +268,8 @@ impl Observed {
     }
 
     /// It is refused.
-    pub fn refused(&self, refusal: &Refusal) {
-        self.observer.refused(refusal.code());
+    pub fn refused(&self, api_error: &ApiError) {
+        self.observer.refused(api_error.code());
     }
 
     /// Its answer is about to be handed over, and may get headers.

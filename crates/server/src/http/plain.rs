@@ -43,9 +43,9 @@ pub fn read(bytes: &[u8], head_bytes_max: usize) -> Option<Plain<'_>> {
         [b'D', b'E', b'L', b'E', b'T', b'E', b' ', ..] => Method::DELETE,
         _ => return None,
     };
-    let mut room = [const { MaybeUninit::uninit() }; PLAIN_HEADERS_MAX];
+    let mut budget = [const { MaybeUninit::uninit() }; PLAIN_HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
-    let parsed = request.parse_with_uninit_headers(bytes, &mut room);
+    let parsed = request.parse_with_uninit_headers(bytes, &mut budget);
     let Ok(httparse::Status::Complete(head_bytes)) = parsed else { return None };
     if request.version != Some(1) || head_bytes > head_bytes_max.min(PLAIN_HEAD_BYTES_MAX) {
         return None;

@@ -11,9 +11,9 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 
 use crate::exchange::Exchange;
-use crate::execution::admission::RoomPermit;
-use crate::execution::{Local, ScanPermit};
-use klad_base::limits::{ROOM_TIMEOUT, SCAN_STEP_BYTES_MAX, SCAN_STEP_ENTRIES_MAX};
+use crate::execution::admission::BodyPermit;
+use crate::execution::{ScanPermit, WorkerContext};
+use klad_base::limits::{BODY_BUDGET_TIMEOUT, SCAN_STEP_BYTES_MAX, SCAN_STEP_ENTRIES_MAX};
 use klad_storage::operation::{Entry, Error, Outcome, Page, ScanStep};
 
 /// The body of a range's answer.
@@ -22,7 +22,7 @@ pub(super) struct RangeBody {
     entries: std::vec::IntoIter<Entry>,
     next: Option<Bytes>,
     /// Held for the largest entry so far, to the end: hyper's buffer has grown to it and keeps that capacity.
-    room: Option<HeldRoom>,
+    budget: Option<HeldRoom>,
     step: Option<RunningStep>,
     ended: bool,
 }
@@ -31,7 +31,7 @@ pub(super) struct RangeBody {
 type RunningStep = Pin<Box<dyn Future<Output = Result<Step, Error>>>>;
 
 struct Scan {
-    local: Rc<Local>,
+    worker_context: Rc<WorkerContext>,
     exchange: Rc<Exchange>,
     permit: ScanPermit,
     end: Option<Bytes>,
@@ -40,28 +40,28 @@ struct Scan {
 struct Step {
     entries: Vec<Entry>,
     next: Option<Bytes>,
-    room: Option<HeldRoom>,
+    budget: Option<HeldRoom>,
 }
 
 /// Room, and for how many bytes it was taken.
 struct HeldRoom {
-    permit: RoomPermit,
+    permit: BodyPermit,
     bytes: u64,
 }
 
 impl RangeBody {
     /// Begins the range and does its first step, so that what is wrong from the start still gets a status.
     pub(super) async fn begin(
-        local: Rc<Local>,
+        worker_context: Rc<WorkerContext>,
         exchange: Rc<Exchange>,
         start: Bytes,
         end: Option<Bytes>,
     ) -> Result<RangeBody, Error> {
-        let permit = local.executor().begin_scan()?;
-        let scan = Rc::new(Scan { local, exchange, permit, end });
+        let permit = worker_context.executor().begin_scan()?;
+        let scan = Rc::new(Scan { worker_context, exchange, permit, end });
         let first = scan.step(start, None).await?;
         let entries = first.entries.into_iter();
-        Ok(RangeBody { scan, entries, next: first.next, room: first.room, step: None, ended: false })
+        Ok(RangeBody { scan, entries, next: first.next, budget: first.budget, step: None, ended: false })
     }
 
     /// Whether the last entry was given out, and that it was the last.
@@ -70,8 +70,8 @@ impl RangeBody {
     }
 
     /// Bytes of room that it holds now.
-    pub(super) fn room_bytes(&self) -> u64 {
-        self.room.as_ref().map_or(0, |held| held.permit.bytes())
+    pub(super) fn permit_bytes(&self) -> u64 {
+        self.budget.as_ref().map_or(0, |held| held.permit.bytes())
     }
 
     /// The next entry. After an error the connection is cut without the final chunk, so that no client takes a part for
@@ -88,7 +88,7 @@ impl RangeBody {
                     Ok(step) => {
                         self.entries = step.entries.into_iter();
                         self.next = step.next;
-                        self.room = step.room;
+                        self.budget = step.budget;
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a range is cut in its middle");
@@ -101,14 +101,14 @@ impl RangeBody {
                 self.ended = true;
                 return Poll::Ready(None);
             };
-            let (scan, room) = (self.scan.clone(), self.room.take());
-            self.step = Some(Box::pin(async move { scan.step(from, room).await }));
+            let (scan, budget) = (self.scan.clone(), self.budget.take());
+            self.step = Some(Box::pin(async move { scan.step(from, budget).await }));
         }
     }
 }
 
 impl Scan {
-    async fn step(&self, from: Bytes, mut room: Option<HeldRoom>) -> Result<Step, Error> {
+    async fn step(&self, from: Bytes, mut budget: Option<HeldRoom>) -> Result<Step, Error> {
         let mut step = ScanStep {
             from,
             end: self.end.clone(),
@@ -116,19 +116,22 @@ impl Scan {
             bytes_max: SCAN_STEP_BYTES_MAX,
         };
         loop {
-            match self.local.scan(&self.permit, step.clone(), self.exchange.observed().phases()).await? {
-                Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, room }),
+            match self.worker_context.scan(&self.permit, step.clone(), self.exchange.observed().phases()).await? {
+                Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, budget }),
                 Outcome::Page(Page::TooLarge { bytes }) => {
                     // Once as it was read, once in hyper's write buffer.
                     let needed = 2 * bytes as u64;
-                    if room.as_ref().is_none_or(|held| held.bytes < needed) {
+                    if budget.as_ref().is_none_or(|held| held.bytes < needed) {
                         // Given back first: two that wait for each other's room would wait for ever.
-                        drop(room.take());
-                        let wait = tokio::time::timeout(ROOM_TIMEOUT, self.local.executor().room().take(needed));
-                        let limit = self.local.executor().room().bytes();
+                        drop(budget.take());
+                        let wait = tokio::time::timeout(
+                            BODY_BUDGET_TIMEOUT,
+                            self.worker_context.executor().budget().take(needed),
+                        );
+                        let limit = self.worker_context.executor().budget().bytes();
                         let what = "no room for a large entry of the range";
                         let permit = wait.await.map_err(|_| Error::Overloaded { what, limit, retry_after: None })?;
-                        room = Some(HeldRoom { permit, bytes: needed });
+                        budget = Some(HeldRoom { permit, bytes: needed });
                     }
                     step.bytes_max = bytes;
                 }

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use hyper::http::request;
 use hyper::{HeaderMap, Method};
 
+use crate::http::api_error::ApiError;
 use crate::http::query::{self, BadEscape};
-use crate::http::refusal::Refusal;
 use crate::request_metrics::Op;
 use klad_storage::operation::Durability;
 
@@ -95,13 +95,13 @@ pub fn op(method: &Method, path: &str) -> Op {
 /// Decides what a request asks for.
 ///
 /// # Errors
-/// [`Refusal`]: unknown path, wrong method, bad parameters, key longer than `key_bytes_max`.
-pub fn route<'r>(head: &Head<'r>, key_bytes_max: u64) -> Result<Route<'r>, Refusal> {
+/// [`ApiError`]: unknown path, wrong method, bad parameters, key longer than `key_bytes_max`.
+pub fn route<'r>(head: &Head<'r>, key_bytes_max: u64) -> Result<Route<'r>, ApiError> {
     let Head { method, path, query, headers } = *head;
     match path {
         "/v0/entity" => {
             if !matches!(*method, Method::GET | Method::PUT | Method::DELETE) {
-                return Err(Refusal::MethodNotAllowed("GET, PUT, DELETE"));
+                return Err(ApiError::MethodNotAllowed("GET, PUT, DELETE"));
             }
             let key = required(query, "id", key_bytes_max)?;
             if *method == Method::GET {
@@ -119,38 +119,38 @@ pub fn route<'r>(head: &Head<'r>, key_bytes_max: u64) -> Result<Route<'r>, Refus
             let start = required(query, "start", key_bytes_max)?;
             let end = parameter(query, "end", key_bytes_max)?;
             if end.as_ref().is_some_and(|end| end.is_empty()) {
-                return Err(Refusal::EmptyParameter("end"));
+                return Err(ApiError::EmptyParameter("end"));
             }
             Ok(Route::Range { start, end })
         }
         "/v0/status" => only_get(method).map(|()| Route::Status),
-        _ => Err(Refusal::UnknownPath),
+        _ => Err(ApiError::UnknownPath),
     }
 }
 
-fn only_get(method: &Method) -> Result<(), Refusal> {
-    if *method == Method::GET { Ok(()) } else { Err(Refusal::MethodNotAllowed("GET")) }
+fn only_get(method: &Method) -> Result<(), ApiError> {
+    if *method == Method::GET { Ok(()) } else { Err(ApiError::MethodNotAllowed("GET")) }
 }
 
-fn required<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Cow<'r, [u8]>, Refusal> {
-    parameter(query, name, bytes_max)?.filter(|value| !value.is_empty()).ok_or(Refusal::MissingParameter(name))
+fn required<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Cow<'r, [u8]>, ApiError> {
+    parameter(query, name, bytes_max)?.filter(|value| !value.is_empty()).ok_or(ApiError::MissingParameter(name))
 }
 
-fn parameter<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Option<Cow<'r, [u8]>>, Refusal> {
-    let value = query::first(query, name).map_err(|BadEscape| Refusal::BadEscape(name))?;
+fn parameter<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Option<Cow<'r, [u8]>>, ApiError> {
+    let value = query::first(query, name).map_err(|BadEscape| ApiError::BadEscape(name))?;
     if value.as_ref().is_some_and(|value| value.len() as u64 > bytes_max) {
-        return Err(Refusal::KeyTooLong { limit_bytes: bytes_max });
+        return Err(ApiError::KeyTooLong { limit_bytes: bytes_max });
     }
     Ok(value)
 }
 
 /// What the parameter asks for, else what the header asks for: the parameter is the closer one to the request.
-fn durability(query: &str, headers: &HeaderMap) -> Result<Option<Durability>, Refusal> {
-    let asked = match query::first(query, "durability").map_err(|BadEscape| Refusal::BadEscape("durability"))? {
+fn durability(query: &str, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
+    let asked = match query::first(query, "durability").map_err(|BadEscape| ApiError::BadEscape("durability"))? {
         Some(parameter) => Some(parameter),
         None => headers.get(DURABILITY_HEADER).map(|header| Cow::Borrowed(header.as_bytes())),
     };
     let Some(asked) = asked else { return Ok(None) };
-    let word = std::str::from_utf8(&asked).map_err(|_| Refusal::BadDurability)?;
-    Durability::from_request(word).map(Some).ok_or(Refusal::BadDurability)
+    let word = std::str::from_utf8(&asked).map_err(|_| ApiError::BadDurability)?;
+    Durability::from_request(word).map(Some).ok_or(ApiError::BadDurability)
 }

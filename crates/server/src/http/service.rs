@@ -12,15 +12,15 @@ use hyper::header::EXPECT;
 use hyper::{HeaderMap, Request, StatusCode};
 
 use crate::exchange::Exchange;
-use crate::execution::admission::{Room, RoomPermit};
-use crate::execution::{Deadline, Local};
+use crate::execution::admission::{BodyBudget, BodyPermit};
+use crate::execution::{Deadline, WorkerContext};
 use crate::http::answer::{Answer, Fields};
+use crate::http::api_error::ApiError;
 use crate::http::authorization::{self, Authorization};
 use crate::http::body::{Content, ResponseBody};
 use crate::http::framing;
 use crate::http::plain::Plain;
 use crate::http::range::RangeBody;
-use crate::http::refusal::Refusal;
 use crate::http::route::{Head, Route, route};
 use crate::http::upload::{self, RequestBody, UnwantedBody};
 use klad_base::clock;
@@ -44,7 +44,7 @@ pub struct Options {
 
 /// What all connections of a worker share.
 pub struct Service {
-    local: Rc<Local>,
+    worker_context: Rc<WorkerContext>,
     options: Cell<Options>,
     authorization: Authorization,
 }
@@ -59,13 +59,13 @@ pub enum Begun {
     Rest(Box<Rest>),
 }
 
-/// A PUT whose value is to be read into `room`.
+/// A PUT whose value is to be read into `budget`.
 pub struct Put {
     key: Bytes,
     durability: Durability,
     deadline: Deadline,
     body: RequestBody,
-    room: Option<RoomPermit>,
+    budget: Option<BodyPermit>,
     value_bytes_max: u64,
 }
 
@@ -92,14 +92,14 @@ enum Todo {
         end: Option<Bytes>,
     },
     Status,
-    Refuse(Refusal),
+    Refuse(ApiError),
 }
 
 impl Service {
     /// Answers from the executor of this worker.
     #[must_use]
-    pub fn new(local: Rc<Local>, options: Options, authorization: Authorization) -> Service {
-        Service { local, options: Cell::new(options), authorization }
+    pub fn new(worker_context: Rc<WorkerContext>, options: Options, authorization: Authorization) -> Service {
+        Service { worker_context, options: Cell::new(options), authorization }
     }
 
     /// Changes bounds and defaults, for requests that come from now on.
@@ -109,19 +109,19 @@ impl Service {
 
     /// Room for bodies and large answers.
     #[must_use]
-    pub fn room(&self) -> &Room {
-        self.local.executor().room()
+    pub fn budget(&self) -> &BodyBudget {
+        self.worker_context.executor().budget()
     }
 
     /// Looks at the head of a request of the connection that `exchange` belongs to, and answers what needs no more than that.
     /// Not `async`: what a future holds is copied with it, and a head is large.
     pub fn begin(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Begun {
         let (head, body) = request.into_parts();
-        if let Err(refusal) = framing::check(head.version, &head.headers) {
-            let now = exchange.request_begins(self.local.turn_began());
-            self.local.request_begins(now);
+        if let Err(api_error) = framing::check(head.version, &head.headers) {
+            let now = exchange.request_begins(self.worker_context.iteration_began());
+            self.worker_context.request_begins(now);
             exchange.observed().head(&Head::from(&head));
-            return Begun::Answered(answer_or_refuse(Err(refusal), false, exchange));
+            return Begun::Answered(answer_or_refuse(Err(api_error), false, exchange));
         }
         self.begin_with(&Head::from(&head), RequestBody::Streamed(body), exchange)
     }
@@ -133,8 +133,8 @@ impl Service {
     }
 
     fn begin_with(&self, head: &Head<'_>, body: RequestBody, exchange: &Rc<Exchange>) -> Begun {
-        let now = exchange.request_begins(self.local.turn_began());
-        self.local.request_begins(now);
+        let now = exchange.request_begins(self.worker_context.iteration_began());
+        self.worker_context.request_begins(now);
         let options = self.options.get();
         exchange.observed().head(head);
         let rest = |body, todo| {
@@ -150,33 +150,33 @@ impl Service {
         });
         let (route, deadline) = match routed {
             Ok(both) => both,
-            Err(refusal) => return rest(body, Todo::Refuse(refusal)),
+            Err(api_error) => return rest(body, Todo::Refuse(api_error)),
         };
         if deadline.is_some() {
-            self.local.request_hurries();
+            self.worker_context.request_hurries();
         }
         match route {
             Route::Put { key, durability } => {
                 exchange.observed().key(key.len());
                 match self.admit(&body, options) {
-                    Ok(room) => {
+                    Ok(budget) => {
                         let durability = durability.unwrap_or(options.durability);
                         let key = Bytes::copy_from_slice(&key);
                         let value_bytes_max = options.value_bytes_max;
-                        Begun::Put(Put { key, durability, deadline, body, room, value_bytes_max })
+                        Begun::Put(Put { key, durability, deadline, body, budget, value_bytes_max })
                     }
-                    Err(refusal) => rest(body, Todo::Refuse(refusal)),
+                    Err(api_error) => rest(body, Todo::Refuse(api_error)),
                 }
             }
             Route::Get { key } => {
                 exchange.observed().key(key.len());
                 let looked = body.is_end_stream();
-                let look = || self.local.get_from_memory(&key, exchange.observed().phases());
+                let look = || self.worker_context.get_from_memory(&key, exchange.observed().phases());
                 let answered = if looked { look() } else { None };
                 match answered {
                     Some(outcome) => {
                         let answered =
-                            outcome.map_err(Refusal::from).and_then(|outcome| self.get_answer(outcome, None));
+                            outcome.map_err(ApiError::from).and_then(|outcome| self.get_answer(outcome, None));
                         Begun::Answered(answer_or_refuse(answered, true, exchange))
                     }
                     None => rest(body, Todo::Get { key: Bytes::copy_from_slice(&key), deadline, looked }),
@@ -206,80 +206,84 @@ impl Service {
         }
     }
 
-    fn admit(&self, body: &RequestBody, options: Options) -> Result<Option<RoomPermit>, Refusal> {
-        let executor = self.local.executor();
+    fn admit(&self, body: &RequestBody, options: Options) -> Result<Option<BodyPermit>, ApiError> {
+        let executor = self.worker_context.executor();
         executor.writable(ChangeKind::Put)?;
-        upload::admit(body, executor.room(), options.value_bytes_max)
+        upload::admit(body, executor.budget(), options.value_bytes_max)
     }
 
     async fn put(&self, put: Put, exchange: &Rc<Exchange>) -> Answer {
-        let Put { key, durability, deadline, body, room, value_bytes_max } = put;
-        match upload::read(body, room, value_bytes_max, exchange).await {
+        let Put { key, durability, deadline, body, budget, value_bytes_max } = put;
+        match upload::read(body, budget, value_bytes_max, exchange).await {
             Ok(upload) => {
                 let write = Write::of(key, Effect::Put(upload.value.into()), durability);
                 let phases = exchange.observed().phases();
-                let written = match self.local.write(write, upload.room, deadline, phases) {
+                let written = match self.worker_context.write(write, upload.budget, deadline, phases) {
                     Ok(writing) => writing.await,
                     Err(error) => Err(error),
                 };
-                let answered = written.map_err(Refusal::from).map(|outcome| put_answer(&outcome, exchange));
+                let answered = written.map_err(ApiError::from).map(|outcome| put_answer(&outcome, exchange));
                 answer_or_refuse(answered, true, exchange)
             }
             // The rest of this body would be taken for the next request.
-            Err(refusal) => answer_or_refuse(Err(refusal), false, exchange),
+            Err(api_error) => answer_or_refuse(Err(api_error), false, exchange),
         }
     }
 
     async fn rest(&self, rest: Rest, exchange: &Rc<Exchange>) -> Answer {
         let Rest { body, todo } = rest;
         let drained = upload::drain(body, exchange).await;
-        if let Todo::Refuse(refusal) = todo {
+        if let Todo::Refuse(api_error) = todo {
             // What else is wrong with the request does not matter any more.
-            return answer_or_refuse(Err(refusal), drained.unwrap_or(false), exchange);
+            return answer_or_refuse(Err(api_error), drained.unwrap_or(false), exchange);
         }
         // A body that came with it means nothing, but had to be out of the way of the next request.
         match drained {
             Ok(keep) => answer_or_refuse(self.without_body(todo, exchange).await, keep, exchange),
-            Err(refusal) => answer_or_refuse(Err(refusal), false, exchange),
+            Err(api_error) => answer_or_refuse(Err(api_error), false, exchange),
         }
     }
 
-    async fn without_body(&self, todo: Todo, exchange: &Rc<Exchange>) -> Result<Reply, Refusal> {
+    async fn without_body(&self, todo: Todo, exchange: &Rc<Exchange>) -> Result<Reply, ApiError> {
         let phases = exchange.observed().phases();
         match todo {
             Todo::Get { key, deadline, looked } => {
-                if !looked && let Some(answered) = self.local.get_from_memory(&key, phases) {
+                if !looked && let Some(answered) = self.worker_context.get_from_memory(&key, phases) {
                     return self.get_answer(answered?, None);
                 }
-                let (outcome, room) = self.local.get(key, deadline, phases).await?;
-                self.get_answer(outcome, room)
+                let (outcome, budget) = self.worker_context.get(key, deadline, phases).await?;
+                self.get_answer(outcome, budget)
             }
             Todo::Delete { key, durability, deadline } => {
-                self.local.executor().writable(ChangeKind::Delete)?;
+                self.worker_context.executor().writable(ChangeKind::Delete)?;
                 let write = Write::of(key, Effect::Delete, durability);
-                let outcome = self.local.write(write, None, deadline, phases)?.await?;
+                let outcome = self.worker_context.write(write, None, deadline, phases)?.await?;
                 Ok(delete_answer(&outcome, exchange))
             }
             Todo::Range { start, end } => {
-                let range = RangeBody::begin(self.local.clone(), exchange.clone(), start, end).await?;
+                let range = RangeBody::begin(self.worker_context.clone(), exchange.clone(), start, end).await?;
                 Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(Fields { octets: true, ..Fields::default() }))
             }
             Todo::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
-            Todo::Refuse(refusal) => Err(refusal),
+            Todo::Refuse(api_error) => Err(api_error),
         }
     }
 
-    fn get_answer(&self, outcome: Outcome, mut room: Option<RoomPermit>) -> Result<Reply, Refusal> {
+    fn get_answer(&self, outcome: Outcome, mut budget: Option<BodyPermit>) -> Result<Reply, ApiError> {
         match outcome {
             Outcome::Found { version, value } => {
-                if room.is_none() && value.len() > CACHED_VALUE_BYTES_MAX {
+                if budget.is_none() && value.len() > CACHED_VALUE_BYTES_MAX {
                     // A slow reader holds it for as long as the write deadline lets it.
                     let bytes = value.len() as u64;
-                    room = Some(
-                        self.local.executor().room().try_take(bytes).ok_or(Refusal::NoRoom { bytes, of: "answer" })?,
+                    budget = Some(
+                        self.worker_context
+                            .executor()
+                            .budget()
+                            .try_take(bytes)
+                            .ok_or(ApiError::NoRoom { bytes, of: "answer" })?,
                     );
                 }
-                let reply = Reply::new(StatusCode::OK, Content::Bytes { rest: value, room });
+                let reply = Reply::new(StatusCode::OK, Content::Bytes { rest: value, budget });
                 Ok(reply.with(Fields { octets: true, tag: Some(version), ..Fields::default() }))
             }
             Outcome::NotFound => Ok(Reply::new(StatusCode::NOT_FOUND, Content::bytes(Bytes::new()))),
@@ -289,10 +293,10 @@ impl Service {
 }
 
 /// When the request, whose head has just arrived, is not worth beginning any more.
-fn deadline(headers: &HeaderMap) -> Result<Deadline, Refusal> {
+fn deadline(headers: &HeaderMap) -> Result<Deadline, ApiError> {
     let Some(header) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
     let timeout = header.to_str().ok().and_then(|text| humantime::parse_duration(text).ok());
-    let timeout = timeout.filter(|timeout| TIMEOUT_RANGE.contains(timeout)).ok_or(Refusal::BadTimeout)?;
+    let timeout = timeout.filter(|timeout| TIMEOUT_RANGE.contains(timeout)).ok_or(ApiError::BadTimeout)?;
     Ok(Some(clock::now() + timeout))
 }
 
@@ -342,10 +346,10 @@ fn delete_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     })
 }
 
-fn answer_or_refuse(answered: Result<Reply, Refusal>, keep: bool, exchange: &Rc<Exchange>) -> Answer {
-    let Reply { status, mut fields, content } = answered.unwrap_or_else(|refusal| {
-        exchange.observed().refused(&refusal);
-        let (parts, document) = refusal.into_parts();
+fn answer_or_refuse(answered: Result<Reply, ApiError>, keep: bool, exchange: &Rc<Exchange>) -> Answer {
+    let Reply { status, mut fields, content } = answered.unwrap_or_else(|api_error| {
+        exchange.observed().refused(&api_error);
+        let (parts, document) = api_error.into_parts();
         let fields = Fields { others: Some(Box::new(parts.headers)), ..Fields::default() };
         Reply { status: parts.status, fields, content: Content::bytes(document) }
     });

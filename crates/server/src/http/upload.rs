@@ -10,8 +10,8 @@ use bytes::Bytes;
 use hyper::body::{Body as _, Incoming, SizeHint};
 
 use crate::exchange::Exchange;
-use crate::execution::admission::{Room, RoomPermit};
-use crate::http::refusal::Refusal;
+use crate::execution::admission::{BodyBudget, BodyPermit};
+use crate::http::api_error::ApiError;
 use klad_base::limits::DRAIN_BYTES_MAX;
 
 /// The body of a request.
@@ -41,7 +41,7 @@ impl RequestBody {
 /// A body that was read whole, and the room it takes.
 pub(super) struct Upload {
     pub(super) value: Bytes,
-    pub(super) room: Option<RoomPermit>,
+    pub(super) budget: Option<BodyPermit>,
 }
 
 /// A body that means nothing, or that comes with a request that was refused.
@@ -53,60 +53,64 @@ pub(super) struct UnwantedBody {
 
 /// Takes room for the body: for its length where that is known, else for the largest value, of which the rest is given back
 /// when the length is known.
-pub(super) fn admit(body: &RequestBody, room: &Room, value_bytes_max: u64) -> Result<Option<RoomPermit>, Refusal> {
+pub(super) fn admit(
+    body: &RequestBody,
+    budget: &BodyBudget,
+    value_bytes_max: u64,
+) -> Result<Option<BodyPermit>, ApiError> {
     let hint = body.size_hint();
     if hint.lower() > value_bytes_max {
-        return Err(Refusal::ValueTooLarge { limit_bytes: value_bytes_max });
+        return Err(ApiError::ValueTooLarge { limit_bytes: value_bytes_max });
     }
     let bytes = hint.exact().unwrap_or(value_bytes_max);
     if bytes == 0 {
         return Ok(None);
     }
-    room.try_take(bytes).map(Some).ok_or(Refusal::NoRoom { bytes, of: "request body" })
+    budget.try_take(bytes).map(Some).ok_or(ApiError::NoRoom { bytes, of: "request body" })
 }
 
-/// Reads the whole body into `room`.
+/// Reads the whole body into `budget`.
 pub(super) async fn read(
     body: RequestBody,
-    mut room: Option<RoomPermit>,
+    mut budget: Option<BodyPermit>,
     value_bytes_max: u64,
     exchange: &Exchange,
-) -> Result<Upload, Refusal> {
+) -> Result<Upload, ApiError> {
     if body.is_end_stream() {
-        return Ok(Upload { value: Bytes::new(), room: None });
+        return Ok(Upload { value: Bytes::new(), budget: None });
     }
     let mut body = match body {
         RequestBody::Streamed(body) => body,
         RequestBody::Whole(value) => {
             exchange.observed().received(value.len());
-            return Ok(Upload { value, room });
+            return Ok(Upload { value, budget });
         }
     };
     let expected = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     let mut value = Vec::with_capacity(expected.unwrap_or(0));
-    exchange.body_begins(room.as_ref().map_or(0, RoomPermit::bytes));
+    exchange.body_begins(budget.as_ref().map_or(0, BodyPermit::bytes));
     while let Some(data) = next_data(&mut body, exchange).await? {
         // Metered as it comes: a chunked body says its length only at its end.
         if (value.len() + data.len()) as u64 > value_bytes_max {
-            return Err(Refusal::ValueTooLarge { limit_bytes: value_bytes_max });
+            return Err(ApiError::ValueTooLarge { limit_bytes: value_bytes_max });
         }
         value.extend_from_slice(&data);
     }
     exchange.body_ends();
     if expected.is_none() {
         value.shrink_to_fit();
-        if let Some(room) = &mut room {
-            room.shrink(value.len() as u64);
+        if let Some(budget) = &mut budget {
+            budget.shrink(value.len() as u64);
         }
     }
-    Ok(Upload { value: value.into(), room })
+    Ok(Upload { value: value.into(), budget })
 }
 
 /// Reads and throws away what is left of a body that nobody wants, so that the connection can live on. `false`: there is
 /// too much of it, or the client waits for a go-ahead, and the connection must be closed after the answer.
 ///
 /// Fails where the body is none: a request of which a part is missing is not carried out.
-pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result<bool, Refusal> {
+pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result<bool, ApiError> {
     let UnwantedBody { body, waits } = unwanted;
     let mut body = match body {
         RequestBody::Streamed(body) if !body.is_end_stream() => body,
@@ -134,14 +138,14 @@ pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result
 }
 
 /// The next bytes of the body; trailers are of no use here.
-async fn next_data(body: &mut Incoming, exchange: &Exchange) -> Result<Option<Bytes>, Refusal> {
+async fn next_data(body: &mut Incoming, exchange: &Exchange) -> Result<Option<Bytes>, ApiError> {
     poll_fn(|context| {
         loop {
             // The sweep sets this and wakes the connection.
             if exchange.body_timed_out() {
                 exchange.observed().waits_for_body();
                 exchange.observed().body_ended();
-                return Poll::Ready(Err(Refusal::BodyTimeout));
+                return Poll::Ready(Err(ApiError::BodyTimeout));
             }
             return match Pin::new(&mut *body).poll_frame(context) {
                 Poll::Pending => Poll::Pending,
@@ -151,7 +155,7 @@ async fn next_data(body: &mut Incoming, exchange: &Exchange) -> Result<Option<By
                 }
                 Poll::Ready(Some(Err(error))) => {
                     exchange.observed().body_ended();
-                    Poll::Ready(Err(Refusal::BodyBroken(error.to_string())))
+                    Poll::Ready(Err(ApiError::BodyBroken(error.to_string())))
                 }
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => {

@@ -71,12 +71,12 @@ impl Handshaker {
         }
         let accept = TlsAcceptor::from(self.settings.current()).accept(Socket::new(tcp));
         let mut accept = pin!(accept.into_fallible());
-        let mut turn = None;
+        let mut iteration = None;
         let accepted = poll_fn(|context| {
             // Whatever the wake was for, the step is made behind the turnstile, and in this poll: no wake is missed.
-            let next = turn.get_or_insert_with(|| Box::pin(self.turnstile.clone().acquire_owned()));
+            let next = iteration.get_or_insert_with(|| Box::pin(self.turnstile.clone().acquire_owned()));
             let permit = ready!(Pin::new(next).poll(context)).expect("the semaphore is never closed");
-            turn = None;
+            iteration = None;
             tokio::task::spawn_local(async move {
                 tokio::task::yield_now().await;
                 drop(permit);

@@ -141,7 +141,7 @@ impl FjallEngine {
             cache_bytes: options.cache_bytes,
             watch: Watch::default(),
         };
-        engine.upkeep();
+        engine.housekeeping();
         Ok(engine)
     }
 
@@ -434,7 +434,7 @@ impl LocalDisk for FjallEngine {
         &self.commits
     }
 
-    fn upkeep(&self) {
+    fn housekeeping(&self) {
         self.gate.look_whether_still_there(self.versions.directory(), "fjall/version");
         self.gate.look_at_free_space(self.versions.directory());
         self.gate.set_stalled(self.is_stalled());

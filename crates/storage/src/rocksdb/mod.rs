@@ -166,7 +166,7 @@ impl RocksDbEngine {
             zero_bytes,
             watch,
         };
-        engine.upkeep();
+        engine.housekeeping();
         Ok(engine)
     }
 
@@ -497,7 +497,7 @@ impl LocalDisk for RocksDbEngine {
         &self.commits
     }
 
-    fn upkeep(&self) {
+    fn housekeeping(&self) {
         self.gate.look_whether_still_there(self.directory(), "rocksdb/CURRENT");
         self.gate.look_at_free_space(self.directory());
         let is_more_than_0 = |property| matches!(self.db.property_int_value(property), Ok(Some(1..)));

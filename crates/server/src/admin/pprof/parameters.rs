@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::admin::pprof::form::Form;
 use crate::admin::pprof::kind::Kind;
+use crate::http::api_error::ApiError;
 use crate::http::query;
-use crate::http::refusal::Refusal;
 use klad_base::limits::{
     CPU_PROFILE_SECONDS, LOCK_PROFILE_SECONDS, LOCK_PROFILE_THRESHOLD, LOCK_PROFILE_THRESHOLD_MAX, PROFILE_HZ,
     PROFILE_HZ_MAX, PROFILE_WINDOW_MAX, PROFILE_WINDOW_MIN,
@@ -31,7 +31,7 @@ pub(super) struct Parameters {
 
 impl Parameters {
     /// Those of `query`, of which `known` make sense; any other is a mistake that would otherwise cost a profile.
-    pub(super) fn read(query: &str, known: &[&str]) -> Result<Parameters, Refusal> {
+    pub(super) fn read(query: &str, known: &[&str]) -> Result<Parameters, ApiError> {
         let mut parameters = Parameters {
             seconds: None,
             hz: PROFILE_HZ,
@@ -39,7 +39,7 @@ impl Parameters {
             form: Form::Pprof,
             form_given: false,
         };
-        let bad = |what: String| Err(Refusal::BadParameter(what));
+        let bad = |what: String| Err(ApiError::BadParameter(what));
         for given in query.split('&').filter(|given| !given.is_empty()) {
             let (name, value) = given.split_once('=').unwrap_or((given, ""));
             let Ok(value) = query::decode(value.as_bytes()).map(Cow::into_owned) else {
@@ -64,7 +64,7 @@ impl Parameters {
                 },
                 "format" => {
                     let words = "format is pprof, flamegraph or collapsed";
-                    parameters.form = Form::named(&value).ok_or_else(|| Refusal::BadParameter(words.to_owned()))?;
+                    parameters.form = Form::named(&value).ok_or_else(|| ApiError::BadParameter(words.to_owned()))?;
                     parameters.form_given = true;
                 }
                 // Go's word for text.
@@ -91,12 +91,12 @@ impl Parameters {
 }
 
 /// A decimal number.
-fn seconds(text: &str) -> Result<Duration, Refusal> {
+fn seconds(text: &str) -> Result<Duration, ApiError> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let parsed = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let bounds = PROFILE_WINDOW_MIN..=PROFILE_WINDOW_MAX;
     let fits = parsed.filter(|window| plain && bounds.contains(window));
-    fits.ok_or_else(|| Refusal::BadParameter("seconds is a number from 0.001 to 300, such as 5 or 0.5".to_owned()))
+    fits.ok_or_else(|| ApiError::BadParameter("seconds is a number from 0.001 to 300, such as 5 or 0.5".to_owned()))
 }
 
 #[cfg(test)]
@@ -147,8 +147,8 @@ mod tests {
             "seconds=%zz",
         ];
         for query in bad {
-            let refusal = read(query).expect_err(query);
-            assert_eq!(refusal.code(), "bad-parameter", "{query}");
+            let api_error = read(query).expect_err(query);
+            assert_eq!(api_error.code(), "bad-parameter", "{query}");
         }
         assert!(Parameters::read("hz=99", &["seconds"]).is_err(), "it makes no sense there");
     }

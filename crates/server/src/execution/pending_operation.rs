@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::execution::ScanPermit;
-use crate::execution::admission::{Room, RoomPermit, Slot};
-use crate::execution::inbox::Inbox;
+use crate::execution::admission::{BodyBudget, BodyPermit, Slot};
+use crate::execution::completion_queue::CompletionQueue;
 use crate::execution::phases::{Clockings, Phases, Spent};
 use crate::execution::task::{Deadline, has_passed};
 use klad_base::clock;
@@ -23,13 +23,13 @@ use klad_storage::{Perf, Reply, Result};
 #[derive(Debug)]
 pub(super) struct Permits {
     _slot: Option<Slot>,
-    _room: Option<RoomPermit>,
+    _room: Option<BodyPermit>,
     _scan: Option<ScanPermit>,
 }
 
 impl Permits {
-    pub(super) fn new(slot: Slot, room: Option<RoomPermit>) -> Permits {
-        Permits { _slot: Some(slot), _room: room, _scan: None }
+    pub(super) fn new(slot: Slot, budget: Option<BodyPermit>) -> Permits {
+        Permits { _slot: Some(slot), _room: budget, _scan: None }
     }
 
     pub(super) fn of_scan(permit: ScanPermit) -> Permits {
@@ -39,18 +39,18 @@ impl Permits {
 
 /// The state that both sides share.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct PendingOperation {
     stage: Mutex<Stage>,
     deadline: Deadline,
     clockings: Clockings,
     /// Apart, as it is large and most operations have none.
     perf: OnceLock<Box<Perf>>,
-    inbox: Arc<Inbox>,
+    completions: Arc<CompletionQueue>,
     /// Else whoever ends it also ends others, and announces all at once.
     announces: bool,
     /// Where a read takes room for a large value, before it is copied.
-    room: Option<Arc<Room>>,
-    answer_room: Mutex<Option<RoomPermit>>,
+    budget: Option<Arc<BodyBudget>>,
+    answer_permit: Mutex<Option<BodyPermit>>,
 }
 
 #[derive(Debug)]
@@ -60,40 +60,58 @@ enum Stage {
     Collected,
 }
 
-impl Ticket {
+impl PendingOperation {
     /// Of an operation that could have been begun at `since`.
     pub(super) fn new(
         permits: Permits,
         deadline: Deadline,
         since: Instant,
-        inbox: Arc<Inbox>,
+        completions: Arc<CompletionQueue>,
         announces: bool,
-    ) -> Arc<Ticket> {
+    ) -> Arc<PendingOperation> {
         let (stage, clockings) = (Mutex::new(Stage::Waiting { permits, waker: None }), Clockings::new(since));
-        let (perf, answer_room) = (OnceLock::new(), Mutex::new(None));
-        Arc::new(Ticket { stage, deadline, clockings, perf, inbox, announces, room: None, answer_room })
+        let (perf, answer_permit) = (OnceLock::new(), Mutex::new(None));
+        Arc::new(PendingOperation {
+            stage,
+            deadline,
+            clockings,
+            perf,
+            completions,
+            announces,
+            budget: None,
+            answer_permit,
+        })
     }
 
-    /// Of a read, whose value may need some of `room`.
+    /// Of a read, whose value may need some of `budget`.
     pub(super) fn of_read(
         permits: Permits,
         deadline: Deadline,
         since: Instant,
-        inbox: Arc<Inbox>,
-        room: Arc<Room>,
-    ) -> Arc<Ticket> {
+        completions: Arc<CompletionQueue>,
+        budget: Arc<BodyBudget>,
+    ) -> Arc<PendingOperation> {
         let (stage, clockings) = (Mutex::new(Stage::Waiting { permits, waker: None }), Clockings::new(since));
-        let (perf, answer_room) = (OnceLock::new(), Mutex::new(None));
-        Arc::new(Ticket { stage, deadline, clockings, perf, inbox, announces: true, room: Some(room), answer_room })
+        let (perf, answer_permit) = (OnceLock::new(), Mutex::new(None));
+        Arc::new(PendingOperation {
+            stage,
+            deadline,
+            clockings,
+            perf,
+            completions,
+            announces: true,
+            budget: Some(budget),
+            answer_permit,
+        })
     }
 
     /// The room that was taken for the value, when the operation has ended.
-    pub(super) fn take_answer_room(&self) -> Option<RoomPermit> {
-        self.answer_room.lock().take()
+    pub(super) fn take_answer_permit(&self) -> Option<BodyPermit> {
+        self.answer_permit.lock().take()
     }
 
-    pub(super) fn inbox(&self) -> &Arc<Inbox> {
-        &self.inbox
+    pub(super) fn completions(&self) -> &Arc<CompletionQueue> {
+        &self.completions
     }
 
     /// Whether the operation is not worth beginning any more.
@@ -107,12 +125,12 @@ impl Ticket {
     }
 
     /// The operation's end, once; where its time went is added to `phases`.
-    pub(super) fn ended(self: Arc<Ticket>, phases: &Phases) -> Ended<'_> {
-        Ended { ticket: self, phases }
+    pub(super) fn ended(self: Arc<PendingOperation>, phases: &Phases) -> Ended<'_> {
+        Ended { pending: self, phases }
     }
 }
 
-impl Reply for Ticket {
+impl Reply for PendingOperation {
     fn complete(&self, result: Result) {
         let spent = self.clockings.ended(clock::now);
         let before = std::mem::replace(&mut *self.stage.lock(), Stage::Ended(result, spent));
@@ -121,9 +139,9 @@ impl Reply for Ticket {
         };
         drop(permits);
         if let Some(waker) = waker {
-            self.inbox.leave(waker);
+            self.completions.leave(waker);
             if self.announces {
-                self.inbox.announce();
+                self.completions.announce();
             }
         }
     }
@@ -138,17 +156,17 @@ impl Reply for Ticket {
     }
 
     fn admits(&self, value_bytes: usize) -> bool {
-        let Some(room) = &self.room else { return true };
-        let taken = room.try_take(value_bytes as u64);
+        let Some(budget) = &self.budget else { return true };
+        let taken = budget.try_take(value_bytes as u64);
         let admitted = taken.is_some();
-        *self.answer_room.lock() = taken;
+        *self.answer_permit.lock() = taken;
         admitted
     }
 }
 
 /// Waits for the end of an operation.
 pub(super) struct Ended<'p> {
-    ticket: Arc<Ticket>,
+    pending: Arc<PendingOperation>,
     phases: &'p Phases,
 }
 
@@ -156,7 +174,7 @@ impl Future for Ended<'_> {
     type Output = Result;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result> {
-        let mut stage = self.ticket.stage.lock();
+        let mut stage = self.pending.stage.lock();
         match &mut *stage {
             Stage::Waiting { waker, .. } => {
                 *waker = Some(context.waker().clone());
@@ -165,7 +183,7 @@ impl Future for Ended<'_> {
             Stage::Ended(..) => match std::mem::replace(&mut *stage, Stage::Collected) {
                 Stage::Ended(result, spent) => {
                     self.phases.add(spent);
-                    if let Some(perf) = self.ticket.perf.get() {
+                    if let Some(perf) = self.pending.perf.get() {
                         self.phases.measured(perf);
                     }
                     Poll::Ready(result)

@@ -16,7 +16,7 @@ const RETRY_AFTER_MS_HEADER: &str = "klad-retry-after-ms";
 
 /// Why a request gets no other answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum ApiError {
     /// No such path under the contract, which says 400 and not 404.
     #[error("there is nothing at this path")]
     UnknownPath,
@@ -116,36 +116,36 @@ pub enum Refusal {
     Operation(#[from] Error),
 }
 
-impl Refusal {
+impl ApiError {
     /// The one status table.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Refusal::UnknownPath
-            | Refusal::MalformedHead
-            | Refusal::BadHost
-            | Refusal::BadTransferEncoding
-            | Refusal::MissingParameter(_)
-            | Refusal::EmptyParameter(_)
-            | Refusal::BadEscape(_)
-            | Refusal::BadDurability
-            | Refusal::BadTimeout
-            | Refusal::BadConfiguration(_)
-            | Refusal::BadParameter(_)
-            | Refusal::BodyBroken(_) => StatusCode::BAD_REQUEST,
-            Refusal::NeedsRestart(_) | Refusal::ProfileBusy(_) => StatusCode::CONFLICT,
-            Refusal::ProfileRefused(_) => StatusCode::NOT_IMPLEMENTED,
-            Refusal::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Refusal::HeadTimeout | Refusal::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Refusal::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Refusal::Unauthorized => StatusCode::UNAUTHORIZED,
-            Refusal::ReadOnlyToken | Refusal::CrossOrigin => StatusCode::FORBIDDEN,
-            Refusal::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Refusal::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
-            Refusal::TooManyConnections | Refusal::NoRoom { .. } | Refusal::NotReady(_) => {
+            ApiError::UnknownPath
+            | ApiError::MalformedHead
+            | ApiError::BadHost
+            | ApiError::BadTransferEncoding
+            | ApiError::MissingParameter(_)
+            | ApiError::EmptyParameter(_)
+            | ApiError::BadEscape(_)
+            | ApiError::BadDurability
+            | ApiError::BadTimeout
+            | ApiError::BadConfiguration(_)
+            | ApiError::BadParameter(_)
+            | ApiError::BodyBroken(_) => StatusCode::BAD_REQUEST,
+            ApiError::NeedsRestart(_) | ApiError::ProfileBusy(_) => StatusCode::CONFLICT,
+            ApiError::ProfileRefused(_) => StatusCode::NOT_IMPLEMENTED,
+            ApiError::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            ApiError::HeadTimeout | ApiError::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            ApiError::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
+            ApiError::ReadOnlyToken | ApiError::CrossOrigin => StatusCode::FORBIDDEN,
+            ApiError::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            ApiError::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
+            ApiError::TooManyConnections | ApiError::NoRoom { .. } | ApiError::NotReady(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Refusal::Operation(error) => match error {
+            ApiError::Operation(error) => match error {
                 Error::Overloaded { .. }
                 | Error::NoRoom { .. }
                 | Error::Stopping
@@ -166,34 +166,34 @@ impl Refusal {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Refusal::UnknownPath => "unknown-path",
-            Refusal::MethodNotAllowed(_) => "method-not-allowed",
-            Refusal::MalformedHead => "malformed-head",
-            Refusal::BadHost => "bad-host",
-            Refusal::BadTransferEncoding => "bad-transfer-encoding",
-            Refusal::HeadTooLarge => "head-too-large",
-            Refusal::HeadTimeout => "head-timeout",
-            Refusal::TooManyConnections => "too-many-connections",
-            Refusal::MissingParameter(_) => "missing-parameter",
-            Refusal::EmptyParameter(_) => "empty-parameter",
-            Refusal::BadEscape(_) => "bad-escape",
-            Refusal::BadDurability => "bad-durability",
-            Refusal::BadTimeout => "bad-timeout",
-            Refusal::KeyTooLong { .. } => "key-too-long",
-            Refusal::ValueTooLarge { .. } => "value-too-large",
-            Refusal::NoRoom { .. } => "no-room",
-            Refusal::BodyTimeout => "body-timeout",
-            Refusal::BodyBroken(_) => "body-broken",
-            Refusal::BadConfiguration(_) => "bad-configuration",
-            Refusal::NeedsRestart(_) => "needs-restart",
-            Refusal::NotReady(_) => "not-ready",
-            Refusal::BadParameter(_) => "bad-parameter",
-            Refusal::ProfileBusy(_) => "profile-busy",
-            Refusal::ProfileRefused(_) => "profile-refused",
-            Refusal::Unauthorized => "unauthorized",
-            Refusal::ReadOnlyToken => "read-only-token",
-            Refusal::CrossOrigin => "cross-origin",
-            Refusal::Operation(error) => match error {
+            ApiError::UnknownPath => "unknown-path",
+            ApiError::MethodNotAllowed(_) => "method-not-allowed",
+            ApiError::MalformedHead => "malformed-head",
+            ApiError::BadHost => "bad-host",
+            ApiError::BadTransferEncoding => "bad-transfer-encoding",
+            ApiError::HeadTooLarge => "head-too-large",
+            ApiError::HeadTimeout => "head-timeout",
+            ApiError::TooManyConnections => "too-many-connections",
+            ApiError::MissingParameter(_) => "missing-parameter",
+            ApiError::EmptyParameter(_) => "empty-parameter",
+            ApiError::BadEscape(_) => "bad-escape",
+            ApiError::BadDurability => "bad-durability",
+            ApiError::BadTimeout => "bad-timeout",
+            ApiError::KeyTooLong { .. } => "key-too-long",
+            ApiError::ValueTooLarge { .. } => "value-too-large",
+            ApiError::NoRoom { .. } => "no-room",
+            ApiError::BodyTimeout => "body-timeout",
+            ApiError::BodyBroken(_) => "body-broken",
+            ApiError::BadConfiguration(_) => "bad-configuration",
+            ApiError::NeedsRestart(_) => "needs-restart",
+            ApiError::NotReady(_) => "not-ready",
+            ApiError::BadParameter(_) => "bad-parameter",
+            ApiError::ProfileBusy(_) => "profile-busy",
+            ApiError::ProfileRefused(_) => "profile-refused",
+            ApiError::Unauthorized => "unauthorized",
+            ApiError::ReadOnlyToken => "read-only-token",
+            ApiError::CrossOrigin => "cross-origin",
+            ApiError::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
                 Error::NotSupported { .. } => "not-supported",
                 Error::NoRoom { .. } => "no-room",
@@ -250,8 +250,8 @@ impl Refusal {
     fn retry_after(&self) -> Duration {
         match self {
             // Only a restart helps, and that takes an operator.
-            Refusal::Operation(Error::WritesStopped { .. }) => RETRY_AFTER_MAX,
-            Refusal::Operation(Error::Overloaded { retry_after: Some(wait), .. }) => *wait,
+            ApiError::Operation(Error::WritesStopped { .. }) => RETRY_AFTER_MAX,
+            ApiError::Operation(Error::Overloaded { retry_after: Some(wait), .. }) => *wait,
             _ => RETRY_AFTER_UNKNOWN,
         }
     }
@@ -268,7 +268,7 @@ impl Refusal {
         let (mut parts, ()) = hyper::Response::new(()).into_parts();
         parts.status = status;
         parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if status == StatusCode::SERVICE_UNAVAILABLE || matches!(self, Refusal::ProfileBusy(_)) {
+        if status == StatusCode::SERVICE_UNAVAILABLE || matches!(self, ApiError::ProfileBusy(_)) {
             let wait = self.retry_after().clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
             let wait_ms = u64::try_from(wait.as_millis()).expect("at most half a minute");
             parts.headers.insert(RETRY_AFTER, HeaderValue::from(wait_ms.div_ceil(1_000)));
@@ -277,7 +277,7 @@ impl Refusal {
         if status == StatusCode::UNAUTHORIZED {
             parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="klad""#));
         }
-        if let Refusal::MethodNotAllowed(allow) = self {
+        if let ApiError::MethodNotAllowed(allow) = self {
             parts.headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
         (parts, format!("{document}\n"))
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn last_words_are_a_whole_answer() {
-        let words = String::from_utf8(Refusal::TooManyConnections.into_last_words()).expect("text");
+        let words = String::from_utf8(ApiError::TooManyConnections.into_last_words()).expect("text");
         let (head, body) = words.split_once("\r\n\r\n").expect("a head");
         assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n"), "{head}");
         assert!(head.contains("retry-after: 1\r\n"), "{head}");

@@ -12,24 +12,24 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::execution::admission::RoomPermit;
-use crate::execution::inbox::Inbox;
+use crate::execution::admission::BodyPermit;
+use crate::execution::completion_queue::CompletionQueue;
 use crate::execution::observe::LocalFigures;
+use crate::execution::pending_operation::{PendingOperation, Permits};
 use crate::execution::phases::Phases;
 use crate::execution::task::{Deadline, Task};
-use crate::execution::ticket::{Permits, Ticket};
 use crate::execution::{Executor, Runner, ScanPermit};
 use klad_base::clock;
 use klad_storage::Result;
 use klad_storage::operation::{Error, Operation, Outcome, ScanStep, Write};
 
 /// The executor, as one worker sees it.
-pub struct Local {
+pub struct WorkerContext {
     executor: Arc<Executor>,
-    inbox: Arc<Inbox>,
+    completions: Arc<CompletionQueue>,
     /// Writes of this turn.
     gathered: RefCell<Vec<Task>>,
-    turn: RefCell<Option<Waker>>,
+    iteration: RefCell<Option<Waker>>,
     /// The turn's task is woken, since then.
     began: Cell<Option<Instant>>,
     /// Requests of this turn.
@@ -41,7 +41,7 @@ pub struct Local {
 
 /// A turn that has ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Turn {
+pub struct LoopIteration {
     /// From its first request to its end.
     pub length: Duration,
     /// Begun in it.
@@ -50,17 +50,17 @@ pub struct Turn {
     pub hurried: bool,
 }
 
-impl Local {
+impl WorkerContext {
     /// For the worker on whose thread this is called.
     #[must_use]
-    pub fn new(executor: Arc<Executor>) -> Rc<Local> {
+    pub fn new(executor: Arc<Executor>) -> Rc<WorkerContext> {
         let figures = Arc::<LocalFigures>::default();
         executor.locals.lock().push(figures.clone());
-        Rc::new(Local {
+        Rc::new(WorkerContext {
             executor,
-            inbox: Arc::default(),
+            completions: Arc::default(),
             gathered: RefCell::default(),
-            turn: RefCell::default(),
+            iteration: RefCell::default(),
             began: Cell::new(None),
             requests: Cell::new(0),
             hurried: Cell::new(false),
@@ -77,7 +77,7 @@ impl Local {
 
     /// When the turn began, if one has.
     #[must_use]
-    pub fn turn_began(&self) -> Option<Instant> {
+    pub fn iteration_began(&self) -> Option<Instant> {
         self.began.get()
     }
 
@@ -85,7 +85,7 @@ impl Local {
     pub fn request_begins(&self, now: Instant) {
         self.requests.set(self.requests.get() + 1);
         if self.began.get().is_none() {
-            self.turn_begins_at(now);
+            self.iteration_begins_at(now);
         }
     }
 
@@ -95,44 +95,44 @@ impl Local {
     }
 
     /// There is more to be done behind what is ready now.
-    pub fn turn_goes_on(&self) {
-        self.turn_begins();
+    pub fn iteration_goes_on(&self) {
+        self.iteration_begins();
     }
 
-    fn turn_begins(&self) {
+    fn iteration_begins(&self) {
         if self.began.get().is_none() {
-            self.turn_begins_at(clock::now());
+            self.iteration_begins_at(clock::now());
         }
     }
 
-    fn turn_begins_at(&self, now: Instant) {
+    fn iteration_begins_at(&self, now: Instant) {
         self.began.set(Some(now));
-        if let Some(turn) = &*self.turn.borrow() {
-            turn.wake_by_ref();
+        if let Some(iteration) = &*self.iteration.borrow() {
+            iteration.wake_by_ref();
         }
     }
 
     /// The turn's end: wakes the connections whose operations have ended, and writes what was gathered. Answers how long
     /// the turn was, if a request began it.
-    pub fn poll_turn(&self, context: &Context<'_>) -> Option<Turn> {
-        if !self.turn.borrow().as_ref().is_some_and(|turn| turn.will_wake(context.waker())) {
-            self.inbox.set_turn(context.waker());
-            *self.turn.borrow_mut() = Some(context.waker().clone());
+    pub fn poll_iteration(&self, context: &Context<'_>) -> Option<LoopIteration> {
+        if !self.iteration.borrow().as_ref().is_some_and(|iteration| iteration.will_wake(context.waker())) {
+            self.completions.set_iteration(context.waker());
+            *self.iteration.borrow_mut() = Some(context.waker().clone());
         }
         let (requests, hurried) = (self.requests.take(), self.hurried.take());
-        let turn = self.began.take().map(|began| {
+        let iteration = self.began.take().map(|began| {
             let length = clock::now().saturating_duration_since(began);
-            Turn { length, requests, hurried }
+            LoopIteration { length, requests, hurried }
         });
         self.write_gathered();
-        self.inbox.wake_ended(&mut self.scratch.borrow_mut());
-        turn
+        self.completions.wake_ended(&mut self.scratch.borrow_mut());
+        iteration
     }
 
     fn write_gathered(&self) {
         let mut gathered = self.gathered.borrow_mut();
         if let (Runner::Adaptive(adaptive), false) = (&self.executor.runner, gathered.is_empty()) {
-            adaptive.commit_turn(&*self.executor.engine, &mut gathered);
+            adaptive.commit_iteration(&*self.executor.engine, &mut gathered);
         }
     }
 
@@ -162,24 +162,24 @@ impl Local {
         key: Bytes,
         deadline: Deadline,
         phases: &Phases,
-    ) -> std::result::Result<(Outcome, Option<RoomPermit>), Error> {
+    ) -> std::result::Result<(Outcome, Option<BodyPermit>), Error> {
         self.figures.reads_handed_on.add_owned(1);
         let permits = self.executor.permits(key.len(), None, deadline, || self.executor.read_wait())?;
-        let (inbox, room) = (self.inbox.clone(), self.executor.room.clone());
-        let ticket = Ticket::of_read(permits, deadline, phases.since(), inbox, room);
-        self.executor.run(Task { operation: Operation::Get { key }, ticket: ticket.clone() })?;
-        let outcome = ticket.clone().ended(phases).await?;
-        Ok((outcome, ticket.take_answer_room()))
+        let (completions, budget) = (self.completions.clone(), self.executor.budget.clone());
+        let pending = PendingOperation::of_read(permits, deadline, phases.since(), completions, budget);
+        self.executor.run(Task { operation: Operation::Get { key }, pending: pending.clone() })?;
+        let outcome = pending.clone().ended(phases).await?;
+        Ok((outcome, pending.take_answer_permit()))
     }
 
-    /// Begins a write; `room` was taken for the body and ends with the operation, which goes on where nobody waits for it.
+    /// Begins a write; `budget` was taken for the body and ends with the operation, which goes on where nobody waits for it.
     ///
     /// # Errors
-    /// As [`Local::get`], [`Executor::writable`]'s, and [`Error::NotSupported`].
+    /// As [`WorkerContext::get`], [`Executor::writable`]'s, and [`Error::NotSupported`].
     pub fn write<'p>(
         &self,
         write: Write,
-        room: Option<RoomPermit>,
+        budget: Option<BodyPermit>,
         deadline: Deadline,
         phases: &'p Phases,
     ) -> std::result::Result<impl Future<Output = Result> + use<'p>, Error> {
@@ -187,17 +187,17 @@ impl Local {
             return Err(Error::NotSupported { engine: self.executor.engine_name(), what });
         }
         let key_bytes = write.changes.iter().map(|change| change.key.len()).sum();
-        let permits = self.executor.permits(key_bytes, room, deadline, || self.executor.write_wait())?;
+        let permits = self.executor.permits(key_bytes, budget, deadline, || self.executor.write_wait())?;
         let gathers = matches!(self.executor.runner, Runner::Adaptive(_));
-        let ticket = Ticket::new(permits, deadline, phases.since(), self.inbox.clone(), !gathers);
-        let task = Task { operation: Operation::Write(write), ticket: ticket.clone() };
+        let pending = PendingOperation::new(permits, deadline, phases.since(), self.completions.clone(), !gathers);
+        let task = Task { operation: Operation::Write(write), pending: pending.clone() };
         if gathers {
             self.gathered.borrow_mut().push(task);
-            self.turn_begins();
+            self.iteration_begins();
         } else {
             self.executor.run(task)?;
         }
-        Ok(ticket.ended(phases))
+        Ok(pending.ended(phases))
     }
 
     /// Does one step of a range.
@@ -205,8 +205,9 @@ impl Local {
     /// # Errors
     /// What the engine says, or [`Error::Stopping`].
     pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, phases: &Phases) -> Result {
-        let ticket = Ticket::new(Permits::of_scan(permit.clone()), None, clock::now(), self.inbox.clone(), true);
-        self.executor.run(Task { operation: Operation::Scan(step), ticket: ticket.clone() })?;
-        ticket.ended(phases).await
+        let pending =
+            PendingOperation::new(Permits::of_scan(permit.clone()), None, clock::now(), self.completions.clone(), true);
+        self.executor.run(Task { operation: Operation::Scan(step), pending: pending.clone() })?;
+        pending.ended(phases).await
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Nothing here is on the path of a request: neither the admin thread nor a worker waits for a disk. Names of checkpoints come
-//! from clients, paths never do. Started and stopped by `server`, called by `http::care`.
+//! from clients, paths never do. Started and stopped by `server`, called by `http::maintenance`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -147,7 +147,7 @@ pub struct Running {
 pub type Answer = oneshot::Receiver<Result<Done, Error>>;
 
 /// Takes care of an engine's data.
-pub struct Care {
+pub struct Maintenance {
     engine: Arc<dyn Engine>,
     directory: PathBuf,
     /// Never holds more than the one job and the one listing that `state` knows of.
@@ -194,16 +194,16 @@ impl Work {
 }
 
 /// The thread, to be stopped and waited for.
-pub struct CareThread {
-    care: Arc<Care>,
+pub struct MaintenanceThread {
+    maintenance: Arc<Maintenance>,
     thread: JoinHandle<()>,
 }
 
-impl Care {
+impl Maintenance {
     /// Takes care of `engine`; checkpoints are made in `directory`, which is made with the first of them.
     #[must_use]
-    pub fn start(engine: Arc<dyn Engine>, directory: PathBuf) -> (Arc<Care>, CareThread) {
-        let care = Arc::new(Care {
+    pub fn start(engine: Arc<dyn Engine>, directory: PathBuf) -> (Arc<Maintenance>, MaintenanceThread) {
+        let maintenance = Arc::new(Maintenance {
             engine,
             directory,
             queue: BoundedQueue::new(2),
@@ -213,10 +213,10 @@ impl Care {
             pieces: AtomicU64::new(0),
         });
         let thread = sync::spawn_thread("klad-care", {
-            let care = care.clone();
-            move || care.run()
+            let maintenance = maintenance.clone();
+            move || maintenance.run()
         });
-        (care.clone(), CareThread { care, thread })
+        (maintenance.clone(), MaintenanceThread { maintenance, thread })
     }
 
     /// Begins a checkpoint; without a name it is called after the time.
@@ -427,15 +427,15 @@ impl Care {
     }
 }
 
-impl CareThread {
+impl MaintenanceThread {
     /// Takes no more, and lets a compaction end before its next piece; does not wait.
     pub fn close(&self) {
-        self.care.state.lock().stopping = true;
-        self.care.cancelled.store(true, Ordering::Release);
-        self.care.queue.close();
+        self.maintenance.state.lock().stopping = true;
+        self.maintenance.cancelled.store(true, Ordering::Release);
+        self.maintenance.queue.close();
     }
 
-    /// After [`CareThread::close`]: ends a compaction at once, and waits up to `patience` for a checkpoint that is being made.
+    /// After [`MaintenanceThread::close`]: ends a compaction at once, and waits up to `patience` for a checkpoint that is being made.
     ///
     /// What has not ended by then is left to end with the process, which no disk may hold up: the engine stays open for it,
     /// and what it leaves is removed at the next start.
@@ -445,11 +445,11 @@ impl CareThread {
         let never = Signal::default();
         while !self.thread.is_finished() {
             if clock::now().duration_since(begun) >= patience {
-                let what = self.care.state.lock().running.map_or("listing", |(what, _)| what);
+                let what = self.maintenance.state.lock().running.map_or("listing", |(what, _)| what);
                 tracing::warn!(what, "data care: not ended in time for the stop, and given up");
                 return;
             }
-            if let Some(disk) = self.care.engine.local_disk() {
+            if let Some(disk) = self.maintenance.engine.local_disk() {
                 disk.interrupt_compaction();
             }
             never.wait_timeout(Duration::from_millis(5));

@@ -2,7 +2,7 @@
 //!
 //! Waking a task of another thread's runtime costs a system call each. So whoever ends operations leaves the tasks' wakers
 //! here and wakes the worker's turn once for all; the turn wakes the tasks, which on their own thread costs nothing.
-//! Called by `ticket`, `local` and the strategies.
+//! Called by `pending`, `worker_context` and the strategies.
 
 use std::task::Waker;
 
@@ -10,40 +10,40 @@ use klad_base::sync::Mutex;
 
 /// The wakers of the tasks of one worker whose operations have ended.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Mutex<State>);
+pub(super) struct CompletionQueue(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     ended: Vec<Waker>,
     /// The worker's turn.
-    turn: Option<Waker>,
+    iteration: Option<Waker>,
     /// The turn was woken and has not looked yet.
     announced: bool,
 }
 
-impl Inbox {
+impl CompletionQueue {
     /// Whom to wake.
-    pub(super) fn set_turn(&self, turn: &Waker) {
-        self.0.lock().turn = Some(turn.clone());
+    pub(super) fn set_iteration(&self, iteration: &Waker) {
+        self.0.lock().iteration = Some(iteration.clone());
     }
 
-    /// Leaves a task's waker; [`Inbox::announce`] must follow.
+    /// Leaves a task's waker; [`CompletionQueue::announce`] must follow.
     pub(super) fn leave(&self, ended: Waker) {
         self.0.lock().ended.push(ended);
     }
 
     /// Wakes the worker's turn, unless there is nothing for it, or it knows.
     pub(super) fn announce(&self) {
-        let turn = {
+        let iteration = {
             let mut state = self.0.lock();
             if state.announced || state.ended.is_empty() {
                 return;
             }
             state.announced = true;
-            state.turn.clone()
+            state.iteration.clone()
         };
-        if let Some(turn) = turn {
-            turn.wake();
+        if let Some(iteration) = iteration {
+            iteration.wake();
         }
     }
 
@@ -85,23 +85,23 @@ mod tests {
 
     #[test]
     fn a_turn_is_woken_once_for_all_that_ended_before_it_looked() {
-        let (turn, task) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
-        let inbox = Inbox::default();
-        inbox.set_turn(&turn.clone().into());
-        inbox.announce();
-        assert_eq!(turn.0.load(Ordering::Relaxed), 0, "nothing has ended");
-        assert!(!inbox.is_announced());
+        let (iteration, task) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+        let completions = CompletionQueue::default();
+        completions.set_iteration(&iteration.clone().into());
+        completions.announce();
+        assert_eq!(iteration.0.load(Ordering::Relaxed), 0, "nothing has ended");
+        assert!(!completions.is_announced());
         for _ in 0..3 {
-            inbox.leave(task.clone().into());
-            inbox.announce();
+            completions.leave(task.clone().into());
+            completions.announce();
         }
-        assert_eq!(turn.0.load(Ordering::Relaxed), 1);
-        assert!(inbox.is_announced());
-        inbox.wake_ended(&mut Vec::new());
-        assert!(!inbox.is_announced());
+        assert_eq!(iteration.0.load(Ordering::Relaxed), 1);
+        assert!(completions.is_announced());
+        completions.wake_ended(&mut Vec::new());
+        assert!(!completions.is_announced());
         assert_eq!(task.0.load(Ordering::Relaxed), 3);
-        inbox.leave(task.into());
-        inbox.announce();
-        assert_eq!(turn.0.load(Ordering::Relaxed), 2, "it has looked meanwhile");
+        completions.leave(task.into());
+        completions.announce();
+        assert_eq!(iteration.0.load(Ordering::Relaxed), 2, "it has looked meanwhile");
     }
 }

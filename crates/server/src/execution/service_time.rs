@@ -7,15 +7,15 @@ use klad_base::clock;
 
 /// The measured service of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
-    /// Time that threads have spent serving, ns, and what they have served in it, since the last [`Pace::tick`].
+pub(super) struct ServiceTime {
+    /// Time that threads have spent serving, ns, and what they have served in it, since the last [`ServiceTime::tick`].
     busy_ns: AtomicU64,
     served: AtomicU64,
     /// Time of one operation on one thread, ns, averaged; 0: not known yet.
     each_ns: AtomicU64,
 }
 
-impl Pace {
+impl ServiceTime {
     /// A thread has served `count` operations since `began`.
     pub(super) fn served(&self, count: usize, began: Instant) {
         let busy_ns = clock::now().saturating_duration_since(began).as_nanos();
@@ -46,17 +46,17 @@ mod tests {
 
     #[test]
     fn the_wait_is_what_stands_in_front_divided_by_the_measured_rate() {
-        let pace = Pace::default();
-        assert_eq!(pace.wait(100, 4), None);
-        pace.busy_ns.store(50_000_000, Ordering::Relaxed);
-        pace.served.store(50, Ordering::Relaxed);
-        pace.tick();
-        assert_eq!(pace.wait(100, 4), Some(Duration::from_millis(25)));
-        pace.tick();
-        assert_eq!(pace.wait(100, 4), Some(Duration::from_millis(25)), "nothing new was measured");
-        pace.busy_ns.store(150_000_000, Ordering::Relaxed);
-        pace.served.store(50, Ordering::Relaxed);
-        pace.tick();
-        assert_eq!(pace.wait(100, 4), Some(Duration::from_millis(50)), "the mean of 1 ms and 3 ms");
+        let service_time = ServiceTime::default();
+        assert_eq!(service_time.wait(100, 4), None);
+        service_time.busy_ns.store(50_000_000, Ordering::Relaxed);
+        service_time.served.store(50, Ordering::Relaxed);
+        service_time.tick();
+        assert_eq!(service_time.wait(100, 4), Some(Duration::from_millis(25)));
+        service_time.tick();
+        assert_eq!(service_time.wait(100, 4), Some(Duration::from_millis(25)), "nothing new was measured");
+        service_time.busy_ns.store(150_000_000, Ordering::Relaxed);
+        service_time.served.store(50, Ordering::Relaxed);
+        service_time.tick();
+        assert_eq!(service_time.wait(100, 4), Some(Duration::from_millis(50)), "the mean of 1 ms and 3 ms");
     }
 }
