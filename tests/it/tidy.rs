@@ -24,7 +24,9 @@ const ROWS: &[(&str, &[&[&str]])] = &[
         &[
             &["lib"],
             &["admin", "connection"],
-            &["http", "exchange"],
+            &["http"],
+            &["exchange"],
+            &["observe"],
             &["execution", "logs", "net"],
             &["request_metrics", "tokens"],
         ],

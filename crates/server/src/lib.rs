@@ -26,7 +26,7 @@ use crate::execution::maintenance::{Maintenance, MaintenanceThread};
 use crate::http::api_error::ApiError;
 use crate::http::authorization::Authorization;
 use crate::http::service;
-use crate::http::slow::{Extent, Slowest};
+use crate::observe::slowest::{Extent, Slowest};
 use crate::request_metrics::Requests;
 use klad_base::clock;
 use klad_base::limits::ALLOCATOR_LOOK_INTERVAL;
@@ -41,8 +41,10 @@ pub mod net;
 
 pub mod connection;
 
-pub mod exchange;
 pub mod http;
+
+pub mod exchange;
+pub mod observe;
 
 pub mod execution;
 
@@ -52,9 +54,9 @@ pub mod logs;
 pub mod request_metrics;
 pub mod tokens;
 
-pub use connection::Deadlines;
 use connection::figures::Figures;
 pub use connection::worker::Pulse;
+pub use exchange::Deadlines;
 pub use net::safety::Safety;
 
 /// What takes care of data has at least so long to end when klad stops: what is small is made to its end even when clients
@@ -180,17 +182,15 @@ impl Server {
         let safety = options.safety.clone();
         let requests = Arc::new(Requests::new(options.threads, ApiError::CODES));
         let slowest = Arc::new(Slowest::new(options.threads, Extent::USUAL));
-        let start = |number| {
-            worker::start(
-                number,
-                limits.clone(),
-                executor.clone(),
-                requests.clone(),
-                slowest.clone(),
-                safety.clone(),
-                stopped.clone(),
-            )
+        let shared = worker::Shared {
+            limits: limits.clone(),
+            executor: executor.clone(),
+            requests: requests.clone(),
+            slowest: slowest.clone(),
+            safety: safety.clone(),
+            stopped: stopped.clone(),
         };
+        let start = |number| worker::start(number, shared.clone());
         let (hands, mut serving): (Vec<_>, Vec<_>) = (0..options.threads).map(start).unzip();
         let figures = figures_of(&hands, limits.clone());
         let pulse = Pulse::of(&hands);
@@ -222,13 +222,8 @@ impl Server {
                 profiler: admin::Profiler::default(),
             }
         };
-        let admin = admin_thread::start(
-            admin_listener,
-            admin,
-            safety.tls.filter(|_| safety.admin_tls),
-            options.shares.admin,
-            admin_stopped,
-        );
+        let tls = safety.tls.filter(|_| safety.admin_tls);
+        let admin = admin_thread::start(admin_listener, admin, tls, options.shares.admin, admin_stopped);
         Ok(Server {
             address,
             admin_address,

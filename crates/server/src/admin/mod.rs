@@ -20,7 +20,7 @@ use crate::execution::maintenance::Maintenance;
 use crate::http::api_error::ApiError;
 use crate::http::authorization::{self, Authorization};
 use crate::http::framing;
-use crate::http::slow::Slowest;
+use crate::observe::slowest::Slowest;
 use klad_base::metrics::Source;
 use klad_base::metrics::text::CONTENT_TYPE as METRICS_CONTENT_TYPE;
 

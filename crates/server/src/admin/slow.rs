@@ -14,7 +14,7 @@ use crate::admin::{Admin, of_type, text, wants_text};
 use crate::execution::AnsweredBy;
 use crate::http::api_error::ApiError;
 use crate::http::query;
-use crate::http::slow::{Extent, SlowRequest};
+use crate::observe::slowest::{Extent, SlowRequest};
 use crate::request_metrics::{Op, Phase};
 use klad_base::clock;
 use klad_base::limits::{SLOWEST_SHOWN, SLOWEST_SHOWN_MAX};

@@ -18,12 +18,12 @@ use klad_base::limits::{EVICTION_RATE_BYTES_MAX, EVICTION_RATE_FIRST_BYTES_MAX};
 
 /// Ends slow holders among `connections` until what was lacking is won: readers that take nothing first, then uploads from
 /// the slowest on.
-pub(crate) fn make_room(connections: &Slab<Rc<Connection>>, budget: &BodyBudget, now_ms: u64) {
+pub(crate) fn make_room(connections: &Slab<Rc<Connection>>, budget: &BodyBudget) {
     let Some(lack) = budget.take_lack() else { return };
     let rate_max = if lack.stands() { EVICTION_RATE_BYTES_MAX } else { EVICTION_RATE_FIRST_BYTES_MAX };
     let mut holders: Vec<_> = connections
         .iter()
-        .filter_map(|(_, connection)| Some((connection.evictable(now_ms)?, connection)))
+        .filter_map(|(_, connection)| Some((connection.exchange().evictable()?, connection)))
         .filter(|(holding, _)| holding.bytes_per_second <= rate_max)
         .collect();
     holders.sort_by_key(|(holding, _)| (holding.bytes_per_second, Reverse(holding.waited)));

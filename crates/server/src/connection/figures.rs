@@ -6,31 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::connection::gate::Sign;
+use crate::exchange::Closed;
 use klad_base::metrics::text::{Kind, Page, SECONDS_OF_NS};
 use klad_base::metrics::{Counter, Histogram, Source};
-
-/// Why a connection was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closed {
-    /// The client has closed, or has asked for it.
-    ByClient,
-    /// A request that is none, or a broken connection.
-    Error,
-    /// A head that did not come, 408.
-    HeadTimeout,
-    /// A body that did not come, 408.
-    BodyTimeout,
-    /// An answer that was not taken.
-    WriteTimeout,
-    /// Nothing was asked for long enough.
-    Idle,
-    /// Only closing gives back the memory that its buffers have grown to.
-    Grown,
-    /// It held room that others needed.
-    Evicted,
-    /// klad stops.
-    Stopping,
-}
 
 /// All of them, with their words in the label.
 const CLOSED: [(Closed, &str); 9] = [

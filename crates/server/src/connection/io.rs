@@ -85,7 +85,7 @@ impl Io {
             Poll::Ready(Err(_)) => Some(0),
             Poll::Pending => None,
         };
-        self.exchange.observed().socket_took(taken, offered);
+        self.exchange.socket_took(taken, offered);
         match before {
             Some(before) => self.sent_in_tls(&self.stream.borrow(), before, held),
             None => self.exchange.bytes_carried(taken, held),
@@ -122,7 +122,7 @@ impl Io {
         if count > 0
             && let Some(since) = self.pass.used()
         {
-            self.exchange.observed().let_in(since);
+            self.exchange.request().let_in(since);
         }
         Poll::Ready(Ok(count))
     }

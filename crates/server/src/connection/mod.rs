@@ -19,20 +19,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::Limits;
-use crate::connection::figures::Closed;
 use crate::connection::gate::Pass;
 use crate::connection::io::Io;
-use crate::connection::worker::{Draining, Worker};
-use crate::exchange::meter::Flow;
-use crate::exchange::{Exchange, Phase};
+use crate::connection::worker::Worker;
+use crate::exchange::{Closed, Deadlines, Draining, Exchange, Verdict};
 use crate::http::api_error::ApiError;
-use crate::http::observe::Observed;
 use crate::net::handshake::{Handshaker, Shaken};
 use crate::net::stream::Stream;
-use klad_base::limits::{
-    CONNECTION_BUFFER_BYTES_MAX, DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HYPER_REQUESTS_MIN,
-    LINGER_BYTES_MAX, LINGER_TIMEOUT, NOT_SENT_BYTES_MAX,
-};
+use klad_base::limits::{CONNECTION_BUFFER_BYTES_MAX, HYPER_REQUESTS_MIN, LINGER_BYTES_MAX, NOT_SENT_BYTES_MAX};
 
 pub mod accept;
 pub mod eviction;
@@ -44,54 +38,11 @@ pub mod places;
 mod plain;
 pub mod worker;
 
-/// How long a connection may wait for its client. All are kept to within
-/// [`SWEEP_INTERVAL`](klad_base::limits::SWEEP_INTERVAL).
-#[derive(Clone, Debug)]
-pub struct Deadlines {
-    /// From the first byte of a head to its last; then 408.
-    pub head: Duration,
-    /// Between two requests; then the connection closes silently.
-    pub idle: Duration,
-    /// Without a byte of an expected body, or below the rate; then 408.
-    pub body: Duration,
-    /// Without the peer taking a byte of an answer, or below the rate; then the connection closes.
-    pub write: Duration,
-    /// Bytes a second of a body in either direction. 0: no client is ended for being slow.
-    pub body_rate_bytes_min: u64,
-}
-
-/// A connection's state outside hyper.
+/// One connection, as its worker keeps it.
 pub(crate) struct Connection {
     exchange: Rc<Exchange>,
-    verdict: Cell<Option<Verdict>>,
+    /// Wakes the connection's task.
     waker: RefCell<Option<Waker>>,
-    /// Why it ends, if that is decided here.
-    why: Cell<Option<Closed>>,
-}
-
-/// What the sweep has decided; carried out by the connection's own task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// End after the request in progress.
-    Finish,
-    /// Answer 408 in the middle of a head, and close.
-    HeadTimedOut,
-    /// Look whether a head has begun in hyper's buffer.
-    Look,
-    /// Close, unless a request has come since the sweep looked.
-    Leave,
-    /// Close.
-    Close,
-}
-
-/// Room that ending a connection would win.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Holding {
-    pub(crate) permit_bytes: u64,
-    /// What the client does for it.
-    pub(crate) bytes_per_second: u64,
-    /// For how long it was waited for.
-    pub(crate) waited: Duration,
 }
 
 enum End {
@@ -122,13 +73,8 @@ pub(crate) fn http(limits: &Limits) -> http1::Builder {
 }
 
 impl Connection {
-    pub(crate) fn new(now_ms: Rc<Cell<u64>>, observed: Observed) -> Rc<Connection> {
-        Rc::new(Connection {
-            exchange: Rc::new(Exchange::new(now_ms, observed)),
-            verdict: Cell::new(None),
-            waker: RefCell::new(None),
-            why: Cell::new(None),
-        })
+    pub(crate) fn new(exchange: Exchange) -> Rc<Connection> {
+        Rc::new(Connection { exchange: Rc::new(exchange), waker: RefCell::default() })
     }
 
     /// Serves until the client leaves, the sweep decides, or klad stops; answers which.
@@ -140,13 +86,13 @@ impl Connection {
             // Boxed: what it needs is gone when it is done, and a connection in clear never has it.
             Some(handshaker) => match Box::pin(self.shake_hands(handshaker, stream)).await {
                 Some(stream) => stream,
-                None => return self.why.get().unwrap_or(Closed::Error),
+                None => return self.exchange.closed().unwrap_or(Closed::Error),
             },
         };
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, &stream).await;
         let mut stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
-        self.exchange.observed().connection_ends();
+        self.exchange.connection_ends();
         let stops = worker.draining().is_some();
         let why = match end {
             End::Finished { by_error: true } | End::Refused(_) => Closed::Error,
@@ -160,11 +106,11 @@ impl Connection {
             // answer.
             End::Finished { by_error } if by_error || self.exchange.body_unread() || stops => self.linger(stream).await,
             // In the middle of an answer an end must not look as if it were meant.
-            End::Verdict(_) if self.is_idle() => stream.say_goodbye(),
+            End::Verdict(_) if self.exchange.is_idle() => stream.say_goodbye(),
             End::Finished { .. } => stream.say_goodbye(),
             End::Verdict(_) | End::Enough => {}
         }
-        self.why.get().unwrap_or(why)
+        self.exchange.closed().unwrap_or(why)
     }
 
     /// The last answer, where no head was read.
@@ -174,17 +120,13 @@ impl Connection {
         self.linger(stream).await;
     }
 
-    fn is_idle(&self) -> bool {
-        self.exchange.awaits_request() && self.exchange.write_blocked_since_ms().is_none()
-    }
-
     /// `None`: there will be no TLS with this client, and its connection has ended.
     async fn shake_hands(&self, handshaker: &Handshaker, stream: TcpStream) -> Option<Stream> {
         self.exchange.handshake_begins();
         let mut shaking = pin!(handshaker.shake(stream));
         let shaken = poll_fn(|context| {
             self.remember(context.waker());
-            match self.verdict.take() {
+            match self.exchange.take_verdict() {
                 Some(Verdict::Close) => Poll::Ready(None),
                 _ => shaking.as_mut().poll(context).map(Some),
             }
@@ -196,7 +138,7 @@ impl Connection {
                 return Some(stream);
             }
             Some(Shaken::Refused(tcp)) => self.linger(Stream::Plain(tcp)).await,
-            Some(Shaken::Gone) => self.why.set(Some(Closed::ByClient)),
+            Some(Shaken::Gone) => self.exchange.set_closed(Some(Closed::ByClient)),
             None => handshaker.late(),
         }
         None
@@ -244,11 +186,11 @@ impl Connection {
             let mut http = worker.http.borrow().serve_connection(io, service);
             let end = poll_fn(|context| {
                 self.remember(context.waker());
-                match self.verdict.take() {
+                match self.exchange.take_verdict() {
                     Some(Verdict::Finish) => Pin::new(&mut http).graceful_shutdown(),
                     // Since the sweep asked a request may have come.
-                    Some(Verdict::Look) if self.exchange.phase().0 != Phase::Idle => {}
-                    Some(Verdict::Leave) if self.is_wanted(&stream.borrow()) => self.why.set(None),
+                    Some(Verdict::Look) if !self.exchange.awaits_request() => {}
+                    Some(Verdict::Leave) if self.is_wanted(&stream.borrow()) => self.exchange.set_closed(None),
                     Some(verdict) => return Poll::Ready(End::Verdict(verdict)),
                     None => {}
                 }
@@ -287,7 +229,7 @@ impl Connection {
                 }
                 parts.io.inner_mut().put_back(read_ahead.into());
             } else if read_ahead.iter().any(|byte| !b"\r\n".contains(byte)) {
-                self.why.set(Some(Closed::HeadTimeout));
+                self.exchange.set_closed(Some(Closed::HeadTimeout));
                 return Err(End::Verdict(Verdict::HeadTimedOut));
             }
             io = parts.io;
@@ -297,15 +239,13 @@ impl Connection {
     /// Whether hyper waits for a request, and has written everything. An answer that leaves a body unread
     /// is the last one: hyper closes when it is polled again, and what comes until then is no request.
     fn is_between_requests(&self) -> bool {
-        self.exchange.awaits_request()
-            && self.exchange.write_blocked_since_ms().is_none()
-            && !self.exchange.body_unread()
+        self.exchange.is_idle() && !self.exchange.body_unread()
     }
 
     /// Whether a connection that was idle no longer is.
     fn is_wanted(&self, stream: &Stream) -> bool {
         let has_arrived = rustix::io::ioctl_fionread(stream.tcp()).is_ok_and(|bytes| bytes > 0);
-        self.exchange.phase().0 != Phase::Idle || has_arrived || stream.has_unread()
+        !self.exchange.awaits_request() || has_arrived || stream.has_unread()
     }
 
     /// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with
@@ -329,7 +269,7 @@ impl Connection {
         });
         poll_fn(|context| {
             self.remember(context.waker());
-            match self.verdict.take() {
+            match self.exchange.take_verdict() {
                 Some(Verdict::Close) => Poll::Ready(()),
                 _ => read_to_end.as_mut().poll(context),
             }
@@ -345,91 +285,21 @@ impl Connection {
     }
 
     /// Decides whether the client is late.
-    pub(crate) fn check(&self, now_ms: u64, deadlines: &Deadlines, draining: Option<Draining>) {
-        let (phase, since_ms) = self.exchange.phase();
-        let waited = Duration::from_millis(now_ms.saturating_sub(since_ms));
-        let late = |waited: Duration, deadline| {
-            waited > deadline || draining.is_some_and(|draining| draining.of(waited, now_ms) > DRAIN_PATIENCE)
-        };
-        let too_slow =
-            |flow: Flow, deadline| flow.waited > deadline && flow.bytes_per_second() < deadlines.body_rate_bytes_min;
-        let write_blocked = self.exchange.write_blocked_since_ms().is_some_and(|since_ms| {
-            let stalled = late(Duration::from_millis(now_ms.saturating_sub(since_ms)), deadlines.write);
-            stalled || too_slow(self.exchange.taken(), deadlines.write)
-        });
-        let (verdict, why) = match phase {
-            _ if write_blocked => (Verdict::Close, Closed::WriteTimeout),
-            // Not while the last answer is still on its way out.
-            Phase::Idle | Phase::Head if self.exchange.write_blocked_since_ms().is_some() => return,
-            Phase::Idle if let Some(draining) = draining => match draining.idle_patience {
-                Duration::ZERO => (Verdict::Close, Closed::Stopping),
-                patience if draining.of(waited, now_ms) >= patience => (Verdict::Leave, Closed::Stopping),
-                _ => return,
-            },
-            // Unless hyper shows that a head has begun, it is not closed for this.
-            Phase::Idle if waited > deadlines.idle.min(deadlines.head) && self.exchange.take_unlooked() => {
-                self.verdict.set(Some(Verdict::Look));
-                return self.wake();
-            }
-            Phase::Idle if waited > deadlines.idle => (Verdict::Leave, Closed::Idle),
-            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => (Verdict::Leave, Closed::Grown),
-            // It is closed already, for another reason.
-            Phase::Linger if waited > draining.map_or(LINGER_TIMEOUT, |draining| draining.idle_patience) => {
-                self.verdict.set(Some(Verdict::Close));
-                return self.wake();
-            }
-            Phase::Handshake if late(waited, deadlines.head) => (Verdict::Close, Closed::HeadTimeout),
-            Phase::Head if late(waited, deadlines.head) => (Verdict::HeadTimedOut, Closed::HeadTimeout),
-            Phase::Body if late(waited, deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
-                self.exchange.set_body_timed_out();
-                self.why.set(Some(Closed::BodyTimeout));
-                return self.wake();
-            }
-            Phase::Idle | Phase::Busy if self.exchange.oversized() => (Verdict::Finish, Closed::Grown),
-            Phase::Handshake | Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
-        };
-        self.why.set(Some(why));
-        self.verdict.set(Some(verdict));
-        self.wake();
-    }
-
-    /// What could be won by [`Connection::evict`]; `None` where nothing is, or where it is too early to tell.
-    pub(crate) fn evictable(&self, now_ms: u64) -> Option<Holding> {
-        let permit_bytes = self.exchange.body_permit_bytes();
-        let ends = self.verdict.get() == Some(Verdict::Close) || self.exchange.body_timed_out();
-        if permit_bytes == 0 || ends {
-            return None;
+    pub(crate) fn check(&self, deadlines: &Deadlines, draining: Option<Draining>) {
+        if self.exchange.check(deadlines, draining) {
+            self.wake();
         }
-        let (bytes_per_second, waited) = match self.exchange.write_blocked_since_ms() {
-            Some(since_ms) => (0, Duration::from_millis(now_ms.saturating_sub(since_ms))),
-            None if self.exchange.phase().0 == Phase::Body => {
-                let sent = self.exchange.sent();
-                (sent.bytes_per_second(), sent.waited)
-            }
-            None => return None,
-        };
-        (waited > EVICTION_AGE_MIN).then_some(Holding { permit_bytes, bytes_per_second, waited })
     }
 
-    /// Ends what holds room: an upload by 408, an answer by closing.
+    /// What the connection does.
+    pub(crate) fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    /// Ends what holds memory of the body budget.
     pub(crate) fn evict(&self) {
-        self.why.set(Some(Closed::Evicted));
-        if self.exchange.write_blocked_since_ms().is_some() {
-            self.verdict.set(Some(Verdict::Close));
-        } else {
-            self.exchange.set_body_timed_out();
-        }
+        self.exchange.evict();
         self.wake();
-    }
-
-    /// It ends here and now, with whatever it was doing.
-    pub(crate) fn is_cut(&self) {
-        self.exchange.observed().connection_ends();
-    }
-
-    /// No request is read, by klad's own doing.
-    pub(crate) fn restart_idle_clock(&self) {
-        self.exchange.restart_idle_clock();
     }
 
     fn wake(&self) {

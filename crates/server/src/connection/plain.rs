@@ -15,7 +15,8 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::connection::io::Io;
 use crate::connection::worker::Worker;
-use crate::connection::{Connection, End, Verdict};
+use crate::connection::{Connection, End};
+use crate::exchange::Verdict;
 use crate::http::answer::{Answer, Date};
 use crate::http::body::ResponseBody;
 use crate::http::plain;
@@ -102,10 +103,10 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> Poll<Result<Begun, Over>> {
         self.remember(context.waker());
-        match self.verdict.take() {
+        match self.exchange.take_verdict() {
             // There is nothing here that nobody has looked at.
             None | Some(Verdict::Look) => {}
-            Some(Verdict::Leave) if self.is_wanted(&stream.borrow()) => self.why.set(None),
+            Some(Verdict::Leave) if self.is_wanted(&stream.borrow()) => self.exchange.set_closed(None),
             Some(Verdict::Finish) => return Poll::Ready(Err(Over::End(End::Finished { by_error: false }))),
             Some(verdict) => return Poll::Ready(Err(Over::End(End::Verdict(verdict)))),
         }
@@ -132,7 +133,7 @@ impl Connection {
         poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<Result<T, End>> {
         self.remember(context.waker());
-        match self.verdict.take() {
+        match self.exchange.take_verdict() {
             Some(verdict @ (Verdict::Close | Verdict::HeadTimedOut)) => Poll::Ready(Err(End::Verdict(verdict))),
             // Those are for connections that wait for a request; the sweep comes back.
             Some(Verdict::Finish | Verdict::Leave | Verdict::Look) | None => poll(context).map(Ok),

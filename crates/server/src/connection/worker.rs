@@ -16,18 +16,19 @@ use slab::Slab;
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use crate::connection::figures::{Closed, WorkerFigures};
+use crate::connection::figures::WorkerFigures;
 use crate::connection::gate::{Gate, Sign};
 use crate::connection::peers::Place;
 use crate::connection::plain::Workspace;
 use crate::connection::{self, eviction};
 use crate::connection::{Connection, ms};
+use crate::exchange::{Closed, Draining, Exchange};
 use crate::execution::{Executor, WorkerContext};
 use crate::http::authorization::Authorization;
-use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
-use crate::http::slow::Slowest;
 use crate::net::handshake::Handshaker;
+use crate::observe::slowest::Slowest;
+use crate::observe::{Observer, RequestRecord};
 use crate::request_metrics::Requests;
 use crate::{Drain, Limits, Safety, runtime};
 use klad_base::clock;
@@ -107,7 +108,7 @@ pub(crate) struct Worker {
     pub(crate) service: Service,
     pub(crate) http: RefCell<hyper::server::conn::http1::Builder>,
     pub(crate) workspace: Workspace,
-    worker_context: Rc<WorkerContext>,
+    context: Rc<WorkerContext>,
     /// `None`: in clear.
     pub(crate) handshaker: Option<Handshaker>,
     pub(crate) gate: Rc<Gate>,
@@ -125,32 +126,21 @@ pub(crate) struct Worker {
     draining: Cell<Option<Draining>>,
 }
 
-/// klad stops.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Draining {
-    /// When it began to.
-    pub(crate) since_ms: u64,
-    /// See [`Drain::idle_patience`].
-    pub(crate) idle_patience: Duration,
-}
-
-impl Draining {
-    /// Of a wait until now that has lasted for `waited`, what falls into this time.
-    pub(crate) fn of(self, waited: Duration, now_ms: u64) -> Duration {
-        waited.min(Duration::from_millis(now_ms.saturating_sub(self.since_ms)))
-    }
+/// What all workers share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) limits: Arc<Live<Limits>>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) requests: Arc<Requests>,
+    pub(crate) slowest: Arc<Slowest>,
+    pub(crate) safety: Safety,
+    /// `true`: klad stops.
+    pub(crate) stopped: watch::Receiver<bool>,
 }
 
 /// Starts a worker's thread.
-pub(crate) fn start(
-    number: usize,
-    live: Arc<Live<Limits>>,
-    executor: Arc<Executor>,
-    requests: Arc<Requests>,
-    slowest: Arc<Slowest>,
-    safety: Safety,
-    stopped: watch::Receiver<bool>,
-) -> (WorkerHandle, JoinHandle<()>) {
+pub(crate) fn start(number: usize, shared: Shared) -> (WorkerHandle, JoinHandle<()>) {
+    let Shared { limits: live, executor, requests, slowest, safety, stopped } = shared;
     let (sender, receiver) = mpsc::channel(CONNECTIONS_CEILING);
     let sign = Arc::<Sign>::default();
     let figures = WorkerFigures::new(sign.clone());
@@ -159,12 +149,12 @@ pub(crate) fn start(
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
         scheduler::shorten_turns();
         let runtime = runtime();
-        let worker_context = WorkerContext::new(executor);
+        let context = WorkerContext::new(executor);
         let limits = live.get();
         let gate = Gate::new(limits.iteration_max, sign);
         let worker = Rc::new(Worker {
-            service: Service::new(worker_context.clone(), limits.service, Authorization::new(safety.tokens)),
-            worker_context,
+            service: Service::new(context.clone(), limits.service, Authorization::new(safety.tokens)),
+            context,
             handshaker: safety.tls.map(Handshaker::new),
             http: RefCell::new(connection::http(&limits)),
             workspace: Workspace::new(),
@@ -229,7 +219,7 @@ impl Worker {
             tracing::warn!(connections = left, "closed before they had finished: the drain timeout is over");
         }
         for (_, connection) in self.connections.borrow().iter() {
-            connection.is_cut();
+            connection.exchange().connection_ends();
             self.figures.count_closed(Closed::Stopping);
         }
     }
@@ -265,8 +255,8 @@ impl Worker {
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {
         let Accepted { stream, place } = accepted;
-        let observed = Observed::new(self.observer.clone(), stream.peer_addr().ok());
-        let connection = Connection::new(self.now_ms.clone(), observed);
+        let request = RequestRecord::new(self.observer.clone(), stream.peer_addr().ok());
+        let connection = Connection::new(Exchange::new(self.now_ms.clone(), request));
         let key = self.connections.borrow_mut().insert(connection.clone());
         let worker = self.clone();
         tokio::task::spawn_local(async move {
@@ -281,10 +271,10 @@ impl Worker {
     /// The turn's own task.
     async fn iterations(self: Rc<Worker>) {
         poll_fn(|context| {
-            if let Some(iteration) = self.worker_context.poll_iteration(context) {
+            if let Some(iteration) = self.context.poll_iteration(context) {
                 self.figures.iterations.record_time_owned(iteration.length);
                 if self.gate.iteration_ended(iteration) {
-                    self.worker_context.iteration_goes_on();
+                    self.context.iteration_goes_on();
                 }
             }
             Poll::<()>::Pending
@@ -306,7 +296,7 @@ impl Worker {
             self.observer.tick();
             self.check_all();
             if self.limits.borrow().deadlines.body_rate_bytes_min > 0 {
-                eviction::make_room(&self.connections.borrow(), self.service.budget(), self.now_ms.get());
+                eviction::make_room(&self.connections.borrow(), self.service.budget());
             }
         }
     }
@@ -327,9 +317,9 @@ impl Worker {
         self.tick();
         for (_, connection) in self.connections.borrow().iter() {
             if self.gate.is_closed() {
-                connection.restart_idle_clock();
+                connection.exchange().restart_idle_clock();
             }
-            connection.check(self.now_ms.get(), &limits.deadlines, self.draining.get());
+            connection.check(&limits.deadlines, self.draining.get());
         }
     }
 }

@@ -82,7 +82,7 @@ impl ResponseBody {
         match &mut self.content {
             Content::Bytes { rest, .. } => {
                 let frame = rest.split_to(rest.len().min(RESPONSE_FRAME_BYTES_MAX));
-                self.exchange.observed().sent(frame.len());
+                self.exchange.request().sent(frame.len());
                 frame
             }
             Content::Range(_) => unreachable!("a request for a range is not plain"),
@@ -98,7 +98,7 @@ impl Drop for ResponseBody {
             Content::Range(range) => range.has_ended(),
         };
         if !whole {
-            self.exchange.observed().cut(Outcome::Aborted);
+            self.exchange.request().cut(Outcome::Aborted);
         }
         self.exchange.answered();
     }
@@ -125,10 +125,10 @@ impl Body for ResponseBody {
                 let polled = range.poll_entry(context);
                 this.exchange.set_body_permit(range.permit_bytes());
                 polled.map(|entry| {
-                    let observed = this.exchange.observed();
+                    let mut record = this.exchange.request();
                     match &entry {
-                        Some(Ok(entry)) => observed.sent(entry.key.len() + 1 + entry.value.len()),
-                        Some(Err(_)) => observed.cut(Outcome::Error),
+                        Some(Ok(entry)) => record.sent(entry.key.len() + 1 + entry.value.len()),
+                        Some(Err(_)) => record.cut(Outcome::Error),
                         None => {}
                     }
                     entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value))))

@@ -116,7 +116,7 @@ impl Scan {
             bytes_max: SCAN_STEP_BYTES_MAX,
         };
         loop {
-            match self.worker_context.scan(&self.permit, step.clone(), self.exchange.observed().phases()).await? {
+            match self.worker_context.scan(&self.permit, step.clone(), self.exchange.phases()).await? {
                 Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, budget }),
                 Outcome::Page(Page::TooLarge { bytes }) => {
                     // Once as it was read, once in hyper's write buffer.

@@ -21,7 +21,7 @@ use crate::http::body::{Content, ResponseBody};
 use crate::http::framing;
 use crate::http::plain::Plain;
 use crate::http::range::RangeBody;
-use crate::http::route::{Head, Route, route};
+use crate::http::route::{Head, Route, op, route};
 use crate::http::upload::{self, RequestBody, UnwantedBody};
 use klad_base::clock;
 use klad_base::limits::{CACHED_VALUE_BYTES_MAX, TIMEOUT_RANGE};
@@ -120,7 +120,7 @@ impl Service {
         if let Err(api_error) = framing::check(head.version, &head.headers) {
             let now = exchange.request_begins(self.worker_context.iteration_began());
             self.worker_context.request_begins(now);
-            exchange.observed().head(&Head::from(&head));
+            begin_record(exchange, &Head::from(&head));
             return Begun::Answered(answer_or_refuse(Err(api_error), false, exchange));
         }
         self.begin_with(&Head::from(&head), RequestBody::Streamed(body), exchange)
@@ -136,7 +136,7 @@ impl Service {
         let now = exchange.request_begins(self.worker_context.iteration_began());
         self.worker_context.request_begins(now);
         let options = self.options.get();
-        exchange.observed().head(head);
+        begin_record(exchange, head);
         let rest = |body, todo| {
             let waits = head.headers.contains_key(EXPECT);
             Begun::Rest(Box::new(Rest { body: UnwantedBody { body, waits }, todo }))
@@ -157,7 +157,7 @@ impl Service {
         }
         match route {
             Route::Put { key, durability } => {
-                exchange.observed().key(key.len());
+                exchange.request().key(key.len());
                 match self.admit(&body, options) {
                     Ok(budget) => {
                         let durability = durability.unwrap_or(options.durability);
@@ -169,9 +169,9 @@ impl Service {
                 }
             }
             Route::Get { key } => {
-                exchange.observed().key(key.len());
+                exchange.request().key(key.len());
                 let looked = body.is_end_stream();
-                let look = || self.worker_context.get_from_memory(&key, exchange.observed().phases());
+                let look = || self.worker_context.get_from_memory(&key, exchange.phases());
                 let answered = if looked { look() } else { None };
                 match answered {
                     Some(outcome) => {
@@ -183,12 +183,12 @@ impl Service {
                 }
             }
             Route::Delete { key, durability } => {
-                exchange.observed().key(key.len());
+                exchange.request().key(key.len());
                 let durability = durability.unwrap_or(options.durability);
                 rest(body, Todo::Delete { key: Bytes::copy_from_slice(&key), durability, deadline })
             }
             Route::Range { start, end } => {
-                exchange.observed().key(start.len());
+                exchange.request().key(start.len());
                 let end = end.map(|end| Bytes::copy_from_slice(&end));
                 rest(body, Todo::Range { start: Bytes::copy_from_slice(&start), end })
             }
@@ -217,7 +217,7 @@ impl Service {
         match upload::read(body, budget, value_bytes_max, exchange).await {
             Ok(upload) => {
                 let write = Write::of(key, Effect::Put(upload.value.into()), durability);
-                let phases = exchange.observed().phases();
+                let phases = exchange.phases();
                 let written = match self.worker_context.write(write, upload.budget, deadline, phases) {
                     Ok(writing) => writing.await,
                     Err(error) => Err(error),
@@ -245,7 +245,7 @@ impl Service {
     }
 
     async fn without_body(&self, todo: Todo, exchange: &Rc<Exchange>) -> Result<Reply, ApiError> {
-        let phases = exchange.observed().phases();
+        let phases = exchange.phases();
         match todo {
             Todo::Get { key, deadline, looked } => {
                 if !looked && let Some(answered) = self.worker_context.get_from_memory(&key, phases) {
@@ -326,9 +326,14 @@ fn written(outcome: &Outcome) -> (Version, Durability) {
     }
 }
 
+/// Puts what the head says into the request's record.
+fn begin_record(exchange: &Exchange, head: &Head<'_>) {
+    exchange.head(op(head.method, head.path), head.method, head.path, head.headers);
+}
+
 fn put_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     let (version, durability) = written(outcome);
-    exchange.observed().written(durability);
+    exchange.request().written(durability);
     Reply::new(StatusCode::CREATED, Content::bytes(Bytes::new())).with(Fields {
         durability: Some(durability),
         tag: Some(version),
@@ -338,7 +343,7 @@ fn put_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
 
 fn delete_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     let (version, durability) = written(outcome);
-    exchange.observed().written(durability);
+    exchange.request().written(durability);
     Reply::new(StatusCode::ACCEPTED, Content::bytes(Bytes::new())).with(Fields {
         durability: Some(durability),
         removal: Some(version),
@@ -348,7 +353,7 @@ fn delete_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
 
 fn answer_or_refuse(answered: Result<Reply, ApiError>, keep: bool, exchange: &Rc<Exchange>) -> Answer {
     let Reply { status, mut fields, content } = answered.unwrap_or_else(|api_error| {
-        exchange.observed().refused(&api_error);
+        exchange.request().refused(api_error.code());
         let (parts, document) = api_error.into_parts();
         let fields = Fields { others: Some(Box::new(parts.headers)), ..Fields::default() };
         Reply { status: parts.status, fields, content: Content::bytes(document) }
@@ -357,6 +362,6 @@ fn answer_or_refuse(answered: Result<Reply, ApiError>, keep: bool, exchange: &Rc
         exchange.set_body_unread();
         fields.closes = true;
     }
-    exchange.observed().answers(status, &mut fields.others);
+    exchange.answers(status, &mut fields.others);
     Answer { status, fields, body: ResponseBody::new(content, exchange.clone()) }
 }

@@ -82,7 +82,7 @@ pub(super) async fn read(
     let mut body = match body {
         RequestBody::Streamed(body) => body,
         RequestBody::Whole(value) => {
-            exchange.observed().received(value.len());
+            exchange.request().received(value.len());
             return Ok(Upload { value, budget });
         }
     };
@@ -116,7 +116,7 @@ pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result
         RequestBody::Streamed(body) if !body.is_end_stream() => body,
         RequestBody::Streamed(_) => return Ok(true),
         RequestBody::Whole(bytes) => {
-            exchange.observed().received(bytes.len());
+            exchange.request().received(bytes.len());
             return Ok(true);
         }
     };
@@ -143,23 +143,23 @@ async fn next_data(body: &mut Incoming, exchange: &Exchange) -> Result<Option<By
         loop {
             // The sweep sets this and wakes the connection.
             if exchange.body_timed_out() {
-                exchange.observed().waits_for_body();
-                exchange.observed().body_ended();
+                exchange.request().waits_for_body();
+                exchange.body_time_ends();
                 return Poll::Ready(Err(ApiError::BodyTimeout));
             }
             return match Pin::new(&mut *body).poll_frame(context) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(None) => {
-                    exchange.observed().body_ended();
+                    exchange.body_time_ends();
                     Poll::Ready(Ok(None))
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    exchange.observed().body_ended();
+                    exchange.body_time_ends();
                     Poll::Ready(Err(ApiError::BodyBroken(error.to_string())))
                 }
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => {
-                        exchange.observed().received(data.len());
+                        exchange.request().received(data.len());
                         Poll::Ready(Ok(Some(data)))
                     }
                     Err(_trailers) => continue,

@@ -11,7 +11,7 @@
 //! head if it is the first of the worker's turn, and no allocation. What only a log line or a header needs is gathered only
 //! where there will be one. Keys are never logged, only their length: they may be secret, or personal data. Called by `service`, `exchange` and `server`.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -23,16 +23,16 @@ use hyper::{HeaderMap, Method, StatusCode};
 
 use self::lines::{RequestLine, logged_path};
 use crate::execution::Phases;
-use crate::http::api_error::ApiError;
-use crate::http::identity::{REQUEST_ID_HEADER, TRACE_HEADER, request_id, trace_id};
-use crate::http::route::{Head, op};
-use crate::http::slow::{SlowRequest, Slowest, WorkerSlowest};
 use crate::logs;
+use crate::observe::identity::{REQUEST_ID_HEADER, TRACE_HEADER, request_id, trace_id};
+use crate::observe::slowest::{SlowRequest, Slowest, WorkerSlowest};
 use crate::request_metrics::{Ended, Op, Outcome, Phase, Requests, WorkerRequests};
 use klad_base::clock;
 use klad_storage::operation::Durability;
 
+pub mod identity;
 mod lines;
+pub mod slowest;
 
 /// `on` asks for `Server-Timing`.
 pub const TIMING_HEADER: &str = "klad-server-timing";
@@ -96,31 +96,37 @@ enum Stage {
     Given,
 }
 
-/// The request of one connection: one after the other.
+/// What became of the current request of one connection. The next request of the connection uses the same record.
 #[derive(Debug)]
-pub struct Observed {
+pub struct RequestRecord {
     observer: Rc<Observer>,
     peer: Option<SocketAddr>,
-    stage: Cell<Stage>,
-    begun: Cell<Instant>,
-    /// When it came to the gate, if that was closed.
-    at_gate: Cell<Option<Instant>>,
-    op: Cell<Op>,
+    stage: Stage,
+    begun: Instant,
+    /// When the request came to the gate, if the gate was closed.
+    at_gate: Option<Instant>,
+    op: Op,
+    facts: Facts,
+    /// Since when the socket has taken none of the answer.
+    blocked_since: Option<Instant>,
+    details: Option<Box<Details>>,
+}
+
+/// What is known of one request; all of it starts anew with the next.
+#[derive(Debug, Default)]
+struct Facts {
     /// 0: not answered yet.
-    status: Cell<u16>,
-    /// Known before the status says it, or in spite of it.
-    outcome: Cell<Option<Outcome>>,
-    durability: Cell<Option<Durability>>,
-    key_bytes: Cell<usize>,
-    received_bytes: Cell<u64>,
-    sent_bytes: Cell<u64>,
-    phases: Phases,
+    status: u16,
+    /// Known before the status says it, or in spite of the status.
+    outcome: Option<Outcome>,
+    durability: Option<Durability>,
+    key_bytes: usize,
+    received_bytes: u64,
+    sent_bytes: u64,
     /// Some of the body came after the head had been read.
-    body_was_waited_for: Cell<bool>,
-    receive_ns: Cell<u64>,
-    blocked_since: Cell<Option<Instant>>,
-    write_ns: Cell<u64>,
-    details: RefCell<Option<Box<Details>>>,
+    body_was_waited_for: bool,
+    receive_ns: u64,
+    write_ns: u64,
 }
 
 /// What only lines and headers need.
@@ -133,96 +139,67 @@ struct Details {
     server_timing: bool,
 }
 
-impl Observed {
-    /// Of a new connection with `peer`.
+impl RequestRecord {
+    /// The record of a new connection with `peer`.
     #[must_use]
-    pub fn new(observer: Rc<Observer>, peer: Option<SocketAddr>) -> Observed {
-        Observed {
+    pub fn new(observer: Rc<Observer>, peer: Option<SocketAddr>) -> RequestRecord {
+        RequestRecord {
             observer,
             peer,
-            stage: Cell::new(Stage::Idle),
-            begun: Cell::new(clock::now()),
-            at_gate: Cell::new(None),
-            op: Cell::new(Op::Other),
-            status: Cell::new(0),
-            outcome: Cell::new(None),
-            durability: Cell::new(None),
-            key_bytes: Cell::new(0),
-            received_bytes: Cell::new(0),
-            sent_bytes: Cell::new(0),
-            phases: Phases::default(),
-            body_was_waited_for: Cell::new(false),
-            receive_ns: Cell::new(0),
-            blocked_since: Cell::new(None),
-            write_ns: Cell::new(0),
-            details: RefCell::new(None),
+            stage: Stage::Idle,
+            begun: clock::now(),
+            at_gate: None,
+            op: Op::Other,
+            facts: Facts::default(),
+            blocked_since: None,
+            details: None,
         }
     }
 
-    /// The counters of the connection's worker.
-    #[must_use]
-    pub fn observer(&self) -> &Rc<Observer> {
-        &self.observer
-    }
-
-    /// Where the operations of this request leave their times.
-    #[must_use]
-    pub fn phases(&self) -> &Phases {
-        &self.phases
-    }
-
     /// The next request's bytes have waited at the gate since then.
-    pub fn let_in(&self, since: Instant) {
-        self.at_gate.set(Some(since));
+    pub fn let_in(&mut self, since: Instant) {
+        self.at_gate = Some(since);
     }
 
     /// A whole head has come; when? In a turn that began at `iteration_began` the worker does one request after the other, so this
     /// one came at the end of the one before, or when the turn began, and no clock need be read.
-    pub fn begins(&self, iteration_began: Option<Instant>) -> Instant {
+    pub fn begins(&mut self, phases: &Phases, iteration_began: Option<Instant>) -> Instant {
         let now = iteration_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
-        if self.stage.get() != Stage::Idle {
+        if self.stage != Stage::Idle {
             // It came behind another whose answer was not taken at once: hyper gives both to the socket as one. What was
             // waited for until now was the other's.
             if let Some(since) = self.blocked_since.take() {
-                self.write_ns.set(self.write_ns.get() + clock::nanoseconds_between(since, now));
-                self.blocked_since.set(Some(now));
+                self.facts.write_ns += clock::nanoseconds_between(since, now);
+                self.blocked_since = Some(now);
             }
-            self.ends(now);
+            self.ends(phases, now);
         }
-        self.stage.set(Stage::Running);
+        self.stage = Stage::Running;
         self.observer.counters().begins();
-        self.phases.begin(now);
+        phases.begin(now);
         let begun = self.at_gate.take().unwrap_or(now);
-        self.begun.set(begun);
+        self.begun = begun;
         if begun != now {
-            self.phases.waited_outside(now.saturating_duration_since(begun));
+            phases.waited_outside(now.saturating_duration_since(begun));
         }
-        self.status.set(0);
-        self.outcome.set(None);
-        self.durability.set(None);
-        self.key_bytes.set(0);
-        self.received_bytes.set(0);
-        self.sent_bytes.set(0);
-        self.body_was_waited_for.set(false);
-        self.receive_ns.set(0);
-        self.write_ns.set(0);
+        self.facts = Facts::default();
         now
     }
 
     /// What the head says.
-    pub fn head(&self, head: &Head<'_>) {
-        self.op.set(op(head.method, head.path));
+    pub fn head(&mut self, phases: &Phases, op: Op, method: &Method, path: &str, headers: &HeaderMap) {
+        self.op = op;
         // Most requests have none of these; a walk over a few names costs less than three look-ups.
-        let mut names = head.headers.keys().map(HeaderName::as_str);
+        let mut names = headers.keys().map(HeaderName::as_str);
         let named = names.any(|name| matches!(name, REQUEST_ID_HEADER | TRACE_HEADER | TIMING_HEADER));
         if named || logs::access_log() {
-            *self.details.borrow_mut() = self.gather(head);
+            self.details = self.gather(phases, method, path, headers);
         }
     }
 
     #[cold]
-    fn gather(&self, head: &Head<'_>) -> Option<Box<Details>> {
-        let header = |name: &str| head.headers.get(name);
+    fn gather(&self, phases: &Phases, method: &Method, path: &str, headers: &HeaderMap) -> Option<Box<Details>> {
+        let header = |name: &str| headers.get(name);
         let request_id = header(REQUEST_ID_HEADER).and_then(request_id).map(str::to_owned);
         let trace_id = header(TRACE_HEADER).and_then(trace_id).map(str::to_owned);
         let server_timing = header(TIMING_HEADER).is_some_and(|value| value == "on");
@@ -231,70 +208,70 @@ impl Observed {
             return None;
         }
         if server_timing || access_log {
-            self.phases.be_exact();
+            phases.be_exact();
         }
         let request_id = request_id.or_else(|| access_log.then(|| self.observer.new_id()));
-        let path = logged_path(head.path);
-        Some(Box::new(Details { method: head.method.clone(), path, request_id, trace_id, server_timing }))
+        let path = logged_path(path);
+        Some(Box::new(Details { method: method.clone(), path, request_id, trace_id, server_timing }))
     }
 
     /// Its key, or a range's first, has so many bytes.
-    pub fn key(&self, bytes: usize) {
-        self.key_bytes.set(bytes);
+    pub fn key(&mut self, bytes: usize) {
+        self.facts.key_bytes = bytes;
     }
 
     /// So many bytes of its body have come.
-    pub fn received(&self, bytes: usize) {
-        self.received_bytes.set(self.received_bytes.get() + bytes as u64);
+    pub fn received(&mut self, bytes: usize) {
+        self.facts.received_bytes += bytes as u64;
     }
 
     /// Bytes of the body came in after the head, or were waited for in vain.
-    pub fn waits_for_body(&self) {
-        self.body_was_waited_for.set(true);
+    pub fn waits_for_body(&mut self) {
+        self.facts.body_was_waited_for = true;
     }
 
     /// The body is waited for no longer.
-    pub fn body_ended(&self) {
-        if self.body_was_waited_for.take() {
+    pub fn body_ended(&mut self, phases: &Phases) {
+        if std::mem::take(&mut self.facts.body_was_waited_for) {
             let now = clock::now();
-            self.receive_ns.set(clock::nanoseconds_between(self.phases.since(), now));
-            self.phases.go_on(now);
+            self.facts.receive_ns = clock::nanoseconds_between(phases.since(), now);
+            phases.go_on(now);
         }
     }
 
     /// The write was done.
-    pub fn written(&self, durability: Durability) {
-        self.durability.set(Some(durability));
+    pub fn written(&mut self, durability: Durability) {
+        self.facts.durability = Some(durability);
     }
 
     /// It is refused.
-    pub fn refused(&self, api_error: &ApiError) {
-        self.observer.refused(api_error.code());
+    pub fn refused(&self, code: &'static str) {
+        self.observer.refused(code);
     }
 
     /// Its answer is about to be handed over, and may get headers.
-    pub fn answers(&self, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
-        self.status.set(status.as_u16());
-        if let Some(details) = &*self.details.borrow() {
-            self.label(details, headers.get_or_insert_default());
+    pub fn answers(&mut self, phases: &Phases, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
+        self.facts.status = status.as_u16();
+        if let Some(details) = &self.details {
+            self.label(phases, details, headers.get_or_insert_default());
         }
     }
 
     #[cold]
-    fn label(&self, details: &Details, headers: &mut HeaderMap) {
+    fn label(&self, phases: &Phases, details: &Details, headers: &mut HeaderMap) {
         let id = details.request_id.as_ref().and_then(|id| HeaderValue::try_from(id).ok());
         if let Some(id) = id {
             headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
         }
         if details.server_timing {
-            let total_ns = clock::nanoseconds_between(self.begun.get(), clock::now());
+            let total_ns = clock::nanoseconds_between(self.begun, clock::now());
             let milliseconds = |time_ns| Duration::from_nanos(time_ns).as_secs_f64() * 1e3;
             let timing = format!(
                 "receive;dur={:.3}, queue;dur={:.3}, engine;dur={:.3}, sync;dur={:.3}, total;dur={:.3}",
-                milliseconds(self.receive_ns.get()),
-                milliseconds(self.phases.queue_ns()),
-                milliseconds(self.phases.engine_ns()),
-                milliseconds(self.phases.sync_ns()),
+                milliseconds(self.facts.receive_ns),
+                milliseconds(phases.queue_ns()),
+                milliseconds(phases.engine_ns()),
+                milliseconds(phases.sync_ns()),
                 milliseconds(total_ns)
             );
             let timing = HeaderValue::try_from(timing).expect("digits and names are a header value");
@@ -303,34 +280,34 @@ impl Observed {
     }
 
     /// So many bytes of the answer's body were handed over to be sent.
-    pub fn sent(&self, bytes: usize) {
-        self.sent_bytes.set(self.sent_bytes.get() + bytes as u64);
+    pub fn sent(&mut self, bytes: usize) {
+        self.facts.sent_bytes += bytes as u64;
     }
 
     /// The answer is cut in its middle, by klad or, where it knows no reason, by its client.
-    pub fn cut(&self, outcome: Outcome) {
-        if self.outcome.get().is_none() {
-            self.outcome.set(Some(outcome));
+    pub fn cut(&mut self, outcome: Outcome) {
+        if self.facts.outcome.is_none() {
+            self.facts.outcome = Some(outcome);
         }
     }
 
     /// All of the answer was handed over.
-    pub fn given(&self) {
-        if self.stage.get() == Stage::Running {
-            self.stage.set(Stage::Given);
+    pub fn given(&mut self) {
+        if self.stage == Stage::Running {
+            self.stage = Stage::Given;
         }
     }
 
     /// The socket took `taken` bytes of `offered`, or none now.
-    pub fn socket_took(&self, taken: Option<usize>, offered: usize) {
+    pub fn socket_took(&mut self, phases: &Phases, taken: Option<usize>, offered: usize) {
         match taken {
             None => {
-                if self.stage.get() != Stage::Idle && self.blocked_since.get().is_none() {
-                    self.blocked_since.set(Some(clock::now()));
+                if self.stage != Stage::Idle && self.blocked_since.is_none() {
+                    self.blocked_since = Some(clock::now());
                 }
             }
             Some(count) => {
-                let all = count == offered && count > 0 && self.stage.get() == Stage::Given;
+                let all = count == offered && count > 0 && self.stage == Stage::Given;
                 let blocked_since = self.blocked_since.take();
                 if !all && blocked_since.is_none() {
                     return;
@@ -338,59 +315,59 @@ impl Observed {
                 let now = clock::now();
                 if let Some(since) = blocked_since {
                     let waited_ns = clock::nanoseconds_between(since, now);
-                    self.write_ns.set(self.write_ns.get() + waited_ns);
+                    self.facts.write_ns += waited_ns;
                 }
                 if all {
-                    self.ends(now);
+                    self.ends(phases, now);
                 }
             }
         }
     }
 
     /// The connection has ended; what was under way is aborted.
-    pub fn connection_ends(&self) {
-        if self.stage.get() == Stage::Idle {
+    pub fn connection_ends(&mut self, phases: &Phases) {
+        if self.stage == Stage::Idle {
             return;
         }
         let now = clock::now();
         if let Some(since) = self.blocked_since.take() {
-            self.write_ns.set(self.write_ns.get() + clock::nanoseconds_between(since, now));
+            self.facts.write_ns += clock::nanoseconds_between(since, now);
         }
         self.cut(Outcome::Aborted);
-        self.ends(now);
+        self.ends(phases, now);
     }
 
-    fn ends(&self, now: Instant) {
+    fn ends(&mut self, phases: &Phases, now: Instant) {
         self.observer.last.set(now);
-        self.stage.set(Stage::Idle);
-        let status = self.status.get();
-        let outcome = self.outcome.get().unwrap_or_else(|| outcome(status));
+        self.stage = Stage::Idle;
+        let status = self.facts.status;
+        let outcome = self.facts.outcome.unwrap_or_else(|| outcome(status));
         let mut phases_ns = [0; Phase::ALL.len()];
-        phases_ns[Phase::Receive as usize] = self.receive_ns.get();
-        phases_ns[Phase::Queue as usize] = self.phases.queue_ns();
-        phases_ns[Phase::Engine as usize] = self.phases.engine_ns();
-        phases_ns[Phase::Sync as usize] = self.phases.sync_ns();
-        phases_ns[Phase::Write as usize] = self.write_ns.get();
+        phases_ns[Phase::Receive as usize] = self.facts.receive_ns;
+        phases_ns[Phase::Queue as usize] = phases.queue_ns();
+        phases_ns[Phase::Engine as usize] = phases.engine_ns();
+        phases_ns[Phase::Sync as usize] = phases.sync_ns();
+        phases_ns[Phase::Write as usize] = self.facts.write_ns;
         let ended = Ended {
-            op: self.op.get(),
+            op: self.op,
             outcome,
-            durability: self.durability.get().map(Durability::as_str),
-            total_ns: clock::nanoseconds_between(self.begun.get(), now),
+            durability: self.facts.durability.map(Durability::as_str),
+            total_ns: clock::nanoseconds_between(self.begun, now),
             phases_ns,
-            received_bytes: self.received_bytes.get(),
-            sent_bytes: self.sent_bytes.get(),
+            received_bytes: self.facts.received_bytes,
+            sent_bytes: self.facts.sent_bytes,
         };
         self.observer.counters().ends(&ended);
         let slow = logs::is_slow(ended.total_ns);
         let kept = self.observer.slowest().is_among(ended.op, ended.total_ns);
-        if slow || kept || logs::access_log() || self.details.borrow().is_some() {
-            self.tell(&ended, now, slow, kept);
+        if slow || kept || logs::access_log() || self.details.is_some() {
+            self.tell(phases, &ended, now, slow, kept);
         }
     }
 
     /// Of a slow one, or where every request has a line; `kept`: it is among the slowest.
     #[cold]
-    fn tell(&self, ended: &Ended, now: Instant, slow: bool, kept: bool) {
+    fn tell(&mut self, phases: &Phases, ended: &Ended, now: Instant, slow: bool, kept: bool) {
         let details = self.details.take();
         let (mut request_id, mut trace_id) = (None, None);
         let (mut method, mut path) = (None, None);
@@ -407,10 +384,10 @@ impl Observed {
             let line = RequestLine {
                 ended,
                 peer: self.peer,
-                status: self.status.get(),
+                status: self.facts.status,
                 method: method.as_ref().map(Method::as_str),
                 path,
-                key_bytes: self.key_bytes.get(),
+                key_bytes: self.facts.key_bytes,
                 // One that klad makes up here was told to nobody, but ties the two lines of a slow request together, and to
                 // what `/debug/slow` shows.
                 request_id: request_id.get_or_insert_with(|| self.observer.new_id()),
@@ -424,19 +401,19 @@ impl Observed {
             }
         }
         if kept {
-            self.keep(ended, now, request_id, trace_id);
+            self.keep(phases, ended, now, request_id, trace_id);
         }
     }
 
-    fn keep(&self, ended: &Ended, now: Instant, request_id: Option<String>, trace_id: Option<String>) {
+    fn keep(&self, phases: &Phases, ended: &Ended, now: Instant, request_id: Option<String>, trace_id: Option<String>) {
         self.observer.slowest().keep(SlowRequest {
             ended: *ended,
             ended_at: now,
             started_unix_ms: clock::unix_ms().saturating_sub(ended.total_ns / 1_000_000),
-            status: self.status.get(),
-            key_bytes: self.key_bytes.get(),
-            answered_by: self.phases.answered_by(),
-            perf: self.phases.perf(),
+            status: self.facts.status,
+            key_bytes: self.facts.key_bytes,
+            answered_by: phases.answered_by(),
+            perf: phases.perf(),
             peer: self.peer,
             request_id,
             trace_id,
@@ -461,19 +438,19 @@ fn outcome(status: u16) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::slow::Extent;
+    use crate::observe::slowest::Extent;
     use klad_base::metrics::Source as _;
     use klad_base::metrics::text::Page;
 
-    fn observed() -> (Arc<Requests>, Observed) {
+    fn recorded() -> (Arc<Requests>, RequestRecord, Phases) {
         let requests = Arc::new(Requests::new(1, &[]));
         let slowest = Arc::new(Slowest::new(1, Extent::USUAL));
-        (requests.clone(), Observed::new(Observer::new(requests, slowest, 0), None))
+        (requests.clone(), RequestRecord::new(Observer::new(requests, slowest, 0), None), Phases::default())
     }
 
-    fn answered(observed: &Observed, status: StatusCode) {
-        observed.answers(status, &mut None);
-        observed.given();
+    fn answered(record: &mut RequestRecord, phases: &Phases, status: StatusCode) {
+        record.answers(phases, status, &mut None);
+        record.given();
     }
 
     fn count(requests: &Requests, series: &str) -> u64 {
@@ -496,42 +473,42 @@ mod tests {
 
     #[test]
     fn a_request_ends_when_the_socket_has_taken_all_of_its_answer() {
-        let (requests, observed) = observed();
-        observed.begins(None);
-        observed.socket_took(Some(25), 25);
+        let (requests, mut record, phases) = recorded();
+        record.begins(&phases, None);
+        record.socket_took(&phases, Some(25), 25);
         assert_eq!(count(&requests, IN_FLIGHT), 1, "that was a 100");
-        answered(&observed, StatusCode::OK);
-        observed.socket_took(Some(10), 100);
-        observed.socket_took(None, 90);
+        answered(&mut record, &phases, StatusCode::OK);
+        record.socket_took(&phases, Some(10), 100);
+        record.socket_took(&phases, None, 90);
         assert_eq!(count(&requests, OK), 0);
-        observed.socket_took(Some(90), 90);
+        record.socket_took(&phases, Some(90), 90);
         assert_eq!((count(&requests, OK), count(&requests, IN_FLIGHT)), (1, 0));
         assert!(sample(&requests, r#"klad_http_request_phase_seconds_sum{op="other",phase="write"}"#) > 0.0);
-        observed.connection_ends();
+        record.connection_ends(&phases);
         assert_eq!(count(&requests, ABORTED), 0, "nothing was under way");
     }
 
     #[test]
     fn a_request_behind_one_that_is_still_on_its_way_ends_that() {
-        let (requests, observed) = observed();
-        observed.begins(None);
-        answered(&observed, StatusCode::OK);
-        observed.begins(None);
-        answered(&observed, StatusCode::OK);
+        let (requests, mut record, phases) = recorded();
+        record.begins(&phases, None);
+        answered(&mut record, &phases, StatusCode::OK);
+        record.begins(&phases, None);
+        answered(&mut record, &phases, StatusCode::OK);
         assert_eq!(count(&requests, OK), 1);
-        observed.connection_ends();
+        record.connection_ends(&phases);
         assert_eq!((count(&requests, OK), count(&requests, ABORTED)), (1, 1));
     }
 
     #[test]
     fn the_wait_at_the_gate_is_part_of_the_queue_and_of_the_total_of_one_request() {
-        let (requests, observed) = observed();
+        let (requests, mut record, phases) = recorded();
         let wait = Duration::from_secs(2);
-        observed.let_in(clock::now().checked_sub(wait).expect("the machine has run for longer"));
+        record.let_in(clock::now().checked_sub(wait).expect("the machine has run for longer"));
         for _ in 0..2 {
-            observed.begins(None);
-            answered(&observed, StatusCode::OK);
-            observed.socket_took(Some(1), 1);
+            record.begins(&phases, None);
+            answered(&mut record, &phases, StatusCode::OK);
+            record.socket_took(&phases, Some(1), 1);
         }
         let phase = sample(&requests, r#"klad_http_request_phase_seconds_sum{op="other",phase="queue"}"#);
         let total = sample(&requests, r#"klad_http_request_duration_seconds_sum{op="other",outcome="ok"}"#);
