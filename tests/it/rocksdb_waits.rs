@@ -12,7 +12,7 @@ use klad_storage::rocksdb::{Options, RocksDbEngine};
 use klad_storage::{Compression, Engine as _, LocalDisk as _, Pending, Reply, Result};
 
 /// Where RocksDB's threads are when they have nothing to do.
-const IDLE: [&str; 2] = ["rocksdb::ThreadPoolImpl::Impl::BGThread(", "rocksdb::Timer::Run("];
+const IDLE: [&str; 2] = ["rocksdb::ThreadPoolImpl::Impl::BGThread", "rocksdb::Timer::Run"];
 
 struct Nobody;
 

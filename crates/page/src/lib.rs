@@ -7,7 +7,7 @@
 //! ```
 //!
 //! ```
-//! use klad::page::{Axis, Chart, Colour, Page, Series, Unit};
+//! use klad_page::{Axis, Chart, Colour, Page, Series, Unit};
 //!
 //! let chart = Chart::new("rate", "Rate", Axis::time(0.0, 2.0), Axis::linear(Unit::PerSecond), vec![0.5, 1.5])
 //!     .with(Series::line("answered", Colour::Blue, vec![Some(990.0), Some(1_010.0)]));

@@ -433,7 +433,7 @@ mod tests {
             return true;
         }
         let run = std::process::Command::new(std::env::current_exe().expect("a path"))
-            .args(["--exact", &format!("profile::heap::tests::{test}"), "--nocapture"])
+            .args(["--exact", &format!("heap::tests::{test}"), "--nocapture"])
             .env("KLAD_TEST_HEAP", "1")
             .env("MALLOC_CONF", "prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19")
             .output()
