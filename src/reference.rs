@@ -96,15 +96,10 @@ fn options(heading: &str, definitions: &Definitions) -> String {
 fn section(option: Opt<'_>) -> String {
     let facts = Facts::of(option);
     let mut text = format!("\n### `{}`\n\n", option.usage());
-    let _ = write!(text, "Default: {}. ", facts.default);
-    if let Some(range) = &facts.range {
-        let _ = write!(text, "Range: {range}. ");
-    }
-    let _ = write!(text, "Environment: `{}`. ", variable(option.name()));
-    let _ = match (option.name(), facts.example.is_some() || option.default_value().is_none()) {
-        ("config", _) => writeln!(text, "Not in the file."),
-        _ => writeln!(text, "File: `{}`.", option.name()),
-    };
+    let range = facts.range.as_ref().map_or_else(String::new, |range| format!("Range: {range}. "));
+    let file = if option.name() == "config" { "Not in the file.".to_owned() } else { format!("File: `{}`.", option.name()) };
+    let variable = variable(option.name());
+    text += &wrapped("", &format!("Default: {}. {range}Environment: `{variable}`. {file}", facts.default));
     if LIVE.contains(&option.name()) {
         let _ = writeln!(text, "Changes while klad runs.");
     }
@@ -177,9 +172,9 @@ fn linked(paragraph: &str) -> String {
 
 fn uncapitalised(sentence: &str) -> String {
     let mut letters = sentence.chars();
-    // "RocksDB" stays as it is.
+    // Names stay as they are: RocksDB, TLS.
     match (letters.next(), letters.as_str()) {
-        (Some(first), rest) if !rest.starts_with("ocksDB") => first.to_lowercase().chain(rest.chars()).collect(),
+        (Some(first), rest) if !rest.starts_with("ocksDB") && !rest.starts_with(char::is_uppercase) => first.to_lowercase().chain(rest.chars()).collect(),
         _ => sentence.to_owned(),
     }
 }

@@ -4,7 +4,7 @@
 #
 #   tools/test.sh [PHASE...]        format, build, clippy, fjall-alone, memory-engine, test, dist
 #
-# Everything is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile RocksDB's C++ a second time.
+# What has RocksDB in it is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile its C++ a second time.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -21,14 +21,14 @@ command_of() {
     # First of those that compile, so that what C++ costs is not charged to another phase.
     build) echo cargo test --release --locked --workspace --no-run ;;
     clippy) echo cargo clippy --release --locked --workspace --all-targets -- -D warnings ;;
-    # No C++, and still an engine on a disk: compiled only, its tests are among those of `test`.
+    # No C++, and still an engine on a disk: only compiled. Its tests are among those of `test`.
     fjall-alone)
-        echo cargo check --release --locked --package klad --tests --no-default-features --features fjall --target-dir "$CARGO_TARGET_DIR/memory-engine"
+        echo cargo check --locked --package klad --tests --no-default-features --features fjall --target-dir "$CARGO_TARGET_DIR/memory-engine"
         ;;
-    # Without RocksDB klad is the memory engine alone. In a directory of its own, or that klad would lie where the full one
-    # is looked for.
+    # klad without RocksDB and fjall: compiled without optimization, and run through the contract. It has a target directory
+    # of its own, so that this klad does not replace the complete one.
     memory-engine)
-        echo cargo test --release --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine"
+        echo cargo test --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine" --test it -- contract
         ;;
     test) echo cargo test --release --locked --workspace ;;
     # Of the program that the phase before has built.

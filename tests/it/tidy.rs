@@ -247,6 +247,29 @@ fn documents_name_only_files_that_exist() {
     assert!(named > 20, "the documents name the files they speak of");
 }
 
+/// Lines of a document that are longer than a reader's window, by number. A row of a table cannot be broken.
+fn long_lines(document: &str) -> Vec<usize> {
+    let is_long = |line: &str| line.chars().count() > 120 && !line.trim_start().starts_with('|');
+    document.lines().enumerate().filter(|(_, line)| is_long(line)).map(|(index, _)| index + 1).collect()
+}
+
+#[test]
+fn lines_of_documents_have_at_most_120_characters() {
+    let mut documents = files("docs", "md");
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+        documents.push((name.to_owned(), std::fs::read_to_string(root().join(name)).unwrap()));
+    }
+    for (document, text) in documents {
+        assert_eq!(long_lines(&text), Vec::<usize>::new(), "{document} has lines of more than 120 characters");
+    }
+}
+
+#[test]
+fn twin_a_long_line_is_noticed() {
+    let (long, row) = ("x".repeat(121), format!("| {} |", "x".repeat(121)));
+    assert_eq!(long_lines(&format!("short\n{long}\n{row}\n")), [2]);
+}
+
 #[test]
 fn twin_a_missing_file_is_noticed() {
     let named = named_files("see `src/nowhere.rs` and `src/<module>` and `cargo test`");
