@@ -145,7 +145,7 @@ impl Window {
         // First who still waits, then the ring again: who stops waiting in between is in both, and one of both is left out. The
         // other way round it could be in neither. Whose wait came out of the ring before, it is over, slot or not.
         let mut still = Vec::new();
-        waits::look(|wait| still.push(wait));
+        waits::for_each_open(|wait| still.push(wait));
         still.retain(|wait| state.over.get(&wait.tid) != Some(&wait.began_ns));
         let mut window = state.close(self.id).expect("a window is open until it ends or is dropped");
         let both: HashSet<_> = still.iter().map(|wait| (wait.tid, wait.began_ns)).collect();
@@ -177,7 +177,7 @@ impl State {
         waits::drain(|| false, |wait| self.add(&wait));
         if self.over.len() > REMEMBERED_MAX {
             let mut slots = HashSet::new();
-            waits::look(|wait| _ = slots.insert((wait.tid, wait.began_ns)));
+            waits::for_each_open(|wait| _ = slots.insert((wait.tid, wait.began_ns)));
             self.over.retain(|tid, began_ns| slots.contains(&(*tid, *began_ns)));
         }
     }

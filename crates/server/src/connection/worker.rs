@@ -157,7 +157,7 @@ pub(crate) fn start(
     let sweeps = Arc::<AtomicU64>::default();
     let handle = WorkerHandle { sender, figures: figures.clone(), sweeps: sweeps.clone() };
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
-        scheduler::shorten_turns();
+        scheduler::shorten_time_slices();
         let runtime = runtime();
         let local = Local::new(executor);
         let limits = live.get();
