@@ -72,7 +72,7 @@ extern "C" fn look_at_stdout() {
     #[expect(unsafe_code, reason = "a number that may be no descriptor")]
     // SAFETY: `F_GETFD` reads a flag, and fails where there is no such descriptor.
     if unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } == -1 {
-        output::was_closed();
+        output::mark_closed();
     }
 }
 

@@ -80,7 +80,7 @@ fn a_run_of_a_second_has_its_charts_and_a_run_without_an_answer_says_so_in_their
 fn without_scripts_the_tables_stand_and_the_page_says_what_is_missing() {
     let (run, page) = sample();
     let script = page.split("<script>").next().unwrap();
-    assert!(script.contains("<noscript>") && script.contains("The charts need scripts"));
+    assert!(script.contains("<noscript>") && script.contains("The charts need JavaScript"));
     let p50 = run.result["measured"]["response"]["percentiles"][0]["samples_above"].as_u64().unwrap();
     assert!(script.contains(&format!(">{p50}<")), "the table of percentiles is there before any script");
 }

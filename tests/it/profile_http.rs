@@ -148,7 +148,7 @@ fn without_sampling_only_a_window_sees_anything_and_the_picture_says_so() {
     let server = ServerBuilder::new(ENGINE).arg("--heap-sample", "0").start();
     load(&server);
     let page = server.admin("/debug/pprof/heap?format=flamegraph").text();
-    assert!(page.contains("Nothing was seen.") && page.contains("--heap-sample is 0"), "{page}");
+    assert!(page.contains("No samples were recorded.") && page.contains("--heap-sample is 0"), "{page}");
     let mut seen = String::new();
     wait_until("a window sees allocations", || {
         std::thread::scope(|scope| {

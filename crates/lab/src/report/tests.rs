@@ -62,7 +62,7 @@ fn profiles_open_in_place_with_what_differs_and_those_that_are_missing_or_broken
     let without = page(&result, directory.path());
     assert_eq!(without.matches("<details class=\"embedded\">").count(), 0);
     assert!(without.contains("CPU time of plain in get is not shown: gone.pb.gz: "));
-    assert!(without.contains("CPU time of other in get is not shown: 1.pb.gz: this is no profile"));
+    assert!(without.contains("CPU time of other in get is not shown: 1.pb.gz: this is not a valid profile"));
 }
 
 #[test]

@@ -147,7 +147,7 @@ pub(crate) fn start(number: usize, shared: Shared) -> (WorkerHandle, JoinHandle<
     let sweeps = Arc::<AtomicU64>::default();
     let handle = WorkerHandle { sender, figures: figures.clone(), sweeps: sweeps.clone() };
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
-        scheduler::shorten_turns();
+        scheduler::shorten_time_slices();
         let runtime = runtime();
         let context = WorkerContext::new(executor);
         let limits = live.get();

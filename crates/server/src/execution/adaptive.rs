@@ -83,7 +83,7 @@ impl Adaptive {
         }
         let (own, engine) = (self.clone(), engine.clone());
         running.push(sync::spawn_thread("klad-commit", move || {
-            scheduler::shorten_turns();
+            scheduler::shorten_time_slices();
             own.run_commits(&*engine, commit_delay);
         }));
         running

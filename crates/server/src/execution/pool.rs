@@ -59,7 +59,7 @@ impl Pool {
         let thread = |number| {
             let (own, engine) = (self.clone(), engine.clone());
             sync::spawn_thread(&format!("klad-pool-{number}"), move || {
-                scheduler::shorten_turns();
+                scheduler::shorten_time_slices();
                 while let Some(task) = own.queue.pop_spinning(spin) {
                     if let Some(task) = task.take() {
                         let began = clock::now();

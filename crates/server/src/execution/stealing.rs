@@ -138,7 +138,7 @@ impl Stealing {
         let thread = |(number, own): (usize, Worker<Task>)| {
             let (pool, engine, stealers) = (self.clone(), engine.clone(), stealers.clone());
             sync::spawn_thread(&format!("klad-steal-{number}"), move || {
-                scheduler::shorten_turns();
+                scheduler::shorten_time_slices();
                 while let Some(task) = pool.next(number, &own, &stealers) {
                     if let Some(task) = task.take() {
                         let began = clock::now();

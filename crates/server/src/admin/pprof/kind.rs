@@ -36,7 +36,7 @@ pub(super) enum Window {
 /// What one has seen that has ended.
 pub(super) enum Seen {
     Stacks(Profile<Address>),
-    Waits(Box<locks::Seen>, Kind),
+    Waits(Box<locks::LockProfiles>, Kind),
 }
 
 impl Kind {
