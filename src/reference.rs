@@ -97,7 +97,8 @@ fn section(option: Opt<'_>) -> String {
     let facts = Facts::of(option);
     let mut text = format!("\n### `{}`\n\n", option.usage());
     let range = facts.range.as_ref().map_or_else(String::new, |range| format!("Range: {range}. "));
-    let file = if option.name() == "config" { "Not in the file.".to_owned() } else { format!("File: `{}`.", option.name()) };
+    let file =
+        if option.name() == "config" { "Not in the file.".to_owned() } else { format!("File: `{}`.", option.name()) };
     let variable = variable(option.name());
     text += &wrapped("", &format!("Default: {}. {range}Environment: `{variable}`. {file}", facts.default));
     if LIVE.contains(&option.name()) {
@@ -174,7 +175,9 @@ fn uncapitalised(sentence: &str) -> String {
     let mut letters = sentence.chars();
     // Names stay as they are: RocksDB, TLS.
     match (letters.next(), letters.as_str()) {
-        (Some(first), rest) if !rest.starts_with("ocksDB") && !rest.starts_with(char::is_uppercase) => first.to_lowercase().chain(rest.chars()).collect(),
+        (Some(first), rest) if !rest.starts_with("ocksDB") && !rest.starts_with(char::is_uppercase) => {
+            first.to_lowercase().chain(rest.chars()).collect()
+        }
         _ => sentence.to_owned(),
     }
 }

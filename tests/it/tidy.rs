@@ -36,7 +36,8 @@ const ROWS: &[(&str, &[&[&str]])] = &[
         &[
             &["lib"],
             &["delayed", "fjall", "memory", "rocksdb"],
-            &["disk", "maintenance", "page", "perf"],
+            &["maintenance"],
+            &["disk", "page", "perf"],
             &["commits", "observation"],
             &["operation"],
         ],

@@ -577,7 +577,8 @@ const _: () = assert!(GROWN_BYTES as u64 <= CONNECTION_BYTES);
 const _: () = assert!(PLAIN_REQUEST_BYTES_MAX <= GROWN_BYTES && PLAIN_HEAD_BYTES_MAX <= PLAIN_REQUEST_BYTES_MAX);
 // Every worker checks at least once before a shortage counts as standing, and once more before it is forgotten.
 const _: () = assert!(SWEEP_INTERVAL.as_millis() < BODY_BUDGET_LACK_STANDS.as_millis());
-const _: () = assert!(SWEEP_INTERVAL.as_millis() + BODY_BUDGET_LACK_STANDS.as_millis() <= BODY_BUDGET_LACK_LIFETIME.as_millis());
+const _: () =
+    assert!(SWEEP_INTERVAL.as_millis() + BODY_BUDGET_LACK_STANDS.as_millis() <= BODY_BUDGET_LACK_LIFETIME.as_millis());
 const _: () = assert!(LOG_BYTES_RESERVED < LOG_BYTES_MAX);
 const _: () = assert!(MAINTENANCE_ANSWER_TIMEOUT.as_millis() < ADMIN_CONNECTION_TIMEOUT.as_millis());
 const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);

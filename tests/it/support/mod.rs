@@ -98,7 +98,7 @@ pub(crate) fn durable_setups() -> impl Iterator<Item = &'static str> {
 pub(crate) const ROCKSDB_SETUPS: &[&str] = &["rocksdb", "rocksdb/inline", "rocksdb/pool", "rocksdb/stealing"];
 
 /// Nothing that a test waits for takes so long, unless it is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Linux' version: what it can do differs.
 #[cfg(target_os = "linux")]
