@@ -14,7 +14,7 @@ use crate::seen::served;
 use crate::served::Served;
 use klad_base::clock;
 use klad_base::sync::spawn_thread;
-use klad_bench::admin::{Looking, PATIENCE};
+use klad_bench::admin::{PATIENCE, QueueSampler};
 use klad_bench::interrupt::{self, Watch};
 use klad_bench::result::RunResult;
 use klad_profile::pprof;
@@ -95,7 +95,7 @@ impl Load<'_> {
         repeat: usize,
         watch: &Watch,
     ) -> anyhow::Result<(LabRun, Vec<String>)> {
-        let looking = Looking::start(&served.admin);
+        let looking = QueueSampler::start(&served.admin);
         let cpu_before = served.cpu();
         let run = self.run(served, &out.join(file), watch);
         let cpu = served.cpu();
