@@ -379,7 +379,7 @@ impl Maintenance {
         if !directory::is_checkpoint(&path) {
             return Err(Error::NotACheckpoint { path });
         }
-        let _alone = maintenance::take_checkpoints(&self.directory)?;
+        let _alone = maintenance::lock_checkpoints(&self.directory)?;
         let held = DataDirectory::open_existing(&path, self.engine.name());
         if let Err(directory::Error::InUse { process, .. }) = held {
             return Err(Error::Served { name, process });
@@ -401,7 +401,7 @@ impl Maintenance {
         if !self.directory.is_dir() {
             return;
         }
-        let _alone = match maintenance::take_checkpoints(&self.directory) {
+        let _alone = match maintenance::lock_checkpoints(&self.directory) {
             Ok(alone) => alone,
             Err(error) => {
                 tracing::info!(%error, "unfinished checkpoints, if there are any, are left where they are");
