@@ -18,9 +18,11 @@ use klad_storage::disk::directory;
 use klad_storage::disk::high_water;
 #[cfg(feature = "fjall")]
 use klad_storage::fjall::OpenError as FjallError;
-use klad_storage::rocksdb::check;
 #[cfg(feature = "rocksdb")]
-use klad_storage::{maintenance, rocksdb};
+use klad_storage::{
+    maintenance,
+    rocksdb::{self, check},
+};
 
 /// Why the process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
