@@ -106,10 +106,10 @@ fn files_of_tokens_with_errors_are_refused_by_line_and_without_a_token() {
     let good = format!("read-write {TOKEN} somebody # comment\n\n# comment\nread-only sha256:{}\n", "0".repeat(64));
     for (line, words) in [
         (String::new(), ""),
-        (format!("admin {TOKEN}x"), "line 5: a line begins with read-write or read-only"),
+        (format!("admin {TOKEN}x"), "line 5: a line must begin with read-write or read-only"),
         ("read-only".to_owned(), "line 5: a token is missing"),
-        ("read-only secret".to_owned(), "line 5: a token has at least 16"),
-        (format!("read-only {TOKEN}$secret"), "line 5: a token is made of"),
+        ("read-only secret".to_owned(), "line 5: a token must have at least 16"),
+        (format!("read-only {TOKEN}$secret"), "line 5: a token may have only"),
         (format!("read-only {TOKEN}"), "line 5: the same token"),
         ("x".repeat(2 << 20), "larger than"),
         ((0..300).map(|n| format!("read-only {TOKEN}{n:03}\n")).collect(), "more than 256 tokens"),

@@ -37,7 +37,7 @@ fn files_that_cannot_be_used_are_refused_with_the_reason() {
     let large = text("large", &"x".repeat(2 << 20));
     let missing = authority.path("missing");
     for (certificate, key, words) in [
-        (&good.certificate, &other.key, "is not that of the certificate"),
+        (&good.certificate, &other.key, "does not match the certificate"),
         (&expired.certificate, &expired.key, "expired at 2020-02-03T00:00:00Z"),
         (&early.certificate, &early.key, "not valid yet"),
         (&missing, &good.key, "missing: No such file"),
@@ -85,7 +85,7 @@ fn a_key_that_everybody_can_read_is_warned_of() {
     let builder = authority.server();
     assert!(!builder.start().log().contains("private key"));
     std::fs::set_permissions(authority.path("server.key"), PermissionsExt::from_mode(0o644)).unwrap();
-    assert!(builder.start().log().contains("may read or change the private key"));
+    assert!(builder.start().log().contains("can read or change the private key"));
 }
 
 /// The certificate that the server shows to a new connection.
@@ -114,8 +114,8 @@ fn certificates_change(signal: Option<Signal>) -> Found {
     let other = authority.pair("other");
     std::fs::copy(&other.key, authority.path("server.key")).unwrap();
     server.signal(signal);
-    wait_until("the log says it", || server.log().contains("is not that of the certificate"));
-    assert!(server.log().contains("the certificate is as it was"));
+    wait_until("the log says it", || server.log().contains("does not match the certificate"));
+    assert!(server.log().contains("cannot reload the certificate"));
     assert_eq!(shown(&authority, &server), second);
     std::fs::remove_file(authority.path("server.pem")).unwrap();
     server.signal(signal);

@@ -1,592 +1,649 @@
-//! Bounds that are not options. Each comment gives the unit, what klad does when the bound is reached, and the source
-//! of the value. Options are in `cli.rs`; their defaults are here.
+//! Limits that are not options. Each has its unit, its reason, and what klad does when it is reached. The defaults of
+//! options that an operator may set are also here; `config.rs` reads the options.
 //!
-//! Read by all modules.
+//! All modules read this file.
 
 use std::time::Duration;
 
-/// Default of `--head-max`, bytes: the request line and the headers together. A longer head is answered 431. A key of
-/// 4 KiB with every byte percent-encoded (12 KiB) and 20 KiB of headers fit. nginx takes 32 KiB.
+/// Default of `--head-max`: bytes of the request line and the headers together. klad answers a longer head with 431.
+/// 32 KiB hold a key of 4 KiB with every byte percent-encoded (12 KiB) and 20 KiB of headers; nginx takes 32 KiB.
 pub const HEAD_BYTES_MAX: u64 = 32 << 10;
 
-/// Default of `--key-max`, bytes after decoding. A longer key is answered 414. S3 takes 1 KiB, etcd has no limit of its
-/// own; 4 KiB is enough for a path.
+/// Default of `--key-max`: bytes of a key after decoding. klad answers a longer key with 414. Keys are short, as in S3
+/// (1 KiB); etcd has no separate limit. A path fits into 4 KiB.
 pub const KEY_BYTES_MAX: u64 = 4 << 10;
 
-/// The largest `--key-max`, bytes. The `http` crate bounds a request line, with the percent-encoded key, at 65,534
-/// bytes.
+/// The largest `--key-max`, bytes. The percent-encoded key must fit into a request line, which the `http` crate limits
+/// to 65,534 bytes.
 pub const KEY_BYTES_CEILING: u64 = 16 << 10;
 
-/// Default of `--value-max`, bytes. A larger body is answered 413. klad holds a value in memory as a whole, several
-/// times during a request. Workers KV takes 25 MiB, etcd 1.5 MiB.
+/// Default of `--value-max`: bytes of a value. klad answers a larger body with 413. klad holds a value in memory as a
+/// whole, at several places one after the other; Workers KV takes 25 MiB, etcd 1.5 MiB.
 pub const VALUE_BYTES_MAX: u64 = 16 << 20;
 
-/// The largest `--value-max`, bytes. RocksDB advises against more than some ten MiB and limits blocks to 4 GiB.
+/// The largest `--value-max`, bytes. RocksDB advises against values larger than about ten MiB, and its blocks must be
+/// smaller than 4 GiB.
 pub const VALUE_BYTES_CEILING: u64 = 1 << 30;
 
-/// The number of headers in a request. More are answered 431. It is hyper's default; [`HEAD_BYTES_MAX`] bounds them
-/// too.
+/// The number of headers of one request; klad answers more with 431. This is hyper's default. `--head-max` limits
+/// their bytes.
 pub const HEADERS_MAX: usize = 100;
 
-/// hyper's read buffer of one connection, and the level at which hyper flushes its write buffer, bytes. With hyper's
+/// Bytes of hyper's read buffer of one connection, and the level at which hyper flushes its write buffer. With hyper's
 /// default of about 400 KiB, 10,000 connections could hold 4 GB.
 pub const CONNECTION_BUFFER_BYTES_MAX: usize = 64 << 10;
 
-/// The largest request that klad parses without hyper, bytes. It must arrive in one piece: this is what a worker reads
-/// at once, into a buffer of its own. hyper handles larger requests.
+/// A worker reads a request of at most this many bytes without hyper, if it arrives in one piece. The worker reads it
+/// into its own buffer of this size. hyper reads a larger request.
 pub const PLAIN_REQUEST_BYTES_MAX: usize = 16 << 10;
-/// The largest head of a request that klad parses without hyper, bytes.
+
+/// A request is plain only if its head has at most this many bytes. hyper reads a request with a longer head.
 pub const PLAIN_HEAD_BYTES_MAX: usize = 4 << 10;
-/// The largest number of headers of a request that klad parses without hyper. Browsers send some 15.
+
+/// A request is plain only if it has at most this many headers. Browsers send about 15.
 pub const PLAIN_HEADERS_MAX: usize = 32;
 
-/// After one request of a connection needed hyper, hyper handles at least this many of its requests. So klad does not
-/// set up hyper again for each request of a client that sends only such requests.
+/// After hyper has read a request of a connection, it reads the next requests too, until it has read this many.
+/// Otherwise klad would create hyper's state again for each request of a client that sends no plain requests.
 pub const HYPER_REQUESTS_MIN: u32 = 16;
 
-/// The largest frame of a response body for hyper, bytes. hyper's flat write buffer never shrinks.
+/// Bytes of a response body that klad gives to hyper in one frame. hyper's flat write buffer keeps the capacity to
+/// which it has grown.
 pub const RESPONSE_FRAME_BYTES_MAX: usize = 64 << 10;
 
-/// The largest value that a worker copies itself, bytes. A storage thread copies larger ones. At 6 GB/s 64 KiB take
-/// 11 µs, as long as a whole request.
+/// A worker answers a GET itself if the value is in memory and has at most this many bytes. A storage thread copies a
+/// larger value. At 6 GB/s, 64 KiB take 11 µs, which is the cost of a whole request.
 pub const CACHED_VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// The charge of an idle connection in the memory budget, bytes: hyper's two initial buffers of 8 KiB, its state, and
-/// the task. Small requests touch only a part of these. Measured (`cargo xtask memory`): 2,000 connections after one
-/// small request each add 19 to 26 MiB of resident memory, 10 to 13 KiB each. A connection that has had only requests
-/// without hyper holds no buffer, but has the same charge, because its next request may need hyper.
+/// What the memory budget charges for one idle connection, bytes: hyper's two initial buffers of 8 KiB, its state and
+/// the task. Small requests touch only a part of that. Measured (`cargo xtask memory`): 2,000 connections after one
+/// small request each add 19 to 26 MiB of resident memory, 10 to 13 KiB each. A connection that has sent only plain
+/// requests has no buffer, but is charged the same, because its next request may not be plain.
 pub const CONNECTION_BYTES: u64 = 16 << 10;
 
 /// What TLS adds to [`CONNECTION_BYTES`], bytes: keys and state of the session, and a buffer for one read (4 KiB).
-/// Measured (`tests/it/tls.rs`, which also checks it): 400 connections after one small request each add 20 KB of
+/// Measured (`tests/it/tls.rs`, which also checks it): 400 TLS connections after one small request each add 20 KB of
 /// resident memory each; connections without TLS add 10 to 13.
 pub const TLS_CONNECTION_BYTES: u64 = 12 << 10;
 
-/// Default of `--connections-max`, if the memory budget allows it. At the limit klad stops accepting until one closes.
+/// Default of `--connections-max`, if the memory budget allows it. At the limit klad stops accepting until a
+/// connection closes.
 pub const CONNECTIONS_MAX: u64 = 10_000;
 
-/// The longest time that an option can have. Adding it to a clock must not overflow.
+/// The longest time that an option may set. A clock to which it is added must not overflow.
 pub const OPTION_TIME_MAX: Duration = Duration::from_hours(24 * 365);
 
 /// The largest `--connections-max`.
 pub const CONNECTIONS_CEILING: usize = 1_000_000;
 
-/// The range of `Klad-Timeout`. Other values are answered 400. A shorter time would be over when the head is read, and
-/// no client waits longer.
+/// The times that a client may set with `Klad-Timeout`. klad answers other values with 400. With less than a
+/// millisecond no time would be left after reading the head, and no client waits longer than an hour.
 pub const TIMEOUT_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
 
 /// Default of `--pool-threads`, for `--execution pool` and `stealing`.
 pub const POOL_THREADS: u64 = 4;
 
-/// Default of `--queue-limit`: the number of operations that may wait in `--execution pool` and `stealing`. One more is
-/// answered 503. This is the largest size that the published report compares.
+/// Default of `--queue-limit`: the number of operations that may wait in `--execution pool` and `stealing`. klad
+/// answers one more with 503. It is the largest of the sizes that the published report compares.
 pub const QUEUE_LIMIT: u64 = 1_024;
+
 /// The largest `--queue-limit`.
 pub const QUEUE_LIMIT_CEILING: usize = 1_000_000;
 
 /// The largest `--scans-max`.
 pub const SCANS_CEILING: usize = 10_000;
 
-/// The number of operation slots with `--admission off`: far more than there can be connections.
+/// The number of operation slots with `--admission off`, which means no limit: there can never be as many connections.
 pub const SLOTS_CEILING: usize = 1 << 30;
 
-/// Default of `--operations-max`: operations that wait for the engine or are in it. One more is answered 503. At 50,000
-/// writes a second 4,096 are 80 ms of queue.
+/// Default of `--operations-max`: the number of operations that wait for the engine or run in it. klad answers one
+/// more with 503. At 50,000 writes a second, 4,096 operations are 80 ms of queue.
 pub const OPERATIONS_MAX: u64 = 4_096;
 
-/// Default of `--scans-max`: the number of range scans in progress. One more is answered 503. Each holds at most a
-/// page.
+/// Default of `--scans-max`: the number of ranges in progress. klad answers one more with 503. Each range holds at
+/// most one page.
 pub const SCANS_MAX: u64 = 64;
 
-/// Default of `--storage-threads`: the threads that may wait for the disk in reads and scan steps.
+/// Default of `--storage-threads`: the number of threads for reads and scan steps, which may wait for the disk.
 pub const STORAGE_THREADS: u64 = 4;
 
-/// The number of entries in one scan step.
+/// The number of entries of one scan step.
 pub const SCAN_STEP_ENTRIES_MAX: usize = 256;
-/// The bytes of keys and values in one scan step. A larger entry gets a step of its own.
+
+/// Bytes of keys and values of one scan step. A larger entry is a step by itself.
 pub const SCAN_STEP_BYTES_MAX: usize = 64 << 10;
 
-/// The number of writes in one batch of the commit thread. It is a quarter of the default `--operations-max`, so that
-/// under the heaviest load the first write of a burst is answered well before the last.
+/// The number of writes in one batch of the commit section. It is a quarter of the default `--operations-max`, so that
+/// under the heaviest load klad answers the first writes of a burst well before the last.
 pub const COMMIT_WRITES_MAX: usize = 1_024;
-/// The bytes of keys and values in one batch, unless a single write is larger.
+
+/// Bytes of keys and values in one batch. Only a single write may be larger.
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 
-/// The largest batch of `async` writes that a worker commits itself in one loop iteration, bytes of keys and values. A
-/// larger batch would delay the worker's other connections. At 1 GB/s 256 KiB take a quarter of a millisecond.
+/// A worker writes the `async` writes of one loop iteration itself if their keys and values have at most this many
+/// bytes together. A larger batch would delay its other connections. At 1 GB/s, 256 KiB take a quarter of a
+/// millisecond.
 pub const ITERATION_COMMIT_BYTES_MAX: usize = 256 << 10;
 
-/// A storage queue that has not been empty for this time is a standing queue: more arrives than is served. `CoDel`'s
-/// interval (RFC 8289, 100 ms).
-pub const QUEUE_STANDS: Duration = Duration::from_millis(100);
+/// A storage queue that has not been empty for this long is a standing queue: more operations arrive than klad serves.
+/// This is `CoDel`'s interval (RFC 8289, 100 ms).
+pub const QUEUE_STANDING_AFTER: Duration = Duration::from_millis(100);
 
-/// For this time after a standing queue, the queue counts as standing again once its oldest operation has waited
-/// [`QUEUE_STANDS_AGAIN`] targets. `CoDel` remembers for 16 intervals how often it had to drop (RFC 8289).
-pub const QUEUE_REMEMBERS: Duration = QUEUE_STANDS.saturating_mul(16);
+/// For this long after a standing queue, klad treats a queue as standing as soon as its oldest operation has waited
+/// for [`QUEUE_STANDING_AGAIN_TARGETS`] targets. `CoDel` remembers its drops for 16 intervals as well (RFC 8289).
+pub const QUEUE_STANDING_MEMORY: Duration = QUEUE_STANDING_AFTER.saturating_mul(16);
 
-/// A multiple of `--queue-target`. Its cost near the capacity and its gain above it are in
-/// `docs/decisions/2026-11-22-queues-remember.md`. With a target of 25 ms or more, [`QUEUE_REMEMBERS`] has no effect.
-pub const QUEUE_STANDS_AGAIN: u32 = 4;
+/// The number of `--queue-target`s that an operation waits before klad treats its queue as standing again.
+/// `docs/decisions/2026-11-22-queues-remember.md` has the cost near the capacity and the gain beyond it. With a target
+/// of 25 ms or more it has no effect.
+pub const QUEUE_STANDING_AGAIN_TARGETS: u32 = 4;
 
-const _: () = assert!(QUEUE_TARGET.saturating_mul(QUEUE_STANDS_AGAIN).as_nanos() < QUEUE_STANDS.as_nanos());
+const _: () =
+    assert!(QUEUE_TARGET.saturating_mul(QUEUE_STANDING_AGAIN_TARGETS).as_nanos() < QUEUE_STANDING_AFTER.as_nanos());
 
-/// Default of `--queue-target`. In a standing queue, klad rejects operations that have waited longer. It is `CoDel`'s
-/// target (RFC 8289) and Facebook's setting.
+/// Default of `--queue-target`: klad rejects operations of a standing queue that have waited longer. This is `CoDel`'s
+/// target (RFC 8289), and Facebook's setting.
 pub const QUEUE_TARGET: Duration = Duration::from_millis(5);
 
-/// Default of `--queue-age-max`: the longest wait for storage, for example for a stalled disk; then 503.
+/// Default of `--queue-age-max`: no operation waits longer in a storage queue. klad answers 503, for example to a
+/// write that waits behind a stalled disk.
 pub const QUEUE_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Default of `--turn-max`. A loop iteration of a worker lasts from a request to the end of the pass over all tasks
-/// that were ready with it; a request waits that long for the worker. After a longer iteration the gate closes and
-/// admits requests in portions. At 12 µs each, 50 ms are some 4,000 requests on one core, and a fifth of the 250 ms
-/// that an impatient client waits.
+/// Default of `--turn-max`. A request may wait for its worker as long as one loop iteration takes: one pass of the
+/// worker over all tasks that are ready. After a longer iteration the gate closes and admits requests one by one. 50
+/// ms are about 4,000 requests of 12 µs on one core, and a fifth of the 250 ms that an impatient client waits.
 pub const ITERATION_MAX: Duration = Duration::from_millis(50);
 
-/// While the gate is closed, each loop iteration admits as many requests as take this time. When clients are in a
-/// hurry, a worker with longer iterations gets few new connections. Measured at a fifth of a core, in one run each: 5,
-/// 10 and 20 ms served 93, 82 and 86 % of the capacity at twice the capacity, and 99, 90 and 78 % at five times.
+/// While the gate is closed, it admits as many requests in each loop iteration as the worker serves in this time. If
+/// clients are impatient, a worker whose iterations take longer gets few new connections. Measured on a fifth of a
+/// core, one run each: 5, 10 and 20 ms served 93, 82 and 86 % of the capacity at twice the capacity, and 99, 90 and 78
+/// % at five times.
 pub const ITERATION_TARGET: Duration = Duration::from_millis(5);
 
-/// A loop iteration with fewer requests does not count as a sign of load, however long it took.
+/// klad ignores the length of a loop iteration with fewer requests than this: it is no sign of load.
 pub const ITERATION_REQUESTS_MIN: u32 = 32;
 
-/// A request that has waited at the gate for this time is admitted alternately with the newest one. Impatient clients
-/// have given up by then.
+/// While the gate is closed, requests that have waited for this long alternate with the newest. Less patient clients
+/// have left by then.
 pub const REQUEST_AGED: Duration = Duration::from_secs(1);
 
 /// While all gates are closed, the acceptor checks this often whether one has opened.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
 
-/// The lowest rate of the acceptor while a worker has capacity left, connections a second.
+/// The lowest rate limit of the acceptor, connections a second, unless no worker can serve more.
 pub const ACCEPTS_MIN: u32 = 8;
-/// From this rate on the acceptor is not limited, connections a second.
+
+/// At this rate limit, connections a second, the acceptor stops limiting.
 pub const ACCEPTS_MAX: u32 = 32_768;
-/// The first rate limit of the acceptor under overload, connections a second. It grows or shrinks from there.
+
+/// The first rate limit under strain, connections a second. The acceptor then halves or doubles it.
 pub const ACCEPTS_CAUTIOUS: u32 = 256;
 
-/// The rate limit is halved or doubled at this interval. After overload it is gone within twelve of them, 600 ms.
+/// The acceptor halves or doubles its rate limit this often. It removes the limit within twelve steps, 600 ms, after
+/// an overload.
 pub const ACCEPT_STEP: Duration = Duration::from_millis(50);
 
-/// Clients count as being in a hurry for this time after one of them has sent a deadline or has left before its answer.
-pub const HURRY: Duration = Duration::from_secs(1);
+/// klad considers clients impatient for this long after a client has sent a deadline or has left before its answer.
+pub const IMPATIENCE_LIFETIME: Duration = Duration::from_secs(1);
 
-/// The interval at which klad measures service rates and checks the age of queues.
-pub const PACE_INTERVAL: Duration = Duration::from_millis(100);
+/// How often klad measures the service rates, and checks the age of the queues.
+pub const QUEUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The unit of the body memory (the memory budget for bodies), bytes.
+/// The body budget counts in units of this many bytes.
 pub const BODY_BUDGET_UNIT_BYTES: u64 = 1 << 10;
 
-/// The largest small body, bytes. Most values are small, and 1,000 of them take the memory of one large upload.
+/// Bodies of at most this many bytes count as small. Most values are small, and 1,000 of them need as much budget as
+/// one large upload.
 pub const SMALL_BODY_BYTES: u64 = 4 << 10;
 
-/// One part in this many of the body memory is reserved for small bodies. Larger bodies and large answers share the
-/// rest, so they never cause a small one to be rejected. At `--memory 1GiB` the eighth is 16 MiB: 4,096 small bodies,
-/// as many as there are operation slots by default.
-pub const SMALL_BODY_ROOM_PARTS: u64 = 8;
+/// One part in this many of the body budget is reserved for small bodies. Larger bodies and large answers share the
+/// rest, so that they never cause the rejection of a small one. An eighth of the budget at `--memory 1GiB` is 16 MiB:
+/// 4,096 small bodies, as many as the default number of operation slots.
+pub const SMALL_BODY_BUDGET_PARTS: u64 = 8;
 
-/// Default of `--body-rate-min`, bytes a second. klad closes a connection whose client sends a body, or reads an
-/// answer, more slowly for `--body-timeout` or `--write-timeout`. A modem of 1995 is three times as fast. nginx has no
-/// such bound; Apache's `mod_reqtimeout` requires 500.
+/// Default of `--body-rate-min`, bytes a second. klad ends a request whose client sends a body or takes an answer more
+/// slowly for `--body-timeout` or `--write-timeout`. A modem of 1995 is three times as fast. nginx has no such limit;
+/// Apache's `mod_reqtimeout` requires 500.
 pub const BODY_RATE_BYTES_MIN: u64 = 1 << 10;
 
-/// A larger body or answer must leave as much body memory free as it takes, up to one part in this many. At
-/// `--memory 1GiB` this is 2 MiB: 128 values of 16 KiB still fit when uploads have taken the rest.
+/// A larger body or answer must leave as many bytes of the budget free as it takes, up to one part in this many. At
+/// `--memory 1GiB` that is 2 MiB: enough for 128 values of 16 KiB when uploads have taken the rest.
 pub const LARGE_BODY_LEAVES_PARTS: u64 = 64;
 
-/// The largest `--body-rate-min`, bytes a second. At higher rates klad would measure the kernel's buffers.
+/// The largest `--body-rate-min`, bytes a second. At a higher rate klad would measure the kernel's buffers instead of
+/// the client.
 pub const BODY_RATE_BYTES_CEILING: u64 = 1 << 20;
 
-/// When body memory runs out, klad does not evict connections that have held memory for less time: their rate is
-/// unknown.
+/// When the body budget runs out, klad does not end a request that has held a permit for less time: its rate is not
+/// known yet.
 pub const EVICTION_AGE_MIN: Duration = Duration::from_secs(1);
 
-/// When body memory runs out, klad does not evict connections with a higher rate, bytes a second. It is half a megabit:
-/// the default `--value-max` takes four minutes at this rate.
+/// When the body budget runs out, klad does not end a request that receives more bytes a second than this. It is half
+/// a megabit: the largest value by default takes four minutes.
 pub const EVICTION_RATE_BYTES_MAX: u64 = 64 << 10;
-/// When body memory runs out, klad first evicts connections with at most this rate, on all workers, bytes a second.
+
+/// When the body budget runs out, klad first ends requests that receive at most this many bytes a second, on whichever
+/// worker.
 pub const EVICTION_RATE_FIRST_BYTES_MAX: u64 = BODY_RATE_BYTES_MIN;
 
-/// When body memory has been short for this time, every worker has looked for very slow connections; now klad may evict
-/// all slow ones.
-pub const BODY_BUDGET_LACK_STANDS: Duration = Duration::from_millis(125);
-/// How long klad remembers a shortage of body memory. Workers first look for very slow connections, then for all slow
-/// ones.
-pub const BODY_BUDGET_LACK_LIFETIME: Duration = Duration::from_millis(250);
+/// After a lack of body budget has lasted this long, every worker has looked for very slow requests among its
+/// connections. klad may then end all slow requests.
+pub const BODY_BUDGET_SHORTAGE_LASTS: Duration = Duration::from_millis(125);
 
-/// klad reads and discards at most this much of a rejected request's body, bytes, so that the connection can stay open.
-/// With a longer body it closes the connection after the answer.
+/// klad remembers for this long how much budget a rejected request lacked. In this time every worker looks for very
+/// slow requests, and then for all slow ones.
+pub const BODY_BUDGET_SHORTAGE_LIFETIME: Duration = Duration::from_millis(250);
+
+/// After a rejection klad reads and discards up to this many bytes of the body, so that the connection can continue.
+/// If the body is longer, klad closes the connection after the answer.
 pub const DRAIN_BYTES_MAX: u64 = 64 << 10;
 
-/// When klad closes a connection whose client still sends, it keeps reading for this time, so that the client sees the
-/// answer instead of a reset.
+/// When klad closes a connection whose client still sends, it reads for this long, so that the client sees the answer
+/// instead of a reset.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
-/// While lingering, klad reads and discards at most this much, bytes.
+
+/// Bytes that klad reads and discards while it lingers on a connection.
 pub const LINGER_BYTES_MAX: usize = 4 << 20;
 
-/// Default of `--head-timeout`: from the first byte of a head to its last; then 408. nginx waits 60 s, hyper 30 s.
+/// Default of `--head-timeout`: from the first byte of a head to the last; then klad answers 408. nginx waits 60 s,
+/// hyper 30 s.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Default of `--idle-timeout`: the time between two requests; then klad closes the connection without an answer. It is
-/// longer than the 60 s for which load balancers usually keep connections.
+/// Default of `--idle-timeout`: the time between two requests; then klad closes the connection without an answer. It
+/// is longer than 60 s, for which load balancers commonly keep connections.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// An idle connection whose buffers in hyper have grown beyond the charge of [`CONNECTION_BYTES`] is closed after this
-/// time. Only closing it frees the memory.
+/// klad closes an idle connection after this time if its buffers in hyper have grown beyond what [`CONNECTION_BYTES`]
+/// charges. Only closing frees that memory.
 pub const GROWN_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Buffers count as grown when one read or write has carried more than this, bytes.
+/// Buffers count as grown when one read or write has transferred more than this many bytes.
 pub const GROWN_BYTES: usize = 16 << 10;
 
-/// Default of `--body-timeout`: the time without a byte of an expected body, or below `--body-rate-min`; then 408.
+/// Default of `--body-timeout`: the time without a byte of an expected body, or below `--body-rate-min`; then klad
+/// answers 408.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Default of `--write-timeout`: the time in which the client takes no byte of an answer, or less than
+/// Default of `--write-timeout`: the time in which the client takes no byte of an answer, or takes less than
 /// `--body-rate-min`; then klad closes the connection.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The interval at which workers check deadlines, and so the precision of deadlines.
+/// How often the sweep checks deadlines, which is also the precision of deadlines.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The most time that one check of deadlines counts. Longer gaps come from a busy worker or a stopped process, not from
-/// the client.
+/// One sweep counts at most this much time against clients. If the process was stopped or the worker had no CPU time,
+/// the rest is not the clients' fault.
 pub const SWEEP_COUNTS_MAX: Duration = Duration::from_millis(200);
 
-/// The unsent bytes of one connection that the kernel holds before klad must wait (`TCP_NOTSENT_LOWAT`). With this
-/// limit, klad can write again soon after a slow reader has read something. Without it the kernel waits until a good
-/// part of a send buffer of megabytes is free, and a slow reader looks like one that reads nothing.
+/// Bytes of one connection that the kernel may hold unsent before klad must wait (`TCP_NOTSENT_LOWAT`). With it, klad
+/// can write again soon after a client has read something. Without it, the kernel reports progress only when a good
+/// part of a send buffer of megabytes is free, and a slow reader looks like a client that reads nothing.
 pub const NOT_SENT_BYTES_MAX: u32 = 128 << 10;
 
-/// The largest single write to hyper after which a connection stays open, bytes. hyper's write buffer keeps the
-/// capacity of the largest entry of a range, and only closing the connection frees it.
+/// hyper's write buffer keeps the capacity of the largest range entry that was copied into it. If klad has offered a
+/// connection more than this many bytes at once, it closes the connection after the answer, because only that frees
+/// the memory.
 pub const OVERSIZED_BYTES: usize = 1 << 20;
 
-/// The interval at which a range scan that waits for body memory tries again.
+/// How often a range that waits for body budget tries again.
 pub const BODY_BUDGET_RETRY: Duration = Duration::from_millis(10);
-/// The longest wait of a range scan for the memory of a large entry. Then klad answers 503, or cuts an answer in
-/// progress.
+
+/// How long a range waits for budget for a large entry. Then klad answers 503 if it is the first step, and ends the
+/// response early if it is a later one.
 pub const BODY_BUDGET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The lifetime of an admin connection. Answers are small; a client that reads none must not block a connection.
+/// The lifetime of an admin connection. Admin answers are small, and a client that reads nothing must not keep its
+/// place.
 pub const ADMIN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The bytes of log lines that wait for stderr: some 4,000 lines, so a reader may pause for a while. More are dropped
-/// and counted. A blocked reader costs at most twice this memory, because one part is being written.
+/// Bytes of log lines that wait until stderr takes them. klad drops and counts lines beyond that. 1 MiB is about 4,000
+/// lines: a reader may pause for a while. If it never reads, klad uses twice this memory, because a second buffer is
+/// being written.
 pub const LOG_BYTES_MAX: usize = 1 << 20;
-/// The bytes of [`LOG_BYTES_MAX`] that are reserved for warnings and errors. An unread access log must not displace
-/// them.
+
+/// Bytes of [`LOG_BYTES_MAX`] that are reserved for warnings and errors, so that an access log without a reader does
+/// not displace them.
 pub const LOG_BYTES_RESERVED: usize = 64 << 10;
 
-/// The time that stderr has for the last lines when klad ends. A blocked reader must not keep klad from ending.
+/// When klad ends, it waits this long for stderr to take the last lines. A reader that does not read must not block
+/// the end.
 pub const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Default of `--value-cache`. The value cache takes memory from the block cache, so a store that does not fit in
-/// memory loses some hits. If the busy keys of a store fit, the value cache saves half of a read's CPU time
-/// (`cargo xtask yardstick`).
+/// Default of `--value-cache`. The value cache takes memory from the block cache, which costs hits if the data does
+/// not fit into memory. If the hot keys fit, it saves half of a read's CPU time (`cargo xtask yardstick`).
 pub const VALUE_CACHE_PERCENT: u64 = 25;
 
-/// Default of `--heap-sample`, bytes. Sampling is always on, so it must be cheap. `TCMalloc` has the same default. One
-/// in 2,000 allocations of a kilobyte is sampled; the estimate of 64 MiB of them is within 18 % (1/√32). With
-/// jemalloc's own default of 512 KiB, GETs took 1.7 % more CPU time (`cargo xtask profile-cost`).
+/// Default of `--heap-sample`, bytes. Sampling is always on, so it must cost almost nothing. `TCMalloc` has the same
+/// default. jemalloc samples an allocation of one kilobyte once in 2,000 times, and estimates 64 MiB of them within 18
+/// % (1/√32). With jemalloc's default of 512 KiB, GETs took 1.7 % more CPU time (`cargo xtask profile-cost`).
 pub const HEAP_SAMPLE_BYTES: u64 = 2 << 20;
 
-/// The sampling interval during an allocation profile if `--heap-sample` is off, bytes: jemalloc's own default.
+/// The sample interval for a heap profile of a period if sampling is off otherwise: jemalloc's default.
 pub const HEAP_WINDOW_SAMPLE_BYTES: u64 = 512 << 10;
-/// The smallest `--heap-sample` other than 0, bytes. With less, most allocations are sampled, at some microseconds
-/// each.
+
+/// The smallest `--heap-sample` other than 0, bytes. Below it jemalloc would record a stack for most allocations,
+/// which takes some microseconds each.
 pub const HEAP_SAMPLE_BYTES_MIN: u64 = 4 << 10;
+
 /// The largest `--heap-sample`, bytes. Above it a process of any size has no sample.
 pub const HEAP_SAMPLE_BYTES_CEILING: u64 = 1 << 30;
 
-/// Default of `--slow-request`. On a healthy machine no request takes a second: a sync takes some ms, and an operation
-/// waits for storage at most `--queue-age-max`. It is also the time from which people notice a wait. etcd warns at
-/// 100 ms; by default `PostgreSQL` never warns and `MySQL` warns at 10 s.
+/// Default of `--slow-request`. On a healthy machine no request takes a second (a sync takes some ms, and nothing
+/// waits longer than `--queue-age-max` for storage), and people notice a second. etcd warns at 100 ms, `MySQL` at 10 s
+/// by default, `PostgreSQL` never.
 pub const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
-/// The window of `/debug/slow`, which keeps the slowest requests of each operation type in each of [`SLOWEST_WINDOWS`]
-/// windows. A minute in total is enough time for an operator to ask, and 10 s are short enough that a burst does not
-/// hide later requests.
+/// `/debug/slow` keeps the slowest requests of each op for [`SLOWEST_WINDOWS`] windows of this length. A minute is
+/// enough for a person who was alerted to ask for them. With 10 s, a burst does not hide what comes after it.
 pub const SLOWEST_WINDOW: Duration = Duration::from_secs(10);
-/// The number of windows of `/debug/slow`. See [`SLOWEST_WINDOW`].
+
+/// The number of windows; see [`SLOWEST_WINDOW`].
 pub const SLOWEST_WINDOWS: usize = 6;
 
-/// The number of slow requests that each worker keeps for each operation type and window: enough to show a pattern. At
-/// about 500 bytes each, a worker keeps at most a third of a MiB. A slower request replaces the fastest one kept.
+/// The number of requests that each worker keeps for each op and window: enough to see a pattern. A slower request
+/// replaces the fastest of them. At about 500 bytes each, all requests of a worker take at most a third of a MiB.
 pub const SLOWEST_KEPT: usize = 16;
 
-/// The default number of requests in one answer of `/debug/slow`.
+/// The number of requests that `/debug/slow` shows by default.
 pub const SLOWEST_SHOWN: usize = 32;
-/// The largest number of requests in one answer of `/debug/slow`.
+
+/// The largest number of requests that a client can ask `/debug/slow` for.
 pub const SLOWEST_SHOWN_MAX: usize = 1_000;
 
-/// The number of log lines about slow requests in one second; one more line gives the number of the others. This is
-/// enough to show a pattern and does not fill a disk: at 400 bytes each, 350 MB a day.
+/// The number of log lines about slow requests in one second. klad counts further requests and reports them in one
+/// line. Ten lines are enough to see a pattern, and do not fill a disk: 400 bytes each are 350 MB a day.
 pub const SLOW_REQUEST_LINES_MAX: u64 = 10;
 
-/// The longest accepted `X-Request-Id`, bytes. klad ignores a longer one, because the id is in every line about the
-/// request. A UUID has 36, AWS's trace header 35 to 100.
+/// klad ignores a longer `X-Request-Id`, bytes, because each line would contain it. A UUID has 36 bytes, AWS's trace
+/// header 35 to 100.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Default of `--async-sync-interval`.
 pub const ASYNC_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a stop waits for operations that an engine has not answered. An engine behind a network may have lost them.
+/// How long klad, when it stops, waits for an engine's missing answers. An engine across a network may have lost them.
 pub const LATE_ANSWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The memory budget from which on the allocator uses huge pages, bytes. They cost some 25 MiB, a twentieth of it.
+/// From this memory budget on, bytes, the allocator uses huge pages. They cost about 25 MiB, a twentieth of the
+/// budget.
 pub const HUGE_PAGES_MEMORY_MIN: u64 = 512 << 20;
 
-/// The memtables of a store: one that fills, [`MEMTABLES_A_FLUSH`] that are being flushed, and four in reserve before
-/// writes must wait.
+/// The number of memtables: one that is being filled, [`MEMTABLES_A_FLUSH`] that are being flushed, and four spare
+/// ones before writes must wait.
 pub const MEMTABLES: u64 = 8;
-/// The number of memtables that become one file of level 0.
+
+/// The number of memtables that one flush merges into one file of level 0.
 pub const MEMTABLES_A_FLUSH: u64 = 3;
 
-/// The number of files in level 0 that start a compaction into the next level. See `docs/decisions/2026-11-21-puts.md`.
+/// The number of files of level 0 at which RocksDB compacts them into the next level. See
+/// `docs/decisions/2026-11-21-puts.md`.
 pub const LEVEL_0_FILES: u64 = 10;
 
-/// The largest memtable, bytes. After a kill, a start must read the contents of the memtables from the log again, which
-/// takes 2.4 µs for each small entry in random order. See `docs/decisions/2026-11-21-puts.md`.
+/// The largest memtable, bytes. A start after a kill reads the contents of all memtables from the log again, and
+/// inserting small entries in random order costs 2.4 µs each. See `docs/decisions/2026-11-21-puts.md`.
 pub const MEMTABLE_BYTES_MAX: u64 = 4 << 20;
 
-/// Default of `--disk-reserve`, bytes. With less free space, writes are answered 507. RocksDB needs it for compactions.
+/// Default of `--disk-reserve`, bytes. If less space is free, klad answers writes with 507. RocksDB needs the reserve
+/// for the compactions that free space.
 pub const DISK_RESERVE_BYTES: u64 = 256 << 20;
 
-/// The interval of checks of free space and version blocks. A disk that takes 1 GB a second takes 250 MB in this time,
-/// which is below the default reserve.
+/// How often klad checks free space and version blocks. A disk that writes 1 GB a second writes 250 MB in this time,
+/// which is less than the default reserve.
 pub const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The shortest interval between reads of engine figures that cost time per file; 1,000 tables (30 GiB) take about
-/// 1 ms.
+/// The shortest interval between two readings of engine figures that cost time for each file. For a thousand tables
+/// (30 GiB) they take about a millisecond.
 pub const SLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The interval of reads of the allocator's figures. A read takes each of the allocator's locks, some 100 µs in total.
-pub const ALLOCATOR_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often klad reads the allocator's figures. Each reading takes all of the allocator's locks one after the other,
+/// about 100 µs together.
+pub const ALLOCATOR_READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// If maintenance does not finish within this time, storage does not respond, and klad reports that it is not ready. A
-/// working disk takes less time for one write, however busy it is.
+/// If housekeeping has not finished a round for this long, storage does not answer: klad is not ready. A working disk
+/// takes less time for one write, however busy it is.
 pub const HOUSEKEEPING_LATE: Duration = Duration::from_secs(15);
 
-/// The largest configuration file, bytes. A larger one is an error. All options with their comments are some 10 KiB.
+/// The largest file of options, bytes; a larger one is an error. All options with their comments are about 10 KiB.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Default of `--drain-timeout`: the time that requests in flight have to finish when klad is stopped.
+/// Default of `--drain-timeout`: how long requests in flight may take to finish when klad stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// During a stop, the time that a client has for the next byte of a head, a body, or an answer; then klad answers 408
-/// or closes the connection. A client's kernel repeats a lost segment earlier (after 200 ms and more).
+/// While klad stops, it waits this long for the next byte of a head or a body, and for the client to take the next
+/// byte of an answer. Then it answers 408 or closes the connection. It is longer than a client's kernel waits before
+/// it repeats a lost segment (200 ms and more).
 pub const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// During a stop, how long a connection without a request stays open. A request that arrives within this time is
-/// answered, and the answer says that the connection closes; the client then has the same time to close it. It is
-/// longer than a round trip to any place on earth.
+/// While klad stops, it keeps a connection without a request for this long. If the client sends a request in this
+/// time, klad answers it with `Connection: close`. After such an answer klad waits as long for the client to close.
+/// This is longer than any network round trip.
 pub const DRAIN_IDLE_PATIENCE: Duration = Duration::from_millis(300);
 
-/// During a stop, how long klad accepts connections whose TCP handshake has begun. As [`DRAIN_IDLE_PATIENCE`].
+/// While klad stops, it still accepts for this long connections that clients have begun to open, because the client's
+/// last segment is on its way. Same value as [`DRAIN_IDLE_PATIENCE`].
 pub const DRAIN_ACCEPT_PATIENCE: Duration = Duration::from_millis(300);
 
-/// The interval at which workers check deadlines during a stop.
+/// How often a worker checks deadlines while klad stops.
 pub const DRAIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The connections that the kernel holds until klad accepts them. The kernel's own limit (`somaxconn`) is 4,096 today.
+/// The number of connections that the kernel holds until klad accepts them. The kernel's own limit (`somaxconn`) is
+/// 4,096 today.
 pub const LISTEN_BACKLOG: u32 = 4_096;
-/// The listen backlog while the acceptor is rate-limited. A connection that waits longer than its client is useless.
-/// Beyond the backlog the kernel drops a client's opening packet, and the client repeats it, at no cost for klad. The
-/// value is enough for the connections accepted in [`ACCEPT_PAUSE`] at the highest limited rate.
+
+/// The backlog while klad accepts connections slowly. A longer one would hold connections whose clients have given up;
+/// the kernel lets their clients try again at no cost. It is enough for the connections that klad accepts in
+/// [`ACCEPT_PAUSE`] at its highest rate limit.
 pub const LISTEN_BACKLOG_CAUTIOUS: u32 = 32;
 
-/// The connections beyond `--connections-per-peer` that stay open for [`REFUSED_LINGER_TIMEOUT`], so that their clients
-/// see the answer. More are closed at once.
+/// The number of connections beyond `--connections-per-peer` that klad keeps for [`REFUSED_LINGER_TIMEOUT`], so that
+/// their clients see the answer. klad closes more of them at once.
 pub const REFUSED_LINGERING_MAX: usize = 64;
 
-/// How long a connection beyond `--connections-per-peer` stays open, unless its client closes it earlier.
+/// klad closes a connection beyond `--connections-per-peer` after this time, or when the client has closed it.
 pub const REFUSED_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The descriptors reserved for all uses but connections, if the limit allows it: the engine's files (32 MiB each, so
-/// 25 GiB of data), and klad's own.
+/// Descriptors that are reserved for everything but connections, if the limit of open files allows it: the engine's
+/// files (32 MiB each, so 25 GiB of data) and klad's own.
 pub const DESCRIPTORS_KEPT: u64 = 1_024;
 
-/// The exit code (`EX_OSERR` of `sysexits.h`) and error code of a process that cannot start a thread.
+/// How the process ends if it cannot start a thread: exit code (`EX_OSERR` of `sysexits.h`) and word.
 pub const TOO_FEW_THREADS_EXIT: (u8, &str) = (71, "too-few-threads");
 
-/// The address space for the stack of a thread that the C library starts, bytes. Only the used part takes memory.
+/// Address space of the stack of a thread that the C library starts, bytes. Only the used part takes memory.
 pub const STACK_BYTES: usize = 8 << 20;
 
-/// The threads of klad without its workers, compaction and execution threads. Measured: at most 19, and 20 while
-/// RocksDB is opened. The rest is for profiles.
+/// The number of threads that klad may have in addition to its workers, the compaction threads for each worker, and
+/// the threads of its execution strategy: measured at most 19, and 20 while RocksDB opens. The rest is for profiles.
 pub const THREADS_OWN: usize = 24;
 
-/// The descriptors that klad has open before it serves a client, without its workers. Measured: 29 with RocksDB, which
-/// has the most. The rest is for temporary files: logs, flushes, compactions, checkpoints, kernel files that profiles
-/// read.
+/// The number of descriptors that klad has open before it serves, without its workers: measured 29 with RocksDB, which
+/// has the most. The rest is for files that klad opens for a short time: logs, outputs of flushes and compactions,
+/// checkpoints, and the kernel's files that profiles read.
 pub const DESCRIPTORS_OWN: u64 = 48;
-/// The descriptors of each worker. Measured: 4.
+
+/// The number of descriptors of each worker: measured 4.
 pub const DESCRIPTORS_OF_WORKER: u64 = 4;
 
-/// The files that an engine needs at least: some 24 tables of level 0, and one of each level.
+/// The number of files that an engine needs to open: about 24 tables of level 0, and one table of each other level.
 pub const ENGINE_FILES_MIN: u64 = 32;
-/// RocksDB's own number for "all files" (`db/table_cache.h`).
+
+/// RocksDB's number for "all files" (`db/table_cache.h`).
 pub const ENGINE_FILES_MAX: u64 = 0x40_0000;
 
-/// The default sampling rate of a CPU profile, samples per second of CPU time. It differs from 100, so that sampling
-/// does not stay in step with activities that happen 100 times a second.
+/// Default sample rate of a CPU profile, for each second of CPU time. It is not 100, so that sampling does not stay in
+/// step with something that happens a hundred times a second.
 pub const PROFILE_HZ: u32 = 99;
-/// The largest sampling rate; a higher one is answered 400. The kernel's clock of threads gives 250 to 1,000.
+
+/// The highest sample rate that a client can ask for; klad answers more with 400. The kernel's thread clock gives 250
+/// to 1,000.
 pub const PROFILE_HZ_MAX: u32 = 1_000;
 
-/// The default duration of a CPU profile: 3,000 samples of each busy core.
+/// Default length of a CPU profile: 3,000 samples of each busy core.
 pub const CPU_PROFILE_SECONDS: Duration = Duration::from_secs(30);
 
-/// The default duration of a lock profile.
+/// Default length of a lock profile.
 pub const LOCK_PROFILE_SECONDS: Duration = Duration::from_secs(10);
 
-/// The default threshold of a lock profile. Shorter waits are only counted. A sleep and a wake-up take longer.
+/// Default threshold of a lock profile. klad only counts shorter waits, and does not record them: putting a thread to
+/// sleep and waking it takes longer.
 pub const LOCK_PROFILE_THRESHOLD: Duration = Duration::from_micros(10);
-/// The largest threshold of a lock profile; a larger one is answered 400.
+
+/// The highest threshold of a lock profile; klad answers more with 400.
 pub const LOCK_PROFILE_THRESHOLD_MAX: Duration = Duration::from_secs(1);
 
-/// The shortest duration of a profile; a shorter one is answered 400.
+/// The shortest length of a profile; klad answers a shorter or longer one with 400.
 pub const PROFILE_WINDOW_MIN: Duration = Duration::from_millis(1);
-/// The longest duration of a profile; a longer one is answered 400.
+/// The longest length of a profile.
 pub const PROFILE_WINDOW_MAX: Duration = Duration::from_mins(5);
 
-/// The number of profiles of one kind at a time. One more is answered 409, with the code profile-busy.
+/// The number of profiles of one kind at a time. klad answers one more with 409, code `profile-busy`.
 pub const PROFILES_OF_A_KIND_MAX: usize = 4;
 
-/// The time that a connection has for a profile's symbols, names and drawing, in addition to the profile's duration.
-/// These may wait for other profiles.
+/// How long an admin connection may live for a profile, in addition to the profile's length. In this time klad
+/// resolves symbols and writes the result; profiles wait for each other for that.
 pub const PROFILE_MAKING_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The connections of the admin listener (people and one scraper), if the open-file limit allows it. More are closed.
+/// The number of connections of the admin listener, if the limit of open files allows it. klad closes more at once.
+/// People and one scraper use it.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 
-/// The largest body for the admin listener, bytes; then 413. A change of every option fits four times.
+/// The largest request body on the admin listener, bytes; klad answers a larger one with 413. A change of every option
+/// needs a quarter of it.
 pub const ADMIN_BODY_BYTES_MAX: usize = 16 << 10;
 
-/// The number of versions that a checkpoint skips above those that may have been given out when it was made. A server
-/// that starts from the checkpoint gives out no version that a client has seen since, unless more writes than this
-/// followed. 2^40 are 12 days at 1,000,000 writes a second, or 348 years at 100; there are 2^24 times as many versions.
+/// The gap in versions between a store and a checkpoint that klad serves later. The checkpoint continues this many
+/// versions above those that existed when it was made, so that it gives out no version that a client has seen since,
+/// unless more writes came than this. 2^40 versions last for 12 days at 1,000,000 writes a second, and for 348 years
+/// at 100. There are 2^24 times as many versions.
 pub const CHECKPOINT_VERSIONS_AHEAD: u64 = 1 << 40;
 
-/// The longest name of a checkpoint, bytes: letters, digits, dots, dashes and underscores. Others are answered 400.
+/// Bytes of a checkpoint's name. klad answers a name with anything but letters, digits, dots, dashes and underscores
+/// with 400.
 pub const CHECKPOINT_NAME_BYTES_MAX: usize = 64;
 
-/// How long an answer waits for a checkpoint or its removal; then it is 202. It is shorter than
-/// [`ADMIN_CONNECTION_TIMEOUT`], which would close the connection without an answer.
+/// How long klad waits for a checkpoint or its removal before it answers 202. It is less than
+/// [`ADMIN_CONNECTION_TIMEOUT`], which would end the connection without an answer.
 pub const MAINTENANCE_ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// The smallest piece of a compaction of everything, bytes of tables. The compaction can be cancelled between two
-/// pieces: a piece takes some seconds on a disk that does 100 MB a second.
+/// A full compaction compacts at least this many bytes of tables in one piece. It can be cancelled between two pieces:
+/// after some seconds on a disk that does 100 MB a second.
 pub const COMPACTION_PIECE_BYTES: u64 = 256 << 20;
 
-/// The least free space for a compaction of everything, bytes. klad rejects the compaction if less is free beyond the
-/// reserve than the size of all tables, or than this, whichever is smaller: RocksDB rewrites at most 25 tables of
-/// 32 MiB in one step before it deletes the old ones.
+/// klad rejects a full compaction if the free space beyond the reserve is smaller than all tables, or smaller than
+/// this. RocksDB rewrites at most 25 tables of 32 MiB in one step before it deletes the old ones.
 pub const COMPACTION_ROOM_BYTES: u64 = 2 << 30;
 
-/// The size of all logs together below which a start first reads them without a change, bytes, and compares them with
-/// what was synced. So klad notices an emptied or removed log before RocksDB goes on without it. 1 MiB of small entries
-/// is read in some 20 ms.
+/// At a start, klad first reads logs of fewer bytes together without changing anything, and compares them with what
+/// was synced. So it detects an emptied or removed log before RocksDB continues without it. Reading 1 MiB of small
+/// entries takes about 20 ms.
 pub const LOG_BYTES_READ_TWICE: u64 = 1 << 20;
 
 /// The number of findings that `klad check` prints. It counts the rest.
 pub const CHECK_FINDINGS_MAX: usize = 20;
 
-/// The block cache and memtables of `klad check` and `klad compact`, bytes.
+/// Bytes of block cache and memtables of `klad check` and `klad compact`.
 pub const OFFLINE_CACHE_BYTES: u64 = 128 << 20;
 
-/// The smallest `--memory`, bytes. Below it the caches are too small to be useful.
+/// The smallest `--memory`, bytes. With less the caches are too small to be useful.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
-/// The largest `--memory`, bytes. klad counts the body memory as a 32-bit number of KiB.
+
+/// The largest `--memory`, bytes: the body budget counts KiB in 32 bits.
 pub const MEMORY_BYTES_CEILING: u64 = 16 << 40;
 
-/// The shortest token in a token file, characters. klad does not start with a shorter one. 16 characters of base64 are
-/// 96 bits, which cannot be guessed over a network.
+/// The shortest token in a token file, characters; klad rejects a shorter one at the start. 16 characters of base64
+/// are 96 bits, which an attacker cannot guess over a network.
 pub const TOKEN_BYTES_MIN: usize = 16;
-/// The longest token, characters. klad does not start with a longer one in the file, and does not look up a longer one
-/// of a request. Generated tokens fit, but not JSON web tokens, which klad does not read. Hashing it takes a
-/// microsecond.
+
+/// The longest token, characters. klad rejects a longer one in the file at the start, and does not look up a longer
+/// one in a request. Tokens of other programs fit (except JSON web tokens, which klad does not read). Hashing this
+/// many takes a microsecond.
 pub const TOKEN_BYTES_MAX: usize = 512;
 
-/// The number of tokens in a file. klad does not start with more. Each token costs every request some ten nanoseconds.
+/// The number of tokens in one file; klad rejects more at the start. Each token costs every request about ten
+/// nanoseconds.
 pub const TOKENS_MAX: usize = 256;
 
-/// The largest token file, bytes. klad does not start with a larger one.
+/// Bytes of a token file; klad rejects a larger one at the start.
 pub const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The largest file of certificates or of a key, bytes. klad does not start with a larger one. All authorities that
-/// browsers trust take a quarter of it.
+/// Bytes of a file of certificates or of a key; klad rejects a larger one at the start. All authorities that browsers
+/// trust are a quarter of it.
 pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The number of handshake steps that a worker or the admin thread takes before it serves all other ready tasks. A step
-/// takes up to a millisecond (an RSA signature); a flood of handshakes delays a request by no more than that.
+/// The number of handshakes that a worker or the admin thread advances by one step before it runs its other ready
+/// tasks. A step takes up to a millisecond (an RSA signature), so a flood of handshakes delays a request by that time.
 pub const HANDSHAKE_STEPS_MAX: usize = 1;
 
-/// klad warns at start and at each reload if a certificate expires within this time. Certificates of automatic issuers
-/// live for 90 days and are usually renewed after two thirds of them, so long before this warning.
+/// klad warns at the start, and when it reloads certificates, if a certificate expires within this time. Automatic
+/// certificates live for 90 days and are renewed after two thirds of that.
 pub const CERTIFICATE_EXPIRES_SOON: Duration = Duration::from_hours(14 * 24);
 
-/// The longest wait in `Retry-After`, also used where only an operator can help.
+/// The longest wait that `Retry-After` gives, also given if only an operator can help.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
-/// The shortest wait in `Klad-Retry-After-Ms`: 0 would invite an immediate retry.
+
+/// The shortest wait that `Klad-Retry-After-Ms` gives. With 0 the client would try again at once.
 pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(1);
-/// The wait in `Retry-After` if none was measured.
+
+/// The wait that klad gives if it has measured none.
 pub const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
-/// How long the client commands (`klad get` and others) try one address of a server: three attempts of the kernel.
+/// How long client commands such as `klad get` try one address of a server before they try the next. The kernel makes
+/// three attempts in this time.
 pub const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The client commands (`klad get` and others) fail if no byte has arrived or been sent for this time. It is longer
-/// than twice klad's own [`HEAD_TIMEOUT`] and than any wait for a queue, so that the server's answer comes first.
+/// Client commands such as `klad get` fail if no byte is sent or received for this long. It is longer than
+/// [`HEAD_TIMEOUT`] and any wait in a queue, so that the server's answer comes first.
 pub const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long `klad put` waits for `100 Continue`. Then it sends the value anyway: some proxies do not forward the
-/// answer.
+/// How long `klad put` waits for `100 Continue` before it sends the value without it. Some proxies do not forward it.
 pub const CLIENT_EXPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much of a value of unknown length `klad put` reads before it connects to the server, bytes: the default size
-/// limit of a value. The source of the value may be slow, and a server does not wait for long. The rest is sent as it
-/// is read.
+/// Bytes of a value of unknown length that `klad put` reads before it connects to the server. The source, a person or
+/// a program, may be slow, and a server does not wait long. It is the default `--value-max`. `klad put` sends anything
+/// beyond it while it reads.
 pub const CLIENT_READ_AHEAD_BYTES: u64 = VALUE_BYTES_MAX;
 
-/// The longest response head that the client commands accept, bytes. klad's own are below 300. A longer one is a
-/// failure.
+/// Bytes of the head of an answer that client commands accept. A longer one is an error. klad's own heads are shorter
+/// than 300.
 pub const CLIENT_HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// The bytes of an error response that the client commands read for its reason. klad's own are below 1,000.
+/// Bytes of an error answer that client commands read to find the reason. klad's own are shorter than 1,000. Client
+/// commands ignore a reason that is cut off.
 pub const CLIENT_PROBLEM_BYTES_MAX: usize = 64 << 10;
 
-/// The largest profile that `klad profile` reads from a server or a file, bytes as transferred. It is held in memory as
-/// a whole; a larger one is a failure. Busy servers' profiles are below 1 MiB.
+/// Bytes of a profile that `klad profile` accepts from a server or a file, before decompression. It holds the profile
+/// in memory as a whole; a larger one is an error. Profiles of busy servers are smaller than 1 MiB.
 pub const CLIENT_PROFILE_BYTES_MAX: usize = 64 << 20;
 
-/// The longest entry that `klad scan` accepts, bytes: the largest value, line feed and key that a server can be
-/// configured for. It is held in memory until it is complete; a longer one is a failure.
+/// Bytes of an entry that `klad scan` accepts; a longer one is an error. It holds an entry in memory until it is
+/// complete. It is the largest value, line feed and key that any server can be configured for.
 pub const CLIENT_ENTRY_BYTES_MAX: u64 = VALUE_BYTES_CEILING + 1 + KEY_BYTES_CEILING;
 
-// The encoded key must fit in the head, together with other headers.
+// The encoded key must fit into the head, together with headers.
 const _: () = assert!(3 * KEY_BYTES_MAX + (8 << 10) <= HEAD_BYTES_MAX);
 const _: () = assert!(KEY_BYTES_MAX <= KEY_BYTES_CEILING && 3 * KEY_BYTES_CEILING < 65_534);
 const _: () = assert!(VALUE_BYTES_MAX <= VALUE_BYTES_CEILING);
 // hyper's buffer must hold a whole head.
 const _: () = assert!(HEAD_BYTES_MAX <= CONNECTION_BUFFER_BYTES_MAX as u64);
-// Between two checks of free space, less than the reserve can be written at 1 GB/s.
+// At 1 GB/s, the disk cannot use up the reserve between two checks of free space.
 const _: () = assert!(HOUSEKEEPING_INTERVAL.as_millis() * 1_000_000 <= DISK_RESERVE_BYTES as u128);
 const _: () = assert!(GROWN_BYTES as u64 <= CONNECTION_BYTES);
-// A read without hyper must not mark a connection's buffers as grown.
+// A read without hyper must not count as grown buffers.
 const _: () = assert!(PLAIN_REQUEST_BYTES_MAX <= GROWN_BYTES && PLAIN_HEAD_BYTES_MAX <= PLAIN_REQUEST_BYTES_MAX);
-// Every worker checks at least once before a shortage counts as standing, and once more before it is forgotten.
-const _: () = assert!(SWEEP_INTERVAL.as_millis() < BODY_BUDGET_LACK_STANDS.as_millis());
-const _: () =
-    assert!(SWEEP_INTERVAL.as_millis() + BODY_BUDGET_LACK_STANDS.as_millis() <= BODY_BUDGET_LACK_LIFETIME.as_millis());
+// Every worker must sweep at least once before a lack of budget counts as lasting, and once more before klad forgets
+// it.
+const _: () = assert!(SWEEP_INTERVAL.as_millis() < BODY_BUDGET_SHORTAGE_LASTS.as_millis());
+const _: () = assert!(
+    SWEEP_INTERVAL.as_millis() + BODY_BUDGET_SHORTAGE_LASTS.as_millis() <= BODY_BUDGET_SHORTAGE_LIFETIME.as_millis()
+);
 const _: () = assert!(LOG_BYTES_RESERVED < LOG_BYTES_MAX);
 const _: () = assert!(MAINTENANCE_ANSWER_TIMEOUT.as_millis() < ADMIN_CONNECTION_TIMEOUT.as_millis());
 const _: () = assert!(EVICTION_RATE_FIRST_BYTES_MAX <= EVICTION_RATE_BYTES_MAX);
-// A rejected small body is discarded, and its connection stays open.
-const _: () = assert!(SMALL_BODY_BYTES <= DRAIN_BYTES_MAX && SMALL_BODY_ROOM_PARTS > 1);
-const _: () = assert!(LARGE_BODY_LEAVES_PARTS.is_multiple_of(SMALL_BODY_ROOM_PARTS));
+// klad must read and discard a rejected small body, so that its connection can continue.
+const _: () = assert!(SMALL_BODY_BYTES <= DRAIN_BYTES_MAX && SMALL_BODY_BUDGET_PARTS > 1);
+const _: () = assert!(LARGE_BODY_LEAVES_PARTS.is_multiple_of(SMALL_BODY_BUDGET_PARTS));
 const _: () = assert!(TOKEN_BYTES_MIN < TOKEN_BYTES_MAX && TOKEN_BYTES_MAX as u64 <= HEAD_BYTES_MAX / 8);
 const _: () = assert!((ADMIN_CONNECTIONS_MAX + REFUSED_LINGERING_MAX) as u64 <= DESCRIPTORS_KEPT / 4);
-// A stop without requests in progress takes less than a second.
+// A stop takes less than a second if no request is in progress.
 const _: () = assert!(DRAIN_ACCEPT_PATIENCE.as_millis() + DRAIN_IDLE_PATIENCE.as_millis() < 1_000);
 const _: () = assert!(DRAIN_PATIENCE.as_millis() < DRAIN_TIMEOUT.as_millis());

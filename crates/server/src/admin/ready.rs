@@ -1,11 +1,11 @@
-//! `/readyz`: whether klad takes reads and writes, and if not, why.
+//! `/readyz`: whether klad accepts reads and writes, and if not, why.
 //!
 //! ```text
-//!   /readyz            200 ready, or the problem document that a write would be answered with: 503, or 507 for a full disk
-//!   /readyz?verbose    200 or 503, and every check with its state, a line each, as etcd and Kubernetes print them
+//!   /readyz            200 ready, or the problem document that a write would get: 503, or 507 for a full disk
+//!   /readyz?verbose    200 or 503, and a line for each check with its state, as in etcd and Kubernetes
 //! ```
 //!
-//! Called by `admin`.
+//! `admin` calls this.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -20,20 +20,20 @@ use klad_storage::operation::Error;
 use klad_storage::{ChangeKind, Check};
 
 impl Admin {
-    /// Ready means that reads and writes are taken; the refusal says what is not.
+    /// Answers whether klad accepts reads and writes; the error says what prevents it.
     pub(super) fn ready(&self) -> Result<Response<String>, ApiError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Error::Stopping.into());
         }
         self.executor.writable(ChangeKind::Put)?;
-        // What no error of an operation stands for.
+        // Then the checks that no error of an operation covers.
         match self.checks().into_iter().find_map(|check| check.fault) {
             Some(fault) => Err(ApiError::NotReady(fault)),
             None => Ok(text("ready\n".to_owned())),
         }
     }
 
-    /// Every check, with its state.
+    /// Answers with each check and its state.
     pub(super) fn ready_verbosely(&self) -> Response<String> {
         let mut lines = String::new();
         let mut ready = true;
@@ -54,7 +54,7 @@ impl Admin {
         answer
     }
 
-    /// All that must hold for klad to be ready, with its state now.
+    /// Returns all conditions for being ready, with their current state.
     pub(super) fn checks(&self) -> Vec<Check> {
         let stopping = self.stopping.load(Ordering::Acquire);
         let mut checks = vec![Check::of("not-stopping", if stopping { Err(Error::Stopping) } else { Ok(()) })];

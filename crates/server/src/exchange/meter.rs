@@ -1,31 +1,31 @@
-//! Counts a client's bytes against the time that klad has waited for them.
+//! Measures the rate of a client: its bytes, and the time that klad has waited for them.
 
 use std::time::Duration;
 
-/// Bytes and time, from the first wait on. Times are milliseconds of the worker's coarse clock.
+/// Bytes and time since the first wait. Times are milliseconds of the worker's coarse clock.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    /// Of what came since the first wait began.
+    /// Bytes since the first wait began.
     bytes: u64,
-    /// Of waits that have ended.
+    /// The length of all waits that have ended.
     waited_ms: u64,
-    /// Begin of the wait in progress.
+    /// The beginning of the current wait.
     waits_since_ms: Option<u64>,
-    /// There was a wait.
+    /// Whether there was a wait.
     counts: bool,
 }
 
-/// What a meter shows.
+/// The readings of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
-    /// Since the first wait.
+    /// Bytes since the first wait.
     pub(super) bytes: u64,
-    /// All waits together.
+    /// The length of all waits together.
     pub(super) waited: Duration,
 }
 
 impl Flow {
-    /// On average; `u64::MAX` where there was no wait.
+    /// The average rate; `u64::MAX` if there was no wait.
     #[must_use]
     pub(super) fn bytes_per_second(&self) -> u64 {
         let waited_ms = u64::try_from(self.waited.as_millis()).unwrap_or(u64::MAX);
@@ -34,7 +34,7 @@ impl Flow {
 }
 
 impl Meter {
-    /// Forgets what was, and begins to wait.
+    /// Resets the meter, and begins a wait.
     pub(super) fn begin_waiting(&mut self, now_ms: u64) {
         self.bytes = 0;
         self.waited_ms = 0;
@@ -42,14 +42,14 @@ impl Meter {
         self.counts = true;
     }
 
-    /// Forgets what was, but for a wait in progress.
+    /// Resets the meter, but keeps a wait in progress.
     pub(super) fn begin_anew(&mut self) {
         self.bytes = 0;
         self.waited_ms = 0;
         self.counts = self.waits_since_ms.is_some();
     }
 
-    /// There is nothing now.
+    /// A wait begins, unless one is in progress.
     pub(super) fn wait_begins(&mut self, now_ms: u64) {
         if self.waits_since_ms.is_none() {
             self.waits_since_ms = Some(now_ms);
@@ -57,14 +57,14 @@ impl Meter {
         }
     }
 
-    /// There is something again.
+    /// The wait ends.
     pub(super) fn wait_ends(&mut self, now_ms: u64) {
         if let Some(since_ms) = self.waits_since_ms.take() {
             self.waited_ms += now_ms.saturating_sub(since_ms);
         }
     }
 
-    /// So many bytes.
+    /// Adds `count` bytes.
     pub(super) fn add(&mut self, count: usize) {
         if self.counts {
             self.bytes += count as u64;

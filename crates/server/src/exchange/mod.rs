@@ -1,16 +1,16 @@
-//! The state machine of one connection. The service that answers, the socket that moves bytes and the sweep that enforces
-//! deadlines tell it what happened; it decides whether the connection goes on.
+//! The state machine of one connection. The service that answers, the socket that moves bytes and the sweep that checks
+//! deadlines report events to it. It decides whether the connection continues.
 //!
 //! ```text
-//!   Handshake, in TLS
+//!   Handshake, with TLS
 //!    ▼
-//!   Idle ──first byte──▶ Head ──whole head──▶ Busy ◀──▶ Body        (Body: waiting for the client's bytes)
+//!   Idle ──first byte──▶ Head ──whole head──▶ Busy ◀──▶ Body        (Body: waits for the client's bytes)
 //!    ▲                                          │
-//!    └──────────────── answered ────────────────┘          Linger: closed for writing, until the client closes
+//!    └──────────────── answered ────────────────┘          Linger: closed for writing; waits until the client closes
 //! ```
 //!
-//! All of the state is in [`State`]; each method of [`Exchange`] is one event. A connection belongs to one worker thread, so
-//! nothing here is locked. Knows neither HTTP nor sockets. Called by `http` and `connection`.
+//! [`State`] holds the whole state; each method of [`Exchange`] is one event. A connection belongs to one worker
+//! thread, so nothing needs a lock. This module knows neither HTTP nor sockets. `http` and `connection` call it.
 
 mod meter;
 mod verdict;
@@ -27,7 +27,7 @@ use crate::observe::RequestRecord;
 use crate::request_metrics::Op;
 use klad_base::limits::{GROWN_BYTES, OVERSIZED_BYTES};
 
-pub use verdict::{Closed, Deadlines, Draining, Evictable, Verdict};
+pub use verdict::{CloseReason, Deadlines, Draining, EvictionCandidate, Verdict};
 
 /// What the connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,49 +46,51 @@ pub enum Phase {
     Linger,
 }
 
-/// One connection.
+/// The state of one connection.
 #[derive(Debug)]
 pub struct Exchange {
     state: RefCell<State>,
-    /// The times of the current request's operations. An operation in progress writes to them, so they are not part of the state.
+    /// The times of the current request's operations. A running operation writes to them, so they are not part of
+    /// `state`.
     phases: Phases,
-    /// The worker's coarse clock, in milliseconds.
+    /// The worker's coarse clock in milliseconds.
     now_ms: Rc<Cell<u64>>,
 }
 
-/// Times are milliseconds of the worker's coarse clock.
+/// All times are milliseconds of the worker's coarse clock.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that lasts beyond the phase")]
 struct State {
     phase: Phase,
-    /// The begin of the phase; in `Body`, of the wait for the next byte.
+    /// The beginning of the phase. In `Body`, the beginning of the wait for the next byte.
     since_ms: u64,
-    /// Bytes of the next request came in while the current one is not answered.
+    /// Whether bytes of the next request arrived before the current one was answered.
     read_ahead: bool,
-    /// hyper's buffer may hold the begin of the next head: nothing has looked since the last answer.
+    /// Whether hyper's buffer may hold the beginning of the next head: not checked since the last answer.
     unlooked: bool,
-    /// The client's bytes of a body. Throughout `Body` the time counts.
+    /// Counts the bytes of a body that the client sent, and the time in `Body`.
     sent: Meter,
-    /// The bytes of an answer that the client took. The time counts while the client takes none.
+    /// Counts the bytes of an answer that the client took, and the time in which it took none.
     taken: Meter,
-    /// The bytes of the body budget that end with this connection: of a body that comes in, or of an answer on its way out.
+    /// Bytes of the body budget that become free when the connection ends: for a body that arrives, or an answer that
+    /// leaves.
     body_permit_bytes: u64,
-    /// The sweep found that the body does not come.
+    /// The sweep has decided that the body is late.
     body_timed_out: bool,
-    /// An answer was given before the request's body was read: linger at the close.
+    /// klad answered before it had read the request's body, so it must linger when it closes.
     body_unread: bool,
     /// hyper's buffers have grown.
     grown: bool,
-    /// They have grown so far that the connection must end after the answer.
+    /// hyper's buffers have grown so much that the connection must end after the answer.
     oversized: bool,
-    /// The answer was handed over, and is still in hyper's buffer.
+    /// The answer was handed over to hyper, and is still in its buffer.
     answer_leaves: bool,
-    /// Something that hyper wanted to write was kept from the client.
+    /// Something that hyper wrote was discarded.
     hyper_muted: bool,
-    /// What the sweep decided; the connection's task has not seen it yet.
+    /// The sweep's decision, until the connection's task takes it.
     verdict: Option<Verdict>,
     /// Why the connection ends, if that was decided here.
-    closed: Option<Closed>,
+    close_reason: Option<CloseReason>,
     request: RequestRecord,
 }
 
@@ -100,7 +102,7 @@ impl State {
 }
 
 impl Exchange {
-    /// A new connection; `now_ms` is the worker's clock.
+    /// Creates the state of a new connection; `now_ms` is the worker's clock.
     #[must_use]
     pub fn new(now_ms: Rc<Cell<u64>>, request: RequestRecord) -> Exchange {
         let state = State {
@@ -118,7 +120,7 @@ impl Exchange {
             answer_leaves: false,
             hyper_muted: false,
             verdict: None,
-            closed: None,
+            close_reason: None,
             request,
         };
         Exchange { state: RefCell::new(state), phases: Phases::default(), now_ms }
@@ -136,14 +138,14 @@ impl Exchange {
         self.change().enter(phase, self.now_ms.get());
     }
 
-    /// What the connection waits for, and since when.
+    /// Returns the current phase, and since when.
     #[must_use]
     pub fn phase(&self) -> (Phase, u64) {
         let state = self.state();
         (state.phase, state.since_ms)
     }
 
-    /// The record of the current request. The caller drops it before it calls another method.
+    /// The record of the current request. The caller must drop it before it calls another method.
     pub fn request(&self) -> RefMut<'_, RequestRecord> {
         RefMut::map(self.change(), |state| &mut state.request)
     }
@@ -154,19 +156,19 @@ impl Exchange {
         &self.phases
     }
 
-    // What a client sends.
+    // Events of the client.
 
-    /// The TLS handshake begins: there can be no request yet.
+    /// The TLS handshake begins. No request can arrive yet.
     pub fn handshake_begins(&self) {
         self.enter(Phase::Handshake);
     }
 
-    /// The handshake is done: the first request may come.
+    /// The handshake has succeeded. The first request may arrive.
     pub fn handshake_ends(&self) {
         self.enter(Phase::Idle);
     }
 
-    /// `count` bytes came in.
+    /// `count` bytes have arrived.
     pub fn bytes_read(&self, count: usize) {
         let (mut state, now_ms) = (self.change(), self.now_ms.get());
         match state.phase {
@@ -182,7 +184,7 @@ impl Exchange {
         state.grown |= count > GROWN_BYTES;
     }
 
-    /// A whole head was read. Returns when that was, as [`RequestRecord::begins`] does.
+    /// A whole head has been read. Returns when that was, like [`RequestRecord::begins`].
     pub fn request_begins(&self, iteration_began: Option<Instant>) -> Instant {
         let mut state = self.change();
         state.read_ahead = false;
@@ -191,13 +193,13 @@ impl Exchange {
         state.request.begins(&self.phases, iteration_began)
     }
 
-    /// The head says this.
+    /// Records the contents of the head.
     pub fn head(&self, op: Op, method: &Method, path: &str, headers: &HeaderMap) {
         self.request().head(&self.phases, op, method, path, headers);
     }
 
-    /// The service waits for the client's bytes until [`Exchange::body_ends`], and holds `permit_bytes` of the body budget for
-    /// them.
+    /// The service waits for the client's bytes until [`Exchange::body_ends`]. It holds `permit_bytes` of the body
+    /// budget for them.
     pub fn body_begins(&self, permit_bytes: u64) {
         let (mut state, now_ms) = (self.change(), self.now_ms.get());
         state.body_permit_bytes = permit_bytes;
@@ -205,64 +207,65 @@ impl Exchange {
         state.enter(Phase::Body, now_ms);
     }
 
-    /// The service waits for the client's bytes no longer.
+    /// The service no longer waits for the client's bytes.
     pub fn body_ends(&self) {
         let mut state = self.change();
         state.body_permit_bytes = 0;
         state.enter(Phase::Busy, self.now_ms.get());
     }
 
-    /// The time that the request waited for its body is complete.
+    /// Records the time that the request waited for its body.
     pub fn body_time_ends(&self) {
         self.request().body_ended(&self.phases);
     }
 
-    /// Whether the sweep found that the body does not come.
+    /// Whether the sweep has decided that the body is late.
     #[must_use]
     pub fn body_timed_out(&self) -> bool {
         self.state().body_timed_out
     }
 
-    // What klad answers.
+    // Events of the answer.
 
-    /// The answer was given before the request's body was read.
+    /// klad answers before it has read the request's body.
     pub fn set_body_unread(&self) {
         self.change().body_unread = true;
     }
 
-    /// Whether an answer was given before its request's body was read.
+    /// Whether klad has answered before it had read the request's body.
     #[must_use]
     pub fn body_unread(&self) -> bool {
         self.state().body_unread
     }
 
-    /// An answer is about to be handed over, and may get headers.
+    /// An answer is about to be handed over. May add headers.
     pub fn answers(&self, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
         self.request().answers(&self.phases, status, headers);
     }
 
-    /// The end of the connection would free `bytes` of the body budget.
+    /// Sets how many bytes of the body budget become free when the connection ends.
     pub fn set_body_permit(&self, bytes: u64) {
         self.change().body_permit_bytes = bytes;
     }
 
-    /// The answer was handed over; the next request may come, or has begun to.
+    /// The answer was handed over. The next request may arrive, or has begun to.
     pub fn answered(&self) {
         let mut state = self.change();
         state.body_permit_bytes = 0;
         state.answer_leaves = true;
         state.unlooked = true;
-        state.request.given();
+        state.request.answer_handed_over();
         let next = if std::mem::take(&mut state.read_ahead) { Phase::Head } else { Phase::Idle };
         state.enter(next, self.now_ms.get());
     }
 
-    /// The socket took `taken` of `offered` bytes, or `None` now.
+    /// The socket took `taken` of `offered` bytes; `None`: it is full.
     pub fn socket_took(&self, taken: Option<usize>, offered: usize) {
         self.request().socket_took(&self.phases, taken, offered);
     }
 
-    /// The client took `taken` bytes, or `None` now; the connection holds a buffer of `held` bytes for what it sends.
+    /// The client took `taken` bytes; `None`: it takes none now. The connection holds a buffer of `held` bytes for its
+    /// answer.
     pub fn bytes_carried(&self, taken: Option<usize>, held: usize) {
         let (mut state, now_ms) = (self.change(), self.now_ms.get());
         match taken {
@@ -276,24 +279,25 @@ impl Exchange {
         state.oversized |= held > OVERSIZED_BYTES;
     }
 
-    /// Everything that was handed over has been written.
+    /// All bytes that were handed over have been written.
     pub fn answer_has_left(&self) {
         self.change().answer_leaves = false;
     }
 
-    /// The last answer was given; what still comes is thrown away.
+    /// The last answer was sent. klad discards whatever arrives.
     pub fn lingers(&self) {
         self.enter(Phase::Linger);
     }
 
-    /// The connection has ended; a request in progress is aborted.
+    /// The connection has ended. A request in progress counts as aborted.
     pub fn connection_ends(&self) {
         self.request().connection_ends(&self.phases);
     }
 
-    // What hyper does.
+    // Events of hyper.
 
-    /// hyper is about to write. Returns whether that is hyper's own answer to a head that it cannot read, and not klad's.
+    /// hyper is about to write. Returns whether it writes its own answer to a head that it cannot read, which must be
+    /// discarded.
     #[must_use]
     pub fn mutes_hyper(&self) -> bool {
         let mut state = self.change();
@@ -302,24 +306,24 @@ impl Exchange {
         own
     }
 
-    /// Whether something that hyper wanted to write was kept from the client.
+    /// Whether something that hyper wrote was discarded.
     #[must_use]
     pub fn hyper_was_muted(&self) -> bool {
         self.state().hyper_muted
     }
 
-    /// Whether the connection must end after the answer, because only that gives its memory back.
+    /// Whether the connection must end after the answer, because only that frees its memory.
     #[must_use]
     pub fn oversized(&self) -> bool {
         self.state().oversized
     }
 
-    /// The connection is served without buffers of its own from now on.
+    /// From now on the fast path serves the connection, without buffers.
     pub fn buffers_are_gone(&self) {
         self.change().grown = false;
     }
 
-    // What the connection's task asks.
+    // Questions of the connection's task.
 
     /// Whether the next bytes begin a request.
     #[must_use]
@@ -327,14 +331,14 @@ impl Exchange {
         self.state().phase == Phase::Idle
     }
 
-    /// Whether the connection waits for a request, and its last answer is not stuck on the way to the client.
+    /// Whether the connection waits for a request, and the client has taken the last answer.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let state = self.state();
         state.phase == Phase::Idle && state.taken.waits_since_ms().is_none()
     }
 
-    /// The wait for a request begins anew: klad itself reads none.
+    /// Restarts the idle time, because klad itself does not read requests now.
     pub fn restart_idle_clock(&self) {
         let mut state = self.change();
         if state.phase == Phase::Idle {
@@ -342,19 +346,19 @@ impl Exchange {
         }
     }
 
-    /// Takes what the sweep decided.
+    /// Takes the sweep's decision.
     pub fn take_verdict(&self) -> Option<Verdict> {
         self.change().verdict.take()
     }
 
     /// Why the connection ends, if that was decided here.
     #[must_use]
-    pub fn closed(&self) -> Option<Closed> {
-        self.state().closed
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.state().close_reason
     }
 
-    /// Sets why the connection ends; `None`: it goes on after all.
-    pub fn set_closed(&self, closed: Option<Closed>) {
-        self.change().closed = closed;
+    /// Sets why the connection ends. `None`: it continues.
+    pub fn set_close_reason(&self, close_reason: Option<CloseReason>) {
+        self.change().close_reason = close_reason;
     }
 }

@@ -1,4 +1,4 @@
-//! The sweep's part of the state machine: which client is late, and what follows from it.
+//! The sweep's part of the state machine: decides which client is late, and what klad does about it.
 
 use std::time::Duration;
 
@@ -6,107 +6,108 @@ use crate::exchange::meter::Flow;
 use crate::exchange::{Exchange, Phase, State};
 use klad_base::limits::{DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, LINGER_TIMEOUT};
 
-/// How long a connection may wait for its client. All are kept to within
+/// How long a connection may wait for its client. The precision is
 /// [`SWEEP_INTERVAL`](klad_base::limits::SWEEP_INTERVAL).
 #[derive(Clone, Debug)]
 pub struct Deadlines {
-    /// From the first byte of a head to its last; then 408.
+    /// From the first byte of a head to the last; then 408.
     pub head: Duration,
-    /// Between two requests; then the connection closes silently.
+    /// Between two requests; then klad closes the connection without an answer.
     pub idle: Duration,
-    /// Without a byte of an expected body, or below the rate; then 408.
+    /// The time without a byte of an expected body, or below the minimum rate; then 408.
     pub body: Duration,
-    /// Without the client taking a byte of an answer, or below the rate; then the connection closes.
+    /// The time in which the client takes no byte of an answer, or takes less than the minimum rate; then klad closes
+    /// the connection.
     pub write: Duration,
-    /// The minimum rate of a body in either direction, bytes per second. 0: no client is ended for being slow.
+    /// The minimum rate of a body in either direction, bytes per second. 0: no minimum.
     pub body_rate_bytes_min: u64,
 }
 
-/// What the sweep decided; the connection's own task carries it out.
+/// A decision of the sweep. The connection's own task carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// End after the request in progress.
-    Finish,
-    /// Answer 408 to an incomplete head, and close.
+    /// Close after the request in progress.
+    FinishRequest,
+    /// Answer an incomplete head with 408, and close.
     HeadTimedOut,
-    /// Look whether a head has begun in hyper's buffer.
-    Look,
-    /// Close, unless a request has come since the sweep looked.
-    Leave,
+    /// Check whether hyper's buffer holds the beginning of a head.
+    CheckHead,
+    /// Close, unless a request has arrived since the sweep decided.
+    CloseIfIdle,
     /// Close.
     Close,
 }
 
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
-    /// The client has closed, or has asked for it.
+pub enum CloseReason {
+    /// The client has closed the connection, or has asked for it.
     ByClient,
     /// A malformed request, or a broken connection.
     Error,
-    /// A head that did not come, 408.
+    /// A head did not arrive in time, 408.
     HeadTimeout,
-    /// A body that did not come, 408.
+    /// A body did not arrive in time, 408.
     BodyTimeout,
-    /// An answer that the client did not take.
+    /// The client did not take an answer in time.
     WriteTimeout,
-    /// No request for longer than the idle timeout.
+    /// There was no request for longer than the idle timeout.
     Idle,
-    /// Only closing gives back the memory that the connection's buffers have grown to.
+    /// The connection's buffers had grown, and only closing frees that memory.
     Grown,
-    /// It held memory of the body budget that others needed.
+    /// A request held body budget that other requests needed.
     Evicted,
     /// klad stops.
     Stopping,
 }
 
-/// klad stops.
+/// The state of klad while it stops.
 #[derive(Clone, Copy, Debug)]
 pub struct Draining {
-    /// When it began to.
+    /// When the stop began, on the worker's clock.
     pub since_ms: u64,
     /// See [`Drain::idle_patience`](crate::Drain::idle_patience).
     pub idle_patience: Duration,
 }
 
 impl Draining {
-    /// The part of a wait of length `waited` until now that falls into the stop.
+    /// Returns the part of a wait that falls into the stop. The wait has length `waited` and ends now.
     fn of(self, waited: Duration, now_ms: u64) -> Duration {
         waited.min(Duration::from_millis(now_ms.saturating_sub(self.since_ms)))
     }
 }
 
-/// What ending a connection would free.
+/// What ending a request would free.
 #[derive(Clone, Copy, Debug)]
-pub struct Evictable {
-    /// Of the body budget.
+pub struct EvictionCandidate {
+    /// Bytes of the body budget.
     pub permit_bytes: u64,
-    /// At which rate the client sends or takes.
+    /// The rate at which the client sends or takes.
     pub bytes_per_second: u64,
-    /// For how long klad has waited for the client.
+    /// How long klad has waited for the client.
     pub waited: Duration,
 }
 
 impl Exchange {
-    /// Decides whether the client is late. Returns whether there is something for the connection's task to do.
+    /// Decides whether the client is late. Returns whether the connection's task has something to do.
     pub fn check(&self, deadlines: &Deadlines, draining: Option<Draining>) -> bool {
         let state = &mut *self.change();
-        let (verdict, closed) = match state.judge(self.now_ms.get(), deadlines, draining) {
-            Judgement::Goes => return false,
+        let (verdict, close_reason) = match state.judge(self.now_ms.get(), deadlines, draining) {
+            Judgement::Continue => return false,
             Judgement::BodyTimedOut => {
                 state.body_timed_out = true;
-                (None, Some(Closed::BodyTimeout))
+                (None, Some(CloseReason::BodyTimeout))
             }
-            Judgement::Of(verdict, closed) => (Some(verdict), closed),
+            Judgement::Act(verdict, close_reason) => (Some(verdict), close_reason),
         };
         state.verdict = verdict.or(state.verdict);
-        state.closed = closed.or(state.closed);
+        state.close_reason = close_reason.or(state.close_reason);
         true
     }
 
-    /// What [`Exchange::evict`] would free; `None` where that is nothing, or where it is too early to tell.
+    /// What [`Exchange::evict`] would free. `None`: nothing, or it is too early to know the rate.
     #[must_use]
-    pub fn evictable(&self) -> Option<Evictable> {
+    pub fn eviction_candidate(&self) -> Option<EvictionCandidate> {
         let (state, now_ms) = (self.state(), self.now_ms.get());
         let ends = state.verdict == Some(Verdict::Close) || state.body_timed_out;
         if state.body_permit_bytes == 0 || ends {
@@ -120,14 +121,14 @@ impl Exchange {
             }
             None => return None,
         };
-        let evictable = Evictable { permit_bytes: state.body_permit_bytes, bytes_per_second, waited };
-        (waited > EVICTION_AGE_MIN).then_some(evictable)
+        let eviction_candidate = EvictionCandidate { permit_bytes: state.body_permit_bytes, bytes_per_second, waited };
+        (waited > EVICTION_AGE_MIN).then_some(eviction_candidate)
     }
 
-    /// Ends what holds memory of the body budget: an upload by 408, an answer by closing.
+    /// Ends the request that holds body budget: an upload with 408, an answer by closing the connection.
     pub fn evict(&self) {
         let mut state = self.change();
-        state.closed = Some(Closed::Evicted);
+        state.close_reason = Some(CloseReason::Evicted);
         if state.taken.waits_since_ms().is_some() {
             state.verdict = Some(Verdict::Close);
         } else {
@@ -137,12 +138,12 @@ impl Exchange {
 }
 
 enum Judgement {
-    /// The connection goes on.
-    Goes,
+    /// The connection continues.
+    Continue,
     /// The service answers 408.
     BodyTimedOut,
-    /// The connection's task acts; the reason is `None` where there is one already.
-    Of(Verdict, Option<Closed>),
+    /// The connection's task acts. The reason is `None` if there is one already.
+    Act(Verdict, Option<CloseReason>),
 }
 
 impl State {
@@ -159,38 +160,42 @@ impl State {
             stalled || too_slow(self.taken.flow(now_ms), deadlines.write)
         });
         match self.phase {
-            _ if answer_is_late => Judgement::Of(Verdict::Close, Some(Closed::WriteTimeout)),
-            // Not while the last answer is still on its way out.
-            Phase::Idle | Phase::Head if blocked_since_ms.is_some() => Judgement::Goes,
+            _ if answer_is_late => Judgement::Act(Verdict::Close, Some(CloseReason::WriteTimeout)),
+            // The last answer has not left yet.
+            Phase::Idle | Phase::Head if blocked_since_ms.is_some() => Judgement::Continue,
             Phase::Idle if let Some(draining) = draining => match draining.idle_patience {
-                Duration::ZERO => Judgement::Of(Verdict::Close, Some(Closed::Stopping)),
+                Duration::ZERO => Judgement::Act(Verdict::Close, Some(CloseReason::Stopping)),
                 patience if draining.of(waited, now_ms) >= patience => {
-                    Judgement::Of(Verdict::Leave, Some(Closed::Stopping))
+                    Judgement::Act(Verdict::CloseIfIdle, Some(CloseReason::Stopping))
                 }
-                _ => Judgement::Goes,
+                _ => Judgement::Continue,
             },
-            // Unless hyper shows that a head has begun, the connection is not closed for this.
+            // This check closes the connection only if hyper's buffer holds the beginning of a head.
             Phase::Idle if waited > deadlines.idle.min(deadlines.head) && std::mem::take(&mut self.unlooked) => {
-                Judgement::Of(Verdict::Look, None)
+                Judgement::Act(Verdict::CheckHead, None)
             }
-            Phase::Idle if waited > deadlines.idle => Judgement::Of(Verdict::Leave, Some(Closed::Idle)),
+            Phase::Idle if waited > deadlines.idle => Judgement::Act(Verdict::CloseIfIdle, Some(CloseReason::Idle)),
             Phase::Idle if self.grown && waited > GROWN_IDLE_TIMEOUT => {
-                Judgement::Of(Verdict::Leave, Some(Closed::Grown))
+                Judgement::Act(Verdict::CloseIfIdle, Some(CloseReason::Grown))
             }
             Phase::Linger if waited > draining.map_or(LINGER_TIMEOUT, |draining| draining.idle_patience) => {
-                Judgement::Of(Verdict::Close, None)
+                Judgement::Act(Verdict::Close, None)
             }
             Phase::Handshake if late(waited, deadlines.head) => {
-                Judgement::Of(Verdict::Close, Some(Closed::HeadTimeout))
+                Judgement::Act(Verdict::Close, Some(CloseReason::HeadTimeout))
             }
             Phase::Head if late(waited, deadlines.head) => {
-                Judgement::Of(Verdict::HeadTimedOut, Some(Closed::HeadTimeout))
+                Judgement::Act(Verdict::HeadTimedOut, Some(CloseReason::HeadTimeout))
             }
             Phase::Body if late(waited, deadlines.body) || too_slow(self.sent.flow(now_ms), deadlines.body) => {
                 Judgement::BodyTimedOut
             }
-            Phase::Idle | Phase::Busy if self.oversized => Judgement::Of(Verdict::Finish, Some(Closed::Grown)),
-            Phase::Handshake | Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => Judgement::Goes,
+            Phase::Idle | Phase::Busy if self.oversized => {
+                Judgement::Act(Verdict::FinishRequest, Some(CloseReason::Grown))
+            }
+            Phase::Handshake | Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => {
+                Judgement::Continue
+            }
         }
     }
 }

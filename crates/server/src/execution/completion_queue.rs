@@ -1,38 +1,38 @@
-//! Ends of operations on their way back to the worker that asked.
+//! Completed operations on their way back to the worker that asked for them.
 //!
-//! Waking a task of another thread's runtime costs a system call each. So whoever ends operations leaves the tasks' wakers
-//! here and wakes the worker's turn once for all; the turn wakes the tasks, which on their own thread costs nothing.
-//! Called by `pending`, `worker_context` and the strategies.
+//! Waking a task of another thread's runtime costs a system call. So a thread that completes operations puts the
+//! tasks' wakers here, and wakes the worker's loop iteration once for all of them. The iteration wakes the tasks,
+//! which costs nothing on their own thread. `pending_operation`, `worker_context` and the strategies call this.
 
 use std::task::Waker;
 
 use klad_base::sync::Mutex;
 
-/// The wakers of the tasks of one worker whose operations have ended.
+/// The wakers of one worker's tasks whose operations have completed.
 #[derive(Debug, Default)]
 pub(super) struct CompletionQueue(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     ended: Vec<Waker>,
-    /// The worker's turn.
+    /// Wakes the worker's loop iteration.
     iteration: Option<Waker>,
-    /// The turn was woken and has not looked yet.
+    /// The loop iteration was woken, and has not run yet.
     announced: bool,
 }
 
 impl CompletionQueue {
-    /// Whom to wake.
+    /// Sets the waker of the worker's loop iteration.
     pub(super) fn set_iteration(&self, iteration: &Waker) {
         self.0.lock().iteration = Some(iteration.clone());
     }
 
-    /// Leaves a task's waker; [`CompletionQueue::announce`] must follow.
-    pub(super) fn leave(&self, ended: Waker) {
+    /// Adds a task's waker. [`CompletionQueue::announce`] must follow.
+    pub(super) fn push(&self, ended: Waker) {
         self.0.lock().ended.push(ended);
     }
 
-    /// Wakes the worker's turn, unless there is nothing for it, or it knows.
+    /// Wakes the worker's loop iteration, unless it is already woken or there is nothing for it.
     pub(super) fn announce(&self) {
         let iteration = {
             let mut state = self.0.lock();
@@ -47,14 +47,14 @@ impl CompletionQueue {
         }
     }
 
-    /// Whether the worker was told and has not looked yet.
+    /// Whether the worker was woken and has not run yet.
     pub(super) fn is_announced(&self) -> bool {
         self.0.lock().announced
     }
 
-    /// Wakes all tasks whose operations have ended; on the worker's thread. `scratch` is empty before and after, and keeps
-    /// its memory.
-    pub(super) fn wake_ended(&self, scratch: &mut Vec<Waker>) {
+    /// Wakes all tasks whose operations have completed. Only the worker's thread calls this. `scratch` is empty before
+    /// and after, and keeps its memory.
+    pub(super) fn wake_all(&self, scratch: &mut Vec<Waker>) {
         {
             let mut state = self.0.lock();
             state.announced = false;
@@ -84,24 +84,24 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_woken_once_for_all_that_ended_before_it_looked() {
+    fn an_iteration_is_woken_once_for_all_completions_before_it_runs() {
         let (iteration, task) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
         let completions = CompletionQueue::default();
         completions.set_iteration(&iteration.clone().into());
         completions.announce();
-        assert_eq!(iteration.0.load(Ordering::Relaxed), 0, "nothing has ended");
+        assert_eq!(iteration.0.load(Ordering::Relaxed), 0, "nothing has completed");
         assert!(!completions.is_announced());
         for _ in 0..3 {
-            completions.leave(task.clone().into());
+            completions.push(task.clone().into());
             completions.announce();
         }
         assert_eq!(iteration.0.load(Ordering::Relaxed), 1);
         assert!(completions.is_announced());
-        completions.wake_ended(&mut Vec::new());
+        completions.wake_all(&mut Vec::new());
         assert!(!completions.is_announced());
         assert_eq!(task.0.load(Ordering::Relaxed), 3);
-        completions.leave(task.into());
+        completions.push(task.into());
         completions.announce();
-        assert_eq!(iteration.0.load(Ordering::Relaxed), 2, "it has looked meanwhile");
+        assert_eq!(iteration.0.load(Ordering::Relaxed), 2, "it has run meanwhile");
     }
 }

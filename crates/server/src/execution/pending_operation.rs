@@ -1,8 +1,8 @@
-//! One operation between the connection that asked and the thread that does it.
+//! One operation, shared by the connection that asked for it and the thread that runs it.
 //!
-//! The engine ends it from any thread through [`Reply`]; the connection awaits it. The permits end with the operation: when
-//! the connection goes away the operation goes on, holding them, because what was admitted still uses what they stand for.
-//! Called by `execution`.
+//! The engine completes it from any thread through [`Reply`]; the connection awaits it. The permits end with the
+//! operation. If the connection ends, the operation continues and keeps its permits, because it still uses what they
+//! stand for. `execution` calls this.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,42 +13,43 @@ use std::time::{Duration, Instant};
 use crate::execution::ScanPermit;
 use crate::execution::admission::{BodyBudget, BodyPermit, Slot};
 use crate::execution::completion_queue::CompletionQueue;
-use crate::execution::phases::{Clockings, Phases, Spent};
+use crate::execution::phases::{OperationTimes, PhaseTimes, Phases};
 use crate::execution::task::{Deadline, has_passed};
 use klad_base::clock;
 use klad_base::sync::Mutex;
 use klad_storage::{Perf, Reply, Result};
 
-/// What an operation holds until it ends; only ever dropped.
+/// The permits of an operation until it ends. They are only dropped.
 #[derive(Debug)]
 pub(super) struct Permits {
     _slot: Option<Slot>,
-    _room: Option<BodyPermit>,
+    _body: Option<BodyPermit>,
     _scan: Option<ScanPermit>,
 }
 
 impl Permits {
-    pub(super) fn new(slot: Slot, budget: Option<BodyPermit>) -> Permits {
-        Permits { _slot: Some(slot), _room: budget, _scan: None }
+    pub(super) fn new(slot: Slot, body: Option<BodyPermit>) -> Permits {
+        Permits { _slot: Some(slot), _body: body, _scan: None }
     }
 
     pub(super) fn of_scan(permit: ScanPermit) -> Permits {
-        Permits { _slot: None, _room: None, _scan: Some(permit) }
+        Permits { _slot: None, _body: None, _scan: Some(permit) }
     }
 }
 
-/// The state that both sides share.
+/// The shared state of one operation.
 #[derive(Debug)]
 pub(super) struct PendingOperation {
     stage: Mutex<Stage>,
     deadline: Deadline,
-    clockings: Clockings,
-    /// Apart, as it is large and most operations have none.
+    times: OperationTimes,
+    /// Boxed, because it is large and most operations have none.
     perf: OnceLock<Box<Perf>>,
     completions: Arc<CompletionQueue>,
-    /// Else whoever ends it also ends others, and announces all at once.
+    /// Whether `complete` wakes the worker. Otherwise the thread that completes several operations announces them all
+    /// at once.
     announces: bool,
-    /// Where a read takes room for a large value, before it is copied.
+    /// The budget from which a read takes a permit for a large value before it is copied. `None` for other operations.
     budget: Option<Arc<BodyBudget>>,
     answer_permit: Mutex<Option<BodyPermit>>,
 }
@@ -56,56 +57,34 @@ pub(super) struct PendingOperation {
 #[derive(Debug)]
 enum Stage {
     Waiting { permits: Permits, waker: Option<Waker> },
-    Ended(Result, Spent),
+    Completed(Result, PhaseTimes),
     Collected,
 }
 
 impl PendingOperation {
-    /// Of an operation that could have been begun at `since`.
+    /// Creates the state of an operation that could begin at `since`. A read whose value may need a permit has a
+    /// `budget`.
     pub(super) fn new(
         permits: Permits,
         deadline: Deadline,
         since: Instant,
         completions: Arc<CompletionQueue>,
         announces: bool,
+        budget: Option<Arc<BodyBudget>>,
     ) -> Arc<PendingOperation> {
-        let (stage, clockings) = (Mutex::new(Stage::Waiting { permits, waker: None }), Clockings::new(since));
-        let (perf, answer_permit) = (OnceLock::new(), Mutex::new(None));
         Arc::new(PendingOperation {
-            stage,
+            stage: Mutex::new(Stage::Waiting { permits, waker: None }),
             deadline,
-            clockings,
-            perf,
+            times: OperationTimes::new(since),
+            perf: OnceLock::new(),
             completions,
             announces,
-            budget: None,
-            answer_permit,
+            budget,
+            answer_permit: Mutex::new(None),
         })
     }
 
-    /// Of a read, whose value may need some of `budget`.
-    pub(super) fn of_read(
-        permits: Permits,
-        deadline: Deadline,
-        since: Instant,
-        completions: Arc<CompletionQueue>,
-        budget: Arc<BodyBudget>,
-    ) -> Arc<PendingOperation> {
-        let (stage, clockings) = (Mutex::new(Stage::Waiting { permits, waker: None }), Clockings::new(since));
-        let (perf, answer_permit) = (OnceLock::new(), Mutex::new(None));
-        Arc::new(PendingOperation {
-            stage,
-            deadline,
-            clockings,
-            perf,
-            completions,
-            announces: true,
-            budget: Some(budget),
-            answer_permit,
-        })
-    }
-
-    /// The room that was taken for the value, when the operation has ended.
+    /// Takes the permit for the value of a completed read.
     pub(super) fn take_answer_permit(&self) -> Option<BodyPermit> {
         self.answer_permit.lock().take()
     }
@@ -114,32 +93,32 @@ impl PendingOperation {
         &self.completions
     }
 
-    /// Whether the operation is not worth beginning any more.
+    /// Whether the operation should no longer begin.
     pub(super) fn deadline_has_passed(&self) -> bool {
         has_passed(self.deadline)
     }
 
-    /// It has left its queue.
+    /// Records that the operation has left its queue.
     pub(super) fn begins(&self, now: Instant) {
-        self.clockings.taken(now);
+        self.times.taken(now);
     }
 
-    /// The operation's end, once; where its time went is added to `phases`.
-    pub(super) fn ended(self: Arc<PendingOperation>, phases: &Phases) -> Ended<'_> {
-        Ended { pending: self, phases }
+    /// Returns a future for the operation's result, to be called once. It adds the operation's times to `phases`.
+    pub(super) fn completion(self: Arc<PendingOperation>, phases: &Phases) -> Completion<'_> {
+        Completion { pending: self, phases }
     }
 }
 
 impl Reply for PendingOperation {
     fn complete(&self, result: Result) {
-        let spent = self.clockings.ended(clock::now);
-        let before = std::mem::replace(&mut *self.stage.lock(), Stage::Ended(result, spent));
+        let spent = self.times.ended(clock::now);
+        let before = std::mem::replace(&mut *self.stage.lock(), Stage::Completed(result, spent));
         let Stage::Waiting { permits, waker } = before else {
             panic!("an operation was completed twice");
         };
         drop(permits);
         if let Some(waker) = waker {
-            self.completions.leave(waker);
+            self.completions.push(waker);
             if self.announces {
                 self.completions.announce();
             }
@@ -147,11 +126,11 @@ impl Reply for PendingOperation {
     }
 
     fn clocked(&self, now: Instant, sync: Duration) {
-        self.clockings.clocked(now, sync);
+        self.times.clocked(now, sync);
     }
 
     fn measured(&self, perf: &Perf) {
-        // Said once; a second time would be of the same operation, and is not needed.
+        // A second measurement would be of the same operation.
         let _ = self.perf.set(Box::new(*perf));
     }
 
@@ -164,13 +143,13 @@ impl Reply for PendingOperation {
     }
 }
 
-/// Waits for the end of an operation.
-pub(super) struct Ended<'p> {
+/// Waits until an operation is complete.
+pub(super) struct Completion<'p> {
     pending: Arc<PendingOperation>,
     phases: &'p Phases,
 }
 
-impl Future for Ended<'_> {
+impl Future for Completion<'_> {
     type Output = Result;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result> {
@@ -180,8 +159,8 @@ impl Future for Ended<'_> {
                 *waker = Some(context.waker().clone());
                 Poll::Pending
             }
-            Stage::Ended(..) => match std::mem::replace(&mut *stage, Stage::Collected) {
-                Stage::Ended(result, spent) => {
+            Stage::Completed(..) => match std::mem::replace(&mut *stage, Stage::Collected) {
+                Stage::Completed(result, spent) => {
                     self.phases.add(spent);
                     if let Some(perf) = self.pending.perf.get() {
                         self.phases.measured(perf);
@@ -190,7 +169,7 @@ impl Future for Ended<'_> {
                 }
                 Stage::Waiting { .. } | Stage::Collected => unreachable!("the lock is held"),
             },
-            Stage::Collected => panic!("an operation's end was asked for twice"),
+            Stage::Collected => panic!("the result of an operation was collected twice"),
         }
     }
 }

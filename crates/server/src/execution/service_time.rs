@@ -1,29 +1,30 @@
-//! How fast a queue is served, measured, and hence how long one who comes now would wait. Called by the strategies.
+//! Measures how fast a queue is served, and estimates how long a new operation would wait. The strategies call this.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use klad_base::clock;
 
-/// The measured service of one queue.
+/// The measured service time of one queue.
 #[derive(Debug, Default)]
 pub(super) struct ServiceTime {
-    /// Time that threads have spent serving, ns, and what they have served in it, since the last [`ServiceTime::tick`].
+    /// Time that threads have spent serving since the last [`ServiceTime::tick`], ns.
     busy_ns: AtomicU64,
+    /// The number of operations that they have served in that time.
     served: AtomicU64,
-    /// Time of one operation on one thread, ns, averaged; 0: not known yet.
+    /// The average time of one operation on one thread, ns. 0: unknown.
     each_ns: AtomicU64,
 }
 
 impl ServiceTime {
-    /// A thread has served `count` operations since `began`.
+    /// Records that a thread has served `count` operations since `began`.
     pub(super) fn served(&self, count: usize, began: Instant) {
         let busy_ns = clock::now().saturating_duration_since(began).as_nanos();
         self.busy_ns.fetch_add(u64::try_from(busy_ns).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.served.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Averages what was measured since the last tick into the rest, halving what is older. One thread ticks.
+    /// Averages the measurements since the last tick with the older ones, in equal parts. Only one thread calls this.
     pub(super) fn tick(&self) {
         let (busy_ns, served) = (self.busy_ns.swap(0, Ordering::Relaxed), self.served.swap(0, Ordering::Relaxed));
         let Some(now_ns) = busy_ns.checked_div(served) else { return };
@@ -32,7 +33,7 @@ impl ServiceTime {
         self.each_ns.store(each_ns.max(1), Ordering::Relaxed);
     }
 
-    /// How long the last of `waiting` operations waits for one of `threads`; `None`: nothing was measured yet.
+    /// How long the last of `waiting` operations waits for one of `threads`. `None`: nothing was measured.
     pub(super) fn wait(&self, waiting: usize, threads: usize) -> Option<Duration> {
         let each_ns = self.each_ns.load(Ordering::Relaxed);
         let total_ns = each_ns.saturating_mul(waiting as u64) / threads.max(1) as u64;
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_is_what_stands_in_front_divided_by_the_measured_rate() {
+    fn the_wait_is_the_queue_length_divided_by_the_measured_rate() {
         let service_time = ServiceTime::default();
         assert_eq!(service_time.wait(100, 4), None);
         service_time.busy_ns.store(50_000_000, Ordering::Relaxed);

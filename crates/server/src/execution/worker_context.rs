@@ -1,8 +1,9 @@
-//! A worker's side of the executor: what the connections of one worker call, on its thread only.
+//! A worker's side of the executor. The connections of the worker call it, on the worker's thread only.
 //!
-//! A turn is one pass over the tasks that are ready. It begins with the first request, which wakes the turn's own task; that
-//! comes behind all tasks that are ready by then, so the writes of a turn are gathered when it runs, and the time from one to
-//! the other is what any request waits for the worker. Called by `http` and `server`.
+//! A loop iteration is one pass over the tasks that are ready. It begins with the first request, which wakes the
+//! iteration's own task. That task runs behind all tasks that are ready by then. So it finds all writes of the
+//! iteration gathered, and the time in between is how long a request may wait for the worker. `http` and `connection`
+//! call this.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use bytes::Bytes;
 
 use crate::execution::admission::BodyPermit;
 use crate::execution::completion_queue::CompletionQueue;
-use crate::execution::observe::LocalFigures;
+use crate::execution::observe::ReadCounters;
 use crate::execution::pending_operation::{PendingOperation, Permits};
 use crate::execution::phases::Phases;
 use crate::execution::task::{Deadline, Task};
@@ -23,39 +24,40 @@ use klad_base::clock;
 use klad_storage::Result;
 use klad_storage::operation::{Error, Operation, Outcome, ScanStep, Write};
 
-/// The executor, as one worker sees it.
+/// The executor as one worker sees it.
 pub struct WorkerContext {
     executor: Arc<Executor>,
     completions: Arc<CompletionQueue>,
-    /// Writes of this turn.
+    /// The writes of this loop iteration.
     gathered: RefCell<Vec<Task>>,
+    /// Wakes the task of the loop iteration.
     iteration: RefCell<Option<Waker>>,
-    /// The turn's task is woken, since then.
+    /// When this iteration began, if its task has been woken.
     began: Cell<Option<Instant>>,
-    /// Requests of this turn.
+    /// The number of requests of this iteration.
     requests: Cell<u32>,
-    hurried: Cell<bool>,
+    has_deadline: Cell<bool>,
     scratch: RefCell<Vec<Waker>>,
-    figures: Arc<LocalFigures>,
+    read_counters: Arc<ReadCounters>,
 }
 
-/// A turn that has ended.
+/// The figures of a loop iteration that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopIteration {
-    /// From its first request to its end.
+    /// The time from its first request to its end.
     pub length: Duration,
-    /// Begun in it.
+    /// The number of requests that began in it.
     pub requests: u32,
-    /// One of them came with a deadline.
-    pub hurried: bool,
+    /// Whether one of them had a deadline.
+    pub has_deadline: bool,
 }
 
 impl WorkerContext {
-    /// For the worker on whose thread this is called.
+    /// Creates the context of the calling worker.
     #[must_use]
     pub fn new(executor: Arc<Executor>) -> Rc<WorkerContext> {
-        let figures = Arc::<LocalFigures>::default();
-        executor.locals.lock().push(figures.clone());
+        let read_counters = Arc::<ReadCounters>::default();
+        executor.read_counters.lock().push(read_counters.clone());
         Rc::new(WorkerContext {
             executor,
             completions: Arc::default(),
@@ -63,69 +65,65 @@ impl WorkerContext {
             iteration: RefCell::default(),
             began: Cell::new(None),
             requests: Cell::new(0),
-            hurried: Cell::new(false),
+            has_deadline: Cell::new(false),
             scratch: RefCell::default(),
-            figures,
+            read_counters,
         })
     }
 
-    /// What all workers share.
+    /// The executor, which all workers share.
     #[must_use]
     pub fn executor(&self) -> &Arc<Executor> {
         &self.executor
     }
 
-    /// When the turn began, if one has.
+    /// When the current loop iteration began, if there is one.
     #[must_use]
     pub fn iteration_began(&self) -> Option<Instant> {
         self.began.get()
     }
 
-    /// A request has come, now: a turn has begun, if none had.
+    /// Counts a request that has arrived now. Begins a loop iteration if there is none.
     pub fn request_begins(&self, now: Instant) {
         self.requests.set(self.requests.get() + 1);
         if self.began.get().is_none() {
-            self.iteration_begins_at(now);
+            self.begin_iteration_at(now);
         }
     }
 
-    /// The request that has come has a deadline.
-    pub fn request_hurries(&self) {
-        self.hurried.set(true);
+    /// Notes that the request that has arrived has a deadline.
+    pub fn request_has_deadline(&self) {
+        self.has_deadline.set(true);
     }
 
-    /// There is more to be done behind what is ready now.
-    pub fn iteration_goes_on(&self) {
-        self.iteration_begins();
-    }
-
-    fn iteration_begins(&self) {
+    /// Begins a loop iteration, which ends behind the tasks that are ready now. Does nothing if there is one.
+    pub fn begin_iteration(&self) {
         if self.began.get().is_none() {
-            self.iteration_begins_at(clock::now());
+            self.begin_iteration_at(clock::now());
         }
     }
 
-    fn iteration_begins_at(&self, now: Instant) {
+    fn begin_iteration_at(&self, now: Instant) {
         self.began.set(Some(now));
         if let Some(iteration) = &*self.iteration.borrow() {
             iteration.wake_by_ref();
         }
     }
 
-    /// The turn's end: wakes the connections whose operations have ended, and writes what was gathered. Answers how long
-    /// the turn was, if a request began it.
+    /// Ends the loop iteration: wakes the connections whose operations have completed, and writes what was gathered.
+    /// Returns the iteration's figures if a request began it.
     pub fn poll_iteration(&self, context: &Context<'_>) -> Option<LoopIteration> {
         if !self.iteration.borrow().as_ref().is_some_and(|iteration| iteration.will_wake(context.waker())) {
             self.completions.set_iteration(context.waker());
             *self.iteration.borrow_mut() = Some(context.waker().clone());
         }
-        let (requests, hurried) = (self.requests.take(), self.hurried.take());
+        let (requests, has_deadline) = (self.requests.take(), self.has_deadline.take());
         let iteration = self.began.take().map(|began| {
             let length = clock::now().saturating_duration_since(began);
-            LoopIteration { length, requests, hurried }
+            LoopIteration { length, requests, has_deadline }
         });
         self.write_gathered();
-        self.completions.wake_ended(&mut self.scratch.borrow_mut());
+        self.completions.wake_all(&mut self.scratch.borrow_mut());
         iteration
     }
 
@@ -136,7 +134,7 @@ impl WorkerContext {
         }
     }
 
-    /// Reads a key if memory can answer and reads are answered by the worker.
+    /// Reads a key if the strategy allows it and memory can answer.
     pub fn get_from_memory(&self, key: &[u8], phases: &Phases) -> Option<Result> {
         if !self.executor.asks_memory_first {
             return None;
@@ -145,41 +143,41 @@ impl WorkerContext {
         let cached = self.executor.engine.read_cached(key);
         phases.asked_memory(began);
         if cached.is_some() {
-            self.figures.reads_here.add_owned(1);
+            self.read_counters.from_memory.add_owned(1);
             phases.answered_from_memory();
         }
         cached
     }
 
-    /// Reads a key that memory did not answer; with the value the room that was taken for it, if it is large and had to be
-    /// copied.
+    /// Reads a key that memory could not answer. Returns the outcome, and the memory permit for the value if it is
+    /// large and was copied.
     ///
     /// # Errors
-    /// [`Error::Overloaded`], `DeadlinePassed` and `Stopping` before anything was done,
-    /// else what the engine says.
+    /// [`Error::Overloaded`], `DeadlinePassed` and `Stopping` before anything was done; otherwise the engine's error.
     pub async fn get(
         &self,
         key: Bytes,
         deadline: Deadline,
         phases: &Phases,
     ) -> std::result::Result<(Outcome, Option<BodyPermit>), Error> {
-        self.figures.reads_handed_on.add_owned(1);
+        self.read_counters.from_storage.add_owned(1);
         let permits = self.executor.permits(key.len(), None, deadline, || self.executor.read_wait())?;
         let (completions, budget) = (self.completions.clone(), self.executor.budget.clone());
-        let pending = PendingOperation::of_read(permits, deadline, phases.since(), completions, budget);
+        let pending = PendingOperation::new(permits, deadline, phases.since(), completions, true, Some(budget));
         self.executor.run(Task { operation: Operation::Get { key }, pending: pending.clone() })?;
-        let outcome = pending.clone().ended(phases).await?;
+        let outcome = pending.clone().completion(phases).await?;
         Ok((outcome, pending.take_answer_permit()))
     }
 
-    /// Begins a write; `budget` was taken for the body and ends with the operation, which goes on where nobody waits for it.
+    /// Begins a write. `permit` is the body's memory permit; it ends with the operation, which continues even if the
+    /// returned future is dropped.
     ///
     /// # Errors
-    /// As [`WorkerContext::get`], [`Executor::writable`]'s, and [`Error::NotSupported`].
+    /// Those of [`WorkerContext::get`] and [`Executor::writable`], and [`Error::NotSupported`].
     pub fn write<'p>(
         &self,
         write: Write,
-        budget: Option<BodyPermit>,
+        permit: Option<BodyPermit>,
         deadline: Deadline,
         phases: &'p Phases,
     ) -> std::result::Result<impl Future<Output = Result> + use<'p>, Error> {
@@ -187,27 +185,28 @@ impl WorkerContext {
             return Err(Error::NotSupported { engine: self.executor.engine_name(), what });
         }
         let key_bytes = write.changes.iter().map(|change| change.key.len()).sum();
-        let permits = self.executor.permits(key_bytes, budget, deadline, || self.executor.write_wait())?;
+        let permits = self.executor.permits(key_bytes, permit, deadline, || self.executor.write_wait())?;
         let gathers = matches!(self.executor.runner, Runner::Adaptive(_));
-        let pending = PendingOperation::new(permits, deadline, phases.since(), self.completions.clone(), !gathers);
+        let pending =
+            PendingOperation::new(permits, deadline, phases.since(), self.completions.clone(), !gathers, None);
         let task = Task { operation: Operation::Write(write), pending: pending.clone() };
         if gathers {
             self.gathered.borrow_mut().push(task);
-            self.iteration_begins();
+            self.begin_iteration();
         } else {
             self.executor.run(task)?;
         }
-        Ok(pending.ended(phases))
+        Ok(pending.completion(phases))
     }
 
     /// Does one step of a range.
     ///
     /// # Errors
-    /// What the engine says, or [`Error::Stopping`].
+    /// The engine's error, or [`Error::Stopping`].
     pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, phases: &Phases) -> Result {
-        let pending =
-            PendingOperation::new(Permits::of_scan(permit.clone()), None, clock::now(), self.completions.clone(), true);
+        let permits = Permits::of_scan(permit.clone());
+        let pending = PendingOperation::new(permits, None, clock::now(), self.completions.clone(), true, None);
         self.executor.run(Task { operation: Operation::Scan(step), pending: pending.clone() })?;
-        pending.ended(phases).await
+        pending.completion(phases).await
     }
 }

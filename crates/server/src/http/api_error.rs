@@ -1,7 +1,7 @@
-//! Everything that a request can be answered with instead of what it asked for, and the one table of statuses.
+//! All answers to a request that klad rejects or that fails, and the one table of their statuses.
 //!
-//! A refusal below 500, and 503, 504 and 507, says that nothing has happened. 500 on a write says that the outcome is
-//! undetermined. Called by all of `http`.
+//! A status below 500, and 503, 504 and 507, means that nothing has happened. 500 on a write means that the outcome is
+//! undetermined. All of `http` calls this.
 
 use std::time::Duration;
 
@@ -11,69 +11,67 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTIC
 use klad_base::limits::{RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
 use klad_storage::operation::Error;
 
-/// `Retry-After`, in milliseconds.
+/// `Retry-After` in milliseconds.
 const RETRY_AFTER_MS_HEADER: &str = "klad-retry-after-ms";
 
-/// Why a request gets no other answer.
+/// Why a request fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// No such path under the contract, which says 400 and not 404.
+    /// The path does not exist. The contract says 400 and not 404.
     #[error("there is nothing at this path")]
     UnknownPath,
-    /// The path has no such method.
-    #[error("this path takes only {0}")]
+    /// The path does not support the method.
+    #[error("this path accepts only {0}")]
     MethodNotAllowed(&'static str),
-    /// What came is not the head of a request.
-    #[error(
-        "this is not a request of HTTP/1.1: its first line, a header or its framing is malformed, or of another version"
-    )]
+    /// The bytes are not the head of a request.
+    #[error("this is not an HTTP/1.1 request: the first line, a header, the framing or the version is wrong")]
     MalformedHead,
     /// HTTP/1.1 without `Host`, or with two.
-    #[error("a request of HTTP/1.1 has one Host header")]
+    #[error("an HTTP/1.1 request must have exactly one Host header")]
     BadHost,
-    /// A body that is coded in another way than in chunks.
-    #[error("Transfer-Encoding can only be chunked, said once")]
+    /// The body has an encoding other than chunked.
+    #[error("Transfer-Encoding must be chunked, and must appear once")]
     BadTransferEncoding,
     /// Longer than `--head-max`, or more headers than [`HEADERS_MAX`](klad_base::limits::HEADERS_MAX).
-    #[error("the request line and headers are longer than this server takes, or too many")]
+    #[error("the request line and headers are too long, or there are too many headers")]
     HeadTooLarge,
     /// The client stopped sending in the middle of a head.
     #[error("the request's head did not arrive in time")]
     HeadTimeout,
-    /// The address has `--connections-per-peer` of them.
-    #[error("this address has as many connections as it may have")]
+    /// The address already has `--connections-per-peer` connections.
+    #[error("this address already has the maximum number of connections")]
     TooManyConnections,
-    /// A parameter that must be there is not, or is empty.
+    /// A required parameter is missing or empty.
     #[error("parameter {0} is missing or empty")]
     MissingParameter(&'static str),
-    /// A parameter that may be left out is there, but empty.
+    /// An optional parameter is empty.
     #[error("parameter {0} is empty")]
     EmptyParameter(&'static str),
     /// A `%` without two hexadecimal digits.
-    #[error("parameter {0} holds a % that is not followed by two hexadecimal digits")]
+    #[error("parameter {0} contains a % that is not followed by two hexadecimal digits")]
     BadEscape(&'static str),
-    /// Not a time such as `250ms`.
-    #[error("klad-timeout is a time from 1ms to 1h, such as 250ms or 10s")]
+    /// The header is not a time such as `250ms`.
+    #[error("klad-timeout must be a time from 1ms to 1h, such as 250ms or 10s")]
     BadTimeout,
-    /// Neither `sync` nor `async`.
-    #[error("durability is sync or async")]
+    /// The durability is neither `sync` nor `async`.
+    #[error("durability must be sync or async")]
     BadDurability,
-    /// Longer than `--key-max`.
+    /// The key is longer than `--key-max`.
     #[error("the key is longer than {limit_bytes} bytes")]
     KeyTooLong {
         /// The limit.
         limit_bytes: u64,
     },
-    /// Longer than `--value-max`.
+    /// The value is longer than `--value-max`.
     #[error("the value is longer than {limit_bytes} bytes")]
     ValueTooLarge {
         /// The limit.
         limit_bytes: u64,
     },
-    /// Request bodies and large answers take all the room there is.
-    #[error("no room for {bytes} bytes of {of} now")]
+    /// Other request bodies and large answers use the body budget.
+    #[error("not enough memory for {bytes} bytes of {of} now")]
     NoRoom {
-        /// What was asked for.
+        /// The number of bytes that were asked for.
         bytes: u64,
         /// `request body` or `answer`.
         of: &'static str,
@@ -81,43 +79,43 @@ pub enum ApiError {
     /// The client stopped sending in the middle of a body.
     #[error("the request body did not arrive in time")]
     BodyTimeout,
-    /// The body is not one: bad chunks, or the connection ended.
+    /// The body is malformed, or the connection ended.
     #[error("the request body cannot be read: {0}")]
     BodyBroken(String),
-    /// The configuration that was asked for is wrong.
+    /// A requested change of the configuration is invalid.
     #[error("{0}")]
     BadConfiguration(String),
-    /// The configuration that was asked for holds only from a start on.
+    /// A requested change of the configuration needs a restart.
     #[error("{0}")]
     NeedsRestart(String),
-    /// Said by the admin listener alone: something that no operation is refused for is not as it should be.
+    /// klad is not ready, although no operation is rejected. Only the admin listener says this.
     #[error("{0}")]
     NotReady(String),
-    /// Said by the admin listener alone: a parameter of a profile that is unknown or malformed.
+    /// A parameter of an admin request is unknown or malformed. Only the admin listener says this.
     #[error("{0}")]
     BadParameter(String),
-    /// Said by the admin listener alone: other profiles are being taken, and this one cannot be beside them.
+    /// Other profiles are running, and this one cannot run at the same time. Only the admin listener says this.
     #[error("{0}")]
     ProfileBusy(String),
-    /// Said by the admin listener alone: this machine does not let klad take such a profile.
+    /// This machine does not allow such a profile. Only the admin listener says this.
     #[error("{0}")]
     ProfileRefused(String),
-    /// A page in a browser asks the admin listener to do something: pages of klad's own there are none.
-    #[error("requests from pages in a browser change nothing here")]
+    /// A page in a browser asks for a change. klad has no pages that do so.
+    #[error("klad rejects changes that a page in a browser asks for")]
     CrossOrigin,
-    /// No token, or none of `--token-file`. Decided before anything else, so that it tells nothing else.
-    #[error("this needs the header Authorization: Bearer TOKEN, with a token that this server knows")]
+    /// The request has no token, or an unknown one. klad decides this first, so that the client learns nothing else.
+    #[error("send the header Authorization: Bearer TOKEN, with a token that this server knows")]
     Unauthorized,
-    /// A token that may only read.
-    #[error("this token may only read")]
+    /// The token allows only reads.
+    #[error("this token allows only reads")]
     ReadOnlyToken,
-    /// Storage said no, or failed.
+    /// Storage rejected the operation, or it failed.
     #[error(transparent)]
     Operation(#[from] Error),
 }
 
 impl ApiError {
-    /// The one status table.
+    /// The one table of statuses.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -162,7 +160,7 @@ impl ApiError {
         }
     }
 
-    /// The stable word for programs, in the problem document's `code`.
+    /// The stable code for programs, in the problem document's `code`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -211,7 +209,7 @@ impl ApiError {
         }
     }
 
-    /// Every code, and what connections are refused for before there is a request; each is counted on its own.
+    /// The label values of the counters of rejections: all codes that the data listener answers with.
     pub const CODES: &[&str] = &[
         "unknown-path",
         "method-not-allowed",
@@ -246,17 +244,17 @@ impl ApiError {
         "read-only-token",
     ];
 
-    /// The wait until it may be worth trying again, for a 503 and for a profile.
+    /// How long a client should wait before it tries again, after a 503 or for a profile.
     fn retry_after(&self) -> Duration {
         match self {
-            // Only a restart helps, and that takes an operator.
+            // Only an operator can help, by a restart.
             ApiError::Operation(Error::WritesStopped { .. }) => RETRY_AFTER_MAX,
             ApiError::Operation(Error::Overloaded { retry_after: Some(wait), .. }) => *wait,
             _ => RETRY_AFTER_UNKNOWN,
         }
     }
 
-    /// The answer: a problem document (RFC 9457) with the headers that the status calls for.
+    /// Converts to an answer: a problem document (RFC 9457) with the headers of its status.
     pub fn into_parts(self) -> (hyper::http::response::Parts, String) {
         let status = self.status();
         let document = serde_json::json!({
@@ -283,9 +281,9 @@ impl ApiError {
         (parts, format!("{document}\n"))
     }
 
-    /// The same as bytes of HTTP/1.1, where the connection ends after it and hyper has no say.
+    /// Converts to the bytes of an HTTP/1.1 answer, for a connection that ends after it without hyper.
     #[must_use]
-    pub fn into_last_words(self) -> Vec<u8> {
+    pub fn into_closing_response(self) -> Vec<u8> {
         let (parts, document) = self.into_parts();
         let reason = parts.status.canonical_reason().unwrap_or_default();
         let mut words = format!("HTTP/1.1 {} {reason}\r\nconnection: close\r\n", parts.status.as_u16()).into_bytes();
@@ -306,7 +304,7 @@ mod tests {
 
     #[test]
     fn last_words_are_a_whole_answer() {
-        let words = String::from_utf8(ApiError::TooManyConnections.into_last_words()).expect("text");
+        let words = String::from_utf8(ApiError::TooManyConnections.into_closing_response()).expect("text");
         let (head, body) = words.split_once("\r\n\r\n").expect("a head");
         assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n"), "{head}");
         assert!(head.contains("retry-after: 1\r\n"), "{head}");

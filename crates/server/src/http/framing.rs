@@ -1,12 +1,12 @@
-//! What a head must say of itself beyond what hyper checks (RFC 9112, sections 3.2 and 6.1): a proxy that reads it otherwise would
-//! take a part of a body for the next request. Called by `service` and `admin`.
+//! Checks of a head that hyper does not do (RFC 9112, sections 3.2 and 6.1). A proxy that reads such a head
+//! differently would take a part of a body for the next request. `service` and `admin` call this.
 
 use hyper::header::{HOST, TRANSFER_ENCODING};
 use hyper::{HeaderMap, Version};
 
 use crate::http::api_error::ApiError;
 
-/// Whether everybody reads the request as hyper does. If not, its connection must end with the answer.
+/// Checks whether all programs frame the request as hyper does. If not, its connection must close after the answer.
 ///
 /// # Errors
 /// [`ApiError::BadHost`], [`ApiError::BadTransferEncoding`].

@@ -1,7 +1,7 @@
 //! HTTP: from a request's head and body to an operation, and from its outcome to an answer.
 //!
-//! Knows connections only as [`exchange::Exchange`], does no IO, starts no thread. Called by `server`, which lets hyper
-//! call [`service::Service`] for each request.
+//! This module does no IO, starts no thread, and knows connections only as
+//! [`exchange::Exchange`](crate::exchange::Exchange). `connection` calls it, directly or through hyper.
 
 pub mod answer;
 pub mod api_error;

@@ -1,6 +1,7 @@
-//! From the head of a request to what it asks for, before a byte of its body is read: 400, 405 and 414 are decided here.
+//! Routing: from the head of a request to what it asks for, before a byte of its body is read. This module decides
+//! 400, 405 and 414.
 //!
-//! The contract's order: path, then method, then parameters. Called by `service`.
+//! It follows the contract's order: path, then method, then parameters. `service` calls it.
 
 use std::borrow::Cow;
 
@@ -12,19 +13,19 @@ use crate::http::query::{self, BadEscape};
 use crate::request_metrics::Op;
 use klad_storage::operation::Durability;
 
-/// The header that asks for a durability, and that says which one a write got.
+/// The header that asks for a durability, and reports the durability of a write.
 pub const DURABILITY_HEADER: &str = "klad-durability";
 
-/// The head of a request, whoever has read it.
+/// The head of a request, read with hyper or without.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'h> {
     /// Its method.
     pub method: &'h Method,
-    /// Of the target.
+    /// The path of the target.
     pub path: &'h str,
-    /// Of the target, undecoded; without one, empty.
+    /// The query of the target, undecoded; empty if there is none.
     pub query: &'h str,
-    /// All that klad looks at.
+    /// The headers that klad uses.
     pub headers: &'h HeaderMap,
 }
 
@@ -35,33 +36,33 @@ impl<'h> From<&'h request::Parts> for Head<'h> {
     }
 }
 
-/// What a request asks for.
+/// The operation that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route<'r> {
     /// `GET /v0/entity`.
     Get {
-        /// Decoded.
+        /// The decoded key.
         key: Cow<'r, [u8]>,
     },
     /// `PUT /v0/entity`; the body is the value.
     Put {
-        /// Decoded.
+        /// The decoded key.
         key: Cow<'r, [u8]>,
-        /// `None` is the server's default.
+        /// `None`: the server's default.
         durability: Option<Durability>,
     },
     /// `DELETE /v0/entity`.
     Delete {
-        /// Decoded.
+        /// The decoded key.
         key: Cow<'r, [u8]>,
-        /// `None` is the server's default.
+        /// `None`: the server's default.
         durability: Option<Durability>,
     },
     /// `GET /v0/entities`.
     Range {
-        /// First key.
+        /// The first key.
         start: Cow<'r, [u8]>,
-        /// First key that is not part of it; `None` is "to the last".
+        /// The first key behind the range. `None`: the range has no end.
         end: Option<Cow<'r, [u8]>>,
     },
     /// `GET /v0/status`.
@@ -69,7 +70,7 @@ pub enum Route<'r> {
 }
 
 impl Route<'_> {
-    /// Whether it changes anything, hence is not for a token that may only read.
+    /// Whether the request changes something, so that a read-only token does not allow it.
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
@@ -79,7 +80,7 @@ impl Route<'_> {
     }
 }
 
-/// What a request asks for, as far as path and method tell: for counting, whether or not it is refused.
+/// Returns the op of a request for counting, from path and method alone, whether or not klad rejects it.
 #[must_use]
 pub fn op(method: &Method, path: &str) -> Op {
     match (path, method) {
@@ -144,7 +145,7 @@ fn parameter<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<O
     Ok(value)
 }
 
-/// What the parameter asks for, else what the header asks for: the parameter is the closer one to the request.
+/// Returns what the parameter asks for, otherwise what the header asks for.
 fn durability(query: &str, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
     let asked = match query::first(query, "durability").map_err(|BadEscape| ApiError::BadEscape("durability"))? {
         Some(parameter) => Some(parameter),

@@ -1,15 +1,16 @@
-//! What became of one request: when its head came, where its time went, when the socket took the last byte of its answer;
-//! and then its place in the metrics and, if it is among the slowest, in `/debug/slow`, its line in the slow-request log or the
-//! access log, its `Server-Timing`.
+//! The record of one request: when its head arrived, the times of its phases, and when the socket took the last byte
+//! of its answer. From it klad makes the metrics, `/debug/slow`, the slow-request log, the access log and
+//! `Server-Timing`.
 //!
 //! ```text
-//!   Idle ──head──▶ Running ──answer handed over──▶ Given ──last byte taken──▶ Idle
+//!   Idle ──head──▶ Running ──answer handed over──▶ HandedOver ──last byte taken──▶ Idle
 //!                     └───────── connection ends: aborted ─┘
 //! ```
 //!
-//! A request that memory answers, and whose answer the socket takes at once, costs a look at the clock at its end, one at its
-//! head if it is the first of the worker's turn, and no allocation. What only a log line or a header needs is gathered only
-//! where there will be one. Keys are never logged, only their length: they may be secret, or personal data. Called by `service`, `exchange` and `server`.
+//! A request that memory answers, and whose answer the socket takes at once, costs one clock reading at its end, one
+//! at its head if it is the first of the loop iteration, and no allocation. What only a log line or a header needs is
+//! collected only if there will be one. Lines have the length of a key, never the key, which may be secret or
+//! personal. `service`, `exchange` and `connection` call this.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -26,7 +27,7 @@ use crate::execution::Phases;
 use crate::logs;
 use crate::observe::identity::{REQUEST_ID_HEADER, TRACE_HEADER, request_id, trace_id};
 use crate::observe::slowest::{SlowRequest, Slowest, WorkerSlowest};
-use crate::request_metrics::{Ended, Op, Outcome, Phase, Requests, WorkerRequests};
+use crate::request_metrics::{EndedRequest, Op, Outcome, Phase, Requests, WorkerRequests};
 use klad_base::clock;
 use klad_storage::operation::Durability;
 
@@ -34,26 +35,26 @@ pub mod identity;
 mod lines;
 pub mod slowest;
 
-/// `on` asks for `Server-Timing`.
+/// With the value `on` it asks for `Server-Timing`.
 pub const TIMING_HEADER: &str = "klad-server-timing";
 
-/// Where a request's time has gone so far, in milliseconds (W3C Server Timing).
+/// The phases of the request so far, in milliseconds (W3C Server Timing).
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// A worker's side: its counters, and names for requests that have none.
+/// A worker's counters, its slowest requests, and ids for requests that have none.
 #[derive(Debug)]
 pub struct Observer {
     requests: Arc<Requests>,
     slowest: Arc<Slowest>,
     worker: usize,
-    /// Of the next request that needs a name; begins at a random place, so that no two processes share names.
+    /// The next id. The first is random, so that two processes do not use the same ids.
     next_id: Cell<u64>,
-    /// When a request of this worker was last seen to end.
+    /// When a request of this worker last ended.
     last: Cell<Instant>,
 }
 
 impl Observer {
-    /// Of worker `worker`, on whose thread it stays.
+    /// Creates the observer of worker `worker`, on its thread.
     #[must_use]
     pub fn new(requests: Arc<Requests>, slowest: Arc<Slowest>, worker: usize) -> Rc<Observer> {
         let next_id = Cell::new(RandomState::new().build_hasher().finish());
@@ -68,16 +69,16 @@ impl Observer {
         self.slowest.worker(self.worker)
     }
 
-    /// Something was refused that never became a request.
-    pub fn refused(&self, reason: &'static str) {
-        self.counters().refused(reason);
+    /// Counts a rejection before there was a request.
+    pub fn rejected(&self, reason: &'static str) {
+        self.counters().rejected(reason);
     }
 
-    /// Says, now and then, what the bound on lines has held back, and lets go of what was slow long ago.
+    /// Logs how many lines the rate limit has suppressed, and begins a new window of slow requests if it is time.
     pub fn tick(&self) {
         self.slowest().tick(clock::now());
         if let Some(requests) = logs::SLOW_REQUESTS.take_held_back() {
-            tracing::warn!(requests, "more slow requests than are logged in a second");
+            tracing::warn!(requests, "more slow requests than klad logs in a second; /debug/slow shows the slowest");
         }
     }
 
@@ -88,42 +89,42 @@ impl Observer {
     }
 }
 
-/// Where the request stands.
+/// The state of the current request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Idle,
     Running,
-    Given,
+    HandedOver,
 }
 
-/// What became of the current request of one connection. The next request of the connection uses the same record.
+/// The record of a connection's current request. Each request of the connection reuses it.
 #[derive(Debug)]
 pub struct RequestRecord {
     observer: Rc<Observer>,
     peer: Option<SocketAddr>,
     stage: Stage,
     begun: Instant,
-    /// When the request came to the gate, if the gate was closed.
+    /// Since when the request has waited at the gate, if the gate was closed.
     at_gate: Option<Instant>,
     op: Op,
     facts: Facts,
-    /// Since when the socket has taken none of the answer.
+    /// Since when the socket has taken nothing of the answer.
     blocked_since: Option<Instant>,
     details: Option<Box<Details>>,
 }
 
-/// What is known of one request; all of it starts anew with the next.
+/// What is known about one request. Each request begins with the default.
 #[derive(Debug, Default)]
 struct Facts {
-    /// 0: not answered yet.
+    /// 0: no answer yet.
     status: u16,
-    /// Known before the status says it, or in spite of the status.
+    /// Overrides the outcome that follows from the status.
     outcome: Option<Outcome>,
     durability: Option<Durability>,
     key_bytes: usize,
     received_bytes: u64,
     sent_bytes: u64,
-    /// Some of the body came after the head had been read.
+    /// Whether some of the body arrived after the head.
     body_was_waited_for: bool,
     receive_ns: u64,
     write_ns: u64,
@@ -140,7 +141,7 @@ struct Details {
 }
 
 impl RequestRecord {
-    /// The record of a new connection with `peer`.
+    /// Creates the record of a new connection with `peer`.
     #[must_use]
     pub fn new(observer: Rc<Observer>, peer: Option<SocketAddr>) -> RequestRecord {
         RequestRecord {
@@ -156,18 +157,19 @@ impl RequestRecord {
         }
     }
 
-    /// The next request's bytes have waited at the gate since then.
-    pub fn let_in(&mut self, since: Instant) {
+    /// Records that the next request has waited at the gate since `since`.
+    pub fn waited_at_gate(&mut self, since: Instant) {
         self.at_gate = Some(since);
     }
 
-    /// A whole head has come; when? In a turn that began at `iteration_began` the worker does one request after the other, so this
-    /// one came at the end of the one before, or when the turn began, and no clock need be read.
+    /// Begins a request whose whole head has arrived, and returns when it arrived. In a loop iteration that began at
+    /// `iteration_began` a worker does one request after the other. So this request arrived when the previous one
+    /// ended, or when the iteration began, and no clock reading is needed.
     pub fn begins(&mut self, phases: &Phases, iteration_began: Option<Instant>) -> Instant {
         let now = iteration_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
         if self.stage != Stage::Idle {
-            // It came behind another whose answer was not taken at once: hyper gives both to the socket as one. What was
-            // waited for until now was the other's.
+            // The request was pipelined behind one whose answer the socket had not taken at once: hyper gives both
+            // answers to the socket together. The wait so far belongs to the earlier request.
             if let Some(since) = self.blocked_since.take() {
                 self.facts.write_ns += clock::nanoseconds_between(since, now);
                 self.blocked_since = Some(now);
@@ -186,10 +188,10 @@ impl RequestRecord {
         now
     }
 
-    /// What the head says.
+    /// Records the contents of the head.
     pub fn head(&mut self, phases: &Phases, op: Op, method: &Method, path: &str, headers: &HeaderMap) {
         self.op = op;
-        // Most requests have none of these; a walk over a few names costs less than three look-ups.
+        // Most requests have none of these. Walking over a few names costs less than three look-ups.
         let mut names = headers.keys().map(HeaderName::as_str);
         let named = names.any(|name| matches!(name, REQUEST_ID_HEADER | TRACE_HEADER | TIMING_HEADER));
         if named || logs::access_log() {
@@ -215,22 +217,22 @@ impl RequestRecord {
         Some(Box::new(Details { method: method.clone(), path, request_id, trace_id, server_timing }))
     }
 
-    /// Its key, or a range's first, has so many bytes.
+    /// Records the length of its key, or of the first key of a range.
     pub fn key(&mut self, bytes: usize) {
         self.facts.key_bytes = bytes;
     }
 
-    /// So many bytes of its body have come.
+    /// Counts bytes of the request's body.
     pub fn received(&mut self, bytes: usize) {
         self.facts.received_bytes += bytes as u64;
     }
 
-    /// Bytes of the body came in after the head, or were waited for in vain.
+    /// Records that bytes of the body arrived after the head, or did not arrive in time.
     pub fn waits_for_body(&mut self) {
         self.facts.body_was_waited_for = true;
     }
 
-    /// The body is waited for no longer.
+    /// Ends the wait for the body.
     pub fn body_ended(&mut self, phases: &Phases) {
         if std::mem::take(&mut self.facts.body_was_waited_for) {
             let now = clock::now();
@@ -239,17 +241,17 @@ impl RequestRecord {
         }
     }
 
-    /// The write was done.
+    /// Records the durability of a completed write.
     pub fn written(&mut self, durability: Durability) {
         self.facts.durability = Some(durability);
     }
 
-    /// It is refused.
-    pub fn refused(&self, code: &'static str) {
-        self.observer.refused(code);
+    /// Counts a rejection.
+    pub fn rejected(&self, code: &'static str) {
+        self.observer.rejected(code);
     }
 
-    /// Its answer is about to be handed over, and may get headers.
+    /// Records that the answer is about to be handed over, and may add headers.
     pub fn answers(&mut self, phases: &Phases, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
         self.facts.status = status.as_u16();
         if let Some(details) = &self.details {
@@ -279,26 +281,26 @@ impl RequestRecord {
         }
     }
 
-    /// So many bytes of the answer's body were handed over to be sent.
+    /// Counts bytes of the answer's body that were handed over.
     pub fn sent(&mut self, bytes: usize) {
         self.facts.sent_bytes += bytes as u64;
     }
 
-    /// The answer is cut in its middle, by klad or, where it knows no reason, by its client.
+    /// Records that the answer ends early, unless a reason is already known.
     pub fn cut(&mut self, outcome: Outcome) {
         if self.facts.outcome.is_none() {
             self.facts.outcome = Some(outcome);
         }
     }
 
-    /// All of the answer was handed over.
-    pub fn given(&mut self) {
+    /// Records that the whole answer was handed over.
+    pub fn answer_handed_over(&mut self) {
         if self.stage == Stage::Running {
-            self.stage = Stage::Given;
+            self.stage = Stage::HandedOver;
         }
     }
 
-    /// The socket took `taken` bytes of `offered`, or none now.
+    /// Records that the socket took `taken` of `offered` bytes; `None`: it is full.
     pub fn socket_took(&mut self, phases: &Phases, taken: Option<usize>, offered: usize) {
         match taken {
             None => {
@@ -307,7 +309,7 @@ impl RequestRecord {
                 }
             }
             Some(count) => {
-                let all = count == offered && count > 0 && self.stage == Stage::Given;
+                let all = count == offered && count > 0 && self.stage == Stage::HandedOver;
                 let blocked_since = self.blocked_since.take();
                 if !all && blocked_since.is_none() {
                     return;
@@ -324,7 +326,7 @@ impl RequestRecord {
         }
     }
 
-    /// The connection has ended; what was under way is aborted.
+    /// Records the end of the connection. A request in progress is aborted.
     pub fn connection_ends(&mut self, phases: &Phases) {
         if self.stage == Stage::Idle {
             return;
@@ -348,7 +350,7 @@ impl RequestRecord {
         phases_ns[Phase::Engine as usize] = phases.engine_ns();
         phases_ns[Phase::Sync as usize] = phases.sync_ns();
         phases_ns[Phase::Write as usize] = self.facts.write_ns;
-        let ended = Ended {
+        let ended = EndedRequest {
             op: self.op,
             outcome,
             durability: self.facts.durability.map(Durability::as_str),
@@ -361,13 +363,13 @@ impl RequestRecord {
         let slow = logs::is_slow(ended.total_ns);
         let kept = self.observer.slowest().is_among(ended.op, ended.total_ns);
         if slow || kept || logs::access_log() || self.details.is_some() {
-            self.tell(phases, &ended, now, slow, kept);
+            self.log_and_keep(phases, &ended, now, slow, kept);
         }
     }
 
-    /// Of a slow one, or where every request has a line; `kept`: it is among the slowest.
+    /// Writes the lines of the request, and keeps it if it is among the slowest (`kept`).
     #[cold]
-    fn tell(&mut self, phases: &Phases, ended: &Ended, now: Instant, slow: bool, kept: bool) {
+    fn log_and_keep(&mut self, phases: &Phases, ended: &EndedRequest, now: Instant, slow: bool, kept: bool) {
         let details = self.details.take();
         let (mut request_id, mut trace_id) = (None, None);
         let (mut method, mut path) = (None, None);
@@ -378,9 +380,9 @@ impl RequestRecord {
         if slow {
             self.observer.counters().was_slow();
         }
-        let says_slow = slow && logs::SLOW_REQUESTS.allows();
+        let logs_slow = slow && logs::SLOW_REQUESTS.allows();
         let access_log = logs::access_log();
-        if says_slow || access_log {
+        if logs_slow || access_log {
             let line = RequestLine {
                 ended,
                 peer: self.peer,
@@ -388,12 +390,12 @@ impl RequestRecord {
                 method: method.as_ref().map(Method::as_str),
                 path,
                 key_bytes: self.facts.key_bytes,
-                // One that klad makes up here was told to nobody, but ties the two lines of a slow request together, and to
-                // what `/debug/slow` shows.
+                // An id that is created here connects the two lines of a slow request with each other and with
+                // `/debug/slow`.
                 request_id: request_id.get_or_insert_with(|| self.observer.new_id()),
                 trace_id: trace_id.as_deref(),
             };
-            if says_slow {
+            if logs_slow {
                 line.write_slow();
             }
             if access_log {
@@ -405,7 +407,14 @@ impl RequestRecord {
         }
     }
 
-    fn keep(&self, phases: &Phases, ended: &Ended, now: Instant, request_id: Option<String>, trace_id: Option<String>) {
+    fn keep(
+        &self,
+        phases: &Phases,
+        ended: &EndedRequest,
+        now: Instant,
+        request_id: Option<String>,
+        trace_id: Option<String>,
+    ) {
         self.observer.slowest().keep(SlowRequest {
             ended: *ended,
             ended_at: now,
@@ -422,7 +431,7 @@ impl RequestRecord {
     }
 }
 
-/// What a status says of a request's end; 0 is none.
+/// Returns the outcome that follows from a status; 0 is none.
 fn outcome(status: u16) -> Outcome {
     match StatusCode::from_u16(status) {
         Err(_) => Outcome::Aborted,
@@ -438,19 +447,19 @@ fn outcome(status: u16) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::slowest::Extent;
+    use crate::observe::slowest::Retention;
     use klad_base::metrics::Source as _;
     use klad_base::metrics::text::Page;
 
     fn recorded() -> (Arc<Requests>, RequestRecord, Phases) {
         let requests = Arc::new(Requests::new(1, &[]));
-        let slowest = Arc::new(Slowest::new(1, Extent::USUAL));
+        let slowest = Arc::new(Slowest::new(1, Retention::DEFAULT));
         (requests.clone(), RequestRecord::new(Observer::new(requests, slowest, 0), None), Phases::default())
     }
 
     fn answered(record: &mut RequestRecord, phases: &Phases, status: StatusCode) {
         record.answers(phases, status, &mut None);
-        record.given();
+        record.answer_handed_over();
     }
 
     fn count(requests: &Requests, series: &str) -> u64 {
@@ -476,7 +485,7 @@ mod tests {
         let (requests, mut record, phases) = recorded();
         record.begins(&phases, None);
         record.socket_took(&phases, Some(25), 25);
-        assert_eq!(count(&requests, IN_FLIGHT), 1, "that was a 100");
+        assert_eq!(count(&requests, IN_FLIGHT), 1, "the bytes were `100 Continue`");
         answered(&mut record, &phases, StatusCode::OK);
         record.socket_took(&phases, Some(10), 100);
         record.socket_took(&phases, None, 90);
@@ -485,11 +494,11 @@ mod tests {
         assert_eq!((count(&requests, OK), count(&requests, IN_FLIGHT)), (1, 0));
         assert!(sample(&requests, r#"klad_http_request_phase_seconds_sum{op="other",phase="write"}"#) > 0.0);
         record.connection_ends(&phases);
-        assert_eq!(count(&requests, ABORTED), 0, "nothing was under way");
+        assert_eq!(count(&requests, ABORTED), 0, "no request was in progress");
     }
 
     #[test]
-    fn a_request_behind_one_that_is_still_on_its_way_ends_that() {
+    fn a_pipelined_request_ends_the_one_before_it() {
         let (requests, mut record, phases) = recorded();
         record.begins(&phases, None);
         answered(&mut record, &phases, StatusCode::OK);
@@ -504,7 +513,7 @@ mod tests {
     fn the_wait_at_the_gate_is_part_of_the_queue_and_of_the_total_of_one_request() {
         let (requests, mut record, phases) = recorded();
         let wait = Duration::from_secs(2);
-        record.let_in(clock::now().checked_sub(wait).expect("the machine has run for longer"));
+        record.waited_at_gate(clock::now().checked_sub(wait).expect("the machine has run for longer"));
         for _ in 0..2 {
             record.begins(&phases, None);
             answered(&mut record, &phases, StatusCode::OK);
