@@ -1,5 +1,5 @@
 #!/bin/sh
-# `make bench`: builds klad and becomes `klad bench`, with what `ARGS` says.
+# `make bench`: builds klad and runs `klad bench` with `ARGS`.
 set -eu
 
 cd "$(dirname "$0")/.."

@@ -1,37 +1,37 @@
 #!/usr/bin/env bash
-# Runs phases of the checks, each named when it begins, and says at the end how long each took. `make test` runs all of
-# them, `make lint` two. The first phase that fails ends the run.
+# Runs the phases of the checks, prints the name of each when it begins, and at the end the time of each. `make test`
+# runs all phases, `make lint` two. The first phase that fails ends the run.
 #
 #   tools/test.sh [PHASE...]        format, build, clippy, fjall-alone, memory-engine, test, dist
 #
-# Everything is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile RocksDB's C++ a second time.
+# All phases use `--release --locked`. Another profile, or flags in RUSTFLAGS, would compile RocksDB's C++ again.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 . tools/env.sh
-# make's job server is not cargo's.
+# The job server of make is not the one of cargo.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
 all=(format build clippy fjall-alone memory-engine test dist)
 
-# The command of a phase, one line.
+# Prints the command of a phase on one line.
 command_of() {
     case "$1" in
     format) echo cargo fmt --all --check ;;
-    # First of those that compile, so that what C++ costs is not charged to another phase.
+    # The first phase that compiles, so that the time for C++ is not counted in another phase.
     build) echo cargo test --release --locked --workspace --no-run ;;
     clippy) echo cargo clippy --release --locked --workspace --all-targets -- -D warnings ;;
-    # No C++, and still an engine on a disk: compiled only, its tests are among those of `test`.
+    # An engine on a disk without C++. This phase only compiles; `test` runs the tests of this engine.
     fjall-alone)
         echo cargo check --release --locked --package klad --tests --no-default-features --features fjall --target-dir "$CARGO_TARGET_DIR/memory-engine"
         ;;
-    # Without RocksDB klad is the memory engine alone. In a directory of its own, or that klad would lie where the full one
-    # is looked for.
+    # Without RocksDB and fjall klad has only the memory engine. The program goes to another target directory, so that
+    # it does not replace the full one.
     memory-engine)
         echo cargo test --release --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine"
         ;;
     test) echo cargo test --release --locked --workspace ;;
-    # Of the program that the phase before has built.
+    # Tests packages of the program that an earlier phase has built.
     dist) echo tools/dist-test.sh ;;
     *) return 1 ;;
     esac
