@@ -209,8 +209,7 @@ fn twin_operations_without_such_keys_are_noticed() {
     queued_are_in_the_account("2s", 1).expect_err("planted");
 }
 
-/// No answer of the admin listener takes longer, however busy the machine is. How long they take is measured by
-/// `cargo xtask admin-latency`.
+/// No answer of the admin listener takes longer, however busy the machine is.
 const IN_TIME: Duration = Duration::from_secs(5);
 
 /// Asks for everything again and again until `until`; `Err`: an answer took too long.

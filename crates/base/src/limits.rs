@@ -286,7 +286,7 @@ pub const LOG_BYTES_RESERVED: usize = 64 << 10;
 pub const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Default of `--value-cache`. What it takes from the blocks costs a store that does not fit some of its hits; what it gives a
-/// store whose busy keys fit is half of a read's CPU time (`cargo xtask yardstick`).
+/// store whose busy keys fit is half of a read's CPU time (docs/decisions/2026-11-21-value-cache.md).
 pub const VALUE_CACHE_PERCENT: u64 = 25;
 
 /// Default of `--heap-sample`, bytes: always on, so it must cost next to nothing. `TCMalloc` has the same. An allocation of a
