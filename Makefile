@@ -2,7 +2,7 @@
 #
 # The recipes call scripts in tools/. Plain cargo works as well, after `. tools/env.sh` (docs/building.md).
 
-.PHONY: help run bench test build lint deny docs dist install uninstall
+.PHONY: help run bench test build lint measure deny docs dist install uninstall
 
 help:  ## print these lines
 	@awk -F ':.*## +' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,10 @@ build:  ## build klad without running it
 lint:  ## check the formatting and run clippy
 	@tools/setup.sh
 	@exec tools/test.sh format clippy
+
+measure:  ## what a release measures: truth of the load tester, memory, restarts, stops, cost of profiles, overload
+	@tools/setup.sh
+	@exec tools/measure.sh $(ARGS)
 
 docs:  ## generate parts of docs/ and deploy/ from the definitions of the options
 	@tools/setup.sh

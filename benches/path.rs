@@ -1,7 +1,7 @@
 //! Parts of the path of a request, in instructions: `cargo bench --bench path` (`tools/setup.sh bench` brings what it needs).
 //!
 //! What callgrind counts is the same from run to run where time is not, so a change of some hundredths shows. Each figure is of
-//! [`TIMES`] operations. Caches, branches and the kernel are not in it: `cargo xtask yardstick` measures those.
+//! [`TIMES`] operations. Caches, branches and the kernel are not in it: `klad lab run yardstick` measures those.
 
 #![allow(missing_docs, unused_qualifications, reason = "the macros of the harness write them")]
 

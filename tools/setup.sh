@@ -7,7 +7,6 @@
 #
 #   tools/setup.sh [test|dist]      both also check the programs that make and test Debian packages, if dpkg is present
 #   tools/setup.sh bench            valgrind and the runner of `cargo bench`
-#   tools/setup.sh yardstick        wrk, nginx and Redis, with which klad is compared. Their packages may start services
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -78,12 +77,6 @@ look() {
         command -v valgrind >/dev/null 2>&1 || missing="$missing valgrind"
         return
     fi
-    if [ "$purpose" = yardstick ]; then
-        for program in wrk nginx redis-server; do
-            command -v $program >/dev/null 2>&1 || missing="$missing $program"
-        done
-        return
-    fi
     if [ "$purpose" != build ] && command -v dpkg-deb >/dev/null 2>&1; then
         command -v dpkg-shlibdeps >/dev/null 2>&1 || missing="$missing dpkg-dev"
         command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
@@ -117,7 +110,6 @@ package() {
     debian:libclang) echo libclang-dev ;;
     debian:promtool) echo "-" ;;
     debian:go) echo golang-go ;;
-    fedora:redis-server | arch:redis-server | macos:redis-server) echo redis ;;
     fedora:go) echo golang ;;
     fedora:compiler) echo gcc-c++ ;;
     fedora:libclang) echo clang-devel ;;

@@ -209,8 +209,7 @@ fn twin_operations_with_shorter_keys_are_noticed() {
     queued_operations_are_counted("2s", 1).expect_err("planted");
 }
 
-/// Maximum time of an answer of the admin listener, on any machine. `cargo xtask admin-latency` measures the real
-/// times.
+/// Maximum time of an answer of the admin listener, on any machine.
 const IN_TIME: Duration = Duration::from_secs(5);
 
 /// Requests all paths repeatedly until `until` holds. Returns an error if an answer took too long.

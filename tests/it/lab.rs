@@ -204,7 +204,7 @@ fn a_variant_that_fails_is_named_and_the_others_are_reported() {
     let place = Place::new(IN_PART);
     let ended = place.run("--progress always");
     assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
-    assert!(ended.stdout.contains("Failed: put, ill, run 1: klad has ended at its start"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("Failed: put, ill, run 1: klad ended during its start"), "{}", ended.stdout);
     assert!(ended.stderr.contains("left"), "no progress: {}", ended.stderr);
     let result = place.result();
     let stages: Vec<&str> =
@@ -230,6 +230,73 @@ fn a_variant_that_fails_is_named_and_the_others_are_reported() {
     let again = klad(&["lab", "report", place.path("out").to_str().unwrap()]);
     assert_eq!(again.code, Some(3), "{}", again.stderr);
     assert_eq!(place.text("report.md"), before);
+}
+
+/// klad beside other servers: one that works, one that is not installed, one that ends at once.
+const PEERS: &str = r#"
+    title = "Peers"
+    pin = "none"
+    repeats = 1
+    [server]
+    options = ["--engine", "memory"]
+    [[variant]]
+    name = "own"
+    [[variant]]
+    name = "echo"
+    [variant.peer]
+    command = ["{klad}", "lab", "echo", "--listen", "{address}"]
+    path = "/any/{key}"
+    [[variant]]
+    name = "absent"
+    [variant.peer]
+    command = ["no-such-server-of-klads-tests", "{port}"]
+    [[variant]]
+    name = "ends"
+    [variant.peer]
+    command = ["sh", "{data}/script"]
+    files.script = "echo last words; exit 7"
+    [data]
+    keys = 1_000
+    [[stage]]
+    name = "mixed"
+    data = "filled"
+    options = ["--workload", "mixed:50/50", "--lag-max", "10s"]
+    rate = 200.0
+    also-below-capacity = false
+    connections = 8
+    duration = "1s"
+    warm-up = "100ms"
+    profiles = ["cpu"]
+"#;
+
+#[test]
+fn peers_are_loaded_beside_klad_and_those_that_are_not_installed_are_left_out() {
+    let place = Place::new(PEERS);
+    let ended = place.run("");
+    assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+    let left_out = "Left out: absent, because the program no-such-server-of-klads-tests is not installed.";
+    assert!(ended.stdout.contains(left_out), "{}", ended.stdout);
+    let failed = "Failed: mixed, ends, run 1: sh ended during its start, exit status: 7: last words";
+    assert!(ended.stdout.contains(failed), "{}", ended.stdout);
+    let result = place.result();
+    assert!(fits_the_schema(&result), "{result:#}");
+    let variants = result["stages"][0]["variants"].as_array().unwrap();
+    let names: Vec<&str> = variants.iter().map(|variant| variant["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["own", "echo", "ends"]);
+    let profiles: Vec<usize> = variants.iter().map(|variant| variant["profiles"].as_array().unwrap().len()).collect();
+    assert_eq!(profiles, [1, 0, 0], "only klad gives profiles");
+    for variant in &variants[..2] {
+        let run = &variant["runs"][0];
+        let bench: Value = serde_json::from_str(&place.text(run["file"].as_str().unwrap())).unwrap();
+        assert!(bench["measured"]["outcomes"]["served"].as_u64() > Some(0), "{bench:#}");
+        assert!(run["server_cpu_us_per_served"].as_f64().is_some(), "{run:#}");
+    }
+    let echo = &variants[1]["runs"][0];
+    assert_eq!((&echo["queues"], &echo["slowest"]), (&serde_json::json!([]), &serde_json::json!([])));
+    let report = place.text("report.md");
+    for line in ["| echo | get |", "| own | put |", "echo: not klad: {klad} lab echo --listen {address}"] {
+        assert!(report.contains(line), "{line} in {report}");
+    }
 }
 
 /// Whether `klad lab schema` allows it.
@@ -455,7 +522,7 @@ fn what_makes_no_sense_costs_no_run() {
 fn scenarios_that_come_along_are_listed_and_shown() {
     let listed = klad(&["lab", "list"]);
     assert_eq!(listed.code, Some(0), "{}", listed.stderr);
-    for name in ["quick", "seed-000", "seed-004", "overload", "durability", "cold"] {
+    for name in ["quick", "seed-000", "seed-004", "overload", "durability", "cold", "tail", "yardstick"] {
         assert!(listed.stdout.lines().any(|line| line.starts_with(&format!("{name} "))), "{}", listed.stdout);
         let shown = klad(&["lab", "show", name]);
         klad_lab::scenario::Scenario::parse(name, &shown.stdout).unwrap();

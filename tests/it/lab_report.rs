@@ -191,6 +191,7 @@ fn lab_run(variant: usize, run: u64) -> LabRun {
         bench: Some(Box::new(bench(variant, run))),
         server_cpu_us_per_served: Some(31.0 + f64::from(u32::try_from(run).unwrap()) / 50.0),
         server_memory_max_bytes: Some(210 << 20),
+        compactions: Some(3),
         start_s: 0.1,
         queues: (0..SECONDS).map(sample).collect(),
         slowest: vec![slowest],

@@ -310,7 +310,7 @@ pub const LOG_BYTES_RESERVED: usize = 64 << 10;
 pub const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Default of `--value-cache`. The value cache takes memory from the block cache, which costs hits if the data does
-/// not fit into memory. If the hot keys fit, it saves half of a read's CPU time (`cargo xtask yardstick`).
+/// not fit into memory. If the hot keys fit, it saves half of a read's CPU time (docs/decisions/2026-11-21-value-cache.md).
 pub const VALUE_CACHE_PERCENT: u64 = 25;
 
 /// Default of `--heap-sample`, bytes. Sampling is always on, so it must cost almost nothing. `TCMalloc` has the same

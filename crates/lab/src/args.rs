@@ -32,6 +32,13 @@ the report says what.\ndocs/lab.md explains scenarios and reports.")]
     },
     /// Print the JSON Schema of lab.json and report.json.
     Schema,
+    /// Answer every request with its own body, or with 100 bytes: what a server costs that does nothing.
+    #[command(hide = true)]
+    Echo {
+        /// The address to listen at.
+        #[arg(long, value_name = "HOST:PORT")]
+        listen: std::net::SocketAddr,
+    },
 }
 
 /// Options of `klad lab run`.

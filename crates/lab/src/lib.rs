@@ -24,9 +24,10 @@ use klad_bench::runner::{Error, print};
 pub mod args;
 mod runner;
 
-mod load;
-mod process;
-mod served;
+mod echo;
+pub mod load;
+pub mod process;
+pub mod server;
 
 pub mod conclusion;
 pub mod report;
@@ -63,6 +64,7 @@ pub fn run(command: &LabCommand) -> Result<Ended, Error> {
             print(shipped::text(scenario).ok_or_else(unknown)?)?;
             Ok(Ended::Whole)
         }
+        LabCommand::Echo { listen } => Ok(echo::serve(*listen).map(|()| Ended::Whole)?),
         LabCommand::Schema => {
             print(&report::json_schema())?;
             Ok(Ended::Whole)

@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use rustix::process::Signal;
 
-use crate::process::Running;
+use crate::process::RunningProcess;
 use crate::result::{LabRun, TakenProfile};
 use crate::scenario::{Data, ProfileKind, Stage, Start};
 use crate::seen::served;
-use crate::served::Served;
+use crate::server::RunningServer;
 use klad_base::clock;
 use klad_base::sync::spawn_thread;
 use klad_bench::admin::{PATIENCE, QueueSampler};
@@ -52,9 +52,9 @@ pub(super) struct Load<'l> {
 }
 
 impl Load<'_> {
-    fn arguments(&self, served: &Served) -> Vec<String> {
+    fn arguments(&self, served: &RunningServer) -> Vec<String> {
         let Load { stage, data, .. } = self;
-        let mut arguments = vec!["bench".to_owned(), format!("http://{}", served.address)];
+        let mut arguments = vec!["bench".to_owned(), served.url()];
         arguments.extend(stage.options.iter().cloned());
         let mut add = |name: &str, value: Option<String>| {
             // What the stage says itself goes before.
@@ -81,25 +81,25 @@ impl Load<'_> {
     }
 
     /// Makes the load, and writes its result into `file`.
-    pub(super) fn run(&self, served: &Served, file: &Path, watch: &Watch) -> anyhow::Result<RunResult> {
+    pub(super) fn run(&self, served: &RunningServer, file: &Path, watch: &Watch) -> anyhow::Result<RunResult> {
         let whole = self.duration + self.warm_up;
-        bench(self.program, self.arguments(served), self.cores, file, whole, watch)
+        run_bench(self.program, self.arguments(served), self.cores, file, whole, watch)
     }
 
     /// The same, with what is seen of the server meanwhile; and what could not be seen.
     pub(super) fn observed(
         &self,
-        served: &Served,
+        served: &RunningServer,
         out: &Path,
         file: &str,
         repeat: usize,
         watch: &Watch,
     ) -> anyhow::Result<(LabRun, Vec<String>)> {
-        let looking = QueueSampler::start(&served.admin);
-        let cpu_before = served.cpu();
+        let looking = served.admin.as_ref().map(QueueSampler::start);
+        let (cpu_before, compactions_before) = (served.cpu(), served.compactions());
         let run = self.run(served, &out.join(file), watch);
-        let cpu = served.cpu();
-        let (queues, mut unseen) = looking.end();
+        let (cpu, compactions) = (served.cpu(), served.compactions());
+        let (queues, mut unseen) = looking.map(QueueSampler::end).unwrap_or_default();
         let run = run?;
         let slowest = served.slowest().unwrap_or_else(|error| {
             unseen.push(format!("no slowest requests: {error:#}"));
@@ -110,6 +110,7 @@ impl Load<'_> {
             file: file.to_owned(),
             server_cpu_us_per_served: cpu_per_served(cpu_before, cpu, &run),
             server_memory_max_bytes: served.memory_max(),
+            compactions: compactions.zip(compactions_before).map(|(after, before)| after.saturating_sub(before)),
             start_s: served.start.as_secs_f64(),
             queues,
             slowest,
@@ -121,7 +122,7 @@ impl Load<'_> {
     /// The same load, and a profile of most of its measured part.
     pub(super) fn profiled(
         &self,
-        served: &Served,
+        served: &RunningServer,
         out: &Path,
         kind: ProfileKind,
         file: &str,
@@ -134,7 +135,8 @@ impl Load<'_> {
             ProfileKind::Lock => "mutex",
         };
         let target = format!("/debug/pprof/{query}?seconds={:.3}", length.as_secs_f64());
-        let (admin, begins) = (served.admin.clone(), clock::now() + self.warm_up);
+        let admin = served.admin.clone().context("only klad gives profiles")?;
+        let begins = clock::now() + self.warm_up;
         let taking = spawn_thread("klad-lab-prof", move || {
             interrupt::sleep(begins.saturating_duration_since(clock::now()));
             admin.get(&target, length + PATIENCE)
@@ -164,12 +166,12 @@ impl Load<'_> {
 pub(super) fn fill(
     program: &Path,
     data: &Data,
-    served: &Served,
+    served: &RunningServer,
     connections: usize,
     file: &Path,
     watch: &Watch,
 ) -> anyhow::Result<()> {
-    let (url, keys) = (format!("http://{}", served.address), data.keys.to_string());
+    let (url, keys) = (served.url(), data.keys.to_string());
     let connections = connections.to_string();
     let fixed = ["bench", &url, "--workload", "get", "--closed", "--duration", "100ms", "--warm-up", "0s"];
     let mut arguments: Vec<&str> = fixed.to_vec();
@@ -182,11 +184,11 @@ pub(super) fn fill(
     }
     let keys = u32::try_from(data.keys).unwrap_or(u32::MAX);
     let arguments = arguments.into_iter().map(str::to_owned).collect();
-    bench(program, arguments, &[], file, FILL_OF_A_KEY_MAX * keys, watch).map(drop)
+    run_bench(program, arguments, &[], file, FILL_OF_A_KEY_MAX * keys, watch).map(drop)
 }
 
 /// Runs `klad bench`, and reads what it has written into `file`. A result that is not valid is one, too.
-fn bench(
+pub fn run_bench(
     program: &Path,
     arguments: Vec<String>,
     cores: &[usize],
@@ -199,7 +201,7 @@ fn bench(
     let mut command = Command::new(program);
     command.args(arguments).args(["--progress", "never", "--json"]).arg(file).stdout(log.try_clone()?).stderr(log);
     let deadline = clock::now() + length + PATIENCE_MAX;
-    let mut running = Running::start(command, cores, watch)?;
+    let mut running = RunningProcess::start(command, cores, watch)?;
     let status = loop {
         if let Some(status) = running.wait(LOOK_INTERVAL)? {
             break status;

@@ -1,4 +1,4 @@
-//! Processes of an experiment: started on their cores, waited for within a time, and never left behind. Called by `served` and
+//! Processes of an experiment: started on their cores, waited for within a time, and never left behind. Called by `server` and
 //! `load`.
 
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use klad_bench::interrupt::{Companion, Watch};
 
 /// A process; dropping it kills it.
 #[derive(Debug)]
-pub(super) struct Running {
+pub struct RunningProcess {
     child: Child,
     /// Readable when it has ended.
     pidfd: OwnedFd,
@@ -29,17 +29,18 @@ pub(super) struct Running {
 }
 
 /// Half of the cores for the server, the other for the load; none where there is one only, or where nobody is to be pinned.
-pub(super) fn split(pin: Pin) -> Option<CoresUsed> {
+#[must_use]
+pub fn split_cores(pin: Pin) -> Option<CoresUsed> {
     let allowed = sched_getaffinity(None).ok().filter(|_| pin == Pin::Split)?;
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
     let (server, load) = cores.split_at(cores.len() / 2);
     (!server.is_empty()).then(|| CoresUsed { server: server.to_vec(), load: load.to_vec() })
 }
 
-impl Running {
+impl RunningProcess {
     /// Starts it on `cores`, or anywhere when there are none. It has no terminal to be interrupted from: that is for klad lab to
     /// decide.
-    pub(super) fn start(mut command: Command, cores: &[usize], watch: &Watch) -> anyhow::Result<Running> {
+    pub fn start(mut command: Command, cores: &[usize], watch: &Watch) -> anyhow::Result<RunningProcess> {
         let name = command.get_program().display().to_string();
         command.stdin(Stdio::null()).process_group(0);
         let cores = cores.to_vec();
@@ -57,7 +58,7 @@ impl Running {
         let mut child =
             started.join().expect("a panic ends the process").with_context(|| format!("cannot run {name}"))?;
         match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Running { _companion: watch.companion(Pid::from_child(&child)), child, pidfd }),
+            Ok(pidfd) => Ok(RunningProcess { _companion: watch.companion(Pid::from_child(&child)), child, pidfd }),
             Err(error) => {
                 child.kill()?;
                 child.wait()?;
@@ -67,7 +68,7 @@ impl Running {
     }
 
     /// How it has ended, if it does within `time`.
-    pub(super) fn wait(&mut self, time: Duration) -> anyhow::Result<Option<ExitStatus>> {
+    pub fn wait(&mut self, time: Duration) -> anyhow::Result<Option<ExitStatus>> {
         let deadline = clock::now() + time;
         loop {
             let left = Timespec::try_from(deadline.saturating_duration_since(clock::now()))?;
@@ -85,7 +86,12 @@ impl Running {
     /// Sends it a signal.
     pub(super) fn signal(&self, signal: Signal) {
         // One that has ended needs none.
-        let _ = kill_process(Pid::from_child(&self.child), signal);
+        let _ = kill_process(self.pid(), signal);
+    }
+
+    /// The process.
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// CPU time of all its threads so far, in steps of 10 ms.
@@ -105,7 +111,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         // Both do nothing when it has ended and was waited for.
         let _ = self.child.kill();
@@ -123,10 +129,10 @@ mod tests {
     use super::*;
     use klad_bench::interrupt::watch;
 
-    fn shell(script: &str, cores: &[usize]) -> Running {
+    fn shell(script: &str, cores: &[usize]) -> RunningProcess {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Running::start(command, cores, &watch().expect("signals")).expect("started")
+        RunningProcess::start(command, cores, &watch().expect("signals")).expect("started")
     }
 
     #[test]
@@ -142,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_process_keeps_to_its_cores() {
-        let cores = split(Pin::Split);
+        let cores = split_cores(Pin::Split);
         let Some(CoresUsed { server, load }) = cores else { return };
         assert!(!server.is_empty() && server.iter().all(|core| !load.contains(core)), "{server:?} {load:?}");
         let one = [load[0]];

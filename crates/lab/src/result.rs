@@ -111,6 +111,9 @@ pub struct LabRun {
     pub server_cpu_us_per_served: Option<f64>,
     /// Largest resident set of the server until the end of the run.
     pub server_memory_max_bytes: Option<u64>,
+    /// The number of RocksDB's compactions that ended during the run, warm-up included; `null` for other engines and servers.
+    #[serde(default)]
+    pub compactions: Option<u64>,
     /// From its start to its first answer.
     pub start_s: f64,
     /// The server's queues, once a second.

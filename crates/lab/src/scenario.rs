@@ -24,7 +24,7 @@
 //! What is wrong in one is told with its line and before anything is started. Called by `runner`; `shipped` has those that come
 //! along.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -115,9 +115,39 @@ pub struct Variant {
     /// Another build of klad to run, instead of this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<PathBuf>,
+    /// Another server than klad, which is loaded with the same requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Peer>,
     /// The size of its queue, where the variants of the scenario differ in that: the report draws what each size costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
+}
+
+/// A server that is not klad, started by the lab for each run.
+///
+/// `command`, `ready` and the texts of `files` may hold `{address}` and `{port}` (where the server has to listen), `{data}` (an empty
+/// directory of its own) and `{klad}` (this program).
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Peer {
+    /// The program and its arguments. The program must stay in the foreground. Where it is not installed, the variant is left out.
+    pub command: Vec<String>,
+    /// Path that the server answers with 200 as soon as it serves.
+    #[serde(default = "root_path")]
+    pub ready: String,
+    /// Files that are written into `{data}` before the start: name and text.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
+    /// Path of a key, with `{key}` in it, as in the URL of `klad bench`; without one, klad's own: `/v0/entity?id={key}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Whether the lab PUTs the keys of `[data]` before each run that wants filled data; `false` for a server that stores nothing.
+    #[serde(default = "yes")]
+    pub fill: bool,
+}
+
+fn root_path() -> String {
+    "/".to_owned()
 }
 
 /// What lies in a filled database. Stages read and write the same keys unless their own options say otherwise.
@@ -345,6 +375,7 @@ impl Scenario {
         ensure!(!self.stages.is_empty(), "there is no [[stage]]");
         distinct("variant", self.variants.iter().map(|variant| variant.name.as_str()))?;
         distinct("stage", self.stages.iter().map(|stage| stage.name.as_str()))?;
+        self.variants.iter().try_for_each(Variant::check)?;
         let is_variant = |name: &str| self.variants.iter().any(|variant| variant.name == name);
         for stage in &self.stages {
             let name = &stage.name;
@@ -376,9 +407,12 @@ impl Scenario {
         Ok(())
     }
 
-    /// Options of `klad serve` for a variant: its own, and those of all that it does not give itself.
+    /// Options of `klad serve` for a variant: its own, and those of `[server]` that it does not give itself. Empty for a peer.
     #[must_use]
     pub fn options_of<'s>(&'s self, variant: &'s Variant) -> Vec<&'s str> {
+        if variant.peer.is_some() {
+            return Vec::new();
+        }
         let name = |option: &'s str| option.split('=').next().filter(|name| name.starts_with("--"));
         let own: BTreeSet<&str> = variant.options.iter().filter_map(|option| name(option)).collect();
         let mut is_own = false;
@@ -392,14 +426,44 @@ impl Scenario {
 
     /// The variants of a stage of which profiles are taken.
     pub fn profiled<'s>(&'s self, stage: &'s Stage) -> impl Iterator<Item = &'s Variant> {
-        let is_profiled = |variant: &&Variant| stage.profiled.as_ref().is_none_or(|some| some.contains(&variant.name));
-        self.variants_of(stage).filter(is_profiled)
+        let is_listed = |name| stage.profiled.as_ref().is_none_or(|some| some.contains(name));
+        self.variants_of(stage).filter(move |variant| variant.peer.is_none() && is_listed(&variant.name))
+    }
+
+    /// Keeps the variants whose names `is_kept` accepts, and the stages that have one of them.
+    pub fn retain_variants(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.variants.retain(|variant| is_kept(&variant.name));
+        for stage in &mut self.stages {
+            if let Some(names) = &mut stage.variants {
+                names.retain(|name| is_kept(name));
+            }
+        }
+        self.stages.retain(|stage| stage.variants.as_ref().is_none_or(|names| !names.is_empty()));
     }
 
     /// The variants of a stage, in the scenario's order.
     pub fn variants_of<'s>(&'s self, stage: &'s Stage) -> impl Iterator<Item = &'s Variant> {
         let is_for = |variant: &&Variant| stage.variants.as_ref().is_none_or(|some| some.contains(&variant.name));
         self.variants.iter().filter(is_for)
+    }
+}
+
+impl Variant {
+    fn check(&self) -> anyhow::Result<()> {
+        let (name, Some(peer)) = (&self.name, &self.peer) else { return Ok(()) };
+        ensure!(
+            self.options.is_empty() && self.program.is_none(),
+            "variant {name}: a peer takes neither options nor program: write its arguments into command"
+        );
+        ensure!(
+            peer.command.first().is_some_and(|program| !program.is_empty()),
+            "variant {name}: the command is empty"
+        );
+        let has_slash = [Some(&peer.ready), peer.path.as_ref()].into_iter().flatten().all(|path| path.starts_with('/'));
+        ensure!(has_slash, "variant {name}: ready and path begin with /");
+        let outside = peer.files.keys().find(|file| file.is_empty() || file.contains('/') || *file == "..");
+        ensure!(outside.is_none(), "variant {name}: {outside:?} is no name of a file in {{data}}");
+        Ok(())
     }
 }
 
@@ -451,6 +515,13 @@ mod tests {
             ("[[stage]]\nname = 't'\nduration = '1s'\nrate = 0.0\n", "not above 0"),
             ("[[stage]]\nname = 't'\nduration = '1s'\nrate = 1.0\nof-capacity = 1.0\n", "both rate and of-capacity"),
             ("[[stage]]\nname = 't'\nduration = '0s'\n", "duration is zero"),
+            (
+                "[[variant]]\nname = 'b'\noptions = ['--a']\n[variant.peer]\ncommand = ['b']\n",
+                "neither options nor program",
+            ),
+            ("[[variant]]\nname = 'b'\n[variant.peer]\ncommand = ['b']\nready = 'up'\n", "begin with /"),
+            ("[[variant]]\nname = 'b'\n[variant.peer]\ncommand = []\n", "the command is empty"),
+            ("[[variant]]\nname = 'b'\n[variant.peer]\ncommand = ['b']\nfiles.'../a' = ''\n", "no name of a file"),
             ("[[stage]]\nname = 't-at-70'\nduration = '1s'\n", "are given by klad lab"),
             ("[[stage]]\nname = 't'\nduration = '1 week ago'\n", "line"),
             ("[[stage]]\nname = 't'\nduration = '1s'\nrates = 1\n", "unknown field `rates`"),

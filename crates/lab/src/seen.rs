@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use crate::result::{LabRun, StageResult, VariantResult};
 use klad_bench::compare::figures::{Figure, Observed};
 use klad_bench::compare::sides::{Run, Side};
-use klad_bench::recorder::Outcome;
-use klad_bench::result::{RunResult, Section};
+use klad_bench::recorder::{Operation, Outcome, histogram};
+use klad_bench::result::{Distribution, RunResult, Section};
 
 /// A tick of the CPU time in /proc, microseconds.
 const TICK_US: f64 = 10_000.0;
@@ -150,6 +150,26 @@ impl<'r> Seen<'r> {
             counts.sum::<u64>()
         };
         self.used.iter().map(|(_, bench)| of(bench)).sum()
+    }
+
+    /// The response times of each operation, of all runs together, without refusals and failures.
+    pub(super) fn operations(&self) -> BTreeMap<Operation, Distribution> {
+        let mut all = BTreeMap::new();
+        for cell in self.used.iter().flat_map(|(_, bench)| &bench.measured.cells) {
+            let counts = !matches!(cell.outcome, Outcome::Refused | Outcome::Failed);
+            // One that cannot be read is left out.
+            if let Some(response) = cell.response.to_histogram().ok().filter(|response| counts && !response.is_empty())
+            {
+                let _ = all.entry(cell.operation).or_insert_with(histogram).add(response);
+            }
+        }
+        all.into_iter().map(|(operation, response)| (operation, Distribution::of(&response))).collect()
+    }
+
+    /// p99.9 of each measured interval of all runs, microseconds; infinite where nothing ended in one.
+    pub(super) fn interval_p999(&self) -> Vec<f64> {
+        let intervals = self.used.iter().flat_map(|(_, bench)| &bench.intervals).filter(|interval| !interval.warm_up);
+        intervals.map(|interval| interval.response.as_ref().map_or(f64::INFINITY, |found| found.p999_us)).collect()
     }
 
     /// Mean over the runs of what each has.

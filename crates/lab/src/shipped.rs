@@ -3,7 +3,7 @@
 use crate::scenario::Scenario;
 
 /// Name and text of each.
-pub const SHIPPED: [(&str, &str); 9] = [
+pub const SHIPPED: [(&str, &str); 11] = [
     ("quick", include_str!("scenarios/quick.toml")),
     ("seed-000", include_str!("scenarios/seed-000.toml")),
     ("seed-001", include_str!("scenarios/seed-001.toml")),
@@ -13,6 +13,8 @@ pub const SHIPPED: [(&str, &str); 9] = [
     ("overload", include_str!("scenarios/overload.toml")),
     ("durability", include_str!("scenarios/durability.toml")),
     ("cold", include_str!("scenarios/cold.toml")),
+    ("tail", include_str!("scenarios/tail.toml")),
+    ("yardstick", include_str!("scenarios/yardstick.toml")),
 ];
 
 /// The text of one.

@@ -48,6 +48,7 @@ pub(super) fn variant(name: &str, load: &Load, runs: u64) -> VariantResult {
         bench: Some(Box::new(bench(load, number))),
         server_cpu_us_per_served: Some(load.cpu_us * (1.0 + 0.002 * f64::from(u32::try_from(number).expect("few")))),
         server_memory_max_bytes: Some(300 << 20),
+        compactions: Some(3),
         start_s: 0.2,
         queues: Vec::new(),
         slowest: vec![Slowest {

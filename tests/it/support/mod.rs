@@ -4,7 +4,6 @@ pub(crate) mod bencher;
 pub(crate) mod client;
 pub(crate) mod command;
 pub(crate) mod late;
-#[path = "../../../xtask/src/stops/load.rs"]
 pub(crate) mod load;
 #[cfg(target_os = "linux")]
 pub(crate) mod loaded;

@@ -1,191 +1,252 @@
-//! `cargo xtask bench-truth`: is what `klad bench` reports true?
+//! `cargo xtask bench-truth`: whether the response times that `klad bench` reports are true.
 //!
 //! ```text
-//!   klad bench, core B ── requests with numbers, over real sockets ──▶ scripted server, core A
-//!        │                                                                   │
-//!        └─▶ its result, with the start of its schedule ─┐      its record ◀─┘
-//!                                                        ▼          ▼
-//!                                  reported percentiles ─ compared ─ true percentiles
+//!   klad bench ── requests with numbers in their keys, over real sockets ──▶ scripted server, on another core
+//!        │                                                                        │
+//!        └─▶ its result, with the start of its schedule ─┐           its record ◀─┘
+//!                                                        ▼               ▼
+//!                                  reported percentiles ─── compared ─── true percentiles
 //! ```
 //!
-//! Request n carries n in its key, and was to start at t0 + n / rate; when its answer was handed over, the server knows.
+//! Request n was to start at t0 + n / rate. The server knows when it handed the answer over. The client cannot know of an answer
+//! before that, so a reported time is never shorter than the true one, and longer only by the way back.
 
-mod judgement;
-mod scenario;
 mod server;
-mod truth;
 
-mod report;
-
-use std::io::{IsTerminal as _, stderr};
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use klad_bench::recorder::Outcome;
+use klad_bench::result::{Distribution, RunResult};
 
 use crate::Verdict;
-use crate::bench::{self, Check};
-use crate::cores::{self, Cores};
-use crate::klad::ProgramArgs;
-use crate::process::raise_descriptor_limit;
+use crate::setup::{ProgramArgs, Setup};
 
-use judgement::{Allowance, Comparison, Table, wall_max};
-use scenario::{Case, Scenario, Script};
-use server::Server;
-use truth::{Schedule, nanos};
+use server::{Nanos, Record, SECOND, Script, ScriptedServer, nanos};
 
-/// `--drain`: in silence a run ends so long after its last start.
-const DRAIN: Duration = Duration::from_secs(1);
+/// The percentiles that are compared, in hundredths of a percent, so that a rank is a whole number.
+const PERCENTILES: [u16; 8] = [5000, 7500, 9000, 9500, 9900, 9990, 9999, 10_000];
 
-/// Beyond the time that a run may take, before it is killed: to see how late it is, within reason.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The resolution of a histogram with three digits, as a share of the value.
+const RESOLUTION: f64 = 0.001;
 
 /// Options of `bench-truth`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
-    /// Scenario to run; may be repeated [default: all].
-    #[arg(long, value_name = "NAME", value_enum)]
-    only: Vec<Scenario>,
     /// Requests per second.
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: u64,
-    /// Length of the measured part of each run.
+    /// Length of the measured part of each run; at least 2 s, because of a freeze of 1 s.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     duration: humantime::Duration,
-    /// Before the measured part, at the same rate.
+    /// Warm-up before the measured part, at the same rate.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     warm_up: humantime::Duration,
     /// What a reported value may exceed the true one by, at percentiles below 99.
     #[arg(long, value_name = "TIME", default_value = "500us")]
     allowance: humantime::Duration,
-    /// The same at percentiles from 99 on.
+    /// The same at percentiles from 99 on, which are those of few requests.
     #[arg(long, value_name = "TIME", default_value = "5ms")]
     allowance_tail: humantime::Duration,
-    /// Times that a run is made at most, while it exceeds and klad bench itself says that the machine had no time for it.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
-    tries: u64,
-    /// Print one JSON object instead of tables.
-    #[arg(long)]
-    json: bool,
+    /// Number of tries of a run that klad bench itself calls not valid, as on a busy machine.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    tries: u32,
 }
 
-/// A run, compared.
-struct Run {
-    case: Case,
-    /// How often it was made until it was judged.
-    tries: u64,
-    comparison: Comparison,
-    /// From the start of the process to its end, and what it may be.
-    wall: Duration,
-    wall_max: Duration,
-    /// What klad bench has against its own run.
-    doubts: Vec<Check>,
-}
-
-/// Runs the chore.
+/// Runs the measurement.
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     ensure!(args.duration.as_secs() >= 2, "a freeze of 1 s needs a measured part of at least 2 s");
-    let program = args.program.find()?;
-    let cores = Cores::choose()?;
-    raise_descriptor_limit();
-    let directory = tempfile::Builder::new().prefix("klad-xtask-").tempdir().context("no temporary directory")?;
-    let cases = Case::all(&args.only);
-    let mut runs = Vec::new();
-    for (index, case) in cases.iter().enumerate() {
-        if stderr().is_terminal() {
-            eprintln!("run {} of {}: {}", index + 1, cases.len(), case.name());
+    let setup = Setup::new(&args.program)?;
+    let mut within = true;
+    for script in Script::ALL {
+        let mut tries = 1;
+        loop {
+            println!("{script:?}: {} requests/s for {} after a warm-up of {}", args.rate, args.duration, args.warm_up);
+            let (verdict, valid) = measure(args, script, &setup).with_context(|| format!("{script:?}"))?;
+            if verdict == Verdict::Within || valid || tries == args.tries {
+                within &= verdict == Verdict::Within;
+                break;
+            }
+            println!("  once more: klad bench itself calls the run not valid");
+            tries += 1;
         }
-        let run = judge(args, *case, &program, cores, directory.path()).with_context(|| case.name())?;
-        if !args.json {
-            run.print(args);
-        }
-        runs.push(run);
     }
-    let within = runs.iter().all(|run| run.verdict() == Verdict::Within);
     let verdict = Verdict::of(within);
-    if args.json {
-        println!("{}", report::json(args, &runs, verdict));
-    } else {
-        println!("{} in {} runs", verdict.word(), runs.len());
-    }
+    println!("{}: reported values are true", verdict.word());
     Ok(verdict)
 }
 
-/// Checks of klad bench that fail when the machine has no time for it, whatever the server does.
-const MACHINE_CHECKS: [&str; 2] = ["send_lag", "generator_cpu"];
-
-/// Makes a run. What klad bench says of a run that it does not believe itself, because the machine had no time for it, is
-/// not held against it at once; what it believes is.
-fn judge(args: &Args, case: Case, program: &Path, cores: Cores, directory: &Path) -> Result<Run> {
-    let mut tries = 1;
-    loop {
-        let run = measure(args, case, program, cores, directory)?;
-        let disturbed = run.doubts.iter().find(|doubt| MACHINE_CHECKS.contains(&doubt.name.as_str()));
-        match disturbed {
-            Some(doubt) if tries < args.tries && run.verdict() == Verdict::Exceeded => {
-                eprintln!("{}: made again, for {}", case.name(), doubt.detail);
-            }
-            _ => return Ok(Run { tries, ..run }),
+/// Makes a run and prints it. Returns the verdict, and whether klad bench calls the run valid.
+fn measure(args: &Args, script: Script, setup: &Setup) -> Result<(Verdict, bool)> {
+    let (warm_up, duration) = (nanos(*args.warm_up), nanos(*args.duration));
+    let server = ScriptedServer::start(script, warm_up + duration / 2, setup.server_cores.clone())?;
+    let options = format!(
+        "--workload get --key-order sequential --threads 1 --connections 64 --arrival constant --rate {}/s --warm-up {}ns \
+         --duration {}ns",
+        args.rate, warm_up, duration
+    );
+    let time = *args.warm_up + *args.duration;
+    let result = setup.bench("truth", &format!("http://{}", server.address), &options, time)?;
+    let truth = Truth::new(&result, args.rate, (warm_up, duration), &server.finish());
+    let allowed = [*args.allowance, *args.allowance_tail];
+    let mut verdict = truth.compare_counts(&result);
+    if compare("response", &result.measured.response, &truth.responses, allowed) == Verdict::Exceeded {
+        verdict = Verdict::Exceeded;
+    }
+    // A load tester with coordinated omission reports the time from the actual send: the comparison must find that out.
+    if script == Script::Freeze {
+        let twin = compare("twin: from the actual send", &result.measured.service, &truth.responses, allowed);
+        if twin == Verdict::Within {
+            println!("  EXCEEDED: the comparison does not notice coordinated omission");
+            verdict = Verdict::Exceeded;
         }
-        tries += 1;
+    }
+    for check in result.checks.iter().filter(|check| !check.passed) {
+        println!("  klad bench calls the run not valid: {}: {}", check.name, check.detail);
+    }
+    println!("  {}", verdict.word());
+    Ok((verdict, result.valid))
+}
+
+/// What is true of the measured part of a run.
+struct Truth {
+    scheduled: u64,
+    refused: u64,
+    /// Requests that reached the server before their intended start.
+    early: u64,
+    /// Response times of the served requests, from the intended start, ascending.
+    responses: Vec<Nanos>,
+}
+
+impl Truth {
+    /// From the schedule and the server's record. Of the client's result it takes the start of the schedule only.
+    fn new(result: &RunResult, rate: u64, (warm_up, duration): (Nanos, Nanos), records: &[Record]) -> Truth {
+        let due = |length: Nanos| {
+            let due = (u128::from(length) * u128::from(rate)).div_ceil(u128::from(SECOND));
+            u64::try_from(due).unwrap_or(u64::MAX)
+        };
+        let intended = |number: u64| {
+            let after = u128::from(number) * u128::from(SECOND) / u128::from(rate);
+            result.started.monotonic_ns + u64::try_from(after).unwrap_or(u64::MAX)
+        };
+        let measured = due(warm_up)..due(warm_up + duration);
+        let mut truth = Truth { scheduled: measured.end - measured.start, refused: 0, early: 0, responses: Vec::new() };
+        for record in records.iter().filter(|record| measured.contains(&record.number)) {
+            truth.early += u64::from(record.arrived < intended(record.number));
+            match record.status {
+                200 => truth.responses.push(record.answered.saturating_sub(intended(record.number))),
+                _ => truth.refused += 1,
+            }
+        }
+        truth.responses.sort_unstable();
+        truth
+    }
+
+    fn compare_counts(&self, result: &RunResult) -> Verdict {
+        let of = |outcome: Outcome| result.measured.outcomes.get(&outcome).copied().unwrap_or_default();
+        let counts = [
+            ("scheduled", result.measured.scheduled, self.scheduled),
+            ("sent", result.measured.sent, self.scheduled),
+            ("served", of(Outcome::Served), self.responses.len() as u64),
+            ("refused", of(Outcome::Refused), self.refused),
+            ("sent before their intended start", 0, self.early),
+        ];
+        for (name, reported, seen) in counts.iter().filter(|(_, reported, seen)| reported != seen) {
+            println!("  EXCEEDED {name}: reported {reported}, true {seen}");
+        }
+        Verdict::of(counts.iter().all(|(_, reported, seen)| reported == seen))
     }
 }
 
-fn measure(args: &Args, case: Case, program: &Path, cores: Cores, directory: &Path) -> Result<Run> {
-    let (warm_up, duration) = (*args.warm_up, *args.duration);
-    let script = Script::new(case.scenario, warm_up, duration);
-    let server = cores::on(cores.server, || Server::start(script))?;
-    let url = format!("http://{}", server.address);
-    let wall_max = wall_max(warm_up, duration, DRAIN);
-    let (result, ended) =
-        bench::run(program, &arguments(args, case, url), cores.client, wall_max + PATIENCE, directory)?;
-    let records = server.finish()?;
-    let schedule = Schedule {
-        start: result.started.monotonic_ns,
-        rate: args.rate,
-        warm_up: nanos(warm_up),
-        duration: nanos(duration),
-        drain: nanos(DRAIN),
-        timeout: nanos(case.scenario.timeout()),
-    };
-    let allowance = Allowance { body: *args.allowance, tail: *args.allowance_tail };
-    let comparison = Comparison::new(&result, &schedule, &records, allowance);
-    let doubts = result.checks.into_iter().filter(|check| !check.passed).collect();
-    Ok(Run { case, tries: 1, comparison, wall: ended.wall, wall_max, doubts })
+/// The value that a percentile (in hundredths of a percent) of `times` does not exceed; `None` when there are none. `times` ascend.
+fn percentile(times: &[Nanos], hundredths: u16) -> Option<Nanos> {
+    let rank = (times.len() * usize::from(hundredths)).div_ceil(10_000).max(1);
+    times.get(rank - 1).copied()
 }
 
-/// The command line of klad bench. One thread, so that the order of sending is that of the intended starts.
-fn arguments(args: &Args, case: Case, url: String) -> Vec<String> {
-    let time = |time: Duration| format!("{}us", time.as_micros());
-    let mut arguments = vec![
-        url,
-        "--workload=get".to_owned(),
-        "--key-order=sequential".to_owned(),
-        "--key-format=key{}".to_owned(),
-        "--threads=1".to_owned(),
-        "--arrival=constant".to_owned(),
-        format!("--rate={}/s", args.rate),
-        format!("--warm-up={}", time(*args.warm_up)),
-        format!("--duration={}", time(*args.duration)),
-        format!("--drain={}", time(DRAIN)),
-        format!("--timeout={}", time(case.scenario.timeout())),
-    ];
-    arguments.extend(case.connections.arguments());
-    arguments
+/// Compares and prints a distribution. Nothing to compare is not within. `allowed`: below 99 percent, and from there on.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 ns, which are 104 days")]
+fn compare(name: &str, reported: &Distribution, times: &[Nanos], allowed: [Duration; 2]) -> Verdict {
+    println!("  {name:<28}{:>14}{:>14}{:>14}", "reported µs", "true µs", "difference µs");
+    let (mut compared, mut within) = (0, true);
+    for hundredths in PERCENTILES {
+        let percent = f64::from(hundredths) / 100.0;
+        let Some((reported, real)) = reported.at(percent).zip(percentile(times, hundredths)) else { continue };
+        let (reported, real) = (reported.value_us, real as f64 / 1e3);
+        let (difference, resolution) = (reported - real, real * RESOLUTION);
+        let more = allowed[usize::from(hundredths >= 9900)].as_secs_f64() * 1e6;
+        let is_true = (-resolution..=resolution + more).contains(&difference);
+        println!(
+            "  {:<28}{reported:>14.1}{real:>14.1}{difference:>+14.1}{}",
+            format!("p{percent}"),
+            if is_true { "" } else { "  beyond what is allowed" }
+        );
+        compared += 1;
+        within &= is_true;
+    }
+    Verdict::of(within && compared > 0)
 }
 
-impl Run {
-    /// The time from the actual send, where it must not pass for the response time.
-    fn twin(&self) -> Option<&Table> {
-        self.case.has_twin().then_some(&self.comparison.service)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWED: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(5)];
+
+    /// What an exact client reports of `times`, each of them longer by `late`.
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    fn verdict(times: &[Nanos], late: Nanos, truth: &[Nanos]) -> Verdict {
+        let point = |hundredths: u16| {
+            let value_us = (percentile(times, hundredths)? + late) as f64 / 1e3;
+            let percentile = f64::from(hundredths) / 100.0;
+            Some(klad_bench::result::Percentile { percentile, value_us, samples_above: 0, enough: true })
+        };
+        let percentiles = PERCENTILES.into_iter().filter_map(point).collect();
+        compare("test", &Distribution { percentiles, ..Distribution::default() }, truth, ALLOWED)
     }
 
-    fn verdict(&self) -> Verdict {
-        // A comparison that the twin passes could not fail.
-        let can_fail = self.twin().is_none_or(|twin| twin.verdict() == Verdict::Exceeded);
-        let within = can_fail && self.comparison.verdict() == Verdict::Within && self.wall <= self.wall_max;
-        Verdict::of(within)
+    /// 1 ms, and more for 2,000 of 20,000 requests that find the server frozen for a second.
+    fn frozen() -> Vec<Nanos> {
+        let waits = (0..2_000).map(|number| SECOND * number / 2_000).chain(std::iter::repeat_n(0, 18_000));
+        let mut times: Vec<_> = waits.map(|wait| wait + SECOND / 1_000).collect();
+        times.sort_unstable();
+        times
+    }
+
+    #[test]
+    fn the_way_back_is_allowed_and_no_more() {
+        assert_eq!(verdict(&frozen(), 0, &frozen()), Verdict::Within);
+        assert_eq!(verdict(&frozen(), 499_000, &frozen()), Verdict::Within);
+        assert_eq!(verdict(&frozen(), 600_000, &frozen()), Verdict::Exceeded);
+    }
+
+    #[test]
+    fn twin_early_values_nothing_and_coordinated_omission_are_noticed() {
+        let early: Vec<_> = frozen().iter().map(|time| time - 2_000).collect();
+        assert_eq!(verdict(&early, 0, &frozen()), Verdict::Exceeded);
+        assert_eq!(verdict(&[], 0, &frozen()), Verdict::Exceeded);
+        // One request of each of 64 connections meets the freeze; all others are sent after it.
+        let mut omitted = vec![SECOND / 1_000; 19_936];
+        omitted.extend([SECOND; 64]);
+        assert_eq!(verdict(&omitted, 0, &frozen()), Verdict::Exceeded);
+    }
+
+    #[test]
+    fn response_times_begin_at_the_intended_start() {
+        let mut result = klad_bench::result::sample();
+        result.started.monotonic_ns = 5 * SECOND;
+        let record = |number, arrived, answered, status| Record { number, arrived, answered, status };
+        let ms = SECOND / 1_000;
+        let records = [
+            record(2, 5 * SECOND, 6 * SECOND, 200),
+            record(3, 6 * SECOND, 6 * SECOND + 10 * ms, 200),
+            record(4, 6 * SECOND, 6 * SECOND + 400 * ms, 503),
+        ];
+        let truth = Truth::new(&result, 3, (SECOND, 2 * SECOND), &records);
+        assert_eq!((truth.scheduled, truth.refused, truth.early), (6, 1, 1));
+        assert_eq!(truth.responses, [10 * ms], "request 2 is of the warm-up");
+        assert_eq!(truth.compare_counts(&result), Verdict::Exceeded);
     }
 }

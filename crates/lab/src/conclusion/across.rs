@@ -93,7 +93,15 @@ fn sentence(variant: &str, by: By, stages: &[(&StageResult, &Standing)]) -> Opti
             format!("p99 of {} to {} ({rate})", stages[0].0.name, stages[stages.len() - 1].0.name)
         }
     };
-    (all.len() > 1).then(|| format!("{what} of {variant}: {}.", words::listed(&all)))
+    let least = match by {
+        By::Share => {
+            let goodput = || stages.iter().filter_map(|(_, standing)| standing.goodput_per_s);
+            let (least, most) = (goodput().fold(f64::INFINITY, f64::min), goodput().fold(0.0, f64::max));
+            format!("; the least is {} of the most", words::percent(least / most.max(f64::MIN_POSITIVE)))
+        }
+        By::Connections => String::new(),
+    };
+    (all.len() > 1).then(|| format!("{what} of {variant}: {}{least}.", words::listed(&all)))
 }
 
 #[cfg(test)]

@@ -380,7 +380,8 @@ fn stages_that_differ_in_one_thing_are_told_side_by_side() {
     assert!(by_connections[0].starts_with("p99 of get to next (2,000/s) of plain: "), "{by_connections:?}");
     assert!(by_connections[0].ends_with(" over 8."), "{by_connections:?}");
     let by_share = several("duration = '10s'\nof-capacity = 2.0\n", Some(1.0)).across;
-    let told = "Goodput of plain: 2,000/s at 100.0 % of the capacity and 2,000/s at 200.0 % of the capacity.";
+    let told = "Goodput of plain: 2,000/s at 100.0 % of the capacity and 2,000/s at 200.0 % of the capacity; the least is 100.0 % of the \
+                most.";
     assert_eq!(by_share, [told]);
 }
 

@@ -53,9 +53,13 @@ fn words(options: &[String]) -> String {
 /// Each variant with its options.
 pub(super) fn variants(result: &LabResult) -> Vec<(String, String)> {
     let variant = |variant: &crate::scenario::Variant| {
-        let program = variant.program.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display()));
         let about = if variant.about.is_empty() { String::new() } else { format!(" ({})", variant.about) };
-        (variant.name.clone(), format!("{program}{}{about}", words(&variant.options)))
+        let started = match (&variant.peer, &variant.program) {
+            (Some(peer), _) => format!("not klad: {}", peer.command.join(" ")),
+            (None, Some(program)) => format!("{}: {}", program.display(), words(&variant.options)),
+            (None, None) => words(&variant.options),
+        };
+        (variant.name.clone(), format!("{started}{about}"))
     };
     result.scenario.variants.iter().map(variant).collect()
 }

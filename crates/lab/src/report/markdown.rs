@@ -92,6 +92,8 @@ fn stage_text(text: &mut String, result: &LabResult, stage: &StageResult, conclu
     let mut parts = Vec::new();
     parts.extend(conclusion.queue.as_ref().map(|queue| ("Sizes of the queue", tables::queue(queue))));
     parts.push(("Outcomes", tables::outcomes(&seen)));
+    parts.push(("Operations", tables::operations(&seen)));
+    parts.push(("Spread over time", tables::intervals(&seen)));
     parts.push(("Spread over the repeats", tables::spread(&seen)));
     parts.push(("What the slowest requests waited for", tables::slowest(&seen)));
     parts.push(("Profiles", tables::profiles(stage, &conclusion.standings)));

@@ -143,6 +143,7 @@ fn section(
     let id = |what: &str| format!("s{index}-{what}");
     let queues = charts::queues(&id("queue"), &seen);
     let slowest = tables::slowest(&seen);
+    let operations = tables::operations(&seen);
     html! {
         section id=(format!("s{index}")) {
             h2 { (stage.name) }
@@ -163,6 +164,9 @@ fn section(
             @if !queues.is_empty() { h3 { "Queues in the server" } @for chart in &queues { (chart) } }
             h3 { "Outcomes" }
             (tables::outcomes(&seen).html())
+            @if !operations.rows.is_empty() { h3 { "Operations" } (operations.html()) }
+            h3 { "Spread over time" }
+            (tables::intervals(&seen).html())
             h3 { "Spread over the repeats" }
             div.roomy { (tables::spread(&seen).html()) }
             @for comparison in &conclusion.comparisons {

@@ -10,7 +10,7 @@ use crate::seen::Seen;
 use klad_bench::compare::figures::Figure;
 use klad_bench::page::charts::words;
 use klad_bench::recorder::Outcome;
-use klad_page::numbers::{bytes, count, micros, per_second};
+use klad_page::numbers::{bytes, count, micros, per_second, seconds};
 use klad_page::parts::{Column, Tone};
 
 const NONE: &str = "–";
@@ -175,6 +175,73 @@ pub(super) fn outcomes(seen: &[Seen]) -> Grid {
             first = false;
         }
     }
+    grid
+}
+
+/// The response times of each operation, where there are several.
+pub(super) fn operations(seen: &[Seen]) -> Grid {
+    let columns = [
+        Column::Words("Variant"),
+        Column::Words("Operation"),
+        Column::Figures("Requests"),
+        Column::Figures("p50"),
+        Column::Figures("p99"),
+        Column::Figures("p99.9"),
+        Column::Figures("Max"),
+    ];
+    let mut grid = Grid::new("Operations", &columns);
+    for one in seen {
+        let all = one.operations();
+        for (operation, response) in all.iter().filter(|_| all.len() > 1) {
+            let at = |percentile| or_none(response.at(percentile).map(|point| point.value_us), micros);
+            let figures = [count(response.count), at(50.0), at(99.0), at(99.9), at(100.0)];
+            let cells = [one.name().to_owned(), operation.name().to_owned()].into_iter().chain(figures);
+            grid.rows.push(cells.map(Entry::from).collect());
+        }
+    }
+    grid
+}
+
+/// How even the runs of each variant are over time.
+pub(super) fn intervals(seen: &[Seen]) -> Grid {
+    let columns = [
+        Column::Words("Variant"),
+        Column::Figures("Intervals"),
+        Column::Figures("Median p99.9"),
+        Column::Figures("90 % of p99.9"),
+        Column::Figures("Largest p99.9"),
+        Column::Figures("Longest gap"),
+        Column::Figures("Compactions"),
+    ];
+    let mut grid = Grid::new("Intervals", &columns);
+    for one in seen.iter().filter(|one| !one.used.is_empty()) {
+        let mut p999 = one.interval_p999();
+        p999.sort_by(f64::total_cmp);
+        let at = |share: usize| p999.get((p999.len() * share).div_ceil(100).saturating_sub(1)).copied();
+        let time = |value: Option<f64>| match value {
+            Some(value) if value.is_infinite() => "no answer".to_owned(),
+            value => or_none(value, micros),
+        };
+        let gap = one.used.iter().map(|(_, bench)| bench.longest_gap_s).fold(0.0, f64::max);
+        let compactions: Option<u64> = one.used.iter().map(|(run, _)| run.compactions).sum();
+        let cells = [
+            one.name().to_owned(),
+            count(p999.len() as u64),
+            time(at(50)),
+            time(at(90)),
+            time(at(100)),
+            micros(gap * 1e6),
+            compactions.map_or_else(|| NONE.to_owned(), count),
+        ];
+        grid.rows.push(cells.into_iter().map(Entry::from).collect());
+    }
+    let length = seen.iter().flat_map(|one| &one.used).find_map(|(_, bench)| bench.intervals.first());
+    let length = length.map_or(1.0, |interval| interval.length_s);
+    grid.notes.push(format!(
+        "p99.9 of each interval of {}, of all runs. Longest gap: the longest time without a good answer, in the worst run. \
+         Compactions: those of RocksDB that ended, in all runs together.",
+        seconds(length)
+    ));
     grid
 }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 
 use crate::load;
-use crate::process::Running;
+use crate::process::RunningProcess;
 use crate::runner::{Experiment, value_of};
 use crate::scenario::{Stage, Start, Variant};
-use crate::served::Served;
+use crate::server::RunningServer;
 use klad_base::clock;
 use klad_bench::interrupt;
 
@@ -84,13 +84,13 @@ impl Experiment {
         Ok(directory)
     }
 
-    /// Whether its data ends with its process, and has to be filled for each run.
+    /// Whether the data ends with the process, or lies where only a peer finds it: then it is filled anew for each run.
     pub(super) fn forgets(&self, variant: &Variant) -> bool {
-        value_of(&self.result.scenario.options_of(variant), "--engine") == Some("memory")
+        variant.peer.is_some() || value_of(&self.result.scenario.options_of(variant), "--engine") == Some("memory")
     }
 
     /// PUTs all keys; the result of the load is kept under `name`.
-    pub(super) fn fill(&self, served: &Served, name: &str, connections: usize) -> anyhow::Result<()> {
+    pub(super) fn fill(&self, served: &RunningServer, name: &str, connections: usize) -> anyhow::Result<()> {
         let file = self.out.join(format!("runs/fill-{name}.json"));
         load::fill(&self.program, &self.data, served, connections, &file, &self.watch)
     }
@@ -110,7 +110,7 @@ impl Experiment {
         let log = self.out.join("logs/compact.log");
         let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdout(log.try_clone()?).stderr(log);
-        let mut running = Running::start(command, &[], &self.watch)?;
+        let mut running = RunningProcess::start(command, &[], &self.watch)?;
         let deadline = clock::now() + COMPACTION_MAX;
         loop {
             match running.wait(LOOK_INTERVAL)? {

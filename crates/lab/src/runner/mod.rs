@@ -13,10 +13,10 @@ use tempfile::TempDir;
 use self::plan::{Capacity, Planned};
 use crate::args::RunArgs;
 use crate::load::Load;
-use crate::process::{since, split};
+use crate::process::{since, split_cores};
 use crate::result::{CoresUsed, Failed, LabResult, LabRun, SCHEMA, StageResult, TakenProfile, VariantResult};
 use crate::scenario::{Data, ProfileKind, Scenario, Stage, Start, Variant};
-use crate::served::{Served, Settings};
+use crate::server::{RunningServer, ServerKind, ServerSpec, is_installed};
 use crate::shipped;
 use klad_base::clock;
 use klad_bench::interrupt::{self, Watch};
@@ -102,6 +102,7 @@ impl Experiment {
     pub(super) fn new(args: &RunArgs) -> Result<Experiment, Error> {
         let mut scenario = scenario(&args.scenario).map_err(Error::Usage)?;
         choose(&mut scenario, args).map_err(Error::Usage)?;
+        let missing = leave_out_missing_peers(&mut scenario).map_err(Error::Usage)?;
         let scaled =
             if scenario.data.scaled { scaled_keys(scenario.data.keys, args.scale) } else { scenario.data.keys };
         let data = Data { keys: args.keys.unwrap_or(scaled), ..scenario.data.clone() };
@@ -116,7 +117,7 @@ impl Experiment {
         let databases = tempfile::Builder::new().prefix("klad-lab-databases-").tempdir_in(data_directory);
         let databases =
             databases.with_context(|| format!("cannot make a directory in {}", data_directory.display()))?;
-        let cores = split(scenario.pin);
+        let cores = split_cores(scenario.pin);
         let result = LabResult {
             schema: SCHEMA.to_owned(),
             klad_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -132,7 +133,7 @@ impl Experiment {
             keys: data.keys,
             machine: describe(None),
             file_system: databases::file_system(databases.path()),
-            remarks: remarks(&scenario, args, cores.as_ref()),
+            remarks: missing.into_iter().chain(remarks(&scenario, args, cores.as_ref())).collect(),
             cores,
             scenario,
             stages: Vec::new(),
@@ -221,13 +222,12 @@ impl Experiment {
                 result.runs.extend(self.observed(planned, variant, repeat));
             }
         }
+        let profiled: Vec<Variant> = self.result.scenario.profiled(stage).cloned().collect();
         let kinds: &[ProfileKind] = if self.profiles { &stage.profiles } else { &[] };
         for kind in kinds {
-            for (variant, result) in variants.iter().zip(&mut results) {
-                if stage.profiled.as_ref().is_some_and(|some| !some.contains(&variant.name)) {
-                    continue;
-                }
-                result.profiles.extend(self.profile(planned, variant, *kind));
+            for variant in &profiled {
+                let result = results.iter_mut().find(|result| result.name == variant.name);
+                result.into_iter().for_each(|result| result.profiles.extend(self.profile(planned, variant, *kind)));
             }
         }
         StageResult {
@@ -280,7 +280,7 @@ impl Experiment {
         planned: &Planned,
         variant: &Variant,
         what: &str,
-        work: impl FnOnce(&mut Experiment, &Served) -> anyhow::Result<T>,
+        work: impl FnOnce(&mut Experiment, &RunningServer) -> anyhow::Result<T>,
     ) -> Option<T> {
         if interrupt::asked() {
             return None;
@@ -315,15 +315,16 @@ impl Experiment {
         stage: &Stage,
         variant: &Variant,
         log: &str,
-        work: impl FnOnce(&mut Experiment, &Served) -> anyhow::Result<T>,
+        work: impl FnOnce(&mut Experiment, &RunningServer) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         ensure!(!interrupt::asked(), "interrupted");
         let data = self.database(stage, variant)?;
         let cores = self.result.cores.as_ref().map_or(&[][..], |cores| &cores.server);
         let mut served = self.serve(variant, &self.result.scenario.options_of(variant), &data, log, cores)?;
-        served.stays_for(self.ended.map_or(Duration::ZERO, |ended| SETTLING.saturating_sub(since(ended))))?;
+        served.keeps_running_for(self.ended.map_or(Duration::ZERO, |ended| SETTLING.saturating_sub(since(ended))))?;
         ensure!(!interrupt::asked(), "interrupted");
-        let fill = stage.data != Start::Empty && self.forgets(variant);
+        let fill =
+            stage.data != Start::Empty && self.forgets(variant) && variant.peer.as_ref().is_none_or(|peer| peer.fill);
         let filled = if fill { self.fill(&served, &variant.name, FEW_CONNECTIONS) } else { Ok(()) };
         let done = filled.and_then(|()| work(self, &served));
         let stopped = self.stop(served);
@@ -336,7 +337,7 @@ impl Experiment {
     }
 
     /// Stops it, and keeps in mind when, if there was a large one.
-    fn stop(&mut self, served: Served) -> anyhow::Result<()> {
+    fn stop(&mut self, served: RunningServer) -> anyhow::Result<()> {
         let was_large = self.ended.is_some() || served.memory_max().is_none_or(|bytes| bytes > LARGE_BYTES);
         let stopped = served.stop();
         self.ended = was_large.then(clock::now);
@@ -350,18 +351,18 @@ impl Experiment {
         data: &Path,
         log: &str,
         cores: &[usize],
-    ) -> anyhow::Result<Served> {
+    ) -> anyhow::Result<RunningServer> {
         let log = self.out.join("logs").join(format!("{log}.log"));
         let directory = log.parent().unwrap_or(&self.out);
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        let settings = Settings {
-            program: variant.program.as_deref().unwrap_or(&self.program),
-            options: options.to_vec(),
-            data,
-            log,
-            cores,
+        let kind = match &variant.peer {
+            Some(peer) => ServerKind::Peer { peer, klad: &self.program },
+            None => {
+                let program = variant.program.as_deref().unwrap_or(&self.program);
+                ServerKind::Klad { program, options: options.to_vec() }
+            }
         };
-        Served::start(&settings, &self.watch)
+        RunningServer::start(&ServerSpec { kind, data, log, cores }, &self.watch)
     }
 
     fn load<'l>(&'l self, stage: &'l Stage, rate_per_s: Option<f64>) -> Load<'l> {
@@ -420,17 +421,24 @@ fn choose(scenario: &mut Scenario, args: &RunArgs) -> anyhow::Result<()> {
         scenario.stages.retain(|stage| args.stages.contains(&stage.name));
     }
     if !args.variants.is_empty() {
-        let is_wanted = |name: &String| args.variants.contains(name);
-        scenario.variants.retain(|variant| is_wanted(&variant.name));
-        for stage in &mut scenario.stages {
-            if let Some(some) = &mut stage.variants {
-                some.retain(is_wanted);
-            }
-        }
-        scenario.stages.retain(|stage| stage.variants.as_ref().is_none_or(|some| !some.is_empty()));
+        scenario.retain_variants(|name| args.variants.iter().any(|wanted| wanted == name));
         ensure!(!scenario.stages.is_empty(), "no stage is for these variants");
     }
     Ok(())
+}
+
+/// Leaves out the peers whose programs are not installed. Returns a remark for each.
+fn leave_out_missing_peers(scenario: &mut Scenario) -> anyhow::Result<Vec<String>> {
+    let is_missing = |variant: &&Variant| variant.peer.as_ref().is_some_and(|peer| !is_installed(peer));
+    let missing: Vec<Variant> = scenario.variants.iter().filter(is_missing).cloned().collect();
+    scenario.retain_variants(|name| !missing.iter().any(|variant| variant.name == name));
+    let program = |variant: &Variant| variant.peer.as_ref().map_or_else(String::new, |peer| peer.command[0].clone());
+    let remark = |variant: &Variant| {
+        format!("Left out: {}, because the program {} is not installed.", variant.name, program(variant))
+    };
+    let remarks: Vec<String> = missing.iter().map(remark).collect();
+    ensure!(!scenario.stages.is_empty() && !scenario.variants.is_empty(), "{}", remarks.join(" "));
+    Ok(remarks)
 }
 
 #[expect(

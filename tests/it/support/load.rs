@@ -5,7 +5,7 @@
 //! more on it, or an answer says that it is the last, and what was sent behind its request has had no effect. All else is a
 //! failure, above all a request without an answer.
 //!
-//! Called by `stops`, and by klad's own tests, which include this file; so it uses the standard library, httparse and
+//! Called by the tests, and by `cargo xtask stops`, which includes this file; so it uses the standard library, httparse and
 //! fastrand only.
 
 use std::collections::BTreeMap;

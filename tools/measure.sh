@@ -1,0 +1,21 @@
+#!/bin/sh
+# `make measure`: the measurements that a release runs: each chore of xtask, then the experiment `overload`, whose report says where it
+# is. Takes about an hour and a half; what ARGS has is for `klad lab run`, such as --scale 0.1.
+set -eu
+
+cd "$(dirname "$0")/.."
+. tools/env.sh
+program=$(tools/build.sh)
+failed=
+
+for chore in bench-truth memory restart stops profile-cost; do
+    echo "== $chore"
+    "$CARGO_TARGET_DIR/release/xtask" "$chore" || failed="$failed $chore"
+done
+echo "== overload"
+out=$CARGO_TARGET_DIR/measure/overload-$(date -u +%Y%m%dT%H%M%S)
+"$program" lab run overload --out "$out" "$@" || failed="$failed overload"
+if [ -n "$failed" ]; then
+    echo "exceeded or failed:$failed" >&2
+    exit 1
+fi

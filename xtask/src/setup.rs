@@ -1,0 +1,82 @@
+//! What every measurement needs: the klad to measure, a directory that is removed at the end, cores, servers and loads.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use klad_bench::interrupt::{Watch, watch};
+use klad_bench::result::RunResult;
+use klad_lab::load::run_bench;
+use klad_lab::process::{RunningProcess, split_cores};
+use klad_lab::scenario::Pin;
+use klad_lab::server::{RunningServer, ServerKind, ServerSpec};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tempfile::TempDir;
+
+/// The option that all measurements have.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ProgramArgs {
+    /// The klad to measure [default: the one beside xtask].
+    #[arg(long, value_name = "PATH")]
+    klad: Option<PathBuf>,
+}
+
+/// The place of a measurement.
+pub(crate) struct Setup {
+    program: PathBuf,
+    directory: TempDir,
+    /// Cores of servers and of loads; empty where there is one core only.
+    pub(crate) server_cores: Vec<usize>,
+    load_cores: Vec<usize>,
+    watch: Watch,
+}
+
+impl Setup {
+    /// Finds klad, makes the directory and raises the limit of open files, which servers and loads inherit.
+    pub(crate) fn new(args: &ProgramArgs) -> Result<Setup> {
+        let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("klad"));
+        let program = args.klad.clone().map_or_else(beside, Ok).context("cannot tell where xtask is")?;
+        ensure!(program.is_file(), "there is no klad at {}: run `make build` first", program.display());
+        let limit = getrlimit(Resource::Nofile);
+        // Where the hard limit is too low, opening a connection fails with a message.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+        let directory = tempfile::Builder::new().prefix("klad-xtask-").tempdir().context("no temporary directory")?;
+        let (server_cores, load_cores) =
+            split_cores(Pin::Split).map_or_else(Default::default, |cores| (cores.server, cores.load));
+        Ok(Setup { program, directory, server_cores, load_cores, watch: watch()? })
+    }
+
+    /// Starts `klad serve` on the data directory `name`, and waits until it is ready.
+    pub(crate) fn serve(&self, name: &str, options: &[&str]) -> Result<RunningServer> {
+        let kind = ServerKind::Klad { program: &self.program, options: options.to_vec() };
+        let (data, log) = (self.directory.path().join(name), self.directory.path().join(format!("{name}.log")));
+        RunningServer::start(&ServerSpec { kind, data: &data, log, cores: &self.server_cores }, &self.watch)
+    }
+
+    /// Runs `klad bench` against `url` to its end, which must come within `time`. A result that is not valid is returned as well.
+    pub(crate) fn bench(&self, name: &str, url: &str, options: &str, time: Duration) -> Result<RunResult> {
+        let file = self.directory.path().join(format!("{name}.json"));
+        let arguments = ["bench", url].into_iter().chain(options.split_whitespace()).map(str::to_owned).collect();
+        run_bench(&self.program, arguments, &self.load_cores, &file, time, &self.watch)
+    }
+
+    /// Starts `klad bench` without a result. Dropping it kills it.
+    pub(crate) fn start_bench(&self, url: &str, options: &str) -> Result<RunningProcess> {
+        let mut command = Command::new(&self.program);
+        command.args(["bench", url, "--progress", "never"]).args(options.split_whitespace());
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        RunningProcess::start(command, &self.load_cores, &self.watch)
+    }
+}
+
+/// A count in groups of three digits: `5,000,000`.
+pub(crate) fn grouped(count: u64) -> String {
+    klad_page::numbers::count(count)
+}
+
+/// Bytes in MiB: `345.6 MiB`.
+#[expect(clippy::cast_precision_loss, reason = "one digit after the point")]
+pub(crate) fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
