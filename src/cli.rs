@@ -12,7 +12,7 @@ pub use self::names::{
     AccessLogName, AdminTlsName, DurabilityName, EngineName, ExecutionName, LogFormatName, LogLevelName,
     PointReadsName, SwitchName,
 };
-use klad_base::limits;
+use klad_server::limits;
 use klad_storage::Compression;
 
 mod names;

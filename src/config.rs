@@ -12,12 +12,7 @@ use crate::cli::{
     SwitchName,
 };
 use crate::os::memory_limit;
-use klad_base::limits::{
-    BODY_BUDGET_UNIT_BYTES, BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX,
-    DRAIN_ACCEPT_PATIENCE, DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING,
-    MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX, STACK_BYTES,
-    THREADS_OWN, TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
-};
+use klad_base::limits::STACK_BYTES;
 use klad_base::os::descriptors;
 use klad_server::Deadlines;
 use klad_server::admin::Shares;
@@ -25,8 +20,14 @@ use klad_server::execution;
 use klad_server::execution::admission::BodyBudget;
 use klad_server::execution::{Queues, Strategy};
 use klad_server::http::service;
+use klad_server::limits::{
+    BODY_BUDGET_UNIT_BYTES, BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX,
+    DRAIN_ACCEPT_PATIENCE, DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING,
+    MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, THREADS_OWN, TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
+};
 use klad_server::logs;
 use klad_storage::Compression;
+use klad_storage::limits::{MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX};
 use klad_storage::operation::Durability;
 
 mod error;

@@ -16,14 +16,15 @@ use klad::os::signals::Signals;
 use klad::os::supervisor::{self, Watchdog};
 use klad::reference;
 use klad::settings::{self, CommandLine, Resolved};
-#[cfg(feature = "rocksdb")]
-use klad_base::limits::THREADS_OWN;
-use klad_base::limits::{DESCRIPTORS_KEPT, HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT};
+use klad_base::limits::DESCRIPTORS_KEPT;
 use klad_base::os::descriptors;
 use klad_base::os::output;
 use klad_base::sync;
 use klad_server::Server;
 use klad_server::admin::control::Control;
+#[cfg(feature = "rocksdb")]
+use klad_server::limits::THREADS_OWN;
+use klad_server::limits::{HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT};
 use klad_server::logs;
 use klad_server::net::listen;
 use klad_storage::Engine;

@@ -14,11 +14,12 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use klad_base::clock;
-use klad_base::limits::{DISK_RESERVE_BYTES, OFFLINE_CACHE_BYTES};
 use klad_base::os::descriptors;
 use klad_base::os::output;
 use klad_base::sync::{self, Signal};
+use klad_server::limits::DISK_RESERVE_BYTES;
 use klad_storage::disk::directory;
+use klad_storage::limits::OFFLINE_CACHE_BYTES;
 use klad_storage::maintenance::{self, Compaction};
 use klad_storage::rocksdb::check::{self, Kind, Progress, Report};
 use klad_storage::rocksdb::{OpenError, Options, RocksDbEngine};

@@ -6,7 +6,7 @@
 use std::io;
 
 use crate::client::connection::Connection;
-use klad_base::limits::{CLIENT_ENTRY_BYTES_MAX, CLIENT_HEAD_BYTES_MAX};
+use crate::client::limits::{CLIENT_ENTRY_BYTES_MAX, CLIENT_HEAD_BYTES_MAX};
 
 /// Maximum number of headers of an answer. klad's own answers have fewer than ten.
 const HEADERS_MAX: usize = 100;

@@ -10,9 +10,9 @@ use crate::client::answer::{Answer, AnswerError};
 use crate::client::args::{DelArgs, Durability, GetArgs, HealthArgs, PutArgs, ScanArgs, WriteArgs};
 use crate::client::connection::Connection;
 use crate::client::exchange::{Body, Request, exchange, server, url_from};
+use crate::client::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
 use crate::client::replace::write_file;
 use crate::client::{ADMIN_URL_VARIABLE, Error, key, show};
-use klad_base::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
 use klad_base::os::output;
 
 /// Stores a value.

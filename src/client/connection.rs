@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustls::{ClientConnection, StreamOwned};
 
+use crate::client::limits::{CLIENT_CONNECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 use crate::client::url::Url;
 use crate::client::{Error, tls};
 use klad_base::clock;
-use klad_base::limits::{CLIENT_CONNECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 
 /// Number of bytes to read at a time.
 const READ_BYTES: usize = 64 << 10;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::client::answer::{Answer, AnswerError};
 use crate::client::args::{ServerArgs, TransportArgs};
 use crate::client::connection::{Connection, Deadline};
+use crate::client::limits::{CLIENT_EXPECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 use crate::client::url::Url;
 use crate::client::{Error, TOKEN_FILE_VARIABLE, URL_VARIABLE, token};
 use klad_base::clock;
-use klad_base::limits::{CLIENT_EXPECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 
 /// Maximum length of a body that is sent together with the head. Larger bodies, and those of unknown length, wait for
 /// `100 Continue`, so that a rejection comes before the body is sent. klad discards this much of a rejected body

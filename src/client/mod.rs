@@ -16,6 +16,7 @@ mod commands;
 mod connection;
 mod exchange;
 mod key;
+pub(crate) mod limits;
 mod profile;
 pub mod profile_args;
 mod profile_table;

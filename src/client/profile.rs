@@ -18,12 +18,13 @@ use crate::client::answer::{Answer, AnswerError};
 use crate::client::commands::{CopyError, rejection, write_out};
 use crate::client::connection::Connection;
 use crate::client::exchange::{AnswerWait, Request, exchange_with, url_from};
+use crate::client::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PROFILE_BYTES_MAX};
 use crate::client::profile_args::{DiffArgs, Event, Format, OutArgs, ProfileArgs, ProfileCommand};
 use crate::client::profile_table::{collapsed_difference, difference, summary};
 use crate::client::replace::write_whole;
 use crate::client::{ADMIN_URL_VARIABLE, Error, show};
-use klad_base::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PROFILE_BYTES_MAX, PROFILE_MAKING_TIMEOUT};
 use klad_profile::{Name, Profile, collapsed, picture, pprof};
+use klad_server::limits::PROFILE_MAKING_TIMEOUT;
 
 /// Default of `--duration`.
 const DURATION: Duration = Duration::from_secs(10);
@@ -288,7 +289,7 @@ fn read(path: &Path) -> Result<Profile<Name>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use klad_base::limits::PROFILE_WINDOW_MAX;
+    use klad_server::limits::PROFILE_WINDOW_MAX;
 
     #[test]
     fn a_server_may_be_silent_while_it_samples_and_resolves_names() {

@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::settings::{Definitions, Error, Opt, Source};
-use klad_base::limits::CONFIG_FILE_BYTES_MAX;
+use klad_server::limits::CONFIG_FILE_BYTES_MAX;
 
 /// The option that names the file. It is the only option that cannot be in the file.
 pub(super) const OPTION: &str = "config";

@@ -160,7 +160,7 @@ fn without_the_last_log(data: &Path) -> (ServerBuilder, PathBuf) {
     let mut logs = logs(data);
     let last = logs.pop().expect("a log");
     let others: u64 = logs.iter().map(|log| log.metadata().unwrap().len()).sum();
-    assert!(others > klad_base::limits::LOG_BYTES_READ_TWICE, "{others} bytes in {} other logs", logs.len());
+    assert!(others > klad_storage::limits::LOG_BYTES_READ_TWICE, "{others} bytes in {} other logs", logs.len());
     fs::remove_file(&last).unwrap();
     (builder, last)
 }

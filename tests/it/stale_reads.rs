@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use klad_base::limits::CACHED_VALUE_BYTES_MAX;
+use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
 use klad_storage::operation::{Durability, Effect, Operation, Outcome, Write};
 use klad_storage::rocksdb::{Options, RocksDbEngine};
 use klad_storage::{Compression, Engine as _, Pending, Reply, Result};

@@ -29,6 +29,7 @@ const ROWS: &[(&str, &[&[&str]])] = &[
             &["observe"],
             &["execution", "logs", "net"],
             &["request_metrics", "tokens"],
+            &["limits"],
         ],
     ),
     (
@@ -40,6 +41,7 @@ const ROWS: &[(&str, &[&[&str]])] = &[
             &["disk", "page", "perf"],
             &["commits", "observation"],
             &["operation"],
+            &["limits"],
         ],
     ),
     ("crates/base/src", &[&["lib"], &["sync"], &["metrics", "sampling"], &["clock", "os"], &["limits"]]),

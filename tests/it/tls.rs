@@ -280,7 +280,7 @@ fn a_client_that_pauses_before_the_end_of_an_answer_gets_all_of_it() {
         readers.push((length, client));
     }
     // Longer than the idle timeout, also for a connection with large buffers.
-    std::thread::sleep(klad_base::limits::GROWN_IDLE_TIMEOUT + Duration::from_secs(1));
+    std::thread::sleep(klad_server::limits::GROWN_IDLE_TIMEOUT + Duration::from_secs(1));
     for (length, client) in &mut readers {
         let answer = client.answer().unwrap_or_else(|error| panic!("{length}: {error}"));
         assert_eq!(answer.body.len(), *length);
@@ -418,7 +418,10 @@ fn the_memory_of_a_connection_is_not_more_than_its_part_of_the_budget() {
     clients[50..].iter_mut().for_each(ask);
     let each = resident_bytes(server.process()).saturating_sub(before) / 400;
     println!("{each} bytes for each connection");
-    assert!(each <= klad_base::limits::CONNECTION_BYTES + klad_base::limits::TLS_CONNECTION_BYTES, "{each} bytes each");
+    assert!(
+        each <= klad_server::limits::CONNECTION_BYTES + klad_server::limits::TLS_CONNECTION_BYTES,
+        "{each} bytes each"
+    );
 }
 
 #[test]

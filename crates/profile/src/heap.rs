@@ -22,8 +22,10 @@ use tikv_jemalloc_ctl::{Access as _, AsName as _};
 
 use crate::{Address, Error, Name, Profile, Sample, ValueType};
 use klad_base::clock;
-use klad_base::limits::HEAP_WINDOW_SAMPLE_BYTES;
 use klad_base::sync::Mutex;
+
+/// The sample interval for a heap profile of a period if sampling is off otherwise: jemalloc's default.
+const HEAP_WINDOW_SAMPLE_BYTES: u64 = 512 << 10;
 
 /// Switches and dumps run one at a time.
 static STATE: Mutex<State> = Mutex::new(State { since_unix_ms: None, for_good: false, windows: 0 });

@@ -26,10 +26,10 @@ use crate::execution::maintenance::{Maintenance, MaintenanceThread};
 use crate::http::api_error::ApiError;
 use crate::http::authorization::Authorization;
 use crate::http::service;
+use crate::limits::ALLOCATOR_READ_INTERVAL;
 use crate::observe::slowest::{Retention, Slowest};
 use crate::request_metrics::Requests;
 use klad_base::clock;
-use klad_base::limits::ALLOCATOR_READ_INTERVAL;
 use klad_base::os::descriptors;
 use klad_base::sync::{self, Live, Signal};
 use klad_storage::Engine;
@@ -50,6 +50,7 @@ pub mod execution;
 
 pub mod admin;
 
+pub mod limits;
 pub mod logs;
 pub mod request_metrics;
 pub mod tokens;
@@ -151,7 +152,7 @@ impl LiveLimits {
         self.limits.get()
     }
 
-    /// Changes the limits. They take effect within [`SWEEP_INTERVAL`](klad_base::limits::SWEEP_INTERVAL). Running
+    /// Changes the limits. They take effect within [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL). Running
     /// operations continue under the old limits.
     pub fn set(&self, limits: Limits) {
         self.executor.set_limits(&limits.operations);

@@ -21,8 +21,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_RESERVED, LOG_FLUSH_TIMEOUT, SLOW_REQUEST_LINES_MAX};
 use klad_base::clock;
-use klad_base::limits::{LOG_BYTES_MAX, LOG_BYTES_RESERVED, LOG_FLUSH_TIMEOUT, SLOW_REQUEST_LINES_MAX};
 use klad_base::metrics::Counter;
 use klad_base::metrics::text::Page;
 use klad_base::sync::{self, Cause, Condvar, Mutex, Signal};

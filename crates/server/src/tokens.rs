@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
-use klad_base::limits::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TOKEN_FILE_BYTES_MAX, TOKENS_MAX};
+use crate::limits::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TOKEN_FILE_BYTES_MAX, TOKENS_MAX};
 use klad_base::sync::RwLock;
 
 /// What a token allows.

@@ -24,6 +24,7 @@ use crate::operation::{Durability, Effect, Error, Operation, Outcome, Value, Wri
 pub mod operation;
 
 pub mod commits;
+pub mod limits;
 pub mod maintenance;
 pub mod observation;
 mod page;
@@ -75,7 +76,7 @@ pub trait Reply: Send + Sync {
 
     /// Reserves memory for a copy of a value of `value_bytes` and returns whether it was granted. The engine calls it
     /// once, before it copies a value larger than
-    /// [`CACHED_VALUE_BYTES_MAX`](klad_base::limits::CACHED_VALUE_BYTES_MAX). If it returns false, the operation ends
+    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX). If it returns false, the operation ends
     /// with [`Error::NoRoom`].
     fn admits(&self, _value_bytes: usize) -> bool {
         true
@@ -151,7 +152,7 @@ pub trait Engine: Send + Sync + 'static {
     fn durability(&self, asked: Durability) -> Durability;
 
     /// Reads `key` if the read needs no disk and the value has at most
-    /// [`CACHED_VALUE_BYTES_MAX`](klad_base::limits::CACHED_VALUE_BYTES_MAX). `None` means unknown: call `execute`.
+    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX). `None` means unknown: call `execute`.
     fn read_cached(&self, key: &[u8]) -> Option<Result>;
 
     /// Starts one operation. If calls block, the operation has ended on return.
@@ -210,7 +211,7 @@ pub trait LocalDisk: Engine {
     fn sync(&self) -> std::result::Result<(), String>;
 
     /// Does the periodic work outside of operations: reads the free space, reserves version blocks, updates the
-    /// observation. One thread calls it every [`HOUSEKEEPING_INTERVAL`](klad_base::limits::HOUSEKEEPING_INTERVAL).
+    /// observation. One thread calls it every [`HOUSEKEEPING_INTERVAL`](crate::limits::HOUSEKEEPING_INTERVAL).
     fn housekeeping(&self);
 
     /// The metrics of the commit section.

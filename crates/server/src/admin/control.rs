@@ -12,7 +12,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Map, Value};
 
 use crate::http::api_error::ApiError;
-use klad_base::limits::ADMIN_BODY_BYTES_MAX;
+use crate::limits::ADMIN_BODY_BYTES_MAX;
 use klad_base::metrics::Source;
 
 /// The configuration of a running klad.

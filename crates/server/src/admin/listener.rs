@@ -21,11 +21,11 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 
 use crate::admin::Admin;
+use crate::limits::{ADMIN_CONNECTION_TIMEOUT, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT, REFUSED_LINGER_TIMEOUT};
 use crate::net::handshake::{HandshakeOutcome, Handshaker};
 use crate::net::stream::Stream;
 use crate::net::tls::TlsSettings;
 use crate::runtime;
-use klad_base::limits::{ADMIN_CONNECTION_TIMEOUT, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT, REFUSED_LINGER_TIMEOUT};
 use klad_base::sync;
 
 /// Starts the admin thread.

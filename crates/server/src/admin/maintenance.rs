@@ -18,7 +18,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use crate::execution::maintenance::{Error, JobOutcome, JobReply, Maintenance};
 use crate::http::api_error::ApiError;
 use crate::http::query;
-use klad_base::limits::MAINTENANCE_ANSWER_TIMEOUT;
+use crate::limits::MAINTENANCE_ANSWER_TIMEOUT;
 use klad_storage::maintenance;
 
 /// Whether [`answer`] answers this path.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::admin::Admin;
 use crate::admin::process::{self, Allocator, Process};
-use klad_base::limits::CONNECTION_BYTES;
+use crate::limits::CONNECTION_BYTES;
 use klad_base::sync::Mutex;
 
 /// The allocator's latest figures. A separate thread reads them, because that may wait.
@@ -34,7 +34,7 @@ impl AllocatorFigures {
         *self.0.lock() = now;
     }
 
-    /// Returns the figures, which are at most [`ALLOCATOR_READ_INTERVAL`](klad_base::limits::ALLOCATOR_READ_INTERVAL)
+    /// Returns the figures, which are at most [`ALLOCATOR_READ_INTERVAL`](crate::limits::ALLOCATOR_READ_INTERVAL)
     /// old.
     pub(super) fn latest(&self) -> Allocator {
         *self.0.lock()

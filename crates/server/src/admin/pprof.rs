@@ -26,7 +26,7 @@ use self::kind::{Kind, Window};
 use self::parameters::Parameters;
 use crate::admin::page::Page;
 use crate::http::api_error::ApiError;
-use klad_base::limits::{PROFILE_MAKING_TIMEOUT, PROFILES_OF_A_KIND_MAX};
+use crate::limits::{PROFILE_MAKING_TIMEOUT, PROFILES_OF_A_KIND_MAX};
 use klad_base::sync;
 use klad_profile::symbols::Symbols;
 use klad_profile::{Name, Profile, heap, threads};

@@ -14,8 +14,8 @@ use hyper::{Response, StatusCode};
 
 use crate::admin::{Admin, text};
 use crate::http::api_error::ApiError;
+use crate::limits::HOUSEKEEPING_LATE;
 use klad_base::clock;
-use klad_base::limits::HOUSEKEEPING_LATE;
 use klad_storage::operation::Error;
 use klad_storage::{ChangeKind, Check};
 

@@ -15,10 +15,10 @@ use crate::admin::{Admin, of_type, text, wants_text};
 use crate::execution::AnsweredBy;
 use crate::http::api_error::ApiError;
 use crate::http::query;
+use crate::limits::{SLOWEST_SHOWN, SLOWEST_SHOWN_MAX};
 use crate::observe::slowest::{Retention, SlowRequest};
 use crate::request_metrics::{Op, Phase};
 use klad_base::clock;
-use klad_base::limits::{SLOWEST_SHOWN, SLOWEST_SHOWN_MAX};
 use klad_storage::perf::{Figure, Perf, Unit};
 
 /// The parameters of a request.

@@ -16,13 +16,13 @@ use crate::connection::figures::AcceptFigures;
 use crate::connection::peers::{PeerRejecter, Peers, Place};
 use crate::connection::places::{OpenPlace, Places};
 use crate::connection::worker::{Accepted, WorkerHandle};
+use crate::limits::{
+    ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
+};
 use crate::net::listen;
 use crate::request_metrics::Requests;
 use crate::{Drain, Limits, runtime};
 use klad_base::clock;
-use klad_base::limits::{
-    ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
-};
 use klad_base::sync::{self, Live};
 
 /// The pause after an error that only time can resolve, such as no free descriptors.

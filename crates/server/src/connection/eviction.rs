@@ -15,7 +15,7 @@ use slab::Slab;
 
 use crate::connection::Connection;
 use crate::execution::admission::BodyBudget;
-use klad_base::limits::{EVICTION_RATE_BYTES_MAX, EVICTION_RATE_FIRST_BYTES_MAX};
+use crate::limits::{EVICTION_RATE_BYTES_MAX, EVICTION_RATE_FIRST_BYTES_MAX};
 
 /// Ends slow requests among `connections` until the lacking bytes are free: first readers that take nothing, then
 /// uploads, beginning with the slowest.

@@ -31,8 +31,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::execution::LoopIteration;
+use crate::limits::{IMPATIENCE_LIFETIME, ITERATION_REQUESTS_MIN, ITERATION_TARGET, REQUEST_AGED};
 use klad_base::clock;
-use klad_base::limits::{IMPATIENCE_LIFETIME, ITERATION_REQUESTS_MIN, ITERATION_TARGET, REQUEST_AGED};
 use klad_base::metrics::Counter;
 
 /// The gate of one worker: open or closed, and the waiting connections.
@@ -294,7 +294,7 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use klad_base::limits::ITERATION_MAX;
+    use crate::limits::ITERATION_MAX;
 
     fn iteration(length: Duration, requests: u32, has_deadline: bool) -> LoopIteration {
         LoopIteration { length, requests, has_deadline }

@@ -24,9 +24,9 @@ use crate::connection::io::Io;
 use crate::connection::worker::Worker;
 use crate::exchange::{CloseReason, Deadlines, Draining, Exchange, Verdict};
 use crate::http::api_error::ApiError;
+use crate::limits::{CONNECTION_BUFFER_BYTES_MAX, HYPER_REQUESTS_MIN, LINGER_BYTES_MAX, NOT_SENT_BYTES_MAX};
 use crate::net::handshake::{HandshakeOutcome, Handshaker};
 use crate::net::stream::Stream;
-use klad_base::limits::{CONNECTION_BUFFER_BYTES_MAX, HYPER_REQUESTS_MIN, LINGER_BYTES_MAX, NOT_SENT_BYTES_MAX};
 
 pub mod accept;
 pub mod eviction;

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::connection::places::OpenPlace;
 use crate::http::api_error::ApiError;
-use klad_base::limits::REFUSED_LINGER_TIMEOUT;
+use crate::limits::REFUSED_LINGER_TIMEOUT;
 use klad_base::sync::Mutex;
 
 /// A connection's place among all connections and among those of its peer. Dropping it frees both.

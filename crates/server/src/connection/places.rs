@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 use crate::Limits;
-use klad_base::limits::SWEEP_INTERVAL;
+use crate::limits::SWEEP_INTERVAL;
 use klad_base::sync::Live;
 
 /// The places for all connections.

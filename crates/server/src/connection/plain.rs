@@ -23,9 +23,9 @@ use crate::http::answer::{Answer, Date};
 use crate::http::body::ResponseBody;
 use crate::http::plain;
 use crate::http::service::StartedRequest;
+use crate::limits::PLAIN_REQUEST_BYTES_MAX;
 use crate::net::stream::Stream;
 use klad_base::clock;
-use klad_base::limits::PLAIN_REQUEST_BYTES_MAX;
 
 /// The buffers of one worker, and the date for its answers.
 pub(crate) struct Workspace {

@@ -27,13 +27,13 @@ use crate::exchange::{CloseReason, Draining, Exchange};
 use crate::execution::{Executor, WorkerContext};
 use crate::http::authorization::Authorization;
 use crate::http::service::Service;
+use crate::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_COUNTS_MAX, SWEEP_INTERVAL};
 use crate::net::handshake::Handshaker;
 use crate::observe::slowest::Slowest;
 use crate::observe::{Observer, RequestRecord};
 use crate::request_metrics::Requests;
 use crate::{Drain, Limits, Safety, runtime};
 use klad_base::clock;
-use klad_base::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_COUNTS_MAX, SWEEP_INTERVAL};
 use klad_base::os::scheduler;
 use klad_base::sync::{self, Live};
 

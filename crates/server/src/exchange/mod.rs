@@ -23,9 +23,9 @@ use hyper::{HeaderMap, Method, StatusCode};
 
 use crate::exchange::meter::Meter;
 use crate::execution::Phases;
+use crate::limits::{GROWN_BYTES, OVERSIZED_BYTES};
 use crate::observe::RequestRecord;
 use crate::request_metrics::Op;
-use klad_base::limits::{GROWN_BYTES, OVERSIZED_BYTES};
 
 pub use verdict::{CloseReason, Deadlines, Draining, EvictionCandidate, Verdict};
 

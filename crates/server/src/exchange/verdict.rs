@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::exchange::meter::Flow;
 use crate::exchange::{Exchange, Phase, State};
-use klad_base::limits::{DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, LINGER_TIMEOUT};
+use crate::limits::{DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, LINGER_TIMEOUT};
 
 /// How long a connection may wait for its client. The precision is
-/// [`SWEEP_INTERVAL`](klad_base::limits::SWEEP_INTERVAL).
+/// [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL).
 #[derive(Clone, Debug)]
 pub struct Deadlines {
     /// From the first byte of a head to the last; then 408.

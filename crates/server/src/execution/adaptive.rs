@@ -23,11 +23,12 @@ use crate::execution::delay_queue::DelayQueue;
 use crate::execution::observe::{QueueFigures, Rejections};
 use crate::execution::service_time::ServiceTime;
 use crate::execution::task::Task;
+use crate::limits::{COMMIT_WRITES_MAX, ITERATION_COMMIT_BYTES_MAX, SLOTS_CEILING};
 use klad_base::clock;
-use klad_base::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, ITERATION_COMMIT_BYTES_MAX, SLOTS_CEILING};
 use klad_base::metrics::Counter;
 use klad_base::os::scheduler;
 use klad_base::sync::{self, PushError};
+use klad_storage::limits::COMMIT_BYTES_MAX;
 use klad_storage::operation::{Error, Operation};
 use klad_storage::{Engine, Pending};
 

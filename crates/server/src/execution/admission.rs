@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use klad_base::clock;
-use klad_base::limits::{
+use crate::limits::{
     BODY_BUDGET_RETRY, BODY_BUDGET_SHORTAGE_LASTS, BODY_BUDGET_SHORTAGE_LIFETIME, BODY_BUDGET_UNIT_BYTES,
     LARGE_BODY_LEAVES_PARTS, SLOTS_CEILING, SMALL_BODY_BUDGET_PARTS, SMALL_BODY_BYTES,
 };
+use klad_base::clock;
 use klad_base::sync::Mutex;
 
 /// A limited number of slots, and the total length of the keys of the operations in them.

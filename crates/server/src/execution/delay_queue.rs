@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use crate::execution::Queues;
 use crate::execution::task::Task;
+use crate::limits::{QUEUE_STANDING_AFTER, QUEUE_STANDING_AGAIN_TARGETS, QUEUE_STANDING_MEMORY};
 use klad_base::clock;
-use klad_base::limits::{QUEUE_STANDING_AFTER, QUEUE_STANDING_AGAIN_TARGETS, QUEUE_STANDING_MEMORY};
 use klad_base::sync::{Cause, Condvar, Mutex, MutexGuard, PushError};
 
 /// While operations and steps of ranges wait, one take in this many is for a step.

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
+use crate::limits::CHECKPOINT_NAME_BYTES_MAX;
 use klad_base::clock;
-use klad_base::limits::CHECKPOINT_NAME_BYTES_MAX;
 use klad_base::sync::{self, BoundedQueue, Mutex, Signal};
 use klad_storage::disk::directory::{self, DataDirectory};
 use klad_storage::maintenance::{self, Checkpoint, Compaction};

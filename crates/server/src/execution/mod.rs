@@ -17,10 +17,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::limits::{LATE_ANSWERS_TIMEOUT, QUEUE_CHECK_INTERVAL, SLOTS_CEILING};
 use klad_base::clock;
-use klad_base::limits::{HOUSEKEEPING_INTERVAL, LATE_ANSWERS_TIMEOUT, QUEUE_CHECK_INTERVAL, SLOTS_CEILING};
 use klad_base::sync::{self, Mutex, PushError, Signal};
 use klad_storage::commits::Commits;
+use klad_storage::limits::HOUSEKEEPING_INTERVAL;
 use klad_storage::operation::Error;
 use klad_storage::{Capabilities, ChangeKind, Engine, LocalDisk};
 

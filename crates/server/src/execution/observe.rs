@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::execution::pending_operation::PendingOperation;
 use crate::execution::task::Task;
 use crate::execution::{Executor, Runner};
-use klad_base::limits::SCAN_STEP_BYTES_MAX;
 use klad_base::metrics::Counter;
 use klad_base::metrics::text::{Kind, Page};
+use klad_storage::limits::SCAN_STEP_BYTES_MAX;
 use klad_storage::observation::number;
 use klad_storage::{Check, Observation};
 

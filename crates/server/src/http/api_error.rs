@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 
-use klad_base::limits::{RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
+use crate::limits::{RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
 use klad_storage::operation::Error;
 
 /// `Retry-After` in milliseconds.
@@ -32,7 +32,7 @@ pub enum ApiError {
     /// The body has an encoding other than chunked.
     #[error("Transfer-Encoding must be chunked, and must appear once")]
     BadTransferEncoding,
-    /// Longer than `--head-max`, or more headers than [`HEADERS_MAX`](klad_base::limits::HEADERS_MAX).
+    /// Longer than `--head-max`, or more headers than [`HEADERS_MAX`](crate::limits::HEADERS_MAX).
     #[error("the request line and headers are too long, or there are too many headers")]
     HeadTooLarge,
     /// The client stopped sending in the middle of a head.

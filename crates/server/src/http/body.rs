@@ -13,8 +13,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use crate::exchange::Exchange;
 use crate::execution::admission::BodyPermit;
 use crate::http::range::RangeBody;
+use crate::limits::RESPONSE_FRAME_BYTES_MAX;
 use crate::request_metrics::Outcome;
-use klad_base::limits::RESPONSE_FRAME_BYTES_MAX;
 use klad_storage::operation;
 
 /// The content of a body.

@@ -11,7 +11,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method};
 
 use crate::http::route::Head;
-use klad_base::limits::{PLAIN_HEAD_BYTES_MAX, PLAIN_HEADERS_MAX};
+use crate::limits::{PLAIN_HEAD_BYTES_MAX, PLAIN_HEADERS_MAX};
 
 /// A complete request with nothing behind it.
 #[derive(Debug)]

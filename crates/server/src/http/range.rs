@@ -13,7 +13,8 @@ use bytes::Bytes;
 use crate::exchange::Exchange;
 use crate::execution::admission::BodyPermit;
 use crate::execution::{ScanPermit, WorkerContext};
-use klad_base::limits::{BODY_BUDGET_TIMEOUT, SCAN_STEP_BYTES_MAX, SCAN_STEP_ENTRIES_MAX};
+use crate::limits::{BODY_BUDGET_TIMEOUT, SCAN_STEP_ENTRIES_MAX};
+use klad_storage::limits::SCAN_STEP_BYTES_MAX;
 use klad_storage::operation::{Entry, Error, Outcome, Page, ScanStep};
 
 /// The body of a range's answer.

@@ -23,9 +23,10 @@ use crate::http::plain::PlainRequest;
 use crate::http::range::RangeBody;
 use crate::http::route::{Head, Route, op, route};
 use crate::http::upload::{self, RequestBody, UnwantedBody};
+use crate::limits::TIMEOUT_RANGE;
 use klad_base::clock;
-use klad_base::limits::{CACHED_VALUE_BYTES_MAX, TIMEOUT_RANGE};
 use klad_storage::ChangeKind;
+use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
 use klad_storage::operation::{Durability, Effect, Outcome, Version, Write};
 
 /// How long a request may wait until its operation begins, counted from the arrival of its head.

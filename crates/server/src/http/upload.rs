@@ -12,7 +12,7 @@ use hyper::body::{Body as _, Incoming, SizeHint};
 use crate::exchange::Exchange;
 use crate::execution::admission::{BodyBudget, BodyPermit};
 use crate::http::api_error::ApiError;
-use klad_base::limits::DRAIN_BYTES_MAX;
+use crate::limits::DRAIN_BYTES_MAX;
 
 /// The body of a request.
 pub(super) enum RequestBody {

@@ -19,9 +19,9 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use crate::limits::HANDSHAKE_STEPS_MAX;
 use crate::net::stream::{Socket, Stream};
 use crate::net::tls::TlsSettings;
-use klad_base::limits::HANDSHAKE_STEPS_MAX;
 
 /// The answer in clear to a client that speaks plain HTTP to a TLS port. klad recognizes it by the first byte.
 const PLAIN_HTTP: &[u8] = concat!(

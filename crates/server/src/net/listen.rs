@@ -3,7 +3,7 @@
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 
-use klad_base::limits::LISTEN_BACKLOG;
+use crate::limits::LISTEN_BACKLOG;
 
 /// Why klad cannot listen on an address.
 #[derive(Debug, thiserror::Error)]

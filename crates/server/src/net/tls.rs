@@ -19,8 +19,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 
+use crate::limits::{CERTIFICATE_EXPIRES_SOON, TLS_FILE_BYTES_MAX};
 use klad_base::clock;
-use klad_base::limits::{CERTIFICATE_EXPIRES_SOON, TLS_FILE_BYTES_MAX};
 use klad_base::metrics::Counter;
 use klad_base::sync::RwLock;
 

@@ -5,7 +5,7 @@
 
 use hyper::header::HeaderValue;
 
-use klad_base::limits::REQUEST_ID_BYTES_MAX;
+use crate::limits::REQUEST_ID_BYTES_MAX;
 
 /// A client's name for its request. klad returns it in the answer.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";

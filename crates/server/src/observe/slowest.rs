@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::execution::AnsweredBy;
+use crate::limits::{SLOWEST_KEPT, SLOWEST_WINDOW, SLOWEST_WINDOWS};
 use crate::request_metrics::{EndedRequest, Op};
 use klad_base::clock;
-use klad_base::limits::{SLOWEST_KEPT, SLOWEST_WINDOW, SLOWEST_WINDOWS};
 use klad_base::sync::Mutex;
 use klad_storage::Perf;
 

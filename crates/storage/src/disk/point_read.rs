@@ -3,10 +3,10 @@
 use bytes::Bytes;
 
 use crate::disk::record::Record;
+use crate::limits::CACHED_VALUE_BYTES_MAX;
 use crate::operation::{Error, Outcome};
 use crate::{Reply, Result};
 use klad_base::clock;
-use klad_base::limits::CACHED_VALUE_BYTES_MAX;
 
 /// The result of a point read.
 pub(crate) struct PointRead {

@@ -23,12 +23,12 @@ use crate::Compression;
 use crate::disk::directory::{self, DataDirectory};
 use crate::disk::high_water;
 use crate::disk::record::Record;
+use crate::limits::{CHECK_FINDINGS_MAX, OFFLINE_CACHE_BYTES};
 use crate::rocksdb::Options;
 use crate::rocksdb::log_records;
 use crate::rocksdb::open::{OpenError, check_current, check_logs};
 use crate::rocksdb::options::{self, SharedMemory};
 use klad_base::clock;
-use klad_base::limits::{CHECK_FINDINGS_MAX, OFFLINE_CACHE_BYTES};
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -15,10 +15,10 @@ use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, properties};
 
 use crate::disk::directory::{self, create_durably};
 use crate::disk::high_water;
+use crate::limits::{CHECKPOINT_VERSIONS_AHEAD, COMPACTION_PIECE_BYTES, COMPACTION_ROOM_BYTES};
 use crate::maintenance::{Checkpoint, Compaction, Error, Space, lock_checkpoints};
 use crate::rocksdb::RocksDbEngine;
 use crate::{ChangeKind, Engine as _, PARTIAL};
-use klad_base::limits::{CHECKPOINT_VERSIONS_AHEAD, COMPACTION_PIECE_BYTES, COMPACTION_ROOM_BYTES};
 
 type Result<T> = std::result::Result<T, Error>;
 

@@ -34,6 +34,7 @@ use crate::disk::high_water::HighWater;
 use crate::disk::point_read::PointRead;
 use crate::disk::record;
 use crate::disk::versions::Versions;
+use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use crate::maintenance::{Checkpoint, Compaction, Error as MaintenanceError};
 use crate::operation::{Change, Durability, Effect, Error, Operation, Outcome, Version};
 use crate::perf::Figure;
@@ -45,7 +46,6 @@ use crate::rocksdb::preallocation::Preallocation;
 use crate::rocksdb::value_cache::{CacheUpdate, EpochSnapshot, Lookup, ValueCache};
 use crate::{Capabilities, ChangeKind, Check, Compression, Engine, LocalDisk, Observation, Pending, Reply, Result};
 use klad_base::clock;
-use klad_base::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use klad_base::metrics::Counter;
 use klad_base::sync::Mutex;
 

@@ -18,12 +18,12 @@ use rust_rocksdb::event_listener::{
 };
 use rust_rocksdb::{ColumnFamilyMetaDataOptions, DB, Options as RocksDbOptions, properties};
 
+use crate::limits::SLOW_LOOK_INTERVAL;
 use crate::observation::{Measure, MemoryUse, Observation, number};
 use crate::rocksdb::log_records;
 use crate::rocksdb::options::SharedMemory;
 use crate::rocksdb::value_cache::Stats;
 use klad_base::clock;
-use klad_base::limits::SLOW_LOOK_INTERVAL;
 use klad_base::metrics::Counter;
 use klad_base::metrics::text::Kind;
 use klad_base::sync::Mutex;

@@ -10,8 +10,8 @@ use rust_rocksdb::{DB, DBRecoveryMode, ErrorKind, Options as RocksDbOptions, pro
 
 use crate::disk::directory::{self, DataDirectory};
 use crate::disk::high_water::{self, HighWater};
+use crate::limits::LOG_BYTES_READ_TWICE;
 use crate::rocksdb::log_records::{self, LogDefect, LogScan, ScanStart};
-use klad_base::limits::LOG_BYTES_READ_TWICE;
 
 /// Why the engine could not be opened.
 #[derive(Debug, thiserror::Error)]

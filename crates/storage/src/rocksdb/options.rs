@@ -7,8 +7,8 @@ use rust_rocksdb::{
 };
 
 use crate::Compression;
+use crate::limits::{LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
 use crate::rocksdb::Options;
-use klad_base::limits::{LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
 
 /// How long RocksDB searches the cache for blocks of a deleted table: until fewer than 5 % of the blocks that it looks
 /// up are there. RocksDB names this value as its future default (`options.h`).
@@ -210,7 +210,7 @@ pub(super) fn scan(end: Option<&[u8]>) -> ReadOptions {
     // A large scan must not evict the blocks of point reads.
     options.fill_cache(false);
     // One read-ahead covers the maximum size of a step.
-    options.set_readahead_size(klad_base::limits::SCAN_STEP_BYTES_MAX);
+    options.set_readahead_size(crate::limits::SCAN_STEP_BYTES_MAX);
     options
 }
 

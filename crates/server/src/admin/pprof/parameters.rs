@@ -9,7 +9,7 @@ use crate::admin::pprof::form::Form;
 use crate::admin::pprof::kind::Kind;
 use crate::http::api_error::ApiError;
 use crate::http::query;
-use klad_base::limits::{
+use crate::limits::{
     CPU_PROFILE_SECONDS, LOCK_PROFILE_SECONDS, LOCK_PROFILE_THRESHOLD, LOCK_PROFILE_THRESHOLD_MAX, PROFILE_HZ,
     PROFILE_HZ_MAX, PROFILE_WINDOW_MAX, PROFILE_WINDOW_MIN,
 };
