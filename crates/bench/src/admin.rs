@@ -4,16 +4,13 @@
 //! Called by `knee` and by `klad_lab`.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::bail;
 
 use crate::knee::result::QueueSample;
-use crate::response::Reader;
 use crate::url::Url;
 use klad_base::clock;
 use klad_base::sync::{Cause, Condvar, Mutex, spawn_thread};
@@ -21,6 +18,9 @@ use klad_base::sync::{Cause, Condvar, Mutex, spawn_thread};
 /// The longest wait for an answer, in addition to the time that the request itself takes (such as the length of a
 /// profile).
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The largest answer, bytes. Profiles are the largest: some MiB.
+const BODY_BYTES_MAX: u64 = 256 << 20;
 
 /// The time between two samples of the queues.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -137,37 +137,19 @@ impl Admin {
     /// # Errors
     /// On any other status, and if there is no answer within `patience`.
     pub fn get(&self, target: &str, patience: Duration) -> anyhow::Result<Vec<u8>> {
-        let deadline = clock::now() + patience;
-        let mut stream = TcpStream::connect_timeout(&self.url.reach()?, patience)?;
-        let token = self.token.as_ref().map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
-        let host = &self.url.authority;
-        stream.set_write_timeout(Some(patience))?;
-        write!(stream, "GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{token}\r\n")?;
-        let mut reader = Reader::storing();
-        let mut buffer = vec![0; 64 << 10];
-        let answer = loop {
-            stream.set_read_timeout(Some(left(deadline)?))?;
-            let count = stream.read(&mut buffer)?;
-            if count == 0 {
-                break reader.end().context("the connection was closed before the answer was complete")?;
-            }
-            if let (_, Some(answer)) = reader.feed(&buffer[..count], false)? {
-                break answer;
-            }
-        };
-        let body = reader.stored().map(|stored| stored.body.clone()).unwrap_or_default();
-        if answer.status != 200 {
+        let agent = ureq::Agent::config_builder().timeout_global(Some(patience)).http_status_as_error(false).build();
+        let mut request = agent.new_agent().get(format!("http://{}{target}", self.url.authority));
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let mut answer = request.call()?;
+        let body = answer.body_mut().with_config().limit(BODY_BYTES_MAX).read_to_vec()?;
+        if answer.status() != 200 {
             let said = String::from_utf8_lossy(&body[..body.len().min(300)]).trim().to_owned();
-            bail!("GET {target} was answered with {}: {said}", answer.status);
+            bail!("GET {target} was answered with {}: {said}", answer.status().as_u16());
         }
         Ok(body)
     }
-}
-
-fn left(deadline: Instant) -> anyhow::Result<Duration> {
-    let left = deadline.saturating_duration_since(clock::now());
-    ensure!(!left.is_zero(), "no answer within the time limit");
-    Ok(left)
 }
 
 #[cfg(test)]
