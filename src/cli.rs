@@ -17,7 +17,7 @@ use klad_storage::Compression;
 
 mod names;
 
-/// A durable key-value store spoken to over plain HTTP.
+/// A durable key-value store with an HTTP interface.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100, disable_help_subcommand = true)]
 pub struct Cli {

@@ -80,7 +80,7 @@ impl Exit {
     const fn row(self) -> (u8, &'static str, &'static str) {
         match self {
             Exit::Ok => (0, "ok", "success; or stopped by SIGTERM or SIGINT with everything synced"),
-            Exit::Failed => (1, "failed", "something failed that has no code of its own"),
+            Exit::Failed => (1, "failed", "the command failed for a reason without its own code"),
             Exit::SecondSignal => (1, "second-signal", "a second SIGTERM or SIGINT ended the process at once"),
             Exit::Usage => (2, "usage", "the command line is invalid"),
             Exit::DataDamaged => (65, "data-damaged", "the data is damaged: a file or writes are missing or wrong"),

@@ -1,4 +1,4 @@
-//! klad: a durable key-value store spoken to over plain HTTP.
+//! klad: a durable key-value store with an HTTP interface.
 //!
 //! ```text
 //!     socket ─▶ server (accept, worker) ─▶ http (route, decode) ─▶ execution (admit, choose where to run) ─▶ storage::Engine

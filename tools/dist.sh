@@ -92,7 +92,7 @@ Depends: $depends, systemd | systemd-standalone-sysusers
 Suggests: ca-certificates
 Section: database
 Priority: optional
-Description: durable key-value store spoken to over plain HTTP
+Description: durable key-value store with an HTTP interface
  klad keeps keys and values, each any bytes, on an embedded RocksDB, and serves
  them over HTTP/1.1: points, and ranges in key order. Every write says what it
  has survived by the time it is answered. Memory, queues and waits are bounded,

@@ -8,10 +8,10 @@ pub enum EngineName {
     /// RocksDB in the data directory.
     #[cfg(feature = "rocksdb")]
     Rocksdb,
-    /// Fjall, an LSM tree in Rust, in the data directory.
+    /// An LSM tree in Rust, in the data directory.
     #[cfg(feature = "fjall")]
     Fjall,
-    /// An ordered map in memory. All data is lost when the process ends.
+    /// An ordered map in memory; all data is lost when the process ends.
     Memory,
 }
 
@@ -66,9 +66,9 @@ pub enum AdminTlsName {
 /// Values of `--durability`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityName {
-    /// Acknowledge a write when the log is synced. The write survives a crash of the machine.
+    /// Acknowledge a write when the log is synced; the write survives a crash of the machine.
     Sync,
-    /// Acknowledge a write when the log is written. The write survives a crash of klad.
+    /// Acknowledge a write when the log is written; the write survives a crash of klad.
     Async,
 }
 

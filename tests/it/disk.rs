@@ -29,7 +29,7 @@ fn keeps_the_reserve(engine: &str) {
     let path = data.path().join("filler");
     rustix::fs::fallocate(File::create(&path).unwrap(), rustix::fs::FallocateFlags::empty(), 0, 2 * MARGIN_BYTES)
         .unwrap();
-    wait_until("writes are refused", || client.put("/v0/entity?id=k", b"w").status == 507);
+    wait_until("writes are rejected", || client.put("/v0/entity?id=k", b"w").status == 507);
     assert_eq!(client.get("/v0/entity?id=k").status, 200, "reads go on");
     assert_eq!(client.delete("/v0/entity?id=other").status, 202, "removing is how space is won back");
     let ready = server.admin("/readyz");

@@ -102,7 +102,7 @@ fn failure_is_final(setup: &str, fail: fn(&Shim), defect: Option<Defect>) -> Res
     let server = builder.defect(None).start();
     let mut client = server.client();
     assert_eq!(client.get(KEY).body, b"old");
-    assert_eq!(client.get("/v0/entity?id=later").status, 404, "a refused write has no effect");
+    assert_eq!(client.get("/v0/entity?id=later").status, 404, "a rejected write has no effect");
     assert_eq!(client.put("/v0/entity?id=later", b"v").status, 201);
     Ok(())
 }

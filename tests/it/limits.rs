@@ -122,7 +122,7 @@ fn bodies_beyond_the_memory_budget_are_503_and_their_permits_are_freed() {
     let mut gone = server.client();
     gone.send_raw("PUT /v0/entity?id=gone HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\nabc");
     drop(gone);
-    wait_until("the room is back", || server.client().put("/v0/entity?id=last", &vec![3; 8 << 20]).status == 201);
+    wait_until("the permit is free", || server.client().put("/v0/entity?id=last", &vec![3; 8 << 20]).status == 201);
     assert_eq!(server.client().get("/v0/entity?id=gone").status, 404);
 }
 

@@ -48,6 +48,8 @@ mod disk;
 mod documents;
 mod draining;
 mod engines;
+#[cfg(target_os = "linux")]
+mod environments;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod execution;
 mod exits;
@@ -89,8 +91,6 @@ mod slow_clients;
 #[cfg(feature = "rocksdb")]
 mod stale_reads;
 mod stops;
-#[cfg(target_os = "linux")]
-mod strangers;
 mod supervisor;
 #[cfg(feature = "rocksdb")]
 mod tables;

@@ -143,7 +143,7 @@ fn queued_operations_are_visible(setup: &str, queue: &str, more: &[(&str, &str)]
     for client in &mut clients {
         assert_eq!(client.answer().unwrap().status, 404);
     }
-    let page = wait_for_page(&server, "nobody waits", |page| depth(page) == 0.0);
+    let page = wait_for_page(&server, "the queue is empty", |page| depth(page) == 0.0);
     assert_eq!(page.value("klad_operations_in_use"), 0.0);
     assert_eq!(page.value("klad_queue_refused_total"), 0.0);
 }

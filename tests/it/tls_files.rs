@@ -168,9 +168,9 @@ fn clients_need_certificates(authority: &Authority, builder: &ServerBuilder) -> 
     };
     for (address, target) in [(server.address, "/v0/status"), (server.admin, "/livez")] {
         assert_eq!(ask(address, Some(&own), target), Some(200));
-        for (who, own) in [("nobody", None), ("a stranger", Some(&strange))] {
+        for (who, own) in [("without a certificate", None), ("with another certificate", Some(&strange))] {
             if let Some(status) = ask(address, own, target) {
-                return Err(format!("{who} is answered {status}"));
+                return Err(format!("a client {who} is answered {status}"));
             }
         }
     }
@@ -188,7 +188,7 @@ fn client_certificates_can_be_required() {
 fn twin_clients_without_certificates_are_noticed() {
     let authority = Authority::new();
     let found = clients_need_certificates(&authority, &authority.server()).expect_err("no certificate is required");
-    assert_eq!(found, "nobody is answered 200");
+    assert_eq!(found, "a client without a certificate is answered 200");
 }
 
 #[test]
