@@ -157,10 +157,10 @@ fn innermost(matches: &clap::ArgMatches) -> &clap::ArgMatches {
 #[cfg(target_os = "linux")]
 fn lab(command: &klad_lab::args::LabCommand) -> ExitCode {
     use klad_bench::runner::Error;
-    use klad_lab::{Ended, run};
+    use klad_lab::{Completion, run};
     let (error, code) = match run(command) {
-        Ok(Ended::Whole) => return ExitCode::SUCCESS,
-        Ok(Ended::InPart) => return ExitCode::from(3),
+        Ok(Completion::Complete) => return ExitCode::SUCCESS,
+        Ok(Completion::Partial) => return ExitCode::from(3),
         Err(Error::Usage(error)) => (error, 2),
         Err(Error::Failed(error)) => (error, 1),
     };

@@ -1,5 +1,5 @@
-//! `klad lab`: a small experiment of real servers, from the scenario to the report; what it computes of a planted regression, and of
-//! two variants that are the same; what becomes of what fails.
+//! `klad lab`: small experiments with real servers, from the scenario to the report: a planted regression, two equal
+//! variants, other servers than klad, failures, interruptions.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -48,8 +48,8 @@ impl Place {
     }
 }
 
-/// Two variants on memory; with `regression`, the second sleeps for 400 ms in every fifth operation. What is found of 2 ms in every
-/// hundredth is calculated in `lab::conclusion::tests`.
+/// Two variants on the memory engine. With `regression`, the second sleeps for 400 ms in every fifth operation. The
+/// unit tests of `klad_lab::conclusion` plant 2 ms in every hundredth.
 fn two(regression: bool) -> String {
     let every = if regression { 5 } else { 1_000_000 };
     format!(
@@ -80,7 +80,7 @@ fn two(regression: bool) -> String {
     )
 }
 
-/// Runs of a stage, as variant and start.
+/// Returns the runs of the first stage, as file and variant.
 fn order(result: &Value) -> Vec<(String, String)> {
     let mut runs = Vec::new();
     for variant in result["stages"][0]["variants"].as_array().unwrap() {
@@ -91,7 +91,7 @@ fn order(result: &Value) -> Vec<(String, String)> {
     runs
 }
 
-/// What nine of ten requests of each run of a variant did not exceed, microseconds.
+/// Returns p90 of each run of a variant, microseconds.
 fn p90s(place: &Place, result: &Value, variant: &str) -> Vec<f64> {
     let of_variant = order(result).into_iter().filter(|(_, name)| name == variant);
     of_variant.map(|(file, _)| p90(&serde_json::from_str(&place.text(&file)).unwrap())).collect()
@@ -108,7 +108,7 @@ fn started(place: &Place, file: &str) -> String {
     bench["started"]["utc"].as_str().unwrap().to_owned()
 }
 
-/// How a figure of the second variant was judged against the first.
+/// Returns the judgement of a figure of the second variant.
 fn judgement(place: &Place, figure: &str) -> String {
     let report: Value = serde_json::from_str(&place.text("report.json")).unwrap();
     let differences = report["conclusion"]["stages"][0]["comparisons"][0]["differences"].as_array().unwrap();
@@ -116,26 +116,26 @@ fn judgement(place: &Place, figure: &str) -> String {
     found["judgement"].as_str().unwrap().to_owned()
 }
 
-/// The most by the least.
+/// Returns the largest value divided by the smallest.
 fn spread(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max) / values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The experiment with the regression, and whether its runs were alike enough for 400 ms to be seen. On a machine that others use,
-/// all runs may be late, or some of them.
+/// Runs the experiment with the regression. Returns also whether its runs are alike enough for 400 ms to be detected:
+/// on a busy machine some or all runs may be slow.
 fn regression() -> (Place, Ended, bool) {
     let place = Place::new(&two(true));
     let ended = place.run("");
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
     let result = place.result();
     let [before, after] = ["as-it-was", "changed"].map(|variant| p90s(&place, &result, variant));
-    assert!(after.iter().all(|p90| *p90 >= 400e3), "the variant was not what it should be: {after:?}");
+    assert!(after.iter().all(|p90| *p90 >= 400e3), "the planted delay is missing: {after:?}");
     let in_time = before.iter().all(|p90| *p90 < 20e3);
     (place, ended, in_time && spread(&before) < 3.0 && spread(&after) < 1.5)
 }
 
 #[test]
-fn a_planted_regression_is_named_where_it_is() {
+fn a_planted_regression_is_found_at_its_percentile() {
     let (mut place, mut ended, mut quiet) = regression();
     for _ in 0..2 {
         if !quiet {
@@ -146,16 +146,16 @@ fn a_planted_regression_is_named_where_it_is() {
     if quiet {
         assert_eq!(judgement(&place, "p90"), "worse", "{}", ended.stdout);
     } else {
-        eprintln!("this machine was too unsteady for a judgement, three times");
+        eprintln!("skipped: this machine was too unsteady for a judgement, three times");
     }
-    // Variants took turns.
+    // Variants take turns.
     let mut runs: Vec<_> =
         order(&result).into_iter().map(|(file, variant)| (started(&place, &file), variant)).collect();
     runs.sort();
     let turns: Vec<&str> = runs.iter().map(|(_, variant)| variant.as_str()).collect();
     assert_eq!(turns, ["as-it-was", "changed"].repeat(5));
     assert!(place.text("report.md").contains("as-it-was") && place.text("report.html").contains("as-it-was"));
-    assert!(!place.has_databases(), "databases are left behind");
+    assert!(!place.has_databases(), "databases are left");
     let run = &result["stages"][0]["variants"][1]["runs"][0];
     assert!(run["server_cpu_us_per_served"].as_f64().unwrap() > 0.0, "{run:#}");
     assert!(run["server_memory_max_bytes"].as_u64().unwrap() > 1_000_000, "{run:#}");
@@ -164,8 +164,8 @@ fn a_planted_regression_is_named_where_it_is() {
 }
 
 #[test]
-fn variants_that_are_the_same_are_called_equal() {
-    // Of a hundred experiments one may find what is not there; not three in a row.
+fn equal_variants_are_called_equal() {
+    // By chance, about one experiment in a hundred finds a difference; three in a row do not.
     let is_equal = |_| {
         let place = Place::new(&two(false));
         let ended = place.run("");
@@ -177,9 +177,9 @@ fn variants_that_are_the_same_are_called_equal() {
     assert!((0..3).any(is_equal));
 }
 
-/// One that cannot start among others, with a profile and a rate beyond what there is.
+/// A variant that cannot start beside one that can, with a profile and a rate beyond the capacity.
 const IN_PART: &str = r#"
-    title = "Of three, one does not start"
+    title = "One variant does not start"
     pin = "none"
     repeats = 1
     [server]
@@ -224,7 +224,7 @@ fn a_variant_that_fails_is_named_and_the_others_are_reported() {
     for document in [&result, &conclusion] {
         assert!(fits_the_schema(document), "{document:#}");
     }
-    // The same report again, from what was kept.
+    // The report is written again from the figures.
     let before = place.text("report.md");
     std::fs::remove_file(place.path("out/report.md")).unwrap();
     let again = klad(&["lab", "report", place.path("out").to_str().unwrap()]);
@@ -232,7 +232,7 @@ fn a_variant_that_fails_is_named_and_the_others_are_reported() {
     assert_eq!(place.text("report.md"), before);
 }
 
-/// klad beside other servers: one that works, one that is not installed, one that ends at once.
+/// klad beside other servers: one that works, one that is not installed, and one that ends at its start.
 const PEERS: &str = r#"
     title = "Peers"
     pin = "none"
@@ -299,7 +299,7 @@ fn peers_are_loaded_beside_klad_and_those_that_are_not_installed_are_left_out() 
     }
 }
 
-/// Whether `klad lab schema` allows it.
+/// Whether a document is valid by `klad lab schema`.
 fn fits_the_schema(document: &Value) -> bool {
     let schema = klad(&["lab", "schema"]);
     jsonschema::validator_for(&serde_json::from_str(&schema.stdout).unwrap()).unwrap().is_valid(document)
@@ -311,7 +311,7 @@ fn twin_documents_without_their_figures_do_not_fit_the_schema() {
     assert!(!fits_the_schema(&serde_json::json!({"schema": "klad.lab.report/1", "title": "Two"})));
 }
 
-/// On a disk: data that is read, data that is written, a share of the capacity, and a rate that is beyond it.
+/// Filled data that is read, copied data that is written, and shares of the capacity.
 #[cfg(feature = "rocksdb")]
 const ON_DISK: &str = r#"
     title = "Filled and copied"
@@ -354,7 +354,7 @@ const ON_DISK: &str = r#"
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn filled_data_is_the_same_for_all_runs_and_another_variant_says_the_capacity() {
+fn all_runs_read_the_same_data_and_the_second_variant_gives_the_capacity_where_the_first_fails() {
     let place = Place::new(ON_DISK);
     let ended = place.run("--scale 0.1 --variants ill,well");
     assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
@@ -369,18 +369,19 @@ fn filled_data_is_the_same_for_all_runs_and_another_variant_says_the_capacity() 
         for run in runs {
             let bench: Value = serde_json::from_str(&place.text(run["file"].as_str().unwrap())).unwrap();
             let outcomes = bench["measured"]["outcomes"].as_object().unwrap();
-            // What is deleted in between, of a copy, is there again.
+            // Deletions were made in a copy.
             assert!(outcomes["not_found"] == 0 || stage["name"] == "write", "{outcomes:?}");
             assert!(outcomes["served"].as_u64() > Some(0), "{outcomes:?}");
         }
     }
-    assert_eq!(capacities[0].to_bits(), capacities[2].to_bits(), "the same requests have one capacity");
-    assert!(ended.stdout.contains("Not as the scenario has it: --variants ill,well."), "{}", ended.stdout);
+    assert_eq!(capacities[0].to_bits(), capacities[2].to_bits(), "the same requests have the same capacity");
+    assert!(ended.stdout.contains("Changed by options: --variants ill,well."), "{}", ended.stdout);
     assert!(ended.stdout.contains("Goodput of well: "), "{}", ended.stdout);
-    assert!(!place.has_databases(), "databases are left behind");
+    assert!(!place.has_databases(), "databases are left");
 }
 
-/// The shortest time from the start of a load of 1.2 s to that of the next, where each server holds 1,000 such values in memory.
+/// Returns the shortest time between the starts of two loads of 1.2 s, where each server holds 1,000 values of this
+/// size.
 fn shortest_gap(value_size: &str) -> Duration {
     let place = Place::new(&format!(
         r#"
@@ -423,19 +424,19 @@ fn no_load_begins_within_five_seconds_of_the_end_of_a_large_server() {
 }
 
 #[test]
-fn twin_a_load_that_begins_at_once_is_noticed() {
+fn twin_a_load_that_begins_at_once_has_a_shorter_gap() {
     let gap = shortest_gap("100B");
     assert!(gap < Duration::from_millis(6_200), "{gap:?}");
 }
 
-/// A lab that was killed has what its last whole stage has found.
+/// After SIGKILL, `lab.json` has the figures of all finished stages.
 #[test]
-fn what_was_found_before_the_end_is_on_the_disk() {
+fn finished_stages_survive_a_kill() {
     let place = Place::new(&format!("{}\n{}", two(false), SECOND));
     let running = place.start("--progress always --repeats 1");
     wait_until("the first stage is over", || running.said().contains("get changed run 1"));
     let mut children = Vec::new();
-    wait_until("both a server and a load run", || {
+    wait_until("a server and a load run", || {
         children = children_of(running.child.id());
         children.len() == 2
     });
@@ -448,7 +449,7 @@ fn what_was_found_before_the_end_is_on_the_disk() {
     }
     let report = klad(&["lab", "report", place.path("out").to_str().unwrap()]);
     assert_eq!(report.code, Some(3), "{}", report.stderr);
-    assert!(report.stdout.contains("has not come to its end"), "{}", report.stdout);
+    assert!(report.stdout.contains("did not finish"), "{}", report.stdout);
     assert_eq!(place.result()["stages"].as_array().unwrap().len(), 1);
 }
 
@@ -470,7 +471,7 @@ fn children_of(pid: u32) -> Vec<String> {
 }
 
 #[test]
-fn an_interrupted_experiment_reports_what_it_has_and_leaves_no_process() {
+fn an_interrupted_experiment_reports_its_finished_runs_and_leaves_no_process() {
     let place = Place::new(&two(false));
     let running = place.start("--progress always");
     wait_until("two runs are done", || running.said().contains("changed run 1"));
@@ -489,11 +490,11 @@ fn an_interrupted_experiment_reports_what_it_has_and_leaves_no_process() {
         let status = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
         assert!(!status.starts_with("klad"), "process {child} is left");
     }
-    assert!(!place.has_databases(), "databases are left behind");
+    assert!(!place.has_databases(), "databases are left");
 }
 
 #[test]
-fn what_makes_no_sense_costs_no_run() {
+fn wrong_usage_is_reported_before_anything_is_run() {
     let place = Place::new(&two(false));
     let out = place.path("elsewhere");
     let run = |scenario: &str, more: &[&str]| {
@@ -502,10 +503,10 @@ fn what_makes_no_sense_costs_no_run() {
     let own = place.path("own.toml");
     let own = own.to_str().unwrap();
     for (scenario, more, why) in [
-        ("seed-007", &[][..], "neither a scenario that comes along"),
+        ("seed-007", &[][..], "neither a built-in scenario"),
         (own, &["--variants", "as-it-was,other"], "there is no variant other; there are as-it-was, changed"),
         (own, &["--stages", "put"], "there is no stage put; there are get"),
-        (own, &["--scale", "2"], "above 0, and up to 1"),
+        (own, &["--scale", "2"], "above 0 and at most 1"),
     ] {
         let ended = run(scenario, more);
         assert_eq!(ended.code, Some(2), "{scenario} {more:?}: {}", ended.stderr);
@@ -519,7 +520,7 @@ fn what_makes_no_sense_costs_no_run() {
 }
 
 #[test]
-fn scenarios_that_come_along_are_listed_and_shown() {
+fn built_in_scenarios_are_listed_and_shown() {
     let listed = klad(&["lab", "list"]);
     assert_eq!(listed.code, Some(0), "{}", listed.stderr);
     for name in ["quick", "seed-000", "seed-004", "overload", "durability", "cold", "tail", "yardstick"] {
@@ -535,17 +536,17 @@ fn documents_name_every_scenario() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lab.md");
     let text = std::fs::read_to_string(path).unwrap();
     for (name, _) in klad_lab::shipped::SHIPPED {
-        assert!(text.contains(&format!("| `{name}` |")), "docs/lab.md says nothing of {name}");
+        assert!(text.contains(&format!("| `{name}` |")), "docs/lab.md does not name {name}");
     }
 }
 
 #[test]
-fn shipped_scenarios_name_options_that_exist() {
+fn built_in_scenarios_have_valid_options() {
     for (name, text) in klad_lab::shipped::SHIPPED {
         let scenario = klad_lab::scenario::Scenario::parse(name, text).unwrap_or_else(|error| panic!("{error:#}"));
         assert_eq!(scenario.name, name);
         for variant in &scenario.variants {
-            // Without RocksDB the engine that is not there is refused, which says nothing about the rest.
+            // A build without RocksDB does not accept its name; the other options are checked.
             let mut options = scenario.options_of(variant).into_iter();
             let mut known = Vec::new();
             while let Some(option) = options.next() {

@@ -1,5 +1,5 @@
-//! The report of `klad lab`, as a browser shows it: all charts drawn, flame graphs that open where they stand, and nothing from
-//! elsewhere, on a phone and on a wide screen. The experiment was never made: its figures are known.
+//! The report of `klad lab` in a browser: all charts are drawn, flame graphs open in place, and nothing is fetched,
+//! on a phone and on a wide screen. The experiment is a fake one with known figures.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::support::pages::{WIDTHS, faults, look};
 
-/// The figures of the page, in their order.
+/// The charts of the page, in their order.
 const FIGURES: [&str; 6] =
     ["s0-spectrum", "s0-latency", "s0-goodput", "s0-frontier", "s0-queue-waiting", "s0-queue-oldest"];
 
@@ -66,18 +66,19 @@ p999-ms = 19.9
 max-ms = 44.0
 ";
 
-/// What a variant is like: its name, its median, what waits for 2 ms in a thousand requests, what is refused of 20,000.
+/// Each variant: its name, its median in microseconds, the requests in a thousand that wait for 2 ms, and the refused
+/// requests.
 const VARIANTS: [(&str, u64, u64, u64); 3] =
     [("queue-32", 280, 2, 600), ("queue-128", 300, 3, 12), ("queue-1024", 310, 40, 0)];
 
-/// Requests and seconds of a run.
+/// The requests and the seconds of a run.
 const REQUESTS: u64 = 20_000;
 const SECONDS: u32 = 20;
 
 fn histogram((median_us, waiting): (u64, u64), served: u64, run: u64) -> Histogram<u64> {
     let mut histogram = Histogram::new(3).unwrap();
     for number in 0..served {
-        // A spread that every number has its place in, and one percent of noise from run to run.
+        // A fixed spread, and one percent of difference between runs.
         let spread = 70 + (number * 7_919 % 1_000) * 60 / 1_000 + (number * 104_729 % 1_000).pow(3) / 12_000_000;
         let waits = if number % 1_000 < waiting { 2_000_000 + number % 97 * 9_000 } else { 0 };
         histogram.record(median_us * 10 * spread * (100 + run) / 100 + waits).unwrap();
@@ -198,7 +199,7 @@ fn lab_run(variant: usize, run: u64) -> LabRun {
     }
 }
 
-/// A profile of a server that spends so much of its time in the engine.
+/// A profile; `engine` is the number of samples in the engine.
 fn profile(engine: i64) -> Profile<Name> {
     let sample = |frames: &[&str], value: i64| Sample {
         thread: "klad-pool-0".to_owned(),
@@ -224,7 +225,7 @@ fn profile(engine: i64) -> Profile<Name> {
     }
 }
 
-/// The experiment; its profiles are written to `directory`.
+/// The experiment. Its profiles are written to `directory`.
 fn experiment(directory: &Path) -> LabResult {
     let variant = |(index, (name, ..)): (usize, &(&str, u64, u64, u64))| {
         let file = format!("{name}.cpu.pb.gz");
@@ -237,7 +238,7 @@ fn experiment(directory: &Path) -> LabResult {
             server_cpu_us_per_served: Some(32.5),
         };
         let mut profiles = Vec::new();
-        // The last has none: there are two files, and one difference.
+        // The last variant has none: there are two profiles and one difference.
         if index < 2 {
             let engine = if index == 0 { 500 } else { 900 };
             std::fs::write(directory.join(&file), pprof::encode(&profile(engine))).unwrap();
@@ -277,7 +278,7 @@ fn experiment(directory: &Path) -> LabResult {
     }
 }
 
-/// The page of the experiment.
+/// The page, made once.
 fn page() -> &'static str {
     static PAGE: OnceLock<String> = OnceLock::new();
     PAGE.get_or_init(|| {
@@ -295,27 +296,27 @@ fn the_report_has_its_charts_on_a_phone_and_on_a_wide_screen_in_light_and_dark()
 }
 
 #[test]
-fn the_report_says_what_follows_from_the_figures() {
+fn the_report_has_the_sentences_of_its_figures() {
     for words in [
-        "Shortened to 0.1",
-        "Queue: 128 is enough: queue-128 refuses 0.060 % (at most 0.10 % is wanted)",
-        "queue-32: of 100,000 requests 3,000 (3 %) refused.",
+        "Scaled to 0.1",
+        "Queue: 128 is enough: queue-128 refuses 0.060 % (the limit is 0.10 %)",
+        "queue-32: of 100,000 requests, 3,000 (3 %) refused.",
         "queue-128, published",
         "queue 82.8 %, engine 9.93 %",
         "server on 0, load on 1",
-        "All checks of all runs hold",
+        "All runs passed all checks",
     ] {
         assert!(page().replace('\u{a0}', " ").contains(words), "{words}");
     }
 }
 
-/// As a reader has it who clicks on every picture and scrolls there.
+/// The page with all flame graphs open.
 fn opened(page: &str) -> String {
     page.replace("<details class=\"embedded\">", "<details class=\"embedded\" open>").replace("loading=\"lazy\"", "")
 }
 
-/// What is wrong with the pictures of an opened page.
-fn picture_faults(page: &str) -> Vec<String> {
+/// Returns what is wrong with the flame graphs of an opened page.
+fn flame_graph_faults(page: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for (seen, width) in look(page, false).iter().zip(WIDTHS) {
         for kind in ["errors", "refused", "fetched"] {
@@ -328,21 +329,21 @@ fn picture_faults(page: &str) -> Vec<String> {
         }
         let frames: Vec<_> = seen["embedded"].as_array().unwrap().iter().map(|count| count.as_i64().unwrap()).collect();
         if frames.len() != 3 || frames.iter().any(|count| *count < 6) {
-            faults.push(format!("{width}: pictures with so many frames: {frames:?}"));
+            faults.push(format!("{width}: numbers of frames of the flame graphs: {frames:?}"));
         }
     }
     faults
 }
 
 #[test]
-fn flame_graphs_open_where_they_stand() {
-    assert_eq!(picture_faults(&opened(page())), Vec::<String>::new());
-    assert!(page().contains("CPU time: what differs in queue-128 from queue-32"));
+fn flame_graphs_open_in_place() {
+    assert_eq!(flame_graph_faults(&opened(page())), Vec::<String>::new());
+    assert!(page().contains("CPU time: difference of queue-128 from queue-32"));
 }
 
 #[test]
 fn twin_a_report_whose_chart_or_flame_graph_is_empty_is_noticed() {
-    let without = picture_faults(&opened(page()).replace("&lt;rect", "&lt;g"));
+    let without = flame_graph_faults(&opened(page()).replace("&lt;rect", "&lt;g"));
     assert_eq!(without.len(), WIDTHS.len(), "{without:?}");
     let lost = page().replacen("\"kind\":\"percentile\"", "\"kind\":percentile", 1);
     let found = faults(&look(&lost, false), false, &FIGURES);

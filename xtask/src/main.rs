@@ -1,8 +1,9 @@
 //! Measurements that a release runs (`make measure`), each as `cargo xtask NAME`.
 //!
-//! They measure what no test may assert: times, memory and CPU cost. Results go to stdout, messages to stderr. The exit code is 0
-//! when every bound is kept, 1 when one is exceeded or the measurement failed, 2 for wrong usage. xtask uses the load tester and
-//! the process handling of klad, but none of its server and storage code: it sees of klad what a client sees.
+//! They measure what no test may assert: times, memory and CPU cost. Results go to stdout, messages to stderr. The
+//! exit code is 0 when every bound is kept, 1 when one is exceeded or the measurement failed, 2 for wrong usage.
+//! xtask uses the load tester and the process handling of klad, but none of its server and storage code: it sees of
+//! klad what a client sees.
 
 use std::process::ExitCode;
 

@@ -6,9 +6,9 @@
 //!   klad ◀── klad bench, closed ──┘
 //! ```
 //!
-//! A noisy machine changes from one second to the next by more than is measured here. So the two servers of a comparison run at the
-//! same time, on the same core, and change places from round to round. The verdict is of the 95 % confidence interval of the median
-//! ratio; the first comparison is a control of a klad with itself.
+//! A noisy machine changes from one second to the next by more than is measured here. So the two servers of a
+//! comparison run at the same time, on the same core, and change places from round to round. The verdict is of the 95
+//! % confidence interval of the median ratio; the first comparison is a control of a klad with itself.
 
 use std::fs;
 use std::thread;
@@ -155,16 +155,17 @@ impl Measurement<'_> {
         }
         let admin = server.admin.as_ref().context("klad has an admin address")?;
         thread::scope(|scope| {
-            let get = |target| scope.spawn(move || admin.get(target, 2 * MARGIN + PATIENCE));
+            let patience = *self.args.duration + PATIENCE;
+            let get = |target| scope.spawn(move || admin.get(target, patience));
             let profiles: Vec<_> = targets.iter().map(|target| get(target)).collect();
             thread::sleep(MARGIN);
             let before = cpu_of(server.pid())?;
-            let served = self.load(server, workload, path, "")?;
+            let requests = self.load(server, workload, path, "")?;
             let used = cpu_of(server.pid())?.saturating_sub(before);
             for profile in profiles {
                 profile.join().ok().context("a client of profiles has panicked")??;
             }
-            Ok(used.as_secs_f64() * 1e6 / served)
+            Ok(used.as_secs_f64() * 1e6 / requests)
         })
     }
 
@@ -172,18 +173,18 @@ impl Measurement<'_> {
     #[expect(clippy::cast_precision_loss, reason = "requests of seconds are far below 2^52")]
     fn load(&self, server: &RunningServer, workload: &str, path: &str, options: &str) -> Result<f64> {
         let options = format!(
-            "{options} --workload {workload} --keys {} --value-size 100B --closed --threads 1 --connections {CONNECTIONS} \
-             --warm-up 0s --duration {}ms",
+            "{options} --workload {workload} --keys {} --value-size 100B --closed --threads 1 --connections \
+             {CONNECTIONS} --warm-up 0s --duration {}ms",
             self.args.keys,
             self.args.duration.as_millis()
         );
         let url = format!("http://{}{path}", server.address);
         let name = format!("load-{}", server.address.port());
         let result = self.setup.bench(&name, &url, &options, *self.args.duration + PATIENCE)?;
-        let served = result.measured.outcomes.get(&Outcome::Served).copied().unwrap_or_default();
-        // Those that were under way at the end are not served.
-        ensure!(result.measured.sent - served <= CONNECTIONS, "{served} of {} were served", result.measured.sent);
-        Ok(served as f64)
+        let count = result.measured.outcomes.get(&Outcome::Served).copied().unwrap_or_default();
+        // Requests without an answer at the end are not served: at most one on each connection.
+        ensure!(result.measured.sent - count <= CONNECTIONS, "{count} of {} were served", result.measured.sent);
+        Ok(count as f64)
     }
 }
 
@@ -214,7 +215,8 @@ fn compact(server: &RunningServer) -> Result<()> {
     bail!("klad has not compacted in {PATIENCE:?}")
 }
 
-/// The CPU time of all threads that a process has, to the nanosecond. A difference is right only where no thread has ended in between.
+/// The CPU time of all threads that a process has, to the nanosecond. A difference is right only where no thread has
+/// ended in between.
 fn cpu_of(pid: Pid) -> Result<Duration> {
     let mut nanoseconds = 0;
     let path = format!("/proc/{}/task", pid.as_raw_nonzero());
@@ -227,8 +229,9 @@ fn cpu_of(pid: Pid) -> Result<Duration> {
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// Lower end, median and upper end of the interval that holds the true median with 95 % probability. By the binomial distribution of
-/// ranks, in its normal approximation (Conover, Practical Nonparametric Statistics, 3rd ed., 3.2). `figures` is not empty.
+/// Lower end, median and upper end of the interval that holds the true median with 95 % probability. By the binomial
+/// distribution of ranks, in its normal approximation (Conover, Practical Nonparametric Statistics, 3rd ed., 3.2).
+/// `figures` is not empty.
 #[expect(clippy::cast_precision_loss, reason = "rounds are far below 2^52")]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the number of rounds")]
 fn median_interval(mut figures: Vec<f64>) -> [f64; 3] {

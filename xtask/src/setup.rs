@@ -54,7 +54,8 @@ impl Setup {
         RunningServer::start(&ServerSpec { kind, data: &data, log, cores: &self.server_cores }, &self.watch)
     }
 
-    /// Runs `klad bench` against `url` to its end, which must come within `time`. A result that is not valid is returned as well.
+    /// Runs `klad bench` against `url` to its end, which must come within `time`. A result that is not valid is
+    /// returned as well.
     pub(crate) fn bench(&self, name: &str, url: &str, options: &str, time: Duration) -> Result<RunResult> {
         let file = self.directory.path().join(format!("{name}.json"));
         let arguments = ["bench", url].into_iter().chain(options.split_whitespace()).map(str::to_owned).collect();

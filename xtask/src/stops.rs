@@ -5,8 +5,8 @@
 //!        until refused        the same directory, started again: is every acknowledged write there?
 //! ```
 //!
-//! klad may have fewer connections than there are clients, so that some clients wait to be accepted at any instant. The tests stop
-//! klad a few times with the same clients (`tests/it/stops.rs`).
+//! klad may have fewer connections than there are clients, so that some clients wait to be accepted at any instant.
+//! The tests stop klad a few times with the same clients (`tests/it/stops.rs`).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

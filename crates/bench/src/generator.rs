@@ -11,8 +11,7 @@
 //!
 //! Each thread runs one generator on a [`Network`]. It takes a start from the schedule only when it has a free
 //! connection, and then waits for the start's time. So no start is late because another thread sleeps, and no thread
-//! has to wake another. A request that is due while all connections are busy waits, and that time counts. Called by
-//! `threads`, and by the tests in `simulated`.
+//! has to wake another. A request that is due while all connections are busy waits; that time counts. Used by `threads`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,13 +1,14 @@
-//! `klad lab`: whole experiments in one command each, and the report of what they have found.
+//! `klad lab`: an experiment in one command, and the report of what it found.
 //!
 //! ```text
-//!     scenario (TOML) ─▶ runner ── for each stage, repeat and variant ──▶ served: a klad of its own
+//!     scenario (TOML) ─▶ runner ── for each stage, repeat and variant ──▶ server: a process of its own
 //!                          │                                               ▲ load: one `klad bench`
-//!                          └─▶ result ─▶ conclusion, computed from the figures ─▶ report (HTML, Markdown, JSON), lab.json
+//!                          └─▶ result ─▶ conclusion, from the figures ─▶ report (HTML, Markdown, JSON), lab.json
 //! ```
 //!
-//! Variants take turns, so that what changes with time changes for all; profiles are taken in windows of their own, so that they
-//! cost no figure anything. A part that fails is named, and the rest goes on. Called by `main`.
+//! Variants take turns, so that a machine that changes over time changes for all of them. Profiles are taken in runs
+//! of their own, so that they disturb no figure. A part that fails is named, and the others are run. Called by
+//! `main`; the project's measurements (`xtask`) use `server`, `load` and `process`.
 
 #![cfg(target_os = "linux")]
 
@@ -33,66 +34,59 @@ pub mod conclusion;
 pub mod report;
 pub mod result;
 pub mod scenario;
-mod seen;
 pub mod shipped;
+mod variant_runs;
 
 #[cfg(test)]
 mod testing;
 
-/// How a command that could be done has ended.
+/// How much of a command was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// Whole.
-    Whole,
-    /// A part failed, and the report says which.
-    InPart,
+pub enum Completion {
+    /// Everything.
+    Complete,
+    /// A part failed or was interrupted; the report says which.
+    Partial,
 }
 
-/// Does what was asked for.
+/// Runs a command.
 ///
 /// # Errors
 /// When there is no such scenario, or no report could be written.
-pub fn run(command: &LabCommand) -> Result<Ended, Error> {
+pub fn run(command: &LabCommand) -> Result<Completion, Error> {
     match command {
-        LabCommand::Run(args) => experiment(args),
-        LabCommand::List => {
-            print(&shipped::list())?;
-            Ok(Ended::Whole)
-        }
+        LabCommand::Run(args) => return run_experiment(args),
+        LabCommand::List => print(&shipped::list())?,
         LabCommand::Show { scenario } => {
             let unknown = || Error::Usage(anyhow!("there is no scenario {scenario}; klad lab list shows all"));
             print(shipped::text(scenario).ok_or_else(unknown)?)?;
-            Ok(Ended::Whole)
         }
-        LabCommand::Echo { listen } => Ok(echo::serve(*listen).map(|()| Ended::Whole)?),
-        LabCommand::Schema => {
-            print(&report::json_schema())?;
-            Ok(Ended::Whole)
-        }
+        LabCommand::Echo { listen } => echo::serve(*listen)?,
+        LabCommand::Schema => print(&report::json_schema())?,
         LabCommand::Report { out } => {
             let result = read(out)?;
             write_reports(&result, out)?;
-            Ok(ended(&result))
+            return Ok(completion(&result));
         }
     }
+    Ok(Completion::Complete)
 }
 
-fn experiment(args: &RunArgs) -> Result<Ended, Error> {
+fn run_experiment(args: &RunArgs) -> Result<Completion, Error> {
     let result = Experiment::new(args)?.run()?;
     write_reports(&result, &args.out)?;
-    Ok(ended(&result))
+    Ok(completion(&result))
 }
 
-fn ended(result: &LabResult) -> Ended {
-    if result.failures.is_empty() && result.finished { Ended::Whole } else { Ended::InPart }
+fn completion(result: &LabResult) -> Completion {
+    if result.failures.is_empty() && result.finished { Completion::Complete } else { Completion::Partial }
 }
 
-/// The report in all its forms, and its conclusion on the standard output.
+/// Writes all forms of the report, and the conclusion to stdout.
 fn write_reports(result: &LabResult, out: &Path) -> anyhow::Result<()> {
     let conclusion = conclusion::conclude(result);
     write(&out.join("report.html"), &report::html(result, &conclusion, out))?;
-    let markdown = report::markdown(result, &conclusion);
-    write(&out.join("report.md"), &markdown)?;
+    write(&out.join("report.md"), &report::markdown(result, &conclusion))?;
     write(&out.join("report.json"), &report::json(result, &conclusion))?;
     print(&format!("{}\nReport: {}\n", conclusion.text(), out.join("report.html").display()))
 }
@@ -101,22 +95,22 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// An experiment, with the results of its runs.
+/// Reads the figures of an experiment, and the results of its runs.
 ///
 /// # Errors
-/// When one of its files is missing, or is not what it should be.
+/// When one of the files is missing or has another form.
 pub fn read(out: &Path) -> anyhow::Result<LabResult> {
     let path = out.join("lab.json");
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let of_lab = || format!("{} is no {SCHEMA}", path.display());
-    let mut result: LabResult = serde_json::from_slice(&text).with_context(of_lab)?;
-    anyhow::ensure!(result.schema == SCHEMA, "{}, but {}", of_lab(), result.schema);
+    let wrong_form = || format!("{} is not {SCHEMA}", path.display());
+    let mut result: LabResult = serde_json::from_slice(&text).with_context(wrong_form)?;
+    anyhow::ensure!(result.schema == SCHEMA, "{}, but {}", wrong_form(), result.schema);
     for stage in &mut result.stages {
         for run in stage.variants.iter_mut().flat_map(|variant| &mut variant.runs) {
             let path = out.join(&run.file);
             let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            let bench: RunResult =
-                serde_json::from_slice(&text).with_context(|| format!("{} is no result", path.display()))?;
+            let bench: RunResult = serde_json::from_slice(&text)
+                .with_context(|| format!("{} is not a result of klad bench", path.display()))?;
             run.bench = Some(Box::new(bench));
         }
     }

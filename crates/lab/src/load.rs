@@ -1,4 +1,5 @@
-//! A load on a serving variant: one `klad bench`, and what is seen of the server meanwhile. Called by `runner`.
+//! A load on a server: one `klad bench`, with what the server reports during the run. Called by `runner`; `run_bench`
+//! also by the project's measurements (`xtask`).
 
 use std::path::Path;
 use std::process::Command;
@@ -10,8 +11,8 @@ use rustix::process::Signal;
 use crate::process::RunningProcess;
 use crate::result::{LabRun, TakenProfile};
 use crate::scenario::{Data, ProfileKind, Stage, Start};
-use crate::seen::served;
 use crate::server::RunningServer;
+use crate::variant_runs::served;
 use klad_base::clock;
 use klad_base::sync::spawn_thread;
 use klad_bench::admin::{PATIENCE, QueueSampler};
@@ -19,45 +20,45 @@ use klad_bench::interrupt::{self, Watch};
 use klad_bench::result::RunResult;
 use klad_profile::pprof;
 
-/// Beyond its length, before a load is given up: connections, the drain, the file.
-const PATIENCE_MAX: Duration = Duration::from_mins(2);
+/// The time that a load may take beyond its length: for its connections, its drain and its result.
+const OVERTIME_MAX: Duration = Duration::from_mins(2);
 
-/// And for each key that is filled.
+/// The time that a load may take for each key that it fills.
 const FILL_OF_A_KEY_MAX: Duration = Duration::from_micros(200);
 
-/// Between two looks whether somebody has had enough.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// The time between two looks whether a signal has interrupted the experiment.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Least and longest profile.
+/// The length of a profile, at least and at most.
 const PROFILE_MIN: Duration = Duration::from_millis(500);
 const PROFILE_MAX: Duration = Duration::from_secs(30);
 
-/// What a load is, and where it comes from.
+/// A load.
 #[derive(Clone, Debug)]
 pub(super) struct Load<'l> {
-    /// This program.
+    /// The klad whose `bench` makes the load.
     pub(super) program: &'l Path,
-    /// Where it runs; anywhere when there are none.
+    /// The cores that the load may use; empty for all.
     pub(super) cores: &'l [usize],
-    /// What is asked for.
+    /// The stage of the scenario.
     pub(super) stage: &'l Stage,
-    /// Of the scenario, with as many keys as there are.
+    /// The keys and values, with the number of keys after `--scale`.
     pub(super) data: &'l Data,
-    /// Requests per second; `None`: closed.
+    /// Requests per second; `None` for a closed load.
     pub(super) rate_per_s: Option<f64>,
-    /// Length of the measured part.
+    /// The length of the measured part.
     pub(super) duration: Duration,
-    /// Before it.
+    /// The length of the warm-up.
     pub(super) warm_up: Duration,
 }
 
 impl Load<'_> {
-    fn arguments(&self, served: &RunningServer) -> Vec<String> {
+    fn arguments(&self, server: &RunningServer) -> Vec<String> {
         let Load { stage, data, .. } = self;
-        let mut arguments = vec!["bench".to_owned(), served.url()];
+        let mut arguments = vec!["bench".to_owned(), server.url()];
         arguments.extend(stage.options.iter().cloned());
         let mut add = |name: &str, value: Option<String>| {
-            // What the stage says itself goes before.
+            // Options of the stage replace those of the lab.
             let given = |option: &String| option == name || option.starts_with(&format!("{name}="));
             if let Some(value) = value.filter(|_| !stage.options.iter().any(given)) {
                 arguments.extend([name.to_owned(), value]);
@@ -71,8 +72,8 @@ impl Load<'_> {
         add("--connections", Some(stage.connections.to_string()));
         let open = self.rate_per_s.is_some();
         add("--connections-max", stage.connections_max.filter(|_| open).map(|max| max.to_string()));
-        add("--duration", Some(precisely(self.duration)));
-        add("--warm-up", Some(precisely(self.warm_up)));
+        add("--duration", Some(milliseconds(self.duration)));
+        add("--warm-up", Some(milliseconds(self.warm_up)));
         add("--rate", self.rate_per_s.map(|rate| format!("{rate:.3}/s")));
         if !open {
             arguments.push("--closed".to_owned());
@@ -80,49 +81,50 @@ impl Load<'_> {
         arguments
     }
 
-    /// Makes the load, and writes its result into `file`.
-    pub(super) fn run(&self, served: &RunningServer, file: &Path, watch: &Watch) -> anyhow::Result<RunResult> {
+    /// Runs the load, and writes its result into `file`.
+    pub(super) fn run(&self, server: &RunningServer, file: &Path, watch: &Watch) -> anyhow::Result<RunResult> {
         let whole = self.duration + self.warm_up;
-        run_bench(self.program, self.arguments(served), self.cores, file, whole, watch)
+        run_bench(self.program, self.arguments(server), self.cores, file, whole, watch)
     }
 
-    /// The same, with what is seen of the server meanwhile; and what could not be seen.
-    pub(super) fn observed(
+    /// Runs the load, and collects what the server reports during it. Returns also what could not be collected, in
+    /// words.
+    pub(super) fn run_observed(
         &self,
-        served: &RunningServer,
+        server: &RunningServer,
         out: &Path,
         file: &str,
         repeat: usize,
         watch: &Watch,
     ) -> anyhow::Result<(LabRun, Vec<String>)> {
-        let looking = served.admin.as_ref().map(QueueSampler::start);
-        let (cpu_before, compactions_before) = (served.cpu(), served.compactions());
-        let run = self.run(served, &out.join(file), watch);
-        let (cpu, compactions) = (served.cpu(), served.compactions());
-        let (queues, mut unseen) = looking.map(QueueSampler::end).unwrap_or_default();
+        let looking = server.admin.as_ref().map(QueueSampler::start);
+        let (cpu_before, compactions_before) = (server.cpu(), server.compactions());
+        let run = self.run(server, &out.join(file), watch);
+        let (cpu, compactions) = (server.cpu(), server.compactions());
+        let (queues, mut missing) = looking.map(QueueSampler::end).unwrap_or_default();
         let run = run?;
-        let slowest = served.slowest().unwrap_or_else(|error| {
-            unseen.push(format!("no slowest requests: {error:#}"));
+        let slowest = server.slowest().unwrap_or_else(|error| {
+            missing.push(format!("no slowest requests: {error:#}"));
             Vec::new()
         });
         let observed = LabRun {
             repeat,
             file: file.to_owned(),
             server_cpu_us_per_served: cpu_per_served(cpu_before, cpu, &run),
-            server_memory_max_bytes: served.memory_max(),
+            server_memory_max_bytes: server.memory_max(),
             compactions: compactions.zip(compactions_before).map(|(after, before)| after.saturating_sub(before)),
-            start_s: served.start.as_secs_f64(),
+            start_s: server.start.as_secs_f64(),
             queues,
             slowest,
             bench: Some(Box::new(run)),
         };
-        Ok((observed, unseen))
+        Ok((observed, missing))
     }
 
-    /// The same load, and a profile of most of its measured part.
-    pub(super) fn profiled(
+    /// Runs the load, and takes a profile of 80 % of its measured part.
+    pub(super) fn run_profiled(
         &self,
-        served: &RunningServer,
+        server: &RunningServer,
         out: &Path,
         kind: ProfileKind,
         file: &str,
@@ -135,19 +137,19 @@ impl Load<'_> {
             ProfileKind::Lock => "mutex",
         };
         let target = format!("/debug/pprof/{query}?seconds={:.3}", length.as_secs_f64());
-        let admin = served.admin.clone().context("only klad gives profiles")?;
+        let admin = server.admin.clone().context("only klad gives profiles")?;
         let begins = clock::now() + self.warm_up;
         let taking = spawn_thread("klad-lab-prof", move || {
             interrupt::sleep(begins.saturating_duration_since(clock::now()));
             admin.get(&target, length + PATIENCE)
         });
-        let cpu_before = served.cpu();
+        let cpu_before = server.cpu();
         let path = out.join(file);
-        let run = self.run(served, &path.with_extension("json"), watch);
-        let cpu = served.cpu();
+        let run = self.run(server, &path.with_extension("json"), watch);
+        let cpu = server.cpu();
         let taken = taking.join().expect("a panic ends the process");
-        let (run, taken) = (run?, taken.context("no profile")?);
-        let profile = pprof::decode(&taken).with_context(|| format!("{file} is no profile"))?;
+        let (run, taken) = (run?, taken.context("klad gave no profile")?);
+        let profile = pprof::decode(&taken).with_context(|| format!("{file} is not a profile"))?;
         let counts = profile.samples.iter().filter_map(|sample| sample.values.first());
         let events = counts.map(|count| u64::try_from(*count).unwrap_or(0)).sum();
         std::fs::write(&path, taken).with_context(|| format!("cannot write {}", path.display()))?;
@@ -162,16 +164,16 @@ impl Load<'_> {
     }
 }
 
-/// PUTs all keys of `data`.
+/// PUTs all keys of `data`. The result of the load is written into `file`.
 pub(super) fn fill(
     program: &Path,
     data: &Data,
-    served: &RunningServer,
+    server: &RunningServer,
     connections: usize,
     file: &Path,
     watch: &Watch,
 ) -> anyhow::Result<()> {
-    let (url, keys) = (served.url(), data.keys.to_string());
+    let (url, keys) = (server.url(), data.keys.to_string());
     let connections = connections.to_string();
     let fixed = ["bench", &url, "--workload", "get", "--closed", "--duration", "100ms", "--warm-up", "0s"];
     let mut arguments: Vec<&str> = fixed.to_vec();
@@ -187,7 +189,10 @@ pub(super) fn fill(
     run_bench(program, arguments, &[], file, FILL_OF_A_KEY_MAX * keys, watch).map(drop)
 }
 
-/// Runs `klad bench`, and reads what it has written into `file`. A result that is not valid is one, too.
+/// Runs `klad bench`, and reads its result from `file`. A result that is not valid is returned as well.
+///
+/// # Errors
+/// When the run cannot be made, does not end within `length` and 2 minutes, or is interrupted.
 pub fn run_bench(
     program: &Path,
     arguments: Vec<String>,
@@ -196,30 +201,30 @@ pub fn run_bench(
     length: Duration,
     watch: &Watch,
 ) -> anyhow::Result<RunResult> {
-    let words = file.with_extension("log");
-    let log = std::fs::File::create(&words).with_context(|| format!("cannot write {}", words.display()))?;
+    let log_path = file.with_extension("log");
+    let log = std::fs::File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
     let mut command = Command::new(program);
     command.args(arguments).args(["--progress", "never", "--json"]).arg(file).stdout(log.try_clone()?).stderr(log);
-    let deadline = clock::now() + length + PATIENCE_MAX;
+    let deadline = clock::now() + length + OVERTIME_MAX;
     let mut running = RunningProcess::start(command, cores, watch)?;
     let status = loop {
-        if let Some(status) = running.wait(LOOK_INTERVAL)? {
+        if let Some(status) = running.wait(POLL_INTERVAL)? {
             break status;
         }
-        ensure!(clock::now() < deadline, "klad bench has not ended");
+        ensure!(clock::now() < deadline, "klad bench did not end in time");
         if interrupt::asked() {
             running.signal(Signal::INT);
-            running.wait(PATIENCE_MAX)?;
+            running.wait(OVERTIME_MAX)?;
             bail!("interrupted");
         }
     };
-    // 3 and 4: an objective was missed, or the run was not valid; both are told by the result.
+    // 3: an objective was missed; 4: the run is not valid. The result says both.
     if !matches!(status.code(), Some(0 | 3 | 4)) {
-        let said = std::fs::read_to_string(&words).unwrap_or_default();
-        bail!("klad bench has failed, {status}: {}", said.trim());
+        let log = std::fs::read_to_string(&log_path).unwrap_or_default();
+        bail!("klad bench failed, {status}: {}", log.trim());
     }
     let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("{} is no result", file.display()))
+    serde_json::from_slice(&text).with_context(|| format!("{} is not a result of klad bench", file.display()))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
@@ -229,6 +234,6 @@ fn cpu_per_served(before: Option<Duration>, after: Option<Duration>, run: &RunRe
     (all > 0).then(|| used.as_secs_f64() * 1e6 / all as f64)
 }
 
-fn precisely(time: Duration) -> String {
+fn milliseconds(time: Duration) -> String {
     format!("{}ms", time.as_millis())
 }

@@ -1,5 +1,5 @@
-//! Processes of an experiment: started on their cores, waited for within a time, and never left behind. Called by `server` and
-//! `load`.
+//! Processes of an experiment: started on their cores, waited for with a timeout, and killed when they are dropped.
+//! Called by `server`, `load` and `runner`, and by the project's measurements (`xtask`).
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
@@ -19,16 +19,17 @@ use klad_base::clock;
 use klad_base::sync::spawn_thread;
 use klad_bench::interrupt::{Companion, Watch};
 
-/// A process; dropping it kills it.
+/// A process. Dropping it kills it.
 #[derive(Debug)]
 pub struct RunningProcess {
     child: Child,
-    /// Readable when it has ended.
+    /// Readable when the process has ended.
     pidfd: OwnedFd,
     _companion: Companion,
 }
 
-/// Half of the cores for the server, the other for the load; none where there is one only, or where nobody is to be pinned.
+/// Gives one half of the cores to the server and the other to the load. `None` where there is one core only, or `pin`
+/// is `None`.
 #[must_use]
 pub fn split_cores(pin: Pin) -> Option<CoresUsed> {
     let allowed = sched_getaffinity(None).ok().filter(|_| pin == Pin::Split)?;
@@ -38,20 +39,23 @@ pub fn split_cores(pin: Pin) -> Option<CoresUsed> {
 }
 
 impl RunningProcess {
-    /// Starts it on `cores`, or anywhere when there are none. It has no terminal to be interrupted from: that is for klad lab to
-    /// decide.
+    /// Starts a process on `cores`, or on any core when they are empty. Ctrl-C does not reach it: klad lab decides
+    /// when it ends.
+    ///
+    /// # Errors
+    /// When the program cannot be run, or cannot be kept to its cores.
     pub fn start(mut command: Command, cores: &[usize], watch: &Watch) -> anyhow::Result<RunningProcess> {
         let name = command.get_program().display().to_string();
         command.stdin(Stdio::null()).process_group(0);
         let cores = cores.to_vec();
-        // What a thread starts keeps to its cores.
+        // A process inherits the cores of the thread that starts it.
         let started = spawn_thread("klad-lab-start", move || -> anyhow::Result<Child> {
             if !cores.is_empty() {
                 let mut only = CpuSet::new();
                 for core in cores {
                     only.set(core);
                 }
-                sched_setaffinity(None, &only).context("cannot keep to its cores")?;
+                sched_setaffinity(None, &only).context("cannot pin it to its cores")?;
             }
             Ok(command.spawn()?)
         });
@@ -67,7 +71,10 @@ impl RunningProcess {
         }
     }
 
-    /// How it has ended, if it does within `time`.
+    /// Waits up to `time` for the end of the process. Returns its exit status, or `None` if it still runs.
+    ///
+    /// # Errors
+    /// When the process cannot be waited for.
     pub fn wait(&mut self, time: Duration) -> anyhow::Result<Option<ExitStatus>> {
         let deadline = clock::now() + time;
         loop {
@@ -83,9 +90,9 @@ impl RunningProcess {
         }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     pub(super) fn signal(&self, signal: Signal) {
-        // One that has ended needs none.
+        // The process may have ended.
         let _ = kill_process(self.pid(), signal);
     }
 
@@ -94,14 +101,14 @@ impl RunningProcess {
         Pid::from_child(&self.child)
     }
 
-    /// CPU time of all its threads so far, in steps of 10 ms.
+    /// The CPU time of all its threads so far, in steps of 10 ms.
     pub(super) fn cpu(&self) -> Option<Duration> {
         let stat = self.process()?.stat().ok()?;
         let ticks = u32::try_from(stat.utime.checked_add(stat.stime)?).ok()?;
         Some(Duration::from_secs(1) / u32::try_from(procfs::ticks_per_second()).ok()? * ticks)
     }
 
-    /// The largest resident set that it ever had, bytes.
+    /// The largest resident set that it has had, bytes.
     pub(super) fn memory_max(&self) -> Option<u64> {
         Some(self.process()?.status().ok()?.vmhwm? * 1024)
     }
@@ -113,13 +120,13 @@ impl RunningProcess {
 
 impl Drop for RunningProcess {
     fn drop(&mut self) {
-        // Both do nothing when it has ended and was waited for.
+        // Both fail when the process has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How long something took.
+/// The time since `begin`.
 pub(super) fn since(begin: Instant) -> Duration {
     clock::now().saturating_duration_since(begin)
 }
@@ -136,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_is_waited_for_and_what_does_not_is_killed() {
+    fn a_process_is_waited_for_and_killed_when_it_is_dropped() {
         let status = shell("exit 3", &[]).wait(Duration::from_mins(1)).expect("waited");
         assert_eq!(status.and_then(|status| status.code()), Some(3));
         let mut sleeping = shell("exec sleep 60", &[]);
         assert!(sleeping.wait(Duration::ZERO).expect("waited").is_none());
         let process = format!("/proc/{}", sleeping.child.id());
         drop(sleeping);
-        assert!(!std::fs::exists(process).expect("known"), "it is still there");
+        assert!(!std::fs::exists(process).expect("known"), "the process still runs");
     }
 
     #[test]
@@ -160,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn its_cpu_time_and_memory_are_known() {
+    fn cpu_time_and_memory_of_a_process_are_known() {
         let mut running = shell("while :; do :; done", &[]);
         while running.cpu().expect("known") < Duration::from_millis(20) {
             assert!(running.wait(Duration::from_millis(5)).expect("waited").is_none());

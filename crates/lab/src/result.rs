@@ -1,7 +1,8 @@
-//! What an experiment has found, as data: the definitions of `lab.json`, and what the report is made from.
+//! The figures of an experiment, as data: the definitions of `lab.json`, from which the report is made.
 //!
-//! Results of the load tester and profiles are files beside it, named by their paths from the report's directory; [`LabRun::bench`]
-//! is read back from them. Numbers are finite: what was not measured is `null`. Called by `runner` (writes), `report` (reads).
+//! Results of the load tester and profiles are files beside it, with paths relative to the report's directory;
+//! [`LabRun::bench`] is read from them. Numbers are finite: what was not measured is `null`. Written by `runner`,
+//! read by `conclusion` and `report`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,168 +14,169 @@ use klad_bench::result::{Machine, RunResult, Started};
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "klad.lab/1";
 
-/// One experiment, whole.
+/// An experiment.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LabResult {
     /// `klad.lab/1`.
     pub schema: String,
-    /// Version of klad that ran it, and that served, where a variant has no program of its own.
+    /// The version of the klad that ran it. It also served, unless a variant has another program.
     pub klad_version: String,
     /// The command, as it was typed.
     pub command: Vec<String>,
-    /// When it began.
+    /// When it started.
     pub started: Started,
-    /// How long it took.
+    /// How long it took, seconds.
     pub took_s: f64,
-    /// Whether it has come to its end, and not only to the end of a stage.
+    /// Whether the experiment finished; `false` in a file that was written after a stage.
     pub finished: bool,
-    /// Lengths and numbers of keys are those of the scenario times this, 0 to 1.
+    /// The factor by which the scenario's lengths and numbers of keys were multiplied, above 0 and at most 1.
     pub scale: f64,
-    /// Runs of each variant in each stage.
+    /// The number of runs of each variant in each stage.
     pub repeats: usize,
-    /// Keys of filled data, after the scale.
+    /// The number of keys of filled data, after `--scale`.
     pub keys: u64,
-    /// Where it ran.
+    /// The machine.
     pub machine: Machine,
-    /// Cores of the server and of the load; `null`: wherever the kernel put them.
+    /// The cores of the server and of the load; `null` where the kernel chose.
     pub cores: Option<CoresUsed>,
-    /// File system of the databases, such as `ext4`, where it is known.
+    /// The file system of the databases, such as `ext4`; `null` where it is unknown.
     pub file_system: Option<String>,
-    /// What must be known of how it was run.
+    /// Remarks on how it was run.
     pub remarks: Vec<String>,
-    /// What was asked for.
+    /// The scenario.
     pub scenario: Scenario,
-    /// What came of each stage, in their order; stages below the capacity follow those they are for.
+    /// The stages in their order. A stage below the capacity follows the stage that it was added for.
     pub stages: Vec<StageResult>,
-    /// What could not be run, or not to its end.
-    pub failures: Vec<Failed>,
+    /// What failed.
+    pub failures: Vec<Failure>,
 }
 
-/// Who ran where.
+/// The cores of the server and of the load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CoresUsed {
-    /// The server's.
+    /// The cores of the server.
     pub server: Vec<usize>,
-    /// The load's.
+    /// The cores of the load.
     pub load: Vec<usize>,
 }
 
-/// One stage.
+/// The figures of a stage.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StageResult {
-    /// Its name; one that was added because of another's rate ends in `-at-70`.
+    /// Its name; that of a stage that the lab added ends in `-at-70`.
     pub name: String,
-    /// The stage of the scenario that it is, or was made from.
+    /// The name of its stage in the scenario.
     pub of: String,
-    /// What is looked at.
+    /// What it measures.
     pub about: String,
-    /// Requests per second that were asked for; `null`: the load was closed.
+    /// The offered rate, requests per second; `null` for a closed load.
     pub rate_per_s: Option<f64>,
-    /// What a variant can do of the same requests, where it was measured: good answers a second of a closed load.
+    /// The capacity for the same requests, good answers per second in a closed load; `null` where it was not measured.
     pub capacity_per_s: Option<f64>,
-    /// Which: the first, unless that could not be loaded.
+    /// The variant whose capacity it is: the first, unless that could not be loaded.
     pub capacity_of: Option<String>,
-    /// Of the capacity, so much was asked for, where the rate follows from it.
+    /// The offered rate as a share of the capacity, where the scenario gives that.
     pub share_of_capacity: Option<f64>,
-    /// Connections.
+    /// The number of connections.
     pub connections: usize,
-    /// Length of the measured part of each run, after `--scale`.
+    /// The length of the measured part of each run, after `--scale`, seconds.
     pub duration_s: f64,
-    /// What came of each variant, in the scenario's order.
+    /// The variants, in the scenario's order.
     pub variants: Vec<VariantResult>,
 }
 
-/// One variant in one stage.
+/// The figures of a variant in a stage.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VariantResult {
     /// Its name.
     pub name: String,
-    /// Its runs, in order; fewer than asked for where some have failed.
+    /// Its runs, in order; fewer than `repeats` where some failed.
     pub runs: Vec<LabRun>,
-    /// What was taken in windows of their own.
+    /// Its profiles, taken in runs of their own.
     pub profiles: Vec<TakenProfile>,
 }
 
-/// One run.
+/// A run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LabRun {
-    /// Which of the repeats, from 1.
+    /// The number of the repeat, from 1.
     pub repeat: usize,
-    /// File with the result of `klad bench`.
+    /// The file with the result of `klad bench`.
     pub file: String,
-    /// That result.
+    /// The result of `klad bench`.
     #[serde(skip)]
     #[schemars(skip)]
     pub bench: Option<Box<RunResult>>,
-    /// CPU time of the server's process during the run, warm-up included, by requests that were served, microseconds. Whoever
-    /// refuses is not cheaper by that.
+    /// CPU time of the server's process during the run, warm-up included, divided by the number of served requests,
+    /// microseconds. Refused requests do not make it smaller.
     pub server_cpu_us_per_served: Option<f64>,
-    /// Largest resident set of the server until the end of the run.
+    /// The largest resident set of the server until the end of the run, bytes.
     pub server_memory_max_bytes: Option<u64>,
-    /// The number of RocksDB's compactions that ended during the run, warm-up included; `null` for other engines and servers.
+    /// The number of RocksDB's compactions that ended during the run, warm-up included; `null` for other engines and
+    /// servers.
     #[serde(default)]
     pub compactions: Option<u64>,
-    /// From its start to its first answer.
+    /// The time from the start of the server until it was ready, seconds.
     pub start_s: f64,
-    /// The server's queues, once a second.
+    /// The server's queues, once a second; empty for a peer.
     pub queues: Vec<QueueSample>,
-    /// The slowest requests that the server itself saw, slowest first.
+    /// The slowest requests that the server itself saw, slowest first; empty for a peer.
     pub slowest: Vec<Slowest>,
 }
 
 /// A slow request, as the server saw it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Slowest {
-    /// What it was.
+    /// The operation.
     pub op: String,
-    /// HTTP status.
+    /// The HTTP status.
     pub status: u16,
-    /// From its first byte to the end of its answer.
+    /// The time from its first byte to the end of its answer, microseconds.
     pub total_us: f64,
-    /// Where the time went, in the order of the path; parts of nothing are left out.
+    /// What the time was spent on, longest first; parts of zero are left out.
     pub parts: Vec<Part>,
 }
 
 /// A part of a request's time.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Part {
-    /// As `/debug/slow` names it.
+    /// Its name in `/debug/slow`.
     pub name: String,
-    /// How long.
+    /// Its length, microseconds.
     pub us: f64,
 }
 
-/// A profile, and what taking it has cost.
+/// A profile, and the figures while it was taken.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TakenProfile {
-    /// What is seen.
+    /// What it shows.
     pub kind: ProfileKind,
-    /// File, gzipped protobuf.
+    /// The file: a gzipped protobuf.
     pub file: String,
-    /// Good answers per second while it was taken.
+    /// Good answers per second.
     pub goodput_per_s: f64,
-    /// Events that it has: CPU samples, allocations, waits.
+    /// The number of events in it: CPU samples, allocations, waits.
     pub events: u64,
-    /// 99 % of response times while it was taken, microseconds.
+    /// The 99th percentile of the response times, microseconds.
     pub p99_us: Option<f64>,
-    /// CPU time of the server by requests that were served while it was taken, microseconds.
+    /// CPU time of the server divided by the number of served requests, microseconds.
     pub server_cpu_us_per_served: Option<f64>,
 }
 
-/// Something that could not be run.
+/// Something that failed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Failed {
+pub struct Failure {
     /// The stage.
     pub stage: String,
     /// The variant.
     pub variant: String,
-    /// What was being done: `run 2`, `profile cpu`, `capacity`.
+    /// What was done: `run 2`, `profile cpu`, `capacity`.
     pub what: String,
-    /// Why it failed.
+    /// The reason.
     pub why: String,
 }
 
-impl std::fmt::Display for Failed {
+impl std::fmt::Display for Failure {
     fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
         let at = [&self.stage, &self.variant, &self.what].into_iter().filter(|part| !part.is_empty());
         let at: Vec<&str> = at.map(String::as_str).collect();
@@ -183,17 +185,17 @@ impl std::fmt::Display for Failed {
 }
 
 impl LabResult {
-    /// With a line feed at its end.
+    /// Returns `lab.json`, with a line feed at its end.
     #[must_use]
     pub fn json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("its maps have keys that are text");
+        let mut text = serde_json::to_string_pretty(self).expect("the keys of its maps are text");
         text.push('\n');
         text
     }
 }
 
 impl VariantResult {
-    /// The results of the load tester, of runs that have one.
+    /// Returns the results of the load tester, of the runs that have one.
     pub fn benches(&self) -> impl Iterator<Item = &RunResult> {
         self.runs.iter().filter_map(|run| run.bench.as_deref())
     }

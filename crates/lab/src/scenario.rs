@@ -1,7 +1,7 @@
-//! A scenario: what is compared, with what data, under which loads. A TOML file, shipped or the user's own.
+//! A scenario: what is compared, on which data, under which loads. It is a TOML file, built in or the user's own.
 //!
 //! ```toml
-//! title = "Two ways of reading a key"
+//! title = "Two ways to read a key"
 //! [server]
 //! options = ["--durability", "async"]
 //! [[variant]]
@@ -21,8 +21,8 @@
 //! duration = "60s"
 //! ```
 //!
-//! What is wrong in one is told with its line and before anything is started. Called by `runner`; `shipped` has those that come
-//! along.
+//! Errors are reported before anything is started, with the line where there is one. Called by `runner`; `shipped`
+//! holds the built-in scenarios.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -34,26 +34,26 @@ use serde::{Deserialize, Serialize};
 
 use klad_bench::units;
 
-/// Runs of each variant and stage, unless the scenario says otherwise: from five on, runs are compared in pairs that were made one
-/// after the other, which leaves out what changed with time.
+/// Default number of runs of each variant in each stage. From five on, runs are compared in pairs that were made one
+/// after the other, which removes drift over time.
 const REPEATS: usize = 5;
 
-/// Ends the names of stages that are run beside those whose rate is beyond the capacity.
+/// The end of the names of stages that the lab adds where a rate is beyond the capacity.
 pub(super) const BELOW_SUFFIX: &str = "-at-70";
 
 /// A whole scenario.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
-    /// What it is called; of a shipped one, its file's name.
+    /// Its name; of a built-in one, the name of its file.
     #[serde(default)]
     pub name: String,
-    /// In a few words.
+    /// The title of the report.
     pub title: String,
-    /// What is asked, and what it follows.
+    /// The question, and what it follows.
     #[serde(default)]
     pub about: String,
-    /// Runs of each variant in each stage, in turn: A B A B.
+    /// The number of runs of each variant in each stage, 1 to 100. Variants take turns: A B A B.
     #[serde(default = "repeats")]
     pub repeats: usize,
     /// Whether server and load have cores of their own, where there are two.
@@ -62,16 +62,16 @@ pub struct Scenario {
     /// What all variants have in common.
     #[serde(default)]
     pub server: Server,
-    /// What is compared; all others are held against the first.
+    /// What is compared. All others are compared with the first.
     #[serde(rename = "variant")]
     pub variants: Vec<Variant>,
-    /// What lies in a filled database.
+    /// The keys and values of filled databases.
     #[serde(default)]
     pub data: Data,
     /// The loads, one after the other.
     #[serde(rename = "stage")]
     pub stages: Vec<Stage>,
-    /// What somebody else has published of the same.
+    /// Published results of the same experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<Published>,
 }
@@ -80,14 +80,14 @@ fn repeats() -> usize {
     REPEATS
 }
 
-/// Who runs where.
+/// The cores of servers and loads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pin {
-    /// The server on one half of them, the load on the other.
+    /// The server has one half of the cores, the load the other.
     #[default]
     Split,
-    /// Wherever the kernel puts them: for variants that differ in threads.
+    /// The kernel chooses: for variants that differ in their number of threads.
     None,
 }
 
@@ -100,48 +100,51 @@ pub struct Server {
     pub options: Vec<String>,
 }
 
-/// A way of serving.
+/// A server that is compared with others.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Variant {
-    /// Letters, digits and hyphens.
+    /// Its name: letters, digits and hyphens.
     pub name: String,
-    /// What is special.
+    /// What is special about it.
     #[serde(default)]
     pub about: String,
-    /// Options of `klad serve`, after those that all have.
+    /// Options of `klad serve`. They replace options of `[server]` with the same names.
     #[serde(default)]
     pub options: Vec<String>,
-    /// Another build of klad to run, instead of this one.
+    /// Another build of klad to run instead of this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<PathBuf>,
-    /// Another server than klad, which is loaded with the same requests.
+    /// A server that is not klad, loaded with the same requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<Peer>,
-    /// The size of its queue, where the variants of the scenario differ in that: the report draws what each size costs.
+    /// The size of its queue, where the variants of the scenario differ in that: the report compares the sizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
 }
 
 /// A server that is not klad, started by the lab for each run.
 ///
-/// `command`, `ready` and the texts of `files` may hold `{address}` and `{port}` (where the server has to listen), `{data}` (an empty
-/// directory of its own) and `{klad}` (this program).
+/// `command`, `ready` and the texts of `files` may hold `{address}` and `{port}` (where the server has to listen),
+/// `{data}` (an empty directory of its own) and `{klad}` (this program).
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Peer {
-    /// The program and its arguments. The program must stay in the foreground. Where it is not installed, the variant is left out.
+    /// The program and its arguments. The program must stay in the foreground. Where it is not installed, the variant
+    /// is left out.
     pub command: Vec<String>,
-    /// Path that the server answers with 200 as soon as it serves.
+    /// The path that the server answers with 200 as soon as it is ready.
     #[serde(default = "root_path")]
     pub ready: String,
-    /// Files that are written into `{data}` before the start: name and text.
+    /// Files that the lab writes into `{data}` before the start: name and text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
-    /// Path of a key, with `{key}` in it, as in the URL of `klad bench`; without one, klad's own: `/v0/entity?id={key}`.
+    /// The path of a key, with `{key}` in it, as in the URL of `klad bench` [default: klad's own,
+    /// `/v0/entity?id={key}`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Whether the lab PUTs the keys of `[data]` before each run that wants filled data; `false` for a server that stores nothing.
+    /// Whether the lab PUTs the keys of `[data]` before each run that wants filled data; `false` for a server that
+    /// stores nothing.
     #[serde(default = "yes")]
     pub fill: bool,
 }
@@ -150,14 +153,14 @@ fn root_path() -> String {
     "/".to_owned()
 }
 
-/// What lies in a filled database. Stages read and write the same keys unless their own options say otherwise.
+/// The keys and values of filled databases. Stages read and write the same keys unless their own options say otherwise.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Data {
-    /// How many keys, before `--scale`.
+    /// The number of keys, before `--scale`.
     #[serde(default)]
     pub keys: u64,
-    /// Whether `--scale` changes that.
+    /// Whether `--scale` applies to the number of keys.
     #[serde(default = "yes")]
     pub scaled: bool,
     /// As `klad bench --key-format`.
@@ -185,44 +188,45 @@ impl Default for Data {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Stage {
-    /// Letters, digits and hyphens.
+    /// Its name: letters, digits and hyphens.
     pub name: String,
-    /// What is looked at.
+    /// What it measures.
     #[serde(default)]
     pub about: String,
-    /// The database that each run begins with.
+    /// The database that each run starts with.
     #[serde(default)]
     pub data: Start,
-    /// Requests per second; without one the load is closed: each connection sends when its answer is there.
+    /// Requests per second. Without it and `of-capacity` the load is closed: each connection sends its next request
+    /// when it has the answer to the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Requests per second, as a share of what the first variant can do in a closed load: 0.7, 5.0.
+    /// The rate as a share of what the first variant answers in a closed load: 0.7, 5.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_capacity: Option<f64>,
-    /// Connections.
+    /// The number of connections.
     #[serde(default = "connections")]
     pub connections: usize,
-    /// The load may open so many, where its first are busy.
+    /// The number of connections that the load may have, where its first are busy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections_max: Option<usize>,
-    /// Length of the measured part, before `--scale`.
+    /// The length of the measured part, before `--scale`.
     pub duration: Time,
-    /// Before it, at the same rate; before `--scale`.
+    /// The length of the warm-up, at the same rate, before `--scale`.
     #[serde(default = "warm_up")]
     pub warm_up: Time,
-    /// Further options of `klad bench`: the workload above all.
+    /// Further options of `klad bench`, such as the workload.
     #[serde(default)]
     pub options: Vec<String>,
-    /// Profiles of each variant under this load, in windows of their own.
+    /// Profiles of each variant under this load, taken in runs of their own.
     #[serde(default)]
     pub profiles: Vec<ProfileKind>,
-    /// Variants of which profiles are taken; all, if it does not say.
+    /// The variants of which profiles are taken [default: all].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiled: Option<Vec<String>>,
-    /// Variants that this stage is for; all, if it does not say.
+    /// The variants of this stage [default: all].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variants: Option<Vec<String>>,
-    /// Whether, where the rate is beyond what the first variant can do, the same is run at 70 % of that, too.
+    /// Whether the lab adds a stage at 70 % of the capacity of the first variant, where `rate` is beyond that capacity.
     #[serde(default = "yes")]
     pub also_below_capacity: bool,
 }
@@ -239,33 +243,33 @@ fn yes() -> bool {
     true
 }
 
-/// The database that a run begins with.
+/// The database that a run starts with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Start {
-    /// None: made anew for each run.
+    /// An empty one.
     #[default]
     Empty,
-    /// With all keys; filled once for each engine and kept for all runs, which read it.
+    /// One with all keys, filled once for each engine. All runs read the same one.
     Filled,
-    /// A copy of that for each run: for loads that write.
+    /// A copy of the filled one for each run: for loads that write.
     Copied,
 }
 
-/// Profiles that a klad gives.
+/// A kind of profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProfileKind {
     /// CPU time.
     Cpu,
-    /// What was allocated while the profile was taken.
+    /// Allocations while the profile was taken.
     Alloc,
     /// Waits for locks.
     Lock,
 }
 
 impl ProfileKind {
-    /// As in a scenario.
+    /// The name in scenarios and in file names.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -275,7 +279,7 @@ impl ProfileKind {
         }
     }
 
-    /// For people.
+    /// The name in reports.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -286,7 +290,7 @@ impl ProfileKind {
     }
 }
 
-/// A length of time, as options have it: `60s`, `2m`.
+/// A length of time, written as in options: `60s`, `2m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(with = "String")]
 pub struct Time(pub Duration);
@@ -304,13 +308,13 @@ impl Serialize for Time {
     }
 }
 
-/// What somebody else has published of the same.
+/// Published results of the same experiment.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Published {
-    /// Whose figures these are, and how they were taken.
+    /// Who measured, and how.
     pub about: String,
-    /// What was concluded there.
+    /// The published conclusions.
     #[serde(default)]
     pub conclusions: Vec<String>,
     /// The figures.
@@ -322,9 +326,9 @@ pub struct Published {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PublishedResult {
-    /// Of this scenario.
+    /// The stage of this scenario.
     pub stage: String,
-    /// Of this scenario.
+    /// The variant of this scenario.
     pub variant: String,
     /// Answers per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -332,45 +336,45 @@ pub struct PublishedResult {
     /// Mean response time, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<f64>,
-    /// Median.
+    /// Median response time, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50_ms: Option<f64>,
-    /// 99 %.
+    /// 99th percentile, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ms: Option<f64>,
-    /// 99.9 %.
+    /// 99.9th percentile, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p999_ms: Option<f64>,
-    /// 99.99 %.
+    /// 99.99th percentile, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p9999_ms: Option<f64>,
-    /// The longest.
+    /// The longest response time, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_ms: Option<f64>,
-    /// Requests that were refused, as a share of all, 0 to 1.
+    /// Refused requests as a share of all, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<f64>,
-    /// What else is known.
+    /// Remarks.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
 impl Scenario {
-    /// Reads one, and sees that it makes sense.
+    /// Reads a scenario and checks it. `name` is its name where the text gives none.
     ///
     /// # Errors
-    /// When it is no TOML of this form, or contradicts itself; with the line where there is one.
+    /// When the text is no TOML of this form, or contradicts itself; with the line where there is one.
     pub fn parse(name: &str, text: &str) -> anyhow::Result<Scenario> {
-        let mut scenario: Scenario = toml::from_str(text).with_context(|| format!("{name} is no scenario"))?;
+        let mut scenario: Scenario = toml::from_str(text).with_context(|| format!("{name} is not a scenario"))?;
         if scenario.name.is_empty() {
             name.clone_into(&mut scenario.name);
         }
-        scenario.check().with_context(|| format!("{name} makes no sense"))?;
+        scenario.check().with_context(|| format!("{name} is not a valid scenario"))?;
         Ok(scenario)
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        ensure!((1..=100).contains(&self.repeats), "repeats = {}: 1 to 100 are possible", self.repeats);
+        ensure!((1..=100).contains(&self.repeats), "repeats = {}: it must be 1 to 100", self.repeats);
         ensure!(!self.variants.is_empty(), "there is no [[variant]]");
         ensure!(!self.stages.is_empty(), "there is no [[stage]]");
         distinct("variant", self.variants.iter().map(|variant| variant.name.as_str()))?;
@@ -382,20 +386,20 @@ impl Scenario {
             ensure!(!stage.duration.0.is_zero(), "stage {name}: duration is zero");
             ensure!(
                 !name.ends_with(BELOW_SUFFIX),
-                "stage {name}: names that end in {BELOW_SUFFIX} are given by klad lab"
+                "stage {name}: names that end in {BELOW_SUFFIX} are reserved for klad lab"
             );
-            ensure!(stage.connections > 0, "stage {name}: no connections");
+            ensure!(stage.connections > 0, "stage {name}: connections is zero");
             ensure!(stage.rate.is_none() || stage.of_capacity.is_none(), "stage {name}: both rate and of-capacity");
             let per_s = stage.rate.or(stage.of_capacity);
-            ensure!(per_s.is_none_or(|rate| rate.is_finite() && rate > 0.0), "stage {name}: the rate is not above 0");
+            ensure!(per_s.is_none_or(|rate| rate.is_finite() && rate > 0.0), "stage {name}: the rate must be above 0");
             ensure!(
                 stage.data == Start::Empty || self.data.keys > 0,
-                "stage {name} wants filled data, and [data] has no keys"
+                "stage {name} needs filled data, but [data] has no keys"
             );
             for variant in stage.variants.iter().chain(&stage.profiled).flatten() {
                 ensure!(is_variant(variant), "stage {name}: there is no variant {variant}");
             }
-            ensure!(stage.variants.as_ref().is_none_or(|some| !some.is_empty()), "stage {name} is for no variant");
+            ensure!(stage.variants.as_ref().is_none_or(|some| !some.is_empty()), "stage {name} has no variants");
         }
         for result in self.published.iter().flat_map(|published| &published.results) {
             let PublishedResult { stage, variant, .. } = result;
@@ -407,7 +411,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// Options of `klad serve` for a variant: its own, and those of `[server]` that it does not give itself. Empty for a peer.
+    /// Returns the options of `klad serve` for a variant: those of `[server]` that it does not replace, then its own.
+    /// Empty for a peer.
     #[must_use]
     pub fn options_of<'s>(&'s self, variant: &'s Variant) -> Vec<&'s str> {
         if variant.peer.is_some() {
@@ -417,14 +422,14 @@ impl Scenario {
         let own: BTreeSet<&str> = variant.options.iter().filter_map(|option| name(option)).collect();
         let mut is_own = false;
         let common = self.server.options.iter().map(String::as_str).filter(|option| {
-            // A value belongs to the option before it.
+            // A value follows its option.
             is_own = name(option).map_or(is_own, |name| own.contains(name));
             !is_own
         });
         common.chain(variant.options.iter().map(String::as_str)).collect()
     }
 
-    /// The variants of a stage of which profiles are taken.
+    /// Returns the variants of a stage of which profiles are taken. Only klad gives profiles.
     pub fn profiled<'s>(&'s self, stage: &'s Stage) -> impl Iterator<Item = &'s Variant> {
         let is_listed = |name| stage.profiled.as_ref().is_none_or(|some| some.contains(name));
         self.variants_of(stage).filter(move |variant| variant.peer.is_none() && is_listed(&variant.name))
@@ -441,7 +446,7 @@ impl Scenario {
         self.stages.retain(|stage| stage.variants.as_ref().is_none_or(|names| !names.is_empty()));
     }
 
-    /// The variants of a stage, in the scenario's order.
+    /// Returns the variants of a stage, in the scenario's order.
     pub fn variants_of<'s>(&'s self, stage: &'s Stage) -> impl Iterator<Item = &'s Variant> {
         let is_for = |variant: &&Variant| stage.variants.as_ref().is_none_or(|some| some.contains(&variant.name));
         self.variants.iter().filter(is_for)
@@ -467,12 +472,12 @@ impl Variant {
     }
 }
 
-/// Names become names of files.
+/// Checks names, which become names of files.
 fn distinct<'n>(what: &str, names: impl Iterator<Item = &'n str>) -> anyhow::Result<()> {
     let mut seen = BTreeSet::new();
     for name in names {
         let plain = !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-');
-        ensure!(plain, "{what} {name:?}: names are of letters, digits and hyphens");
+        ensure!(plain, "{what} {name:?}: a name has letters, digits and hyphens only");
         if !seen.insert(name) {
             bail!("there are two {what}s {name}");
         }
@@ -487,32 +492,32 @@ mod tests {
     const LEAST: &str = "title = 't'\n[[variant]]\nname = 'a'\n[[stage]]\nname = 's'\nduration = '1s'\n";
 
     #[test]
-    fn what_is_not_said_has_a_default() {
-        let scenario = Scenario::parse("x", LEAST).expect("it is one");
+    fn omitted_fields_have_defaults() {
+        let scenario = Scenario::parse("x", LEAST).expect("valid");
         assert_eq!((scenario.name.as_str(), scenario.repeats, scenario.pin), ("x", REPEATS, Pin::Split));
         let stage = &scenario.stages[0];
         assert_eq!((stage.connections, stage.data, stage.rate), (64, Start::Empty, None));
         assert_eq!(scenario.variants_of(stage).count(), 1);
         let again = toml::to_string(&scenario).expect("TOML");
-        Scenario::parse("x", &again).expect("what is written is read");
+        Scenario::parse("x", &again).expect("a written scenario can be read");
     }
 
     #[test]
-    fn a_variants_own_options_replace_those_of_all() {
+    fn options_of_a_variant_replace_those_of_the_server_section() {
         let text = LEAST.replace("name = 'a'\n", "name = 'a'\noptions = ['--a', '3', '--c=4', '--d']\n");
         let text = format!("{text}[server]\noptions = ['--a', '1', '--b', '2', '--c', '5', '--e']\n");
-        let scenario = Scenario::parse("x", &text).expect("it is one");
+        let scenario = Scenario::parse("x", &text).expect("valid");
         assert_eq!(scenario.options_of(&scenario.variants[0]), ["--b", "2", "--e", "--a", "3", "--c=4", "--d"]);
     }
 
     #[test]
-    fn what_makes_no_sense_is_told() {
+    fn contradictions_are_reported() {
         for (more, why) in [
             ("[[variant]]\nname = 'a'\n", "there are two variants a"),
-            ("[[variant]]\nname = 'a/b'\n", "letters, digits and hyphens"),
+            ("[[variant]]\nname = 'a/b'\n", "has letters, digits and hyphens only"),
             ("[[stage]]\nname = 't'\nduration = '1s'\ndata = 'filled'\n", "[data] has no keys"),
             ("[[stage]]\nname = 't'\nduration = '1s'\nvariants = ['c']\n", "there is no variant c"),
-            ("[[stage]]\nname = 't'\nduration = '1s'\nrate = 0.0\n", "not above 0"),
+            ("[[stage]]\nname = 't'\nduration = '1s'\nrate = 0.0\n", "must be above 0"),
             ("[[stage]]\nname = 't'\nduration = '1s'\nrate = 1.0\nof-capacity = 1.0\n", "both rate and of-capacity"),
             ("[[stage]]\nname = 't'\nduration = '0s'\n", "duration is zero"),
             (
@@ -522,7 +527,7 @@ mod tests {
             ("[[variant]]\nname = 'b'\n[variant.peer]\ncommand = ['b']\nready = 'up'\n", "begin with /"),
             ("[[variant]]\nname = 'b'\n[variant.peer]\ncommand = []\n", "the command is empty"),
             ("[[variant]]\nname = 'b'\n[variant.peer]\ncommand = ['b']\nfiles.'../a' = ''\n", "no name of a file"),
-            ("[[stage]]\nname = 't-at-70'\nduration = '1s'\n", "are given by klad lab"),
+            ("[[stage]]\nname = 't-at-70'\nduration = '1s'\n", "are reserved for klad lab"),
             ("[[stage]]\nname = 't'\nduration = '1 week ago'\n", "line"),
             ("[[stage]]\nname = 't'\nduration = '1s'\nrates = 1\n", "unknown field `rates`"),
             ("[published]\nabout = ''\n[[published.result]]\nstage = 'x'\nvariant = 'a'\n", "there is no stage x"),

@@ -1,4 +1,5 @@
-//! A server under test, in a process of its own: a klad, or a peer of it. Called by `runner` and by the project's chores (`xtask`).
+//! A server under test, in a process of its own: a klad, or a peer of it. Called by `runner` and by the project's
+//! chores (`xtask`).
 //!
 //! ```text
 //!     start ─▶ waits until the server is ready ─▶ the load runs ─▶ stop: SIGTERM, then its exit status
@@ -180,7 +181,8 @@ impl RunningServer {
     /// Stops the server with SIGTERM and waits for its end.
     ///
     /// # Errors
-    /// When the process ended before, when it does not end within 2 minutes, or when a klad ends with another status than 0.
+    /// When the process ended before, when it does not end within 2 minutes, or when a klad ends with another status
+    /// than 0.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.keeps_running_for(Duration::ZERO)?;
         self.process.signal(Signal::TERM);

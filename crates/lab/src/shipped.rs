@@ -1,8 +1,8 @@
-//! The scenarios that come along. Called by `runner`, and by `klad lab list` and `show`.
+//! The built-in scenarios. Called by `runner`, and by `klad lab list` and `show`.
 
 use crate::scenario::Scenario;
 
-/// Name and text of each.
+/// The name and the text of each.
 pub const SHIPPED: [(&str, &str); 11] = [
     ("quick", include_str!("scenarios/quick.toml")),
     ("seed-000", include_str!("scenarios/seed-000.toml")),
@@ -17,17 +17,17 @@ pub const SHIPPED: [(&str, &str); 11] = [
     ("yardstick", include_str!("scenarios/yardstick.toml")),
 ];
 
-/// The text of one.
+/// Returns the text of a built-in scenario.
 #[must_use]
 pub fn text(name: &str) -> Option<&'static str> {
     SHIPPED.iter().find(|(own, _)| *own == name).map(|(_, text)| *text)
 }
 
-/// All, a line each.
+/// Returns the names and titles, a line for each.
 #[must_use]
 pub fn list() -> String {
     let line = |(name, text): &(&str, &str)| {
-        let scenario = Scenario::parse(name, text).expect("a test reads all of them");
+        let scenario = Scenario::parse(name, text).expect("a test reads all built-in scenarios");
         format!("{name:<12} {}\n", scenario.title)
     };
     SHIPPED.iter().map(line).collect()
@@ -41,22 +41,23 @@ mod tests {
     use crate::scenario::{Data, Stage, Start};
 
     #[test]
-    fn all_are_listed() {
+    fn every_scenario_is_listed() {
         assert_eq!(list().lines().count(), SHIPPED.len());
     }
 
-    /// The variants that the reports compared, and klad's own beside each.
+    /// The variants of the published reports, and klad's default beside them.
     #[test]
-    fn the_seeds_compare_what_the_reports_compared() {
+    fn the_seeds_have_the_variants_of_the_published_reports() {
         let names = |name: &str| -> BTreeSet<String> {
-            let scenario = Scenario::parse(name, text(name).expect("there")).expect("one");
+            let scenario = Scenario::parse(name, text(name).expect("built in")).expect("valid");
             scenario.variants.into_iter().map(|variant| variant.name).collect()
         };
         for (name, variants) in [
             ("seed-000", "get iterator adaptive"),
             (
                 "seed-001",
-                "inline pool-32 pool-64 pool-128 pool-1024 pool-32-spin pool-64-spin pool-128-spin pool-1024-spin adaptive",
+                "inline pool-32 pool-64 pool-128 pool-1024 pool-32-spin pool-64-spin pool-128-spin pool-1024-spin \
+                 adaptive",
             ),
             ("seed-002", "fjall rocksdb adaptive"),
             ("seed-003", "threads-1 threads-2 threads-4 adaptive"),
@@ -66,9 +67,9 @@ mod tests {
         }
     }
 
-    /// Stage, connections, requests per second and seconds, as the reports have them.
+    /// Stage, connections, requests per second and seconds, as in the published reports.
     #[test]
-    fn the_seeds_have_the_loads_of_the_reports() {
+    fn the_seeds_have_the_loads_of_the_published_reports() {
         for (name, keys, formats, stages) in [
             ("seed-000", 1_000_000, ["key{}", "value{}"], "put 16 15000 60, get 16 15000 60"),
             ("seed-001", 100_000_000, ["{}", "value#{}"], "put 128 100000 60, get 128 100000 60"),
@@ -82,9 +83,9 @@ mod tests {
             ("seed-003", 1_000_000, ["key{}", "{}"], "put 16 10000 40, get 16 10000 40"),
             ("seed-004", 100_000_000, ["{}", "{}"], "put 64 55000 60, get 64 62500 60"),
         ] {
-            let scenario = Scenario::parse(name, text(name).expect("there")).expect("one");
+            let scenario = Scenario::parse(name, text(name).expect("built in")).expect("valid");
             let load = |stage: &Stage| {
-                let (rate, duration) = (stage.rate.expect("open"), stage.duration.0.as_secs());
+                let (rate, duration) = (stage.rate.expect("an open load"), stage.duration.0.as_secs());
                 format!("{} {} {rate} {duration}", stage.name, stage.connections)
             };
             assert_eq!(scenario.stages.iter().map(load).collect::<Vec<_>>().join(", "), stages, "{name}");
@@ -99,15 +100,15 @@ mod tests {
                 assert_eq!(stage.options.contains(&"uniform".to_owned()), is_random, "{name}, {}", stage.name);
             }
             let durability = scenario.server.options.windows(2).any(|pair| pair == ["--durability", "async"]);
-            assert!(durability, "{name}: the reports did not sync");
+            assert!(durability, "{name}: the published reports did not sync");
         }
     }
 
-    /// Fewer are no reason to judge what is small.
+    /// With fewer runs, small differences cannot be judged.
     #[test]
-    fn all_have_runs_enough_to_be_compared_in_pairs() {
+    fn every_scenario_has_enough_runs_to_be_compared_in_pairs() {
         for (name, text) in SHIPPED {
-            let scenario = Scenario::parse(name, text).expect("one");
+            let scenario = Scenario::parse(name, text).expect("valid");
             assert!(scenario.repeats >= klad_bench::compare::repeats::PAIRS_MIN, "{name}");
         }
     }

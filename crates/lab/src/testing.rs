@@ -1,4 +1,4 @@
-//! Tests: experiments that were never made, by chance from seeds.
+//! Fake experiments for tests: random figures from seeds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,39 +14,39 @@ use klad_bench::recorder::{Outcome, histogram};
 use klad_bench::result::{Distribution, Interval, Machine, RunResult, Section, Stage, Started, Summary, sample};
 use klad_profile::{Name, Profile, Sample, ValueType};
 
-/// Seconds of a run.
+/// The length of a run, seconds.
 const SECONDS: u32 = 10;
 
-/// What a made-up server does.
+/// How a fake server answers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
-    /// Of its noise; two variants differ in it at least.
+pub(super) struct FakeServer {
+    /// The seed of its noise. Each variant has another one.
     pub(super) seed: u64,
-    /// Median of its response times, microseconds.
+    /// The median response time, microseconds.
     pub(super) median_us: f64,
-    /// One request in so many sleeps for 2 ms more; 0: none.
+    /// One in this many requests takes 2 ms longer; 0 for none.
     pub(super) sleeps_every: u64,
-    /// Requests in a run.
+    /// The number of requests in a run.
     pub(super) requests: u64,
-    /// Of them, refused.
+    /// The number of refused requests.
     pub(super) refused: u64,
-    /// CPU time of each answer.
+    /// The CPU time of each answer, microseconds.
     pub(super) cpu_us: f64,
 }
 
-impl Default for Load {
-    fn default() -> Load {
-        Load { seed: 1, median_us: 300.0, sleeps_every: 0, requests: 20_000, refused: 0, cpu_us: 20.0 }
+impl Default for FakeServer {
+    fn default() -> FakeServer {
+        FakeServer { seed: 1, median_us: 300.0, sleeps_every: 0, requests: 20_000, refused: 0, cpu_us: 20.0 }
     }
 }
 
-/// A variant with so many runs.
-pub(super) fn variant(name: &str, load: &Load, runs: u64) -> VariantResult {
+/// Returns the result of a variant.
+pub(super) fn variant(name: &str, server: &FakeServer, runs: u64) -> VariantResult {
     let run = |number: u64| LabRun {
         repeat: usize::try_from(number + 1).expect("few"),
         file: format!("runs/{name}-{number}.json"),
-        bench: Some(Box::new(bench(load, number))),
-        server_cpu_us_per_served: Some(load.cpu_us * (1.0 + 0.002 * f64::from(u32::try_from(number).expect("few")))),
+        bench: Some(Box::new(bench(server, number))),
+        server_cpu_us_per_served: Some(server.cpu_us * (1.0 + 0.002 * f64::from(u32::try_from(number).expect("few")))),
         server_memory_max_bytes: Some(300 << 20),
         compactions: Some(3),
         start_s: 0.2,
@@ -64,18 +64,18 @@ pub(super) fn variant(name: &str, load: &Load, runs: u64) -> VariantResult {
     VariantResult { name: name.to_owned(), runs: (0..runs).map(run).collect(), profiles: Vec::new() }
 }
 
-/// Lognormal times, 2 % of noise common to all of a run, and what was planted.
+/// Returns a result with lognormal times, 2 % of noise common to the run, and the planted sleeps.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time of some milliseconds")]
-fn bench(load: &Load, number: u64) -> RunResult {
-    let random = &mut Xoshiro256PlusPlus::seed_from_u64((load.seed << 16) | number);
+fn bench(server: &FakeServer, number: u64) -> RunResult {
+    let random = &mut Xoshiro256PlusPlus::seed_from_u64((server.seed << 16) | number);
     let common = (0.02 * normal(random)).exp();
-    let (mut response, served) = (histogram(), load.requests - load.refused);
+    let (mut response, served) = (histogram(), server.requests - server.refused);
     for request in 0..served {
-        let slow = if load.sleeps_every > 0 && request % load.sleeps_every == 0 { 2e6 } else { 0.0 };
-        let nanos = load.median_us * 1e3 * common * (0.3 * normal(random)).exp() + slow;
+        let slow = if server.sleeps_every > 0 && request % server.sleeps_every == 0 { 2e6 } else { 0.0 };
+        let nanos = server.median_us * 1e3 * common * (0.3 * normal(random)).exp() + slow;
         response.record(nanos as u64).expect("it grows");
     }
-    let outcomes = [(Outcome::Served, served), (Outcome::Refused, load.refused)];
+    let outcomes = [(Outcome::Served, served), (Outcome::Refused, server.refused)];
     let outcomes: BTreeMap<_, _> = outcomes.into_iter().filter(|(_, count)| *count > 0).collect();
     let per_s = |count: u64| f64::from(u32::try_from(count).expect("small")) / f64::from(SECONDS);
     let summary = Summary::of(&response);
@@ -84,28 +84,28 @@ fn bench(load: &Load, number: u64) -> RunResult {
         start_s: f64::from(second),
         length_s: 1.0,
         warm_up: false,
-        scheduled_per_s: Some(per_s(load.requests)),
-        sent: load.requests / u64::from(SECONDS),
+        scheduled_per_s: Some(per_s(server.requests)),
+        sent: server.requests / u64::from(SECONDS),
         outcomes: BTreeMap::from([(Outcome::Served, served / u64::from(SECONDS))]),
         good: served / u64::from(SECONDS),
         response: summary.clone(),
         send_lag: None,
     };
-    let stage = Stage { from_per_s: Some(per_s(load.requests)), to_per_s: None, duration_s: f64::from(SECONDS) };
+    let stage = Stage { from_per_s: Some(per_s(server.requests)), to_per_s: None, duration_s: f64::from(SECONDS) };
     let started = Started {
-        // In turn with the other variants, whose seeds follow.
-        utc: format!("2026-01-01T00:{number:02}:{:02}.000Z", load.seed),
-        monotonic_ns: (number << 16) | load.seed,
+        // Variants with ascending seeds take turns.
+        utc: format!("2026-01-01T00:{number:02}:{:02}.000Z", server.seed),
+        monotonic_ns: (number << 16) | server.seed,
     };
     RunResult {
         started,
         load: klad_bench::result::Load { stages: vec![stage], duration_s: f64::from(SECONDS), ..sample.load },
         measured: Section {
             duration_s: f64::from(SECONDS),
-            scheduled: load.requests,
-            sent: load.requests,
-            scheduled_per_s: per_s(load.requests),
-            answered_per_s: per_s(load.requests),
+            scheduled: server.requests,
+            sent: server.requests,
+            scheduled_per_s: per_s(server.requests),
+            answered_per_s: per_s(server.requests),
             goodput_per_s: per_s(served),
             good_within_us: 30e6,
             outcomes,
@@ -122,11 +122,11 @@ fn normal(random: &mut Xoshiro256PlusPlus) -> f64 {
     StandardNormal.sample(random)
 }
 
-/// An experiment of one stage, `get`; `more` is put at the end of its scenario.
+/// Returns an experiment of one stage, `get`. `more` is appended to its scenario.
 pub(super) fn experiment(variants: Vec<VariantResult>, more: &str) -> LabResult {
-    let mut scenario = "title = 'Made up'\n[[stage]]\nname = 'get'\nduration = '10s'\n".to_owned();
+    let mut scenario = "title = 'Fake'\n[[stage]]\nname = 'get'\nduration = '10s'\n".to_owned();
     for variant in &variants {
-        // A size in its name is the size of its queue.
+        // The name queue-32 stands for a queue of 32.
         let queue = variant.name.strip_prefix("queue-").map_or_else(String::new, |size| format!("queue = {size}\n"));
         let _ = writeln!(scenario, "[[variant]]\nname = '{}'\n{queue}", variant.name);
     }
@@ -134,7 +134,7 @@ pub(super) fn experiment(variants: Vec<VariantResult>, more: &str) -> LabResult 
     LabResult {
         schema: SCHEMA.to_owned(),
         klad_version: "0".to_owned(),
-        command: vec!["klad".to_owned(), "lab".to_owned(), "made up".to_owned()],
+        command: vec!["klad".to_owned(), "lab".to_owned(), "fake".to_owned()],
         started: Started::default(),
         took_s: 100.0,
         finished: true,
@@ -145,7 +145,7 @@ pub(super) fn experiment(variants: Vec<VariantResult>, more: &str) -> LabResult 
         cores: None,
         file_system: None,
         remarks: Vec::new(),
-        scenario: Scenario::parse("made-up", &scenario).expect("it makes sense"),
+        scenario: Scenario::parse("fake", &scenario).expect("valid"),
         stages: vec![StageResult {
             name: "get".to_owned(),
             of: "get".to_owned(),
@@ -162,7 +162,7 @@ pub(super) fn experiment(variants: Vec<VariantResult>, more: &str) -> LabResult 
     }
 }
 
-/// A profile with so many functions beside each other, the first the widest.
+/// Returns a profile with this many functions, the first the widest.
 pub(super) fn profile(functions: i64) -> Profile<Name> {
     let sample = |number: i64| Sample {
         thread: "klad-worker-0".to_owned(),

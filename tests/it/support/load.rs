@@ -1,12 +1,12 @@
-//! Clients that load klad until it is gone, and hold it to what it has said: every request that was sent gets a whole
-//! answer, and every write that was acknowledged can be read after the next start.
+//! Clients that load klad until it stops, and check its promises: every request gets a whole answer, and every
+//! acknowledged write can be read after the next start.
 //!
-//! What may happen to a client of a klad that stops: a connection is refused, or ends before the client has sent anything
-//! more on it, or an answer says that it is the last, and what was sent behind its request has had no effect. All else is a
-//! failure, above all a request without an answer.
+//! While klad stops, a client may see this: a connection is refused; a connection is closed before the client sends
+//! another request on it; an answer says that it is the last one on its connection, and requests behind it had no
+//! effect. Everything else is a failure, above all a request without an answer.
 //!
-//! Called by the tests, and by `cargo xtask stops`, which includes this file; so it uses the standard library, httparse and
-//! fastrand only.
+//! Called by the tests, and by `cargo xtask stops`, which includes this file. Hence it uses only the standard library,
+//! httparse and fastrand.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -15,16 +15,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A connection without a request for so long may be closed by a server that stops, which klad does after 300 ms.
+/// A client that paused longer than this accepts a closed connection: klad closes idle connections 300 ms after it
+/// begins to stop.
 const IDLE_MAX: Duration = Duration::from_millis(150);
 
-/// A server that is silent for so long hangs.
+/// A server that does not answer within this time hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Requests that a client sends together.
+/// The number of requests in a pipeline.
 const TOGETHER: usize = 8;
 
-/// Keys of each client.
+/// The number of keys of each client.
 const KEYS: u32 = 16;
 
 /// How a client behaves.
@@ -32,30 +33,31 @@ const KEYS: u32 = 16;
 pub(crate) enum Kind {
     /// One request after the other on one connection.
     KeepsAlive,
-    /// The same, with a pause of up to 20 ms before each.
+    /// One request after the other, with a pause of up to 20 ms before each.
     Thinks,
-    /// A connection for each request.
+    /// A new connection for each request.
     Connects,
-    /// Several requests at once on one connection, then all their answers.
+    /// Several requests at once on one connection.
     Pipelines,
-    /// One after the other, each in three pieces.
+    /// One request after the other, each in three pieces.
     Dawdles,
 }
 
 /// All kinds.
 pub(crate) const KINDS: [Kind; 5] = [Kind::KeepsAlive, Kind::Thinks, Kind::Connects, Kind::Pipelines, Kind::Dawdles];
 
-/// One client, over any number of lives of klad.
+/// A client. It keeps its state over restarts of klad.
 pub(crate) struct Client {
     kind: Kind,
     number: usize,
     random: fastrand::Rng,
-    /// What each key may hold: the number of the last acknowledged write, and of the last that was sent.
+    /// For each key, the number of the last acknowledged write and of the last one sent: the value must be between
+    /// them.
     keys: BTreeMap<u32, (u64, u64)>,
     writes: u64,
-    /// Requests that were answered.
+    /// The number of answered requests.
     pub(crate) answered: u64,
-    /// Of them by 503: nothing has happened.
+    /// The number of requests that were refused with 503.
     pub(crate) refused: u64,
 }
 
@@ -65,11 +67,11 @@ enum Request {
     Put { key: u32, write: u64 },
 }
 
-/// How a connection has ended.
+/// How a connection ended.
 enum End {
-    /// In order: another may be opened.
+    /// As allowed: the client opens another.
     Closed,
-    /// With a request that has no answer, or with a wrong one.
+    /// With a missing or wrong answer.
     Failed(String),
 }
 
@@ -85,7 +87,7 @@ struct Answer {
 }
 
 impl Client {
-    /// Clients of all kinds, as many as there are `kinds`.
+    /// Makes one client for each of `kinds`.
     pub(crate) fn all(kinds: &[Kind], random: &mut fastrand::Rng) -> Vec<Client> {
         let client = |(number, kind): (usize, &Kind)| Client {
             kind: *kind,
@@ -99,10 +101,10 @@ impl Client {
         kinds.iter().enumerate().map(client).collect()
     }
 
-    /// Sends requests until nobody listens any more, which may be when `stopping` is set.
+    /// Sends requests until connections are refused, which is allowed once `stopping` is set.
     ///
     /// # Errors
-    /// What a client of a klad that stops in order never sees.
+    /// The first failure, in words.
     pub(crate) fn run(&mut self, address: SocketAddr, stopping: &AtomicBool) -> Result<(), String> {
         loop {
             let stream = match TcpStream::connect_timeout(&address, SILENCE_MAX) {
@@ -137,7 +139,7 @@ impl Client {
             if let Err(error) = self.send(connection, &requests) {
                 return End::Failed(format!("cannot send: {error}"));
             }
-            // This thread had no core for long: the server may have taken the connection for an idle one.
+            // On a busy machine this thread may have paused so long that the server took the connection for idle.
             let was_idle = idle_since.elapsed() > IDLE_MAX;
             for (position, request) in requests.iter().enumerate() {
                 let answer = match connection.answer() {
@@ -203,7 +205,7 @@ impl Client {
         connection.stream.write_all(&bytes)
     }
 
-    /// Compares an answer with what is known.
+    /// Checks an answer.
     fn take(&mut self, request: Request, answer: &Answer) -> Result<(), String> {
         self.answered += 1;
         match (request, answer.status) {
@@ -212,7 +214,7 @@ impl Client {
                 Ok(())
             }
             (Request::Get { key }, 200 | 404) => self.check(key, answer),
-            // Under load, not because of the stop.
+            // Load shedding is allowed; an answer that klad is stopping is not.
             (_, 503) if !String::from_utf8_lossy(&answer.body).contains("stopping") => {
                 self.refused += 1;
                 Ok(())
@@ -234,10 +236,10 @@ impl Client {
         Err(format!("{} is lost: write {found} is there, {acknowledged} was acknowledged", self.target(key)))
     }
 
-    /// Reads what klad has, after a start, for all that was written.
+    /// Reads all written keys after a start.
     ///
     /// # Errors
-    /// The first acknowledged write that is not there.
+    /// The first acknowledged write that is missing.
     pub(crate) fn compare(&self, address: SocketAddr) -> Result<(), String> {
         let problem = |error: io::Error| format!("cannot read after the start: {error}");
         let mut connection = TcpStream::connect(address).and_then(Connection::new).map_err(problem)?;
@@ -249,7 +251,7 @@ impl Client {
         Ok(())
     }
 
-    /// What was written before is forgotten: the engine keeps nothing.
+    /// Forgets all writes, as for an engine that does not keep them.
     pub(crate) fn forget(&mut self) {
         self.keys.clear();
     }
@@ -263,7 +265,7 @@ impl Connection {
         Ok(Connection { stream, buffer: Vec::new() })
     }
 
-    /// Whether the server has not closed it, as clients look before they use a connection again.
+    /// Whether the server has the connection still open, as clients check before they reuse one.
     fn is_open(&self) -> io::Result<bool> {
         self.stream.set_nonblocking(true)?;
         let peeked = self.stream.peek(&mut [0]);

@@ -8,8 +8,8 @@
 //!                                  reported percentiles ─── compared ─── true percentiles
 //! ```
 //!
-//! Request n was to start at t0 + n / rate. The server knows when it handed the answer over. The client cannot know of an answer
-//! before that, so a reported time is never shorter than the true one, and longer only by the way back.
+//! Request n was to start at t0 + n / rate. The server knows when it handed the answer over. The client cannot know
+//! of an answer before that, so a reported time is never shorter than the true one, and longer only by the way back.
 
 mod server;
 
@@ -83,8 +83,8 @@ fn measure(args: &Args, script: Script, setup: &Setup) -> Result<(Verdict, bool)
     let (warm_up, duration) = (nanos(*args.warm_up), nanos(*args.duration));
     let server = ScriptedServer::start(script, warm_up + duration / 2, setup.server_cores.clone())?;
     let options = format!(
-        "--workload get --key-order sequential --threads 1 --connections 64 --arrival constant --rate {}/s --warm-up {}ns \
-         --duration {}ns",
+        "--workload get --key-order sequential --threads 1 --connections 64 --arrival constant --rate {}/s --warm-up \
+         {}ns --duration {}ns",
         args.rate, warm_up, duration
     );
     let time = *args.warm_up + *args.duration;
@@ -160,13 +160,15 @@ impl Truth {
     }
 }
 
-/// The value that a percentile (in hundredths of a percent) of `times` does not exceed; `None` when there are none. `times` ascend.
+/// The value that a percentile (in hundredths of a percent) of `times` does not exceed; `None` when there are none.
+/// `times` ascend.
 fn percentile(times: &[Nanos], hundredths: u16) -> Option<Nanos> {
     let rank = (times.len() * usize::from(hundredths)).div_ceil(10_000).max(1);
     times.get(rank - 1).copied()
 }
 
-/// Compares and prints a distribution. Nothing to compare is not within. `allowed`: below 99 percent, and from there on.
+/// Compares and prints a distribution. Nothing to compare is not within. `allowed`: below 99 percent, and from there
+/// on.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 ns, which are 104 days")]
 fn compare(name: &str, reported: &Distribution, times: &[Nanos], allowed: [Duration; 2]) -> Verdict {
     println!("  {name:<28}{:>14}{:>14}{:>14}", "reported µs", "true µs", "difference µs");

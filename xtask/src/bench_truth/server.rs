@@ -1,4 +1,5 @@
-//! A server that answers by a script and records when: what `klad bench` is compared with. A thread for each connection.
+//! A server that answers by a script and records when: what `klad bench` is compared with. A thread for each
+//! connection.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -56,8 +57,8 @@ pub(super) struct Record {
 impl Script {
     pub(super) const ALL: [Script; 4] = [Script::Constant, Script::Freeze, Script::Slow, Script::Refused];
 
-    /// The status of a request, and when it is answered after its arrival. `at` is the arrival after the start of the run, `middle`
-    /// the middle of the measured part.
+    /// The status of a request, and when it is answered after its arrival. `at` is the arrival after the start of the
+    /// run, `middle` the middle of the measured part.
     fn plan(self, number: u64, at: Nanos, middle: Nanos) -> (u16, Nanos) {
         match self {
             Script::Freeze => {
@@ -102,7 +103,9 @@ impl ScriptedServer {
         let acceptor = thread::spawn(move || {
             // The threads of connections inherit the cores.
             let mut only = CpuSet::new();
-            cores.iter().for_each(|core| only.set(*core));
+            for core in &cores {
+                only.set(*core);
+            }
             if !cores.is_empty() {
                 let _ = sched_setaffinity(None, &only);
             }

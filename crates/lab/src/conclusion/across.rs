@@ -1,25 +1,25 @@
-//! How a variant changes from stage to stage. Called by `conclude`.
-//!
-//! Stages are held beside each other where they differ in nothing but the share of the capacity, or the number of connections. This
-//! is what was measured, one after the other; no noise is judged here.
+//! How a variant changes between stages that differ only in their share of the capacity, or in their number of
+//! connections. Called by `conclude`. The sentences give measured values; they do not judge whether a difference is
+//! noise.
 
-use crate::conclusion::standing::{Standing, Validity};
+use crate::conclusion::standing::Standing;
 use crate::conclusion::{StageConclusion, words};
 use crate::result::{LabResult, StageResult};
 use crate::scenario::{Scenario, Stage};
+use crate::variant_runs::Validity;
 use klad_page::numbers;
 
-/// What stages of a group differ in.
+/// The setting in which the stages of a group differ.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+enum Varied {
     Share,
     Connections,
 }
 
-/// A sentence for each variant of each group of stages.
+/// Returns a sentence for each variant and each group of stages.
 pub(super) fn across(result: &LabResult, conclusions: &[StageConclusion]) -> Vec<String> {
     let mut sentences = Vec::new();
-    for by in [By::Share, By::Connections] {
+    for by in [Varied::Share, Varied::Connections] {
         for group in groups(&result.scenario, by) {
             for variant in &result.scenario.variants {
                 let of_stage = |stage: &&Stage| measured(result, conclusions, &stage.name, &variant.name);
@@ -31,7 +31,7 @@ pub(super) fn across(result: &LabResult, conclusions: &[StageConclusion]) -> Vec
     sentences.iter().map(|sentence| words::plain(sentence)).collect()
 }
 
-/// A stage, and the figures of a variant in it where they are to be believed.
+/// Returns a stage and the figures of a variant in it, if they can be trusted.
 fn measured<'r>(
     result: &'r LabResult,
     conclusions: &'r [StageConclusion],
@@ -43,23 +43,23 @@ fn measured<'r>(
     matches!(standing.validity, Validity::Valid | Validity::Overloaded).then_some((stage, standing))
 }
 
-/// Stages that differ in nothing else, of which there are two at least.
-fn groups(scenario: &Scenario, by: By) -> Vec<Vec<&Stage>> {
-    // Two that are the same but for this are the same with it left out, as they are written.
+/// Returns the groups of two or more stages that differ in nothing else.
+fn groups(scenario: &Scenario, by: Varied) -> Vec<Vec<&Stage>> {
+    // Two stages are in one group if they are equal without this setting.
     let rest = |stage: &Stage| {
         let (name, about) = (String::new(), String::new());
         let mut rest =
             Stage { name, about, profiles: Vec::new(), profiled: None, also_below_capacity: true, ..stage.clone() };
         match by {
-            By::Share => rest.of_capacity = None,
-            By::Connections => rest.connections = 0,
+            Varied::Share => rest.of_capacity = None,
+            Varied::Connections => rest.connections = 0,
         }
         format!("{rest:?}")
     };
-    // With another number of connections the capacity is another.
-    let is_told = |stage: &&Stage| (by == By::Share) == stage.of_capacity.is_some();
+    // The capacity depends on the number of connections: stages with a share of it are grouped by the share only.
+    let is_grouped = |stage: &&Stage| (by == Varied::Share) == stage.of_capacity.is_some();
     let mut groups: Vec<(String, Vec<&Stage>)> = Vec::new();
-    for stage in scenario.stages.iter().filter(is_told) {
+    for stage in scenario.stages.iter().filter(is_grouped) {
         let rest = rest(stage);
         match groups.iter_mut().find(|(own, _)| *own == rest) {
             Some((_, group)) => group.push(stage),
@@ -69,37 +69,37 @@ fn groups(scenario: &Scenario, by: By) -> Vec<Vec<&Stage>> {
     groups.into_iter().map(|(_, group)| group).filter(|group| group.len() > 1).collect()
 }
 
-fn sentence(variant: &str, by: By, stages: &[(&StageResult, &Standing)]) -> Option<String> {
+fn sentence(variant: &str, by: Varied, stages: &[(&StageResult, &Standing)]) -> Option<String> {
     if stages.len() < 2 {
         return None;
     }
     let each = |(stage, standing): &(&StageResult, &Standing)| {
         let figure = match by {
-            By::Share => numbers::per_second(standing.goodput_per_s?),
-            By::Connections => words::time(standing.p99_us?),
+            Varied::Share => numbers::per_second(standing.goodput_per_s?),
+            Varied::Connections => words::time(standing.p99_us?),
         };
         let at = match by {
-            By::Share => format!("at {} of the capacity", words::percent(stage.share_of_capacity?)),
-            By::Connections if stage.connections == 1 => "over 1 connection".to_owned(),
-            By::Connections => format!("over {}", stage.connections),
+            Varied::Share => format!("at {} of the capacity", words::percent(stage.share_of_capacity?)),
+            Varied::Connections if stage.connections == 1 => "over 1 connection".to_owned(),
+            Varied::Connections => format!("over {}", stage.connections),
         };
         Some(format!("{figure} {at}"))
     };
     let all: Vec<String> = stages.iter().filter_map(each).collect();
     let what = match by {
-        By::Share => "Goodput".to_owned(),
-        By::Connections => {
-            let rate = stages[0].0.rate_per_s.map_or_else(|| "as many as are answered".to_owned(), numbers::per_second);
+        Varied::Share => "Goodput".to_owned(),
+        Varied::Connections => {
+            let rate = stages[0].0.rate_per_s.map_or_else(|| "closed load".to_owned(), numbers::per_second);
             format!("p99 of {} to {} ({rate})", stages[0].0.name, stages[stages.len() - 1].0.name)
         }
     };
     let least = match by {
-        By::Share => {
+        Varied::Share => {
             let goodput = || stages.iter().filter_map(|(_, standing)| standing.goodput_per_s);
             let (least, most) = (goodput().fold(f64::INFINITY, f64::min), goodput().fold(0.0, f64::max));
-            format!("; the least is {} of the most", words::percent(least / most.max(f64::MIN_POSITIVE)))
+            format!("; the lowest is {} of the highest", words::percent(least / most.max(f64::MIN_POSITIVE)))
         }
-        By::Connections => String::new(),
+        Varied::Connections => String::new(),
     };
     (all.len() > 1).then(|| format!("{what} of {variant}: {}{least}.", words::listed(&all)))
 }
@@ -110,9 +110,9 @@ mod tests {
     use crate::shipped;
 
     #[test]
-    fn the_connections_of_report_002_stand_beside_each_other() {
-        let scenario = Scenario::parse("seed-002", shipped::text("seed-002").expect("there")).expect("one");
-        let groups = groups(&scenario, By::Connections);
+    fn stages_of_seed_002_are_grouped_by_connections() {
+        let scenario = Scenario::parse("seed-002", shipped::text("seed-002").expect("built in")).expect("valid");
+        let groups = groups(&scenario, Varied::Connections);
         let names = |group: &Vec<&Stage>| group.iter().map(|stage| stage.name.as_str()).collect::<Vec<_>>().join(" ");
         let names: Vec<_> = groups.iter().map(names).collect();
         assert_eq!(names, ["put-1-choked put-3 put-8 put-16", "get-1 get-4 get-8 get-16 get-8-again"]);

@@ -1,19 +1,19 @@
-//! What follows from the figures of an experiment: computed, never written beforehand.
+//! The conclusion of an experiment, computed from its figures.
 //!
 //! ```text
-//!     runs ─▶ seen (which of them count) ─▶ standing (figures of each variant) ────────────┐
-//!                      └─▶ versus (bench::compare, each against each) ─▶ winners ──────────┼─▶ words ─▶ sentences
-//!                                                                    └─▶ queue, published ─┤
-//!                                              stages that differ in one thing ─▶ across ──┘
+//!     runs ─▶ variant_runs (selected) ─▶ standing (figures of each variant) ──────────────────┐
+//!                      └─▶ comparison (`bench compare` of each two) ─▶ winners ────────────────┼─▶ words ─▶ sentences
+//!                                                                    └─▶ queue, published ────┤
+//!                                              stages that differ in one thing ─▶ across ─────┘
 //! ```
 //!
-//! A difference is one only where `bench::compare` calls it one; what was not judged is said to be, and is never taken for
-//! equal. Called by `report` and by whoever runs an experiment.
+//! Only a difference that `bench compare` confirms counts. What was not judged is called so, and is never taken for
+//! equal. Called by `klad lab run` and `report`.
 
 mod stage;
 
+mod comparison;
 mod standing;
-mod versus;
 
 mod queue;
 
@@ -30,55 +30,56 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::result::LabResult;
-use crate::seen::{Seen, Trust};
+use crate::variant_runs::VariantRuns;
 
-pub use published::{Agreement, Beside, Order};
+pub use crate::variant_runs::Validity;
+pub(super) use comparison::CPU;
+pub use comparison::{Comparison, Difference, Judgement, Outcome, Unit, Winner};
+pub use published::{Agreement, PublishedFigure, PublishedOrder};
 pub use queue::{Frontier, QueuePoint};
-pub use standing::{Standing, Validity};
-pub(super) use versus::CPU;
-pub use versus::{Comparison, Difference, Judgement, Outcome, Unit, Winner};
+pub use standing::Standing;
 
-/// The hypervisor may keep so much of the CPU time, percent, before it is worth a word.
+/// The share of CPU time that the hypervisor may take before a remark names it, percent.
 const STEAL_PERCENT: f64 = 1.0;
 
-/// What an experiment has shown.
+/// The conclusion of an experiment.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Conclusion {
-    /// In one line.
+    /// The conclusion in one line.
     pub headline: String,
-    /// What must be known before the figures are: shortened, failed, left out, how sure.
+    /// What limits the figures: scale, failures, runs that were left out, chance.
     pub remarks: Vec<String>,
-    /// How each variant changes from stage to stage, where stages differ in one thing only.
+    /// How each variant changes between stages that differ in one thing only.
     pub across: Vec<String>,
-    /// Each stage, in their order.
+    /// The stages, in their order.
     pub stages: Vec<StageConclusion>,
 }
 
-/// What a stage has shown.
+/// The conclusion of a stage.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StageConclusion {
-    /// Its name.
+    /// The stage.
     pub stage: String,
-    /// In one line.
+    /// The conclusion in one line.
     pub headline: String,
-    /// The same at length; each is made from the figures below.
+    /// The conclusion in sentences, made from the figures below.
     pub sentences: Vec<String>,
-    /// Figures of each variant.
+    /// The figures of each variant.
     pub standings: Vec<Standing>,
-    /// Each variant against the first.
+    /// Each variant compared with the first.
     pub comparisons: Vec<Comparison>,
-    /// Who is best at p50, p99, p99.9, goodput and CPU time by served requests.
+    /// The best variant at p50, p99, p99.9, goodput and CPU time per served request.
     pub winners: Vec<Winner>,
-    /// What each size of the queue costs, where the variants differ in that.
+    /// The sizes of the queue, where the variants differ in that.
     pub queue: Option<Frontier>,
-    /// Ours beside what was published.
-    pub published: Vec<Beside>,
-    /// The order of the variants, as it was published and as it is here.
-    pub orders: Vec<Order>,
+    /// Published figures beside those of this experiment.
+    pub published: Vec<PublishedFigure>,
+    /// The published order of the variants, and whether it is confirmed.
+    pub orders: Vec<PublishedOrder>,
 }
 
 impl Conclusion {
-    /// For a terminal: what must be known, then each stage in a line and at length. With a line feed at its end.
+    /// Returns the text for a terminal: the remarks, then each stage. It ends with a line feed.
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = self.remarks.clone();
@@ -94,57 +95,59 @@ impl Conclusion {
     }
 }
 
-/// Concludes.
+/// Computes the conclusion.
 #[must_use]
 pub fn conclude(result: &LabResult) -> Conclusion {
-    let seen: Vec<_> = result.stages.iter().map(Seen::of_stage).collect();
+    let runs: Vec<_> = result.stages.iter().map(VariantRuns::of_stage).collect();
     let stages: Vec<_> =
-        result.stages.iter().zip(&seen).map(|(stage, seen)| stage::conclude(result, stage, seen)).collect();
+        result.stages.iter().zip(&runs).map(|(stage, variants)| stage::conclude(result, stage, variants)).collect();
     let headline = match &stages[..] {
         [] => "Nothing was measured.".to_owned(),
         [only] => only.headline.clone(),
         all => all.iter().map(|stage| format!("{}: {}", stage.stage, stage.headline)).collect::<Vec<_>>().join(" "),
     };
-    let remarks = remarks(result, &seen, &stages);
+    let remarks = remarks(result, &runs, &stages);
     let across = across::across(result, &stages);
     Conclusion { headline, remarks, across, stages }
 }
 
-/// What must be known before the figures are.
-fn remarks(result: &LabResult, seen: &[Vec<Seen>], stages: &[StageConclusion]) -> Vec<String> {
+/// Returns what limits the figures.
+fn remarks(result: &LabResult, runs: &[Vec<VariantRuns>], stages: &[StageConclusion]) -> Vec<String> {
     let mut remarks = Vec::new();
     if result.scale < 1.0 {
         remarks.push(format!(
-            "Shortened to {}: lengths of runs and numbers of keys are those of the scenario times this, and the figures are \
-             not those of the whole.",
+            "Scaled to {}: lengths of runs and numbers of keys are the scenario's, multiplied by this. The figures \
+             are not those of the full experiment.",
             result.scale
         ));
     }
     if !result.finished {
-        remarks.push("The experiment has not come to its end: later stages are missing.".to_owned());
+        remarks.push("The experiment did not finish: later stages are missing.".to_owned());
     }
     remarks.extend(result.remarks.iter().cloned());
     remarks.extend(result.failures.iter().map(|failed| format!("Failed: {failed}")));
-    for (stage, seen) in result.stages.iter().zip(seen) {
-        for one in seen {
-            remarks.extend(one.left_out.iter().map(|why| format!("Left out in {}: {why}.", stage.name)));
-            if one.trust == Trust::NotValid {
+    for (stage, variants) in result.stages.iter().zip(runs) {
+        for one in variants {
+            remarks.extend(one.left_out.iter().map(|why| format!("Not used in {}: {why}.", stage.name)));
+            if one.validity == Validity::NotValid {
                 remarks.push(format!("Not valid in {}: every run of {}.", stage.name, one.name()));
             }
         }
     }
-    let steal = |seen: &Seen| seen.used.iter().filter_map(|(_, bench)| bench.machine.steal_percent).fold(0.0, f64::max);
-    let steal = seen.iter().flatten().map(steal).fold(0.0, f64::max);
+    let steal = |variant: &VariantRuns| {
+        variant.used.iter().filter_map(|(_, bench)| bench.machine.steal_percent).fold(0.0, f64::max)
+    };
+    let steal = runs.iter().flatten().map(steal).fold(0.0, f64::max);
     if steal >= STEAL_PERCENT {
-        remarks.push(format!("The hypervisor kept up to {steal:.1} % of the CPU time of a run for others."));
+        remarks.push(format!("The hypervisor took up to {steal:.1} % of the CPU time of a run (steal)."));
     }
     let judged = stages.iter().flat_map(|stage| &stage.comparisons).filter(|one| one.not_judged.is_none()).count();
     if judged > 0 {
         let count = if judged == 1 { "1 comparison".to_owned() } else { format!("{judged} comparisons") };
         remarks.push(format!(
-            "{count} with the first variant. Of a hundred between equal variants one may find a difference; differences up to \
-             {} % do not count.",
-            versus::TOLERANCE * 100.0
+            "{count} with the first variant. About one in a hundred comparisons of equal variants finds a difference \
+             by chance. Differences up to {} % do not count.",
+            comparison::TOLERANCE * 100.0
         ));
     }
     remarks.into_iter().map(|remark| words::plain(&remark)).collect()

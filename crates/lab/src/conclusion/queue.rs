@@ -1,51 +1,53 @@
-//! What each size of the queue costs, and which one to take. Called by `stage`.
+//! The sizes of the queue, and which one to choose. Called by `stage`.
 //!
-//! A small queue refuses what a larger one would have served; a large one lets requests wait that would better have been
-//! refused. The smallest that refuses next to nothing is enough, unless a larger one is quicker beyond the noise.
+//! A small queue refuses requests that a larger one would serve; in a large queue requests wait that should have been
+//! refused. The smallest queue that refuses almost nothing is enough, unless a larger one is faster beyond the noise.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::conclusion::standing::{Standing, Validity};
-use crate::conclusion::versus::{Judgement, Pairs};
+use crate::conclusion::comparison::{Judgement, Pairs};
+use crate::conclusion::standing::Standing;
 use crate::conclusion::words;
+use crate::variant_runs::Validity;
 
-/// A queue that refuses more of the requests than this is too small for the load.
+/// A queue that refuses a larger share of the requests is too small for the load.
 const REFUSED_MAX: f64 = 0.001;
 
-/// Sizes of the queue.
+/// The sizes of the queue.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Frontier {
-    /// Each variant whose queue's size is known, the smallest first.
+    /// The variants with a known size, smallest first.
     pub points: Vec<QueuePoint>,
-    /// The variant with the size to take; `null` where none qualifies, or it was not judged.
+    /// The variant with the recommended size; `null` where none qualifies, or they were not judged.
     pub recommended: Option<String>,
-    /// Why.
+    /// The recommendation and its reason.
     pub sentence: String,
 }
 
-/// One size.
+/// A size of the queue.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct QueuePoint {
     /// The variant.
     pub variant: String,
-    /// Requests that may wait.
+    /// The number of requests that may wait.
     pub queue: u64,
-    /// Requests that were refused, of all, 0 to 1.
+    /// The share of refused requests, 0 to 1.
     pub refused_share: f64,
-    /// 99.9 % of the response times of the others, microseconds.
+    /// The 99.9th percentile of the response times of the others, microseconds.
     pub p999_us: f64,
-    /// Whether it can be believed, answers what it is asked, and nothing fails or stays without an answer.
+    /// Whether the runs are valid, at least 98 % of the offered requests are answered, and almost none fails or times
+    /// out.
     pub keeps_up: bool,
-    /// Whether it does, and refuses little enough.
+    /// Whether it keeps up, and refuses at most 0.1 %.
     pub refuses_little: bool,
-    /// p99.9 against the best of those that do; `null` for those that do not.
+    /// p99.9 compared with the best of the sizes that refuse little; `null` for the other sizes.
     pub tail: Option<Judgement>,
-    /// Whether no other size has both fewer refusals and a shorter p99.9.
+    /// Whether no other size has both fewer refused requests and a shorter p99.9.
     pub on_frontier: bool,
 }
 
-/// `None` where fewer than two sizes were measured.
+/// Compares the sizes; `None` where fewer than two were measured.
 pub(super) fn frontier(sizes: &[Option<u64>], standings: &[Standing], pairs: &Pairs) -> Option<Frontier> {
     let mut known: Vec<(usize, QueuePoint)> = Vec::new();
     for (index, (size, standing)) in sizes.iter().zip(standings).enumerate() {
@@ -53,9 +55,9 @@ pub(super) fn frontier(sizes: &[Option<u64>], standings: &[Standing], pairs: &Pa
         else {
             continue;
         };
-        let believed = matches!(standing.validity, Validity::Valid | Validity::Overloaded);
+        let trusted = matches!(standing.validity, Validity::Valid | Validity::Overloaded);
         let lost = standing.share(standing.failed + standing.unanswered).unwrap_or(0.0);
-        let keeps_up = believed && !standing.falls_behind() && lost <= REFUSED_MAX;
+        let keeps_up = trusted && !standing.falls_behind() && lost <= REFUSED_MAX;
         let point = QueuePoint {
             variant: standing.variant.clone(),
             queue,
@@ -93,43 +95,43 @@ pub(super) fn frontier(sizes: &[Option<u64>], standings: &[Standing], pairs: &Pa
     Some(Frontier { points, recommended, sentence })
 }
 
-/// The variant, and why.
+/// Returns the recommended variant and the sentence.
 fn recommend(points: &[QueuePoint]) -> (Option<String>, String) {
     let bound = words::percent(REFUSED_MAX);
     let little: Vec<&QueuePoint> = points.iter().filter(|point| point.refuses_little).collect();
     if points.iter().all(|point| !point.keeps_up) {
-        let sentence =
-            "Queue: no size is recommended, because with none the variant is known to keep up with this load.";
+        let sentence = "Queue: no size is recommended, because no variant is known to keep up with this load.";
         return (None, sentence.to_owned());
     }
     let Some(smallest) = little.first() else {
         let keeping_up = points.iter().filter(|point| point.keeps_up);
         let least = keeping_up.min_by(|one, other| one.refused_share.total_cmp(&other.refused_share));
         let least = least.map_or_else(String::new, |point| {
-            format!(": the least, {}, by {}", words::percent(point.refused_share), point.variant)
+            format!("; {} refuses least, {}", point.variant, words::percent(point.refused_share))
         });
-        let among = if points.iter().all(|point| point.keeps_up) { "" } else { " with which the variant keeps up" };
+        let among = if points.iter().all(|point| point.keeps_up) { "" } else { " that keeps up with the load" };
         return (None, format!("Queue: no size{among} refuses {bound} of the requests or less{least}."));
     };
     if little.len() > 1 && little.iter().any(|point| point.tail == Some(Judgement::NotJudged)) {
         let sentence = format!(
-            "Queue: {} is the smallest size that refuses {bound} or less; whether a larger one is quicker was not judged.",
+            "Queue: {} is the smallest size that refuses {bound} or less; whether a larger one is faster was not \
+             judged.",
             smallest.queue
         );
         return (None, sentence);
     }
     let quick = |point: &&&QueuePoint| matches!(point.tail, Some(Judgement::NoDifference | Judgement::Better));
     let Some(chosen) = little.iter().find(quick) else {
-        return (None, format!("Queue: p99.9 of none of the sizes that refuse {bound} or less could be judged."));
+        return (None, format!("Queue: p99.9 could not be judged for any size that refuses {bound} or less."));
     };
     let best = little.iter().min_by(|one, other| one.p999_us.total_cmp(&other.p999_us)).unwrap_or(chosen);
     let tail = if best.variant == chosen.variant {
-        "the shortest of those".to_owned()
+        "the shortest of these sizes".to_owned()
     } else {
-        format!("against {} of {}, no difference beyond the noise", words::time(best.p999_us), best.variant)
+        format!("no different beyond the noise from {} of {}", words::time(best.p999_us), best.variant)
     };
     let sentence = format!(
-        "Queue: {} is enough: {} refuses {} (at most {bound} is wanted), and its p99.9 is {}, {tail}.",
+        "Queue: {} is enough: {} refuses {} (the limit is {bound}), and its p99.9 is {}, {tail}.",
         chosen.queue,
         chosen.variant,
         words::percent(chosen.refused_share),

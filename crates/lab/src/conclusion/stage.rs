@@ -1,35 +1,35 @@
-//! A stage: its figures, then the sentences that they give. Called by `conclude`.
+//! The conclusion of a stage: its figures, then sentences from them. Called by `conclude`.
 
 use crate::conclusion::StageConclusion;
-use crate::conclusion::published::{self, Agreement, Beside, Order};
-use crate::conclusion::standing::{Standing, Validity};
-use crate::conclusion::versus::{Comparison, Outcome, Pairs, Winner, winners};
+use crate::conclusion::comparison::{Comparison, Outcome, Pairs, Winner, winners};
+use crate::conclusion::published::{self, Agreement, PublishedFigure, PublishedOrder};
+use crate::conclusion::standing::Standing;
 use crate::conclusion::words;
-use crate::conclusion::{queue, versus};
+use crate::conclusion::{comparison, queue};
 use crate::result::{LabResult, StageResult};
 use crate::scenario::PublishedResult;
-use crate::seen::Seen;
+use crate::variant_runs::{Validity, VariantRuns};
 use klad_page::numbers;
 
-/// So many published orders are told one by one; more are counted.
-const ORDERS_TOLD: usize = 6;
+/// Up to this number, published orders have a sentence each; more are counted.
+const ORDERS_LISTED: usize = 6;
 
-/// Of a stage, whose variants are `seen`.
-pub(super) fn conclude(result: &LabResult, stage: &StageResult, seen: &[Seen]) -> StageConclusion {
-    let standings: Vec<_> = seen.iter().map(Standing::of).collect();
-    let pairs = Pairs::of(seen);
-    let comparisons: Vec<_> = (1..seen.len()).filter_map(|other| pairs.get(0, other).cloned()).collect();
-    let winners = winners(seen, &pairs);
-    let size = |seen: &Seen| result.scenario.variants.iter().find(|variant| variant.name == seen.name())?.queue;
-    let queue = queue::frontier(&seen.iter().map(size).collect::<Vec<_>>(), &standings, &pairs);
-    // What was published is of the loads of the scenario, not of those that were derived from them.
+/// Computes the conclusion of a stage from the runs of its variants.
+pub(super) fn conclude(result: &LabResult, stage: &StageResult, variants: &[VariantRuns]) -> StageConclusion {
+    let standings: Vec<_> = variants.iter().map(Standing::of).collect();
+    let pairs = Pairs::of(variants);
+    let comparisons: Vec<_> = (1..variants.len()).filter_map(|other| pairs.get(0, other).cloned()).collect();
+    let winners = winners(variants, &pairs);
+    let size = |runs: &VariantRuns| result.scenario.variants.iter().find(|variant| variant.name == runs.name())?.queue;
+    let queue = queue::frontier(&variants.iter().map(size).collect::<Vec<_>>(), &standings, &pairs);
+    // Published figures are of the scenario's loads, not of the stages that the lab adds.
     let results = result.scenario.published.iter().flat_map(|published| &published.results);
     let results: Vec<&PublishedResult> = results.filter(|published| published.stage == stage.name).collect();
     let mut conclusion = StageConclusion {
         stage: stage.name.clone(),
         headline: words::plain(&headline(&standings, &winners, &comparisons)),
         sentences: Vec::new(),
-        published: published::beside(&results, &standings),
+        published: published::figures(&results, &standings),
         orders: published::orders(&results, &standings, &pairs),
         standings,
         comparisons,
@@ -40,11 +40,11 @@ pub(super) fn conclude(result: &LabResult, stage: &StageResult, seen: &[Seen]) -
     conclusion
 }
 
-/// In one line.
+/// Returns the conclusion in one line.
 fn headline(standings: &[Standing], winners: &[Winner], comparisons: &[Comparison]) -> String {
     match standings {
         [] => return "Nothing was measured.".to_owned(),
-        [only] => return alone(only),
+        [only] => return without_comparison(only),
         _ => {}
     }
     let judged = winners.iter().find(|winner| winner.outcome != Outcome::NotJudged);
@@ -68,7 +68,7 @@ fn headline(standings: &[Standing], winners: &[Winner], comparisons: &[Compariso
     };
     let ends = [
         (of(Outcome::Level, true), "no difference beyond the noise at"),
-        (of(Outcome::Level, false), "several are level at"),
+        (of(Outcome::Level, false), "no single winner at"),
         (of(Outcome::NotJudged, false), "not judged:"),
     ];
     parts.extend(
@@ -76,19 +76,19 @@ fn headline(standings: &[Standing], winners: &[Winner], comparisons: &[Compariso
             .filter(|(figures, _)| !figures.is_empty())
             .map(|(figures, words)| format!("{words} {figures}")),
     );
-    // Whoever could not be judged might have won.
+    // A variant that could not be judged might be better.
     if !judged.without.is_empty() {
         parts.push(format!("not judged, because {}", words::listed(&judged.without)));
     }
     let mut line = parts.join("; ");
-    // Names of variants are as they were given, and begin many lines; words begin with a capital.
-    if line.starts_with("no ") || line.starts_with("not ") || line.starts_with("several ") {
+    // A line may begin with a name of a variant, which stays as it is; other words begin with a capital.
+    if line.starts_with("no ") || line.starts_with("not ") {
         line = line[..1].to_uppercase() + &line[1..];
     }
     format!("{line}.")
 }
 
-/// `p50 (6.7 % shorter) and p99 (7.1 % shorter) before inline`: before the next best, which may be another at each figure.
+/// `p50 (6.7 % shorter) and p99 (7.1 % shorter), ahead of inline`. The next best may be another variant at each figure.
 fn wins(own: &[&Winner]) -> String {
     let mut nexts: Vec<&str> = own.iter().filter_map(|winner| winner.next.as_deref()).collect();
     nexts.dedup();
@@ -100,11 +100,11 @@ fn wins(own: &[&Winner]) -> String {
         format!("{} ({by}{next})", winner.figure)
     };
     let listed = words::listed(&own.iter().map(each).collect::<Vec<_>>());
-    if together { format!("{listed} before {}", nexts[0]) } else { listed }
+    if together { format!("{listed}, ahead of {}", nexts[0]) } else { listed }
 }
 
-/// Where there is nothing to compare with.
-fn alone(standing: &Standing) -> String {
+/// Returns the figures of a single variant in one line.
+fn without_comparison(standing: &Standing) -> String {
     let time = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), words::time);
     let good = standing.goodput_per_s.map_or_else(|| "nothing".to_owned(), numbers::per_second);
     format!(
@@ -126,21 +126,21 @@ fn sentences(stage: &StageResult, conclusion: &StageConclusion) -> Vec<String> {
     }
     all.extend(standings.iter().filter_map(not_served));
     all.extend(conclusion.queue.iter().map(|queue| queue.sentence.clone()));
-    all.extend(beside(&conclusion.published));
+    all.extend(published_figures(&conclusion.published));
     all.extend(orders(&conclusion.orders));
     all.extend(smallest(&conclusion.comparisons));
     all.extend(warnings(&conclusion.comparisons));
     all
 }
 
-/// What else differs between two variants; what is said of all loads alike, once.
+/// Returns what else differs between two variants. A warning on all loads alike is given once.
 fn warnings(comparisons: &[Comparison]) -> Vec<String> {
     let mut all = Vec::new();
     for one in comparisons {
         for warning in &one.warnings {
             let names = format!(" in {} (A) and {} (B)", one.first, one.other);
             let names = if warning.starts_with("closed load") { "" } else { &names };
-            let line = format!("Beware{names}: {warning}.");
+            let line = format!("Warning{names}: {warning}.");
             if !all.contains(&line) {
                 all.push(line);
             }
@@ -155,31 +155,33 @@ fn load(stage: &StageResult) -> String {
         more => format!("{more} connections"),
     };
     let length = numbers::seconds(stage.duration_s);
-    let rate = stage.rate_per_s.map_or_else(|| "As many as are answered".to_owned(), numbers::per_second);
+    let rate = stage.rate_per_s.map_or_else(|| "Closed load".to_owned(), numbers::per_second);
     let capacity = stage.capacity_per_s.map_or_else(String::new, |capacity| {
-        let of = stage
-            .rate_per_s
-            .map_or_else(String::new, |rate| format!(", of which this is {}", words::percent(rate / capacity)));
-        let who = stage.capacity_of.as_deref().unwrap_or("the first variant");
-        format!("; in a closed load {who} gives {} good answers{of}", numbers::per_second(capacity))
+        let rate = stage.rate_per_s.unwrap_or(capacity);
+        let variant = stage.capacity_of.as_deref().unwrap_or("the first variant");
+        let share = words::percent(rate / capacity);
+        format!(
+            ", {share} of the capacity of {variant}: {} good answers in a closed load",
+            numbers::per_second(capacity)
+        )
     });
     format!("{rate} over {connections} for {length}{capacity}.")
 }
 
-/// What a variant could not do.
+/// Returns a sentence for a variant that could not serve the load, or was not measured.
 fn kept_up(standing: &Standing) -> Option<String> {
     let name = &standing.variant;
     match standing.validity {
-        Validity::NotMeasured => return Some(format!("{name} has no figures: no run has ended with a result.")),
-        Validity::NotValid => return Some(format!("{name}: no run is valid, and its figures are not to be believed.")),
+        Validity::NotMeasured => return Some(format!("{name} has no figures: no run gave a result.")),
+        Validity::NotValid => return Some(format!("{name}: no run is valid; do not trust its figures.")),
         Validity::Valid | Validity::Overloaded => {}
     }
     let (answered, offered) = (standing.answered_per_s?, standing.offered_per_s?);
     standing.falls_behind().then(|| {
-        let busy = if standing.validity == Validity::Overloaded { ", and all connections were busy" } else { "" };
+        let busy = if standing.validity == Validity::Overloaded { "; all connections were busy" } else { "" };
         format!(
-            "{name} answered {} of {} asked for{busy}: its response times are those of a queue, and grow with the length of \
-             the run.",
+            "{name} answered {} of {} offered{busy}. A queue grew during the run, so its response times depend on \
+             the length of the run.",
             numbers::per_second(answered),
             numbers::per_second(offered)
         )
@@ -198,21 +200,24 @@ fn best(winner: &Winner, standings: &[Standing]) -> String {
     match winner.outcome {
         Outcome::Won => {
             let by = winner.ahead.as_ref().map_or_else(String::new, |ahead| words::by(ahead, true));
-            let unit = winner.ahead.as_ref().map_or(versus::Unit::Time, |ahead| ahead.unit);
+            let unit = winner.ahead.as_ref().map_or(comparison::Unit::Time, |ahead| ahead.unit);
             let value = winner.value.map_or_else(String::new, |value| format!(", {}", words::value(unit, value)));
             format!("{most} {figure}: {best}{value}, {by} than the next, {}.", winner.next.as_deref().unwrap_or("none"))
         }
         Outcome::Level if winner.all_level => {
-            format!("{most} {figure}: none is ahead beyond the noise.")
+            format!("{most} {figure}: no variant is ahead beyond the noise.")
         }
         Outcome::Level => {
             format!(
-                "{most} {figure}: {best}, from which the noise does not tell {}.",
+                "{most} {figure}: {best}, which the noise does not distinguish from {}.",
                 words::listed(&winner.level_with)
             )
         }
         Outcome::NotJudged => {
-            format!("{most} {figure}: not judged, because {}.", winner.why_not.as_deref().unwrap_or("nothing is known"))
+            format!(
+                "{most} {figure}: not judged, because {}.",
+                winner.why_not.as_deref().unwrap_or("there are no figures")
+            )
         }
     }
 }
@@ -221,7 +226,7 @@ fn not_served(standing: &Standing) -> Option<String> {
     let parts = [
         (standing.refused, "refused"),
         (standing.failed, "failed"),
-        (standing.unanswered, "left without an answer in time"),
+        (standing.unanswered, "without an answer in time"),
     ];
     let there = parts.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<String> = there
@@ -231,22 +236,22 @@ fn not_served(standing: &Standing) -> Option<String> {
         })
         .collect();
     let all = numbers::count(standing.requests);
-    (!parts.is_empty()).then(|| format!("{}: of {all} requests {}.", standing.variant, words::listed(&parts)))
+    (!parts.is_empty()).then(|| format!("{}: of {all} requests, {}.", standing.variant, words::listed(&parts)))
 }
 
-/// A sentence for each variant of which something was published.
-fn beside(published: &[Beside]) -> Vec<String> {
+/// Returns a sentence for each variant with published figures.
+fn published_figures(published: &[PublishedFigure]) -> Vec<String> {
     let mut variants: Vec<&str> = published.iter().map(|one| one.variant.as_str()).collect();
     variants.dedup();
-    let phrase = |one: &Beside| {
+    let phrase = |one: &PublishedFigure| {
         let published = words::value(one.unit, one.published);
-        let Some(here) = one.here else { return format!("{} not measured here, {published} published", one.figure) };
+        let Some(here) = one.here else { return format!("{} not measured against {published}", one.figure) };
         let ratio = one.ratio.map_or_else(String::new, |ratio| format!(" ({} times)", three_digits(ratio)));
         format!("{} {} against {published}{ratio}", one.figure, words::value(one.unit, here))
     };
     let sentence = |variant: &str| {
         let own = published.iter().filter(|one| one.variant == variant).map(phrase);
-        format!("{variant} here against what was published: {}.", own.collect::<Vec<_>>().join(", "))
+        format!("{variant}, measured here against published: {}.", own.collect::<Vec<_>>().join(", "))
     };
     variants.into_iter().map(sentence).collect()
 }
@@ -259,19 +264,20 @@ fn three_digits(ratio: f64) -> String {
     }
 }
 
-/// Few are told one by one; of many those are named that are the other way round.
-fn orders(orders: &[Order]) -> Vec<String> {
-    let pair = |order: &Order| format!("{} below {}", order.less, order.more);
-    if orders.len() <= ORDERS_TOLD {
-        let sentence = |order: &Order| {
+/// Returns a sentence for each published order if there are few; otherwise the counts, with the reversed orders by
+/// name.
+fn orders(orders: &[PublishedOrder]) -> Vec<String> {
+    let pair = |order: &PublishedOrder| format!("{} below {}", order.less, order.more);
+    if orders.len() <= ORDERS_LISTED {
+        let sentence = |order: &PublishedOrder| {
             let [less, more] = order.published.map(|value| words::value(order.unit, value));
             let here = match order.agreement {
-                Agreement::Same => "here too, beyond the noise",
-                Agreement::Reversed => "here the other way round, beyond the noise",
-                Agreement::NoDifference => "here no difference beyond the noise",
-                Agreement::NotJudged => "here not judged",
+                Agreement::Same => "confirmed here",
+                Agreement::Reversed => "reversed here, beyond the noise",
+                Agreement::NoDifference => "no difference here beyond the noise",
+                Agreement::NotJudged => "not judged here",
             };
-            format!("Published at {}: {} ({less} against {more}); {here}.", order.figure, pair(order))
+            format!("Published order at {}: {} ({less} against {more}): {here}.", order.figure, pair(order))
         };
         return orders.iter().map(sentence).collect();
     }
@@ -284,8 +290,8 @@ fn orders(orders: &[Order]) -> Vec<String> {
         let named: Vec<_> = reversed.iter().map(|order| pair(order)).collect();
         let named = if named.is_empty() { String::new() } else { format!(" (published: {})", named.join("; ")) };
         format!(
-            "Of {} published orders at {figure}, {} are the same here beyond the noise, {} the other way round{named}, {} show no \
-             difference, {} were not judged.",
+            "Of {} published orders at {figure}, {} are confirmed here, {} are reversed beyond the noise{named}, {} \
+             show no difference, {} were not judged.",
             own.len(),
             of(Agreement::Same).len(),
             reversed.len(),
@@ -296,17 +302,16 @@ fn orders(orders: &[Order]) -> Vec<String> {
     figures.into_iter().map(sentence).collect()
 }
 
-/// A difference that is larger is one of magnitude.
-const UNTOLD_PERCENT: f64 = 900.0;
+/// Above this, the smallest detectable difference is given as a factor of ten, percent.
+const FACTOR_OF_TEN_PERCENT: f64 = 900.0;
 
-/// What these runs could not have shown.
+/// Returns the smallest difference at p99 that these runs could detect.
 fn smallest(comparisons: &[Comparison]) -> Option<String> {
     let all = comparisons.iter().filter_map(|one| one.smallest_at_p99_percent);
     let most = all.fold(None, |most: Option<f64>, percent| Some(most.map_or(percent, |most| most.max(percent))))?;
-    Some(if most > UNTOLD_PERCENT {
-        "At p99 the runs differ so much among themselves that no difference below a factor of ten could be shown."
-            .to_owned()
+    Some(if most > FACTOR_OF_TEN_PERCENT {
+        "At p99 the runs vary so much that they cannot detect a difference below a factor of ten.".to_owned()
     } else {
-        format!("At p99 these runs could show differences of {most:.1} % or more.")
+        format!("At p99 these runs can detect differences of {most:.1} % or more.")
     })
 }

@@ -1,148 +1,129 @@
-//! The figures of a variant in a stage: all runs that count, together. Called by `stage`.
+//! The figures of a variant in a stage, from all used runs together. Called by `stage`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conclusion::words;
-use crate::seen::{Seen, Trust, mean};
+use crate::variant_runs::{Validity, VariantRuns, mean};
 use klad_bench::compare::figures::Figure;
 use klad_bench::recorder::Outcome;
 use klad_bench::result::{Distribution, RunResult};
 
-/// Less of what was asked for than this being answered, in whatever way, the variant did not keep up.
+/// A variant that answers a smaller share of the offered requests, in any way, falls behind.
 const KEEPS_UP: f64 = 0.98;
 
-/// Shares of requests that were refused or failed, up to this, make nobody quicker.
-const SHED_UNTOLD: f64 = 0.001;
+/// A larger share of refused and failed requests is named beside the variant.
+const SHED_UNNAMED: f64 = 0.001;
 
-/// How far figures can be believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Validity {
-    /// The runs passed the checks of the generator on itself.
-    Valid,
-    /// Not all requests could be sent, because all connections were busy; they count at their age.
-    Overloaded,
-    /// No run is valid, and the figures are not to be believed.
-    NotValid,
-    /// There is no run.
-    NotMeasured,
-}
-
-/// A variant's figures.
+/// The figures of a variant in a stage.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Standing {
-    /// Its name.
+    /// The variant.
     pub variant: String,
-    /// Runs that were made.
+    /// The number of runs.
     pub runs: usize,
-    /// Runs that the figures are of.
+    /// The number of runs that the figures are made from.
     pub used: usize,
-    /// How far they can be believed.
+    /// How far the figures can be trusted.
     pub validity: Validity,
-    /// Asked for, per second; `null` for a closed load.
+    /// Offered requests per second; `null` for a closed load.
     pub offered_per_s: Option<f64>,
-    /// Answers of any kind, per second.
+    /// Answers of any kind per second.
     pub answered_per_s: Option<f64>,
-    /// Good answers, per second.
+    /// Good answers per second.
     pub goodput_per_s: Option<f64>,
-    /// Response times of all runs together, microseconds, from the intended start.
+    /// The mean response time from the intended start, microseconds.
     pub mean_us: Option<f64>,
-    /// Median.
+    /// The median, microseconds.
     pub p50_us: Option<f64>,
-    /// 99 %.
+    /// The 99th percentile, microseconds.
     pub p99_us: Option<f64>,
-    /// 99.9 %.
+    /// The 99.9th percentile, microseconds.
     pub p999_us: Option<f64>,
-    /// 99.99 %.
+    /// The 99.99th percentile, microseconds.
     pub p9999_us: Option<f64>,
-    /// The longest.
+    /// The longest response time, microseconds.
     pub max_us: Option<f64>,
-    /// Percentiles, of these, that fewer than ten samples lie above.
+    /// The percentiles with fewer than ten samples above them.
     pub weak: Vec<String>,
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Requests that were refused.
+    /// The number of refused requests.
     pub refused: u64,
-    /// Requests that failed.
+    /// The number of failed requests.
     pub failed: u64,
-    /// Requests that had no answer in time, or none at all.
+    /// The number of requests without an answer in time.
     pub unanswered: u64,
-    /// How late the latest in a thousand requests were sent, in the worst run, microseconds; it is part of their response times.
+    /// The 99.9th percentile of how late requests were sent, in the worst run, microseconds. Response times include it.
     pub send_lag_p999_us: Option<f64>,
-    /// CPU time of the server by served requests, microseconds, mean over the runs.
+    /// CPU time of the server per served request, microseconds, mean over the runs.
     pub cpu_us_per_served: Option<f64>,
-    /// The largest resident set of the server.
+    /// The largest resident set of the server, bytes.
     pub memory_max_bytes: Option<u64>,
 }
 
 impl Standing {
-    pub(super) fn of(seen: &Seen) -> Standing {
-        let percentile = |percent| seen.figure(Figure::Percentile(percent));
-        let distribution = Distribution::of(&seen.all.response);
+    pub(super) fn of(variant: &VariantRuns) -> Standing {
+        let percentile = |percent| variant.figure(Figure::Percentile(percent));
+        let distribution = Distribution::of(&variant.pooled.response);
         let is_weak = |percent: &f64| distribution.at(*percent).is_some_and(|point| !point.enough);
         let weak = [50.0, 99.0, 99.9, 99.99].into_iter().filter(is_weak);
         Standing {
-            variant: seen.name().to_owned(),
-            runs: seen.variant.runs.len(),
-            used: seen.used.len(),
-            validity: match seen.trust {
-                Trust::Valid => Validity::Valid,
-                Trust::Overloaded => Validity::Overloaded,
-                Trust::NotValid => Validity::NotValid,
-                Trust::NotMeasured => Validity::NotMeasured,
-            },
-            offered_per_s: seen.mean(|bench| bench.measured.scheduled_per_s).filter(|_| is_open(seen)),
-            answered_per_s: seen.mean(|bench| bench.measured.answered_per_s),
-            goodput_per_s: seen.figure(Figure::Goodput),
-            mean_us: seen.figure(Figure::Mean),
+            variant: variant.name().to_owned(),
+            runs: variant.result.runs.len(),
+            used: variant.used.len(),
+            validity: variant.validity,
+            offered_per_s: variant.mean(|bench| bench.measured.scheduled_per_s).filter(|_| is_open(variant)),
+            answered_per_s: variant.mean(|bench| bench.measured.answered_per_s),
+            goodput_per_s: variant.figure(Figure::Goodput),
+            mean_us: variant.figure(Figure::Mean),
             p50_us: percentile(50.0),
             p99_us: percentile(99.0),
             p999_us: percentile(99.9),
             p9999_us: percentile(99.99),
-            max_us: seen.figure(Figure::Max),
+            max_us: variant.figure(Figure::Max),
             weak: weak.map(|percent| Figure::Percentile(percent).name()).collect(),
-            requests: seen.all.ended(),
-            refused: seen.count(&[Outcome::Refused]),
-            failed: seen.count(&[Outcome::Failed]),
-            unanswered: seen.count(&[Outcome::TimedOut, Outcome::Unfinished]),
-            send_lag_p999_us: seen.send_lag(),
-            cpu_us_per_served: mean(&seen.cpu()),
-            memory_max_bytes: seen.used.iter().filter_map(|(run, _)| run.server_memory_max_bytes).max(),
+            requests: variant.pooled.ended(),
+            refused: variant.count(&[Outcome::Refused]),
+            failed: variant.count(&[Outcome::Failed]),
+            unanswered: variant.count(&[Outcome::TimedOut, Outcome::Unfinished]),
+            send_lag_p999_us: variant.send_lag(),
+            cpu_us_per_served: mean(&variant.cpu()),
+            memory_max_bytes: variant.used.iter().filter_map(|(run, _)| run.server_memory_max_bytes).max(),
         }
     }
 
-    /// Its name; with what it has refused or failed, where that is more than one request in a thousand: who sheds load is
-    /// quick with the rest, and does not win without that being said.
+    /// Returns the name of the variant, with its share of refused and failed requests where that is above 0.1 %: a
+    /// server that sheds load answers the rest quickly, and must not win without that being said.
     #[must_use]
     pub fn label(&self) -> String {
-        match self.share(self.refused + self.failed).filter(|share| *share > SHED_UNTOLD) {
+        match self.share(self.refused + self.failed).filter(|share| *share > SHED_UNNAMED) {
             Some(share) => format!("{} ({} refused or failed)", self.variant, words::percent(share)),
             None => self.variant.clone(),
         }
     }
 
-    /// Requests that were refused, of all, 0 to 1; `None` without any.
+    /// Returns the share of refused requests, 0 to 1; `None` without requests.
     #[must_use]
     pub fn refused_share(&self) -> Option<f64> {
         self.share(self.refused)
     }
 
-    /// A number of its requests, as a share of all.
+    /// Returns a number of requests as a share of all, 0 to 1; `None` without requests.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     pub fn share(&self, number: u64) -> Option<f64> {
         (self.requests > 0).then(|| number as f64 / self.requests as f64)
     }
 
-    /// Whether it answered markedly less than it was asked; a refusal is an answer.
+    /// Whether it answered less than 98 % of the offered requests; a refused request is answered.
     #[must_use]
     pub fn falls_behind(&self) -> bool {
         self.answered_per_s.zip(self.offered_per_s).is_some_and(|(answered, offered)| answered < offered * KEEPS_UP)
     }
 }
 
-fn is_open(seen: &Seen) -> bool {
+fn is_open(variant: &VariantRuns) -> bool {
     let open = |bench: &RunResult| bench.load.mode == klad_bench::schedule::Mode::Open;
-    seen.used.iter().all(|(_, bench)| open(bench))
+    variant.used.iter().all(|(_, bench)| open(bench))
 }

@@ -1,13 +1,13 @@
-//! Tests: what is planted is found and named, and nothing else is.
+//! Tests of the conclusion on fake experiments: a planted difference is found and named, and nothing else is.
 
 use crate::conclusion::*;
-use crate::result::{Failed, LabResult, StageResult, VariantResult};
-use crate::testing::{Load, experiment, variant};
+use crate::result::{Failure, LabResult, StageResult, VariantResult};
+use crate::testing::{FakeServer, experiment, variant};
 
-/// Runs of each variant, where it does not matter.
+/// The number of runs of each variant, where it does not matter.
 const RUNS: u64 = 5;
 
-fn made(name: &str, load: Load) -> VariantResult {
+fn fake(name: &str, load: FakeServer) -> VariantResult {
     variant(name, &load, RUNS)
 }
 
@@ -15,8 +15,8 @@ fn stage(result: &LabResult) -> StageConclusion {
     conclude(result).stages.remove(0)
 }
 
-fn two(other: Load) -> StageConclusion {
-    stage(&experiment(vec![made("plain", Load::default()), made("other", Load { seed: 2, ..other })], ""))
+fn two(other: FakeServer) -> StageConclusion {
+    stage(&experiment(vec![fake("plain", FakeServer::default()), fake("other", FakeServer { seed: 2, ..other })], ""))
 }
 
 fn judgement(stage: &StageConclusion, figure: &str) -> Judgement {
@@ -27,7 +27,7 @@ fn said(stage: &StageConclusion, words: &str) -> bool {
     stage.sentences.iter().any(|sentence| sentence.contains(words))
 }
 
-/// What is wrong with what was concluded of a variant that sleeps in one request of a hundred.
+/// Returns what is wrong with the conclusion on a variant that sleeps in one request of a hundred.
 fn missed(stage: &StageConclusion) -> Vec<&'static str> {
     let mut missed = Vec::new();
     if judgement(stage, "p99.9") != Judgement::Worse || judgement(stage, "p99") != Judgement::Worse {
@@ -38,7 +38,7 @@ fn missed(stage: &StageConclusion) -> Vec<&'static str> {
     }
     let won = |figure: &str| stage.winners.iter().any(|one| one.figure == figure && one.outcome == Outcome::Won);
     let plain_wins =
-        stage.headline.starts_with("plain wins at p99 (") && stage.headline.contains("% shorter) before other; ");
+        stage.headline.starts_with("plain wins at p99 (") && stage.headline.contains("% shorter), ahead of other; ");
     if !plain_wins || !won("p99") || !won("p99.9") || won("p50") {
         missed.push("the headline names another");
     }
@@ -50,7 +50,7 @@ fn missed(stage: &StageConclusion) -> Vec<&'static str> {
 
 #[test]
 fn a_sleep_in_one_request_of_a_hundred_is_named_at_p99_and_not_at_p50() {
-    let found = two(Load { sleeps_every: 100, ..Load::default() });
+    let found = two(FakeServer { sleeps_every: 100, ..FakeServer::default() });
     assert_eq!(missed(&found), Vec::<&str>::new(), "{:#?} {}", found.sentences, found.headline);
     let p999 = found.comparisons[0].difference("p99.9").expect("judged");
     let (low, high) = (p999.low_percent.expect("judged"), p999.high_percent.expect("judged"));
@@ -58,12 +58,12 @@ fn a_sleep_in_one_request_of_a_hundred_is_named_at_p99_and_not_at_p50() {
 }
 
 #[test]
-fn twin_without_the_sleep_nothing_is_named_and_with_it_everywhere_the_median_is() {
-    assert_eq!(missed(&two(Load::default())).len(), 3);
-    assert!(missed(&two(Load { sleeps_every: 1, ..Load::default() })).contains(&"the median differs"));
+fn twin_without_the_sleep_nothing_is_named_and_with_it_in_every_request_the_median_is() {
+    assert_eq!(missed(&two(FakeServer::default())).len(), 3);
+    assert!(missed(&two(FakeServer { sleeps_every: 1, ..FakeServer::default() })).contains(&"the median differs"));
 }
 
-/// Whether the variants are called equal in every word.
+/// Whether all parts of the conclusion call the variants equal.
 fn called_equal(stage: &StageConclusion) -> bool {
     let equal = stage.comparisons[0]
         .differences
@@ -78,40 +78,42 @@ fn called_equal(stage: &StageConclusion) -> bool {
 #[test]
 fn identical_variants_are_called_equal() {
     for seed in 2..8 {
-        let variants = vec![made("plain", Load::default()), made("other", Load { seed, ..Load::default() })];
+        let variants =
+            vec![fake("plain", FakeServer::default()), fake("other", FakeServer { seed, ..FakeServer::default() })];
         let found = stage(&experiment(variants, ""));
         assert!(called_equal(&found), "seed {seed}: {} {:#?}", found.headline, found.sentences);
-        assert!(said(&found, "At p99 these runs could show differences of "), "{:#?}", found.sentences);
+        assert!(said(&found, "At p99 these runs can detect differences of "), "{:#?}", found.sentences);
     }
 }
 
 #[test]
 fn twin_variants_that_differ_by_a_fifth_are_not_called_equal() {
-    assert!(!called_equal(&two(Load { median_us: 360.0, ..Load::default() })));
-    assert!(!called_equal(&two(Load { cpu_us: 24.0, ..Load::default() })));
+    assert!(!called_equal(&two(FakeServer { median_us: 360.0, ..FakeServer::default() })));
+    assert!(!called_equal(&two(FakeServer { cpu_us: 24.0, ..FakeServer::default() })));
 }
 
 #[test]
-fn cpu_time_is_judged_as_times_are() {
-    let found = two(Load { cpu_us: 24.0, ..Load::default() });
+fn cpu_time_is_judged() {
+    let found = two(FakeServer { cpu_us: 24.0, ..FakeServer::default() });
     assert_eq!(
         (judgement(&found, "CPU per served request"), judgement(&found, "p99")),
         (Judgement::Worse, Judgement::NoDifference)
     );
     assert!(
-        found.headline.starts_with("plain wins at CPU per served request (16.7 % less) before other; "),
+        found.headline.starts_with("plain wins at CPU per served request (16.7 % less), ahead of other; "),
         "{}",
         found.headline
     );
 }
 
 #[test]
-fn one_run_is_no_reason_to_judge() {
-    let slow = Load { seed: 2, sleeps_every: 100, ..Load::default() };
-    let of =
-        |runs| stage(&experiment(vec![variant("plain", &Load::default(), runs), variant("slow", &slow, runs)], ""));
+fn single_runs_are_not_judged() {
+    let slow = FakeServer { seed: 2, sleeps_every: 100, ..FakeServer::default() };
+    let of = |runs| {
+        stage(&experiment(vec![variant("plain", &FakeServer::default(), runs), variant("slow", &slow, runs)], ""))
+    };
     let found = of(1);
-    let why = "plain has one run that counts, and noise is told by two at least";
+    let why = "plain has only one usable run, and the noise is unknown with fewer than two";
     assert_eq!(found.headline, format!("Not judged: {why}."));
     assert!(said(&found, &format!("slow against plain: not judged, because {why}.")), "{:#?}", found.sentences);
     let comparison = &found.comparisons[0];
@@ -126,30 +128,35 @@ fn one_run_is_no_reason_to_judge() {
 }
 
 #[test]
-fn of_three_the_best_is_named_and_who_cannot_be_told_from_it() {
-    let slow = Load { sleeps_every: 100, ..Load::default() };
+fn of_three_variants_the_best_is_named_with_those_that_do_not_differ_from_it() {
+    let slow = FakeServer { sleeps_every: 100, ..FakeServer::default() };
     let variants = vec![
-        made("slow", slow),
-        made("one", Load { seed: 2, ..Load::default() }),
-        made("other", Load { seed: 3, ..Load::default() }),
+        fake("slow", slow),
+        fake("one", FakeServer { seed: 2, ..FakeServer::default() }),
+        fake("other", FakeServer { seed: 3, ..FakeServer::default() }),
     ];
     let found = stage(&experiment(variants, ""));
     let p999 = found.winners.iter().find(|winner| winner.figure == "p99.9").expect("contested");
     assert_eq!((p999.outcome, p999.level_with.len()), (Outcome::Level, 1), "{p999:?}");
-    assert!(found.headline.contains("several are level at p99 and p99.9"), "{}", found.headline);
-    assert!(said(&found, "Shortest p99.9: ") && said(&found, "the noise does not tell "), "{:#?}", found.sentences);
-    assert_eq!(found.comparisons.len(), 2, "each against the first");
+    assert!(found.headline.contains("no single winner at p99 and p99.9"), "{}", found.headline);
+    assert!(
+        said(&found, "Shortest p99.9: ") && said(&found, "which the noise does not distinguish from "),
+        "{:#?}",
+        found.sentences
+    );
+    assert_eq!(found.comparisons.len(), 2, "each with the first");
 }
 
-/// Sizes with the requests that each has refused of 20,000.
-fn queues(sizes: &[(u64, Load)]) -> Frontier {
-    let one = |(seed, (size, load)): (u64, &(u64, Load))| made(&format!("queue-{size}"), Load { seed, ..*load });
+/// The sizes of the queue of variants, given with their fake servers.
+fn queues(sizes: &[(u64, FakeServer)]) -> Frontier {
+    let one =
+        |(seed, (size, load)): (u64, &(u64, FakeServer))| fake(&format!("queue-{size}"), FakeServer { seed, ..*load });
     let variants = (1..).zip(sizes).map(one).collect();
     stage(&experiment(variants, "")).queue.expect("sizes are known")
 }
 
-fn refusing(refused: u64) -> Load {
-    Load { refused, ..Load::default() }
+fn refusing(refused: u64) -> FakeServer {
+    FakeServer { refused, ..FakeServer::default() }
 }
 
 #[test]
@@ -163,7 +170,7 @@ fn the_smallest_queue_that_refuses_little_is_recommended() {
 
 #[test]
 fn twin_a_queue_that_is_slower_beyond_the_noise_is_not_recommended() {
-    let slow = Load { sleeps_every: 100, ..refusing(10) };
+    let slow = FakeServer { sleeps_every: 100, ..refusing(10) };
     assert_eq!(
         queues(&[(32, refusing(600)), (128, slow), (1_024, refusing(0))]).recommended.as_deref(),
         Some("queue-1024")
@@ -171,86 +178,90 @@ fn twin_a_queue_that_is_slower_beyond_the_noise_is_not_recommended() {
 }
 
 #[test]
-fn where_no_size_qualifies_none_is_recommended() {
+fn no_size_is_recommended_where_none_qualifies() {
     let found = queues(&[(32, refusing(600)), (128, refusing(100))]);
     assert_eq!(found.recommended, None);
     assert_eq!(
         found.sentence.replace('\u{a0}', " "),
-        "Queue: no size refuses 0.10 % of the requests or less: the least, 0.50 %, by queue-128."
+        "Queue: no size refuses 0.10 % of the requests or less; queue-128 refuses least, 0.50 %."
     );
-    let single = vec![variant("queue-1", &refusing(0), 1), variant("queue-2", &Load { seed: 2, ..refusing(0) }, 1)];
+    let single =
+        vec![variant("queue-1", &refusing(0), 1), variant("queue-2", &FakeServer { seed: 2, ..refusing(0) }, 1)];
     let found = stage(&experiment(single, "")).queue.expect("sizes are known");
     assert!(found.recommended.is_none() && found.sentence.contains("was not judged"), "{}", found.sentence);
 }
 
-/// What is found of a published order in which `plain` is quicker than `slow`, or the other way round.
-fn ordered(plain_ms: f64, slow_ms: f64, slow: Load) -> StageConclusion {
+/// The conclusion on two variants with these published p99.
+fn ordered(plain_ms: f64, slow_ms: f64, slow: FakeServer) -> StageConclusion {
     let result = |variant: &str, p99: f64| {
         format!("[[published.result]]\nstage = 'get'\nvariant = '{variant}'\np99-ms = {p99:?}\nmax-ms = 40.0\n")
     };
     let published =
         format!("[published]\nabout = 'somebody'\n{}{}", result("plain", plain_ms), result("slow", slow_ms));
-    let variants = vec![made("plain", Load::default()), made("slow", Load { seed: 2, ..slow })];
+    let variants = vec![fake("plain", FakeServer::default()), fake("slow", FakeServer { seed: 2, ..slow })];
     stage(&experiment(variants, &published))
 }
 
 #[test]
-fn a_published_order_is_confirmed_or_contradicted_by_figures_alone() {
-    let slow = Load { sleeps_every: 50, ..Load::default() };
+fn a_published_order_is_confirmed_or_reversed_by_the_figures() {
+    let slow = FakeServer { sleeps_every: 50, ..FakeServer::default() };
     let agreement = |stage: &StageConclusion| stage.orders.iter().map(|order| order.agreement).collect::<Vec<_>>();
     let same = ordered(5.0, 9.0, slow);
     assert_eq!(agreement(&same), [Agreement::Same]);
-    assert!(said(&same, "Published at p99: plain below slow (5.00 ms against 9.00 ms); here too, beyond the noise."));
+    assert!(said(&same, "Published order at p99: plain below slow (5.00 ms against 9.00 ms): confirmed here."));
     let reversed = ordered(9.0, 5.0, slow);
     assert_eq!(agreement(&reversed), [Agreement::Reversed]);
-    assert!(said(&reversed, "here the other way round, beyond the noise."), "{:#?}", reversed.sentences);
-    assert_eq!(agreement(&ordered(5.0, 9.0, Load::default())), [Agreement::NoDifference]);
-    assert_eq!(agreement(&ordered(5.0, 5.05, slow)), [], "what is published as equal has no order");
+    assert!(said(&reversed, "reversed here, beyond the noise."), "{:#?}", reversed.sentences);
+    assert_eq!(agreement(&ordered(5.0, 9.0, FakeServer::default())), [Agreement::NoDifference]);
+    assert_eq!(agreement(&ordered(5.0, 5.05, slow)), [], "equal values have no order");
 }
 
 #[test]
-fn ours_stands_beside_what_was_published_as_a_ratio() {
-    let found = ordered(5.0, 9.0, Load::default());
+fn measured_figures_stand_beside_published_ones_with_their_ratio() {
+    let found = ordered(5.0, 9.0, FakeServer::default());
     let p99 = found.published.iter().find(|one| one.figure == "p99").expect("published");
     let (here, ratio) = (p99.here.expect("measured"), p99.ratio.expect("both"));
     assert!((ratio - here / 5_000.0).abs() < 1e-9 && ratio < 0.2, "{p99:?}");
     assert!(
-        said(&found, "plain here against what was published: p99 ") && said(&found, " against 5.00 ms (0.1"),
+        said(&found, "plain, measured here against published: p99 ") && said(&found, " against 5.00 ms (0.1"),
         "{:#?}",
         found.sentences
     );
 }
 
 #[test]
-fn what_was_published_of_one_load_is_not_held_against_another() {
+fn published_figures_are_not_compared_with_another_load() {
     let published = "[published]\nabout = ''\n[[published.result]]\nstage = 'get'\nvariant = 'plain'\np99-ms = 5.0\n";
-    let mut result = experiment(vec![made("plain", Load::default())], published);
+    let mut result = experiment(vec![fake("plain", FakeServer::default())], published);
     "get-at-70".clone_into(&mut result.stages[0].name);
     assert!(stage(&result).published.is_empty());
 }
 
 #[test]
-fn refusals_failures_and_what_was_left_out_are_told() {
-    let mut result =
-        experiment(vec![made("plain", Load::default()), made("other", Load { seed: 2, ..refusing(600) })], "");
+fn refused_requests_failures_and_unused_runs_are_named() {
+    let mut result = experiment(
+        vec![fake("plain", FakeServer::default()), fake("other", FakeServer { seed: 2, ..refusing(600) })],
+        "",
+    );
     result.scale = 0.1;
-    result.failures.push(Failed {
+    result.failures.push(Failure {
         stage: "get".to_owned(),
         variant: "other".to_owned(),
         what: "profile cpu".to_owned(),
-        why: "nobody answers".to_owned(),
+        why: "no answer".to_owned(),
     });
-    let late = result.stages[0].variants[0].runs[0].bench.as_mut().expect("made up with one");
+    let late = result.stages[0].variants[0].runs[0].bench.as_mut().expect("every fake run has one");
     late.valid = false;
     late.machine.steal_percent = Some(9.0);
     late.checks = vec![klad_bench::result::Check { name: "send_lag".into(), passed: false, detail: "late".into() }];
-    result.stages[0].variants[1].runs[1].bench.as_mut().expect("made up").machine.steal_percent = Some(2.5);
+    result.stages[0].variants[1].runs[1].bench.as_mut().expect("every fake run has one").machine.steal_percent =
+        Some(2.5);
     let conclusion = conclude(&result);
     for words in [
-        "Shortened to 0.1: ",
-        "Failed: get, other, profile cpu: nobody answers",
-        "Left out in get: run 1 of plain: not valid (send_lag).",
-        "The hypervisor kept up to 2.5 % of the CPU time",
+        "Scaled to 0.1: ",
+        "Failed: get, other, profile cpu: no answer",
+        "Not used in get: run 1 of plain: not valid (send_lag).",
+        "The hypervisor took up to 2.5 % of the CPU time",
         "1 comparison with the first variant.",
     ] {
         assert!(
@@ -260,80 +271,85 @@ fn refusals_failures_and_what_was_left_out_are_told() {
         );
     }
     let stage = &conclusion.stages[0];
-    assert!(said(stage, "other: of 100,000 requests 3,000 (3 %) refused."), "{:#?}", stage.sentences);
-    assert!(!said(stage, "response times are those of a queue"), "a refusal is an answer: {:#?}", stage.sentences);
+    assert!(said(stage, "other: of 100,000 requests, 3,000 (3 %) refused."), "{:#?}", stage.sentences);
+    assert!(!said(stage, "A queue grew"), "a refused request is answered: {:#?}", stage.sentences);
     assert_eq!(judgement(stage, "refused"), Judgement::Worse);
     assert_eq!(stage.standings[0].used, 4);
 }
 
 #[test]
-fn a_winner_that_sheds_load_does_not_win_without_a_word() {
-    let quick = Load { seed: 2, median_us: 200.0, ..refusing(600) };
+fn a_winner_that_sheds_load_is_named_with_its_refused_share() {
+    let quick = FakeServer { seed: 2, median_us: 200.0, ..refusing(600) };
     let found = two(quick);
     assert!(found.headline.contains("other (3 % refused or failed) wins at p50 ("), "{}", found.headline);
     assert!(found.headline.contains("plain wins at goodput ("), "{}", found.headline);
     assert!(
-        said(&found, "other is better here and worse there than plain: goodput 3.0 % less"),
+        said(&found, "other is better in some figures and worse in others than plain: goodput 3.0 % less"),
         "{:#?}",
         found.sentences
     );
-    // The twin: without refusals, it wins without a word.
-    assert!(two(Load { refused: 0, ..quick }).headline.starts_with("other wins at p50 ("));
+    // The twin: without refused requests, the share is not named.
+    assert!(two(FakeServer { refused: 0, ..quick }).headline.starts_with("other wins at p50 ("));
 }
 
 #[test]
-fn what_else_differs_is_told() {
-    let mut result =
-        experiment(vec![made("plain", Load::default()), made("other", Load { seed: 2, ..Load::default() })], "");
+fn other_differences_between_the_loads_are_named() {
+    let mut result = experiment(
+        vec![fake("plain", FakeServer::default()), fake("other", FakeServer { seed: 2, ..FakeServer::default() })],
+        "",
+    );
     for run in &mut result.stages[0].variants[1].runs {
-        run.bench.as_mut().expect("made up with one").load.workload = "put".to_owned();
+        run.bench.as_mut().expect("every fake run has one").load.workload = "put".to_owned();
     }
     let found = stage(&result);
     assert!(
-        said(&found, "Beware in plain (A) and other (B): different workload: A get; B put."),
+        said(&found, "Warning in plain (A) and other (B): different workload: A get; B put."),
         "{:#?}",
         found.sentences
     );
 }
 
 #[test]
-fn who_does_not_keep_up_is_told() {
-    let mut result =
-        experiment(vec![made("plain", Load::default()), made("busy", Load { seed: 2, ..Load::default() })], "");
+fn a_variant_that_falls_behind_is_named() {
+    let mut result = experiment(
+        vec![fake("plain", FakeServer::default()), fake("busy", FakeServer { seed: 2, ..FakeServer::default() })],
+        "",
+    );
     for run in &mut result.stages[0].variants[1].runs {
-        let bench = run.bench.as_mut().expect("made up with one");
+        let bench = run.bench.as_mut().expect("every fake run has one");
         bench.valid = false;
         bench.checks = vec![klad_bench::result::Check { name: "rate".into(), passed: false, detail: "busy".into() }];
         (bench.measured.answered_per_s, bench.measured.goodput_per_s) = (1_200.0, 1_200.0);
     }
     let found = stage(&result);
-    let words = "busy answered 1,200/s of 2,000/s asked for, and all connections were busy: its response times";
+    let words = "busy answered 1,200/s of 2,000/s offered; all connections were busy. A queue grew";
     assert!(said(&found, words), "{:#?}", found.sentences);
     assert_eq!((judgement(&found, "goodput"), found.standings[1].validity), (Judgement::Worse, Validity::Overloaded));
 }
 
 #[test]
 fn a_variant_without_runs_is_named_and_nothing_is_judged_by_it() {
-    let result = experiment(vec![made("plain", Load::default()), variant("gone", &Load::default(), 0)], "");
+    let result = experiment(vec![fake("plain", FakeServer::default()), variant("gone", &FakeServer::default(), 0)], "");
     let found = stage(&result);
     assert_eq!(found.headline, "Not judged: gone has no run.");
-    assert!(said(&found, "gone has no figures: no run has ended with a result."), "{:#?}", found.sentences);
+    assert!(said(&found, "gone has no figures: no run gave a result."), "{:#?}", found.sentences);
     assert!(found.winners.iter().all(|winner| winner.outcome == Outcome::NotJudged));
 }
 
 #[test]
-fn of_three_one_without_runs_keeps_nobody_from_winning() {
-    let slow = Load { seed: 2, sleeps_every: 100, ..Load::default() };
-    let variants = vec![made("plain", Load::default()), made("slow", slow), variant("gone", &Load::default(), 0)];
+fn a_third_variant_without_runs_does_not_prevent_a_winner() {
+    let slow = FakeServer { seed: 2, sleeps_every: 100, ..FakeServer::default() };
+    let variants =
+        vec![fake("plain", FakeServer::default()), fake("slow", slow), variant("gone", &FakeServer::default(), 0)];
     let found = stage(&experiment(variants, ""));
     assert!(found.headline.starts_with("plain wins at p99 ("), "{}", found.headline);
     assert!(found.headline.ends_with("; not judged, because gone has no run."), "{}", found.headline);
 }
 
 #[test]
-fn a_conclusion_is_data_that_is_read_back() {
+fn a_conclusion_can_be_read_back_from_json() {
     let conclusion = conclude(&experiment(
-        vec![made("plain", Load::default()), made("other", Load { seed: 2, ..Load::default() })],
+        vec![fake("plain", FakeServer::default()), fake("other", FakeServer { seed: 2, ..FakeServer::default() })],
         "",
     ));
     let json = serde_json::to_string(&conclusion).expect("JSON");
@@ -345,20 +361,22 @@ fn a_conclusion_is_data_that_is_read_back() {
 }
 
 #[test]
-fn a_conclusion_is_told_in_lines() {
-    let mut result = experiment(vec![made("plain", Load::default()), variant("gone", &Load::default(), 0)], "");
+fn the_text_of_a_conclusion_has_its_remarks_headlines_and_sentences() {
+    let mut result =
+        experiment(vec![fake("plain", FakeServer::default()), variant("gone", &FakeServer::default(), 0)], "");
     result.scale = 0.5;
     let conclusion = conclude(&result);
     let text = conclusion.text();
     let lines: Vec<_> = text.lines().collect();
-    assert!(lines[0].starts_with("Shortened to 0.5"), "{text}");
+    assert!(lines[0].starts_with("Scaled to 0.5"), "{text}");
     assert!(lines.contains(&"get: Not judged: gone has no run."), "{text}");
     assert!(text.ends_with('\n') && conclusion.stages[0].sentences.iter().all(|sentence| text.contains(sentence)));
 }
 
 /// Stages that differ in their connections, or in their share of the capacity.
 fn several(more: &str, share: Option<f64>) -> Conclusion {
-    let mut result = experiment(vec![made("plain", Load::default())], &format!("[[stage]]\nname = 'next'\n{more}"));
+    let mut result =
+        experiment(vec![fake("plain", FakeServer::default())], &format!("[[stage]]\nname = 'next'\n{more}"));
     let first = result.stages[0].clone();
     let of = |share: Option<f64>, times: f64| share.map(|share| share * times);
     let next = StageResult {
@@ -375,18 +393,18 @@ fn several(more: &str, share: Option<f64>) -> Conclusion {
 }
 
 #[test]
-fn stages_that_differ_in_one_thing_are_told_side_by_side() {
+fn stages_that_differ_in_one_setting_are_compared() {
     let by_connections = several("duration = '10s'\nconnections = 8\n", None).across;
     assert!(by_connections[0].starts_with("p99 of get to next (2,000/s) of plain: "), "{by_connections:?}");
     assert!(by_connections[0].ends_with(" over 8."), "{by_connections:?}");
     let by_share = several("duration = '10s'\nof-capacity = 2.0\n", Some(1.0)).across;
-    let told = "Goodput of plain: 2,000/s at 100.0 % of the capacity and 2,000/s at 200.0 % of the capacity; the least is 100.0 % of the \
-                most.";
-    assert_eq!(by_share, [told]);
+    let expected = "Goodput of plain: 2,000/s at 100.0 % of the capacity and 2,000/s at 200.0 % of the capacity; the lowest is 100.0 % of \
+                the highest.";
+    assert_eq!(by_share, [expected]);
 }
 
 #[test]
-fn twin_stages_that_differ_in_more_are_not() {
+fn twin_stages_that_differ_in_more_settings_are_not() {
     assert_eq!(several("duration = '20s'\nconnections = 8\n", None).across, Vec::<String>::new());
     assert_eq!(several("duration = '20s'\nof-capacity = 2.0\n", Some(1.0)).across, Vec::<String>::new());
 }
@@ -394,28 +412,28 @@ fn twin_stages_that_differ_in_more_are_not() {
 #[test]
 fn a_queue_that_does_not_keep_up_is_not_recommended() {
     let slow = |name: &str| {
-        let mut variant = made(name, Load::default());
+        let mut variant = fake(name, FakeServer::default());
         for run in &mut variant.runs {
-            run.bench.as_mut().expect("made up with one").measured.answered_per_s = 1_000.0;
+            run.bench.as_mut().expect("every fake run has one").measured.answered_per_s = 1_000.0;
         }
         variant
     };
     let found = stage(&experiment(vec![slow("queue-32"), slow("queue-128")], "")).queue.expect("two sizes");
     assert!(found.recommended.is_none() && found.sentence.contains("keep up with this load"), "{}", found.sentence);
-    let found = stage(&experiment(vec![slow("queue-32"), made("queue-128", Load::default())], "")).queue;
+    let found = stage(&experiment(vec![slow("queue-32"), fake("queue-128", FakeServer::default())], "")).queue;
     assert_eq!(found.expect("two sizes").recommended.as_deref(), Some("queue-128"));
-    // Who takes everything and falls behind does not refuse least.
-    let refusing = made("queue-32", Load { refused: 1_000, ..Load::default() });
+    // A variant that falls behind is not the one that refuses least.
+    let refusing = fake("queue-32", FakeServer { refused: 1_000, ..FakeServer::default() });
     let found = stage(&experiment(vec![refusing, slow("queue-128")], "")).queue.expect("two sizes");
-    let why = "Queue: no size with which the variant keeps up refuses 0.10 % of the requests or less: the least, 5 %, by queue-32.";
+    let why = "Queue: no size that keeps up with the load refuses 0.10 % of the requests or less; queue-32 refuses least, 5 %.";
     assert_eq!((found.recommended, found.sentence.as_str()), (None, why));
 }
 
 #[test]
 fn cpu_time_of_few_ticks_is_no_difference() {
     let of = |name: &str, cpu_us: f64, seed: u64| {
-        // 200 requests of 250 us or 300: five or six ticks.
-        variant(name, &Load { seed, cpu_us, requests: 200, ..Load::default() }, RUNS)
+        // 200 requests of 250 µs or 300 µs take five or six ticks.
+        variant(name, &FakeServer { seed, cpu_us, requests: 200, ..FakeServer::default() }, RUNS)
     };
     let found = stage(&experiment(vec![of("plain", 250.0, 1), of("other", 300.0, 2)], ""));
     assert_eq!(judgement(&found, "CPU per served request"), Judgement::NoDifference);

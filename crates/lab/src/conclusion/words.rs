@@ -1,29 +1,30 @@
-//! Figures and differences in words. Called by `stage` and `queue`, and by `report` for its cells.
+//! Figures and differences in words. Called by the other modules of `conclusion`, and by `report` for the cells of
+//! tables.
 
-use crate::conclusion::versus::{Comparison, Difference, Judgement, Unit};
+use crate::conclusion::comparison::{Comparison, Difference, Judgement, Unit};
 use klad_page::numbers;
 
-/// From this on, "so many times" is easier to grasp than percent.
+/// From this difference on, sentences say "times" instead of percent.
 const TIMES_FROM_PERCENT: f64 = 100.0;
 
-/// Above this, digits say nothing.
+/// Above this difference, sentences say "over 1,000 times".
 const PERCENT_SHOWN_MAX: f64 = 99_999.0;
 
-/// Figures that sentences speak of; the tables have all.
-const TOLD: [&str; 10] =
+/// The figures that sentences name; tables have all.
+const NAMED: [&str; 10] =
     ["p50", "p90", "p99", "p99.9", "p99.99", "goodput", "refused", "failed", "timed_out", "unfinished"];
 
-/// Sentences are for terminals and Markdown too, where a space is a space.
+/// Replaces no-break spaces, which terminals and Markdown do not need.
 pub(super) fn plain(text: &str) -> String {
     text.replace('\u{a0}', " ")
 }
 
-/// A time in microseconds.
+/// Writes a time in microseconds.
 pub(super) fn time(micros: f64) -> String {
     numbers::micros(micros)
 }
 
-/// A part of one.
+/// Writes a share, 0 to 1, as percent.
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
@@ -35,7 +36,7 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// A value in its unit.
+/// Writes a value in its unit.
 pub(crate) fn value(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Time | Unit::Cpu => time(value),
@@ -44,7 +45,7 @@ pub(crate) fn value(unit: Unit, value: f64) -> String {
     }
 }
 
-/// A name as sentences have it.
+/// Writes the name of a figure as in sentences.
 pub(super) fn figure(name: &str) -> String {
     name.replace('_', " ")
 }
@@ -54,10 +55,10 @@ pub(super) fn phrase(difference: &Difference) -> String {
     format!("{} {}", figure(&difference.figure), by(difference, true))
 }
 
-/// By how much, and with an interval if asked for.
+/// Writes the size of a difference, with its confidence interval if `interval`.
 pub(super) fn by(difference: &Difference, interval: bool) -> String {
     let (percent, ends) = (difference.percent, difference.low_percent.zip(difference.high_percent));
-    let Some(percent) = percent else { return format!("{} than can be told", more(difference.unit)) };
+    let Some(percent) = percent else { return format!("{} by an unknown amount", more(difference.unit)) };
     let ends = ends.filter(|_| interval);
     if difference.unit == Unit::Share {
         let way = if percent < 0.0 { "points less" } else { "points more" };
@@ -105,30 +106,30 @@ fn as_much(unit: Unit) -> &'static str {
     if unit == Unit::Time { "as long" } else { "as much" }
 }
 
-/// A comparison in a sentence.
+/// Writes a comparison as a sentence.
 pub(super) fn comparison(comparison: &Comparison) -> String {
     let (first, other) = (&comparison.first, &comparison.other);
     if let Some(why) = &comparison.not_judged {
         return format!("{other} against {first}: not judged, because {why}.");
     }
-    let told = |judgement: Judgement| {
-        let is_told = move |difference: &&Difference| {
+    let named = |judgement: Judgement| {
+        let is_named = move |difference: &&Difference| {
             difference.judgement == judgement
-                && (difference.unit == Unit::Cpu || TOLD.contains(&difference.figure.as_str()))
+                && (difference.unit == Unit::Cpu || NAMED.contains(&difference.figure.as_str()))
         };
-        comparison.differences.iter().filter(is_told)
+        comparison.differences.iter().filter(is_named)
     };
-    let (better, worse) = (told(Judgement::Better).count(), told(Judgement::Worse).count());
-    let differ: Vec<_> = told(Judgement::Worse).chain(told(Judgement::Better)).map(phrase).collect();
-    let same: Vec<_> = told(Judgement::NoDifference).map(|difference| figure(&difference.figure)).collect();
-    let open: Vec<_> = told(Judgement::NotJudged)
+    let (better, worse) = (named(Judgement::Better).count(), named(Judgement::Worse).count());
+    let differ: Vec<_> = named(Judgement::Worse).chain(named(Judgement::Better)).map(phrase).collect();
+    let same: Vec<_> = named(Judgement::NoDifference).map(|difference| figure(&difference.figure)).collect();
+    let open: Vec<_> = named(Judgement::NotJudged)
         .map(|difference| format!("{} ({})", difference.figure, difference.why_not.as_deref().unwrap_or("no reason")))
         .collect();
     let relation = match (better, worse) {
         (0, 0) => "against",
         (_, 0) => "is better than",
         (0, _) => "is worse than",
-        _ => "is better here and worse there than",
+        _ => "is better in some figures and worse in others than",
     };
     let mut parts = Vec::new();
     if !differ.is_empty() {
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_told_by_their_size_way_and_unit() {
+    fn differences_are_written_by_size_direction_and_unit() {
         for (unit, by, words) in [
             (Unit::Time, [12.34, 10.0, 14.0], "it 12.3 % longer (10.0 to 14.0 %)"),
             (Unit::Time, [-30.0, -35.0, -25.0], "it 30.0 % shorter (25.0 to 35.0 %)"),
@@ -183,11 +184,11 @@ mod tests {
             assert_eq!(phrase(&difference(unit, by)), words);
         }
         let unbounded = Difference { percent: None, ..difference(Unit::Time, [0.0; 3]) };
-        assert_eq!(phrase(&unbounded), "it longer than can be told");
+        assert_eq!(phrase(&unbounded), "it longer by an unknown amount");
     }
 
     #[test]
-    fn shares_have_the_digits_that_they_need() {
+    fn shares_have_enough_digits() {
         let shares = [0.0, 0.000_001, 0.000_346, 0.001, 0.0308, 0.5].map(percent);
         assert_eq!(shares, ["0 %", "< 0.001 %", "0.035 %", "0.10 %", "3.08 %", "50.0 %"]);
         let lists = [&["a"][..], &["a", "b"], &["a", "b", "c"]];

@@ -1,32 +1,32 @@
-//! The charts of a stage: all variants in each. Called by `page`.
+//! The charts of a stage. Each shows all variants. Called by `page`.
 
 use crate::conclusion::Frontier;
 use crate::result::LabRun;
-use crate::seen::Seen;
+use crate::variant_runs::VariantRuns;
 use klad_bench::compare::figures::Observed;
 use klad_bench::result::{Interval, Percentile};
 use klad_page::{Axis, Band, Chart, Colour, Series, Style, Unit};
 
-/// Lines of one chart that are told apart by colour; more begin again, dashed.
+/// The colours of lines; a chart with more lines repeats them, dashed.
 const COLOURS: [Colour; 6] = [Colour::Blue, Colour::Orange, Colour::Green, Colour::Purple, Colour::Red, Colour::Yellow];
 
-/// Points of the spectrum for each halving of the distance to 100 %.
+/// The number of points of the spectrum for each halving of the distance to 100 %.
 const POINTS_PER_HALF_DISTANCE: f64 = 4.0;
 
-/// With more variants than this, the repeats of each would hide the others.
-const REPEATS_DRAWN_FOR: usize = 3;
+/// The number of variants up to which single runs are drawn; with more, they would hide the others.
+const SINGLE_RUNS_FOR: usize = 3;
 
-/// Points of a line over time at the most: a page has many.
+/// The largest number of points of a line over time.
 const POINTS_MAX: usize = 600;
 
 /// The colour and style of a variant.
-fn look(index: usize) -> (Colour, Style) {
+fn line_style(index: usize) -> (Colour, Style) {
     (COLOURS[index % COLOURS.len()], if index < COLOURS.len() { Style::Line } else { Style::Dashed })
 }
 
-/// Response times of all variants by percentile.
-pub(super) fn spectrum(id: &str, seen: &[Seen]) -> Option<Chart> {
-    let samples = seen.iter().map(|one| one.all.response.len()).max().filter(|samples| *samples > 0)?;
+/// Draws the response times of all variants by percentile.
+pub(super) fn spectrum(id: &str, variants: &[VariantRuns]) -> Option<Chart> {
+    let samples = variants.iter().map(|one| one.pooled.response.len()).max().filter(|samples| *samples > 0)?;
     let at = places(samples);
     let points = |observed: &Observed| at.iter().map(|place| point(observed, *place)).collect::<Vec<_>>();
     let values = |points: &[Option<Percentile>]| points.iter().map(|point| Some(point.as_ref()?.value_us)).collect();
@@ -37,30 +37,31 @@ pub(super) fn spectrum(id: &str, seen: &[Seen]) -> Option<Chart> {
         Axis::log(Unit::Micros).switched(),
         at.clone(),
     );
-    let thin = seen.len() <= REPEATS_DRAWN_FOR && seen.iter().any(|one| one.repeats.len() > 1);
-    let caption = "Response times, from the intended start of each request, of all runs of a variant together";
-    let repeats = if thin { ", and thin each run" } else { "" };
+    let thin = variants.len() <= SINGLE_RUNS_FOR && variants.iter().any(|one| one.repeats.len() > 1);
+    let caption = "Response times from the intended start of each request, of all runs of a variant together";
+    let repeats = if thin { "; thin lines are single runs" } else { "" };
     chart = chart.caption(format!(
-        "{caption}{repeats}. Dashed to its end: fewer than 10 samples above, so these are single requests."
+        "{caption}{repeats}. The dashed end of a line has fewer than 10 samples above it: these are single requests."
     ));
     if thin {
-        for (index, one) in seen.iter().enumerate() {
+        for (index, one) in variants.iter().enumerate() {
             for repeat in &one.repeats {
-                let name = format!("each run of {}", one.name());
-                chart = chart.with(Series::line(name, look(index).0, values(&points(repeat))).styled(Style::Thin));
+                let name = format!("single runs of {}", one.name());
+                chart =
+                    chart.with(Series::line(name, line_style(index).0, values(&points(repeat))).styled(Style::Thin));
             }
         }
     }
-    for (index, one) in seen.iter().enumerate().filter(|(_, one)| !one.used.is_empty()) {
-        let points = points(&one.all);
+    for (index, one) in variants.iter().enumerate().filter(|(_, one)| !one.used.is_empty()) {
+        let points = points(&one.pooled);
         let weak = points.iter().position(|point| point.as_ref().is_some_and(|point| !point.enough));
-        let (colour, style) = look(index);
+        let (colour, style) = line_style(index);
         chart = chart.with(Series::line(one.name(), colour, values(&points)).styled(style).weak_from(weak));
     }
     Some(chart)
 }
 
-/// Places on the axis, as 1 ÷ (1 − quantile), as long as a sample lies above.
+/// Returns places on the axis, as 1 ÷ (1 − quantile), as long as a sample lies above.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn places(samples: u64) -> Vec<f64> {
     let halvings = (0_u32..).map(|step| 2_f64.powf(f64::from(step) / POINTS_PER_HALF_DISTANCE));
@@ -73,35 +74,35 @@ fn point(observed: &Observed, place: f64) -> Option<Percentile> {
     there.then(|| Percentile::of(&observed.response, 100.0 - 100.0 / place))
 }
 
-/// p99 of each variant's middle run, second by second.
-pub(super) fn latency(id: &str, seen: &[Seen]) -> Option<Chart> {
-    let caption = "p99 of what ended in each interval, of the run of each variant that is in the middle by its p99.";
+/// Draws p99 over time, of the median run of each variant.
+pub(super) fn latency(id: &str, variants: &[VariantRuns]) -> Option<Chart> {
+    let caption = "p99 of the requests that ended in each interval, of the run of each variant with the median p99.";
     let p99 = |intervals: &[Interval]| {
         let all = intervals.iter().filter_map(|interval| Some(interval.response.as_ref()?.p99_us));
         all.reduce(f64::max)
     };
-    over_time([id, "p99 over time", caption], Axis::log(Unit::Micros).switched(), seen, p99)
+    over_time([id, "p99 over time", caption], Axis::log(Unit::Micros).switched(), variants, p99)
 }
 
-/// Good answers of each variant's middle run, second by second.
-pub(super) fn goodput(id: &str, seen: &[Seen]) -> Option<Chart> {
-    let caption = "Good answers by time, of the same runs.";
+/// Draws good answers over time, of the median run of each variant.
+pub(super) fn goodput(id: &str, variants: &[VariantRuns]) -> Option<Chart> {
+    let caption = "Good answers over time, of the same runs.";
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     let good = |intervals: &[Interval]| {
         let length: f64 = intervals.iter().map(|interval| interval.length_s).sum();
         let good: u64 = intervals.iter().map(|interval| interval.good).sum();
         (length > 0.0).then(|| good as f64 / length)
     };
-    over_time([id, "Goodput over time", caption], Axis::linear(Unit::PerSecond), seen, good)
+    over_time([id, "Goodput over time", caption], Axis::linear(Unit::PerSecond), variants, good)
 }
 
 fn over_time(
     [id, title, caption]: [&str; 3],
     y: Axis,
-    seen: &[Seen],
+    variants: &[VariantRuns],
     value: impl Fn(&[Interval]) -> Option<f64>,
 ) -> Option<Chart> {
-    let runs: Vec<_> = seen.iter().map(|one| Some(one.middle()?.1)).collect();
+    let runs: Vec<_> = variants.iter().map(|one| Some(one.median_run()?.1)).collect();
     let longest =
         runs.iter().flatten().max_by_key(|run| run.intervals.len()).filter(|run| !run.intervals.is_empty())?;
     let together = longest.intervals.len().div_ceil(POINTS_MAX);
@@ -119,41 +120,43 @@ fn over_time(
     let thinned = if together > 1 { format!(" Each point is {together} intervals.") } else { String::new() };
     let chart = Chart::new(id, title, Axis::time(0.0, last), y, at);
     let mut chart = chart.caption(format!("{caption}{thinned}")).set_apart(&bands, &[]);
-    for (index, (one, run)) in seen.iter().zip(&runs).enumerate() {
+    for (index, (one, run)) in variants.iter().zip(&runs).enumerate() {
         let Some(run) = run else { continue };
         let mut values: Vec<_> = run.intervals.chunks(together).map(&value).collect();
         values.resize(places, None);
-        let (colour, style) = look(index);
+        let (colour, style) = line_style(index);
         chart = chart.with(Series::line(one.name(), colour, values).styled(style));
     }
     Some(chart)
 }
 
-/// Refused share against p99.9, a point for each size of the queue; `None` where none has refused anything.
-pub(super) fn frontier(id: &str, frontier: &Frontier, seen: &[Seen]) -> Option<Chart> {
+/// Draws the share of refused requests against p99.9, a point for each size of the queue; `None` where all refuse the
+/// same share.
+pub(super) fn frontier(id: &str, frontier: &Frontier, variants: &[VariantRuns]) -> Option<Chart> {
     let mut at: Vec<f64> = frontier.points.iter().map(|point| point.refused_share * 100.0).collect();
     at.sort_by(f64::total_cmp);
     at.dedup_by(|one, other| one.total_cmp(other).is_eq());
     if at.len() < 2 {
         return None;
     }
-    let caption = "What a size of the queue costs: requests that were refused, and p99.9 of the others. Down and to the left is better.";
+    let caption = "The cost of each size of the queue: the share of refused requests, and p99.9 of the others. Down and to the left is better.";
     let axes = (Axis::linear(Unit::Percent), Axis::log(Unit::Micros).switched());
-    let mut chart = Chart::new(id, "Refused share against p99.9", axes.0, axes.1, at.clone()).caption(caption);
+    let mut chart = Chart::new(id, "Share of refused requests and p99.9", axes.0, axes.1, at.clone()).caption(caption);
     for point in &frontier.points {
-        // Of the colour that the variant has in the other charts.
-        let index = seen.iter().position(|one| one.name() == point.variant).unwrap_or(0);
+        // The variant's colour in the other charts.
+        let index = variants.iter().position(|one| one.name() == point.variant).unwrap_or(0);
         let own = point.refused_share * 100.0;
         let value = |place: &f64| place.total_cmp(&own).is_eq().then_some(point.p999_us);
         let recommended = if frontier.recommended.as_ref() == Some(&point.variant) { ", recommended" } else { "" };
         let name = format!("{}: queue of {}{recommended}", point.variant, point.queue);
-        chart = chart.with(Series::line(name, look(index).0, at.iter().map(value).collect()).styled(Style::Points));
+        chart =
+            chart.with(Series::line(name, line_style(index).0, at.iter().map(value).collect()).styled(Style::Points));
     }
     Some(chart)
 }
 
-/// What waits in the server: series that are added up or of which the largest counts, and how they are shown.
-struct Waiting {
+/// A chart of the server's queues: which metrics, how those of all queues are combined, and how they are shown.
+struct QueueChart {
     id: &'static str,
     prefix: &'static str,
     title: &'static str,
@@ -163,31 +166,31 @@ struct Waiting {
     scale: f64,
 }
 
-const WAITING: [Waiting; 2] = [
-    Waiting {
+const QUEUE_CHARTS: [QueueChart; 2] = [
+    QueueChart {
         id: "waiting",
         prefix: "klad_queue_depth",
-        title: "Operations that wait",
-        caption: "All queues of the server added up, once a second, of the run of each variant that is in the middle by its p99.",
+        title: "Waiting operations",
+        caption: "The sum of all queues of the server, once a second, of the run of each variant with the median p99.",
         unit: Unit::Count,
         add: |one, other| one + other,
         scale: 1.0,
     },
-    Waiting {
+    QueueChart {
         id: "oldest",
         prefix: "klad_queue_oldest_seconds",
-        title: "For how long the oldest has waited",
-        caption: "The longest of all queues, once a second, of the same runs.",
+        title: "Age of the oldest waiting operation",
+        caption: "The largest of all queues, once a second, of the same runs.",
         unit: Unit::Micros,
         add: f64::max,
         scale: 1e6,
     },
 ];
 
-/// The queues, where anything has ever waited in one.
-pub(super) fn queues(prefix: &str, seen: &[Seen]) -> Vec<Chart> {
-    let runs: Vec<_> = seen.iter().map(|one| Some(one.middle()?.0)).collect();
-    let chart = |waiting: &Waiting| {
+/// Draws the queues, if an operation ever waited in one.
+pub(super) fn queues(prefix: &str, variants: &[VariantRuns]) -> Vec<Chart> {
+    let runs: Vec<_> = variants.iter().map(|one| Some(one.median_run()?.0)).collect();
+    let chart = |waiting: &QueueChart| {
         let lines: Vec<Vec<Option<f64>>> =
             runs.iter().map(|run| run.map_or_else(Vec::new, |run| line(run, waiting))).collect();
         let anything = lines.iter().flatten().flatten().any(|value| *value > 0.0);
@@ -196,19 +199,19 @@ pub(super) fn queues(prefix: &str, seen: &[Seen]) -> Vec<Chart> {
         let axis = Axis::time(0.0, at.last().copied()?.max(1.0));
         let id = format!("{prefix}-{}", waiting.id);
         let mut chart = Chart::new(&id, waiting.title, axis, Axis::linear(waiting.unit), at).caption(waiting.caption);
-        for (index, (one, mut values)) in seen.iter().zip(lines).enumerate() {
+        for (index, (one, mut values)) in variants.iter().zip(lines).enumerate() {
             values.resize(length, None);
-            let (colour, style) = look(index);
+            let (colour, style) = line_style(index);
             chart = chart.with(Series::line(one.name(), colour, values).styled(style));
         }
         Some(chart)
     };
-    WAITING.iter().filter_map(chart).collect()
+    QUEUE_CHARTS.iter().filter_map(chart).collect()
 }
 
-/// A value for each second; samples of different runs are not of the same moments.
+/// Returns a value for each second, because runs are sampled at different moments.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a run")]
-fn line(run: &LabRun, waiting: &Waiting) -> Vec<Option<f64>> {
+fn line(run: &LabRun, waiting: &QueueChart) -> Vec<Option<f64>> {
     let mut values = Vec::new();
     for sample in &run.queues {
         let second = sample.at_s.clamp(0.0, 1e6).round() as usize;

@@ -1,10 +1,10 @@
-//! What was run, on what, and how. Called by `page` and `markdown`.
+//! The facts of an experiment: machine, settings, variants, commands. Called by `page` and `markdown`.
 
 use crate::result::{CoresUsed, LabResult, StageResult};
 use klad_bench::result::Machine;
 use klad_page::numbers::{bytes, count, per_second, seconds};
 
-/// Names with what they stand for.
+/// Returns names and values.
 pub(super) fn experiment(result: &LabResult) -> Vec<(&'static str, String)> {
     let Machine { host, kernel, cpu, cores, memory_bytes, .. } = &result.machine;
     let scenario = &result.scenario;
@@ -26,22 +26,22 @@ pub(super) fn experiment(result: &LabResult) -> Vec<(&'static str, String)> {
         ("Memory", bytes(*memory_bytes)),
         ("Kernel", kernel.clone()),
         ("Cores", cores_used(result.cores.as_ref())),
-        ("File system", result.file_system.clone().unwrap_or_else(|| "not known".to_owned())),
+        ("File system", result.file_system.clone().unwrap_or_else(|| "unknown".to_owned())),
         ("klad", result.klad_version.clone()),
         ("Server options", words(&scenario.server.options)),
         ("Filled data", filled),
     ]
 }
 
-/// `1`, or how much shorter than the scenario.
+/// `1, full`, or `scaled to 0.1`.
 pub(super) fn scale(result: &LabResult) -> String {
-    if result.scale < 1.0 { format!("shortened to {}", result.scale) } else { format!("{}, whole", result.scale) }
+    if result.scale < 1.0 { format!("scaled to {}", result.scale) } else { format!("{}, full", result.scale) }
 }
 
 fn cores_used(cores: Option<&CoresUsed>) -> String {
     let list = |cores: &[usize]| cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     cores.map_or_else(
-        || "server and load wherever the kernel put them".to_owned(),
+        || "chosen by the kernel".to_owned(),
         |cores| format!("server on {}, load on {}", list(&cores.server), list(&cores.load)),
     )
 }
@@ -50,7 +50,7 @@ fn words(options: &[String]) -> String {
     if options.is_empty() { "none".to_owned() } else { options.join(" ") }
 }
 
-/// Each variant with its options.
+/// Returns each variant with its options or its command.
 pub(super) fn variants(result: &LabResult) -> Vec<(String, String)> {
     let variant = |variant: &crate::scenario::Variant| {
         let about = if variant.about.is_empty() { String::new() } else { format!(" ({})", variant.about) };
@@ -64,7 +64,7 @@ pub(super) fn variants(result: &LabResult) -> Vec<(String, String)> {
     result.scenario.variants.iter().map(variant).collect()
 }
 
-/// A stage in a line.
+/// Returns the load of a stage in a line.
 pub(super) fn stage(stage: &StageResult) -> String {
     let rate = stage.rate_per_s.map_or_else(|| "closed load".to_owned(), per_second);
     let share =
@@ -72,9 +72,10 @@ pub(super) fn stage(stage: &StageResult) -> String {
     format!("{rate}{share}, {} connections, {}", count(stage.connections as u64), seconds(stage.duration_s))
 }
 
-/// The commands: this experiment's, then the load of each stage and variant as it was made once, less where its result went.
+/// Returns the command of the experiment, and one `klad bench` command of each stage and variant, without the paths
+/// of results.
 pub(super) fn commands(result: &LabResult) -> String {
-    let mut lines = vec![typed(&result.command)];
+    let mut lines = vec![shell_command(&result.command)];
     for stage in &result.stages {
         for variant in &stage.variants {
             let first = variant.benches().next().filter(|bench| !bench.command.is_empty());
@@ -86,11 +87,11 @@ pub(super) fn commands(result: &LabResult) -> String {
 
 fn load(command: &[String]) -> String {
     let end = command.iter().position(|word| word == "--progress").unwrap_or(command.len());
-    typed(&command[..end])
+    shell_command(&command[..end])
 }
 
-/// As a shell takes it; the program without its directory.
-fn typed(command: &[String]) -> String {
+/// Quotes a command for a shell, with the program's name only.
+fn shell_command(command: &[String]) -> String {
     let (program, words) = command.split_first().map_or(("", command), |(program, words)| (program.as_str(), words));
     let program = program.rsplit('/').next().unwrap_or_default().to_owned();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);

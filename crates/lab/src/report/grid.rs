@@ -1,4 +1,4 @@
-//! A table that can become HTML and Markdown. Called by `tables`.
+//! A table that can be written as HTML and as Markdown. Called by `tables`.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ use klad_page::parts::{self, Column, Tone};
 /// A table.
 #[derive(Debug)]
 pub(super) struct Grid {
-    /// For readers that do not see it.
+    /// The label for screen readers.
     pub(super) title: &'static str,
-    /// The first names the row.
+    /// The first column names the row.
     pub(super) columns: Vec<Column>,
-    /// As wide as there are columns.
+    /// Each row has as many cells as there are columns.
     pub(super) rows: Vec<Vec<Entry>>,
-    /// Sentences below it.
+    /// Sentences below the table.
     pub(super) notes: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ impl Grid {
     }
 }
 
-/// Text that Markdown takes for text.
+/// Escapes what Markdown would interpret.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_a_cell_stays_in_it() {
+    fn cells_are_escaped() {
         let mut grid = Grid::new("t", &[Column::Words("a"), Column::Figures("b")]);
         grid.rows.push(vec!["x|y".into(), Entry::toned(Tone::Bad, "<b>*1*\u{a0}ms")]);
         grid.notes.push("* a note".to_owned());

@@ -1,4 +1,4 @@
-//! The conclusion as JSON, for programs: `report.json`. Called by whoever writes the report.
+//! `report.json`: the conclusion, for programs.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,36 +7,36 @@ use crate::conclusion::Conclusion;
 use crate::result::LabResult;
 use klad_bench::result::Started;
 
-/// Name and version of `report.json`.
+/// The name and version of the form of `report.json`.
 const SCHEMA: &str = "klad.lab.report/1";
 
-/// What an experiment has shown. Its figures are in `lab.json`.
+/// The conclusion of an experiment. Its figures are in `lab.json`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 struct Report {
     /// `klad.lab.report/1`.
     schema: String,
-    /// What was compared.
+    /// The title of the experiment.
     title: String,
-    /// When it began.
+    /// When it started.
     started: Started,
-    /// Lengths and numbers of keys are those of the scenario times this, 0 to 1.
+    /// The factor by which the scenario's lengths and numbers of keys were multiplied, above 0 and at most 1.
     scale: f64,
-    /// What follows from the figures.
+    /// The conclusion.
     conclusion: Conclusion,
 }
 
-/// Either of the files; `schema` says which.
+/// Either of the two files; the field `schema` says which.
 #[derive(JsonSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "for its schema alone")]
+#[expect(dead_code, reason = "used for its schema only")]
 enum Document {
-    /// `lab.json`: what was measured.
+    /// `lab.json`: the figures.
     Figures(Box<LabResult>),
-    /// `report.json`: what follows.
+    /// `report.json`: the conclusion.
     Report(Report),
 }
 
-/// The conclusion, with a line feed at its end.
+/// Returns `report.json`, with a line feed at its end.
 #[must_use]
 pub fn json(result: &LabResult, conclusion: &Conclusion) -> String {
     let report = Report {
@@ -49,14 +49,14 @@ pub fn json(result: &LabResult, conclusion: &Conclusion) -> String {
     pretty(&report)
 }
 
-/// The JSON Schema of `lab.json` and of `report.json`.
+/// Returns the JSON Schema of `lab.json` and `report.json`.
 #[must_use]
 pub fn json_schema() -> String {
     pretty(&schemars::schema_for!(Document))
 }
 
 fn pretty(value: &impl Serialize) -> String {
-    let mut text = serde_json::to_string_pretty(value).expect("maps have keys that are text");
+    let mut text = serde_json::to_string_pretty(value).expect("the keys of its maps are text");
     text.push('\n');
     text
 }

@@ -1,14 +1,15 @@
-//! The report as Markdown: the conclusions and the tables, for documents. Called by whoever runs an experiment.
+//! `report.md`: the conclusion and the tables as Markdown. Called by `klad lab`.
 
 use std::fmt::Write as _;
 
 use crate::conclusion::{Conclusion, StageConclusion};
 use crate::report::grid::{Grid, escaped};
+use crate::report::wrap::wrapped;
 use crate::report::{facts, tables};
 use crate::result::{LabResult, StageResult};
-use crate::seen::Seen;
+use crate::variant_runs::VariantRuns;
 
-/// The text, with a line feed at its end.
+/// Returns the text, with a line feed at its end.
 #[must_use]
 pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
     let scenario = &result.scenario;
@@ -19,7 +20,7 @@ pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
     }
     let _ = writeln!(text, "`klad lab`, scenario {}, {}.\n", escaped(&scenario.name), escaped(&result.started.utc));
     if result.scale < 1.0 {
-        let _ = writeln!(text, "**Shortened to {}.**\n", result.scale);
+        let _ = writeln!(text, "**Scaled to {}.**\n", result.scale);
     }
     heading(&mut text, 2, "Conclusion");
     let lines =
@@ -45,18 +46,16 @@ pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
         }
     }
     if let Some(failures) = tables::failures(result) {
-        heading(&mut text, 3, "What could not be run");
+        heading(&mut text, 3, "Failures");
         grid(&mut text, &failures);
     }
     if let Some(published) = &scenario.published {
-        heading(&mut text, 2, "What was published");
+        heading(&mut text, 2, "Published results");
         let _ = writeln!(text, "{}\n", escaped(&published.about));
         bullets(&mut text, published.conclusions.iter().map(|line| escaped(line)));
     }
     experiment(&mut text, result);
-    text.truncate(text.trim_end().len());
-    text.push('\n');
-    text
+    wrapped(text.trim_end())
 }
 
 fn heading(text: &mut String, level: usize, words: &str) {
@@ -80,7 +79,7 @@ fn grid(text: &mut String, grid: &Grid) {
 }
 
 fn stage_text(text: &mut String, result: &LabResult, stage: &StageResult, conclusion: &StageConclusion) {
-    let seen = Seen::of_stage(stage);
+    let variants = VariantRuns::of_stage(stage);
     heading(text, 2, &stage.name);
     if !stage.about.is_empty() {
         let _ = writeln!(text, "{}\n", escaped(&stage.about));
@@ -91,11 +90,11 @@ fn stage_text(text: &mut String, result: &LabResult, stage: &StageResult, conclu
     grid(text, &tables::variants(stage, conclusion, published));
     let mut parts = Vec::new();
     parts.extend(conclusion.queue.as_ref().map(|queue| ("Sizes of the queue", tables::queue(queue))));
-    parts.push(("Outcomes", tables::outcomes(&seen)));
-    parts.push(("Operations", tables::operations(&seen)));
-    parts.push(("Spread over time", tables::intervals(&seen)));
-    parts.push(("Spread over the repeats", tables::spread(&seen)));
-    parts.push(("What the slowest requests waited for", tables::slowest(&seen)));
+    parts.push(("Outcomes", tables::outcomes(&variants)));
+    parts.push(("Operations", tables::operations(&variants)));
+    parts.push(("Spread over time", tables::intervals(&variants)));
+    parts.push(("Spread over the repeats", tables::spread(&variants)));
+    parts.push(("The slowest requests", tables::slowest(&variants)));
     parts.push(("Profiles", tables::profiles(stage, &conclusion.standings)));
     for (name, own) in parts.iter().filter(|(_, own)| !own.rows.is_empty()) {
         heading(text, 3, name);
@@ -114,7 +113,7 @@ fn experiment(text: &mut String, result: &LabResult) {
     let variants = facts::variants(result);
     bullets(text, variants.iter().map(|(name, options)| format!("{}: {}", escaped(name), escaped(options))));
     heading(text, 3, "Commands");
-    // Indented, so that nothing in it ends it.
+    // Indented: no line can end the block.
     for line in facts::commands(result).lines() {
         let _ = writeln!(text, "    {line}");
     }

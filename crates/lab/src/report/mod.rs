@@ -1,5 +1,5 @@
-//! The report of an experiment: one HTML file that needs nothing but itself, Markdown with the same figures, and JSON with what
-//! follows from them.
+//! The report of an experiment: one self-contained HTML file, Markdown with the same figures, and JSON with the
+//! conclusion.
 //!
 //! ```text
 //!     LabResult, Conclusion ─▶ json
@@ -8,13 +8,14 @@
 //!     profiles, from files ──▶ profiles ────────┘
 //! ```
 //!
-//! It must judge nothing: that is for `conclusion`. What makes figures unfit to be believed stands before them. Called by
-//! whoever runs an experiment, or reads a result again.
+//! The report judges nothing; `conclusion` does. Warnings about figures come before them. Called by `klad lab run` and
+//! `klad lab report`.
 
 mod page;
 
 mod json;
 mod markdown;
+mod wrap;
 
 mod charts;
 mod tables;

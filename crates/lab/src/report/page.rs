@@ -1,27 +1,27 @@
-//! The page: what stands where. Called by whoever runs an experiment.
+//! `report.html`: the order of its parts. Called by `klad lab`.
 
 use std::path::Path;
 
 use maud::{Markup, html};
 
 use crate::conclusion::{Conclusion, Outcome, StageConclusion, Validity};
-use crate::report::profiles::Pictures;
+use crate::report::profiles::FlameGraphs;
 use crate::report::{charts, facts, tables};
 use crate::result::{LabResult, StageResult, VariantResult};
 use crate::scenario::PublishedResult;
-use crate::seen::Seen;
+use crate::variant_runs::VariantRuns;
 use klad_page::Page;
 use klad_page::numbers::{micros, seconds};
 use klad_page::parts::{self, Tile, Tone};
 
-/// Stages that have a key figure at the top.
+/// The number of stages with a key figure at the top.
 const STAGES_AT_TOP: usize = 6;
 
-/// The file. Profiles are read from `directory`; what cannot be read is told in the page.
+/// Returns the page. Profiles are read from `directory`; the page names those that cannot be read.
 #[must_use]
 pub fn html(result: &LabResult, conclusion: &Conclusion, directory: &Path) -> String {
     let scenario = &result.scenario;
-    let pictures = Pictures::of(result, directory);
+    let graphs = FlameGraphs::of(result, directory);
     let mut page = Page::new(format!("klad lab: {}", scenario.title))
         .with(html! {
             header {
@@ -29,17 +29,17 @@ pub fn html(result: &LabResult, conclusion: &Conclusion, directory: &Path) -> St
                 h1 { (scenario.title) }
                 @if !scenario.about.is_empty() { p { (scenario.about) } }
             }
-            (unfit(result, conclusion))
+            (warnings(result, conclusion))
             (parts::tiles(&tiles(result, conclusion)))
         })
         .section("Conclusion", &conclusions(result, conclusion));
     for (index, (stage, conclusion)) in result.stages.iter().zip(&conclusion.stages).enumerate() {
-        page = page.with(section(index, stage, conclusion, result, &pictures));
+        page = page.with(section(index, stage, conclusion, result, &graphs));
     }
-    page = page.section("Is it valid?", &validity(result, &pictures));
+    page = page.section("Is it valid?", &validity(result, &graphs));
     if let Some(published) = &scenario.published {
         page = page.section(
-            "What was published",
+            "Published results",
             &html! {
                 p { (published.about) }
                 @if !published.conclusions.is_empty() {
@@ -51,25 +51,25 @@ pub fn html(result: &LabResult, conclusion: &Conclusion, directory: &Path) -> St
     page.section("The experiment", &experiment(result)).into_html()
 }
 
-/// What makes figures unfit comes before them.
-fn unfit(result: &LabResult, conclusion: &Conclusion) -> Markup {
+/// Returns the warnings about the figures, which come before them.
+fn warnings(result: &LabResult, conclusion: &Conclusion) -> Markup {
     let standings = conclusion.stages.iter().flat_map(|stage| stage.standings.iter().map(move |one| (stage, one)));
     let bad = standings.filter(|(_, one)| one.validity == Validity::NotValid);
     let bad: Vec<_> = bad.map(|(stage, one)| format!("{}: every run of {}.", stage.stage, one.variant)).collect();
     let failures: Vec<_> = result.failures.iter().map(ToString::to_string).collect();
     html! {
         @if result.scale < 1.0 {
-            (parts::banner(Tone::Warning, &format!("Shortened to {}", result.scale), &[
-                "Lengths of runs and numbers of keys are those of the scenario times this: the figures are not those of the whole \
-                 experiment.".to_owned(),
+            (parts::banner(Tone::Warning, &format!("Scaled to {}", result.scale), &[
+                "Lengths of runs and numbers of keys are the scenario's, multiplied by this. The figures are not \
+                 those of the full experiment.".to_owned(),
             ]))
         }
         @if !bad.is_empty() { (parts::banner(Tone::Bad, "NOT VALID", &bad)) }
-        @if !failures.is_empty() { (parts::banner(Tone::Bad, "Not all could be run", &failures)) }
+        @if !failures.is_empty() { (parts::banner(Tone::Bad, "A part failed", &failures)) }
     }
 }
 
-/// Who is best at p99.9 in each stage, and how much was run.
+/// Returns the best p99.9 of each stage, and the number of runs.
 fn tiles(result: &LabResult, conclusion: &Conclusion) -> Vec<Tile> {
     let tile = |stage: &StageConclusion| {
         let winner = stage.winners.iter().find(|winner| winner.figure == "p99.9")?;
@@ -77,7 +77,7 @@ fn tiles(result: &LabResult, conclusion: &Conclusion) -> Vec<Tile> {
         let note = match (winner.outcome, winner.all_level) {
             (Outcome::Won, _) => format!("{best} wins"),
             (Outcome::Level, true) => "no difference beyond the noise".to_owned(),
-            (Outcome::Level, false) => format!("{best}, level with {}", winner.level_with.join(", ")),
+            (Outcome::Level, false) => format!("{best}, no different from {}", winner.level_with.join(", ")),
             (Outcome::NotJudged, _) => format!("{best}, not judged"),
         };
         let value = winner.value.map_or_else(|| "–".to_owned(), micros);
@@ -101,7 +101,7 @@ fn tiles(result: &LabResult, conclusion: &Conclusion) -> Vec<Tile> {
     tiles
 }
 
-/// The stages in a line each, and what must be known.
+/// Returns a line for each stage, and the remarks.
 fn conclusions(result: &LabResult, conclusion: &Conclusion) -> Markup {
     html! {
         dl.facts.wide {
@@ -116,12 +116,12 @@ fn conclusions(result: &LabResult, conclusion: &Conclusion) -> Markup {
         @if result.stages.len() > 1 { details.more { summary { "All stages at a glance" } (tables::stages(&conclusion.stages).html()) } }
         @if !conclusion.remarks.is_empty() { ul.notes { @for remark in &conclusion.remarks { li { (remark) } } } }
         @if result.stages.len() > 1 {
-            p { "All variants are held against the first, " (first(result)) ". The sentences are computed from the figures." }
+            p { "All variants are compared with the first, " (first(result)) ". The sentences are computed from the figures." }
         }
     }
 }
 
-/// A figure and its unit stay on one line.
+/// Joins figures and units with no-break spaces.
 fn kept_together(sentence: &str) -> String {
     [" %", " ms", " µs"].iter().fold(sentence.to_owned(), |text, unit| text.replace(unit, &unit.replace(' ', "\u{a0}")))
 }
@@ -136,14 +136,14 @@ fn section(
     stage: &StageResult,
     conclusion: &StageConclusion,
     result: &LabResult,
-    pictures: &Pictures,
+    graphs: &FlameGraphs,
 ) -> Markup {
-    let seen = Seen::of_stage(stage);
+    let variants = VariantRuns::of_stage(stage);
     let published: &[PublishedResult] = result.scenario.published.as_ref().map_or(&[], |published| &published.results);
     let id = |what: &str| format!("s{index}-{what}");
-    let queues = charts::queues(&id("queue"), &seen);
-    let slowest = tables::slowest(&seen);
-    let operations = tables::operations(&seen);
+    let queues = charts::queues(&id("queue"), &variants);
+    let slowest = tables::slowest(&variants);
+    let operations = tables::operations(&variants);
     html! {
         section id=(format!("s{index}")) {
             h2 { (stage.name) }
@@ -152,36 +152,36 @@ fn section(
             (parts::banner(tone(conclusion), &kept_together(&conclusion.headline), &[]))
             ul.sentences { @for sentence in &conclusion.sentences { li { (kept_together(sentence)) } } }
             div.wide { (tables::variants(stage, conclusion, published).html()) }
-            @if let Some(chart) = charts::spectrum(&id("spectrum"), &seen) { (chart) }
-            @if let Some(chart) = charts::latency(&id("latency"), &seen) { (chart) }
-            @if let Some(chart) = charts::goodput(&id("goodput"), &seen) { (chart) }
+            @if let Some(chart) = charts::spectrum(&id("spectrum"), &variants) { (chart) }
+            @if let Some(chart) = charts::latency(&id("latency"), &variants) { (chart) }
+            @if let Some(chart) = charts::goodput(&id("goodput"), &variants) { (chart) }
             @if let Some(frontier) = &conclusion.queue {
                 h3 { "Sizes of the queue" }
                 p { (kept_together(&frontier.sentence)) }
-                @if let Some(chart) = charts::frontier(&id("frontier"), frontier, &seen) { (chart) }
+                @if let Some(chart) = charts::frontier(&id("frontier"), frontier, &variants) { (chart) }
                 (tables::queue(frontier).html())
             }
             @if !queues.is_empty() { h3 { "Queues in the server" } @for chart in &queues { (chart) } }
             h3 { "Outcomes" }
-            (tables::outcomes(&seen).html())
+            (tables::outcomes(&variants).html())
             @if !operations.rows.is_empty() { h3 { "Operations" } (operations.html()) }
             h3 { "Spread over time" }
-            (tables::intervals(&seen).html())
+            (tables::intervals(&variants).html())
             h3 { "Spread over the repeats" }
-            div.roomy { (tables::spread(&seen).html()) }
+            div.roomy { (tables::spread(&variants).html()) }
             @for comparison in &conclusion.comparisons {
                 details.more {
                     summary { "Every figure of " (comparison.other) " against " (comparison.first) }
                     (tables::differences(comparison).html())
                 }
             }
-            @if !slowest.rows.is_empty() { h3 { "What the slowest requests waited for" } div.roomy { (slowest.html()) } }
-            (profiles(index, stage, conclusion, pictures))
+            @if !slowest.rows.is_empty() { h3 { "The slowest requests" } div.roomy { (slowest.html()) } }
+            (profiles(index, stage, conclusion, graphs))
         }
     }
 }
 
-/// Runs that are not to be believed are no news to be calm about.
+/// Returns the colour of a stage's headline.
 fn tone(conclusion: &StageConclusion) -> Tone {
     let any = |validity: Validity| conclusion.standings.iter().any(|one| one.validity == validity);
     match (any(Validity::NotValid), any(Validity::NotMeasured)) {
@@ -191,33 +191,34 @@ fn tone(conclusion: &StageConclusion) -> Tone {
     }
 }
 
-fn profiles(index: usize, stage: &StageResult, conclusion: &StageConclusion, pictures: &Pictures) -> Markup {
+fn profiles(index: usize, stage: &StageResult, conclusion: &StageConclusion, graphs: &FlameGraphs) -> Markup {
     let costs = tables::profiles(stage, &conclusion.standings);
     html! {
         @if !costs.rows.is_empty() {
             h3 { "Profiles" }
-            p { "Taken under this load in windows of their own, which count nowhere else. What taking them has cost, beside the runs without:" }
+            p { "Taken under this load in runs of their own, which no other figure includes. The table shows what the profiles cost, beside the runs without them." }
             (costs.html())
-            @if pictures.has(index) { p { "They open when they are clicked on." } (pictures.of_stage(index)) }
+            @if graphs.has(index) { p { "Click to open a flame graph." } (graphs.of_stage(index)) }
         }
     }
 }
 
-fn validity(result: &LabResult, pictures: &Pictures) -> Markup {
+fn validity(result: &LabResult, graphs: &FlameGraphs) -> Markup {
     html! {
         @match tables::checks(result) {
             Some(failed) => {
                 (failed.html())
                 p {
-                    "A run that fails a check is left out where its variant has others. One that fails rate alone stays: all \
-                     connections were busy, and requests that could not be sent count at their age."
+                    "A run that fails a check is not used if its variant has other runs. A run that fails only the \
+                     check rate is used: all connections were busy, and requests that could not be sent count at \
+                     their age."
                 }
             }
             None => { (parts::banner(Tone::Plain, tables::all_well(result), &[])) }
         }
-        @if let Some(failures) = tables::failures(result) { h3 { "What could not be run" } (failures.html()) }
-        @if !pictures.warnings.is_empty() { (parts::banner(Tone::Warning, "Profiles that are not shown", &pictures.warnings)) }
-        @if let Some(note) = &pictures.note { p { (note) } }
+        @if let Some(failures) = tables::failures(result) { h3 { "Failures" } (failures.html()) }
+        @if !graphs.warnings.is_empty() { (parts::banner(Tone::Warning, "Profiles that are not shown", &graphs.warnings)) }
+        @if let Some(note) = &graphs.note { p { (note) } }
     }
 }
 

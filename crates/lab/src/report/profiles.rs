@@ -1,7 +1,7 @@
-//! Profiles as pictures in the page, which open where they stand, and what differs between variants. Called by `page`.
+//! Flame graphs in the page, of each variant and of differences between variants. Called by `page`.
 //!
-//! All pictures together stay below [`BYTES_MAX`]: where they would not, narrow frames become part of those below them, and if
-//! that is not enough, the last pictures are left out. The page says which.
+//! All flame graphs together stay below [`BYTES_MAX`]. Otherwise narrow frames are merged into their parents and, if
+//! that is not enough, the last flame graphs are left out. The page says so.
 
 use std::path::Path;
 
@@ -12,52 +12,53 @@ use crate::scenario::ProfileKind;
 use klad_page::numbers;
 use klad_profile::{Name, Profile, picture, pprof};
 
-/// All pictures of a page, as they stand in it: browsers open more, mail and code hosts do not.
+/// The largest size of all flame graphs in a page, escaped, bytes. Browsers open larger pages; mail and code hosts do
+/// not.
 const BYTES_MAX: usize = 14 << 20;
 
-/// Frames below these shares are cut, until all pictures fit. Below 0.1 % no picture draws anything.
+/// Shares of the total below which frames are merged, tried in this order until all flame graphs fit.
 const CUTS: [f64; 4] = [0.0, 0.005, 0.02, 0.05];
 
-/// All pictures of a report.
-pub(super) struct Pictures {
-    all: Vec<Drawn>,
-    /// What could not be shown, and why.
+/// All flame graphs of a report.
+pub(super) struct FlameGraphs {
+    all: Vec<FlameGraph>,
+    /// The profiles that are not shown, and why.
     pub(super) warnings: Vec<String>,
-    /// What was cut to keep the page small.
+    /// What was merged or left out to keep the page small.
     pub(super) note: Option<String>,
 }
 
-/// A picture, or why there is none.
-struct Drawn {
+/// A flame graph, drawn.
+struct FlameGraph {
     stage: usize,
     title: String,
     page: String,
 }
 
-/// What a picture is of.
-struct Wanted<'r> {
+/// A flame graph that is to be drawn.
+struct Request<'r> {
     stage: usize,
     title: String,
     profile: &'r Profile<Name>,
-    /// Of the first variant, where it is a difference: its name, and the variant's.
+    /// For a difference: the profile of the first variant, and the names of both variants.
     against: Option<(&'r Profile<Name>, [&'r str; 2])>,
 }
 
-/// A profile that was read.
-struct Read<'r> {
+/// A profile that was read from its file.
+struct LoadedProfile<'r> {
     variant: &'r str,
     kind: ProfileKind,
     profile: Profile<Name>,
 }
 
-impl Pictures {
-    /// Reads the files, which lie in `directory`, and draws.
-    pub(super) fn of(result: &LabResult, directory: &Path) -> Pictures {
+impl FlameGraphs {
+    /// Reads the profiles from `directory`, and draws them.
+    pub(super) fn of(result: &LabResult, directory: &Path) -> FlameGraphs {
         let mut warnings = Vec::new();
         let read: Vec<_> = result.stages.iter().map(|stage| read(stage, directory, &mut warnings)).collect();
-        let mut wanted = Vec::new();
+        let mut requests = Vec::new();
         for (stage, read) in read.iter().enumerate() {
-            wanted.extend(read.iter().map(|one| Wanted {
+            requests.extend(read.iter().map(|one| Request {
                 stage,
                 title: format!("{}: {}", one.variant, one.kind.title()),
                 profile: &one.profile,
@@ -65,13 +66,13 @@ impl Pictures {
             }));
         }
         for (stage, read) in read.iter().enumerate() {
-            wanted.extend(differences(stage, &result.stages[stage], read));
+            requests.extend(differences(stage, &result.stages[stage], read));
         }
-        let (all, note) = fitting(&wanted, BYTES_MAX, &mut warnings);
-        Pictures { all, warnings, note }
+        let (all, note) = fitting(&requests, BYTES_MAX, &mut warnings);
+        FlameGraphs { all, warnings, note }
     }
 
-    /// Those of a stage; empty where there are none.
+    /// Returns the flame graphs of a stage.
     pub(super) fn of_stage(&self, stage: usize) -> Markup {
         html! {
             @for drawn in self.all.iter().filter(|drawn| drawn.stage == stage) {
@@ -88,14 +89,14 @@ impl Pictures {
     }
 }
 
-/// The profiles of a stage; those that cannot be read become warnings.
-fn read<'r>(stage: &'r StageResult, directory: &Path, warnings: &mut Vec<String>) -> Vec<Read<'r>> {
+/// Reads the profiles of a stage. Those that cannot be read become warnings.
+fn read<'r>(stage: &'r StageResult, directory: &Path, warnings: &mut Vec<String>) -> Vec<LoadedProfile<'r>> {
     let mut all = Vec::new();
     for variant in &stage.variants {
         for taken in &variant.profiles {
             let bytes = std::fs::read(directory.join(&taken.file)).map_err(|error| error.to_string());
             match bytes.and_then(|bytes| pprof::decode(&bytes).map_err(|error| error.to_string())) {
-                Ok(profile) => all.push(Read { variant: &variant.name, kind: taken.kind, profile }),
+                Ok(profile) => all.push(LoadedProfile { variant: &variant.name, kind: taken.kind, profile }),
                 Err(why) => {
                     let (kind, name, file) = (taken.kind.title(), &variant.name, &taken.file);
                     warnings.push(format!("{kind} of {name} in {} is not shown: {file}: {why}", stage.name));
@@ -106,15 +107,15 @@ fn read<'r>(stage: &'r StageResult, directory: &Path, warnings: &mut Vec<String>
     all
 }
 
-/// Each variant against the first, by each kind that both have.
-fn differences<'r>(index: usize, stage: &'r StageResult, read: &'r [Read<'r>]) -> Vec<Wanted<'r>> {
+/// Returns the differences of each variant from the first, for each kind of profile that both have.
+fn differences<'r>(index: usize, stage: &'r StageResult, read: &'r [LoadedProfile<'r>]) -> Vec<Request<'r>> {
     let Some(first) = stage.variants.first().map(|variant| variant.name.as_str()) else { return Vec::new() };
-    let against = |one: &'r Read<'r>| {
+    let against = |one: &'r LoadedProfile<'r>| {
         let before = read.iter().find(|other| other.variant == first && other.kind == one.kind)?;
-        (one.variant != first).then(|| Wanted {
+        (one.variant != first).then(|| Request {
             stage: index,
             title: format!(
-                "{}: what differs in {} from {first}; red is more in {}",
+                "{}: difference of {} from {first}; red is more in {}",
                 one.kind.title(),
                 one.variant,
                 one.variant
@@ -126,16 +127,16 @@ fn differences<'r>(index: usize, stage: &'r StageResult, read: &'r [Read<'r>]) -
     read.iter().filter_map(against).collect()
 }
 
-/// As many as fit, and how they were made to.
-fn fitting(wanted: &[Wanted], bytes_max: usize, warnings: &mut Vec<String>) -> (Vec<Drawn>, Option<String>) {
+/// Draws as many as fit. Returns them, and what was done to make them fit.
+fn fitting(requests: &[Request], bytes_max: usize, warnings: &mut Vec<String>) -> (Vec<FlameGraph>, Option<String>) {
     for (index, cut) in CUTS.into_iter().enumerate() {
         let is_last = index + 1 == CUTS.len();
         let (mut drawn, mut bytes, mut failed, mut left_out) = (Vec::new(), 0, Vec::new(), Vec::new());
-        for one in wanted {
+        for one in requests {
             match draw(one, cut) {
                 Ok(page) if bytes + embedded_bytes(&page) <= bytes_max => {
                     bytes += embedded_bytes(&page);
-                    drawn.push(Drawn { stage: one.stage, title: one.title.clone(), page });
+                    drawn.push(FlameGraph { stage: one.stage, title: one.title.clone(), page });
                 }
                 Ok(_) => left_out.push(one.title.clone()),
                 Err(why) => failed.push(format!("{} is not shown: {why}", one.title)),
@@ -160,25 +161,25 @@ fn note(cut: f64, bytes_max: usize, left_out: &[String]) -> Option<String> {
     let lost = left_out.join("; ");
     let lost = if lost.is_empty() { lost } else { format!(" Left out for the same reason: {lost}.") };
     Some(format!(
-        "So that all pictures together are no larger than {all}, frames below {} % of the total are drawn as part of the one \
-         below them. The files have all.{lost}",
+        "To keep all flame graphs together below {all}, frames below {} % of the total are drawn as part of the \
+         frame that called them. The profile files have all frames.{lost}",
         cut * 100.0
     ))
 }
 
-fn draw(wanted: &Wanted, cut: f64) -> Result<String, String> {
-    match wanted.against {
-        None if cut <= 0.0 => Ok(picture::flame_graph(wanted.profile)),
-        None => Ok(picture::flame_graph(&crate::report::prune::pruned(&[wanted.profile], cut)[0])),
+fn draw(requests: &Request, cut: f64) -> Result<String, String> {
+    match requests.against {
+        None if cut <= 0.0 => Ok(picture::flame_graph(requests.profile)),
+        None => Ok(picture::flame_graph(&crate::report::prune::pruned(&[requests.profile], cut)[0])),
         Some((before, names)) => {
-            let pruned = (cut > 0.0).then(|| crate::report::prune::pruned(&[before, wanted.profile], cut));
-            let (before, after) = pruned.as_ref().map_or((before, wanted.profile), |both| (&both[0], &both[1]));
+            let pruned = (cut > 0.0).then(|| crate::report::prune::pruned(&[before, requests.profile], cut));
+            let (before, after) = pruned.as_ref().map_or((before, requests.profile), |both| (&both[0], &both[1]));
             picture::difference_page(before, after, names, true).map_err(|error| error.to_string())
         }
     }
 }
 
-/// What a page takes within an attribute.
+/// The size of a page in an HTML attribute, escaped, bytes.
 fn embedded_bytes(page: &str) -> usize {
     let more = |byte: u8| match byte {
         b'"' => 5,
@@ -194,26 +195,26 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    fn wanted(profile: &Profile<Name>, count: usize) -> Vec<Wanted<'_>> {
-        let one = |number| Wanted { stage: 0, title: format!("picture {number}"), profile, against: None };
+    fn requests(profile: &Profile<Name>, count: usize) -> Vec<Request<'_>> {
+        let one = |number| Request { stage: 0, title: format!("graph {number}"), profile, against: None };
         (0..count).map(one).collect()
     }
 
     #[test]
-    fn pictures_stay_within_their_bytes_and_what_was_cut_is_said() {
+    fn flame_graphs_stay_within_their_bytes_and_the_page_says_what_was_merged() {
         let profile = testing::profile(400);
         let whole = embedded_bytes(&picture::flame_graph(&profile));
-        let smallest = embedded_bytes(&draw(&wanted(&profile, 1)[0], CUTS[3]).expect("drawn"));
+        let smallest = embedded_bytes(&draw(&requests(&profile, 1)[0], CUTS[3]).expect("drawn"));
         assert!(smallest < whole, "{smallest} of {whole}");
         let mut warnings = Vec::new();
-        let (drawn, note) = fitting(&wanted(&profile, 2), 2 * whole, &mut warnings);
+        let (drawn, note) = fitting(&requests(&profile, 2), 2 * whole, &mut warnings);
         assert_eq!((drawn.len(), note), (2, None), "all fit");
-        let (drawn, note) = fitting(&wanted(&profile, 2), 2 * whole - 1, &mut warnings);
+        let (drawn, note) = fitting(&requests(&profile, 2), 2 * whole - 1, &mut warnings);
         assert_eq!(drawn.len(), 2);
         assert!(note.is_some_and(|note| note.contains("frames below 0.5 %") && !note.contains("Left out")));
-        let (drawn, note) = fitting(&wanted(&profile, 3), 2 * smallest, &mut warnings);
+        let (drawn, note) = fitting(&requests(&profile, 3), 2 * smallest, &mut warnings);
         assert_eq!(drawn.len(), 2);
-        assert!(note.is_some_and(|note| note.ends_with("Left out for the same reason: picture 2.")));
+        assert!(note.is_some_and(|note| note.ends_with("Left out for the same reason: graph 2.")));
         assert_eq!(warnings, Vec::<String>::new());
         for drawn in drawn {
             assert_eq!(

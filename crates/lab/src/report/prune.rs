@@ -1,21 +1,21 @@
-//! Smaller pictures of profiles: frames that are narrower than asked for become part of the frame below them, so that no figure
-//! is lost and none is larger than it was. Called by `profiles`.
+//! Smaller flame graphs: a frame that is too narrow is merged into its parent, so that no figure is lost. Called by
+//! `profiles`.
 
 use std::collections::HashMap;
 
 use klad_profile::{Name, Profile};
 
-/// A place in the stacks of some profiles.
+/// A node in the call tree of several profiles.
 #[derive(Default)]
 struct Node {
-    /// Further out to further in.
+    /// The nodes of called functions.
     inner: HashMap<Name, usize>,
-    /// Of each profile, what is in and above it.
+    /// The value of each profile in this node and in the functions that it calls.
     totals: Vec<f64>,
 }
 
-/// The profiles without frames that are below `share` of the total in each of them: what is kept in one is kept in all, or a
-/// difference would show what is none.
+/// Returns the profiles without frames that are below `share` of the total in all of them. A frame that is kept in
+/// one profile is kept in all, so that a comparison shows no false difference.
 pub(super) fn pruned(profiles: &[&Profile<Name>], share: f64) -> Vec<Profile<Name>> {
     let mut nodes = vec![node(profiles.len())];
     for (which, profile) in profiles.iter().enumerate() {
@@ -51,7 +51,7 @@ pub(super) fn pruned(profiles: &[&Profile<Name>], share: f64) -> Vec<Profile<Nam
                 }
                 (at, depth) = (inner, depth + 1);
             }
-            // The thread is the outermost, and stays even where it is narrow: without it the stack would hang in the air.
+            // The thread is the root, and stays even where it is narrow.
             let frames = sample.frames.len();
             sample.frames.drain(..frames - depth.saturating_sub(1).min(frames));
         }
@@ -64,7 +64,7 @@ fn node(profiles: usize) -> Node {
     Node { inner: HashMap::new(), totals: vec![0.0; profiles] }
 }
 
-/// From the outermost inwards.
+/// Returns the path from the root to the leaf.
 fn path<'p>(thread: &str, frames: &'p [Name]) -> impl Iterator<Item = Name> + use<'p> {
     std::iter::once(Name::from(thread)).chain(frames.iter().rev().cloned())
 }
@@ -105,20 +105,20 @@ mod tests {
     }
 
     #[test]
-    fn narrow_frames_become_part_of_the_one_below_them() {
+    fn narrow_frames_are_merged_into_their_parents() {
         let wide = profile(&[(&["leaf", "f", "main"], 5), (&["g", "main"], 990), (&["h", "g", "main"], 5)]);
         let kept = stacks(&pruned(&[&wide], 0.01)[0]);
         assert_eq!(kept, [("main".to_owned(), 5), ("g<main".to_owned(), 990), ("g<main".to_owned(), 5)]);
-        assert_eq!(stacks(&pruned(&[&wide], 0.0)[0]), stacks(&wide), "nothing is narrower than nothing");
+        assert_eq!(stacks(&pruned(&[&wide], 0.0)[0]), stacks(&wide), "at a share of 0 every frame is kept");
     }
 
     #[test]
-    fn what_is_wide_in_one_is_kept_in_both() {
+    fn a_frame_that_is_wide_in_one_profile_is_kept_in_both() {
         let (before, after) =
             (profile(&[(&["f", "main"], 1), (&["main"], 999)]), profile(&[(&["f", "main"], 500), (&["main"], 500)]));
         let kept = pruned(&[&before, &after], 0.01);
         assert_eq!(stacks(&kept[0]), stacks(&before));
-        // The twin: alone, it is cut.
+        // The twin: alone, the frame is merged.
         assert_ne!(stacks(&pruned(&[&before], 0.01)[0]), stacks(&before));
     }
 }

@@ -1,4 +1,4 @@
-//! The tables of a stage, for the page and for Markdown. Called by `page` and `markdown`.
+//! The tables of the report. Called by `page` and `markdown`.
 
 use crate::conclusion::CPU;
 use crate::conclusion::words::{percent, value};
@@ -6,7 +6,7 @@ use crate::conclusion::{Comparison, Difference, Frontier, Judgement, StageConclu
 use crate::report::grid::{Entry, Grid};
 use crate::result::{LabResult, LabRun, Part, Slowest, StageResult, TakenProfile, VariantResult};
 use crate::scenario::PublishedResult;
-use crate::seen::Seen;
+use crate::variant_runs::VariantRuns;
 use klad_bench::compare::figures::Figure;
 use klad_bench::page::charts::words;
 use klad_bench::recorder::Outcome;
@@ -19,7 +19,7 @@ fn or_none(value: Option<f64>, write: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| NONE.to_owned(), write)
 }
 
-/// Each variant, and below it what was published of it.
+/// The figures of each variant, and below them published ones.
 pub(super) fn variants(stage: &StageResult, conclusion: &StageConclusion, published: &[PublishedResult]) -> Grid {
     let mut grid = Grid::new(
         "Variants",
@@ -47,11 +47,10 @@ pub(super) fn variants(stage: &StageResult, conclusion: &StageConclusion, publis
         grid.rows.extend(own.map(as_published));
     }
     if conclusion.standings.iter().any(|standing| !standing.weak.is_empty()) {
-        grid.notes.push("* fewer than 10 samples lie above: the value is that of single requests.".to_owned());
+        grid.notes.push("* fewer than 10 samples are above this value: it is that of single requests.".to_owned());
     }
     grid.notes.push(
-        "Sent late: the load tester's own share of p99.9, at its worst: so long after their intended start the latest in a thousand \
-         requests were sent."
+        "Sent late: p99.9 of how late the load tester sent requests, in the worst run. Response times include it."
             .to_owned(),
     );
     grid
@@ -117,7 +116,7 @@ fn as_published(published: &PublishedResult) -> Vec<Entry> {
     ]
 }
 
-/// All stages and variants at a glance.
+/// The figures of all stages and variants.
 pub(super) fn stages(conclusions: &[StageConclusion]) -> Grid {
     let columns = [
         Column::Words("Stage"),
@@ -151,8 +150,8 @@ pub(super) fn stages(conclusions: &[StageConclusion]) -> Grid {
     grid
 }
 
-/// How each variant's requests ended.
-pub(super) fn outcomes(seen: &[Seen]) -> Grid {
+/// The outcomes of each variant's requests.
+pub(super) fn outcomes(variants: &[VariantRuns]) -> Grid {
     let columns = [
         Column::Words("Variant"),
         Column::Words("Outcome"),
@@ -161,8 +160,8 @@ pub(super) fn outcomes(seen: &[Seen]) -> Grid {
         Column::Words("Statuses and failures"),
     ];
     let mut grid = Grid::new("Outcomes", &columns);
-    for one in seen {
-        let (mut first, all) = (true, one.all.ended());
+    for one in variants {
+        let (mut first, all) = (true, one.pooled.ended());
         for outcome in Outcome::ALL {
             let number = one.count(&[outcome]);
             if number == 0 {
@@ -178,8 +177,8 @@ pub(super) fn outcomes(seen: &[Seen]) -> Grid {
     grid
 }
 
-/// The response times of each operation, where there are several.
-pub(super) fn operations(seen: &[Seen]) -> Grid {
+/// The response times of each operation, if there are several.
+pub(super) fn operations(variants: &[VariantRuns]) -> Grid {
     let columns = [
         Column::Words("Variant"),
         Column::Words("Operation"),
@@ -190,7 +189,7 @@ pub(super) fn operations(seen: &[Seen]) -> Grid {
         Column::Figures("Max"),
     ];
     let mut grid = Grid::new("Operations", &columns);
-    for one in seen {
+    for one in variants {
         let all = one.operations();
         for (operation, response) in all.iter().filter(|_| all.len() > 1) {
             let at = |percentile| or_none(response.at(percentile).map(|point| point.value_us), micros);
@@ -202,8 +201,8 @@ pub(super) fn operations(seen: &[Seen]) -> Grid {
     grid
 }
 
-/// How even the runs of each variant are over time.
-pub(super) fn intervals(seen: &[Seen]) -> Grid {
+/// How much the runs of each variant change over time.
+pub(super) fn intervals(variants: &[VariantRuns]) -> Grid {
     let columns = [
         Column::Words("Variant"),
         Column::Figures("Intervals"),
@@ -214,7 +213,7 @@ pub(super) fn intervals(seen: &[Seen]) -> Grid {
         Column::Figures("Compactions"),
     ];
     let mut grid = Grid::new("Intervals", &columns);
-    for one in seen.iter().filter(|one| !one.used.is_empty()) {
+    for one in variants.iter().filter(|one| !one.used.is_empty()) {
         let mut p999 = one.interval_p999();
         p999.sort_by(f64::total_cmp);
         let at = |share: usize| p999.get((p999.len() * share).div_ceil(100).saturating_sub(1)).copied();
@@ -235,20 +234,20 @@ pub(super) fn intervals(seen: &[Seen]) -> Grid {
         ];
         grid.rows.push(cells.into_iter().map(Entry::from).collect());
     }
-    let length = seen.iter().flat_map(|one| &one.used).find_map(|(_, bench)| bench.intervals.first());
+    let length = variants.iter().flat_map(|one| &one.used).find_map(|(_, bench)| bench.intervals.first());
     let length = length.map_or(1.0, |interval| interval.length_s);
     grid.notes.push(format!(
-        "p99.9 of each interval of {}, of all runs. Longest gap: the longest time without a good answer, in the worst run. \
-         Compactions: those of RocksDB that ended, in all runs together.",
+        "p99.9 of each interval of {}, of all runs. Longest gap: the longest time without a good answer, in the \
+         worst run. Compactions: those of RocksDB that ended, in all runs together.",
         seconds(length)
     ));
     grid
 }
 
-/// Statuses and failures of all runs that count.
-fn answers(seen: &Seen) -> String {
+/// The statuses and failures of all used runs.
+fn answers(variant: &VariantRuns) -> String {
     let mut all = std::collections::BTreeMap::new();
-    for (_, bench) in &seen.used {
+    for (_, bench) in &variant.used {
         let statuses = bench.measured.statuses.iter().map(|(status, number)| (status.to_string(), *number));
         for (name, number) in statuses.chain(bench.measured.errors.iter().map(|(name, number)| (name.clone(), *number)))
         {
@@ -258,8 +257,8 @@ fn answers(seen: &Seen) -> String {
     all.iter().map(|(name, number)| format!("{name}: {}", count(*number))).collect::<Vec<_>>().join(", ")
 }
 
-/// How far apart the repeats of each variant are.
-pub(super) fn spread(seen: &[Seen]) -> Grid {
+/// How much the runs of each variant differ.
+pub(super) fn spread(variants: &[VariantRuns]) -> Grid {
     let columns = [
         Column::Words("Variant"),
         Column::Words("Figure"),
@@ -267,13 +266,13 @@ pub(super) fn spread(seen: &[Seen]) -> Grid {
         Column::Figures("Median"),
         Column::Figures("Most"),
         Column::Figures("Most/least"),
-        Column::Words("Each run"),
+        Column::Words("Single runs"),
     ];
     let mut grid = Grid::new("Spread over the repeats", &columns);
-    for one in seen.iter().filter(|seen| !seen.used.is_empty()) {
+    for one in variants.iter().filter(|one| !one.used.is_empty()) {
         let figures = [Figure::Percentile(50.0), Figure::Percentile(99.0), Figure::Percentile(99.9), Figure::Goodput];
         let unit = |figure| if figure == Figure::Goodput { Unit::Rate } else { Unit::Time };
-        let mut all: Vec<_> = figures.map(|figure| (figure.name(), unit(figure), one.each(figure))).into();
+        let mut all: Vec<_> = figures.map(|figure| (figure.name(), unit(figure), one.per_run(figure))).into();
         all.push((CPU.to_owned(), Unit::Cpu, one.cpu()));
         for (name, unit, values) in all.into_iter().filter(|(_, _, values)| !values.is_empty()) {
             let mut sorted = values.clone();
@@ -287,11 +286,11 @@ pub(super) fn spread(seen: &[Seen]) -> Grid {
             grid.rows.push(first.into_iter().chain(ends).map(Entry::from).collect());
         }
     }
-    grid.notes.push("Of an even number of runs, the median is the lower of the two in the middle.".to_owned());
+    grid.notes.push("The median of an even number of runs is the lower of the two middle values.".to_owned());
     grid
 }
 
-/// Every figure of each variant against the first.
+/// All figures of a comparison.
 pub(super) fn differences(comparison: &Comparison) -> Grid {
     let columns = [
         Column::Words("Figure"),
@@ -323,8 +322,9 @@ pub(super) fn differences(comparison: &Comparison) -> Grid {
     }
     let [first, other] = comparison.runs;
     grid.notes.push(format!(
-        "First: {}, {first} runs; other: {}, {other} runs. Differences are means over the runs, as percent of the first; of \
-         shares, percentage points (pt). The intervals of a comparison hold together at 99 %, that of CPU time by itself.",
+        "First: {}, {first} runs; other: {}, {other} runs. Differences are means over the runs, as percent of the \
+         first, or percentage points (pt) of shares. All intervals of a comparison hold together with 99 % \
+         confidence; that of CPU time holds by itself.",
         comparison.first, comparison.other
     ));
     grid
@@ -342,7 +342,7 @@ fn interval(difference: &Difference) -> String {
     }
 }
 
-/// What each size of the queue costs.
+/// The sizes of the queue.
 pub(super) fn queue(frontier: &Frontier) -> Grid {
     let columns = [
         Column::Words("Variant"),
@@ -355,12 +355,12 @@ pub(super) fn queue(frontier: &Frontier) -> Grid {
     for point in &frontier.points {
         let remark = match point.tail {
             _ if frontier.recommended.as_ref() == Some(&point.variant) => Entry::toned(Tone::Good, "recommended"),
-            _ if !point.keeps_up => "does not keep up, or is not known to".into(),
+            _ if !point.keeps_up => "does not keep up with the load, or is not known to".into(),
             _ if !point.refuses_little => "refuses too much".into(),
             Some(Judgement::Worse) => "longer p99.9 than the best".into(),
             Some(Judgement::NotJudged) => "its p99.9 was not judged".into(),
             _ if !point.on_frontier => "another size refuses no more and is no slower".into(),
-            _ => "larger than is needed".into(),
+            _ => "larger than necessary".into(),
         };
         let queue = count(point.queue);
         let cells = [point.variant.clone(), queue, percent(point.refused_share), micros(point.p999_us)];
@@ -369,17 +369,17 @@ pub(super) fn queue(frontier: &Frontier) -> Grid {
     grid
 }
 
-/// What the slowest requests that the server saw have waited for.
-pub(super) fn slowest(seen: &[Seen]) -> Grid {
+/// What the slowest requests spent their time on, as the server saw them.
+pub(super) fn slowest(variants: &[VariantRuns]) -> Grid {
     let columns = [
         Column::Words("Variant"),
         Column::Figures("Requests"),
         Column::Figures("Time"),
-        Column::Words("Where it went"),
+        Column::Words("Time spent on"),
         Column::Words("The slowest"),
     ];
     let mut grid = Grid::new("The slowest requests", &columns);
-    for one in seen {
+    for one in variants {
         let all: Vec<&Slowest> = one.used.iter().flat_map(|(run, _): &(&LabRun, _)| &run.slowest).collect();
         let Some(worst) = all.iter().max_by(|one, other| one.total_us.total_cmp(&other.total_us)) else { continue };
         let total: f64 = all.iter().map(|request| request.total_us).sum();
@@ -393,14 +393,14 @@ pub(super) fn slowest(seen: &[Seen]) -> Grid {
         grid.rows.push(cells.into_iter().map(Entry::from).collect());
     }
     grid.notes.push(
-        "The slowest of the last minute of each run, as the server saw them, from the first byte of a request to the end of its \
-         answer: what a request waited for before that, in the kernel or in the load tester, is not in it."
+        "The slowest requests of the last minute of each run, as the server saw them: from the first byte of a \
+         request to the end of its answer. Waits before that, in the kernel or in the load tester, are not included."
             .to_owned(),
     );
     grid
 }
 
-/// By name, the largest first.
+/// Returns the sums by name, largest first.
 fn summed<'p>(parts: impl IntoIterator<Item = &'p Part>) -> Vec<(String, f64)> {
     let mut sums: Vec<(String, f64)> = Vec::new();
     for part in parts {
@@ -413,7 +413,7 @@ fn summed<'p>(parts: impl IntoIterator<Item = &'p Part>) -> Vec<(String, f64)> {
     sums
 }
 
-/// What taking the profiles has cost.
+/// The profiles, and what they cost.
 pub(super) fn profiles(stage: &StageResult, standings: &[Standing]) -> Grid {
     let columns = [
         Column::Words("Variant"),
@@ -429,7 +429,7 @@ pub(super) fn profiles(stage: &StageResult, standings: &[Standing]) -> Grid {
     ];
     let mut grid = Grid::new("Profiles", &columns);
     for (variant, standing) in stage.variants.iter().zip(standings) {
-        // Where a variant falls behind, times grow with the length of the run, and that of a profile is another.
+        // Where a variant falls behind, response times depend on the length of the run, which differs for profiles.
         let p99 = |value: Option<f64>| or_none(value.filter(|_| !standing.falls_behind()), micros);
         let row = |taken: &TakenProfile| {
             let cells = [
@@ -448,17 +448,17 @@ pub(super) fn profiles(stage: &StageResult, standings: &[Standing]) -> Grid {
         };
         grid.rows.extend(variant.profiles.iter().map(row));
     }
-    grid.notes.push("Events of allocations are estimated from a sample of them.".to_owned());
+    grid.notes.push("Numbers of allocations are estimated from a sample.".to_owned());
     grid
 }
 
-/// What is said where no check failed.
+/// Returns the sentence for an experiment without failed checks.
 pub(super) fn all_well(result: &LabResult) -> &'static str {
     let mut runs = result.stages.iter().flat_map(|stage| &stage.variants).flat_map(VariantResult::benches);
-    if runs.next().is_some() { "All checks of all runs hold" } else { "Nothing was run" }
+    if runs.next().is_some() { "All runs passed all checks" } else { "There are no runs" }
 }
 
-/// Every check that failed, of every run; `None` where there is none.
+/// The failed checks of all runs; `None` where there is none.
 pub(super) fn checks(result: &LabResult) -> Option<Grid> {
     let columns = [
         Column::Words("Stage"),
@@ -467,7 +467,7 @@ pub(super) fn checks(result: &LabResult) -> Option<Grid> {
         Column::Words("Check"),
         Column::Words("Figures"),
     ];
-    let mut grid = Grid::new("Checks that failed", &columns);
+    let mut grid = Grid::new("Failed checks", &columns);
     for stage in &result.stages {
         for variant in &stage.variants {
             for run in &variant.runs {
@@ -485,10 +485,10 @@ pub(super) fn checks(result: &LabResult) -> Option<Grid> {
     (!grid.rows.is_empty()).then_some(grid)
 }
 
-/// What could not be run; `None` where all could.
+/// The failures; `None` where there is none.
 pub(super) fn failures(result: &LabResult) -> Option<Grid> {
-    let columns = [Column::Words("Stage"), Column::Words("Variant"), Column::Words("What"), Column::Words("Why")];
-    let mut grid = Grid::new("What could not be run", &columns);
+    let columns = [Column::Words("Stage"), Column::Words("Variant"), Column::Words("Step"), Column::Words("Reason")];
+    let mut grid = Grid::new("Failures", &columns);
     for failed in &result.failures {
         let cells = [&failed.stage, &failed.variant, &failed.what, &failed.why];
         grid.rows.push(cells.into_iter().map(|cell| Entry::from(cell.as_str())).collect());

@@ -1,10 +1,10 @@
-//! Tests: what the page and Markdown say. How the page looks is for `tests/it/lab_report.rs`.
+//! Tests of the words of the page and of Markdown. `tests/it/lab_report.rs` tests how a browser shows the page.
 
 use crate::conclusion::conclude;
 use crate::report::*;
 use crate::result::{LabResult, TakenProfile};
 use crate::scenario::ProfileKind;
-use crate::testing::{Load, experiment, profile, variant};
+use crate::testing::{FakeServer, experiment, profile, variant};
 use klad_profile::pprof;
 
 fn taken(file: &str) -> TakenProfile {
@@ -19,8 +19,8 @@ fn taken(file: &str) -> TakenProfile {
 }
 
 fn sample() -> LabResult {
-    let other = Load { seed: 2, refused: 600, sleeps_every: 100, ..Load::default() };
-    experiment(vec![variant("plain", &Load::default(), 3), variant("other", &other, 3)], "")
+    let other = FakeServer { seed: 2, refused: 600, sleeps_every: 100, ..FakeServer::default() };
+    experiment(vec![variant("plain", &FakeServer::default(), 3), variant("other", &other, 3)], "")
 }
 
 fn page(result: &LabResult, directory: &std::path::Path) -> String {
@@ -28,7 +28,7 @@ fn page(result: &LabResult, directory: &std::path::Path) -> String {
 }
 
 #[test]
-fn the_page_says_what_the_conclusion_says_and_what_makes_figures_unfit_comes_first() {
+fn the_page_has_all_sentences_of_the_conclusion_and_warnings_come_first() {
     let mut result = sample();
     result.scale = 0.1;
     let page = page(&result, std::path::Path::new("nowhere"));
@@ -37,16 +37,15 @@ fn the_page_says_what_the_conclusion_says_and_what_makes_figures_unfit_comes_fir
         let escaped = sentence.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         assert!(page.replace('\u{a0}', " ").contains(&escaped), "{sentence}");
     }
-    let places =
-        ["<h1>", "Shortened to 0.1", "class=\"tiles\"", "id=\"s0\"", "s0-spectrum", "s0-latency", "s0-goodput"];
-    let places = places.iter().chain(&["What the slowest requests waited for", "Is it valid?", "The experiment"]);
+    let places = ["<h1>", "Scaled to 0.1", "class=\"tiles\"", "id=\"s0\"", "s0-spectrum", "s0-latency", "s0-goodput"];
+    let places = places.iter().chain(&["The slowest requests", "Is it valid?", "The experiment"]);
     let found: Vec<_> = places.map(|words| page.find(words).unwrap_or_else(|| panic!("{words}"))).collect();
     assert!(found.is_sorted(), "{found:?}");
-    assert!(page.contains("queue 66.7 %, engine 33.3 %"), "parts are summed");
+    assert!(page.contains("queue 66.7 %, engine 33.3 %"), "parts are added up");
 }
 
 #[test]
-fn profiles_open_in_place_with_what_differs_and_those_that_are_missing_or_broken_are_told() {
+fn flame_graphs_open_in_place_and_missing_or_broken_profiles_are_named() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut result = sample();
     for (index, functions) in [(0, 5), (1, 7)] {
@@ -55,8 +54,8 @@ fn profiles_open_in_place_with_what_differs_and_those_that_are_missing_or_broken
         result.stages[0].variants[index].profiles = vec![taken(&file)];
     }
     let whole = page(&result, directory.path());
-    assert_eq!(whole.matches("<details class=\"embedded\">").count(), 3, "two, and what differs");
-    assert!(whole.contains("what differs in other from plain") && !whole.contains("are not shown"));
+    assert_eq!(whole.matches("<details class=\"embedded\">").count(), 3, "two, and their difference");
+    assert!(whole.contains("difference of other from plain") && !whole.contains("are not shown"));
     result.stages[0].variants[0].profiles[0].file = "gone.pb.gz".to_owned();
     std::fs::write(directory.path().join("1.pb.gz"), "broken").expect("written");
     let without = page(&result, directory.path());
@@ -66,7 +65,7 @@ fn profiles_open_in_place_with_what_differs_and_those_that_are_missing_or_broken
 }
 
 #[test]
-fn nothing_that_was_given_becomes_markup() {
+fn names_and_texts_are_escaped() {
     let evil = "</script><script>alert(1)</script><img src=x>";
     let clean = page(&sample(), std::path::Path::new("nowhere"));
     let mut result = sample();
@@ -84,11 +83,11 @@ fn nothing_that_was_given_becomes_markup() {
 }
 
 #[test]
-fn markdown_has_the_same_figures_and_sentences() {
+fn markdown_has_the_same_sentences_and_valid_tables() {
     let result = sample();
     let conclusion = conclude(&result);
     let text = markdown(&result, &conclusion);
-    for heading in ["# Made up", "## Conclusion", "## get", "### Spread over the repeats", "### other against plain"] {
+    for heading in ["# Fake", "## Conclusion", "## get", "### Spread over the repeats", "### other against plain"] {
         assert!(text.lines().any(|line| line == heading), "{heading} in {text}");
     }
     let plain = text.replace('\\', "").replace("&lt;", "<");
@@ -99,5 +98,8 @@ fn markdown_has_the_same_figures_and_sentences() {
     let widths = |line: &str| line.replace("\\|", "").matches('|').count();
     let mut rows = text.lines().map(|line| line.starts_with('|').then(|| widths(line))).collect::<Vec<_>>();
     rows.dedup();
-    assert!(rows.windows(2).all(|pair| pair[0].is_none() || pair[1].is_none()), "rows are as wide as their heads");
+    assert!(
+        rows.windows(2).all(|pair| pair[0].is_none() || pair[1].is_none()),
+        "rows have as many cells as their heads"
+    );
 }

@@ -16,17 +16,17 @@ fn wrapped_line(line: &str) -> String {
     if line.starts_with('|') || line.chars().count() <= WIDTH {
         return line.to_owned();
     }
-    let options = Options::new(WIDTH)
-        .word_separator(WordSeparator::AsciiSpace)
-        .word_splitter(WordSplitter::NoHyphenation)
-        .break_words(false);
+    let options = |width| {
+        let options = Options::new(width).word_separator(WordSeparator::AsciiSpace).break_words(false);
+        options.word_splitter(WordSplitter::NoHyphenation)
+    };
     match line.strip_prefix("    ") {
         Some(command) => {
-            let lines = textwrap::wrap(command, Options { width: WIDTH - 10, ..options });
+            let lines = textwrap::wrap(command, options(WIDTH - 10));
             format!("    {}", lines.join(" \\\n        "))
         }
-        None if line.starts_with("* ") => textwrap::fill(line, options.subsequent_indent("  ")),
-        None => textwrap::fill(line, options),
+        None if line.starts_with("* ") => textwrap::fill(line, options(WIDTH).subsequent_indent("  ")),
+        None => textwrap::fill(line, options(WIDTH)),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The databases of an experiment: one for each kind of files is filled, and read by all runs or copied for each; others begin
-//! empty. Called by `runner`.
+//! The databases of an experiment. One is filled for each engine and kind of compression; all runs read it, or each
+//! gets a copy. Other runs start empty. Called by `runner`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,28 +16,28 @@ use crate::server::RunningServer;
 use klad_base::clock;
 use klad_bench::interrupt;
 
-/// For a compaction of filled data.
+/// The longest compaction of filled data.
 const COMPACTION_MAX: Duration = Duration::from_hours(2);
 
-/// Between two looks whether somebody has had enough.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// The time between two looks whether a signal has interrupted the experiment.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Options of a variant that its files depend on, or whether they can be made.
-const OF_FILES: [&str; 7] =
+/// Options of a variant that its files depend on, or that a fill may need.
+const FILE_OPTIONS: [&str; 7] =
     ["--engine", "--compression", "--memory", "--key-max", "--value-max", "--head-max", "--disk-reserve"];
 
-/// Keys are filled over so many connections.
+/// The number of connections of a fill.
 const CONNECTIONS: usize = 64;
 
-/// However a variant serves: a fill is no load that anything is learnt of, and must not be refused.
-const FILLING: [&str; 4] = ["--durability", "async", "--admission", "off"];
+/// Options of every fill: it is not measured, and klad must not refuse its requests.
+const FILL_OPTIONS: [&str; 4] = ["--durability", "async", "--admission", "off"];
 
 impl Experiment {
-    /// The directory that a run of a stage begins with.
+    /// Returns the data directory that a run of a stage starts with.
     pub(super) fn database(&mut self, stage: &Stage, variant: &Variant) -> anyhow::Result<PathBuf> {
         let own = self.databases.path().join("run");
         remove(&own)?;
-        if stage.data == Start::Empty || self.forgets(variant) {
+        if stage.data == Start::Empty || self.is_filled_per_run(variant) {
             return Ok(own);
         }
         let filled = self.filled(variant)?;
@@ -48,55 +48,55 @@ impl Experiment {
         Ok(own)
     }
 
-    /// The directory of a database with all keys, of the variant's engine. What has failed once fails again, without being tried.
+    /// Returns the directory of a filled database for the variant. A fill that failed once is not tried again.
     fn filled(&mut self, variant: &Variant) -> anyhow::Result<PathBuf> {
-        let kind = kind_of_files(&self.result.scenario.options_of(variant), variant);
-        if let Some(known) = self.filled.get(&kind) {
+        let key = files_key(&self.result.scenario.options_of(variant), variant);
+        if let Some(known) = self.filled.get(&key) {
             return known.clone().map_err(anyhow::Error::msg);
         }
-        let made = self.make(variant, &kind);
-        self.filled.insert(kind, made.as_ref().map(Clone::clone).map_err(|why| format!("{why:#}")));
+        let made = self.make_filled(variant, &key);
+        self.filled.insert(key, made.as_ref().map(Clone::clone).map_err(|why| format!("{why:#}")));
         made
     }
 
-    fn make(&mut self, variant: &Variant, kind: &str) -> anyhow::Result<PathBuf> {
+    fn make_filled(&mut self, variant: &Variant, key: &str) -> anyhow::Result<PathBuf> {
         let options = self.result.scenario.options_of(variant);
-        let directory = self.databases.path().join(format!("filled-{kind}"));
-        let mut neutral: Vec<&str> = FILLING.to_vec();
-        for name in OF_FILES {
-            neutral.extend(value_of(&options, name).into_iter().flat_map(|value| [name, value]));
+        let directory = self.databases.path().join(format!("filled-{key}"));
+        let mut fill_options: Vec<&str> = FILL_OPTIONS.to_vec();
+        for name in FILE_OPTIONS {
+            fill_options.extend(value_of(&options, name).into_iter().flat_map(|value| [name, value]));
         }
-        self.note.say(&format!("filling {} keys for {kind}", self.data.keys));
-        // Nobody measures this: wherever there is a core.
-        let served = self.serve(variant, &neutral, &directory, &format!("fill-{kind}"), &[])?;
-        let filled = self.fill(&served, kind, CONNECTIONS);
-        let stopped = self.stop(served);
+        self.note.say(&format!("filling {} keys for {key}", self.data.keys));
+        // On all cores: this is not measured.
+        let server = self.serve(variant, &fill_options, &directory, &format!("fill-{key}"), &[])?;
+        let filled = self.fill(&server, key, CONNECTIONS);
+        let stopped = self.stop(server);
         filled.and(stopped)?;
         let is_compacted = self.compact(variant, &directory)?;
         if !is_compacted {
             let engine =
                 value_of(&self.result.scenario.options_of(variant), "--engine").unwrap_or("default").to_owned();
             self.result.remarks.push(format!(
-                "Filled data of the engine {engine} is as the fill left it: it has no compaction to be asked for. That of \
-                 RocksDB is compacted."
+                "Filled data of the engine {engine} is not compacted, because it has no command for that; that of \
+                 RocksDB is."
             ));
         }
         Ok(directory)
     }
 
-    /// Whether the data ends with the process, or lies where only a peer finds it: then it is filled anew for each run.
-    pub(super) fn forgets(&self, variant: &Variant) -> bool {
+    /// Whether the server is filled again for each run: its data ends with its process, or it is a peer.
+    pub(super) fn is_filled_per_run(&self, variant: &Variant) -> bool {
         variant.peer.is_some() || value_of(&self.result.scenario.options_of(variant), "--engine") == Some("memory")
     }
 
-    /// PUTs all keys; the result of the load is kept under `name`.
-    pub(super) fn fill(&self, served: &RunningServer, name: &str, connections: usize) -> anyhow::Result<()> {
+    /// PUTs all keys. `name` is that of the result of the load.
+    pub(super) fn fill(&self, server: &RunningServer, name: &str, connections: usize) -> anyhow::Result<()> {
         let file = self.out.join(format!("runs/fill-{name}.json"));
-        load::fill(&self.program, &self.data, served, connections, &file, &self.watch)
+        load::fill(&self.program, &self.data, server, connections, &file, &self.watch)
     }
 
-    /// All that was filled on its last level, or the first runs would be beside what the fill has left to do. `false` for engines
-    /// that have no such thing: they begin as they are.
+    /// Compacts filled data, so that the compactions of the fill do not run beside the first runs. Returns `false`
+    /// for an engine that has no such command.
     fn compact(&self, variant: &Variant, directory: &Path) -> anyhow::Result<bool> {
         if !directory.join("rocksdb").is_dir() {
             return Ok(false);
@@ -113,24 +113,24 @@ impl Experiment {
         let mut running = RunningProcess::start(command, &[], &self.watch)?;
         let deadline = clock::now() + COMPACTION_MAX;
         loop {
-            match running.wait(LOOK_INTERVAL)? {
+            match running.wait(POLL_INTERVAL)? {
                 Some(status) if status.success() => return Ok(true),
-                Some(status) => bail!("klad compact has failed, {status}: see logs/compact.log"),
+                Some(status) => bail!("klad compact failed, {status}: see logs/compact.log"),
                 None => ensure!(!interrupt::asked(), "interrupted"),
             }
-            ensure!(clock::now() < deadline, "klad compact has not ended");
+            ensure!(clock::now() < deadline, "klad compact did not end within {COMPACTION_MAX:?}");
         }
     }
 }
 
-/// What the files of a database depend on: engine, compression, and the program where it is another.
-fn kind_of_files(options: &[&str], variant: &Variant) -> String {
-    let [engine, compression, ..] = OF_FILES.map(|name| value_of(options, name).unwrap_or("default"));
+/// Returns what the files of a database depend on: engine, compression, and the variant where it has another program.
+fn files_key(options: &[&str], variant: &Variant) -> String {
+    let [engine, compression, ..] = FILE_OPTIONS.map(|name| value_of(options, name).unwrap_or("default"));
     let own = variant.program.as_ref().map_or_else(String::new, |_| format!("-{}", variant.name));
     format!("{engine}-{compression}{own}")
 }
 
-/// A directory as it is on the disk, so that no run begins with the kernel writing its data.
+/// Copies a directory and syncs it, so that the kernel does not write it during the run.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let cannot = || format!("cannot copy {}", from.display());
     std::fs::create_dir(to).with_context(cannot)?;
@@ -157,7 +157,7 @@ fn remove(directory: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// The kind of file system that a directory is on, such as `ext4`.
+/// Returns the kind of file system of a directory, such as `ext4`.
 pub(super) fn file_system(directory: &Path) -> Option<String> {
     let directory = directory.canonicalize().ok()?;
     let mounts = procfs::process::Process::myself().ok()?.mountinfo().ok()?;
@@ -170,18 +170,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variants_that_share_files_are_told_from_those_that_do_not() {
-        let variant: Variant = toml::from_str("name = 'a'").expect("one");
+    fn variants_share_files_with_the_same_engine_compression_and_program() {
+        let variant: Variant = toml::from_str("name = 'a'").expect("valid");
         let other = Variant { program: Some("other/klad".into()), ..variant.clone() };
-        let of = |options: &str| kind_of_files(&options.split(' ').collect::<Vec<_>>(), &variant);
+        let of = |options: &str| files_key(&options.split(' ').collect::<Vec<_>>(), &variant);
         assert_eq!(of("--execution inline --engine rocksdb"), of("--engine rocksdb --memory 2GiB"));
         assert_ne!(of("--engine rocksdb"), of("--engine=fjall"));
         assert_ne!(of("--compression none"), of("--compression zstd"));
-        assert_ne!(kind_of_files(&[], &variant), kind_of_files(&[], &other));
+        assert_ne!(files_key(&[], &variant), files_key(&[], &other));
     }
 
     #[test]
-    fn a_copy_has_all_files_and_is_another() {
+    fn a_copy_has_all_files_and_is_independent() {
         let place = tempfile::tempdir().expect("a directory");
         let (from, to) = (place.path().join("from"), place.path().join("to"));
         std::fs::create_dir_all(from.join("inner")).expect("made");

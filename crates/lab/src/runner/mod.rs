@@ -1,7 +1,7 @@
-//! Runs an experiment: what is run in which order, and what becomes of what fails. Called by `lab`.
+//! Runs an experiment: the order of the runs, and what happens when one fails. Called by `klad lab run`.
 //!
-//! `plan` finds the rates, `databases` has what is read and written. After each stage `lab.json` has all that there is, so that
-//! nothing that was measured is lost with what comes later.
+//! `plan` finds the rates; `databases` provides the data. The runner writes `lab.json` after each stage, so that a
+//! later crash loses no figures.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use anyhow::{Context as _, anyhow, ensure};
 use tempfile::TempDir;
 
-use self::plan::{Capacity, Planned};
+use self::plan::{Capacity, StagePlan};
 use crate::args::RunArgs;
 use crate::load::Load;
 use crate::process::{since, split_cores};
-use crate::result::{CoresUsed, Failed, LabResult, LabRun, SCHEMA, StageResult, TakenProfile, VariantResult};
+use crate::result::{CoresUsed, Failure, LabResult, LabRun, SCHEMA, StageResult, TakenProfile, VariantResult};
 use crate::scenario::{Data, ProfileKind, Scenario, Stage, Start, Variant};
 use crate::server::{RunningServer, ServerKind, ServerSpec, is_installed};
 use crate::shipped;
@@ -29,65 +29,65 @@ mod databases;
 
 mod plan;
 
-/// A stage is no shorter than this, whatever `--scale` says.
+/// The shortest measured part of a stage after `--scale`.
 const DURATION_MIN: Duration = Duration::from_secs(1);
 
-/// Nor its warm-up, unless it is shorter by itself.
+/// The shortest warm-up after `--scale`, unless the scenario's is shorter.
 const WARM_UP_MIN: Duration = Duration::from_millis(500);
 
-/// No fewer keys than these.
+/// The smallest number of keys after `--scale`, unless the scenario's is smaller.
 const KEYS_MIN: u64 = 1_000;
 
-/// Data of the memory engine is filled by the server that is loaded then: over so few connections that a short queue refuses none.
+/// Connections of a fill of the server that is loaded afterwards: so few that a short queue refuses none of them.
 const FEW_CONNECTIONS: usize = 4;
 
-/// A server that held more memory than this leaves the kernel work when it ends.
+/// A server with a larger resident set leaves the kernel work after its end.
 const LARGE_BYTES: u64 = 128 << 20;
 
-/// After the end of a server no load begins for so long, from the first large one on: those that follow a small one would have other
-/// conditions. Linux tells the hypervisor of freed memory two seconds later, and of what it had no time for after two more
-/// (`mm/page_reporting.c`, `PAGE_REPORTING_DELAY`).
-const SETTLING: Duration = Duration::from_secs(5);
+/// The time between the end of a server and the next load, from the first large server on, so that all later runs
+/// have the same conditions. Linux reports freed memory to the hypervisor two and four seconds later
+/// (`mm/page_reporting.c`, `PAGE_REPORTING_DELAY`), which delays a load tester.
+const SETTLING_TIME: Duration = Duration::from_secs(5);
 
-/// The load that a profile is taken under is no longer than this.
+/// The longest load under which a profile is taken.
 const PROFILED_MAX: Duration = Duration::from_secs(15);
 
-/// An experiment under way.
+/// A running experiment.
 pub(super) struct Experiment {
-    /// What there is of it so far.
+    /// The figures so far.
     result: LabResult,
     profiles: bool,
     out: PathBuf,
-    /// Where databases are; made for this experiment, and removed with all that is in it, however it ends.
+    /// The directory of all databases, removed at the end.
     databases: TempDir,
-    /// Keys of filled data, after `--scale`.
+    /// The keys and values, with the number of keys after `--scale`.
     data: Data,
-    /// Databases that were filled, or why they could not be, by what their files depend on.
+    /// Filled databases, or why the fill failed, by what their files depend on.
     filled: BTreeMap<String, Result<PathBuf, String>>,
-    /// What is known of capacities, by what they depend on.
+    /// Measured capacities, by what they depend on.
     capacities: BTreeMap<String, Capacity>,
-    /// This program.
+    /// This program, which serves and loads.
     program: PathBuf,
     watch: Watch,
     note: Note,
     cpu_before: Option<CpuTimes>,
     began: Instant,
-    /// When the last server ended, from the first large one on.
+    /// The end of the last server, from the first large one on.
     ended: Option<Instant>,
     steps: Steps,
 }
 
-/// How far it is.
+/// Progress.
 #[derive(Debug, Default)]
 struct Steps {
     done: usize,
     of: usize,
-    /// How long those that are done have taken.
+    /// The time that the finished steps took.
     spent: Duration,
 }
 
 impl Steps {
-    /// How long the rest takes, if each takes as long as those that are done.
+    /// The estimated time of the remaining steps: each takes the mean of the finished ones.
     fn left(&self) -> Duration {
         let count = |steps: usize| u32::try_from(steps).unwrap_or(u32::MAX);
         self.spent / count(self.done.max(1)) * count(self.of.saturating_sub(self.done))
@@ -98,7 +98,7 @@ impl Experiment {
     /// Reads the scenario and makes the directories.
     ///
     /// # Errors
-    /// When the scenario is none, or a directory cannot be made or holds a report already.
+    /// When the scenario is not valid, or a directory cannot be made or holds a report already.
     pub(super) fn new(args: &RunArgs) -> Result<Experiment, Error> {
         let mut scenario = scenario(&args.scenario).map_err(Error::Usage)?;
         choose(&mut scenario, args).map_err(Error::Usage)?;
@@ -108,7 +108,7 @@ impl Experiment {
         let data = Data { keys: args.keys.unwrap_or(scaled), ..scenario.data.clone() };
         let out = &args.out;
         if out.join("lab.json").exists() {
-            return Err(Error::Usage(anyhow!("{} holds a report already: give another directory", out.display())));
+            return Err(Error::Usage(anyhow!("{} holds a report already: choose another directory", out.display())));
         }
         let data_directory = args.data.as_ref().unwrap_or(out);
         for directory in [out, &out.join("runs"), &out.join("profiles"), &out.join("logs"), data_directory] {
@@ -147,7 +147,7 @@ impl Experiment {
             data,
             filled: BTreeMap::new(),
             capacities: BTreeMap::new(),
-            program: std::env::current_exe().context("cannot tell where klad is")?,
+            program: std::env::current_exe().context("cannot find the path of this program")?,
             watch: interrupt::watch()?,
             note: Note::new(args.progress),
             cpu_before: CpuTimes::read(),
@@ -157,7 +157,8 @@ impl Experiment {
         })
     }
 
-    /// All of it. What fails is noted, and the rest goes on; a signal ends it, and what was run until then is reported.
+    /// Runs all stages. A failure is noted, and the other parts are run. After a signal the figures so far are
+    /// returned.
     ///
     /// # Errors
     /// When `lab.json` cannot be written.
@@ -165,13 +166,13 @@ impl Experiment {
         let stages = self.result.scenario.stages.clone();
         self.steps.of = stages.iter().map(|stage| self.steps_of(stage)).sum();
         'stages: for stage in &stages {
-            for planned in self.plan(stage) {
+            for plan in self.plan(stage) {
                 if interrupt::asked() {
                     break 'stages;
                 }
-                let stage = self.stage(&planned);
+                let stage = self.stage(&plan);
                 self.result.stages.push(stage);
-                // The last time counts.
+                // Only the last call may fail the experiment.
                 if let Err(error) = self.save() {
                     self.note.say(&format!("{error:#}"));
                 }
@@ -181,7 +182,7 @@ impl Experiment {
             }
         }
         if interrupt::asked() {
-            self.fail("", "", "all that follows", "interrupted");
+            self.fail("", "", "all later runs", "interrupted");
         }
         if let Err(error) = std::fs::remove_dir_all(self.databases.path()) {
             let why = format!("cannot remove {}: {error}", self.databases.path().display());
@@ -192,7 +193,7 @@ impl Experiment {
         Ok(self.result)
     }
 
-    /// All that there is so far.
+    /// Writes the figures so far.
     fn save(&mut self) -> anyhow::Result<()> {
         let steal = CpuTimes::read().zip(self.cpu_before).and_then(|(now, before)| now.steal_percent_since(before));
         self.result.machine = describe(steal);
@@ -202,16 +203,16 @@ impl Experiment {
         written.with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Runs and profiles of a stage.
+    /// The number of runs and profiles of a stage.
     fn steps_of(&self, stage: &Stage) -> usize {
         let scenario = &self.result.scenario;
         let profiles = if self.profiles { stage.profiles.len() * scenario.profiled(stage).count() } else { 0 };
         scenario.variants_of(stage).count() * self.result.repeats + profiles
     }
 
-    /// One stage: all repeats of all variants in turn, then the profiles.
-    fn stage(&mut self, planned: &Planned) -> StageResult {
-        let stage = &planned.stage;
+    /// Runs a stage: all repeats, with the variants in turn, then the profiles.
+    fn stage(&mut self, plan: &StagePlan) -> StageResult {
+        let stage = &plan.stage;
         let variants: Vec<Variant> = self.result.scenario.variants_of(stage).cloned().collect();
         let mut results: Vec<VariantResult> = variants
             .iter()
@@ -219,65 +220,69 @@ impl Experiment {
             .collect();
         for repeat in 1..=self.result.repeats {
             for (variant, result) in variants.iter().zip(&mut results) {
-                result.runs.extend(self.observed(planned, variant, repeat));
+                result.runs.extend(self.observe(plan, variant, repeat));
             }
         }
         let profiled: Vec<Variant> = self.result.scenario.profiled(stage).cloned().collect();
         let kinds: &[ProfileKind] = if self.profiles { &stage.profiles } else { &[] };
         for kind in kinds {
             for variant in &profiled {
-                let result = results.iter_mut().find(|result| result.name == variant.name);
-                result.into_iter().for_each(|result| result.profiles.extend(self.profile(planned, variant, *kind)));
+                let taken = self.profile(plan, variant, *kind);
+                if let Some(result) = results.iter_mut().find(|result| result.name == variant.name) {
+                    result.profiles.extend(taken);
+                }
             }
         }
         StageResult {
-            name: planned.name.clone(),
+            name: plan.name.clone(),
             of: stage.name.clone(),
             about: stage.about.clone(),
-            rate_per_s: planned.rate_per_s,
-            capacity_per_s: planned.capacity.as_ref().map(|capacity| capacity.per_s),
-            capacity_of: planned.capacity.as_ref().map(|capacity| capacity.variant.clone()),
-            share_of_capacity: planned.share_of_capacity,
+            rate_per_s: plan.rate_per_s,
+            capacity_per_s: plan.capacity.as_ref().map(|capacity| capacity.per_s),
+            capacity_of: plan.capacity.as_ref().map(|capacity| capacity.variant.clone()),
+            share_of_capacity: plan.share_of_capacity,
             connections: stage.connections,
             duration_s: self.scaled(stage.duration.0, DURATION_MIN).as_secs_f64(),
             variants: results,
         }
     }
 
-    /// A run that counts.
-    fn observed(&mut self, planned: &Planned, variant: &Variant, repeat: usize) -> Option<LabRun> {
+    /// Makes a run. `None`: it failed, which was noted.
+    fn observe(&mut self, plan: &StagePlan, variant: &Variant, repeat: usize) -> Option<LabRun> {
         let what = format!("run {repeat}");
-        let (run, unseen) = self.once(planned, variant, &what, |experiment, served| {
-            let file = experiment.file("runs", planned, &format!("{}-{repeat}.json", variant.name))?;
-            let load = experiment.load(&planned.stage, planned.rate_per_s);
-            load.observed(served, &experiment.out, &file, repeat, &experiment.watch)
+        let (run, missing) = self.step(plan, variant, &what, |experiment, server| {
+            let file = experiment.file("runs", plan, &format!("{}-{repeat}.json", variant.name))?;
+            let load = experiment.load(&plan.stage, plan.rate_per_s);
+            load.run_observed(server, &experiment.out, &file, repeat, &experiment.watch)
         })?;
-        for why in unseen {
-            self.fail(&planned.name, &variant.name, &what, &why);
+        for why in missing {
+            self.fail(&plan.name, &variant.name, &what, &why);
         }
         Some(run)
     }
 
-    /// A path from the report's directory; a stage has a directory of its own.
-    fn file(&self, directory: &str, planned: &Planned, name: &str) -> anyhow::Result<String> {
-        let directory = format!("{directory}/{}", planned.name);
+    /// Returns a path relative to the report's directory, in the directory of the stage, which is made.
+    fn file(&self, directory: &str, plan: &StagePlan, name: &str) -> anyhow::Result<String> {
+        let directory = format!("{directory}/{}", plan.name);
         std::fs::create_dir_all(self.out.join(&directory)).with_context(|| format!("cannot make {directory}"))?;
         Ok(format!("{directory}/{name}"))
     }
 
-    fn profile(&mut self, planned: &Planned, variant: &Variant, kind: ProfileKind) -> Option<TakenProfile> {
-        self.once(planned, variant, &format!("profile {}", kind.name()), |experiment, served| {
-            let file = experiment.file("profiles", planned, &format!("{}-{}.pb.gz", variant.name, kind.name()))?;
-            let load = experiment.load(&planned.stage, planned.rate_per_s);
+    /// Takes a profile. `None`: it failed, which was noted.
+    fn profile(&mut self, plan: &StagePlan, variant: &Variant, kind: ProfileKind) -> Option<TakenProfile> {
+        self.step(plan, variant, &format!("profile {}", kind.name()), |experiment, server| {
+            let file = experiment.file("profiles", plan, &format!("{}-{}.pb.gz", variant.name, kind.name()))?;
+            let load = experiment.load(&plan.stage, plan.rate_per_s);
             let load = Load { duration: load.duration.min(PROFILED_MAX), ..load };
-            load.profiled(served, &experiment.out, kind, &file, &experiment.watch)
+            load.run_profiled(server, &experiment.out, kind, &file, &experiment.watch)
         })
     }
 
-    /// One run of a variant, or of a profile; a failure is noted.
-    fn once<T>(
+    /// Does a run or a profile, and reports progress. `None`: it failed, which was noted, or the experiment was
+    /// interrupted.
+    fn step<T>(
         &mut self,
-        planned: &Planned,
+        plan: &StagePlan,
         variant: &Variant,
         what: &str,
         work: impl FnOnce(&mut Experiment, &RunningServer) -> anyhow::Result<T>,
@@ -285,9 +290,9 @@ impl Experiment {
         if interrupt::asked() {
             return None;
         }
-        let log = format!("{}/{} {what}", planned.name, variant.name).replace(' ', "-");
+        let log = format!("{}/{} {what}", plan.name, variant.name).replace(' ', "-");
         let begin = clock::now();
-        let done = self.with(&planned.stage, variant, &log, work);
+        let done = self.with_server(&plan.stage, variant, &log, work);
         self.steps.done += 1;
         self.steps.spent += since(begin);
         let left = self.steps.left();
@@ -295,7 +300,7 @@ impl Experiment {
             "[{:>3}/{}] {} {} {what}: {}; about {} left",
             self.steps.done,
             self.steps.of,
-            planned.name,
+            plan.name,
             variant.name,
             if done.is_ok() { format!("{:.1} s", since(begin).as_secs_f64()) } else { "failed".to_owned() },
             humantime::format_duration(Duration::from_secs(left.as_secs()))
@@ -303,14 +308,14 @@ impl Experiment {
         match done {
             Ok(done) => Some(done),
             Err(why) => {
-                self.fail(&planned.name, &variant.name, what, &format!("{why:#}"));
+                self.fail(&plan.name, &variant.name, what, &format!("{why:#}"));
                 None
             }
         }
     }
 
-    /// Starts a variant on the data that the stage wants, works with it, and stops it.
-    fn with<T>(
+    /// Starts a variant on the data of the stage, calls `work`, and stops the server.
+    fn with_server<T>(
         &mut self,
         stage: &Stage,
         variant: &Variant,
@@ -320,15 +325,16 @@ impl Experiment {
         ensure!(!interrupt::asked(), "interrupted");
         let data = self.database(stage, variant)?;
         let cores = self.result.cores.as_ref().map_or(&[][..], |cores| &cores.server);
-        let mut served = self.serve(variant, &self.result.scenario.options_of(variant), &data, log, cores)?;
-        served.keeps_running_for(self.ended.map_or(Duration::ZERO, |ended| SETTLING.saturating_sub(since(ended))))?;
+        let mut server = self.serve(variant, &self.result.scenario.options_of(variant), &data, log, cores)?;
+        server
+            .keeps_running_for(self.ended.map_or(Duration::ZERO, |ended| SETTLING_TIME.saturating_sub(since(ended))))?;
         ensure!(!interrupt::asked(), "interrupted");
-        let fill =
-            stage.data != Start::Empty && self.forgets(variant) && variant.peer.as_ref().is_none_or(|peer| peer.fill);
-        let filled = if fill { self.fill(&served, &variant.name, FEW_CONNECTIONS) } else { Ok(()) };
-        let done = filled.and_then(|()| work(self, &served));
-        let stopped = self.stop(served);
-        // A crash is a failure, whatever was done before.
+        let stores = variant.peer.as_ref().is_none_or(|peer| peer.fill);
+        let fill = stage.data != Start::Empty && self.is_filled_per_run(variant) && stores;
+        let filled = if fill { self.fill(&server, &variant.name, FEW_CONNECTIONS) } else { Ok(()) };
+        let done = filled.and_then(|()| work(self, &server));
+        let stopped = self.stop(server);
+        // A server that crashed fails the run, even if the work is done.
         match (done, stopped) {
             (done, Ok(())) => done,
             (Ok(_), Err(how)) => Err(how),
@@ -336,10 +342,10 @@ impl Experiment {
         }
     }
 
-    /// Stops it, and keeps in mind when, if there was a large one.
-    fn stop(&mut self, served: RunningServer) -> anyhow::Result<()> {
-        let was_large = self.ended.is_some() || served.memory_max().is_none_or(|bytes| bytes > LARGE_BYTES);
-        let stopped = served.stop();
+    /// Stops a server, and remembers when, from the first large one on.
+    fn stop(&mut self, server: RunningServer) -> anyhow::Result<()> {
+        let was_large = self.ended.is_some() || server.memory_max().is_none_or(|bytes| bytes > LARGE_BYTES);
+        let stopped = server.stop();
         self.ended = was_large.then(clock::now);
         stopped
     }
@@ -355,13 +361,9 @@ impl Experiment {
         let log = self.out.join("logs").join(format!("{log}.log"));
         let directory = log.parent().unwrap_or(&self.out);
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        let kind = match &variant.peer {
-            Some(peer) => ServerKind::Peer { peer, klad: &self.program },
-            None => {
-                let program = variant.program.as_deref().unwrap_or(&self.program);
-                ServerKind::Klad { program, options: options.to_vec() }
-            }
-        };
+        let program = variant.program.as_deref().unwrap_or(&self.program);
+        let of_klad = || ServerKind::Klad { program, options: options.to_vec() };
+        let kind = variant.peer.as_ref().map_or_else(of_klad, |peer| ServerKind::Peer { peer, klad: &self.program });
         RunningServer::start(&ServerSpec { kind, data, log, cores }, &self.watch)
     }
 
@@ -387,25 +389,26 @@ impl Experiment {
 
     fn fail(&mut self, stage: &str, variant: &str, what: &str, why: &str) {
         let [stage, variant, what, why] = [stage, variant, what, why].map(str::to_owned);
-        let failed = Failed { stage, variant, what, why };
-        self.note.say(&format!("failed: {failed}"));
-        self.result.failures.push(failed);
+        let failure = Failure { stage, variant, what, why };
+        self.note.say(&format!("failed: {failure}"));
+        self.result.failures.push(failure);
     }
 }
 
-/// One that comes along, or a file.
+/// Reads a built-in scenario or a file.
 fn scenario(given: &str) -> anyhow::Result<Scenario> {
     if let Some(text) = shipped::text(given) {
         return Scenario::parse(given, text);
     }
     let path = Path::new(given);
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("{given} is neither a scenario that comes along (klad lab list) nor a file"))?;
+    let text = std::fs::read_to_string(path).with_context(|| {
+        format!("{given} is neither a built-in scenario (klad lab list) nor a file that can be read")
+    })?;
     let name = path.file_stem().map_or(given.into(), |stem| stem.to_string_lossy());
     Scenario::parse(&name, &text)
 }
 
-/// Leaves out what was not asked for.
+/// Keeps the variants and stages that the command line names.
 fn choose(scenario: &mut Scenario, args: &RunArgs) -> anyhow::Result<()> {
     let unknown =
         |wanted: &[String], there: &[&str]| wanted.iter().find(|name| !there.contains(&name.as_str())).cloned();
@@ -422,7 +425,7 @@ fn choose(scenario: &mut Scenario, args: &RunArgs) -> anyhow::Result<()> {
     }
     if !args.variants.is_empty() {
         scenario.retain_variants(|name| args.variants.iter().any(|wanted| wanted == name));
-        ensure!(!scenario.stages.is_empty(), "no stage is for these variants");
+        ensure!(!scenario.stages.is_empty(), "no stage has these variants");
     }
     Ok(())
 }
@@ -451,7 +454,7 @@ fn scaled_keys(keys: u64, scale: f64) -> u64 {
     ((keys as f64 * scale) as u64).max(keys.min(KEYS_MIN))
 }
 
-/// What must be known of how it is run.
+/// Returns remarks on how the experiment is run.
 fn remarks(scenario: &Scenario, args: &RunArgs, cores: Option<&CoresUsed>) -> Vec<String> {
     let changes = [
         args.keys.map(|keys| format!("--keys {keys}")),
@@ -463,7 +466,7 @@ fn remarks(scenario: &Scenario, args: &RunArgs, cores: Option<&CoresUsed>) -> Ve
     let changes: Vec<_> = changes.into_iter().flatten().collect();
     let mut remarks = Vec::new();
     if !changes.is_empty() {
-        remarks.push(format!("Not as the scenario has it: {}.", changes.join(", ")));
+        remarks.push(format!("Changed by options: {}.", changes.join(", ")));
     }
     let Some(CoresUsed { server, .. }) = cores else { return remarks };
     let threads = |variant: &Variant| {
@@ -476,7 +479,7 @@ fn remarks(scenario: &Scenario, args: &RunArgs, cores: Option<&CoresUsed>) -> Ve
     if !more.is_empty() {
         let cores = if server.len() == 1 { "one core".to_owned() } else { format!("{} cores", server.len()) };
         remarks.push(format!(
-            "The server had {cores}: what threads of {} win by running at the same time is not seen here.",
+            "The server had {cores}: these figures do not show what {} would gain from more threads at the same time.",
             more.join(", ")
         ));
     }
@@ -487,7 +490,7 @@ fn describe(steal_percent: Option<f64>) -> Machine {
     machine::describe(std::thread::available_parallelism().map_or(1, usize::from), steal_percent)
 }
 
-/// The last value of an option.
+/// Returns the last value of an option.
 fn value_of<'o>(options: &[&'o str], name: &str) -> Option<&'o str> {
     let pairs = options.windows(2).filter(|pair| pair[0] == name).map(|pair| pair[1]);
     let joined = options.iter().filter_map(|option| option.strip_prefix(name)?.strip_prefix('='));
@@ -505,36 +508,39 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_scaled_and_stay_enough() {
+    fn scaled_keys_do_not_fall_below_the_minimum() {
         assert_eq!([scaled_keys(0, 0.1), scaled_keys(500, 0.1), scaled_keys(5_000, 0.1)], [0, 500, 1_000]);
         assert_eq!([scaled_keys(1_000_000, 0.1), scaled_keys(1_000_000, 1.0)], [100_000, 1_000_000]);
     }
 
     #[test]
-    fn the_time_left_is_that_of_the_steps_that_are_left() {
+    fn the_time_left_is_estimated_from_the_finished_steps() {
         let steps = Steps { done: 2, of: 5, spent: Duration::from_secs(8) };
         assert_eq!(steps.left(), Duration::from_secs(12));
         assert_eq!(Steps::default().left(), Duration::ZERO);
     }
 
     #[test]
-    fn more_threads_than_cores_and_what_was_changed_are_remarked_on() {
+    fn changes_by_options_and_more_threads_than_cores_are_remarked_on() {
         use clap::Parser as _;
         #[derive(clap::Parser)]
         struct Cli {
             #[command(subcommand)]
             command: crate::args::LabCommand,
         }
-        let scenario = shipped::text("seed-001").expect("there");
-        let scenario = Scenario::parse("seed-001", scenario).expect("one");
+        let scenario = shipped::text("seed-001").expect("built in");
+        let scenario = Scenario::parse("seed-001", scenario).expect("valid");
         let of = |line: &str, server: Vec<usize>| {
             let command = Cli::try_parse_from(line.split(' ')).expect("a command").command;
             let crate::args::LabCommand::Run(args) = command else { panic!("{line}") };
             remarks(&scenario, &args, Some(&CoresUsed { server, load: vec![9] }))
         };
         let found = of("lab run seed-001 --out x --keys 5 --no-profiles", vec![0]);
-        assert_eq!(found[0], "Not as the scenario has it: --keys 5, --no-profiles.");
-        assert!(found[1].starts_with("The server had one core: what threads of pool-32, pool-32-spin, "), "{found:?}");
+        assert_eq!(found[0], "Changed by options: --keys 5, --no-profiles.");
+        assert!(
+            found[1].starts_with("The server had one core: these figures do not show what pool-32, pool-32-spin, "),
+            "{found:?}"
+        );
         assert_eq!(of("lab run seed-001 --out x", vec![0, 1, 2, 3]), Vec::<String>::new());
     }
 }

@@ -1,4 +1,4 @@
-//! What is run of a stage, at which rates. Called by `runner`.
+//! The rates of a stage, and the stage that is added below the capacity. Called by `runner`.
 
 use std::time::Duration;
 
@@ -7,46 +7,48 @@ use anyhow::ensure;
 use crate::load::Load;
 use crate::runner::{DURATION_MIN, Experiment};
 use crate::scenario::{BELOW_SUFFIX, Stage, Variant};
-use crate::seen::wrong_checks;
+use crate::variant_runs::generator_faults;
 use klad_bench::interrupt;
 
-/// A capacity is the best of so many closed loads, each of a server of its own: what others take of the machine meanwhile makes it look smaller, never larger.
+/// The number of closed loads, each on a server of its own, of which the best is the capacity: other load on the
+/// machine makes a capacity look smaller, never larger.
 const CAPACITY_LOADS: u32 = 3;
 
-/// Together they are no longer than this.
+/// The longest measured parts of these loads together.
 const CAPACITY_MAX: Duration = Duration::from_secs(12);
 
-/// Of the capacity, where the rate of a stage is beyond it.
+/// The share of the capacity that an added stage offers.
 const BELOW_CAPACITY: f64 = 0.7;
 
-/// What a variant can do.
+/// The capacity of a variant.
 #[derive(Clone, Debug)]
 pub(super) struct Capacity {
-    /// Good answers per second of a closed load, at its best.
+    /// Good answers per second of the best closed load.
     pub(super) per_s: f64,
     /// The variant.
     pub(super) variant: String,
 }
 
-/// A stage as it is run.
+/// How a stage is run.
 #[derive(Debug)]
-pub(super) struct Planned {
-    /// As the scenario has it.
+pub(super) struct StagePlan {
+    /// The stage of the scenario.
     pub(super) stage: Stage,
-    /// Its name, or that of what is run beside it.
+    /// Its name; that of an added stage ends in `-at-70`.
     pub(super) name: String,
-    /// Requests per second; `None`: a closed load.
+    /// Requests per second; `None` for a closed load.
     pub(super) rate_per_s: Option<f64>,
-    /// Where it was measured.
+    /// The capacity, where it was measured.
     pub(super) capacity: Option<Capacity>,
-    /// Of that, where the rate follows from it.
+    /// The rate as a share of the capacity, where the rate follows from it.
     pub(super) share_of_capacity: Option<f64>,
 }
 
 impl Experiment {
-    /// The stage, and what is run beside it, by what its variants can do.
-    pub(super) fn plan(&mut self, stage: &Stage) -> Vec<Planned> {
-        let planned = |name: &str, rate_per_s, capacity: Option<&Capacity>, share_of_capacity| Planned {
+    /// Returns the stage and, where its rate is beyond the capacity, the stage that is added below it. Empty where
+    /// the rate follows from a capacity that could not be measured.
+    pub(super) fn plan(&mut self, stage: &Stage) -> Vec<StagePlan> {
+        let planned = |name: &str, rate_per_s, capacity: Option<&Capacity>, share_of_capacity| StagePlan {
             stage: stage.clone(),
             name: name.to_owned(),
             rate_per_s,
@@ -58,7 +60,6 @@ impl Experiment {
         }
         let capacity = self.capacity(stage);
         if let Some(share) = stage.of_capacity {
-            // Without a capacity there is no rate.
             let Some(capacity) = &capacity else {
                 self.steps.of -= self.steps_of(stage);
                 return Vec::new();
@@ -78,7 +79,8 @@ impl Experiment {
         all
     }
 
-    /// Of the first variant that has one: what fails is noted. The same of all stages with the same requests.
+    /// Returns the capacity of the first variant that can be loaded; failures are noted. Stages with the same
+    /// requests share it.
     fn capacity(&mut self, stage: &Stage) -> Option<Capacity> {
         let Stage { options, data, connections, connections_max, .. } = stage;
         let variants: Vec<Variant> = self.result.scenario.variants_of(stage).cloned().collect();
@@ -90,12 +92,12 @@ impl Experiment {
         for variant in &variants {
             match self.capacity_of(stage, variant) {
                 Ok(per_s) => {
-                    self.note.say(&format!("{}: {} can do {per_s:.0}/s in a closed load", stage.name, variant.name));
+                    self.note.say(&format!("{}: the capacity of {} is {per_s:.0}/s", stage.name, variant.name));
                     let capacity = Capacity { per_s, variant: variant.name.clone() };
                     self.capacities.insert(depends_on, capacity.clone());
                     return Some(capacity);
                 }
-                // That is said once, of all.
+                // The experiment notes the interruption once.
                 Err(_) if interrupt::asked() => return None,
                 Err(why) => self.fail(&stage.name, &variant.name, "capacity", &format!("{why:#}")),
             }
@@ -107,26 +109,26 @@ impl Experiment {
         let duration =
             (self.scaled(stage.duration.0, DURATION_MIN).min(CAPACITY_MAX) / CAPACITY_LOADS).max(DURATION_MIN);
         std::fs::create_dir_all(self.out.join("runs").join(&stage.name))?;
-        let (mut best, mut doubts): (f64, Vec<String>) = (0.0, Vec::new());
+        let (mut best, mut faults): (f64, Vec<String>) = (0.0, Vec::new());
         for number in 1..=CAPACITY_LOADS {
             let name = format!("{}/capacity-{}-{number}", stage.name, variant.name);
-            // A server of its own, as each run has: the second load of one finds its caches warm.
-            let run = self.with(stage, variant, &name, |experiment, served| {
+            // A new server for each load, as for each run: a second load would find warm caches.
+            let run = self.with_server(stage, variant, &name, |experiment, server| {
                 let load = Load { duration, ..experiment.load(stage, None) };
-                load.run(served, &experiment.out.join(format!("runs/{name}.json")), &experiment.watch)
+                load.run(server, &experiment.out.join(format!("runs/{name}.json")), &experiment.watch)
             })?;
             if run.measured.goodput_per_s > best {
                 best = run.measured.goodput_per_s;
-                doubts = wrong_checks(&run).into_iter().map(str::to_owned).collect();
+                faults = generator_faults(&run).into_iter().map(str::to_owned).collect();
             }
         }
         ensure!(best > 0.0, "nothing was answered");
-        if !doubts.is_empty() {
+        if !faults.is_empty() {
             self.result.remarks.push(format!(
-                "The capacity of {} in {}, {best:.0}/s, may be larger: the load tester did not pass {}.",
+                "The capacity of {} in {} may be larger than {best:.0}/s: the load tester failed its check {}.",
                 variant.name,
                 stage.name,
-                doubts.join(", ")
+                faults.join(", ")
             ));
         }
         Ok(best)

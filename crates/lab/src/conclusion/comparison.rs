@@ -1,41 +1,41 @@
-//! Variants against each other, by the judgement of `bench compare` over their runs, and who is best at what. Called by `stage`.
+//! Comparisons of two variants by `bench compare` over their runs, and the best variant at each figure. Called by
+//! `stage`.
 //!
-//! Pieces of a single run could be compared as well. They are not: they know nothing of how two starts of a server differ, and
-//! an experiment can be repeated.
+//! Parts of a single run are not compared: they do not show how much two starts of a server differ.
 
 use std::cell::OnceCell;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::seen::{Seen, mean};
+use crate::variant_runs::{VariantRuns, mean};
 use klad_bench::compare::figures::Figure;
 use klad_bench::compare::finding::{FigureFound, Finding, Judgement as Found};
 use klad_bench::compare::interval;
 use klad_bench::compare::judge::{self, Evidence, Rules};
 
-/// Relative differences up to this do not count: that of `klad bench compare`.
+/// Relative differences up to this do not count, as in `klad bench compare`.
 pub(super) const TOLERANCE: f64 = 0.02;
 
-/// Figures that variants can win.
-const CONTESTED: [Contested; 5] = [
-    Contested { name: "p50", of: Some(Figure::Percentile(50.0)) },
-    Contested { name: "p99", of: Some(Figure::Percentile(99.0)) },
-    Contested { name: "p99.9", of: Some(Figure::Percentile(99.9)) },
-    Contested { name: "goodput", of: Some(Figure::Goodput) },
-    Contested { name: CPU, of: None },
+/// The figures in which variants compete.
+const CONTESTED: [ContestedFigure; 5] = [
+    ContestedFigure { name: "p50", of: Some(Figure::Percentile(50.0)) },
+    ContestedFigure { name: "p99", of: Some(Figure::Percentile(99.0)) },
+    ContestedFigure { name: "p99.9", of: Some(Figure::Percentile(99.9)) },
+    ContestedFigure { name: "goodput", of: Some(Figure::Goodput) },
+    ContestedFigure { name: CPU, of: None },
 ];
 
-/// CPU time of the server by served requests, which the load tester does not know of.
+/// The CPU time of the server per served request, which the load tester does not know.
 pub(crate) const CPU: &str = "CPU per served request";
 
-struct Contested {
+struct ContestedFigure {
     name: &'static str,
-    /// `None`: CPU time.
+    /// `None` for CPU time.
     of: Option<Figure>,
 }
 
-/// What the values of a figure are.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -43,7 +43,7 @@ pub enum Unit {
     Time,
     /// Per second.
     Rate,
-    /// A part of all requests, 0 to 1.
+    /// A share of all requests, 0 to 1.
     Share,
     /// CPU time, microseconds.
     Cpu,
@@ -53,100 +53,100 @@ pub enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
-    /// Shorter times, more goodput, smaller shares, less CPU time.
+    /// Better: shorter times, more goodput, smaller shares, less CPU time.
     Better,
-    /// The contrary.
+    /// Worse.
     Worse,
-    /// None beyond the noise.
+    /// No difference beyond the noise.
     NoDifference,
-    /// Not judged, for the reason that is given.
+    /// Not judged, for the given reason.
     NotJudged,
 }
 
-/// Two variants.
+/// A comparison of two variants.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// What the other is held against.
+    /// The variant that the other is compared with.
     pub first: String,
-    /// What is judged.
+    /// The variant that is judged.
     pub other: String,
-    /// Runs of each that were compared.
+    /// The numbers of runs that were compared.
     pub runs: [usize; 2],
-    /// Each figure.
+    /// The figures.
     pub differences: Vec<Difference>,
-    /// Why none of them was judged.
+    /// Why no figure was judged.
     pub not_judged: Option<String>,
-    /// A smaller difference at p99 these runs could not have shown, percent.
+    /// The smallest difference at p99 that these runs can detect, percent.
     pub smallest_at_p99_percent: Option<f64>,
-    /// What else differs between their runs, of which the first's are A and the other's B.
+    /// What else differs between their runs: A is the first variant, B the other.
     pub warnings: Vec<String>,
 }
 
-/// A figure of two variants.
+/// A figure of two variants, compared.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     /// `p50` to `p99.99`, `mean`, `goodput`, `refused`, …, `CPU per served request`.
     pub figure: String,
-    /// What its values are.
+    /// The unit of its values.
     pub unit: Unit,
-    /// Of the first variant, all its runs together.
+    /// The value of the first variant, of all its runs together.
     pub first: Option<f64>,
-    /// Of the other.
+    /// The value of the other variant.
     pub other: Option<f64>,
-    /// How much more the other has: percent of the first, or percentage points of shares.
+    /// The difference, other minus first: percent of the first, or percentage points of shares.
     pub percent: Option<f64>,
-    /// Lower end of the interval in which the true difference lies.
+    /// The lower end of its confidence interval.
     pub low_percent: Option<f64>,
-    /// Upper end.
+    /// The upper end of its confidence interval.
     pub high_percent: Option<f64>,
-    /// Better or worse.
+    /// The judgement of the other variant.
     pub judgement: Judgement,
     /// Why it was not judged.
     pub why_not: Option<String>,
 }
 
-/// How a figure was decided.
+/// Whether a figure has a winner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// One is better than all others.
+    /// One variant is better than all others.
     Won,
-    /// The best cannot be told from some others.
+    /// The best variant does not differ from some others beyond the noise.
     Level,
     /// It was not judged.
     NotJudged,
 }
 
-/// Who is best at a figure.
+/// The best variant at a figure.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Winner {
     /// The figure.
     pub figure: String,
-    /// How it was decided.
+    /// Whether there is a winner.
     pub outcome: Outcome,
-    /// The one with the best value, whether it has won or not.
+    /// The variant with the best value, whether it won or not.
     pub best: Option<String>,
-    /// That value, all its runs together.
+    /// The best value, of all runs of the variant together.
     pub value: Option<f64>,
-    /// How it differs from the one with the next best value, where it has won.
+    /// Its difference from the next best variant, where it won.
     pub ahead: Option<Difference>,
-    /// The next best.
+    /// The next best variant.
     pub next: Option<String>,
-    /// Those that cannot be told from the best.
+    /// The variants that do not differ from the best beyond the noise.
     pub level_with: Vec<String>,
-    /// Whether those are all that could be judged.
+    /// Whether these are all other variants that could be judged.
     pub all_level: bool,
-    /// Variants that could not be judged, and why; they might have been better.
+    /// The variants that could not be judged, and why; they may be better.
     pub without: Vec<String>,
     /// Why it was not judged.
     pub why_not: Option<String>,
 }
 
 impl Comparison {
-    /// Of `other` with `first`.
-    pub(super) fn of(first: &Seen, other: &Seen) -> Comparison {
-        let lacks = first.lacks().or_else(|| other.lacks());
-        let finding = match lacks {
+    /// Compares `other` with `first`.
+    pub(super) fn of(first: &VariantRuns, other: &VariantRuns) -> Comparison {
+        let unusable = first.why_not_judged().or_else(|| other.why_not_judged());
+        let finding = match unusable {
             Some(why) => Err(why),
             None => Evidence::of(&first.side, &other.side)
                 .map(|evidence| judge::judge(&evidence, Rules::new(TOLERANCE)))
@@ -172,13 +172,13 @@ impl Comparison {
         }
     }
 
-    /// A figure by its name.
+    /// Returns a figure by its name.
     #[must_use]
     pub fn difference(&self, figure: &str) -> Option<&Difference> {
         self.differences.iter().find(|difference| difference.figure == figure)
     }
 
-    /// How a figure was judged; what never happened on either side is no difference.
+    /// Returns the judgement of a figure; an outcome that neither variant has is no difference.
     pub(super) fn judgement(&self, figure: &str) -> Judgement {
         match self.difference(figure) {
             Some(difference) => difference.judgement,
@@ -189,7 +189,7 @@ impl Comparison {
 }
 
 impl Difference {
-    /// Half the width of its interval, as a factor around the middle, percent: of a large difference, as of none.
+    /// Returns half the width of the interval, as a factor around its middle, percent.
     fn smallest(&self) -> Option<f64> {
         let (low, high) = (1.0 + self.low_percent? / 100.0, 1.0 + self.high_percent? / 100.0);
         (low > 0.0).then(|| ((high / low).sqrt() - 1.0) * 100.0)
@@ -239,8 +239,8 @@ impl Difference {
     }
 }
 
-/// The values that there are.
-fn unjudged(first: &Seen, other: &Seen, why: &str) -> Vec<Difference> {
+/// Returns all figures without a judgement.
+fn unjudged(first: &VariantRuns, other: &VariantRuns, why: &str) -> Vec<Difference> {
     use klad_bench::compare::figures::Unit as Of;
     let figures = Figure::all().into_iter().map(|figure| (figure, (first.figure(figure), other.figure(figure))));
     let happened = |(figure, (a, b)): &(Figure, (Option<f64>, Option<f64>))| {
@@ -255,8 +255,9 @@ fn unjudged(first: &Seen, other: &Seen, why: &str) -> Vec<Difference> {
     all.map(|(figure, values)| Difference::unjudged(figure.name(), unit(figure), values, why)).collect()
 }
 
-/// CPU time by served requests, as sure as each figure of the comparison is; `None` where neither has it.
-fn cpu(first: &Seen, other: &Seen, finding: Result<&Finding, String>) -> Option<Difference> {
+/// Compares the CPU time per served request, with the confidence of the other figures; `None` where neither variant
+/// has it.
+fn cpu(first: &VariantRuns, other: &VariantRuns, finding: Result<&Finding, String>) -> Option<Difference> {
     let (a, b) = (first.cpu(), other.cpu());
     let values = (mean(&a), mean(&b));
     if values == (None, None) {
@@ -268,7 +269,7 @@ fn cpu(first: &Seen, other: &Seen, finding: Result<&Finding, String>) -> Option<
         Err(why) => return unjudged(&why),
     };
     if a.len() < 2 || b.len() < 2 || a.iter().chain(&b).any(|value| *value <= 0.0) {
-        return unjudged("too few runs have it");
+        return unjudged("too few runs have a CPU time");
     }
     let error = 1.0 - finding.confidence.each_percent / 100.0;
     let logarithms = |values: &[f64]| values.iter().map(|value| value.ln()).collect::<Vec<_>>();
@@ -295,41 +296,41 @@ fn cpu(first: &Seen, other: &Seen, finding: Result<&Finding, String>) -> Option<
     })
 }
 
-/// Every variant against every other, compared when it is asked for: of ten, most pairs never are.
+/// The comparisons of each two variants. Each is made when it is first needed; most never are.
 pub(super) struct Pairs<'s, 'r> {
-    seen: &'s [Seen<'r>],
-    /// By the first, then by the other.
+    variants: &'s [VariantRuns<'r>],
+    /// By the first variant, then by the other.
     made: Vec<OnceCell<Comparison>>,
 }
 
 impl<'s, 'r> Pairs<'s, 'r> {
-    pub(super) fn of(seen: &'s [Seen<'r>]) -> Pairs<'s, 'r> {
-        Pairs { seen, made: vec![OnceCell::new(); seen.len() * seen.len()] }
+    pub(super) fn of(variants: &'s [VariantRuns<'r>]) -> Pairs<'s, 'r> {
+        Pairs { variants, made: vec![OnceCell::new(); variants.len() * variants.len()] }
     }
 
-    /// `other` against `first`; `None` where they are one, or not there.
+    /// Returns the comparison of `other` with `first`; `None` where they are the same or do not exist.
     pub(super) fn get(&self, first: usize, other: usize) -> Option<&Comparison> {
-        let (one, two) = (self.seen.get(first)?, self.seen.get(other)?);
-        let made = &self.made[first * self.seen.len() + other];
+        let (one, two) = (self.variants.get(first)?, self.variants.get(other)?);
+        let made = &self.made[first * self.variants.len() + other];
         (first != other).then(|| made.get_or_init(|| Comparison::of(one, two)))
     }
 }
 
-/// Who is best at what; nothing where there is no second.
-pub(super) fn winners(seen: &[Seen], pairs: &Pairs) -> Vec<Winner> {
-    if seen.len() < 2 {
+/// Returns the best variant at each figure; empty where there is one variant only.
+pub(super) fn winners(variants: &[VariantRuns], pairs: &Pairs) -> Vec<Winner> {
+    if variants.len() < 2 {
         return Vec::new();
     }
-    CONTESTED.iter().filter_map(|contested| winner(seen, pairs, contested)).collect()
+    CONTESTED.iter().filter_map(|contested| winner(variants, pairs, contested)).collect()
 }
 
-fn winner(seen: &[Seen], pairs: &Pairs, contested: &Contested) -> Option<Winner> {
+fn winner(variants: &[VariantRuns], pairs: &Pairs, contested: &ContestedFigure) -> Option<Winner> {
     let mut order: Vec<(usize, f64)> =
-        (0..seen.len()).filter_map(|index| Some((index, level(&seen[index], contested)?))).collect();
+        (0..variants.len()).filter_map(|index| Some((index, level(&variants[index], contested)?))).collect();
     if order.is_empty() {
         return None;
     }
-    let judged = |index: usize| seen[index].lacks().is_none();
+    let judged = |index: usize| variants[index].why_not_judged().is_none();
     let able = order.iter().filter(|(index, _)| judged(*index)).count();
     if able > 1 {
         order.retain(|(index, _)| judged(*index));
@@ -339,17 +340,18 @@ fn winner(seen: &[Seen], pairs: &Pairs, contested: &Contested) -> Option<Winner>
     let mut winner = Winner {
         figure: contested.name.to_owned(),
         outcome: Outcome::NotJudged,
-        best: Some(seen[best].name().to_owned()),
-        value: contested.of.map_or_else(|| mean(&seen[best].cpu()), |figure| seen[best].figure(figure)),
+        best: Some(variants[best].name().to_owned()),
+        value: contested.of.map_or_else(|| mean(&variants[best].cpu()), |figure| variants[best].figure(figure)),
         ahead: None,
         next: None,
         level_with: Vec::new(),
         all_level: false,
-        without: seen.iter().filter_map(Seen::lacks).collect(),
+        without: variants.iter().filter_map(VariantRuns::why_not_judged).collect(),
         why_not: None,
     };
     if able < 2 {
-        winner.why_not = winner.without.first().cloned().or_else(|| Some("only one variant has it".to_owned()));
+        winner.why_not =
+            winner.without.first().cloned().or_else(|| Some("only one variant has this figure".to_owned()));
         return Some(winner);
     }
     for (other, _) in &order[1..] {
@@ -357,7 +359,7 @@ fn winner(seen: &[Seen], pairs: &Pairs, contested: &Contested) -> Option<Winner>
         match found.judgement {
             Judgement::NotJudged => winner.why_not = winner.why_not.or_else(|| found.why_not.clone()),
             Judgement::Better => {}
-            Judgement::NoDifference | Judgement::Worse => winner.level_with.push(seen[*other].name().to_owned()),
+            Judgement::NoDifference | Judgement::Worse => winner.level_with.push(variants[*other].name().to_owned()),
         }
     }
     if winner.why_not.is_some() {
@@ -370,16 +372,16 @@ fn winner(seen: &[Seen], pairs: &Pairs, contested: &Contested) -> Option<Winner>
     }
     let (next, _) = *order.get(1)?;
     let ahead = pairs.get(next, best)?.difference(contested.name).cloned();
-    Some(Winner { outcome: Outcome::Won, ahead, next: Some(seen[next].name().to_owned()), ..winner })
+    Some(Winner { outcome: Outcome::Won, ahead, next: Some(variants[next].name().to_owned()), ..winner })
 }
 
-/// Less is better; in the scale in which differences are judged.
-fn level(seen: &Seen, contested: &Contested) -> Option<f64> {
+/// Returns the value by which variants are ordered, on the logarithmic scale of the comparisons. Less is better.
+fn level(variant: &VariantRuns, contested: &ContestedFigure) -> Option<f64> {
     let logarithms =
         |values: Vec<f64>| values.into_iter().map(|value| value.max(f64::MIN_POSITIVE).ln()).collect::<Vec<_>>();
     match contested.of {
-        None => mean(&logarithms(seen.cpu())),
-        Some(Figure::Goodput) => mean(&logarithms(seen.each(Figure::Goodput))).map(|level| -level),
-        Some(figure) => mean(&logarithms(seen.each(figure))),
+        None => mean(&logarithms(variant.cpu())),
+        Some(Figure::Goodput) => mean(&logarithms(variant.per_run(Figure::Goodput))).map(|level| -level),
+        Some(figure) => mean(&logarithms(variant.per_run(figure))),
     }
 }
