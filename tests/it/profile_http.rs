@@ -272,7 +272,7 @@ fn twin_a_page_without_its_script_or_names_is_noticed() {
     assert_eq!(wrong_with_page(&page.replace("klad_", "else::")), Some("no frame is named".to_owned()));
     let wordless = wrong_with_page(&page.replace("\"Matched: \"", "\"\"")).unwrap_or_default();
     assert!(wordless.starts_with("nothing says how much it is"), "{wordless}");
-    let broken = page.replace("\"use strict\";\n// The field", "nothing_here();\n// The field");
+    let broken = page.replace("\"use strict\";\n// The search", "nothing_here();\n// The search");
     assert!(!seen_on_a_phone(&broken, false).ends_with(" errors 0"));
     let wide = page.replace("<h1>", "<h1 style=\"width:800px\">");
     assert!(seen_on_a_phone(&wide, false).starts_with("fits false "));
