@@ -419,7 +419,7 @@ fn a_stop_waits_for_a_checkpoint_for_a_limited_time() {
     server.signal(rustix::process::Signal::TERM);
     // The shim still holds the sync.
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
-    wait_until("the last line is logged", || server.log().contains("given up"));
+    wait_until("the last line is logged", || server.log().contains("klad stops without it"));
     let partial = data.path().join("checkpoints/.partial-held");
     assert!(partial.exists());
     let server = builder.start();
