@@ -120,7 +120,7 @@ fn survives_kills(setup: &str, kills: usize, defect: Option<Defect>) -> Result<(
         let done = AtomicU64::new(0);
         let address = server.address;
         // A number of writes and then some time, so that the kill happens at any stage of a write.
-        let (writes, then) = (random.u64(1..2_000), Duration::from_micros(random.u64(0..3_000)));
+        let (writes, then) = (random.u64(1..1_500), Duration::from_micros(random.u64(0..3_000)));
         std::thread::scope(|scope| {
             for (number, journal) in journals.iter_mut().enumerate() {
                 let (random, done) = (random.fork(), &done);

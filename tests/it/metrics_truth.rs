@@ -274,22 +274,34 @@ fn a_stall_is_visible_while_it_lasts_and_counted() {
 /// RocksDB reports a stop only after its end if the write that causes it then waits for the end.
 #[test]
 fn a_stall_caused_by_a_waiting_write_is_visible_while_it_lasts_and_counted() {
+    // klad may notice a stop before the next write, and reject it: then no write waits in RocksDB.
+    assert!((0..5).any(|_| a_write_waits_in_the_stall_that_it_causes()), "no write has waited");
+}
+
+/// Returns whether a write has waited in RocksDB.
+fn a_write_waits_in_the_stall_that_it_causes() -> bool {
     let shim = Shim::new();
     let server = shim.preload(small_memtables()).start();
     shim.hold_tables();
     let held = Instant::now();
     let synced = |number| format!("/v0/entity?durability=sync&id={number}");
+    let mut has_waited = false;
     while_values_come(&server, synced, || {
         wait_for_page(&server, "writes are stopped", |page| stall(page, "") == 1.0);
         wait_for_page(&server, "its time is counted", |page| stall(page, "_seconds_total") > 0.2);
         wait_until("klad is not ready", || server.admin("/readyz?verbose").text().contains("[-]write-stall failed: "));
         shim.pass();
-        let waited = |page: &Scrape| page.value("klad_rocksdb_write_wait_seconds_total");
-        let after = wait_for_page(&server, "it is over", |page| stall(page, "s_total") >= 1.0 && waited(page) > 0.2);
+        let after =
+            wait_for_page(&server, "writes go on", |page| stall(page, "") == 0.0 && page.value("klad_ready") == 1.0);
+        let waited_s = after.value("klad_rocksdb_write_wait_seconds_total");
+        has_waited = waited_s > 0.2;
         let most = held.elapsed();
-        assert!(waited(&after) < most.as_secs_f64(), "one writer, in {most:?}: {}", after.text);
-        wait_for_page(&server, "writes go on", |page| stall(page, "") == 0.0 && page.value("klad_ready") == 1.0);
+        assert!(waited_s < most.as_secs_f64(), "one writer, in {most:?}: {}", after.text);
+        if has_waited {
+            wait_for_page(&server, "the stop is counted", |page| stall(page, "s_total") >= 1.0);
+        }
     });
+    has_waited
 }
 
 fn small_memtables() -> ServerBuilder {
