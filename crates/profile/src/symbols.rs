@@ -49,8 +49,8 @@ struct Mapping {
 /// The functions of a file.
 #[derive(Debug, Default)]
 struct Table {
-    /// For each loaded segment: the offset in the file, the size in the file, and the address as the file's symbols
-    /// count it.
+    /// For each loaded segment: its offset in the file, its size in the file, and its address in the numbering of the
+    /// file's symbols.
     segments: Vec<(u64, u64, u64)>,
     /// Sorted by `start`, one for each address.
     functions: Vec<Function>,
