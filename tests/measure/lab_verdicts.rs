@@ -42,6 +42,7 @@ fn regression() -> (Place, Ended, bool) {
     let result = place.result();
     let [before, after] = ["as-it-was", "changed"].map(|variant| p90s(&place, &result, variant));
     assert!(after.iter().all(|p90| *p90 >= 400e3), "the planted delay is missing: {after:?}");
+    println!("p90, microseconds: {before:?} and {after:?}");
     let in_time = before.iter().all(|p90| *p90 < 20e3);
     (place, ended, in_time && spread(&before) < 3.0 && spread(&after) < 1.5)
 }
@@ -54,11 +55,8 @@ fn a_planted_regression_is_found_at_its_percentile() {
             (place, ended, quiet) = regression();
         }
     }
-    if quiet {
-        assert_eq!(judgement(&place, "p90"), "worse", "{}", ended.stdout);
-    } else {
-        eprintln!("skipped: this machine was too unsteady for a judgement, three times");
-    }
+    assert!(quiet, "this machine was too unsteady for a judgement, three times: repeat it on a quiet one");
+    assert_eq!(judgement(&place, "p90"), "worse", "{}", ended.stdout);
 }
 
 #[test]

@@ -96,7 +96,7 @@ pub(crate) fn durable_setups() -> impl Iterator<Item = &'static str> {
 /// The engines on a disk with the default strategy, and the default engine with each. Where behaviour depends on the
 /// strategy, and neither the contract nor durability is at stake.
 pub(crate) fn durable_strategies() -> impl Iterator<Item = &'static str> {
-    durable_setups().filter(|setup| !setup.contains('/') || setup.starts_with(DURABLE_ENGINES[0]))
+    durable_setups().filter(|setup| !setup.contains('/') || setup.starts_with(ENGINES[0]))
 }
 
 /// RocksDB with each strategy.
