@@ -261,7 +261,7 @@ fn a_pipeline_has_its_highest_status() {
     std::fs::write(file.path(), PIPELINE).unwrap();
     for (answers, status, exit) in [(Script::AnswersWith(504), "504", 0), (Script::RefusesEveryTenth, "503", 0)] {
         let server = Scripted::start(answers);
-        let run = Bencher::new(&server.url("/"), "--connections 8 --rate 20/s --duration 2500ms")
+        let run = Bencher::new(&server.url("/"), "--connections 50 --rate 20/s --duration 2500ms")
             .arg("--script", file.path())
             .run();
         assert_eq!(run.ended.code, Some(exit), "{}", run.ended.stdout);
