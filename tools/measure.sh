@@ -1,6 +1,6 @@
 #!/bin/sh
 # `make measure`: the measurements that a release runs: each chore of xtask, then the experiment `overload`, whose
-# report says where it is. Takes about an hour and a half; what ARGS has is for `klad lab run`, such as --scale 0.1.
+# report says where it is. Takes about an hour. Arguments go to `klad lab run`, such as --scale 0.1.
 set -eu
 
 cd "$(dirname "$0")/.."
