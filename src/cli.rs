@@ -1,4 +1,5 @@
-//! What the user typed. `config` turns it into what the program needs.
+//! The command line: every subcommand and every option of `klad serve`, as clap parses them. `settings` adds the other
+//! sources of options, `config` validates the result.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,12 +12,12 @@ pub use self::names::{
     AccessLogName, AdminTlsName, DurabilityName, EngineName, ExecutionName, LogFormatName, LogLevelName,
     PointReadsName, SwitchName,
 };
-use klad_base::limits;
+use klad_server::limits;
 use klad_storage::Compression;
 
 mod names;
 
-/// A durable key-value store spoken to over plain HTTP.
+/// A durable key-value store with an HTTP interface.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100, disable_help_subcommand = true)]
 pub struct Cli {
@@ -30,20 +31,20 @@ pub struct Cli {
 pub enum Command {
     /// Serve a data directory over HTTP.
     Serve(Box<ServeArgs>),
-    /// Load an HTTP server, klad or any other, and say what it did.
+    /// Load an HTTP server, klad or another one, and report what was measured.
     #[cfg(target_os = "linux")]
     Bench(Box<klad_bench::args::BenchArgs>),
-    /// Run a whole experiment: start servers, load them, profile them, compare them, write the report.
+    /// Run an experiment: start servers, load, profile and compare them, and write a report.
     #[cfg(target_os = "linux")]
     #[command(subcommand, disable_help_subcommand = true)]
     Lab(klad_lab::args::LabCommand),
-    /// Say what is configured and where it comes from, or whether it is valid.
+    /// Print the configuration and the source of each value, or check it.
     #[command(subcommand, disable_help_subcommand = true)]
     Config(ConfigCommand),
-    /// Read a whole data directory that nobody serves, and say whether it is sound.
+    /// Read a data directory that no process serves, and report damage.
     #[cfg(feature = "rocksdb")]
     Check(crate::offline::CheckArgs),
-    /// Rewrite a data directory that nobody serves without what was overwritten and removed.
+    /// Compact a data directory that no process serves: drop overwritten and removed entries.
     #[cfg(feature = "rocksdb")]
     Compact(crate::offline::CompactArgs),
     #[command(flatten)]
@@ -54,438 +55,457 @@ pub enum Command {
     Manual(ManualCommand),
 }
 
-/// What klad writes about its own command line.
+/// Completions and manual pages.
 #[derive(Debug, Subcommand)]
 pub enum ManualCommand {
-    /// Print the completions of a shell.
+    /// Print the completion script of a shell.
     ///
-    /// Packages bring them along. Without a package, for bash: source <(klad completions bash)
+    /// Packages install these scripts. Without a package, for bash: source <(klad completions bash)
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Print the manual page, or that of a command, as roff.
+    /// Print the manual page of klad, or of one of its commands, as roff.
     ///
-    /// Packages bring them along. Without a package: klad man > klad.1 && man ./klad.1
+    /// Packages install these pages. Without a package: klad man > klad.1 && man ./klad.1
     Man {
-        /// The command whose page is printed; without one, the program's.
+        /// The command whose page is printed. Default: the page of klad itself.
         #[arg(value_name = "COMMAND", conflicts_with = "dir")]
         name: Vec<String>,
-        /// Write all pages into this directory, which must exist.
+        /// Write all pages into this directory. The directory must exist.
         #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
         dir: Option<PathBuf>,
     },
 }
 
-/// What to do about the configuration.
+/// Subcommands of `klad config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print each effective value and its source, for the options of `klad serve` as they are given here.
+    /// Print each effective value and its source, for the `klad serve` options given here.
     Print {
         /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// As `klad serve` would get them.
+        /// The options of `klad serve`.
         #[command(flatten)]
         serve: Box<ServeArgs>,
     },
-    /// Check all that `klad serve` would check, without the data directory and without listening.
+    /// Validate the configuration, without opening the data directory and without listening.
     Check {
-        /// As `klad serve` would get them.
+        /// The options of `klad serve`.
         #[command(flatten)]
         serve: Box<ServeArgs>,
     },
-    /// Print what is generated from the definitions of the options: for `make docs`.
+    /// Print the generated parts of the documents: for `make docs`.
     #[command(hide = true)]
     Reference {
-        /// Print this page with its marked blocks made anew; without it, the commented example file.
+        /// Print this page with its generated blocks renewed. Default: print the commented example file.
         #[arg(long, value_name = "FILE")]
         page: Option<PathBuf>,
     },
 }
 
 const CONFIGURATION: &str = "Configuration";
-const PLACES: &str = "What is served, and from where";
+const PLACES: &str = "Addresses and data";
 const THREADS: &str = "Threads";
 const OVERLOAD: &str = "Overload";
 const MEMORY: &str = "Memory";
-const BOUNDS: &str = "Bounds of requests";
+const BOUNDS: &str = "Request limits";
 const DEADLINES: &str = "Deadlines";
 const DISK: &str = "Disk";
 const LOGS: &str = "Logs";
 const SAFETY: &str = "Safety";
 const STOPPING: &str = "Stopping";
 
-/// Options of `klad serve`: the one definition of what can be configured. The environment's variables, the file's keys,
-/// `docs/configuration.md` and `deploy/klad.toml` follow from it (`settings`, `reference`).
+/// Options of `klad serve`. This is the only definition of an option: the environment variables, the keys of the file,
+/// `docs/configuration.md` and `deploy/klad.toml` are derived from it (`settings`, `reference`).
 ///
-/// The first paragraph of an option's comment is what `-h` says; `[default: ...]` at its end tells a default that is
-/// computed. The rest is for `--help` and the documents; a paragraph that begins with `Range: ` is told beside the default.
-/// What concerns two options is checked by `config`, never by clap's `requires` and the like: clap sees one source, not four.
+/// `-h` prints the first paragraph of an option's comment. `[default: ...]` at the end of that paragraph describes a
+/// default that is computed at start. `--help` and the documents print the other paragraphs too; a paragraph that
+/// begins with `Range: ` is printed beside the default. `config` checks the relations between options. Do not use
+/// clap's `requires` and the like: clap sees one source of options, not all four.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
-    /// File of options, in TOML: the names below as keys, such as queue-limit = 2048.
+    /// Read options from this TOML file. Its keys are the names of the options, for example queue-limit = 2048.
     ///
-    /// What the command line or the environment says goes before the file. There is no file unless one is named. A key that
-    /// klad does not know is an error, and so is a file of more than 1 MiB.
+    /// Options on the command line and in the environment override the file. There is no default file. klad rejects a
+    /// file with an unknown key, and a file of more than 1 MiB.
     #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
     pub config: Option<PathBuf>,
-    /// Address that clients are served on.
+    /// Listen for clients on this address.
     ///
-    /// An address that other machines reach needs --token-file, or --insecure-listen. Port 0 lets
-    /// the kernel choose; the log says which.
+    /// An address that other machines can reach requires --token-file or --insecure-listen. With port 0 the kernel
+    /// chooses a port; the log shows it.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080", help_heading = PLACES)]
     pub listen: String,
-    /// Address of the admin listener: health, metrics, configuration, checkpoints.
+    /// Serve health, metrics, configuration and checkpoints on this address, the admin address.
     ///
-    /// It has a thread of its own, so that it answers whatever the other address does. At most 64 connections; more are closed
-    /// at once. Its root lists what there is.
+    /// The admin listener has its own thread, so it answers even when the client address is overloaded. It accepts at
+    /// most 64 connections and closes further ones at once. GET / lists all its endpoints.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8081", help_heading = PLACES)]
     pub admin_listen: String,
-    /// Directory of the data; made when it is missing.
+    /// Keep the data in this directory. klad creates it if it is missing.
     ///
-    /// One process at a time: a second one is refused with the process id of the first.
+    /// Only one process can use a directory. A second process exits and prints the process id of the first one.
     #[arg(long, value_name = "DIR", default_value = "./data", help_heading = PLACES)]
     pub data: PathBuf,
-    /// Directory that checkpoints are made in [default: checkpoints in the data directory].
+    /// Create checkpoints in this directory [default: checkpoints in the data directory].
     ///
-    /// POST /checkpoint of the admin listener makes a directory here that klad can serve. On the file system of --data its
-    /// tables are hard links, made in milliseconds and without further space; on another one they are copied, which takes
-    /// the space and the time of all data but survives the loss of the first disk. Made with the first checkpoint. Must
-    /// neither be the data directory nor lie in its rocksdb.
-    #[arg(long, value_name = "DIR", help_heading = "Data")]
+    /// POST /checkpoint on the admin address creates a directory here that klad can serve. If it is on the file
+    /// system of --data, the tables are hard links, which takes milliseconds and no further space. On another file
+    /// system klad copies all tables, which takes the time and the space of all data; the copy survives the loss of
+    /// the first disk. klad creates this directory with the first checkpoint. It must not be the data directory or a
+    /// directory above it, nor be inside the data directory's rocksdb or fjall.
+    #[arg(long, value_name = "DIR", help_heading = PLACES)]
     pub checkpoints: Option<PathBuf>,
-    /// Where the data is kept.
+    /// Storage engine.
     ///
-    /// The memory engine keeps it until the process ends, answers durability none, says so in the log, and does not touch
-    /// --data. In a build without RocksDB fjall is the default, and without both this one.
+    /// The memory engine loses all data when the process ends. It reports durability none, logs a warning, and does
+    /// not use --data. In a build without RocksDB the default is fjall; in a build without both it is memory.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = DEFAULT_ENGINE, help_heading = PLACES)]
     pub engine: EngineName,
-    /// For experiments: each call of storage takes so much longer, as with a slow disk.
+    /// For experiments: delay each storage call by this time, to imitate a slow disk.
     ///
-    /// Nothing counts as in memory then.
+    /// With a delay, klad treats no value as present in memory.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = PLACES)]
     pub engine_delay: Duration,
-    /// For experiments: only every so manyth call of storage takes longer by --engine-delay.
+    /// For experiments: apply --engine-delay to one storage call in every N.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = PLACES)]
     pub engine_delay_every: u64,
-    /// Durability of writes that ask for none.
+    /// Durability of writes that do not request one.
     ///
     /// See docs/durability.md.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = DurabilityName::Sync, help_heading = PLACES)]
     pub durability: DurabilityName,
     /// Longest time that an acknowledged async write stays unsynced.
     ///
-    /// It is what can be lost of async writes when the machine dies; what survives is a prefix of what was acknowledged.
+    /// If the machine fails, the async writes of this period can be lost. The writes that survive are always a prefix
+    /// of the acknowledged ones.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration, help_heading = PLACES)]
     pub async_sync_interval: Duration,
-    /// How long the committer waits for more writes, from the first of a batch on, before it writes and syncs the batch.
+    /// Delay each commit by this time, so that more writes share one sync.
     ///
-    /// Of --execution adaptive, for writes with sync. Each waits so much longer, and fewer syncs are made. It is worth trying
-    /// where a disk, or who rents it out, allows only so many syncs a second.
+    /// The commit thread waits this long after the first write of a batch, then writes and syncs the batch. This adds
+    /// latency to each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it if
+    /// the disk, or a cloud provider's quota, limits the number of syncs a second.
     ///
     /// Range: up to 100 ms.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = commit_delay, help_heading = PLACES)]
     pub commit_delay: Duration,
-    /// Workers: threads that serve connections [default: one for each core that the process may use].
+    /// Number of workers, the threads that serve connections [default: one for each core that the process may use].
     ///
-    /// RocksDB gets as many threads for compactions, and one for flushes.
+    /// RocksDB uses the same number of threads for compactions, and one more for flushes.
     ///
     /// Range: 1 to 999.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=999), help_heading = THREADS)]
     pub threads: Option<u64>,
-    /// Where operations run; pool and stealing are for experiments.
+    /// Execution strategy: which threads call storage. Use pool and stealing only for experiments.
     ///
-    /// They repeat what published load tests have measured, to be compared. See docs/execution.md.
+    /// pool and stealing reproduce published load tests, for comparison. See docs/execution.md.
     #[arg(long, value_enum, value_name = "STRATEGY", default_value_t = ExecutionName::Adaptive, help_heading = THREADS)]
     pub execution: ExecutionName,
-    /// Threads of --execution adaptive for reads that may wait for the disk.
+    /// Number of threads for reads that may wait for the disk, in --execution adaptive.
     ///
-    /// Such reads are those of values that are not in memory, and steps of ranges. More threads make use of a disk that does
-    /// many reads at once.
+    /// These reads are reads of values that are not in memory, and steps of range scans. Raise it for a disk that
+    /// serves many reads at once.
     ///
     /// Range: 1 to 99.
     #[arg(long, value_name = "N", default_value_t = limits::STORAGE_THREADS, value_parser = clap::value_parser!(u64).range(1..=99), help_heading = THREADS)]
     pub storage_threads: u64,
-    /// For experiments: threads of --execution pool and stealing.
+    /// For experiments: number of threads in --execution pool and stealing.
     ///
     /// Range: 1 to 999.
     #[arg(long, value_name = "N", default_value_t = limits::POOL_THREADS, value_parser = clap::value_parser!(u64).range(1..=999), help_heading = THREADS)]
     pub pool_threads: u64,
-    /// For experiments: time for which a thread of --execution pool that has nothing to do looks for work before it sleeps.
+    /// For experiments: time for which an idle thread of --execution pool spins before it sleeps.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration, help_heading = THREADS)]
     pub pool_spin: Duration,
-    /// For experiments: how RocksDB reads a key.
+    /// For experiments: how RocksDB reads a single key.
     ///
-    /// The iterator is slower; it repeats a published mistake, for comparison.
+    /// iterator is slower. It reproduces a published mistake, for comparison.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = PointReadsName::Get, help_heading = THREADS)]
     pub point_reads: PointReadsName,
-    /// Whether plain requests are read without the HTTP library that reads all others.
+    /// Parse plain requests with klad's own parser instead of the HTTP library.
     ///
-    /// A plain request is of one entity, comes in one piece and asks for nothing unusual. With off the library reads everything,
-    /// and the answers are the same at 13 to 24 % more CPU time each.
+    /// A plain request concerns one entity, arrives in one piece and uses no unusual feature. The HTTP library
+    /// handles all other requests. With off it handles all requests: the answers are the same, and each takes 13 to
+    /// 24 % more CPU time.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = THREADS)]
     pub fast_path: SwitchName,
-    /// For experiments: operations that may wait in --execution pool and stealing; one more is answered 503.
+    /// For experiments: operations that may wait in --execution pool and stealing. klad answers further ones with 503.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = limits::QUEUE_LIMIT, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = OVERLOAD)]
     pub queue_limit: u64,
-    /// In a queue for storage that has stood for 100 ms, what has waited longer is refused, 503.
+    /// Answer operations that waited longer than this in an overloaded storage queue with 503.
     ///
-    /// Of --execution adaptive. A queue stands while it has not been empty: what comes is more than what is served. For
-    /// 1.6 s after that the same is done as soon as its oldest has waited four times this. See docs/execution.md.
+    /// A queue counts as overloaded when it has not been empty for 100 ms. For the next 1.6 s it counts as overloaded
+    /// again as soon as its oldest operation has waited four times this value. Only --execution adaptive uses it. See
+    /// docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = positive_duration, help_heading = OVERLOAD)]
     pub queue_target: Duration,
-    /// Nothing waits longer for storage, whatever storage does; then 503.
+    /// Answer an operation that waited this long for storage with 503, in any state of the queue.
     ///
-    /// Of --execution adaptive.
+    /// Only --execution adaptive uses it.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration, help_heading = OVERLOAD)]
     pub queue_age_max: Duration,
-    /// After a turn of a worker that was longer, requests are let in newest first and few connections are accepted.
+    /// Longest loop iteration of a worker that does not count as overload.
     ///
-    /// Of --execution adaptive, while clients are in a hurry. See docs/execution.md.
+    /// After a longer iteration the worker reads the newest requests first, and klad accepts few new connections.
+    /// This happens only while clients show haste: a client has sent a deadline, or has left before its answer,
+    /// within the last second. Only --execution adaptive uses it. See docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive_duration, help_heading = OVERLOAD)]
     pub turn_max: Duration,
-    /// Whether overload is refused and paused.
+    /// Shed load when klad is overloaded.
     ///
-    /// With off nothing is refused or kept out for overload but by --queue-limit; it shows what the rest is for.
+    /// With off, klad rejects or delays nothing because of overload, except by --queue-limit. Use off to measure the
+    /// effect of load shedding.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = OVERLOAD)]
     pub admission: SwitchName,
-    /// Memory for caches, memtables, bodies and connections together [default: half of what the control group or the machine
-    /// has, whichever is less].
+    /// Memory budget for caches, memtables, bodies and connections together [default: half of the limit of the
+    /// control group, or of the machine's memory, whichever is less].
     ///
-    /// One budget for everything that grows with use. It is shared out at start; what cannot fit is refused with the
-    /// arithmetic. Control groups are read in version 1 and 2.
+    /// The budget covers everything that grows with use. klad divides it at start. If the parts do not fit, klad
+    /// exits and prints the calculation. klad reads the limits of control groups of version 1 and 2.
     ///
     /// Range: 64 MiB to 16 TiB.
     #[arg(long, value_name = "SIZE", help_heading = MEMORY)]
     pub memory: Option<ByteSize>,
-    /// Hundredths of the cache beside the memtables that hold values instead of blocks; 0: none.
+    /// Percentage of the cache (without the memtables) that holds values instead of blocks. 0 disables the value cache.
     ///
-    /// A value that was read lately is then found without a search through RocksDB. Small entries take more room there than in
-    /// blocks, and a key that is written is read from the blocks again.
+    /// klad finds a recently read value in this cache without a search through RocksDB. A write updates the value of
+    /// its key if it is cached, and adds no value. A small entry takes more memory here than in a block.
     ///
     /// Range: 0 to 90.
     #[arg(long, value_name = "PERCENT", default_value_t = limits::VALUE_CACHE_PERCENT, value_parser = clap::value_parser!(u64).range(0..=90), help_heading = MEMORY)]
     pub value_cache: u64,
-    /// Open connections; at the limit no more are accepted until one closes [default: 10,000, or what a sixth of the memory or
-    /// the limit of open files holds].
+    /// Maximum number of open connections [default: 10,000, or fewer if a sixth of the memory or the limit of open
+    /// files holds fewer].
     ///
-    /// Clients wait in the kernel's backlog meanwhile. Without the option there are also no more than the limit of open files
-    /// holds; with it klad refuses to start where that is too low.
+    /// At the limit klad accepts no connection until one closes; clients wait in the kernel's backlog. If you set the
+    /// option and the limit of open files is too low for it, klad refuses to start.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = MEMORY)]
     pub connections_max: Option<u64>,
-    /// Open connections from one address; one more is answered 503 and closed [default: no limit].
+    /// Maximum number of open connections from one address. klad answers a further one with 503 and closes it
+    /// [default: no limit].
     ///
-    /// The answer's code is too-many-connections. Behind a proxy all clients have its address.
+    /// The error code is too-many-connections. Behind a proxy, all clients have the proxy's address.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = MEMORY)]
     pub connections_per_peer: Option<u64>,
-    /// Longest key; a longer one is answered 414.
+    /// Maximum length of a key. klad answers a longer key with 414.
     ///
-    /// It is measured after decoding.
+    /// The length is that of the decoded key.
     ///
     /// Range: 1 byte to 16 KiB.
     #[arg(long, value_name = "SIZE", default_value = "4KiB", help_heading = BOUNDS)]
     pub key_max: ByteSize,
-    /// Longest value; a longer one is answered 413.
+    /// Maximum length of a value. klad answers a longer value with 413.
     ///
-    /// By its length that is before the body is read, in chunks as soon as it is too long.
+    /// klad checks Content-Length before it reads the body. It rejects a chunked body as soon as it becomes too long.
     ///
     /// Range: up to 1 GiB.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", help_heading = BOUNDS)]
     pub value_max: ByteSize,
-    /// Longest request line and headers together; longer ones are answered 431.
+    /// Maximum length of the request line and the headers together. klad answers a longer head with 431.
     ///
-    /// The lower bound is a key with every byte percent-encoded, and some headers.
+    /// The lower bound leaves space for a key with every byte percent-encoded, and for some headers.
     ///
     /// Range: 3 × --key-max + 1 KiB, to 64 KiB.
     #[arg(long, value_name = "SIZE", default_value = "32KiB", help_heading = BOUNDS)]
     pub head_max: ByteSize,
-    /// Operations that wait for or are in storage; one more is answered 503.
+    /// Maximum number of operations that wait for storage or run in it. klad answers further ones with 503.
     ///
-    /// The answer's code is overloaded. Reads that memory answers are not counted.
+    /// The error code is overloaded. Reads that klad answers from memory do not count.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = limits::OPERATIONS_MAX, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = BOUNDS)]
     pub operations_max: u64,
-    /// Ranges in progress; one more is answered 503.
+    /// Maximum number of range scans in progress. klad answers further ones with 503.
     ///
-    /// The answer's code is overloaded. Each may hold 128 KiB of the memory.
+    /// The error code is overloaded. Each range scan may use 128 KiB of the memory budget.
     ///
     /// Range: 1 to 10,000.
     #[arg(long, value_name = "N", default_value_t = limits::SCANS_MAX, value_parser = clap::value_parser!(u64).range(1..=10_000), help_heading = BOUNDS)]
     pub scans_max: u64,
-    /// Time for a request's head to arrive, from its first byte; then 408.
+    /// Maximum time from the first byte of a request's head to its last. Then klad answers 408.
     ///
-    /// The connection closes.
+    /// klad also closes the connection.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub head_timeout: Duration,
-    /// Time without a byte of a request's body, or below --body-rate-min; then 408.
+    /// Maximum time without a byte of a request's body, or at less than --body-rate-min. Then klad answers 408.
     ///
-    /// It runs while no byte of an expected body comes; and from the first wait for its bytes to the last, while their average
-    /// rate is below --body-rate-min. The connection closes.
+    /// The time runs while klad waits for the body and no byte arrives. It also runs while the average rate, from the
+    /// first wait for the body to the last, is below --body-rate-min. klad also closes the connection.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub body_timeout: Duration,
-    /// Time without the client taking a byte of an answer, or below --body-rate-min; then the connection closes.
+    /// Maximum time in which the client takes no byte of an answer, or takes less than --body-rate-min. Then klad
+    /// closes the connection.
     ///
-    /// It runs while the client takes no byte; and in all waits for it to take more, together, while its average rate in them
-    /// is below --body-rate-min.
+    /// The time runs while the client takes no byte. It also adds up over all waits for the client in which the
+    /// average rate is below --body-rate-min.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub write_timeout: Duration,
-    /// Least bytes a second that a client must send of a body, or take of an answer, on average.
+    /// Minimum average rate, bytes per second, at which a client must send a body or take an answer.
     ///
-    /// With 0 clients may be as slow as they like while there is a byte now and then, also when room for bodies runs out.
+    /// With 0 a client may be as slow as it likes as long as some bytes move, even when the memory for bodies runs out.
     ///
     /// Range: 0 to 1 MiB.
     #[arg(long, value_name = "SIZE", default_value = "1KiB", help_heading = DEADLINES)]
     pub body_rate_min: ByteSize,
-    /// Time between two requests, and before the first; then the connection closes.
+    /// Maximum time before the first request and between two requests. Then klad closes the connection.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub idle_timeout: Duration,
-    /// Tokens that clients must show, one a line: read-write TOKEN [name], or read-only TOKEN [name].
+    /// File of the tokens that clients must send. Each line is read-write TOKEN [name] or read-only TOKEN [name].
     ///
-    /// Without it everybody who reaches klad may do everything, and klad refuses to listen on addresses that other machines
-    /// reach. A token has 16 to 512 characters (letters, digits and - . _ ~ + / =) and is sent as Authorization: Bearer TOKEN;
-    /// sha256:DIGITS stands for the token with that SHA-256. # begins a comment. At most 256 tokens. /livez and /readyz need
-    /// none. Read again on SIGHUP; a file with an error in it then changes nothing.
+    /// Without this file every client that reaches klad may do everything, and klad refuses to listen on addresses
+    /// that other machines can reach. A token has 16 to 512 characters: letters, digits and - . _ ~ + / =. Clients
+    /// send it as Authorization: Bearer TOKEN. sha256:DIGITS stands for the token with that SHA-256. # begins a
+    /// comment. A file has at most 256 tokens. /livez and /readyz need no token. klad reads the file again on SIGHUP;
+    /// if the file has an error, the previous tokens stay valid.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub token_file: Option<PathBuf>,
-    /// Listen on addresses that other machines reach, though there is no --token-file.
+    /// Listen on addresses that other machines can reach, without --token-file.
     ///
-    /// Whoever reaches them can then read and write everything: for networks where something else keeps strangers out.
+    /// Every client that reaches them can then read and write everything. Use it only in a network that keeps others
+    /// out.
     #[arg(long, help_heading = SAFETY)]
     pub insecure_listen: bool,
-    /// Certificate for TLS, PEM: the server's own first, then those between it and its authority.
+    /// Certificate chain for TLS, PEM: the server's certificate first, then the intermediate ones.
     ///
-    /// With it klad speaks TLS 1.2 and 1.3 only, on both addresses, unless --admin-tls says otherwise. Each connection is charged 12 KiB more
-    /// in the memory budget. The handshake must be over within --head-timeout. Read again on SIGHUP, for connections that come
-    /// after it; files that cannot be used then change nothing.
+    /// With it klad speaks only TLS 1.2 and 1.3, on both addresses unless --admin-tls is off. Each connection takes
+    /// 12 KiB more of the memory budget. The handshake must end within --head-timeout. klad reads the files again on
+    /// SIGHUP and uses them for new connections; if they have an error, the previous certificate stays in use.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_cert: Option<PathBuf>,
-    /// Private key of --tls-cert, PEM, not encrypted.
+    /// Private key of --tls-cert, PEM, unencrypted.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_key: Option<PathBuf>,
-    /// Authorities of clients' certificates, PEM: who has none of theirs gets no connection.
+    /// Certificate authorities for client certificates, PEM. klad rejects clients without a certificate from one of
+    /// them.
     ///
-    /// It comes on top of tokens and does not replace them. It holds for the admin address as well, where that speaks TLS.
+    /// This check is in addition to tokens. It also applies to the admin address if that speaks TLS.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_client_ca: Option<PathBuf>,
-    /// Whether the admin address speaks TLS where the other one does; off is for scrapers and supervisors on this machine.
+    /// Use TLS on the admin address if the client address uses it. off serves plain HTTP to local scrapers and
+    /// supervisors.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = AdminTlsName::On, help_heading = SAFETY)]
     pub admin_tls: AdminTlsName,
-    /// Time from SIGTERM or SIGINT during which /readyz is 503 already and klad serves as ever.
+    /// On SIGTERM or SIGINT, answer /readyz with 503 and serve normally for this time before the shutdown begins.
     ///
-    /// For load balancers that ask /readyz: longer than the time that they take to notice. Until they have, they send
-    /// requests, and klad takes them, on connections old and new, without a word of closing; telling it earlier would cost a
-    /// new connection for each request. 0 where nobody asks. A second signal ends klad at once.
+    /// Set it to more than the time in which your load balancer notices that /readyz fails. Until then the load
+    /// balancer sends requests on old and new connections, and klad serves them without a Connection: close header,
+    /// which would cost a new connection for each request. 0 suits a server without a load balancer. A second signal
+    /// ends klad at once.
     #[arg(long, help_heading = STOPPING, value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub drain_delay: Duration,
-    /// Time that requests in flight have to finish when klad is asked to stop.
+    /// Maximum time for requests in flight to finish during a shutdown.
     ///
-    /// From the end of --drain-delay. Without clients that keep klad waiting a stop takes about half a second, whatever is
-    /// set here: connections without a request are closed after 300 ms, and a client that sends nothing of a request that it
-    /// has begun, or takes nothing of an answer, for a second. What is left at the end of this time is closed. May be 0:
-    /// then all is closed at once; what was admitted is done all the same.
+    /// The time begins when --drain-delay ends. A shutdown takes about half a second if no client keeps klad waiting.
+    /// klad closes a connection without a request after 300 ms, and one whose client sends nothing of a request that
+    /// has begun, or takes nothing of an answer, after one second. klad closes the remaining connections when the
+    /// time is over, or at once with 0. Operations that were admitted complete in any case.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = STOPPING)]
     pub drain_timeout: Duration,
-    /// Free space below which writes are answered 507.
+    /// Minimum free space on the disk. With less, klad answers writes with 507.
     ///
-    /// Below it PUTs are refused, with the code no-space, and below half of it DELETEs too; both recover by themselves.
+    /// Below it klad rejects PUTs, with error code no-space; below half of it also DELETEs. klad accepts them again
+    /// when there is more free space.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", help_heading = DISK)]
     pub disk_reserve: ByteSize,
-    /// Whether tables are read past the kernel's page cache.
+    /// Bypass the kernel's page cache when reading tables.
     ///
-    /// With on, what klad reads from the disk is cached by klad alone, within --memory, and a read that finds nothing there waits
-    /// for the disk. It shows what such reads cost on a machine whose free memory holds the store.
+    /// With on, only klad caches data, within --memory, and each read that misses the cache waits for the disk. Use
+    /// it to measure disk reads on a machine whose free memory holds the whole store.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::Off, help_heading = DISK)]
     pub direct_reads: SwitchName,
-    /// Bytes that flushes and compactions of RocksDB write a second, at most; 0: no limit.
+    /// Maximum rate at which flushes and compactions of RocksDB write, bytes per second. 0: no limit.
     ///
-    /// RocksDB's own rate limiter. It is for a disk on which synced writes wait behind compactions; a limit below what is
-    /// written, some ten times over, holds writes up in the end.
+    /// This is RocksDB's rate limiter. Set it if synced writes wait behind compactions for the disk. A limit below
+    /// about ten times the rate of incoming writes makes writes stall in the end.
     #[arg(long, value_name = "SIZE", default_value = "0B", help_heading = DISK)]
     pub compaction_rate: ByteSize,
-    /// Bytes of removed files of RocksDB that are given back to the file system a second; 0: all at once.
+    /// Rate at which RocksDB gives the bytes of removed files back to the file system, bytes per second. 0: at once.
     ///
-    /// RocksDB's own delete rate. It is for file systems that are mounted with discard, where synced writes wait while the disk
-    /// forgets a table. A quarter of the tables waits to be removed at most; what is beyond goes at once.
+    /// This is RocksDB's delete rate. Set it on file systems mounted with discard, where synced writes wait while the
+    /// disk discards a table. At most a quarter of the size of all tables waits for removal; RocksDB removes the rest
+    /// at once.
     #[arg(long, value_name = "SIZE", default_value = "0B", help_heading = DISK)]
     pub delete_rate: ByteSize,
-    /// Whether zeros are written ahead into the log of RocksDB, so that a sync need not write the file's new length.
+    /// Write zeros ahead into the log of RocksDB, so that a sync does not have to write a new file length.
     ///
-    /// A synced write then costs the disk two requests instead of three. Not yet proved against power cuts on ext4 and XFS.
+    /// A synced write then takes two disk requests instead of three. This is not yet proved safe against power cuts
+    /// on ext4 and XFS.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::Off, help_heading = DISK)]
     pub log_preallocation: SwitchName,
-    /// How tables are compressed that are written from now on; what is there is read in any case.
+    /// Compression of the tables that are written from now on. klad reads existing tables in any case.
     ///
-    /// Level 0 is never compressed. On few cores zstd takes time that requests could have:
-    /// compactions of small entries cost half as much again. klad compact is to be told the same. fjall has no zstd, and keeps
-    /// what a directory was made with.
+    /// Level 0 is never compressed. On few cores zstd takes CPU time from requests: compactions of small entries take
+    /// half as much time again. Give klad compact the same value. fjall has no zstd, and keeps the compression that a
+    /// directory was created with.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4, help_heading = DISK)]
     pub compression: Compression,
-    /// Average bytes of allocations between two samples of the heap profile; 0: none until one is asked for.
+    /// Average number of allocated bytes between two samples of the heap profile. 0: no sampling between profiles.
     ///
-    /// For /debug/pprof/heap and /debug/pprof/allocs on the admin address, which know what was allocated since the start as
-    /// long as it is not 0; then only those with ?seconds= see anything, of their own time. Taken as the next lower power of
-    /// two. Smaller is more exact, and costs more: 512KiB some 2 % of the CPU time of reads.
+    /// Samples serve /debug/pprof/heap and /debug/pprof/allocs on the admin address. With 0, these endpoints work
+    /// only with ?seconds= and see only the allocations of that time. klad rounds the value down to a power of two. A
+    /// smaller value is more exact and takes more CPU time: 512KiB takes some 2 % of the CPU time of reads.
     ///
     /// Range: 0, or 4 KiB to 1 GiB.
     #[arg(long, value_name = "SIZE", default_value = "2MiB", help_heading = LOGS)]
     pub heap_sample: ByteSize,
-    /// Form of the log lines on stderr.
+    /// Format of the log lines on stderr.
     ///
-    /// `auto` is text where stderr is a terminal and JSON elsewhere. JSON is one object a line, with `timestamp` (RFC 3339, UTC),
-    /// `level`, `message` and the other fields beside them.
+    /// `auto` is text if stderr is a terminal, otherwise JSON. JSON is one object per line, with `timestamp` (RFC
+    /// 3339, UTC), `level`, `message` and the other fields beside them.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatName::Auto, help_heading = LOGS)]
     pub log_format: LogFormatName,
-    /// What is logged: lines of this level and of those before it.
+    /// Log lines of this level and of the more severe ones.
     ///
-    /// May change while klad runs. Lines wait in 1 MiB of memory for stderr to take them; beyond, they are dropped and counted
-    /// (`klad_log_lines_dropped_total`), because a log that nobody reads must not stop serving.
+    /// You can change it while klad runs. klad buffers up to 1 MiB of log lines until stderr takes them. It drops and
+    /// counts further ones (`klad_log_lines_dropped_total`), so that a blocked stderr does not stop the server.
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevelName::Info, help_heading = LOGS)]
     pub log_level: LogLevelName,
-    /// Whether each request has a log line, whatever the level.
+    /// Log a line for each request, at any log level.
     ///
-    /// It says method, path, status, how it ended, where its time went, bytes, peer and request id; never a key or a value, which
-    /// may be secret, only their lengths. May change while klad runs. It costs some 7 µs of CPU a request, as much again as a
-    /// cached read.
+    /// The line has method, path, status, outcome, the time of each phase, bytes, peer and request id. Keys and
+    /// values may be secret, so it has only their lengths. You can change it while klad runs. It takes some 7 µs of
+    /// CPU time per request, as much as a cached read.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = AccessLogName::Off, help_heading = LOGS)]
     pub access_log: AccessLogName,
-    /// A request that takes so long has a log line that says where the time went; 0s: none has.
+    /// Log each request that takes at least this long, with the time of each phase. 0s: log none.
     ///
-    /// Counted from its head's arrival to the last byte of its answer, so a slow client counts too. At most 10 such lines are
-    /// written in a second; the others are counted and said in one (`klad_slow_requests_total` counts all). May change while klad
-    /// runs.
+    /// The time runs from the arrival of the request's head to the last byte of the answer, so it includes slow
+    /// clients. klad logs at most 10 such requests a second, and one line with the number of the others
+    /// (`klad_slow_requests_total` counts all). You can change it while klad runs.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, help_heading = LOGS)]
     pub slow_request: Duration,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        // Far beyond any use, and far below what clocks can be added to.
+        // Far more than any use needs, and far less than what overflows a clock.
         Ok(duration) if duration > limits::OPTION_TIME_MAX => Err("must be at most 365 days".to_owned()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("{error}; use for example 500ms or 10s")),
@@ -494,7 +514,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text) {
-        Ok(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
+        Ok(Duration::ZERO) => Err("must be more than 0s".to_owned()),
         parsed => parsed,
     }
 }
@@ -536,7 +556,7 @@ mod tests {
         assert_eq!(args.idle_timeout, limits::IDLE_TIMEOUT);
         assert_eq!(args.queue_target, limits::QUEUE_TARGET);
         assert_eq!(args.queue_age_max, limits::QUEUE_AGE_MAX);
-        assert_eq!(args.turn_max, limits::TURN_MAX);
+        assert_eq!(args.turn_max, limits::ITERATION_MAX);
         assert_eq!(args.drain_timeout, limits::DRAIN_TIMEOUT);
         assert_eq!(args.disk_reserve.0, limits::DISK_RESERVE_BYTES);
         assert_eq!(args.key_max.0, limits::KEY_BYTES_MAX);

@@ -1,6 +1,5 @@
-//! From what the user typed to what the program needs: validated once, rejected and never adjusted, with the arithmetic.
-//!
-//! Called by `settings`.
+//! The validated configuration of `klad serve`, made from the parsed options. A wrong option is an error that says what
+//! would be right; this module never adjusts a value silently. Called by `settings`.
 
 use std::path::{Component, Path, PathBuf};
 use std::thread;
@@ -13,21 +12,22 @@ use crate::cli::{
     SwitchName,
 };
 use crate::os::memory_limit;
-use klad_base::limits::{
-    BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX, DRAIN_ACCEPT_PATIENCE,
-    DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING, MEMORY_BYTES_CEILING,
-    MEMORY_BYTES_MIN, MEMTABLE_BYTES_MAX, MEMTABLES, ROOM_UNIT_BYTES, SCAN_STEP_BYTES_MAX, STACK_BYTES, THREADS_OWN,
-    TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
-};
+use klad_base::limits::STACK_BYTES;
 use klad_base::os::descriptors;
 use klad_server::Deadlines;
 use klad_server::admin::Shares;
 use klad_server::execution;
-use klad_server::execution::admission::Room;
+use klad_server::execution::admission::BodyBudget;
 use klad_server::execution::{Queues, Strategy};
 use klad_server::http::service;
+use klad_server::limits::{
+    BODY_BUDGET_UNIT_BYTES, BODY_RATE_BYTES_CEILING, CONNECTION_BUFFER_BYTES_MAX, CONNECTION_BYTES, CONNECTIONS_MAX,
+    DRAIN_ACCEPT_PATIENCE, DRAIN_IDLE_PATIENCE, HEAP_SAMPLE_BYTES_CEILING, HEAP_SAMPLE_BYTES_MIN, KEY_BYTES_CEILING,
+    MEMORY_BYTES_CEILING, MEMORY_BYTES_MIN, THREADS_OWN, TLS_CONNECTION_BYTES, VALUE_BYTES_CEILING,
+};
 use klad_server::logs;
 use klad_storage::Compression;
+use klad_storage::limits::{MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX};
 use klad_storage::operation::Durability;
 
 mod error;
@@ -36,117 +36,118 @@ mod safety;
 pub use error::Error;
 pub use safety::Error as SafetyError;
 
-/// All that `klad serve` needs.
+/// The configuration of `klad serve`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Clients' address.
+    /// Address for clients, `host:port`.
     pub listen: String,
-    /// Admin address.
+    /// Admin address, `host:port`.
     pub admin_listen: String,
     /// Data directory.
     pub data: PathBuf,
-    /// Which engine.
+    /// Storage engine.
     pub engine: EngineName,
-    /// Each call of storage takes so much longer.
+    /// Additional time of a storage call; zero: none.
     pub engine_delay: Duration,
-    /// But only every so manyth.
+    /// One storage call in this many is delayed, 1 or more.
     pub engine_delay_every: u64,
-    /// RocksDB reads keys through an iterator.
+    /// Whether RocksDB reads single keys through an iterator.
     pub iterator_reads: bool,
-    /// Of the cache beside the memtables, so many hundredths are for values instead of blocks.
+    /// Percentage of the cache without the memtables that holds values instead of blocks.
     pub value_cache_percent: u64,
-    /// How the memory is shared out.
+    /// The memory budget and its parts.
     pub budget: Budget,
-    /// What must be said at start about who can reach klad.
+    /// Warnings about who can reach klad, to log at start.
     pub warnings: Vec<String>,
-    /// Below so many free bytes writes are refused.
+    /// Minimum free disk space, bytes; with less, klad rejects writes.
     pub disk_reserve_bytes: u64,
-    /// Of tables.
+    /// Compression of tables.
     pub compression: Compression,
-    /// Tables are read past the kernel's page cache.
+    /// Whether reads of tables bypass the kernel's page cache.
     pub direct_reads: bool,
-    /// The log of RocksDB is kept longer than its records.
+    /// Whether zeros are written ahead into the log of RocksDB.
     pub log_preallocation: bool,
-    /// Of flushes and compactions of RocksDB, a second; 0: no limit.
+    /// Maximum write rate of RocksDB's flushes and compactions, bytes per second; 0: no limit.
     pub compaction_rate_bytes: u64,
-    /// Of removed files of RocksDB, a second; 0: at once.
+    /// Rate at which RocksDB frees the bytes of removed files, bytes per second; 0: at once.
     pub delete_rate_bytes: u64,
-    /// Between two samples of the heap profile; 0: none.
+    /// Average number of allocated bytes between two samples of the heap profile; 0: no samples.
     pub heap_sample_bytes: u64,
-    /// How many there may be at once.
+    /// Maximum number of threads of the process.
     pub threads: usize,
-    /// For the log.
+    /// Options of the log.
     pub logs: logs::Options,
-    /// For the server.
+    /// Options of the server.
     pub server: klad_server::Options,
 }
 
-/// What of it may change while klad serves.
+/// The part of the configuration that can change while klad serves.
 #[derive(Clone, Debug)]
-pub struct Live {
-    /// How the memory is shared out.
+pub struct LiveConfig {
+    /// The memory budget and its parts.
     pub budget: Budget,
-    /// For the server.
+    /// Limits of the server.
     pub limits: klad_server::Limits,
-    /// Below so many free bytes writes are refused.
+    /// Minimum free disk space, bytes; with less, klad rejects writes.
     pub disk_reserve_bytes: u64,
-    /// What is logged.
+    /// Options of the log.
     pub logs: logs::Options,
 }
 
-/// What a klad that serves keeps until it ends, whatever the machine has by then.
+/// Sizes that stay fixed from the start of a process to its end, even if the memory or the limits of the machine
+/// change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaidOut {
+pub struct FixedSizes {
     /// The memory budget.
     pub memory_bytes: u64,
-    /// Of it, the room for bodies.
-    pub room_bytes: u64,
-    /// Files that the engine may keep open.
+    /// The part of the budget for bodies.
+    pub body_bytes: u64,
+    /// Maximum number of files that the engine keeps open.
     pub files: u64,
 }
 
-/// One memory budget, bytes. `cache` holds the memtables too: they are charged to it.
+/// The memory budget and its parts, bytes. `cache` includes the memtables: RocksDB charges them to the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// `--memory`.
+    /// The whole budget, `--memory`.
     pub total: u64,
-    /// Buffers of idle connections.
+    /// The part for buffers of idle connections.
     pub connections: u64,
-    /// How many connections that allows.
+    /// Maximum number of connections (not bytes).
     pub connections_max: u64,
-    /// Request bodies and large values on their way out.
-    pub room: u64,
-    /// Pages of ranges in progress.
+    /// The part for request bodies, and for large values that are being sent.
+    pub bodies: u64,
+    /// The part for pages of range scans in progress.
     pub scans: u64,
-    /// Block cache with memtables.
+    /// The part for block cache, value cache and memtables.
     pub cache: u64,
-    /// Of the cache, for memtables.
+    /// The part of `cache` for memtables.
     pub memtables: u64,
-    /// Files that the engine may keep open.
+    /// Maximum number of files that the engine keeps open (not bytes).
     pub files: u64,
 }
 
 impl Budget {
-    /// Shares `total` out.
+    /// Divides `total`. With `fixed`, the part for bodies is the one of the running process.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`], with the arithmetic.
+    /// [`Error::DoesNotFit`] if the cache would get less than a quarter.
     pub fn new(
         total: u64,
         connections_max: u64,
         connection_bytes: u64,
         value_max: u64,
         scans_max: u64,
-        laid_out: Option<&LaidOut>,
+        fixed: Option<&FixedSizes>,
     ) -> Result<Budget, Error> {
         let connections = connections_max * connection_bytes;
-        // An eighth for bodies, but always one of the largest beside the small ones' share, or it could never be stored.
-        // In whole units, as it is given out and shown.
-        let eighth = total / 8 / ROOM_UNIT_BYTES * ROOM_UNIT_BYTES;
-        let room = laid_out.map_or_else(|| eighth.max(Room::bytes_for(value_max)), |laid_out| laid_out.room_bytes);
-        // A page and hyper's copy of it.
+        // An eighth for bodies, but at least enough for one value of the maximum length beside the share of small
+        // bodies; otherwise klad could never store such a value. Rounded to the unit in which permits are given out.
+        let eighth = total / 8 / BODY_BUDGET_UNIT_BYTES * BODY_BUDGET_UNIT_BYTES;
+        let bodies = fixed.map_or_else(|| eighth.max(BodyBudget::bytes_for(value_max)), |fixed| fixed.body_bytes);
+        // Each scan holds a page, and hyper holds a copy of it.
         let scans = scans_max * 2 * SCAN_STEP_BYTES_MAX as u64;
-        let left = total.saturating_sub(connections + room + scans);
+        let left = total.saturating_sub(connections + bodies + scans);
         let cache_min = total / 4;
         if left < cache_min {
             return Err(Error::DoesNotFit {
@@ -154,42 +155,44 @@ impl Budget {
                 connections,
                 connections_max,
                 connection_bytes,
-                room,
+                bodies,
                 scans,
                 scans_max,
                 left,
                 cache_min,
             });
         }
-        // A twentieth stays free for what cannot be charged exactly: allocator slack, table readers, compaction buffers.
+        // A twentieth stays free for what cannot be counted exactly: allocator slack, table readers, compaction
+        // buffers.
         let cache = left - left / 20;
         let memtables = (cache / 3).min(MEMTABLES * MEMTABLE_BYTES_MAX);
-        Ok(Budget { total, connections, connections_max, room, scans, cache, memtables, files: 0 })
+        Ok(Budget { total, connections, connections_max, bodies, scans, cache, memtables, files: 0 })
     }
 
-    /// As `/debug/memory` shows it.
+    /// The parts in the form that `/debug/memory` prints.
     fn shares(&self) -> Shares {
-        let Budget { total, connections, room, scans, cache, memtables, .. } = *self;
-        Shares { total, connections, room, scans, cache, memtables }
+        let Budget { total, connections, bodies, scans, cache, memtables, .. } = *self;
+        Shares { total, connections, body_budget: bodies, scans, cache, memtables }
     }
 }
 
-impl Live {
-    /// Validates what of `args` may change; `laid_out` is what a klad that serves has. Reads no file.
+impl LiveConfig {
+    /// Validates the options in `args` that can change while klad serves. `fixed` has the sizes of the running process;
+    /// `None` at start. Reads no file.
     ///
     /// # Errors
     /// [`Error`] says which option is wrong and what would be right.
-    pub fn new(args: &ServeArgs, laid_out: Option<&LaidOut>) -> Result<Live, Error> {
+    pub fn new(args: &ServeArgs, fixed: Option<&FixedSizes>) -> Result<LiveConfig, Error> {
         at_most("key-max", args.key_max.0, KEY_BYTES_CEILING)?;
         at_least("key-max", args.key_max.0, 1)?;
         at_most("value-max", args.value_max.0, VALUE_BYTES_CEILING)?;
         at_most("head-max", args.head_max.0, CONNECTION_BUFFER_BYTES_MAX as u64)?;
         // Every byte of a key may be percent-encoded, and some headers must fit beside it.
         at_least("head-max", args.head_max.0, 3 * args.key_max.0 + 1024)?;
-        let memory = match (laid_out, args.memory) {
-            (Some(laid_out), _) => laid_out.memory_bytes,
+        let memory = match (fixed, args.memory) {
+            (Some(fixed), _) => fixed.memory_bytes,
             (None, Some(asked)) => asked.0,
-            (None, None) => half_of(memory_limit::memory_limit())?,
+            (None, None) => default_memory(memory_limit::memory_limit())?,
         };
         at_least("memory", memory, MEMORY_BYTES_MIN)?;
         at_most("memory", memory, MEMORY_BYTES_CEILING)?;
@@ -198,7 +201,7 @@ impl Live {
         if args.heap_sample.0 > 0 {
             at_least("heap-sample", args.heap_sample.0, HEAP_SAMPLE_BYTES_MIN)?;
         }
-        // Raised first: what counts is how far it goes.
+        // Raised first: klad can use as many files as the hard limit allows.
         let tls_bytes = if args.tls_cert.is_some() { TLS_CONNECTION_BYTES } else { 0 };
         let connection_bytes = CONNECTION_BYTES + tls_bytes;
         let workers = workers(args) as u64;
@@ -206,46 +209,46 @@ impl Live {
         if shares.connections() == 0 {
             return Err(Error::TooFewFiles { limit: shares.limit(), workers, needed: shares.limit_min() });
         }
-        let files = laid_out.map(|laid_out| laid_out.files);
+        let files = fixed.map(|fixed| fixed.files);
         let connections_max = connections_max(args.connections_max, memory, connection_bytes, &shares, files)?;
         let mut budget =
-            Budget::new(memory, connections_max, connection_bytes, args.value_max.0, args.scans_max, laid_out)?;
+            Budget::new(memory, connections_max, connection_bytes, args.value_max.0, args.scans_max, fixed)?;
         budget.files = files.unwrap_or_else(|| shares.files_beside(connections_max));
         let limits = limits(args, &budget);
-        Ok(Live { budget, limits, disk_reserve_bytes: args.disk_reserve.0, logs: log_options(args) })
+        Ok(LiveConfig { budget, limits, disk_reserve_bytes: args.disk_reserve.0, logs: log_options(args) })
     }
 }
 
 impl Config {
-    /// Validates `args`, and reads the files of tokens and certificates.
+    /// Validates `args`, and reads the files of tokens and certificates that they name.
     ///
     /// # Errors
     /// [`Error`] says which option is wrong and what would be right.
     pub fn new(args: ServeArgs) -> Result<Config, Error> {
-        let Live { budget, limits, disk_reserve_bytes, logs } = Live::new(&args, None)?;
+        let LiveConfig { budget, limits, disk_reserve_bytes, logs } = LiveConfig::new(&args, None)?;
         let checkpoints = checkpoints(&args)?;
         let compression = compression(&args)?;
         address_space(&args, budget.total)?;
-        // Last, as it reads files.
-        let judged = safety::judge(&args)?;
+        // Last, because it reads files.
+        let exposure = safety::check(&args)?;
         let (workers, threads) = (workers(&args), threads(&args));
         let server = klad_server::Options {
             threads: workers,
             shares: descriptors::Shares::new(descriptors::raise_limit(), workers as u64),
             limits,
-            safety: judged.safety,
+            safety: exposure.safety,
             execution: execution::Options {
                 strategy: strategy(&args),
-                room_bytes: budget.room,
+                body_budget_bytes: budget.bodies,
                 async_sync_interval: args.async_sync_interval,
             },
             checkpoints,
         };
         Ok(Config {
             logs,
-            listen: judged.listen,
-            admin_listen: judged.admin_listen,
-            warnings: judged.warnings,
+            listen: exposure.listen,
+            admin_listen: exposure.admin_listen,
+            warnings: exposure.warnings,
             data: args.data,
             engine: args.engine,
             engine_delay: args.engine_delay,
@@ -266,17 +269,17 @@ impl Config {
     }
 }
 
-/// `--memory` where it is not given, bytes.
-fn half_of((limit, whose): (u64, &'static str)) -> Result<u64, Error> {
+/// Returns half of `limit`, the default of `--memory`, bytes. `owner` is who sets the limit.
+fn default_memory((limit, owner): (u64, &'static str)) -> Result<u64, Error> {
     let bound = MEMORY_BYTES_MIN;
-    if limit / 2 >= bound { Ok(limit / 2) } else { Err(Error::TooLittleMemory { whose, limit, bound }) }
+    if limit / 2 >= bound { Ok(limit / 2) } else { Err(Error::TooLittleMemory { owner, limit, bound }) }
 }
 
 fn checkpoints(args: &ServeArgs) -> Result<PathBuf, Error> {
     let Some(checkpoints) = &args.checkpoints else { return Ok(args.data.join("checkpoints")) };
-    // By name, and by what is there: a link may lead back into the data.
-    let (found, data) = (whole(checkpoints), whole(&args.data));
-    // Above the data, the data would lie among the checkpoints, as if it were one.
+    // Compared after links are resolved: a link may lead back into the data directory.
+    let (found, data) = (resolve_links(checkpoints), resolve_links(&args.data));
+    // A directory above the data directory is wrong too: the data directory would look like a checkpoint.
     let inside = ["rocksdb", "fjall"].into_iter().find(|files| found.starts_with(data.join(files)));
     if inside.is_some() || data.starts_with(&found) {
         let (checkpoints, data) = (checkpoints.display().to_string(), args.data.display().to_string());
@@ -285,22 +288,23 @@ fn checkpoints(args: &ServeArgs) -> Result<PathBuf, Error> {
     Ok(checkpoints.clone())
 }
 
-/// Of tables, if the engine has it.
+/// Returns the compression of tables, if the engine supports it.
 fn compression(args: &ServeArgs) -> Result<Compression, Error> {
     let without_zstd = args.engine.to_possible_value().is_some_and(|engine| engine.get_name() == "fjall");
     if without_zstd && args.compression == Compression::Zstd { Err(Error::NoZstd) } else { Ok(args.compression) }
 }
 
-/// The path without links and dots: of what is there as the kernel resolves it, of the rest as it is written.
-fn whole(path: &Path) -> PathBuf {
+/// Returns `path` as an absolute path without links and dots. The kernel resolves the part that exists; the rest is
+/// resolved by its text.
+fn resolve_links(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or(path.to_owned());
     if let Ok(found) = path.canonicalize() {
         return found;
     }
     match (path.parent(), path.components().next_back()) {
-        (Some(parent), Some(Component::Normal(name))) => whole(parent).join(name),
+        (Some(parent), Some(Component::Normal(name))) => resolve_links(parent).join(name),
         (Some(parent), Some(Component::ParentDir)) => {
-            let mut parent = whole(parent);
+            let mut parent = resolve_links(parent);
             parent.pop();
             parent
         }
@@ -308,18 +312,18 @@ fn whole(path: &Path) -> PathBuf {
     }
 }
 
-/// Why there are so many connections where `--connections-max` does not say.
-pub(crate) fn how_connections_max(memory: u64, workers: usize) -> &'static str {
+/// Says, for people, how klad computed the limit of connections without `--connections-max`.
+pub(crate) fn connections_max_reason(memory: u64, workers: usize) -> &'static str {
     let available = descriptors::Shares::new(descriptors::raise_limit(), workers as u64).connections();
     match (memory / 6 / CONNECTION_BYTES, available) {
-        (by_memory, available) if by_memory.min(available) >= CONNECTIONS_MAX => "the most without the option",
-        (by_memory, available) if by_memory <= available => "what a sixth of the memory holds",
-        _ => "what the limit of open files holds",
+        (by_memory, available) if by_memory.min(available) >= CONNECTIONS_MAX => "the maximum without the option",
+        (by_memory, available) if by_memory <= available => "as many as a sixth of the memory holds",
+        _ => "as many as the limit of open files allows",
     }
 }
 
-/// As asked for, or what a sixth of the memory and the limit of open files hold, up to the default limit: 2,730 at 256 MiB,
-/// 10,000 from 938 MiB on.
+/// Returns the limit of connections: `asked`, or the number that a sixth of the memory and the limit of open files
+/// allow, up to [`CONNECTIONS_MAX`]. Without TLS that is 2,730 at 256 MiB, and 10,000 from 938 MiB on.
 fn connections_max(
     asked: Option<u64>,
     memory: u64,
@@ -337,7 +341,7 @@ fn connections_max(
     }
 }
 
-/// Whether there is enough of it for stacks and memory: whoever is refused some later ends without a word.
+/// Checks the limit of address space. An allocation that fails later would end the process without a message.
 fn address_space(args: &ServeArgs, memory: u64) -> Result<(), Error> {
     let threads = threads(args);
     let needed = (threads * STACK_BYTES) as u64 + 2 * memory;
@@ -347,18 +351,18 @@ fn address_space(args: &ServeArgs, memory: u64) -> Result<(), Error> {
     }
 }
 
-/// All that klad may have at once.
+/// Maximum number of threads of the process.
 fn threads(args: &ServeArgs) -> usize {
     THREADS_OWN + 2 * workers(args) + strategy(args).threads()
 }
 
-/// `--threads`, or a worker for each core.
+/// `--threads`, or one worker for each core.
 fn workers(args: &ServeArgs) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     args.threads.map_or(cores, |threads| usize::try_from(threads).expect("klad is built for 64-bit machines"))
 }
 
-/// What may change while klad serves.
+/// The limits of the server, which can change while klad serves.
 fn limits(args: &ServeArgs, budget: &Budget) -> klad_server::Limits {
     let to_usize = |value: u64| usize::try_from(value).expect("klad is built for 64-bit machines");
     klad_server::Limits {
@@ -372,8 +376,8 @@ fn limits(args: &ServeArgs, budget: &Budget) -> klad_server::Limits {
             write: args.write_timeout,
             body_rate_bytes_min: args.body_rate_min.0,
         },
-        // The other strategies are there to be compared, as they are.
-        turn_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
+        // The other strategies are for comparison and stay without overload control.
+        iteration_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
             .then_some(args.turn_max),
         drain: klad_server::Drain {
             delay: args.drain_delay,
@@ -444,7 +448,7 @@ fn at_least(option: &'static str, value: u64, bound: u64) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn of(limit: u64) -> descriptors::Shares {
+    fn shares_of(limit: u64) -> descriptors::Shares {
         descriptors::Shares::new(limit, 2)
     }
 
@@ -452,22 +456,22 @@ mod tests {
     fn the_parts_of_a_budget_never_exceed_it() {
         for total in [64 << 20, 100 << 20, 256 << 20, 1 << 30, (1 << 30) + 10_001, 100 << 30] {
             let connections_max =
-                connections_max(None, total, CONNECTION_BYTES, &of(20_000), None).expect("as it fits");
+                connections_max(None, total, CONNECTION_BYTES, &shares_of(20_000), None).expect("fits");
             let budget = Budget::new(total, connections_max, CONNECTION_BYTES, 16 << 20, 64, None).expect("fits");
-            assert!(budget.connections + budget.room + budget.scans + budget.cache <= total, "{budget:?}");
-            let room = Room::new(budget.room);
+            assert!(budget.connections + budget.bodies + budget.scans + budget.cache <= total, "{budget:?}");
+            let room = BodyBudget::new(budget.bodies);
             assert!(room.try_take(16 << 20).is_some(), "{budget:?}");
-            assert_eq!(room.bytes(), budget.room, "none of it is lost to rounding");
+            assert_eq!(room.bytes(), budget.bodies, "rounding loses nothing");
             assert!(budget.memtables < budget.cache, "{budget:?}");
         }
     }
 
     #[test]
     fn no_more_connections_than_descriptors() {
-        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, &of(20_000), None), Ok(10_000));
-        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, &of(4_096), None), Ok(3_072));
-        assert_eq!(connections_max(Some(3_072), 1 << 40, CONNECTION_BYTES, &of(4_096), None), Ok(3_072));
-        let message = connections_max(Some(5_000), 1 << 40, CONNECTION_BYTES, &of(4_096), None)
+        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, &shares_of(20_000), None), Ok(10_000));
+        assert_eq!(connections_max(None, 1 << 40, CONNECTION_BYTES, &shares_of(4_096), None), Ok(3_072));
+        assert_eq!(connections_max(Some(3_072), 1 << 40, CONNECTION_BYTES, &shares_of(4_096), None), Ok(3_072));
+        let message = connections_max(Some(5_000), 1 << 40, CONNECTION_BYTES, &shares_of(4_096), None)
             .expect_err("too many")
             .to_string();
         for part in ["5000", "3072", "4096", "1024", "ulimit -n"] {
@@ -476,15 +480,15 @@ mod tests {
     }
 
     #[test]
-    fn too_little_memory_is_refused_without_an_option_that_nobody_gave() {
-        assert_eq!(half_of((1 << 30, "the machine")), Ok(1 << 29));
-        let message = half_of((100_000_000, "the control group")).expect_err("too little").to_string();
+    fn too_little_memory_is_an_error_that_names_the_memory_and_not_an_option() {
+        assert_eq!(default_memory((1 << 30, "the machine")), Ok(1 << 29));
+        let message = default_memory((100_000_000, "the control group")).expect_err("too little").to_string();
         assert!(message.starts_with("the control group has 100000000 bytes of memory"), "{message}");
         assert!(message.contains("67108864"), "{message}");
     }
 
     #[test]
-    fn what_cannot_fit_is_refused_with_the_arithmetic() {
+    fn a_budget_whose_parts_do_not_fit_is_an_error_with_the_calculation() {
         let error = Budget::new(64 << 20, 10_000, CONNECTION_BYTES, 16 << 20, 64, None).expect_err("does not fit");
         let message = error.to_string();
         for part in ["67108864", "163840000", "10000 connections", "19523584", "8388608", "Raise --memory"] {

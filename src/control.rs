@@ -1,14 +1,14 @@
-//! The configuration while klad serves: what it is, what of it changes at a signal or by the admin listener, and what waits for
-//! a restart.
+//! The configuration of a serving process: prints it, and changes what can change without a restart.
 //!
 //! ```text
-//!   SIGHUP, POST /reload ─▶ tokens, certificates
-//!                        ─▶ sources read again, changes of the admin listener forgotten ─┐
-//!   PATCH /config        ─▶ what runs, with these options changed                        ├─▶ checked whole ─▶ applied, or nothing is
+//!   SIGHUP, POST /reload ─▶ read tokens and certificates again
+//!                        ─▶ read all sources again, forget changes by PATCH ─┐
+//!   PATCH /config        ─▶ running values with the changed options ─────────┴─▶ validate all ─▶ apply all, or nothing
 //! ```
 //!
-//! A change is checked as a start would check it, and is all or nothing, but at a reload: there options that only a restart
-//! changes keep their value, and are named. Called by `http::admin`, and by `main` for the signal.
+//! A change is validated like the configuration at start, and applies as a whole or not at all. In a reload, options
+//! that only a restart can change keep their values, and the answer names them. Called by `klad_server`'s admin
+//! listener, and by `main` for the signal.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,19 +17,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::{Map, Value, json};
 
-use crate::config::{Budget, Config, LaidOut};
+use crate::config::{Budget, Config, FixedSizes};
 use crate::settings::{self, CommandLine, Difference, Resolved};
 use klad_base::clock;
 use klad_base::metrics::Source;
 use klad_base::metrics::text::Page;
 use klad_base::sync::Mutex;
 use klad_server::admin::control::{Control, Refused};
-use klad_server::execution::admission::Room;
+use klad_server::execution::admission::BodyBudget;
 use klad_server::logs;
 use klad_server::{LiveLimits, Safety};
 use klad_storage::Engine;
 
-/// The configuration of this process.
+/// Holds and changes the configuration of this process.
 pub struct Controller {
     command_line: CommandLine,
     limits: LiveLimits,
@@ -39,24 +39,24 @@ pub struct Controller {
     last_reload: LastReload,
 }
 
-/// For whoever watches.
+/// The last reload, for the metrics.
 #[derive(Debug)]
 struct LastReload {
-    well: AtomicBool,
+    succeeded: AtomicBool,
     unix_ms: AtomicU64,
 }
 
 struct State {
-    /// What holds.
+    /// The values in use.
     running: Resolved,
-    /// What the sources said when they were last read; differs where only a restart helps.
+    /// The values of the sources when they were last read. They differ from `running` where a restart is needed.
     configured: Resolved,
-    /// Of what holds.
+    /// The configuration made from `running`.
     config: Config,
 }
 
 impl Controller {
-    /// Of a klad that was started with `running` and `config`.
+    /// Creates the controller of a process that was started with `running` and `config`.
     #[must_use]
     pub fn new(
         command_line: CommandLine,
@@ -67,18 +67,18 @@ impl Controller {
     ) -> Arc<Controller> {
         let safety = config.server.safety.clone();
         let state = Mutex::new(State { configured: running.clone(), running, config });
-        // A start has read everything as well.
-        let last_reload = LastReload { well: AtomicBool::new(true), unix_ms: AtomicU64::new(clock::unix_ms()) };
+        // The start has read all sources.
+        let last_reload = LastReload { succeeded: AtomicBool::new(true), unix_ms: AtomicU64::new(clock::unix_ms()) };
         Arc::new(Controller { command_line, limits, engine, safety, state, last_reload })
     }
 
-    /// Makes `wanted` hold, of which everything is live, or nothing of it.
+    /// Validates `wanted` and applies it as a whole, or changes nothing. All differences must be live options.
     fn apply(&self, state: &mut State, wanted: Resolved) -> Result<Vec<Value>, Refused> {
-        // As at the start, whatever the machine has by now: nobody has asked for another memory.
-        let Budget { total, room, files, .. } = state.config.budget;
-        let laid_out = LaidOut { memory_bytes: total, room_bytes: room, files };
-        let live = settings::check_live(&wanted, Some(&laid_out)).map_err(|error| Refused::Wrong(error.to_string()))?;
-        if Room::bytes_for(live.limits.service.value_bytes_max) > room {
+        // The memory budget stays as computed at start, even if the machine has more or less memory now.
+        let Budget { total, bodies, files, .. } = state.config.budget;
+        let fixed = FixedSizes { memory_bytes: total, body_bytes: bodies, files };
+        let live = settings::check_live(&wanted, Some(&fixed)).map_err(|error| Refused::Wrong(error.to_string()))?;
+        if BodyBudget::bytes_for(live.limits.service.value_bytes_max) > bodies {
             return Err(Refused::NeedsRestart(vec!["value-max".to_owned()]));
         }
         let changed = describe(&state.running.differences(&wanted));
@@ -93,11 +93,11 @@ impl Controller {
         Ok(changed)
     }
 
-    /// The configuration's part of a reload.
-    fn read_again(&self) -> Result<Value, Refused> {
-        // From here on, so that of two reloads the later one reads later.
+    /// Reads the sources of the configuration again and applies the live options.
+    fn reload_configuration(&self) -> Result<Value, Refused> {
+        // Locked before the sources are read, so that the later of two reloads also reads later.
         let mut state = self.state.lock();
-        refuse_what_is_read_once(&state.configured)?;
+        require_regular_file(&state.configured)?;
         let configured = settings::load(&self.command_line).map_err(|error| Refused::Wrong(error.to_string()))?;
         let after = state.running.with_live_of(&configured).map_err(|error| Refused::Wrong(error.to_string()))?;
         let changed = self.apply(&mut state, after)?;
@@ -107,7 +107,7 @@ impl Controller {
         tracing::info!(
             changed = %words(&changed),
             needs_restart = %words(&needs_restart),
-            "the configuration was read again"
+            "the configuration was reloaded"
         );
         Ok(json!({ "changed": changed, "needs_restart": needs_restart }))
     }
@@ -115,10 +115,10 @@ impl Controller {
 
 impl Source for Controller {
     fn write(&self, page: &mut Page) {
-        let LastReload { well, unix_ms } = &self.last_reload;
-        let help = "1 unless the last reload has left something as it was, for an error in it.";
-        page.gauge("klad_config_last_reload_success", help, f64::from(u8::from(well.load(Ordering::Relaxed))));
-        let help = "When configuration, tokens and certificates were last read, or should have been.";
+        let LastReload { succeeded, unix_ms } = &self.last_reload;
+        let help = "1 if the last reload succeeded, 0 if an error left something unchanged.";
+        page.gauge("klad_config_last_reload_success", help, f64::from(u8::from(succeeded.load(Ordering::Relaxed))));
+        let help = "Time of the last reload, or of the start.";
         #[expect(clippy::cast_precision_loss, reason = "milliseconds are more than enough")]
         let seconds = unix_ms.load(Ordering::Relaxed) as f64 / 1e3;
         page.gauge("klad_config_last_reload_timestamp_seconds", help, seconds);
@@ -135,13 +135,13 @@ impl Control for Controller {
     }
 
     fn change(&self, wanted: &Map<String, Value>) -> Result<Value, Refused> {
-        let wanted = wanted.iter().map(|(name, value)| Ok((name.clone(), word(name, value)?)));
+        let wanted = wanted.iter().map(|(name, value)| Ok((name.clone(), option_value(name, value)?)));
         let wanted = wanted.collect::<Result<BTreeMap<String, Option<OsString>>, Refused>>()?;
         let mut state = self.state.lock();
         let after = state.running.with(&wanted).map_err(|error| Refused::Wrong(error.to_string()))?;
-        let fixed = fixed(&state.running.differences(&after));
-        if !fixed.is_empty() {
-            return Err(Refused::NeedsRestart(fixed));
+        let restart_only = restart_only(&state.running.differences(&after));
+        if !restart_only.is_empty() {
+            return Err(Refused::NeedsRestart(restart_only));
         }
         let changed = self.apply(&mut state, after)?;
         if !changed.is_empty() {
@@ -151,54 +151,58 @@ impl Control for Controller {
     }
 
     fn reload(&self) -> Result<Value, Refused> {
-        // Each for itself: a mistake in one must not keep the other from what is urgent, such as a token that was stolen.
-        let safe = self.safety.reload();
-        let read = self.read_again();
-        self.last_reload.well.store(safe && read.is_ok(), Ordering::Relaxed);
+        // Independent of each other: an error in the configuration must not delay a change of the tokens, which may be
+        // urgent after a theft.
+        let safety_reloaded = self.safety.reload();
+        let report = self.reload_configuration();
+        self.last_reload.succeeded.store(safety_reloaded && report.is_ok(), Ordering::Relaxed);
         self.last_reload.unix_ms.store(clock::unix_ms(), Ordering::Relaxed);
-        match read {
+        match report {
             Err(refused) => {
-                tracing::error!(%refused, "the configuration is as it was");
+                tracing::error!(%refused, "the reload failed: the configuration is unchanged");
                 Err(refused)
             }
-            Ok(_) if !safe => {
-                Err(Refused::Wrong("tokens or certificates are as they were; the log says why".to_owned()))
+            Ok(_) if !safety_reloaded => {
+                Err(Refused::Wrong("tokens or certificates are unchanged; the log has the reason".to_owned()))
             }
             Ok(report) => Ok(report),
         }
     }
 }
 
-/// A pipe gave its content at start, and would be empty now, or keep whoever opens it waiting.
-fn refuse_what_is_read_once(configured: &Resolved) -> Result<(), Refused> {
+/// Rejects a configuration that was read from a pipe: a pipe is empty after the start, and opening it may block.
+fn require_regular_file(configured: &Resolved) -> Result<(), Refused> {
     let file = configured.settings().iter().find(|setting| setting.name == "config");
     match file.and_then(|setting| setting.value.as_deref()) {
         Some(path) if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) => {
-            Err(Refused::Wrong(format!("{path} is no regular file: it cannot be read a second time")))
+            Err(Refused::Wrong(format!("{path} is not a regular file, so klad cannot read it again")))
         }
         _ => Ok(()),
     }
 }
 
-/// Those of the options that differ that no running klad changes.
-fn fixed(differences: &[Difference<'_>]) -> Vec<String> {
+/// Returns the names of the options in `differences` that only a restart can change.
+fn restart_only(differences: &[Difference<'_>]) -> Vec<String> {
     differences.iter().filter(|one| !one.after.live).map(|one| one.after.name.clone()).collect()
 }
 
 fn describe(differences: &[Difference<'_>]) -> Vec<Value> {
-    let describe = |one: &Difference<'_>| json!({ "name": one.after.name, "from": one.before.value, "to": one.after.value, "source": one.after.source.to_string() });
+    let describe = |one: &Difference<'_>| {
+        let Difference { before, after } = one;
+        json!({ "name": after.name, "from": before.value, "to": after.value, "source": after.source.to_string() })
+    };
     differences.iter().map(describe).collect()
 }
 
-/// For the log: `queue-limit 32 to 64, value-max 16MiB to 1KiB`.
+/// Returns text for the log, for example `queue-limit 32 to 64, value-max 16MiB to 1KiB`.
 fn words(described: &[Value]) -> String {
     let plain = |value: &Value| value.as_str().map_or_else(|| "nothing".to_owned(), str::to_owned);
     let one = |one: &Value| format!("{} {} to {}", plain(&one["name"]), plain(&one["from"]), plain(&one["to"]));
     described.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// A value as the command line would have it; `None`: the default.
-fn word(name: &str, value: &Value) -> Result<Option<OsString>, Refused> {
+/// Returns a JSON value as text of the command line; `None` for null, which stands for the default.
+fn option_value(name: &str, value: &Value) -> Result<Option<OsString>, Refused> {
     match value {
         Value::String(text) => Ok(Some(text.into())),
         Value::Number(number) => Ok(Some(number.to_string().into())),

@@ -1,10 +1,10 @@
-//! How klad ends: one code and one word for each reason, and the one place that maps errors to them.
+//! Exit codes: one code and one word for each reason why klad ends, and the mapping from errors to them.
 //!
-//! The last line on stderr is for a person and ends in the word for a program: `klad: cannot listen on ...: ... [port-in-use]`.
-//! Codes from 64 on are those of BSD's `sysexits.h` where one fits. `klad bench` has codes of its own
-//! (docs/bench.md), and so have the commands that speak to a server (docs/command-line.md).
+//! The last line on stderr is a message for people that ends with the word for programs: `klad: cannot listen on ...:
+//! ... [port-in-use]`. Codes from 64 on are those of BSD's `sysexits.h` if one of them fits. `klad bench`
+//! (docs/bench.md), `klad lab` (docs/lab.md) and the client commands (docs/command-line.md) have their own codes.
 //!
-//! Called by `main`; `reference` puts the table into the documents.
+//! Called by `main`. `reference` prints the table for the documents.
 
 use std::io;
 
@@ -18,45 +18,47 @@ use klad_storage::disk::directory;
 use klad_storage::disk::high_water;
 #[cfg(feature = "fjall")]
 use klad_storage::fjall::OpenError as FjallError;
-use klad_storage::rocksdb::check;
 #[cfg(feature = "rocksdb")]
-use klad_storage::{maintenance, rocksdb};
+use klad_storage::{
+    maintenance,
+    rocksdb::{self, check},
+};
 
 /// Why the process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// As it should.
+    /// The command succeeded.
     Ok,
-    /// Something failed that has no code of its own.
+    /// The command failed for a reason without its own code.
     Failed,
-    /// It was asked twice.
+    /// A second signal to stop arrived.
     SecondSignal,
-    /// The command line is not understood.
+    /// The command line is invalid.
     Usage,
-    /// The data is not what was written.
+    /// A file or writes are missing or wrong.
     DataDamaged,
-    /// The directory is not klad's, or another engine's.
+    /// The directory belongs to another program or engine.
     DataForeign,
-    /// The kernel does not let klad listen there.
+    /// The kernel does not allow klad to listen on the address.
     AddressUnusable,
-    /// Somebody else listens there.
+    /// Another process listens on the address.
     PortInUse,
-    /// What was written could not be synced at the end.
+    /// The last sync failed.
     SyncFailed,
-    /// The kernel does not let klad start its threads.
+    /// The kernel does not allow klad to start its threads.
     TooFewThreads,
-    /// The kernel does not let klad use the directory.
+    /// The directory cannot be read, written or created.
     DataIo,
     /// Another process serves the directory.
     DataLocked,
-    /// A newer klad wrote the directory.
+    /// A newer version of klad wrote the directory.
     DataNewer,
-    /// The options cannot be.
+    /// The configuration is invalid.
     BadConfiguration,
 }
 
 impl Exit {
-    /// In the order of their codes.
+    /// All reasons, in the order of their codes.
     pub const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Failed,
@@ -74,53 +76,53 @@ impl Exit {
         Exit::BadConfiguration,
     ];
 
-    /// What the process returns, its word, and what it means.
+    /// Returns the exit code, the word, and the meaning.
     const fn row(self) -> (u8, &'static str, &'static str) {
         match self {
-            Exit::Ok => (0, "ok", "done; or stopped by SIGTERM or SIGINT, everything synced"),
-            Exit::Failed => (1, "failed", "something failed that has no code of its own"),
+            Exit::Ok => (0, "ok", "success; or stopped by SIGTERM or SIGINT with everything synced"),
+            Exit::Failed => (1, "failed", "the command failed for a reason without its own code"),
             Exit::SecondSignal => (1, "second-signal", "a second SIGTERM or SIGINT ended the process at once"),
-            Exit::Usage => (2, "usage", "the command line is not understood"),
-            Exit::DataDamaged => {
-                (65, "data-damaged", "the data is not what was written: a file or writes are missing or wrong")
+            Exit::Usage => (2, "usage", "the command line is invalid"),
+            Exit::DataDamaged => (65, "data-damaged", "the data is damaged: a file or writes are missing or wrong"),
+            Exit::DataForeign => (66, "data-foreign", "the directory belongs to another program or to another engine"),
+            Exit::AddressUnusable => {
+                (68, "address-unusable", "the kernel does not allow klad to listen on the address")
             }
-            Exit::DataForeign => (66, "data-foreign", "the directory is not klad's, or of another engine"),
-            Exit::AddressUnusable => (68, "address-unusable", "the kernel does not let klad listen on the address"),
             Exit::PortInUse => (69, "port-in-use", "another process listens on the address"),
             Exit::SyncFailed => {
                 (70, "sync-failed", "stopped, but the last sync failed: writes without a sync may be lost")
             }
             Exit::TooFewThreads => {
-                (TOO_FEW_THREADS_EXIT.0, TOO_FEW_THREADS_EXIT.1, "the kernel does not let klad start its threads")
+                (TOO_FEW_THREADS_EXIT.0, TOO_FEW_THREADS_EXIT.1, "the kernel does not allow klad to start its threads")
             }
-            Exit::DataIo => (74, "data-io", "the directory cannot be read, written or made"),
+            Exit::DataIo => (74, "data-io", "the directory cannot be read, written or created"),
             Exit::DataLocked => (75, "data-locked", "another process serves the directory"),
-            Exit::DataNewer => (76, "data-newer", "a newer klad wrote the directory"),
+            Exit::DataNewer => (76, "data-newer", "a newer version of klad wrote the directory"),
             Exit::BadConfiguration => {
-                (78, "bad-configuration", "an option, a variable or the file is wrong, or they do not fit each other")
+                (78, "bad-configuration", "an option, a variable or the file is wrong, or they contradict each other")
             }
         }
     }
 
-    /// What the process returns.
+    /// Returns the exit code of the process.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.row().0
     }
 
-    /// The word at the end of the last line on stderr.
+    /// Returns the word at the end of the last line on stderr.
     #[must_use]
     pub const fn word(self) -> &'static str {
         self.row().1
     }
 
-    /// What it means, for the documents.
+    /// Returns the meaning, for the documents.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         self.row().2
     }
 
-    /// The last line on stderr, without its end: `message` as one line, and the word.
+    /// Returns the last line on stderr, without its line break: `message` as one line, and the word.
     #[must_use]
     pub fn last_line(self, message: &str) -> String {
         let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -128,61 +130,62 @@ impl Exit {
     }
 }
 
-/// Everything that can end a subcommand, but `klad bench`.
+/// An error that ends a subcommand, except `klad bench`, `klad lab` and the client commands.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// There is no configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Settings(#[from] settings::Error),
-    /// There is no listener.
+    /// A listener failed.
     #[error(transparent)]
     Listen(#[from] listen::Error),
-    /// The data directory is not to be had.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Directory(#[from] directory::Error),
-    /// There is no engine.
+    /// RocksDB did not open.
     #[cfg(feature = "rocksdb")]
     #[error(transparent)]
     Engine(#[from] rocksdb::OpenError),
-    /// There is no engine.
+    /// Fjall did not open.
     #[cfg(feature = "fjall")]
     #[error(transparent)]
     Fjall(#[from] FjallError),
-    /// `klad check` or `klad compact`.
+    /// `klad check` or `klad compact` failed.
     #[cfg(feature = "rocksdb")]
     #[error(transparent)]
     Offline(#[from] offline::Error),
-    /// There would be no way on without them.
+    /// The kernel did not start the threads.
     #[error(
-        "cannot start {count} threads: {cause}: raise the limit of processes (ulimit -u; TasksMax= of a systemd unit; --pids-limit of a container), or of address space (ulimit -v)"
+        "cannot start {count} threads: {cause}: raise the limit of processes (ulimit -u; TasksMax= of a systemd unit; \
+         --pids-limit of a container), or of address space (ulimit -v)"
     )]
     Threads {
-        /// How many are needed.
+        /// The number of threads that klad needs.
         count: usize,
-        /// The kernel's word.
+        /// The error of the kernel.
         cause: io::Error,
     },
-    /// The kernel refuses what serving needs.
+    /// A system call that serving needs failed.
     #[error("cannot serve: {0}")]
     Serve(io::Error),
-    /// The engine's words.
+    /// The last sync failed. The text is the engine's.
     #[error("the last sync failed: {0}")]
     Sync(String),
-    /// A file or stream of a subcommand.
+    /// A file or a stream of a subcommand failed.
     #[error("cannot {action}: {cause}")]
     Io {
-        /// What was tried, on what.
+        /// The failed action and its object.
         action: String,
-        /// The kernel's answer.
+        /// The error of the kernel.
         cause: io::Error,
     },
-    /// Something else, in words.
+    /// Another error.
     #[error("{0}")]
     Other(String),
 }
 
 impl Failure {
-    /// How the process ends.
+    /// Returns why the process ends.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {

@@ -1,4 +1,4 @@
-//! klad: a durable key-value store spoken to over plain HTTP.
+//! klad: a durable key-value store with an HTTP interface.
 //!
 //! ```text
 //!     socket ─▶ server (accept, worker) ─▶ http (route, decode) ─▶ execution (admit, choose where to run) ─▶ storage::Engine
@@ -6,8 +6,8 @@
 //!        └────────── server ◀── http (encode, one status table) ◀── execution (complete) ◀────────────────────────┘
 //! ```
 //!
-//! `ARCHITECTURE.md` has the map, the threads and what holds everywhere. Modules are declared in reading order; imports
-//! point down only, which `tests/it/tidy.rs` checks.
+//! `ARCHITECTURE.md` has the list of files, the threads and the invariants. The modules are declared in reading
+//! order. Imports point downwards only; `tests/it/tidy.rs` checks this.
 
 pub mod cli;
 pub mod exit;

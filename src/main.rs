@@ -1,4 +1,5 @@
-//! Picks the subcommand, says why it ended, sets the exit code (`exit`; `klad bench` has codes of its own).
+//! Runs the subcommand, prints why it failed, and sets the exit code. `exit` has the codes; `klad bench`, `klad lab`
+//! and the client commands have their own.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -15,14 +16,15 @@ use klad::os::signals::Signals;
 use klad::os::supervisor::{self, Watchdog};
 use klad::reference;
 use klad::settings::{self, CommandLine, Resolved};
-#[cfg(feature = "rocksdb")]
-use klad_base::limits::THREADS_OWN;
-use klad_base::limits::{DESCRIPTORS_KEPT, HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT};
+use klad_base::limits::DESCRIPTORS_KEPT;
 use klad_base::os::descriptors;
 use klad_base::os::output;
 use klad_base::sync;
 use klad_server::Server;
 use klad_server::admin::control::Control;
+#[cfg(feature = "rocksdb")]
+use klad_server::limits::THREADS_OWN;
+use klad_server::limits::{HUGE_PAGES_MEMORY_MIN, LOG_FLUSH_TIMEOUT};
 use klad_server::logs;
 use klad_server::net::listen;
 use klad_storage::Engine;
@@ -30,15 +32,18 @@ use klad_storage::delayed::Delayed;
 use klad_storage::memory::MemoryEngine;
 use klad_storage::operation::Durability;
 
-/// RocksDB allocates through it as well: `unprefixed_malloc` makes it the process's `malloc`.
+/// The allocator of Rust and of RocksDB: the feature `unprefixed_malloc` makes it the `malloc` of the process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// jemalloc's settings, read before `main`; the variable `MALLOC_CONF` goes before them (docs/configuration.md). Unused pages go
-/// back to the kernel in the time that is jemalloc's default, 10 s, by a thread of its own, which `serve` starts, so that the resident set follows what is
-/// in use, and what is used again soon stays. What a heap profile needs must be there from the start, `prof_accum` for
-/// what has been freed as well; it samples nothing until `--heap-sample` is read. Huge pages spare a GET of a large store a
-/// sixteenth of its time (`docs/decisions/2026-11-21-puts.md`); `serve` turns them off where the budget is small.
+/// jemalloc's settings, which it reads before `main`. The environment variable `MALLOC_CONF` overrides them
+/// (docs/configuration.md).
+///
+/// * Unused pages go back to the kernel after 10 s, jemalloc's default. `serve` starts jemalloc's background thread
+///   for this, so that the resident set follows the memory in use.
+/// * Heap profiles need `prof` and `prof_accum` from the start. Sampling begins when `serve` has read `--heap-sample`.
+/// * Huge pages save a sixteenth of the time of a GET in a large store (`docs/decisions/2026-11-21-puts.md`). `serve`
+///   disables them if the memory budget is small.
 const SETTINGS: &std::ffi::CStr = if cfg!(target_os = "linux") {
     c"thp:always,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
 } else {
@@ -46,59 +51,59 @@ const SETTINGS: &std::ffi::CStr = if cfg!(target_os = "linux") {
 };
 
 #[expect(unsafe_code, reason = "jemalloc looks for this symbol")]
-// SAFETY: no other symbol of the program has this name, and jemalloc reads it as a pointer to a C string, which it is.
+// SAFETY: no other symbol of the program has this name. jemalloc reads it as a pointer to a C string, and it is one.
 #[unsafe(export_name = "malloc_conf")]
-/// [`SETTINGS`], as jemalloc looks for them.
+/// [`SETTINGS`] under the name that jemalloc looks for.
 pub static MALLOC_CONF: Option<&'static std::ffi::c_char> = Some(c_str(SETTINGS));
 
 const fn c_str(text: &'static std::ffi::CStr) -> &'static std::ffi::c_char {
-    #[expect(unsafe_code, reason = "a C string's address as jemalloc wants it")]
-    // SAFETY: a `CStr` has at least its terminating zero, so its first byte can be referred to.
+    #[expect(unsafe_code, reason = "jemalloc needs the address of a C string")]
+    // SAFETY: a `CStr` has at least its terminating zero, so the reference to its first byte is valid.
     unsafe {
         &*text.as_ptr()
     }
 }
 
 #[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "runs before Rust's library does")]
-// SAFETY: the C library calls what this section points to, once, before `main`; the function takes no arguments, needs nothing that
-// Rust's library makes ready, and does not panic.
+#[expect(unsafe_code, reason = "runs before Rust's library")]
+// SAFETY: the C library calls the function in this section once, before `main`. The function takes no arguments, uses
+// nothing that Rust's library initialises, and does not panic.
 #[unsafe(link_section = ".init_array")]
 #[used]
-static BEFORE_MAIN: extern "C" fn() = look_at_stdout;
+static BEFORE_MAIN: extern "C" fn() = check_stdout;
 
 #[cfg(target_os = "linux")]
-extern "C" fn look_at_stdout() {
-    #[expect(unsafe_code, reason = "a number that may be no descriptor")]
-    // SAFETY: `F_GETFD` reads a flag, and fails where there is no such descriptor.
+extern "C" fn check_stdout() {
+    #[expect(unsafe_code, reason = "the descriptor may not exist")]
+    // SAFETY: `F_GETFD` only reads a flag, and fails if the descriptor does not exist.
     if unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } == -1 {
-        output::was_closed();
+        output::mark_closed();
     }
 }
 
 fn main() -> ExitCode {
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return not_understood(&error),
+        Err(error) => return usage(&error),
     };
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
-        Err(error) => return not_understood(&error),
+        Err(error) => return usage(&error),
     };
     logs::end_the_process_on_panic();
-    let given = || CommandLine::of(innermost(&matches));
+    let command_line = || CommandLine::of(innermost(&matches));
     #[cfg(feature = "rocksdb")]
     if matches!(cli.command, Command::Check(_) | Command::Compact(_)) {
-        // One for each table, of which there may be thousands.
+        // RocksDB opens a file for each table, and there may be thousands of tables.
         let _ = descriptors::raise_limit();
         if let Err(failure) = can_start_threads(THREADS_OWN) {
             return failed(&failure);
         }
     }
-    let ended = match cli.command {
-        Command::Serve(_) => serve(&given()),
-        Command::Config(ConfigCommand::Print { json, .. }) => print_config(&given(), json),
-        Command::Config(ConfigCommand::Check { .. }) => check_config(&given()),
+    let result = match cli.command {
+        Command::Serve(_) => serve(&command_line()),
+        Command::Config(ConfigCommand::Print { json, .. }) => print_config(&command_line(), json),
+        Command::Config(ConfigCommand::Check { .. }) => check_config(&command_line()),
         Command::Config(ConfigCommand::Reference { page }) => print_reference(page.as_deref()),
         #[cfg(target_os = "linux")]
         Command::Bench(args) => return klad_bench::runner::run_to_exit_code(&args, "klad bench"),
@@ -111,7 +116,7 @@ fn main() -> ExitCode {
         Command::Client(command) => return klad::client::run(&command),
         Command::Manual(command) => klad::manual::write(&command).map_err(|error| Failure::Other(format!("{error:#}"))),
     };
-    match ended {
+    match result {
         Ok(()) => {
             let _ = logs::flush(LOG_FLUSH_TIMEOUT);
             ExitCode::SUCCESS
@@ -121,8 +126,8 @@ fn main() -> ExitCode {
 }
 
 fn failed(failure: &Failure) -> ExitCode {
-    // Not through the log: this is the last word to whoever started klad. Where stderr takes no more lines, nobody reads
-    // this one either, and the end must not wait for it.
+    // Not a log line: this is the last message to the process that started klad. If stderr is blocked, nothing reads
+    // the message, and the exit must not wait for it.
     if logs::flush(LOG_FLUSH_TIMEOUT) {
         let _ = writeln!(std::io::stderr(), "{}", failure.exit().last_line(&failure.to_string()));
     }
@@ -133,22 +138,22 @@ fn can_start_threads(count: usize) -> Result<(), Failure> {
     sync::try_threads(count).map_err(|cause| Failure::Threads { count, cause })
 }
 
-/// Help and versions go this way too.
-fn not_understood(error: &clap::Error) -> ExitCode {
+/// Prints clap's message. Requests for help and for the version come here too, and succeed.
+fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.exit_code() == 0 {
         return ExitCode::SUCCESS;
     }
-    let _ = writeln!(std::io::stderr(), "\n{}", Exit::Usage.last_line("the command line is not understood"));
+    let _ = writeln!(std::io::stderr(), "\n{}", Exit::Usage.last_line("the command line is invalid"));
     ExitCode::from(Exit::Usage.code())
 }
 
-/// The matches of the subcommand of the subcommand.
+/// Returns the matches of the innermost subcommand.
 fn innermost(matches: &clap::ArgMatches) -> &clap::ArgMatches {
     matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
 }
 
-/// Exit codes of `klad lab`: see docs/lab.md.
+/// Runs `klad lab`. docs/lab.md has its exit codes.
 #[cfg(target_os = "linux")]
 fn lab(command: &klad_lab::args::LabCommand) -> ExitCode {
     use klad_bench::runner::Error;
@@ -163,65 +168,67 @@ fn lab(command: &klad_lab::args::LabCommand) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn print_config(given: &CommandLine, as_json: bool) -> Result<(), Failure> {
-    let resolved = settings::load(given)?;
+fn print_config(command_line: &CommandLine, as_json: bool) -> Result<(), Failure> {
+    let resolved = settings::load(command_line)?;
     let config = settings::check(&resolved);
-    // What does not fit is printed as well, and then said: the values are what it is found out with.
-    let known = config.as_ref().ok();
-    say(&if as_json { format!("{:#}\n", settings::json(&resolved, known)) } else { settings::text(&resolved, known) })?;
+    // An invalid configuration is printed too, before the error: the values help to find the mistake.
+    let valid = config.as_ref().ok();
+    let text =
+        if as_json { format!("{:#}\n", settings::json(&resolved, valid)) } else { settings::text(&resolved, valid) };
+    print(&text)?;
     config.map(|_| ()).map_err(Failure::from)
 }
 
-fn check_config(given: &CommandLine) -> Result<(), Failure> {
-    validate(given)?;
-    say("the configuration is valid\n")
+fn check_config(command_line: &CommandLine) -> Result<(), Failure> {
+    validate(command_line)?;
+    print("the configuration is valid\n")
 }
 
 fn print_reference(page: Option<&Path>) -> Result<(), Failure> {
-    let Some(page) = page else { return say(&reference::example_file()) };
+    let Some(page) = page else { return print(&reference::example_file()) };
     let text = std::fs::read_to_string(page)
         .map_err(|cause| Failure::Io { action: format!("read {}", page.display()), cause })?;
-    say(&reference::page(&text).map_err(|error| Failure::Other(format!("{}: {error}", page.display())))?)
+    print(&reference::page(&text).map_err(|error| Failure::Other(format!("{}: {error}", page.display())))?)
 }
 
-fn say(text: &str) -> Result<(), Failure> {
+fn print(text: &str) -> Result<(), Failure> {
     output::stdout()
         .and_then(|mut stdout| stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
         .map_err(|cause| Failure::Io { action: "write to stdout".to_owned(), cause })
 }
 
-/// The configuration, checked. The log begins before files are read, because there may be something to say of them.
-fn validate(given: &CommandLine) -> Result<(Resolved, Config), Failure> {
-    let resolved = settings::load(given)?;
+/// Returns the validated configuration. The log starts before files are read, because reading them may log warnings.
+fn validate(command_line: &CommandLine) -> Result<(Resolved, Config), Failure> {
+    let resolved = settings::load(command_line)?;
     logs::start(&settings::check_live(&resolved, None)?.logs);
     let config = settings::check(&resolved)?;
     Ok((resolved, config))
 }
 
-fn serve(given: &CommandLine) -> Result<(), Failure> {
-    let (resolved, config) = validate(given)?;
+fn serve(command_line: &CommandLine) -> Result<(), Failure> {
+    let (resolved, config) = validate(command_line)?;
     can_start_threads(config.threads)?;
     if !std::env::var("MALLOC_CONF").is_ok_and(|settings| settings.contains("background_thread:"))
         && let Err(error) = tikv_jemalloc_ctl::background_thread::write(true)
     {
-        tracing::warn!(%error, "memory that is free goes back to the kernel only when memory is asked for");
+        tracing::warn!(%error, "jemalloc's background thread did not start: unused memory returns to the kernel late");
     }
-    // Before there is anything that would be missing in it.
+    // Before any allocation that a profile should contain.
     #[cfg(target_os = "linux")]
     if let Err(error) = klad_profile::heap::Heap::sample_every(config.heap_sample_bytes) {
-        tracing::warn!(%error, "there will be no heap profiles");
+        tracing::warn!(%error, "the heap profiler did not start: heap profiles are not available");
     }
     #[cfg(target_os = "linux")]
     if config.budget.total < HUGE_PAGES_MEMORY_MIN
         && let Err(error) = rustix::thread::disable_transparent_huge_pages(true)
     {
-        tracing::debug!(%error, "pages are huge although the memory budget is small");
+        tracing::debug!(%error, "could not disable huge pages, which waste memory with a small memory budget");
     }
-    // Before there are threads.
+    // Before threads start: the kernel grows the table without waiting then.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
-    // Before anything that a signal could interrupt.
+    // Before anything that a signal must not interrupt.
     let signals = Signals::take(end_at_once).map_err(Failure::Serve)?;
-    // Both before the data directory is touched.
+    // Before the data directory is opened, so that a port in use changes no data.
     let listener = listen::bind(&config.listen)?;
     let admin_listener = listen::bind(&config.admin_listen)?;
     let mut engine = open_engine(&config)?;
@@ -233,7 +240,7 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     let controller = OnceLock::new();
     let control = |limits| -> Arc<dyn Control> {
         controller
-            .get_or_init(|| Controller::new(given.clone(), resolved, config.clone(), limits, engine.clone()))
+            .get_or_init(|| Controller::new(command_line.clone(), resolved, config.clone(), limits, engine.clone()))
             .clone()
     };
     let server =
@@ -241,9 +248,9 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    say_what_serves(&config, &server, name, durability);
+    log_start(&config, &server, name, durability);
     if durability == Durability::None {
-        tracing::warn!("the memory engine keeps nothing: the data ends with this process");
+        tracing::warn!("the memory engine does not store data on disk: all data is lost when this process ends");
     }
     let status = format!("serving {} on {}", config.data.display(), server.address());
     supervisor::ready(&status);
@@ -251,9 +258,9 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     let watchdog = Watchdog::start(move || pulse.beats());
     signals.wait_for_stop(|| {
         supervisor::reloading();
-        // What could not be read again is in the log, and is as it was.
-        let well = controller.get().is_none_or(|controller| controller.reload().is_ok());
-        supervisor::ready(if well { &status } else { "serving; the last reload failed, see the log" });
+        // A failed reload has logged its errors and changed nothing.
+        let succeeded = controller.get().is_none_or(|controller| controller.reload().is_ok());
+        supervisor::ready(if succeeded { &status } else { "serving; the last reload failed, see the log" });
     });
     tracing::info!("stopping");
     let drain = server.limits().get().drain.clone();
@@ -265,17 +272,17 @@ fn serve(given: &CommandLine) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A second signal: whoever sent it does not want to wait.
+/// Ends the process at a second signal to stop, without waiting for requests.
 fn end_at_once() -> ! {
     let exit = Exit::SecondSignal;
     if logs::flush(LOG_FLUSH_TIMEOUT) {
-        let _ = writeln!(std::io::stderr(), "{}", exit.last_line("asked to stop a second time: ended at once"));
+        let _ = writeln!(std::io::stderr(), "{}", exit.last_line("second signal to stop: klad ended at once"));
     }
     std::process::exit(exit.code().into());
 }
 
-/// The one line at start: what a person who reads a log later, on another machine, will want to know.
-fn say_what_serves(config: &Config, server: &Server, engine: &str, durability: Durability) {
+/// Logs the main facts about this process, for people who read the log later.
+fn log_start(config: &Config, server: &Server, engine: &str, durability: Durability) {
     let limits = &config.server.limits;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -289,7 +296,7 @@ fn say_what_serves(config: &Config, server: &Server, engine: &str, durability: D
         threads = config.server.threads,
         memory = %ByteSize(config.budget.total),
         cache = %ByteSize(config.budget.cache),
-        room = %ByteSize(config.budget.room),
+        room = %ByteSize(config.budget.bodies),
         disk_reserve = %ByteSize(config.disk_reserve_bytes),
         connections_max = config.budget.connections_max,
         operations_max = limits.operations.operations_max,
@@ -305,7 +312,7 @@ fn say_what_serves(config: &Config, server: &Server, engine: &str, durability: D
 
 #[cfg_attr(
     not(any(feature = "fjall", feature = "rocksdb")),
-    expect(clippy::unnecessary_wraps, reason = "only an engine on a disk can fail to open")
+    expect(clippy::unnecessary_wraps, reason = "only engines on a disk can fail to open")
 )]
 fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
     Ok(match config.engine {

@@ -1,5 +1,4 @@
-//! Completions of shells, and manual pages: both are made from the definitions of the command line, so that they cannot say
-//! anything else. Called by `main`.
+//! Shell completions and manual pages, generated from the definition of the command line. Called by `main`.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,10 +9,10 @@ use clap::CommandFactory as _;
 use crate::cli::{Cli, ManualCommand};
 use klad_base::os::output;
 
-/// Prints or writes what was asked for.
+/// Prints or writes completions or manual pages.
 ///
 /// # Errors
-/// When it cannot be written, or when there is no command of that name.
+/// The output cannot be written, or there is no command of the given name.
 pub fn write(command: &ManualCommand) -> anyhow::Result<()> {
     let bytes = match command {
         ManualCommand::Completions { shell } => {
@@ -28,21 +27,21 @@ pub fn write(command: &ManualCommand) -> anyhow::Result<()> {
 }
 
 fn write_pages(directory: &Path) -> anyhow::Result<()> {
-    let mut open = vec![Vec::new()];
-    while let Some(path) = open.pop() {
+    let mut paths = vec![Vec::new()];
+    while let Some(path) = paths.pop() {
         let command = find(&path)?;
         let visible = command.get_subcommands().filter(|below| !below.is_hide_set());
-        open.extend(visible.map(|below| [path.clone(), vec![below.get_name().to_owned()]].concat()));
+        paths.extend(visible.map(|below| [path.clone(), vec![below.get_name().to_owned()]].concat()));
         let file = directory.join(format!("{}.1", [vec!["klad".to_owned()], path.clone()].concat().join("-")));
         std::fs::write(&file, page(&path)?).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
 }
 
-/// The program, or the command that these words name.
+/// Returns the command that `path` names, below the program.
 fn find(path: &[String]) -> anyhow::Result<clap::Command> {
     let mut command = Cli::command();
-    // Gives commands their full names, as in "klad put", and the options that all have.
+    // Sets full names such as "klad put", and the options that all commands have.
     command.build();
     for name in path {
         let below = command.get_subcommands().find(|below| below.get_name() == name).cloned();
@@ -51,12 +50,12 @@ fn find(path: &[String]) -> anyhow::Result<clap::Command> {
     Ok(command)
 }
 
-/// The page of the program, or of one of its commands.
+/// Returns the manual page of the command that `path` names.
 fn page(path: &[String]) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    clap_mangen::Man::new(find(path)?).manual("klad").render(&mut bytes).expect("memory takes what it is given");
-    // The page has no date: a release's is not known when it is built. What is written for none takes up no place in the line,
-    // and all that follows would stand where its neighbour belongs.
+    clap_mangen::Man::new(find(path)?).manual("klad").render(&mut bytes).expect("writing to memory does not fail");
+    // The page has no date, because the date of a release is not known at build time. clap_mangen leaves the date out
+    // of the title line, and the fields after it would move to the left: insert an empty one.
     let title = bytes.iter().position(|byte| *byte == b'"').expect("the title line names klad and its version");
     bytes.splice(title..title, *b"\"\" ");
     if path.is_empty() {
@@ -65,18 +64,18 @@ fn page(path: &[String]) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is about several commands, in roff. Those that speak to a server read these variables; docs/command-line.md has them too.
+/// Environment variables of the client commands, in roff. docs/command-line.md lists them too.
 const ENVIRONMENT: &str = r".SH ENVIRONMENT
 .TP
 \fBKLAD_URL\fR
-The server of put, get, del and scan, where \fB\-\-url\fR does not name one
+The server of put, get, del and scan, unless \fB\-\-url\fR is given
 .TP
 \fBKLAD_ADMIN_URL\fR
-The admin address that health asks, where \fB\-\-url\fR does not name one
+The admin address for health and profile, unless a URL is given
 .TP
 \fBKLAD_TOKEN_FILE\fR
-The file with the token to send, where \fB\-\-token\-file\fR does not name one
+The file with the token to send, unless \fB\-\-token\-file\fR is given
 .TP
 \fBSSL_CERT_FILE\fR
-The certificates that https:// trusts instead of the system's, where \fB\-\-ca\fR names no file
+The certificates that https:// trusts instead of those of the system, unless \fB\-\-ca\fR is given
 ";

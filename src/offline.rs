@@ -1,7 +1,7 @@
-//! What klad does to a data directory that nobody serves: `klad check` reads all of it, `klad compact` rewrites it.
+//! `klad check` and `klad compact`, which read or rewrite a data directory that no process serves.
 //!
-//! The work is done on a thread of its own, so that this one can draw how far it is. Results go to stdout, as text or JSON,
-//! everything else to stderr. Called by `main`.
+//! The work runs on its own thread, while the main thread draws the progress. Results go to stdout, as text or JSON;
+//! everything else goes to stderr. Called by `main`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,11 +14,12 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use klad_base::clock;
-use klad_base::limits::{DISK_RESERVE_BYTES, OFFLINE_CACHE_BYTES};
 use klad_base::os::descriptors;
 use klad_base::os::output;
 use klad_base::sync::{self, Signal};
+use klad_server::limits::DISK_RESERVE_BYTES;
 use klad_storage::disk::directory;
+use klad_storage::limits::OFFLINE_CACHE_BYTES;
 use klad_storage::maintenance::{self, Compaction};
 use klad_storage::rocksdb::check::{self, Kind, Progress, Report};
 use klad_storage::rocksdb::{OpenError, Options, RocksDbEngine};
@@ -27,7 +28,7 @@ use klad_storage::{Compression, LocalDisk as _};
 /// Options of `klad check`.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
-    /// Data directory, or checkpoint; nothing in it is changed.
+    /// Data directory or checkpoint to check. klad changes nothing in it.
     #[arg(long, value_name = "DIR", default_value = "./data")]
     pub data: PathBuf,
     /// Print the result as JSON.
@@ -38,16 +39,16 @@ pub struct CheckArgs {
 /// Options of `klad compact`.
 #[derive(Args, Clone, Debug)]
 pub struct CompactArgs {
-    /// Data directory, or checkpoint.
+    /// Data directory or checkpoint to compact.
     #[arg(long, value_name = "DIR", default_value = "./data")]
     pub data: PathBuf,
-    /// Rewrite also what lies on the last level already, as after a change of compression.
+    /// Also rewrite tables on the last level, for example after a change of --compression.
     #[arg(long)]
     pub bottommost: bool,
-    /// Free space that is left alone.
+    /// Free disk space that the compaction must not use.
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(DISK_RESERVE_BYTES))]
     pub disk_reserve: ByteSize,
-    /// How tables are compressed that are written; as klad serve is told, or the next compaction changes it again.
+    /// Compression of the written tables. Use the value of klad serve, or the next compaction changes it again.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4)]
     pub compression: Compression,
     /// Print the result as JSON.
@@ -55,24 +56,24 @@ pub struct CompactArgs {
     pub json: bool,
 }
 
-/// Why a command has not ended well; `exit` gives each its code and its word.
+/// Why a command failed. `exit` has the code and the word of each.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The data is not what was written; the report is on stdout.
+    /// The data is damaged. The report is on stdout.
     #[error("{} is damaged: {}", data.display(), counted(*findings))]
     Damaged {
         /// The directory.
         data: PathBuf,
-        /// How many things are wrong.
+        /// Number of findings.
         findings: u64,
     },
-    /// The check could not be made.
+    /// The check failed.
     #[error("{why}{advice}", why = .0, advice = advice_to_check(.0))]
     Check(check::Error),
-    /// There is nothing to be compacted.
+    /// The data directory did not open.
     #[error("{why}{advice}", why = .0, advice = advice_to_compact(.0))]
     Open(OpenError),
-    /// The compaction has not come to its end.
+    /// The compaction failed.
     #[error(transparent)]
     Compact(maintenance::Error),
     /// The report could not be printed.
@@ -80,7 +81,7 @@ pub enum Error {
     NotPrinted(io::Error),
 }
 
-/// What to do where somebody serves the directory.
+/// What to do if another process serves the directory.
 fn advice_to_check(error: &check::Error) -> &'static str {
     use check::Error;
     match error {
@@ -94,7 +95,7 @@ fn advice_to_check(error: &check::Error) -> &'static str {
 
 fn advice_to_compact(error: &OpenError) -> &'static str {
     match error {
-        OpenError::Directory(directory::Error::InUse { .. }) => ": ask it by POST /compact, or stop it first",
+        OpenError::Directory(directory::Error::InUse { .. }) => ": send it POST /compact, or stop it first",
         _ => "",
     }
 }
@@ -103,10 +104,10 @@ fn counted(findings: u64) -> String {
     format!("{findings} finding{}", if findings == 1 { "" } else { "s" })
 }
 
-/// `klad check`.
+/// Runs `klad check`.
 ///
 /// # Errors
-/// [`Error`], also when it has found damage.
+/// [`Error`]; damage is an error too.
 pub fn check(args: &CheckArgs) -> Result<(), Error> {
     let progress = Arc::new(Progress::default());
     let done = while_drawing(
@@ -128,7 +129,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Error> {
     }
 }
 
-/// `klad compact`.
+/// Runs `klad compact`.
 ///
 /// # Errors
 /// [`Error`].
@@ -160,7 +161,7 @@ pub fn compact(args: &CompactArgs) -> Result<(), Error> {
     }
 }
 
-/// As `klad serve` opens it, with all that it refuses; but nothing is made where nothing is.
+/// Opens the directory with the same checks as `klad serve`, but does not create one.
 fn open(args: &CompactArgs) -> Result<RocksDbEngine, OpenError> {
     drop(directory::DataDirectory::open_existing(&args.data, "rocksdb")?);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -183,7 +184,8 @@ fn open(args: &CompactArgs) -> Result<RocksDbEngine, OpenError> {
     )
 }
 
-/// Runs `work` on a thread of its own; on a terminal, draws what `look` tells: a word, how much is done, and of how much.
+/// Runs `work` on its own thread. On a terminal, draws a progress bar from `look`: a word, the work done, and the
+/// total.
 fn while_drawing<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     look: impl Fn() -> (&'static str, u64, u64),
@@ -223,9 +225,9 @@ fn in_words(report: &Report) -> String {
     for finding in &report.findings {
         lines.push(format!("  {:<9}{}", kind_word(finding.kind), finding.detail));
     }
-    let unsaid = report.findings_total - report.findings.len() as u64;
-    if unsaid > 0 {
-        lines.push(format!("  and {unsaid} more"));
+    let omitted = report.findings_total - report.findings.len() as u64;
+    if omitted > 0 {
+        lines.push(format!("  and {omitted} more"));
     }
     lines.push(format!(
         "read {} entries ({} expired), {} of keys and {} of values, in {} tables of {} and {} logs of {}, in {:.1} s",
@@ -244,14 +246,14 @@ fn in_words(report: &Report) -> String {
     }
     let synced = report
         .synced_until
-        .map_or("no mark says what was synced".to_owned(), |number| format!("all up to {number} had been synced"));
+        .map_or("which were synced is not known".to_owned(), |number| format!("all up to {number} had been synced"));
     lines.push(format!("a start gives back writes up to number {}; {synced}", report.recovered_until));
     if let Some(end) = &report.log_end {
-        lines.push(format!("the end of the log is not whole, which is no damage where it was not synced: {end}"));
+        lines.push(format!("the end of the log is not whole, which is damage only if it was synced: {end}"));
     }
     if report.findings_total > 0 {
         let advice =
-            "bring the data back from a checkpoint or a copy; docs/backup-and-repair.md says what else can be done";
+            "restore the data from a checkpoint or a copy; docs/backup-and-repair.md describes other ways to repair it";
         lines.push(advice.to_owned());
     }
     lines.push(String::new());
@@ -282,11 +284,11 @@ fn compaction_in_words(data: &Path, compaction: &Compaction, seconds: f64) -> St
 }
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
-    let text = serde_json::to_string_pretty(value).expect("numbers, words and lists of them");
+    let text = serde_json::to_string_pretty(value).expect("numbers, strings and lists always serialize");
     print(&format!("{text}\n"))
 }
 
-/// A reader that has gone, as behind `| head`, is no failure.
+/// Prints `text`. A closed pipe, as with `| head`, is not an error.
 fn print(text: &str) -> Result<(), Error> {
     let printed = output::stdout().and_then(|mut out| out.write_all(text.as_bytes()));
     match printed {

@@ -1,15 +1,16 @@
-//! What is written down about options and exit codes, made from their definitions: the marked blocks of a page, and the
-//! commented example file.
+//! Generated documents: the marked blocks of docs/configuration.md, and deploy/klad.toml. They are made from the
+//! definitions of options and exit codes.
 //!
 //! ```text
 //!   <!-- generated: options: Memory -->     the options under one heading of `klad serve --help`
-//!   <!-- generated: options -->             those of all headings that no other block of the page names
+//!   <!-- generated: options -->             the options of all headings without their own block
 //!   <!-- generated: exit codes -->
 //!   ...
 //!   <!-- end of generated -->
 //! ```
 //!
-//! What stands between the blocks is written by hand. Called by `main` for `klad config reference`, which `make docs` runs.
+//! The text between the blocks is written by hand. Called by `main` for `klad config reference`, which `make docs`
+//! runs.
 
 use std::fmt::Write as _;
 
@@ -23,36 +24,36 @@ const OPTIONS: &str = "options";
 const OPTIONS_OF: &str = "options: ";
 const EXIT_CODES: &str = "exit codes";
 
-/// Why a page cannot be made anew.
+/// Why a page cannot be generated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// The block has no end.
+    /// A block has no end.
     #[error("the block {0:?} has no line {END:?}")]
     NoEnd(String),
-    /// Nothing is made for such a block.
+    /// A block has an unknown name.
     #[error("nothing is generated for {0:?}")]
     UnknownBlock(String),
 }
 
-/// `page` with what is between its marks made anew.
+/// Returns `page` with its blocks generated anew.
 ///
 /// # Errors
 /// [`Error`].
 pub fn page(page: &str) -> Result<String, Error> {
     let definitions = Definitions::of_serve();
     let blocks: Vec<&str> = page.lines().filter_map(block).collect();
-    let mut made = String::new();
+    let mut text = String::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
-        let _ = writeln!(made, "{line}");
+        let _ = writeln!(text, "{line}");
         let Some(name) = block(line) else { continue };
-        made.push_str(&content(name, &blocks, &definitions)?);
+        text.push_str(&content(name, &blocks, &definitions)?);
         if !lines.by_ref().any(|line| line == END) {
             return Err(Error::NoEnd(name.to_owned()));
         }
-        let _ = writeln!(made, "{END}");
+        let _ = writeln!(text, "{END}");
     }
-    Ok(made)
+    Ok(text)
 }
 
 fn block(line: &str) -> Option<&str> {
@@ -96,15 +97,13 @@ fn options(heading: &str, definitions: &Definitions) -> String {
 fn section(option: Opt<'_>) -> String {
     let facts = Facts::of(option);
     let mut text = format!("\n### `{}`\n\n", option.usage());
-    let _ = write!(text, "Default: {}. ", facts.default);
-    if let Some(range) = &facts.range {
-        let _ = write!(text, "Range: {range}. ");
-    }
-    let _ = write!(text, "Environment: `{}`. ", variable(option.name()));
-    let _ = match (option.name(), facts.example.is_some() || option.default_value().is_none()) {
-        ("config", _) => writeln!(text, "Not in the file."),
-        _ => writeln!(text, "File: `{}`.", option.name()),
+    let range = facts.range.as_ref().map_or_else(String::new, |range| format!("Range: {range}. "));
+    let file = match option.name() {
+        "config" => "Not in the file.".to_owned(),
+        name => format!("File: `{name}`."),
     };
+    let variable = variable(option.name());
+    text += &wrapped("", &format!("Default: {}. {range}Environment: `{variable}`. {file}", facts.default));
     if LIVE.contains(&option.name()) {
         let _ = writeln!(text, "Changes while klad runs.");
     }
@@ -121,12 +120,13 @@ fn section(option: Opt<'_>) -> String {
     text
 }
 
-/// What a comment says in a form of its own: the range, and a default that is computed.
+/// The description of an option, taken apart.
 struct Facts {
+    /// The paragraphs without the range and without a computed default.
     paragraphs: Vec<String>,
     default: String,
     range: Option<String>,
-    /// The default as the file has it.
+    /// The default in the syntax of the file; `None` if it is computed at start.
     example: Option<String>,
 }
 
@@ -134,7 +134,7 @@ impl Facts {
     fn of(option: Opt<'_>) -> Facts {
         let mut paragraphs = option.paragraphs();
         let first = paragraphs[0].trim_end_matches('.').to_owned();
-        let (first, told) = match first.strip_suffix(']').and_then(|text| text.rsplit_once(" [default: ")) {
+        let (first, computed) = match first.strip_suffix(']').and_then(|text| text.rsplit_once(" [default: ")) {
             Some((before, default)) => (before.to_owned(), Some(default.to_owned())),
             None => (first, None),
         };
@@ -145,9 +145,9 @@ impl Facts {
         paragraphs.retain(|text| !text.starts_with("Range: "));
         let value = option.default_value();
         let example = value.as_deref().map(|value| toml_value(option, value));
-        let default = match (&value, told) {
+        let default = match (&value, computed) {
             (Some(value), _) => format!("`{value}`"),
-            (None, Some(told)) => told,
+            (None, Some(computed)) => computed,
             (None, None) => "none".to_owned(),
         };
         Facts { paragraphs, default, range, example }
@@ -162,7 +162,7 @@ fn toml_value(option: Opt<'_>, value: &str) -> String {
     }
 }
 
-/// Words such as `docs/execution.md` as links from a page beside it.
+/// Replaces words such as `docs/execution.md` by links from a page in docs/.
 fn linked(paragraph: &str) -> String {
     let link = |word: &str| {
         let name = word.trim_end_matches(['.', ',', ';', ')']);
@@ -177,9 +177,11 @@ fn linked(paragraph: &str) -> String {
 
 fn uncapitalised(sentence: &str) -> String {
     let mut letters = sentence.chars();
-    // "RocksDB" stays as it is.
+    // Names stay as they are: RocksDB, TLS.
     match (letters.next(), letters.as_str()) {
-        (Some(first), rest) if !rest.starts_with("ocksDB") => first.to_lowercase().chain(rest.chars()).collect(),
+        (Some(first), rest) if !rest.starts_with("ocksDB") && !rest.starts_with(char::is_uppercase) => {
+            first.to_lowercase().chain(rest.chars()).collect()
+        }
         _ => sentence.to_owned(),
     }
 }
@@ -192,14 +194,14 @@ fn exit_codes() -> String {
     text + "\n"
 }
 
-/// `deploy/klad.toml`: every key with its default, commented out.
+/// Returns the text of `deploy/klad.toml`: every key with its default, commented out.
 #[must_use]
 pub fn example_file() -> String {
     let definitions = Definitions::of_serve();
-    let mut text = "# Options of `klad serve`, for --config or KLAD_CONFIG. Every key with its default: remove the # before one to change\n\
-                    # it. The command line and the environment go before this file. `klad config check --config FILE` says whether\n\
-                    # it is valid, `klad config print --config FILE` what follows from it. Made by `make docs`; more in\n\
-                    # docs/configuration.md.\n"
+    let mut text = "# Options of `klad serve`, for --config or KLAD_CONFIG. Each key is commented out and has its default: to\n\
+                    # change one, remove its #. The command line and the environment override this file.\n\
+                    # `klad config check --config FILE` checks it, `klad config print --config FILE` prints the values in\n\
+                    # use. Generated by `make docs`; see also docs/configuration.md.\n"
         .to_owned();
     for heading in headings(&definitions) {
         let keys = definitions.iter().filter(|option| option.heading() == heading && !option.is_hidden());
@@ -230,13 +232,13 @@ fn entry(option: Opt<'_>) -> String {
     }
     let key = match &facts.example {
         Some(value) => format!("#{} = {value}\n", option.name()),
-        // What the default computes is not known here, and a figure would be taken for it.
+        // No figure, because it would look like the default.
         None => format!("#{} =\n", option.name()),
     };
     format!("\n{}{key}", wrapped("# ", &words))
 }
 
-/// Lines of at most 118 characters, each behind `mark`.
+/// Returns `text` in lines of at most 118 characters that begin with `mark`.
 fn wrapped(mark: &str, text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -256,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_made_anew_and_the_rest_stays() {
+    fn blocks_are_generated_anew_and_other_text_stays() {
         let before = "one\n<!-- generated: exit codes -->\nold\n<!-- end of generated -->\ntwo\n";
         let after = page(before).expect("well-formed");
         assert!(after.starts_with("one\n") && after.ends_with("two\n") && !after.contains("old"), "{after}");

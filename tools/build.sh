@@ -1,10 +1,10 @@
 #!/bin/sh
-# `make build`: the program, and where it is.
+# `make build`: builds the program and prints its path.
 set -eu
 
 cd "$(dirname "$0")/.."
 . tools/env.sh
-# make's job server is not cargo's.
+# The job server of make is not the one of cargo.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
 tools/rocksdb-is-built.sh || echo "klad: compiling RocksDB once, about 15 minutes" >&2

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# `make dist`: packages of the program that was built, in dist/. A tarball everywhere, a .deb where dpkg is.
+# `make dist`: packages the built program into dist/: a tarball, and a .deb if dpkg is present.
 #
 #   tools/dist.sh [--binary FILE] [--out DIR]
 #
-# The same commit and the same program give the same bytes: names are sorted, times are the commit's, everything is root's.
+# The same commit and program give the same bytes: names are sorted, times are those of the commit, and the owner is
+# root.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -29,7 +30,7 @@ if [ "$("$binary" --version)" != "klad $version" ]; then
     echo "klad: $binary is $("$binary" --version), and Cargo.toml says $version: build it anew" >&2
     exit 1
 fi
-# Times in packages; a source tree without git may say it in the environment.
+# Time stamp of all files in packages. For a source tree without git, the environment can set it.
 export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}"
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
@@ -37,7 +38,7 @@ mkdir -p "$out"
 export KLAD_BINARY=$binary THIRD_PARTY=$scratch/THIRD-PARTY.txt
 tools/third-party.sh >"$THIRD_PARTY"
 
-# Everything in a tree gets the one time.
+# Sets the time stamp of every file in a tree.
 settle() {
     find "$1" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
 }
@@ -47,7 +48,7 @@ tarball() {
     name=klad-$version-$(uname -m)-linux
     DESTDIR=$scratch/tar PREFIX=/usr/local tools/install.sh install
     mv "$scratch/tar/usr/local" "$scratch/$name"
-    # What is to be read first is at the top. The configuration is an example until somebody puts it into place.
+    # Documents are at the top. The configuration is an example that the user copies into place.
     cp README.md LICENSE "$scratch/$name/"
     settle "$scratch/$name"
     tar --create --directory "$scratch" --format gnu --sort name --owner 0 --group 0 --numeric-owner "$name" |
@@ -55,7 +56,7 @@ tarball() {
     echo "$out/$name.tar.gz"
 }
 
-# The packages whose libraries the program is linked to, as Debian's own tool finds them.
+# Prints the packages of the libraries that the program is linked to, as Debian's own tool finds them.
 libraries() {
     mkdir -p "$scratch/shlibs/debian"
     printf 'Source: klad\n\nPackage: klad\nArchitecture: any\n' >"$scratch/shlibs/debian/control"
@@ -66,7 +67,7 @@ debian() {
     local arch tree=$scratch/deb maintainer='the klad maintainers <maintainers@klad.invalid>'
     arch=$(dpkg --print-architecture)
     DESTDIR=$tree PREFIX=/usr ZSHDIR=/usr/share/zsh/vendor-completions tools/install.sh install
-    # Where Debian wants them, and in its form.
+    # The place and the format that Debian requires.
     gzip --no-name --best "$tree"/usr/share/man/man1/*.1
     rm "$tree/usr/share/doc/klad/LICENSE"
     printf 'klad (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md beside this file.\n\n -- %s  %s\n' "$version" \
@@ -91,7 +92,7 @@ Depends: $depends, systemd | systemd-standalone-sysusers
 Suggests: ca-certificates
 Section: database
 Priority: optional
-Description: durable key-value store spoken to over plain HTTP
+Description: durable key-value store with an HTTP interface
  klad keeps keys and values, each any bytes, on an embedded RocksDB, and serves
  them over HTTP/1.1: points, and ranges in key order. Every write says what it
  has survived by the time it is answered. Memory, queues and waits are bounded,

@@ -1,11 +1,12 @@
 #!/bin/sh
-# `make docs`: the generated blocks of docs/configuration.md, and deploy/klad.toml, from the definitions in src/cli.rs.
+# `make docs`: generates the marked blocks of docs/configuration.md, and deploy/klad.toml, from the definitions in
+# src/cli.rs.
 set -eu
 
 cd "$(dirname "$0")/.."
 program=$(tools/build.sh)
 
-# By way of other files: a program that fails must not leave an empty page behind.
+# Written to other files first, so that a failure does not leave an empty page.
 new=$(mktemp -d)
 trap 'rm -r "$new"' EXIT
 "$program" config reference --page docs/configuration.md >"$new/configuration.md"

@@ -1,12 +1,13 @@
 #!/bin/sh
-# `make install` and `make uninstall`: puts klad and what belongs to it into a tree, and takes it out again. The packages are made
-# from such trees (tools/dist.sh), so that there is one list of files.
+# `make install` and `make uninstall`: install klad and its files into a tree, and remove them. tools/dist.sh makes
+# the packages from such trees, so there is only one list of files.
 #
 #   tools/install.sh install|uninstall
 #
-# PREFIX (default /usr/local) and DESTDIR are what they are elsewhere; SYSCONFDIR is /etc, and ZSHDIR where zsh looks. KLAD_BINARY
-# names the program, which is otherwise the one that `make build` has built; nothing is built here, because it may be root who
-# installs. THIRD_PARTY names the notices of other projects, where they were gathered.
+# PREFIX (default /usr/local) and DESTDIR have their usual meaning. SYSCONFDIR is the directory of the configuration
+# (default /etc), and ZSHDIR the one of zsh's completions. KLAD_BINARY names the program; the default is the one that
+# `make build` has built. This script builds nothing, because root may run it. THIRD_PARTY names the file with the
+# notices of other projects.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -30,7 +31,7 @@ find_binary() {
         echo "$KLAD_BINARY"
         return
     fi
-    # As tools/env.sh has it; below sudo for whoever called it, who has built.
+    # The same as in tools/env.sh; under sudo, of the user who called it and has built klad.
     home=$HOME
     [ -z "${SUDO_USER:-}" ] || home=$(getent passwd "$SUDO_USER" | cut -d : -f 6)
     echo "${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$home/.cache}/klad/target}/release/klad"
@@ -44,7 +45,7 @@ put() {
 install_all() {
     binary=$(find_binary)
     if [ ! -x "$binary" ]; then
-        say "there is no program at $binary: make build, or say KLAD_BINARY=..."
+        say "there is no program at $binary; run make build, or set KLAD_BINARY=..."
         exit 1
     fi
     scratch=$(mktemp -d)
@@ -73,7 +74,7 @@ install_all() {
         put 644 "$file" "$doc/$file"
     done
     [ -z "${THIRD_PARTY:-}" ] || put 644 "$THIRD_PARTY" "$doc/THIRD-PARTY.txt"
-    # The configuration belongs to whoever changes it.
+    # An existing configuration is never replaced.
     [ -e "$root$config" ] || put 644 deploy/klad.toml "$config"
 }
 
@@ -81,10 +82,10 @@ uninstall_all() {
     rm -f "$root$prefix/bin/klad" "$root$man/klad.1" "$root$man"/klad-*.1 "$root$bash/klad" "$root$zsh/_klad" \
         "$root$fish/klad.fish" "$root$units/klad.service" "$root$users/klad.conf"
     rm -rf "${root:?}$doc"
-    say "what was configured and stored is kept: $config, /var/lib/klad, and the user klad"
+    say "the configuration and the data are kept: $config, /var/lib/klad, and the user klad"
 }
 
-# An empty DESTDIR is the machine itself, which `rm` above must be able to say.
+# An empty DESTDIR means the machine itself. `rm` above needs a name for it.
 [ -n "$root" ] || root=/
 case "${1:-}" in
 install) install_all ;;

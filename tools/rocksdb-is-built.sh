@@ -1,6 +1,6 @@
 #!/bin/sh
-# Succeeds when the target directory holds RocksDB, compiled from the version that Cargo.lock names, or when an installed
-# one is linked: then a build compiles no C++.
+# Succeeds if a build compiles no C++: the target directory contains RocksDB in the version of Cargo.lock, or an
+# installed RocksDB is linked.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -18,7 +18,7 @@ esac
 
 version=$(sed -n '/^name = "rust-librocksdb-sys"$/{n;s/^version = "\(.*\)"$/\1/p;}' Cargo.lock)
 for output in "$CARGO_TARGET_DIR"/release/build/rust-librocksdb-sys-*/output; do
-    # The build script's output is written when it has succeeded, and names the directory of its sources.
+    # Cargo writes the output of the build script after its success. It names the directory of the sources.
     if [ -e "${output%output}out/librocksdb.a" ] && grep -q -F "/rust-librocksdb-sys-$version" "$output"; then exit 0; fi
 done
 exit 1

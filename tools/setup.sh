@@ -1,11 +1,11 @@
 #!/bin/sh
-# Sees to it that the machine has what a build needs, and with the word `test` what the tests need beside it; called first by
-# every target of the Makefile.
+# Checks that the machine has what a build needs, and with the word `test` what the tests need too. Every target of
+# the Makefile calls it first.
 #
-# Says nothing and takes milliseconds when nothing is missing. On Debian and Ubuntu it installs what is missing, with sudo
-# where it is not root; elsewhere it says what to install, and fails. Rust is never installed behind the user's back.
+# Prints nothing and takes milliseconds if nothing is missing. On Debian and Ubuntu it installs what is missing, with
+# sudo unless it runs as root. On other systems it prints what to install, and fails. It never installs Rust.
 #
-#   tools/setup.sh [test|dist]      both with what Debian's packages are made and tested with, where dpkg is
+#   tools/setup.sh [test|dist]      both also check the programs that make and test Debian packages, if dpkg is present
 #   tools/setup.sh bench            valgrind and the runner of `cargo bench`
 set -eu
 
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 say() { echo "klad: $*" >&2; }
 
 purpose=${1:-build}
-# Programs that are unpacked instead of installed; tests/it/support/promtool.rs looks here too.
+# Directory of programs that are unpacked and not installed; tests/it/support/promtool.rs looks here too.
 programs="${XDG_CACHE_HOME:-$HOME/.cache}/klad/tools"
 
 # --- Rust ------------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ any() {
     return 1
 }
 
-# The library, and the compiler's own headers beside it: without them the bindings' generator finds no stddef.h.
+# libclang and its own headers. Without them the generator of the bindings does not find stddef.h.
 have_libclang() {
     if [ -n "${LIBCLANG_PATH:-}" ]; then return 0; fi
     any /usr/lib/llvm*/lib/libclang.so* /usr/lib/llvm*/lib/libclang-*.so* /usr/lib/libclang.so* /usr/lib64/libclang.so* \
@@ -65,7 +65,7 @@ have_libclang() {
             /usr/local/lib/clang/*/include/stddef.h
 }
 
-# Sets `missing` to the things that are not there, by their names in the table of `package`.
+# Sets `missing` to the names of the missing things; `package` maps these names to packages.
 look() {
     missing=
     command -v cc >/dev/null 2>&1 && command -v c++ >/dev/null 2>&1 || missing="$missing compiler"
@@ -81,17 +81,17 @@ look() {
         command -v dpkg-shlibdeps >/dev/null 2>&1 || missing="$missing dpkg-dev"
         command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
     fi
-    # Judges /metrics, the alerts and the dashboard.
+    # Checks /metrics, the alerts and the dashboard.
     [ "$purpose" != test ] || [ -x "$programs/promtool" ] || command -v promtool >/dev/null 2>&1 ||
         missing="$missing promtool"
-    # Judge profiles: `go tool pprof` reads them, and a browser opens their pictures.
+    # Check profiles: `go tool pprof` reads them, and a browser opens their pictures.
     [ "$purpose" != test ] || command -v go >/dev/null 2>&1 || missing="$missing go"
     [ "$purpose" != test ] || command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
-    # Says what a script sends that `klad bench` runs too.
+    # Runs the same scripts as `klad bench`, for comparison.
     [ "$purpose" != test ] || command -v wrk >/dev/null 2>&1 || missing="$missing wrk"
 }
 
-# Debian's package would start a Prometheus: only the one program is taken out of it.
+# Debian's package would start a Prometheus server, so this extracts only the one program.
 unpack_promtool() {
     scratch=$(mktemp -d)
     (
@@ -103,7 +103,7 @@ unpack_promtool() {
     return $status
 }
 
-# What brings a thing, on a system; "-" where it comes with the system.
+# Prints the package of a thing on a system, or "-" if the system contains it.
 package() {
     case "$1:$2" in
     debian:compiler) echo g++ ;;
@@ -132,13 +132,13 @@ packages() {
     echo "${list# }"
 }
 
-# Of the version that Cargo.toml wants, or it refuses to work.
+# Installs the version that Cargo.toml names, because gungraun rejects others.
 bring_runner() {
     runner=$(sed -n 's/^gungraun = { version = "=\([^"]*\)".*/\1/p' Cargo.toml)
     case "$(gungraun-runner --version 2>/dev/null)" in
     *"$runner"*) ;;
     *)
-        say "bringing the runner of cargo bench: gungraun-runner $runner"
+        say "installing the runner of cargo bench: gungraun-runner $runner"
         env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "$runner" gungraun-runner
         ;;
     esac
@@ -174,15 +174,15 @@ debian)
             exit 1
         fi
     fi
-    say "bringing what is missing:$missing${list:+ (${as_root:+$as_root }apt-get install $list)}"
+    say "installing what is missing:$missing${list:+ (${as_root:+$as_root }apt-get install $list)}"
     # shellcheck disable=SC2086
     if ! { $as_root apt-get update -qq && { [ -z "$list" ] ||
         $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $list >/dev/null; }; }; then
-        say "apt-get failed, see above; missing:$missing"
+        say "apt-get failed (see above); missing:$missing"
         exit 1
     fi
     case "$missing" in
-    *promtool*) unpack_promtool || say "cannot take promtool out of Debian's package prometheus" ;;
+    *promtool*) unpack_promtool || say "cannot extract promtool from Debian's package prometheus" ;;
     esac
     look
     if [ -n "$missing" ]; then

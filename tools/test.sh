@@ -1,37 +1,37 @@
 #!/usr/bin/env bash
-# Runs phases of the checks, each named when it begins, and says at the end how long each took. `make test` runs all of
-# them, `make lint` two. The first phase that fails ends the run.
+# Runs the phases of the checks, prints the name of each when it begins, and at the end the time of each. `make test`
+# runs all phases, `make lint` two. The first phase that fails ends the run.
 #
 #   tools/test.sh [PHASE...]        format, build, clippy, fjall-alone, memory-engine, test, dist
 #
-# Everything is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile RocksDB's C++ a second time.
+# What has RocksDB in it is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile its C++ a second time.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 . tools/env.sh
-# make's job server is not cargo's.
+# The job server of make is not the one of cargo.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
 all=(format build clippy fjall-alone memory-engine test dist)
 
-# The command of a phase, one line.
+# Prints the command of a phase on one line.
 command_of() {
     case "$1" in
     format) echo cargo fmt --all --check ;;
-    # First of those that compile, so that what C++ costs is not charged to another phase.
+    # The first phase that compiles, so that the time for C++ is not counted in another phase.
     build) echo cargo test --release --locked --workspace --no-run ;;
     clippy) echo cargo clippy --release --locked --workspace --all-targets -- -D warnings ;;
-    # No C++, and still an engine on a disk: compiled only, its tests are among those of `test`.
+    # No C++, and still an engine on a disk: only compiled. Its tests are among those of `test`.
     fjall-alone)
-        echo cargo check --release --locked --package klad --tests --no-default-features --features fjall --target-dir "$CARGO_TARGET_DIR/memory-engine"
+        echo cargo check --locked --package klad --tests --no-default-features --features fjall --target-dir "$CARGO_TARGET_DIR/memory-engine"
         ;;
-    # Without RocksDB klad is the memory engine alone. In a directory of its own, or that klad would lie where the full one
-    # is looked for.
+    # klad without RocksDB and fjall: compiled without optimization, and run through the contract. It has a target directory
+    # of its own, so that this klad does not replace the complete one.
     memory-engine)
-        echo cargo test --release --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine"
+        echo cargo test --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine" --test it -- contract
         ;;
     test) echo cargo test --release --locked --workspace ;;
-    # Of the program that the phase before has built.
+    # Tests packages of the program that an earlier phase has built.
     dist) echo tools/dist-test.sh ;;
     *) return 1 ;;
     esac

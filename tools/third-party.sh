@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The notices of everything whose code is in the program: each licence text once, with the names of those it comes from. The
-# licences that deny.toml allows ask for no more than that their texts come along; CDDL (inferno) also asks to say where the
-# source is. uPlot, which draws the charts of pages, is no crate: it lies in crates/page/src/vendor.
+# Prints the notices of all code in the program: each licence text once, with the names of the projects that use it.
+# The licences that deny.toml allows only require their texts; CDDL (inferno) also requires the place of the source.
+# uPlot, which draws the charts of pages, is not a crate: it is in crates/page/src/vendor.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -10,7 +10,8 @@ registry=${CARGO_HOME:-$HOME/.cargo}/registry/src
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 
-# Texts of one crate. Names of files are all that tells; RocksDB's crate and jemalloc's hold other projects one level down.
+# Finds the licence texts of one crate by their file names. RocksDB's and jemalloc's crates contain other projects one
+# level down.
 texts() {
     find "$1" -maxdepth 3 -type f \( -iname 'licen[sc]e*' -o -iname 'copying*' -o -iname 'notice*' -o -iname 'unlicense*' \) \
         ! -name '*.rs' ! -path '*/tests/*' ! -path '*/test/*' ! -path '*/docs/*' ! -path '*/java/*' ! -path '*/examples/*' ! -path '*/programs/*' | LC_ALL=C sort
@@ -29,7 +30,7 @@ while IFS='|' read -r crate licence; do
     echo "$name ${version%% *} ($licence)" >>"$scratch/list"
     while read -r file; do
         [ -n "$file" ] || continue
-        # RocksDB and Zstandard come under this one or another, and are used under the other.
+        # RocksDB and Zstandard have a choice of two licences, and klad uses them under the other one.
         ! head -n 3 "$file" | grep -q 'GNU GENERAL PUBLIC LICENSE' || continue
         sum=$(sha256sum <"$file" | cut -d ' ' -f 1)
         echo "$name ${version%% *}: ${file#"$directory"/}" >>"$scratch/$sum.from"
@@ -37,7 +38,7 @@ while IFS='|' read -r crate licence; do
     done <<<"$(texts "$directory")"
 done <<<"$crates"
 
-# LuaJIT's source comes as what a build script needs, and is compiled into the program all the same.
+# The source of LuaJIT comes with a build dependency, and is compiled into the program.
 luajit_version=$(sed -n '/^name = "luajit-src"$/{n;s/^version = "\(.*\)"$/\1/p}' Cargo.lock)
 luajit=$(find "$registry" -mindepth 2 -maxdepth 2 -name "luajit-src-$luajit_version" | head -n 1)
 echo "LuaJIT (luajit-src $luajit_version) (MIT)" >>"$scratch/list"

@@ -1,8 +1,8 @@
-//! Words that options choose from. Called by `cli`, read by `config` and `settings`.
+//! The words that options of `klad serve` take as values. Called by `cli`, read by `config` and `settings`.
 
 use clap::ValueEnum;
 
-/// Engines to choose from.
+/// Values of `--engine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EngineName {
     /// RocksDB in the data directory.
@@ -11,11 +11,11 @@ pub enum EngineName {
     /// An LSM tree in Rust, in the data directory.
     #[cfg(feature = "fjall")]
     Fjall,
-    /// An ordered map in memory: the data ends with the process.
+    /// An ordered map in memory; all data is lost when the process ends.
     Memory,
 }
 
-/// What `serve` without `--engine` uses.
+/// The default of `--engine`.
 #[cfg(feature = "rocksdb")]
 pub(super) const DEFAULT_ENGINE: EngineName = EngineName::Rocksdb;
 #[cfg(all(feature = "fjall", not(feature = "rocksdb")))]
@@ -23,29 +23,29 @@ pub(super) const DEFAULT_ENGINE: EngineName = EngineName::Fjall;
 #[cfg(not(any(feature = "fjall", feature = "rocksdb")))]
 pub(super) const DEFAULT_ENGINE: EngineName = EngineName::Memory;
 
-/// Strategies to choose from.
+/// Values of `--execution`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExecutionName {
-    /// Reads that memory can answer and writes that need no sync on the worker, others on threads that may wait.
+    /// Run cached reads and writes without sync on the worker, other operations on threads that may wait.
     Adaptive,
-    /// Everything on the worker, which waits for the disk.
+    /// Run all operations on the worker, which waits for the disk.
     Inline,
-    /// For experiments: everything on threads behind one bounded queue.
+    /// For experiments: run all operations on threads behind one bounded queue.
     Pool,
-    /// For experiments: everything on threads that steal work from each other.
+    /// For experiments: run all operations on work-stealing threads.
     Stealing,
 }
 
-/// Ways of reading a key to choose from.
+/// Values of `--point-reads`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PointReadsName {
-    /// A pinned get.
+    /// A pinned get for each read.
     Get,
     /// An iterator for each read.
     Iterator,
 }
 
-/// On or off.
+/// Values of options that are on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SwitchName {
     /// Yes.
@@ -54,53 +54,53 @@ pub enum SwitchName {
     Off,
 }
 
-/// What the admin address speaks.
+/// Values of `--admin-tls`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AdminTlsName {
-    /// TLS, where the other address does.
+    /// Use TLS if the client address uses TLS.
     On,
-    /// In clear.
+    /// Use plain HTTP.
     Off,
 }
 
-/// Durabilities to choose from.
+/// Values of `--durability`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityName {
-    /// Acknowledged when the log is synced: safe when the machine dies.
+    /// Acknowledge a write when the log is synced; the write survives a crash of the machine.
     Sync,
-    /// Acknowledged when the log is written: safe when the process dies.
+    /// Acknowledge a write when the log is written; the write survives a crash of klad.
     Async,
 }
 
-/// Forms of log lines to choose from.
+/// Values of `--log-format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormatName {
     /// Text on a terminal, JSON elsewhere.
     Auto,
-    /// A line for people, with fields as name=value.
+    /// One line of text, with fields as name=value.
     Text,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Levels of log lines to choose from.
+/// Values of `--log-level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevelName {
-    /// A person must act.
+    /// An operator must act.
     Error,
-    /// A person should know.
+    /// An operator should know.
     Warn,
     /// What klad does.
     Info,
-    /// Why.
+    /// Why klad does it.
     Debug,
 }
 
-/// Whether there is an access log.
+/// Values of `--access-log`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AccessLogName {
-    /// No line for a request, unless it was slow.
+    /// Log only slow requests.
     Off,
-    /// A line for each request.
+    /// Log each request.
     On,
 }

@@ -1,33 +1,35 @@
-//! An answer's framing: where its head ends, where its body ends, where a chunk ends. Called by `exchange` and `commands`.
+//! Reads HTTP answers: the head, and the body by length or by chunks. Called by `exchange`, `commands` and `profile`.
 //!
-//! A body that ends with its connection is refused: a whole one and a cut one would look the same, and klad sends none.
+//! It rejects a body that ends with the connection. klad sends none, and a complete one cannot be distinguished from a
+//! truncated one.
 
 use std::io;
 
 use crate::client::connection::Connection;
-use klad_base::limits::{CLIENT_ENTRY_BYTES_MAX, CLIENT_HEAD_BYTES_MAX};
+use crate::client::limits::{CLIENT_ENTRY_BYTES_MAX, CLIENT_HEAD_BYTES_MAX};
 
-/// Headers that an answer may have; klad's own have fewer than ten.
+/// Maximum number of headers of an answer. klad's own answers have fewer than ten.
 const HEADERS_MAX: usize = 100;
 
-/// Longest line of a chunk's size, or of a trailer, bytes.
+/// Maximum length of a line with a chunk's size, or of a trailer, bytes.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// Why an answer cannot be read to its end.
+/// Why an answer cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
-    /// The socket says so, or the time is over.
+pub(super) enum AnswerError {
+    /// The socket failed, or the time is over.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The connection ended before the answer did.
     #[error("the connection ended before the answer did")]
     Ended,
-    /// These bytes are no HTTP/1.1 answer.
-    #[error("the answer is not HTTP/1.1 as klad speaks it ({0})")]
+    /// The bytes are not an HTTP/1.1 answer.
+    #[error("the answer is not valid HTTP/1.1 ({0})")]
     Malformed(&'static str),
 }
 
-/// How the end of a body is known, and what is left of it.
+/// The framing of a body, with the number of bytes that are left: of the body, or of the current chunk. `begun`: a
+/// chunk was read before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length { left: u64 },
@@ -36,7 +38,7 @@ enum Framing {
     UntilClose,
 }
 
-/// A final answer, whose body is still to be read.
+/// A final answer. The head was read, the body was not.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -45,11 +47,11 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Reads the head of the next answer that is not an interim one.
+    /// Reads heads up to the first that is not interim (1xx).
     ///
     /// # Errors
-    /// [`Broken`].
-    pub(super) fn read(connection: &mut Connection) -> Result<Answer, Broken> {
+    /// [`AnswerError`].
+    pub(super) fn read(connection: &mut Connection) -> Result<Answer, AnswerError> {
         loop {
             let answer = Answer::read_any(connection)?;
             if answer.status >= 200 {
@@ -58,38 +60,38 @@ impl Answer {
         }
     }
 
-    /// Reads the head of the next answer, interim or not.
+    /// Reads the next head, interim or not.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub(super) fn read_any(connection: &mut Connection) -> Result<Answer, Broken> {
+    /// [`AnswerError`].
+    pub(super) fn read_any(connection: &mut Connection) -> Result<Answer, AnswerError> {
         loop {
             if let Some((length, answer)) = parse(connection.buffered())? {
                 connection.consume(length);
                 return Ok(answer);
             }
             if connection.buffered().len() > CLIENT_HEAD_BYTES_MAX {
-                return Err(Broken::Malformed("a head without an end"));
+                return Err(AnswerError::Malformed("a head without an end"));
             }
             fill(connection)?;
         }
     }
 
-    /// The first header of this name.
+    /// Returns the first header of this name.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// Whether chunks have borders to be seen.
+    /// Returns whether the body has chunks.
     pub(super) fn is_chunked(&self) -> bool {
         matches!(self.framing, Framing::Chunked { .. })
     }
 
-    /// Passes what comes of the body to `sink`, to its end.
+    /// Passes the rest of the body to `sink`.
     ///
     /// # Errors
-    /// [`Broken`], or what `sink` says.
-    pub(super) fn copy_body<E: From<Broken>>(
+    /// [`AnswerError`], or the error of `sink`.
+    pub(super) fn copy_body<E: From<AnswerError>>(
         &mut self,
         connection: &mut Connection,
         mut sink: impl FnMut(&[u8]) -> Result<(), E>,
@@ -111,16 +113,16 @@ impl Answer {
         Ok(())
     }
 
-    /// The next chunk, whole: an entry of a range. `None`: there was no further one, and the body has ended as it should.
+    /// Returns the next chunk, which is an entry of a range; `None` at the end of the body.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub(super) fn next_chunk(&mut self, connection: &mut Connection) -> Result<Option<Vec<u8>>, Broken> {
+    /// [`AnswerError`].
+    pub(super) fn next_chunk(&mut self, connection: &mut Connection) -> Result<Option<Vec<u8>>, AnswerError> {
         let Some(size) = self.left(connection)? else { return Ok(None) };
         if size > CLIENT_ENTRY_BYTES_MAX {
-            return Err(Broken::Malformed("an entry longer than any that a server may hold"));
+            return Err(AnswerError::Malformed("an entry is longer than a server can store"));
         }
-        // Grows with what comes, not with what is announced.
+        // Grows as bytes arrive: the announced size is not trusted.
         let mut chunk = Vec::new();
         let mut left = usize::try_from(size).expect("little more than 1 GiB");
         while left > 0 {
@@ -136,22 +138,23 @@ impl Answer {
         Ok(Some(chunk))
     }
 
-    /// Bytes to come before the next border, more than none; `None`: the body has ended.
-    fn left(&mut self, connection: &mut Connection) -> Result<Option<u64>, Broken> {
+    /// Returns the number of bytes left in the chunk or the body, at least 1; `None` at the end of the body. Reads
+    /// the size of the next chunk.
+    fn left(&mut self, connection: &mut Connection) -> Result<Option<u64>, AnswerError> {
         match self.framing {
             Framing::Ended | Framing::Length { left: 0 } => Ok(None),
             Framing::Length { left } | Framing::Chunked { left: left @ 1.., .. } => Ok(Some(left)),
-            Framing::UntilClose => Err(Broken::Malformed("a body without a length")),
+            Framing::UntilClose => Err(AnswerError::Malformed("a body without a length")),
             Framing::Chunked { left: 0, begun } => {
                 if begun && !line(connection)?.is_empty() {
-                    return Err(Broken::Malformed("a chunk that does not end where it should"));
+                    return Err(AnswerError::Malformed("a chunk does not end where it should"));
                 }
                 let left = chunk_size(&line(connection)?)?;
                 if left > 0 {
                     self.framing = Framing::Chunked { left, begun: true };
                     return Ok(Some(left));
                 }
-                // Trailers mean nothing here.
+                // Trailers are ignored.
                 while !line(connection)?.is_empty() {}
                 self.framing = Framing::Ended;
                 Ok(None)
@@ -160,29 +163,29 @@ impl Answer {
     }
 }
 
-fn fill(connection: &mut Connection) -> Result<(), Broken> {
-    if connection.fill()? { Ok(()) } else { Err(Broken::Ended) }
+fn fill(connection: &mut Connection) -> Result<(), AnswerError> {
+    if connection.fill()? { Ok(()) } else { Err(AnswerError::Ended) }
 }
 
-/// A line without its end.
-fn line(connection: &mut Connection) -> Result<Vec<u8>, Broken> {
+/// Reads a line and returns it without its end.
+fn line(connection: &mut Connection) -> Result<Vec<u8>, AnswerError> {
     loop {
         let there = connection.buffered();
         if let Some(end) = memchr::memchr(b'\n', there) {
-            let line = there[..end].strip_suffix(b"\r").ok_or(Broken::Malformed("a line without a CR"))?.to_vec();
+            let line = there[..end].strip_suffix(b"\r").ok_or(AnswerError::Malformed("a line without a CR"))?.to_vec();
             connection.consume(end + 1);
             return Ok(line);
         }
         if there.len() > LINE_BYTES_MAX {
-            return Err(Broken::Malformed("a line without an end"));
+            return Err(AnswerError::Malformed("a line without an end"));
         }
         fill(connection)?;
     }
 }
 
-fn chunk_size(line: &[u8]) -> Result<u64, Broken> {
-    let wrong = Broken::Malformed("a chunk without a size");
-    // The parser takes a line without digits for the last chunk, which would make a cut list a whole one.
+fn chunk_size(line: &[u8]) -> Result<u64, AnswerError> {
+    let wrong = AnswerError::Malformed("a chunk without a size");
+    // The parser takes a line without digits for the last chunk: a truncated list would look complete.
     if !line.first().is_some_and(u8::is_ascii_hexdigit) {
         return Err(wrong);
     }
@@ -194,19 +197,19 @@ fn chunk_size(line: &[u8]) -> Result<u64, Broken> {
     }
 }
 
-/// The length of the head and what it says; `None`: it has not come whole.
-fn parse(bytes: &[u8]) -> Result<Option<(usize, Answer)>, Broken> {
+/// Parses a head and returns its length; `None` if it is incomplete.
+fn parse(bytes: &[u8]) -> Result<Option<(usize, Answer)>, AnswerError> {
     let mut storage = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Response::new(&mut storage);
-    // Servers and proxies of the field still fold long lines.
+    // Some servers and proxies still fold long lines.
     let mut parser = httparse::ParserConfig::default();
     parser.allow_obsolete_multiline_headers_in_responses(true);
     let length = match parser.parse_response(&mut head, bytes) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(_) => return Err(Broken::Malformed("no head")),
+        Err(_) => return Err(AnswerError::Malformed("an invalid head")),
     };
-    let status = head.code.ok_or(Broken::Malformed("no status"))?;
+    let status = head.code.ok_or(AnswerError::Malformed("no status"))?;
     let headers: Vec<_> = head
         .headers
         .iter()
@@ -216,8 +219,8 @@ fn parse(bytes: &[u8]) -> Result<Option<(usize, Answer)>, Broken> {
     Ok(Some((length, Answer { status, headers, framing })))
 }
 
-/// RFC 9112, section 6.3, for requests that are neither HEAD nor CONNECT.
-fn framing(status: u16, headers: &[(String, String)]) -> Result<Framing, Broken> {
+/// Returns the framing of the body by RFC 9112, section 6.3, for requests other than HEAD and CONNECT.
+fn framing(status: u16, headers: &[(String, String)]) -> Result<Framing, AnswerError> {
     if status < 200 || matches!(status, 204 | 304) {
         return Ok(Framing::Ended);
     }
@@ -231,14 +234,14 @@ fn framing(status: u16, headers: &[(String, String)]) -> Result<Framing, Broken>
         }
         (None, _) => {}
         (Some(coding), None) if coding.eq_ignore_ascii_case("identity") => {}
-        _ => return Err(Broken::Malformed("a coding that was not asked for")),
+        _ => return Err(AnswerError::Malformed("an unexpected transfer coding")),
     }
     let mut lengths = all("content-length");
     let Some(length) = lengths.next() else { return Ok(Framing::UntilClose) };
     if lengths.any(|other| other != length) || !length.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Broken::Malformed("a length that cannot be"));
+        return Err(AnswerError::Malformed("an invalid Content-Length"));
     }
-    let left = length.parse().map_err(|_| Broken::Malformed("a length that cannot be"))?;
+    let left = length.parse().map_err(|_| AnswerError::Malformed("an invalid Content-Length"))?;
     Ok(Framing::Length { left })
 }
 
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_end_where_their_heads_say() {
+    fn headers_determine_the_framing() {
         assert_eq!(framing_of("Content-Length: 5\r\n"), Some(Framing::Length { left: 5 }));
         assert_eq!(framing_of("content-length: 5\r\nContent-Length: 5\r\n"), Some(Framing::Length { left: 5 }));
         let chunked = Some(Framing::Chunked { left: 0, begun: false });
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_chunks_are_hexadecimal() {
+    fn chunk_sizes_are_hexadecimal() {
         assert_eq!(chunk_size(b"1aB;x=y").ok(), Some(0x1ab));
         for wrong in [&b""[..], b"g", b"-1", b"11111111111111111"] {
             assert!(chunk_size(wrong).is_err(), "{wrong:?}");

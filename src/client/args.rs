@@ -1,9 +1,9 @@
-//! What was typed after `klad put` and its like. Completions and manual pages are made from these definitions.
+//! Command line of the client commands. Completions and manual pages are generated from it.
 
 #![expect(
     clippy::doc_markdown,
     rustdoc::bare_urls,
-    reason = "the command line shows its help as it stands here, without markup"
+    reason = "the command line prints these comments as help, without markup"
 )]
 
 use std::ffi::OsString;
@@ -19,36 +19,39 @@ use crate::client::profile_args::ProfileArgs;
 pub enum ClientCommand {
     /// Store a value under a key of a running server.
     ///
-    /// Prints the version of the write and what it has survived. Exit codes: 0 stored, 1 failed and nothing has happened, 2
-    /// wrong usage, 3 undetermined: the connection ended after the whole request was sent, and the value may or may not be
-    /// stored.
+    /// Store a value under a key of a running server.
+    ///
+    /// Prints the version and the durability of the write. Exit codes: 0 stored; 1 failed, nothing was stored; 2
+    /// wrong usage; 3 undetermined: the connection failed after the whole request was sent, and the value may or may
+    /// not be stored.
     Put(PutArgs),
     /// Print the value of a key of a running server, byte for byte.
     ///
-    /// Exit codes: 0 printed, 1 failed, 2 wrong usage, 4 there is no such key.
+    /// Exit codes: 0 printed; 1 failed; 2 wrong usage; 4 the key does not exist.
     Get(GetArgs),
-    /// Remove a key from a running server, whether it is there or not.
+    /// Remove a key from a running server. A key that does not exist is not an error.
     ///
-    /// Prints the version of the removal and what it has survived. Exit codes: 0 removed, 1 failed and nothing has happened,
-    /// 2 wrong usage, 3 undetermined, as with put.
+    /// Prints the version and the durability of the removal. Exit codes: 0 removed; 1 failed, nothing was removed; 2
+    /// wrong usage; 3 undetermined, as with put.
     Del(DelArgs),
     /// List keys and values of a running server, in the order of the keys' bytes.
     ///
-    /// Prints a line for each entry: key, tab, value. A backslash, and each byte that is no part of a printable character,
-    /// stands there as \\, \n, \r, \t or \xHH, on a terminal and in a pipe alike, so that printf '%b' gives the bytes back.
+    /// Prints a line for each entry: key, tab, value. It writes a backslash, and each byte that is not part of a
+    /// printable character, as \\, \n, \r, \t or \xHH. printf '%b' restores the bytes. The output is the same on a
+    /// terminal and in a pipe.
     ///
-    /// Exit codes: 0 listed to the end or to --limit, 1 failed, also in the middle, 2 wrong usage.
+    /// Exit codes: 0 listed to the end or to --limit; 1 failed, perhaps after part of the list; 2 wrong usage.
     Scan(ScanArgs),
-    /// Ask a running server's admin address whether it takes requests.
+    /// Ask the admin address of a running server whether it accepts requests.
     ///
-    /// Exit codes: 0 yes, 1 no or no answer, 2 wrong usage.
+    /// Exit codes: 0 yes; 1 no, or no answer; 2 wrong usage.
     Health(HealthArgs),
-    /// Take a profile of a running server: where its CPU time, its memory or its waits go.
+    /// Take a profile of a running server: where it spends CPU time, memory or waiting time.
     ///
-    /// Without --output it prints what must be known to judge the profile, and the functions that cost most, by themselves and
-    /// with all that they call.
+    /// Without --output it prints the facts needed to judge the profile, and the most expensive functions, by
+    /// themselves and including the functions that they call.
     ///
-    /// Exit codes: 0 taken, 1 failed or refused, as while another profile is being taken, 2 wrong usage.
+    /// Exit codes: 0 taken; 1 failed, for example while another profile is being taken; 2 wrong usage.
     Profile(ProfileArgs),
 }
 
@@ -112,23 +115,23 @@ pub struct DelArgs {
 /// Options of `klad scan`.
 #[derive(Args, Debug)]
 pub struct ScanArgs {
-    /// First key that is listed; without it, or when it is empty, the very first one.
+    /// First key to list [default: the first key of the store]. An empty key means the default.
     #[arg(value_name = "START")]
     pub start: Option<OsString>,
-    /// First key that is no longer listed; without it the list goes to the last key.
+    /// Key at which the list ends; this key is not listed [default: list to the last key].
     #[arg(value_name = "END")]
     pub end: Option<OsString>,
-    /// List the keys that begin with these bytes.
+    /// List only keys that begin with these bytes.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["start", "end"])]
     pub prefix: Option<OsString>,
-    /// Print keys only; the values come over the network all the same.
+    /// Print only keys. The server sends the values too.
     #[arg(long = "keys")]
     pub keys_only: bool,
-    /// Stop after so many entries.
+    /// Stop after this number of entries.
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Print a JSON object for each entry, on a line of its own: "key" and "value" where the bytes are UTF-8, else "key64" and
-    /// "value64" with the bytes as base64.
+    /// Print one JSON object per line for each entry, with "key" and "value" if the bytes are UTF-8, otherwise
+    /// "key64" and "value64" with the bytes in base64.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -145,10 +148,10 @@ pub struct HealthArgs {
     /// The server's admin address [default: KLAD_ADMIN_URL, or http://127.0.0.1:8081].
     #[arg(long, value_name = "URL", help_heading = "Connection", value_hint = clap::ValueHint::Url)]
     pub url: Option<String>,
-    /// Ask only whether the process lives (/livez), not whether it takes requests (/readyz).
+    /// Check only that the process is alive (/livez), not that it accepts requests (/readyz).
     #[arg(long)]
     pub live: bool,
-    /// Print nothing when all is well.
+    /// Print nothing on success.
     #[arg(short, long)]
     pub quiet: bool,
     #[command(flatten)]
@@ -156,47 +159,48 @@ pub struct HealthArgs {
     pub transport: TransportArgs,
 }
 
-/// What put and del have in common.
+/// Options of `klad put` and `klad del`.
 #[derive(Args, Debug)]
 pub struct WriteArgs {
-    /// What the write must have survived when it is answered [default: what the server says].
+    /// Durability that the write must have before the server answers [default: the server's].
     #[arg(long, value_enum, value_name = "WORD")]
     pub durability: Option<Durability>,
-    /// Print nothing when all is well.
+    /// Print nothing on success.
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// Durabilities to ask for.
+/// Values of `--durability`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Durability {
-    /// The end of the machine.
+    /// The write survives a crash of the machine.
     Sync,
-    /// The end of the server's process.
+    /// The write survives a crash of the server process.
     Async,
 }
 
-/// How keys are written on the command line; literally, unless one of these is given.
+/// Options that say how keys are written on the command line. Without one, the argument's bytes are the key.
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[group(multiple = false)]
 pub struct KeyForm {
-    /// Keys are written in hexadecimal digits, two for each byte.
+    /// Keys are hexadecimal digits, two for each byte.
     #[arg(long, help_heading = "Keys")]
     pub key_hex: bool,
-    /// Keys are written in base64, of either alphabet, with or without the = at the end.
+    /// Keys are base64, in either alphabet, with or without = at the end.
     #[arg(long, help_heading = "Keys")]
     pub key_base64: bool,
-    /// %XX in keys is a byte, as in URLs; everything else, also +, is itself.
+    /// %XX in a key stands for a byte, as in URLs. All other characters, also +, stand for themselves.
     #[arg(long, help_heading = "Keys")]
     pub percent: bool,
 }
 
-/// Which server, and the way to it.
+/// Options that select a server.
 #[derive(Args, Debug)]
 pub struct ServerArgs {
     /// The server [default: KLAD_URL, or http://127.0.0.1:8080].
     ///
-    /// Either http:// or https://. A path is put before that of the request, for servers behind a proxy.
+    /// The scheme is http:// or https://. A path in the URL is put before the path of the request, for servers behind
+    /// a proxy.
     #[arg(long, value_name = "URL", help_heading = "Connection", value_hint = clap::ValueHint::Url)]
     pub url: Option<String>,
     #[command(flatten)]
@@ -204,21 +208,23 @@ pub struct ServerArgs {
     pub transport: TransportArgs,
 }
 
-/// The way to a server.
+/// Options of the connection to a server.
 #[derive(Args, Debug)]
 pub struct TransportArgs {
     /// File with the token to send [default: KLAD_TOKEN_FILE, or no token].
     ///
-    /// Either the token alone, or the server's own file, of whose tokens the first that may write is sent, else the first.
+    /// The file contains the token alone, or it is the token file of the server. From the latter klad sends the first
+    /// token that may write, or the first token if none may.
     #[arg(long, value_name = "FILE", help_heading = "Connection", value_hint = clap::ValueHint::FilePath)]
     pub token_file: Option<PathBuf>,
-    /// File with the certificates (PEM) that https:// trusts, instead of the system's.
+    /// File with the certificates (PEM) that https:// trusts [default: those of the system].
     #[arg(long, value_name = "FILE", help_heading = "Connection", value_hint = clap::ValueHint::FilePath)]
     pub ca: Option<PathBuf>,
-    /// Longest time for the whole command, from 1ms to 1h [default: none, but 30s without a byte end it].
+    /// Maximum time of the whole command, from 1ms to 1h [default: no limit, but the command fails after 30s without
+    /// a byte].
     ///
-    /// The server is told as well (Klad-Timeout), with a tenth less, so that its answer that nothing has happened arrives
-    /// before this end.
+    /// klad also sends this time, less a tenth, to the server (Klad-Timeout), so that the server's answer that
+    /// nothing was done arrives in time.
     #[arg(long, value_name = "TIME", help_heading = "Connection", value_parser = timeout)]
     pub timeout: Option<Duration>,
 }
@@ -227,7 +233,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
     let range = Duration::from_millis(1)..=Duration::from_hours(1);
     match humantime::parse_duration(text) {
         Ok(time) if range.contains(&time) => Ok(time),
-        Ok(_) => Err("is from 1ms to 1h".to_owned()),
+        Ok(_) => Err("must be from 1ms to 1h".to_owned()),
         Err(error) => Err(format!("{error}; use for example 500ms or 10s")),
     }
 }

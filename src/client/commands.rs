@@ -1,4 +1,4 @@
-//! The commands: what each asks for, and what it makes of the answer. Called by `mod`.
+//! The commands put, get, del, scan and health: each sends one request and prints the answer. Called by `client::run`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -6,13 +6,13 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::client::answer::{Answer, Broken};
+use crate::client::answer::{Answer, AnswerError};
 use crate::client::args::{DelArgs, Durability, GetArgs, HealthArgs, PutArgs, ScanArgs, WriteArgs};
 use crate::client::connection::Connection;
 use crate::client::exchange::{Body, Request, exchange, server, url_from};
+use crate::client::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
 use crate::client::replace::write_file;
 use crate::client::{ADMIN_URL_VARIABLE, Error, key, show};
-use klad_base::limits::{CLIENT_PROBLEM_BYTES_MAX, CLIENT_READ_AHEAD_BYTES};
 use klad_base::os::output;
 
 /// Stores a value.
@@ -22,11 +22,11 @@ use klad_base::os::output;
 pub(super) fn put(args: &PutArgs) -> Result<(), Error> {
     let key = key::decode_key(&args.key, args.keys)?;
     let url = server(&args.server)?;
-    can_say(args.write.quiet)?;
+    check_output(args.write.quiet)?;
     let body = Some(value(args)?);
     let request = Request { method: "PUT", target: entity(&key), headers: durability(args.write.durability), body };
     let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
-    written(&mut connection, &mut answer, 201, "etag", &args.write)
+    report_write(&mut connection, &mut answer, 201, "etag", &args.write)
 }
 
 /// Removes a key.
@@ -36,11 +36,11 @@ pub(super) fn put(args: &PutArgs) -> Result<(), Error> {
 pub(super) fn del(args: &DelArgs) -> Result<(), Error> {
     let key = key::decode_key(&args.key, args.keys)?;
     let url = server(&args.server)?;
-    can_say(args.write.quiet)?;
+    check_output(args.write.quiet)?;
     let headers = durability(args.write.durability);
     let request = Request { method: "DELETE", target: entity(&key), headers, body: None };
     let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
-    written(&mut connection, &mut answer, 202, "klad-version", &args.write)
+    report_write(&mut connection, &mut answer, 202, "klad-version", &args.write)
 }
 
 /// Prints a value.
@@ -54,12 +54,12 @@ pub(super) fn get(args: &GetArgs) -> Result<(), Error> {
     let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
     match answer.status {
         200 => {}
-        // A problem document says that it is the path that was not found.
+        // A 404 with a problem document means that the path does not exist.
         404 if answer.header("content-type").is_none() => return Err(Error::NotFound),
-        _ => return Err(refused(&mut connection, &mut answer, false)),
+        _ => return Err(rejection(&mut connection, &mut answer, false)),
     }
     let mut copy = |sink: &mut dyn Write, failed: &dyn Fn(io::Error) -> Error| {
-        answer.copy_body(&mut connection, |piece| sink.write_all(piece).map_err(|why| Ending::Sink(failed(why))))
+        answer.copy_body(&mut connection, |piece| sink.write_all(piece).map_err(|why| CopyError::Sink(failed(why))))
     };
     if let Some(path) = &args.output {
         return write_file(path, |file, failed| copy(file, failed));
@@ -69,7 +69,7 @@ pub(super) fn get(args: &GetArgs) -> Result<(), Error> {
     out.flush().map_err(not_written)
 }
 
-/// Lists a range.
+/// Lists entries of a range.
 ///
 /// # Errors
 /// [`Error`].
@@ -82,36 +82,36 @@ pub(super) fn scan(args: &ScanArgs) -> Result<(), Error> {
     let request = Request { method: "GET", target, headers: Vec::new(), body: None };
     let (mut connection, mut answer) = exchange(&url, &args.server.transport, request)?;
     if answer.status != 200 {
-        return Err(refused(&mut connection, &mut answer, false));
+        return Err(rejection(&mut connection, &mut answer, false));
     }
-    // A server that has nothing to list may say so by a length.
+    // An empty list may have Content-Length: 0 instead of chunks.
     if !answer.is_chunked() && answer.header("content-length") != Some("0") {
-        return Err(Error::Failed("the answer has no chunks, so its entries cannot be told apart".to_owned()));
+        return Err(Error::Failed("the answer has no chunks, so the entries cannot be separated".to_owned()));
     }
     let mut out = BufWriter::new(output::stdout().map_err(not_written)?.lock());
     let mut listed = 0;
-    let ended = loop {
+    let result = loop {
         if args.limit == Some(listed) {
             break Ok(());
         }
         match answer.next_chunk(&mut connection) {
             Ok(Some(entry)) => show_entry(&mut out, &entry, args)?,
             Ok(None) => break Ok(()),
-            Err(broken) => {
-                break Err(Error::Failed(format!("{broken}; the list is not whole: {listed} entries were printed")));
+            Err(error) => {
+                break Err(Error::Failed(format!("{error}; the list is incomplete: {listed} entries were printed")));
             }
         }
         listed += 1;
-        // On a terminal each entry as it comes.
+        // Flush before waiting for the server, so that a terminal shows entries as they arrive.
         if connection.buffered().is_empty() {
             out.flush().map_err(not_written)?;
         }
     };
     out.flush().map_err(not_written)?;
-    ended
+    result
 }
 
-/// Asks the admin address.
+/// Asks the admin address whether the server is alive or ready.
 ///
 /// # Errors
 /// [`Error`].
@@ -121,16 +121,16 @@ pub(super) fn health(args: &HealthArgs) -> Result<(), Error> {
     let request = Request { method: "GET", target, headers: Vec::new(), body: None };
     let (mut connection, mut answer) = exchange(&url, &args.transport, request)?;
     if answer.status != 200 {
-        return Err(refused(&mut connection, &mut answer, false));
+        return Err(rejection(&mut connection, &mut answer, false));
     }
-    say(args.quiet, if args.live { "alive" } else { "ready" })
+    print_line(args.quiet, if args.live { "alive" } else { "ready" })
 }
 
 fn entity(key: &[u8]) -> String {
     format!("/v0/entity?id={}", key::encode(key))
 }
 
-/// A list from the very first key begins with the smallest key that there can be.
+/// Returns the target of a list. A list from the first key begins at the smallest possible key.
 fn range(args: &ScanArgs) -> Result<String, Error> {
     let decoded = |argument: &Option<_>| {
         let argument: Option<&OsStr> = argument.as_deref();
@@ -144,7 +144,7 @@ fn range(args: &ScanArgs) -> Result<String, Error> {
         None => (decoded(&args.start)?, decoded(&args.end)?),
     };
     if end.as_ref().is_some_and(Vec::is_empty) {
-        return Err(Error::Usage("an empty END is behind no key: leave it out to list to the last key".to_owned()));
+        return Err(Error::Usage("no key is before an empty END: leave END out to list to the last key".to_owned()));
     }
     let start = start.filter(|start| !start.is_empty()).unwrap_or_else(|| vec![0]);
     let end = end.map(|end| format!("&end={}", key::encode(&end))).unwrap_or_default();
@@ -159,7 +159,7 @@ fn durability(wanted: Option<Durability>) -> Vec<(&'static str, String)> {
     wanted.map(|wanted| ("Klad-Durability", word(wanted).to_owned())).into_iter().collect()
 }
 
-/// Where the value of a put comes from.
+/// Returns the value to put: from the argument, a file, or the standard input.
 fn value(args: &PutArgs) -> Result<Body, Error> {
     if let Some(path) = args.file.as_deref().filter(|path| *path != Path::new("-")) {
         let failed = |why| Error::File { what: format!("cannot read {}", path.display()), why };
@@ -175,18 +175,15 @@ fn value(args: &PutArgs) -> Result<Body, Error> {
         _ => {
             let input = io::stdin();
             if input.is_terminal() {
-                let _ = writeln!(
-                    io::stderr(),
-                    "klad put: the value is what you type; Ctrl-D at the start of a line ends it"
-                );
+                let _ = writeln!(io::stderr(), "klad put: type the value; Ctrl-D at the start of a line ends it");
             }
             read_ahead(input, None).map_err(|why| Error::File { what: "cannot read the value".to_owned(), why })
         }
     }
 }
 
-/// A value whose end is known, if it comes soon enough. `size`: what the system says of a file; of some, as those of /proc, it
-/// says 0 or a page.
+/// Reads the start of `source`. A value that ends within [`CLIENT_READ_AHEAD_BYTES`] becomes a body of known length.
+/// `size`: the size of a file by the system, which is 0 or a page for some files such as those of /proc.
 fn read_ahead(mut source: impl Read + 'static, size: Option<u64>) -> io::Result<Body> {
     let mut bytes = Vec::new();
     source.by_ref().take(CLIENT_READ_AHEAD_BYTES + 1).read_to_end(&mut bytes)?;
@@ -197,40 +194,40 @@ fn read_ahead(mut source: impl Read + 'static, size: Option<u64>) -> io::Result<
     Ok(Body::Stream { source: Box::new(io::Cursor::new(bytes).chain(source)), length })
 }
 
-/// What became of a write, as a line.
-fn written(
+/// Prints version and durability of a write.
+fn report_write(
     connection: &mut Connection,
     answer: &mut Answer,
-    wanted: u16,
+    expected: u16,
     version_header: &str,
     args: &WriteArgs,
 ) -> Result<(), Error> {
-    if answer.status != wanted {
-        return Err(refused(connection, answer, true));
+    if answer.status != expected {
+        return Err(rejection(connection, answer, true));
     }
     let version = answer.header(version_header).map_or("unknown", |version| version.trim_matches('"'));
     let durability = answer.header("klad-durability").unwrap_or("unknown");
-    say(args.quiet, &show::printable(&format!("version {version}, durability {durability}")))
+    print_line(args.quiet, &show::printable(&format!("version {version}, durability {durability}")))
 }
 
-fn say(quiet: bool, line: &str) -> Result<(), Error> {
+fn print_line(quiet: bool, line: &str) -> Result<(), Error> {
     if quiet { Ok(()) } else { output::stdout().and_then(|mut out| writeln!(out, "{line}")).map_err(not_written) }
 }
 
-/// Asked before a write is sent: one that has happened must not look as if it had not.
-fn can_say(quiet: bool) -> Result<(), Error> {
+/// Checks the standard output before a write is sent: an output error after the write would make it look failed.
+fn check_output(quiet: bool) -> Result<(), Error> {
     if quiet { Ok(()) } else { output::stdout().map(drop).map_err(not_written) }
 }
 
-/// An answer that is not the one that was asked for, as an error: the problem document's code and detail, what has happened,
-/// and when to come back.
-pub(super) fn refused(connection: &mut Connection, answer: &mut Answer, is_write: bool) -> Error {
+/// Returns an unexpected answer as an error: code and detail of the problem document, whether the write happened, and
+/// when to try again.
+pub(super) fn rejection(connection: &mut Connection, answer: &mut Answer, is_write: bool) -> Error {
     let mut body = Vec::new();
-    // What of it can be read is good enough.
-    let _ = answer.copy_body::<Ending>(connection, |piece| {
-        let room = CLIENT_PROBLEM_BYTES_MAX - body.len();
-        body.extend_from_slice(&piece[..piece.len().min(room)]);
-        if body.len() < CLIENT_PROBLEM_BYTES_MAX { Ok(()) } else { Err(Ending::Broken(Broken::Ended)) }
+    // A part of the document is enough.
+    let _ = answer.copy_body::<CopyError>(connection, |piece| {
+        let left = CLIENT_PROBLEM_BYTES_MAX - body.len();
+        body.extend_from_slice(&piece[..piece.len().min(left)]);
+        if body.len() < CLIENT_PROBLEM_BYTES_MAX { Ok(()) } else { Err(CopyError::Answer(AnswerError::Ended)) }
     });
     let problem: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let code = problem["code"].as_str();
@@ -238,10 +235,10 @@ pub(super) fn refused(connection: &mut Connection, answer: &mut Answer, is_write
     let status = answer.status;
     let text = match code {
         Some(code) => format!("{code}{detail} (status {status})"),
-        None => format!("the answer has status {status} and does not say why"),
+        None => format!("the answer has status {status} and no reason"),
     };
-    // klad's own refusals have had no effect, but for the one that says so; what somebody in between has answered tells
-    // nothing of what klad has done.
+    // klad's own rejections had no effect, except the one with code "undetermined". The answer of a proxy says nothing
+    // about what klad did.
     let undetermined = is_write && (code == Some("undetermined") || status < 400 || (status >= 500 && code.is_none()));
     if undetermined {
         return Error::Undetermined(text);
@@ -255,24 +252,24 @@ pub(super) fn refused(connection: &mut Connection, answer: &mut Answer, is_write
 }
 
 /// Why a body was not copied to its end.
-pub(super) enum Ending {
-    /// The connection or the server.
-    Broken(Broken),
-    /// What takes the bytes.
+pub(super) enum CopyError {
+    /// The connection or the server failed.
+    Answer(AnswerError),
+    /// The writer of the bytes failed.
     Sink(Error),
 }
 
-impl From<Broken> for Ending {
-    fn from(broken: Broken) -> Ending {
-        Ending::Broken(broken)
+impl From<AnswerError> for CopyError {
+    fn from(error: AnswerError) -> CopyError {
+        CopyError::Answer(error)
     }
 }
 
-impl From<Ending> for Error {
-    fn from(ending: Ending) -> Error {
-        match ending {
-            Ending::Broken(broken) => Error::Failed(format!("{broken}; the value is not whole")),
-            Ending::Sink(error) => error,
+impl From<CopyError> for Error {
+    fn from(error: CopyError) -> Error {
+        match error {
+            CopyError::Answer(error) => Error::Failed(format!("{error}; the value is incomplete")),
+            CopyError::Sink(error) => error,
         }
     }
 }
@@ -287,12 +284,12 @@ pub(super) fn write_out(bytes: &[u8]) -> Result<(), Error> {
 }
 
 fn show_entry(out: &mut impl Write, entry: &[u8], args: &ScanArgs) -> Result<(), Error> {
-    // A key with a line feed cannot be told from its value: the contract leaves that to its clients.
+    // The first line feed ends the key. The format cannot represent a key that contains one.
     let (key, value) = match memchr::memchr(b'\n', entry) {
         Some(end) => (&entry[..end], &entry[end + 1..]),
         None => {
             return Err(Error::Failed(
-                "an entry without a line feed: is this klad, without a proxy that joins chunks?".to_owned(),
+                "an entry without a line feed: is this server klad, and does a proxy merge chunks?".to_owned(),
             ));
         }
     };

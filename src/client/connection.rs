@@ -1,4 +1,4 @@
-//! A socket with deadlines, in the clear or with TLS, and the bytes that have come from it. Called by `exchange` and `answer`.
+//! A connection with deadlines, in the clear or with TLS, and its receive buffer. Called by `exchange` and `answer`.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use rustls::{ClientConnection, StreamOwned};
 
+use crate::client::limits::{CLIENT_CONNECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 use crate::client::url::Url;
 use crate::client::{Error, tls};
 use klad_base::clock;
-use klad_base::limits::{CLIENT_CONNECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 
-/// Bytes asked for at a time.
+/// Number of bytes to read at a time.
 const READ_BYTES: usize = 64 << 10;
 
-/// How long to wait: for each byte, and for everything.
+/// Limits of waiting: for each byte, and for the whole command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     end: Option<Instant>,
@@ -24,7 +24,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// From now on, `timeout` for everything, if there is one.
+    /// Starts the limit for the whole command at `timeout`, if given.
     pub(super) fn starting(timeout: Option<Duration>) -> Deadline {
         Deadline {
             end: timeout.map(|timeout| clock::now() + timeout),
@@ -33,12 +33,12 @@ impl Deadline {
         }
     }
 
-    /// What is left of the whole, where it has an end.
+    /// Returns what is left of the time for the whole command; `None` if it has no limit.
     pub(super) fn left(&self) -> Option<Duration> {
         self.end.map(|end| end.saturating_duration_since(clock::now()))
     }
 
-    /// The longest that the next step may wait.
+    /// Returns the maximum time of the next wait.
     fn next(&self) -> io::Result<Duration> {
         match self.left() {
             Some(left) if left.is_zero() => Err(self.over()),
@@ -50,22 +50,22 @@ impl Deadline {
     fn over(&self) -> io::Error {
         let text = match self.left() {
             Some(left) if left.is_zero() => {
-                format!("the {} of --timeout are over", humantime::format_duration(self.total))
+                format!("the time of --timeout ({}) is over", humantime::format_duration(self.total))
             }
-            _ => format!("nothing has moved for {}", humantime::format_duration(self.idle)),
+            _ => format!("no byte was transferred for {}", humantime::format_duration(self.idle)),
         };
         io::Error::new(ErrorKind::TimedOut, text)
     }
 }
 
-/// A socket whose every call has a deadline.
+/// A socket with a deadline for every call.
 struct Timed {
     socket: TcpStream,
     deadline: Deadline,
 }
 
 impl Timed {
-    /// A timed call of the kernel says "would block" when its time is over.
+    /// Replaces "would block", which the kernel returns when the time of a call is over.
     fn named(&self, result: io::Result<usize>) -> io::Result<usize> {
         result.map_err(|error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => self.deadline.over(),
@@ -102,21 +102,21 @@ enum Stream {
 /// A connection to a server.
 pub(super) struct Connection {
     stream: Stream,
-    /// What has come and was not taken yet; `taken` bytes at its front were.
+    /// Received bytes. The first `consumed` of them were consumed.
     buffer: Vec<u8>,
-    taken: usize,
+    consumed: usize,
 }
 
 impl Connection {
-    /// Connects, with TLS up to the end of its handshake.
+    /// Connects, and completes the handshake of TLS.
     ///
     /// # Errors
-    /// When none of the host's addresses can be connected to, or the two cannot agree on TLS.
+    /// None of the host's addresses accepts a connection, or the handshake fails.
     pub(super) fn open(url: &Url, ca: Option<&Path>, deadline: Deadline) -> Result<Connection, Error> {
         if ca.is_some() && !url.https {
             return Err(Error::Usage("--ca is for https:// URLs".to_owned()));
         }
-        // Before the network is touched, so that what was typed wrong is said first.
+        // Before the network is used, so that a mistake in the arguments is reported first.
         let tls = url.https.then(|| tls::connection(&url.host, ca)).transpose()?;
         let mut timed = Timed { socket: connect(url, deadline)?, deadline };
         let stream = match tls {
@@ -130,13 +130,13 @@ impl Connection {
                 Stream::Tls(Box::new(StreamOwned::new(tls, timed)))
             }
         };
-        Ok(Connection { stream, buffer: Vec::new(), taken: 0 })
+        Ok(Connection { stream, buffer: Vec::new(), consumed: 0 })
     }
 
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// When the connection is broken or the time is over.
+    /// The connection failed or the time is over.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.stream {
             Stream::Plain(timed) => timed.write_all(bytes),
@@ -147,29 +147,29 @@ impl Connection {
         }
     }
 
-    /// What has come and was not taken yet.
+    /// Returns the received bytes that were not consumed.
     pub(super) fn buffered(&self) -> &[u8] {
-        &self.buffer[self.taken..]
+        &self.buffer[self.consumed..]
     }
 
-    /// Takes the first `count` bytes of what has come.
+    /// Consumes the first `count` of the received bytes.
     pub(super) fn consume(&mut self, count: usize) {
-        self.taken += count;
-        assert!(self.taken <= self.buffer.len(), "no more is taken than has come");
-        if self.taken == self.buffer.len() {
+        self.consumed += count;
+        assert!(self.consumed <= self.buffer.len(), "only received bytes can be consumed");
+        if self.consumed == self.buffer.len() {
             self.buffer.clear();
-            self.taken = 0;
+            self.consumed = 0;
         }
     }
 
-    /// Waits for more bytes; `false`: the server has ended the connection.
+    /// Waits for more bytes. Returns `false` if the server ended the connection.
     ///
     /// # Errors
-    /// When the connection is broken or the time is over.
+    /// The connection failed or the time is over.
     pub(super) fn fill(&mut self) -> io::Result<bool> {
-        if self.taken > 0 {
-            self.buffer.drain(..self.taken);
-            self.taken = 0;
+        if self.consumed > 0 {
+            self.buffer.drain(..self.consumed);
+            self.consumed = 0;
         }
         let before = self.buffer.len();
         self.buffer.resize(before + READ_BYTES, 0);
@@ -180,16 +180,16 @@ impl Connection {
         self.buffer.truncate(before + *result.as_ref().unwrap_or(&0));
         match result {
             Ok(count) => Ok(count > 0),
-            // TLS without its farewell: each caller knows whether it has all that it was promised.
+            // TLS without its closing message. The caller knows from the framing whether the answer is complete.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// As `fill`, for `time` at most, within which nothing need come; `false`: the connection has ended.
+    /// Like [`Connection::fill`], but waits at most for `time`. Returns `true` also if no byte arrived.
     ///
     /// # Errors
-    /// When the connection is broken or all the time is over.
+    /// The connection failed or the time for the whole command is over.
     pub(super) fn fill_within(&mut self, time: Duration) -> io::Result<bool> {
         let idle = std::mem::replace(&mut self.timed().deadline.idle, time);
         let filled = self.fill();
@@ -209,7 +209,8 @@ impl Connection {
     }
 }
 
-/// The host's addresses in turn, as `localhost` may have two. The name's own look-up is bounded by the system's resolver.
+/// Connects to the addresses of the host, one after the other: `localhost` may have two. The system's resolver limits
+/// the time of the look-up.
 fn connect(url: &Url, deadline: Deadline) -> Result<TcpStream, Error> {
     let failed = |why: &io::Error| Error::Failed(format!("cannot connect to {}: {why}", url.authority));
     let addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(|error| failed(&error))?;
@@ -218,7 +219,7 @@ fn connect(url: &Url, deadline: Deadline) -> Result<TcpStream, Error> {
         let wait = deadline.next().map_err(|error| failed(&error))?.min(CLIENT_CONNECT_TIMEOUT);
         match TcpStream::connect_timeout(&address, wait) {
             Ok(socket) => {
-                // A small request in two pieces is not held back until the first is acknowledged. Not vital.
+                // Otherwise the kernel may delay the second part of a request. Not needed for correctness.
                 let _ = socket.set_nodelay(true);
                 return Ok(socket);
             }

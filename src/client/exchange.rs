@@ -1,48 +1,50 @@
-//! One request and the head of its answer; and what is known of a request that was not answered. Called by `commands`.
+//! Sends one request and reads the head of its answer; decides what a missing answer means. Called by `commands` and
+//! `profile`.
 //!
-//! A write counts as sent when its last bytes are being handed to the kernel, which is earlier than it could be known to have
-//! arrived: until then a server has no whole request, and carries nothing out.
+//! A write counts as sent from the moment at which its last bytes go to the kernel. Before that the server has no
+//! complete request and executes nothing; after that its outcome is undetermined without an answer.
 
 use std::io::{self, Read, Write as _};
 use std::time::Duration;
 
-use crate::client::answer::{Answer, Broken};
+use crate::client::answer::{Answer, AnswerError};
 use crate::client::args::{ServerArgs, TransportArgs};
 use crate::client::connection::{Connection, Deadline};
+use crate::client::limits::{CLIENT_EXPECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 use crate::client::url::Url;
 use crate::client::{Error, TOKEN_FILE_VARIABLE, URL_VARIABLE, token};
 use klad_base::clock;
-use klad_base::limits::{CLIENT_EXPECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
 
-/// Bodies up to here go out with their head; larger ones, and those of unknown length, wait for `100 Continue`, so that a refusal
-/// comes before the bytes. What klad throws away of a refused body without closing the connection.
+/// Maximum length of a body that is sent together with the head. Larger bodies, and those of unknown length, wait for
+/// `100 Continue`, so that a rejection comes before the body is sent. klad discards this much of a rejected body
+/// without closing the connection.
 const SENT_AT_ONCE_BYTES: u64 = 64 << 10;
 
-/// While an answer is waited for, whoever waits is told so often.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which a waiting command is informed.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bytes of a body that are read at a time.
+/// Number of bytes of a body that are read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A value on its way out.
+/// A value to send.
 pub(super) enum Body {
-    /// In memory.
+    /// A value in memory.
     Bytes(Vec<u8>),
-    /// Whatever comes until its end.
+    /// A value that is read while it is sent.
     Stream {
-        /// Where it is read.
+        /// The reader of the value.
         source: Box<dyn Read>,
-        /// What must come, as far as that is known: a file's size, bytes.
+        /// The size of the file, bytes; `None` if it is not known.
         length: Option<u64>,
     },
 }
 
-/// What to ask for.
+/// A request.
 pub(super) struct Request {
     pub(super) method: &'static str,
-    /// Path and query, behind the URL's own.
+    /// Path and query. The path of the URL is put before it.
     pub(super) target: String,
-    /// Headers of this command.
+    /// Headers of this command only.
     pub(super) headers: Vec<(&'static str, String)>,
     /// `None`: a request without a body.
     pub(super) body: Option<Body>,
@@ -50,27 +52,27 @@ pub(super) struct Request {
 
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
-/// How long an answer may be in coming.
-pub(super) struct Patience<'p> {
-    /// For so long nothing need come.
-    pub(super) silence: Duration,
-    /// Is told about once a second for how long it was waited.
+/// How long to wait for an answer.
+pub(super) struct AnswerWait<'p> {
+    /// Maximum time without a byte from the server.
+    pub(super) silence_max: Duration,
+    /// Called about once a second with the time waited so far.
     pub(super) each_second: &'p mut dyn FnMut(Duration),
 }
 
-/// The server of a command.
+/// Returns the URL of the server for a command.
 ///
 /// # Errors
-/// When it is no URL.
+/// The text is not a URL.
 pub(super) fn server(args: &ServerArgs) -> Result<Url, Error> {
     url_from(args.url.as_deref(), URL_VARIABLE, DEFAULT_URL)
 }
 
-/// The URL that was given, else that of the environment, else the usual one. An empty variable is as good as none.
+/// Returns `given`, or else the URL in the environment, or else `default`. An empty variable counts as unset.
 ///
 /// # Errors
-/// When it is no URL.
-pub(super) fn url_from(given: Option<&str>, variable: &str, usual: &str) -> Result<Url, Error> {
+/// The text is not a URL.
+pub(super) fn url_from(given: Option<&str>, variable: &str, default: &str) -> Result<Url, Error> {
     if let Some(text) = given {
         return Url::parse(text);
     }
@@ -78,29 +80,29 @@ pub(super) fn url_from(given: Option<&str>, variable: &str, usual: &str) -> Resu
         Ok(text) if !text.is_empty() => {
             Url::parse(&text).map_err(|error| Error::Usage(format!("{variable} in the environment: {error}")))
         }
-        Err(std::env::VarError::NotUnicode(_)) => Err(Error::Usage(format!("{variable} is no URL"))),
-        _ => Url::parse(usual),
+        Err(std::env::VarError::NotUnicode(_)) => Err(Error::Usage(format!("{variable} is not a URL"))),
+        _ => Url::parse(default),
     }
 }
 
 /// Sends `request`, and reads the head of its answer.
 ///
 /// # Errors
-/// When there is no answer: [`Error::Undetermined`] for a write that was sent whole, otherwise nothing has happened.
+/// There is no answer: [`Error::Undetermined`] for a write that was sent completely, otherwise nothing has happened.
 pub(super) fn exchange(url: &Url, transport: &TransportArgs, request: Request) -> Result<(Connection, Answer), Error> {
-    let mut patience = Patience { silence: CLIENT_IDLE_TIMEOUT, each_second: &mut |_| {} };
-    exchange_patiently(url, transport, request, &mut patience)
+    let mut answer_wait = AnswerWait { silence_max: CLIENT_IDLE_TIMEOUT, each_second: &mut |_| {} };
+    exchange_with(url, transport, request, &mut answer_wait)
 }
 
-/// As [`exchange`], of a server that takes its time to answer.
+/// Like [`exchange`], with its own limit for the wait for an answer.
 ///
 /// # Errors
-/// As there.
-pub(super) fn exchange_patiently(
+/// Like [`exchange`].
+pub(super) fn exchange_with(
     url: &Url,
     transport: &TransportArgs,
     request: Request,
-    patience: &mut Patience<'_>,
+    answer_wait: &mut AnswerWait<'_>,
 ) -> Result<(Connection, Answer), Error> {
     let is_write = request.method != "GET";
     let deadline = Deadline::starting(transport.timeout);
@@ -110,35 +112,37 @@ pub(super) fn exchange_patiently(
     let mut sending = Sending { connection: &mut connection, whole: false };
     let answered = match sending.send(head, request.body) {
         Ok(Some(early)) => Ok(early),
-        Ok(None) => {
-            wait(sending.connection, patience).and_then(|()| Answer::read(sending.connection)).map_err(Unsent::Broken)
-        }
-        // A server that has refused meanwhile has closed its end: what it said may still be there.
-        Err(Unsent::Broken(broken)) => Answer::read(sending.connection).map_err(|_| Unsent::Broken(broken)),
+        Ok(None) => wait(sending.connection, answer_wait)
+            .and_then(|()| Answer::read(sending.connection))
+            .map_err(Unanswered::Answer),
+        // A server that rejects the request may close the connection while it is sent. Its answer may have arrived.
+        Err(Unanswered::Answer(error)) => Answer::read(sending.connection).map_err(|_| Unanswered::Answer(error)),
         Err(error) => Err(error),
     };
     let whole = sending.whole;
     match answered {
         Ok(answer) => Ok((connection, answer)),
-        Err(Unsent::Value(error)) => Err(error),
-        Err(Unsent::Broken(broken)) if is_write && whole => Err(Error::Undetermined(broken.to_string())),
-        Err(Unsent::Broken(broken)) => Err(Error::Failed(format!("{}: {broken}; nothing has happened", url.authority))),
+        Err(Unanswered::Value(error)) => Err(error),
+        Err(Unanswered::Answer(error)) if is_write && whole => Err(Error::Undetermined(error.to_string())),
+        Err(Unanswered::Answer(error)) => {
+            Err(Error::Failed(format!("{}: {error}; nothing has happened", url.authority)))
+        }
     }
 }
 
 /// Waits for the first byte of an answer.
-fn wait(connection: &mut Connection, patience: &mut Patience<'_>) -> Result<(), Broken> {
+fn wait(connection: &mut Connection, answer_wait: &mut AnswerWait<'_>) -> Result<(), AnswerError> {
     let begun = clock::now();
     while connection.buffered().is_empty() {
         let waited = clock::now().saturating_duration_since(begun);
-        let left = patience.silence.saturating_sub(waited);
+        let left = answer_wait.silence_max.saturating_sub(waited);
         if left.is_zero() {
-            let text = format!("nothing has moved for {}", humantime::format_duration(patience.silence));
+            let text = format!("no byte was transferred for {}", humantime::format_duration(answer_wait.silence_max));
             return Err(io::Error::new(io::ErrorKind::TimedOut, text).into());
         }
-        (patience.each_second)(waited);
-        if !connection.fill_within(left.min(LOOK_INTERVAL))? {
-            return Err(Broken::Ended);
+        (answer_wait.each_second)(waited);
+        if !connection.fill_within(left.min(REPORT_INTERVAL))? {
+            return Err(AnswerError::Ended);
         }
     }
     Ok(())
@@ -170,14 +174,14 @@ fn head(url: &Url, request: &Request, token: Option<&str>, left: Option<Duration
         add("Authorization", &format!("Bearer {token}"));
     }
     if let Some(left) = left {
-        // The server's time ends first, so that there is time for it to say that nothing has happened.
-        let theirs = u64::try_from(left.as_millis()).expect("at most an hour") * 9 / 10;
-        if theirs == 0 {
+        // The deadline of the server is earlier, so that it has time to answer that nothing has happened.
+        let server_ms = u64::try_from(left.as_millis()).expect("at most an hour") * 9 / 10;
+        if server_ms == 0 {
             return Err(Error::Failed(
                 "--timeout was over before the request was sent; nothing has happened".to_owned(),
             ));
         }
-        add("Klad-Timeout", &format!("{theirs}ms"));
+        add("Klad-Timeout", &format!("{server_ms}ms"));
     }
     let length = match &request.body {
         None => None,
@@ -206,29 +210,29 @@ fn waits_for_continue(body: &Body) -> bool {
     }
 }
 
-/// Why a request has no answer.
-enum Unsent {
-    /// The value could not be read.
+/// Why there is no answer.
+enum Unanswered {
+    /// The value could not be read, so the request was not sent completely.
     Value(Error),
-    Broken(Broken),
+    Answer(AnswerError),
 }
 
-impl From<Broken> for Unsent {
-    fn from(broken: Broken) -> Unsent {
-        Unsent::Broken(broken)
+impl From<AnswerError> for Unanswered {
+    fn from(error: AnswerError) -> Unanswered {
+        Unanswered::Answer(error)
     }
 }
 
-/// A request on its way out.
+/// A request that is being sent.
 struct Sending<'c> {
     connection: &'c mut Connection,
-    /// From here on the server may have all of it.
+    /// Whether the server may have the whole request.
     whole: bool,
 }
 
 impl Sending<'_> {
-    /// Sends everything; an answer that comes instead of `100 Continue` is the answer.
-    fn send(&mut self, head: Vec<u8>, body: Option<Body>) -> Result<Option<Answer>, Unsent> {
+    /// Sends the request. Returns the answer if a final one comes instead of `100 Continue`.
+    fn send(&mut self, head: Vec<u8>, body: Option<Body>) -> Result<Option<Answer>, Unanswered> {
         let mut first = head;
         let waits = body.as_ref().is_some_and(waits_for_continue);
         match body {
@@ -238,8 +242,8 @@ impl Sending<'_> {
                 self.last(&first)?;
             }
             Some(body) => {
-                self.connection.send(&first).map_err(Broken::from)?;
-                if waits && let Some(answer) = self.refused()? {
+                self.connection.send(&first).map_err(AnswerError::from)?;
+                if waits && let Some(answer) = self.early_answer()? {
                     return Ok(Some(answer));
                 }
                 self.send_body(body)?;
@@ -248,10 +252,10 @@ impl Sending<'_> {
         Ok(None)
     }
 
-    /// Waits for `100 Continue`, not for long: some that stand before servers never send it.
-    fn refused(&mut self) -> Result<Option<Answer>, Unsent> {
-        if !self.connection.fill_within(CLIENT_EXPECT_TIMEOUT).map_err(Broken::from)? {
-            return Err(Broken::Ended.into());
+    /// Waits for `100 Continue`, for a short time only, because some proxies never send it.
+    fn early_answer(&mut self) -> Result<Option<Answer>, Unanswered> {
+        if !self.connection.fill_within(CLIENT_EXPECT_TIMEOUT).map_err(AnswerError::from)? {
+            return Err(AnswerError::Ended.into());
         }
         if self.connection.buffered().is_empty() {
             return Ok(None);
@@ -260,31 +264,32 @@ impl Sending<'_> {
         Ok((answer.status >= 200).then_some(answer))
     }
 
-    fn send_body(&mut self, body: Body) -> Result<(), Unsent> {
+    fn send_body(&mut self, body: Body) -> Result<(), Unanswered> {
         match body {
             Body::Bytes(bytes) => {
                 let (most, end) = bytes.split_at(bytes.len().saturating_sub(PIECE_BYTES));
-                self.connection.send(most).map_err(Broken::from)?;
+                self.connection.send(most).map_err(AnswerError::from)?;
                 self.last(end)?;
             }
             Body::Stream { mut source, length: Some(length) } => {
-                let changed =
-                    |how| Unsent::Value(unread(io::Error::other(format!("the file has become {how} meanwhile"))));
+                let changed = |how| {
+                    Unanswered::Value(not_read(io::Error::other(format!("the file became {how} during the upload"))))
+                };
                 let mut left = length;
                 let mut piece = vec![0; PIECE_BYTES];
                 while left > 0 {
-                    let room = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
-                    let count = read(&mut source, &mut piece[..room])?;
+                    let size = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
+                    let count = read(&mut source, &mut piece[..size])?;
                     if count == 0 {
                         return Err(changed("shorter"));
                     }
                     left -= count as u64;
-                    // Before the last bytes are sent: without them the server stores nothing.
+                    // Checked before the last bytes are sent: without them the server stores nothing.
                     if left == 0 && read(&mut source, &mut [0])? > 0 {
                         return Err(changed("longer"));
                     }
                     self.whole = left == 0;
-                    self.connection.send(&piece[..count]).map_err(Broken::from)?;
+                    self.connection.send(&piece[..count]).map_err(AnswerError::from)?;
                 }
             }
             Body::Stream { mut source, length: None } => {
@@ -295,10 +300,10 @@ impl Sending<'_> {
                         break;
                     }
                     let mut chunk = Vec::with_capacity(count + 16);
-                    write!(chunk, "{count:x}\r\n").expect("memory takes what it is given");
+                    write!(chunk, "{count:x}\r\n").expect("writing to memory does not fail");
                     chunk.extend_from_slice(&piece[..count]);
                     chunk.extend_from_slice(b"\r\n");
-                    self.connection.send(&chunk).map_err(Broken::from)?;
+                    self.connection.send(&chunk).map_err(AnswerError::from)?;
                 }
                 self.last(b"0\r\n\r\n")?;
             }
@@ -307,21 +312,21 @@ impl Sending<'_> {
     }
 
     /// Sends the end of the request.
-    fn last(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+    fn last(&mut self, bytes: &[u8]) -> Result<(), AnswerError> {
         self.whole = true;
         Ok(self.connection.send(bytes)?)
     }
 }
 
-fn read(source: &mut impl Read, piece: &mut [u8]) -> Result<usize, Unsent> {
+fn read(source: &mut impl Read, piece: &mut [u8]) -> Result<usize, Unanswered> {
     loop {
         match source.read(piece) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result.map_err(|why| Unsent::Value(unread(why))),
+            result => return result.map_err(|why| Unanswered::Value(not_read(why))),
         }
     }
 }
 
-fn unread(why: io::Error) -> Error {
+fn not_read(why: io::Error) -> Error {
     Error::File { what: "cannot read the value, and nothing has happened".to_owned(), why }
 }

@@ -1,24 +1,28 @@
-//! Keys: from the command line to bytes, and from bytes to a request's target. Called by `commands`.
+//! Keys: from the command line to bytes, and from bytes to the target of a request. Called by `commands`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
 use crate::client::Error;
 use crate::client::args::KeyForm;
 
-/// Takes what `base64` prints, and what stands in URLs once its two letters are those of the other alphabet.
+/// Base64 with or without padding.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The bytes that an argument means; may be none.
+/// The bytes that are encoded in a target: all except the unreserved characters of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Returns the bytes that an argument stands for; they may be empty.
 ///
 /// # Errors
-/// When it is not in the form that was announced.
+/// The argument does not have the given form.
 pub(super) fn decode(argument: &OsStr, form: KeyForm) -> Result<Vec<u8>, Error> {
     let bytes = argument.as_bytes();
     let decoded = match form {
@@ -38,16 +42,16 @@ pub(super) fn decode(argument: &OsStr, form: KeyForm) -> Result<Vec<u8>, Error> 
     decoded.ok_or_else(|| Error::Usage(format!("the key {} is not {name}", argument.display())))
 }
 
-/// As `decode`, for a key that must be one.
+/// Like [`decode`], for a key that must not be empty.
 ///
 /// # Errors
-/// As `decode`, and when the key is empty, which no server takes.
+/// Like [`decode`], or the key is empty.
 pub(super) fn decode_key(argument: &OsStr, form: KeyForm) -> Result<Vec<u8>, Error> {
     let key = decode(argument, form)?;
     if key.is_empty() { Err(Error::Usage("a key has at least one byte".to_owned())) } else { Ok(key) }
 }
 
-/// The first key behind all those that begin with `prefix`; `None`: there is no such key, the list goes to its end.
+/// Returns the first key after all keys that begin with `prefix`; `None` if there is no such key.
 pub(super) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -55,24 +59,12 @@ pub(super) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// A key as it stands in a target: letters, digits and `-._~` as they are, every other byte as `%XX`.
+/// Returns the key as it is written in a target.
 pub(super) fn encode(key: &[u8]) -> String {
-    let mut text = String::with_capacity(key.len());
-    for byte in key {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => text.push(char::from(*byte)),
-            _ => {
-                text.push('%');
-                for digit in [byte >> 4, byte & 15] {
-                    let digit = char::from_digit(u32::from(digit), 16).expect("four bits are a digit");
-                    text.push(digit.to_ascii_uppercase());
-                }
-            }
-        }
-    }
-    text
+    percent_encode(key, RESERVED).to_string()
 }
 
+/// Maps the URL-safe alphabet of base64 to the standard one.
 fn standard_letter(byte: u8) -> u8 {
     match byte {
         b'-' => b'+',
@@ -94,19 +86,9 @@ fn hex(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn percent(text: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, after @ ..] = rest {
-        if *first == b'%' {
-            let [high, low, after @ ..] = after else { return None };
-            bytes.push(digit(*high)? << 4 | digit(*low)?);
-            rest = after;
-        } else {
-            bytes.push(*first);
-            rest = after;
-        }
-    }
-    Some(bytes)
+    // The library leaves a `%` without two digits as it is.
+    let is_valid = |after: &[u8]| after.len() >= 2 && after[..2].iter().all(u8::is_ascii_hexdigit);
+    text.split(|byte| *byte == b'%').skip(1).all(is_valid).then(|| percent_decode(text).collect())
 }
 
 #[cfg(test)]
@@ -133,14 +115,16 @@ mod tests {
         assert_eq!(decoded("-_8=", BASE64), Some(vec![0xfb, 0xff]));
         assert_eq!(decoded("+/8", BASE64), Some(vec![0xfb, 0xff]));
         assert_eq!(decoded("a%41+%00", PERCENT), Some(b"aA+\0".to_vec()));
-        for (wrong, form) in [("0", HEX), ("0x", HEX), ("é", HEX), ("a", BASE64), ("%", PERCENT), ("%4", PERCENT)] {
+        for (wrong, form) in
+            [("0", HEX), ("0x", HEX), ("é", HEX), ("a", BASE64), ("%", PERCENT), ("%4", PERCENT), ("%%41", PERCENT)]
+        {
             assert_eq!(decoded(wrong, form), None, "{wrong}");
         }
         assert!(decode_key(OsStr::new(""), HEX).is_err());
     }
 
     #[test]
-    fn the_end_of_a_prefix_is_behind_all_its_keys() {
+    fn the_end_of_a_prefix_is_after_all_its_keys() {
         assert_eq!(after_prefix(b"ab"), Some(b"ac".to_vec()));
         assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
         assert_eq!(after_prefix(b"\xff"), None);

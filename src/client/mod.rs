@@ -1,14 +1,14 @@
-//! `klad put`, `get`, `del`, `scan`, `health` and `profile`: a server's keys, values and profiles from a command line.
+//! The client commands: `klad put`, `get`, `del`, `scan`, `health` and `profile`.
 //!
 //! ```text
 //!     commands ──▶ exchange (one request, one answer) ──▶ connection (socket, TLS, deadlines)
 //!         │              └── answer (framing: head, length, chunks)
-//!         └── show (what a person and a program can read back without loss)
+//!         └── show (output without loss, for people and programs)
 //! ```
 //!
-//! One command is one request on one connection of its own: no retries, no pool, no thread. It shares no code with the server
-//! nor with the load tester, so that a mistake in framing cannot cancel out. It must never claim that a write has happened,
-//! or has not, where that cannot be known: that is an exit code of its own. Called by `main`.
+//! Each command sends one request on its own connection: no retries, no pool, no threads. This code is shared neither
+//! with the server nor with the load tester, so that two mistakes in framing cannot hide each other. If the outcome
+//! of a write is unknown, the command must say so; this has its own exit code. Called by `main`.
 
 mod answer;
 pub mod args;
@@ -16,6 +16,7 @@ mod commands;
 mod connection;
 mod exchange;
 mod key;
+pub(crate) mod limits;
 mod profile;
 pub mod profile_args;
 mod profile_table;
@@ -30,47 +31,47 @@ use std::process::ExitCode;
 
 use args::ClientCommand;
 
-/// What the environment may say to these commands: the server, its admin address, the file with the token to send. `klad serve`
-/// knows them too, so that it can be started from a shell that has them.
+/// Environment variables of these commands: the server, its admin address, the file with the token to send. `klad
+/// serve` does not reject them, so that it can be started from a shell that has them.
 pub const VARIABLES: [&str; 3] = [URL_VARIABLE, ADMIN_URL_VARIABLE, TOKEN_FILE_VARIABLE];
 
 const URL_VARIABLE: &str = "KLAD_URL";
 const ADMIN_URL_VARIABLE: &str = "KLAD_ADMIN_URL";
 const TOKEN_FILE_VARIABLE: &str = "KLAD_TOKEN_FILE";
 
-/// Why a command did not do what it was asked to do. The message is one line.
+/// Why a command failed. The message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was typed cannot be meant.
+    /// The arguments are invalid.
     #[error("{0}")]
     Usage(String),
-    /// The server has no such key.
-    #[error("not-found: there is no such key")]
+    /// The key does not exist.
+    #[error("not-found: the key does not exist")]
     NotFound,
-    /// The server has refused, or something before it has; nothing has happened.
+    /// The server, or a proxy, rejected the request. Nothing has happened.
     #[error("{0}")]
     Refused(String),
-    /// The request did not get as far as an answer; nothing has happened.
+    /// There was no usable answer. Nothing has happened.
     #[error("{0}")]
     Failed(String),
-    /// A write that was sent whole, and whose outcome nobody can tell.
+    /// A write was sent completely, and its outcome is unknown.
     #[error("undetermined: {0}; the write may or may not have happened")]
     Undetermined(String),
     /// A local file could not be read or written.
     #[error("{what}: {why}")]
     File {
-        /// What was tried.
+        /// The failed action and its object.
         what: String,
-        /// What the system says.
+        /// The error of the system.
         why: std::io::Error,
     },
-    /// The reader of the standard output has gone: it has what it wanted.
+    /// The reader closed the standard output, as `head` does.
     #[error("the output was closed")]
     OutputClosed,
 }
 
 impl Error {
-    /// For scripts; docs/command-line.md has the table, and it does not change.
+    /// Returns the exit code. docs/command-line.md promises that these codes do not change.
     fn exit_code(&self) -> u8 {
         match self {
             Error::OutputClosed => 0,
@@ -82,7 +83,7 @@ impl Error {
     }
 }
 
-/// Does what was asked for; messages go to the standard error output.
+/// Runs a command. Messages go to the standard error output.
 #[must_use]
 pub fn run(command: &ClientCommand) -> ExitCode {
     let (name, ended) = match command {
@@ -95,7 +96,7 @@ pub fn run(command: &ClientCommand) -> ExitCode {
     };
     let Err(error) = ended else { return ExitCode::SUCCESS };
     if !matches!(error, Error::OutputClosed) {
-        // What a server says goes to a terminal too, and must not steer it.
+        // A message may contain text of the server, which must not control the terminal.
         let message = show::printable(&error.to_string());
         let _ = writeln!(std::io::stderr(), "klad {name}: {message}");
     }

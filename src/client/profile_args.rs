@@ -1,9 +1,9 @@
-//! What was typed after `klad profile`. Completions and manual pages are made from these definitions.
+//! Command line of `klad profile`. Completions and manual pages are generated from it.
 
 #![expect(
     clippy::doc_markdown,
     rustdoc::bare_urls,
-    reason = "the command line shows its help as it stands here, without markup"
+    reason = "the command line prints these comments as help, without markup"
 )]
 
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ use crate::client::args::TransportArgs;
     args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:
-  klad profile                                          ten seconds of CPU time, as a table
+  klad profile                                          CPU time of ten seconds, as a table
   klad profile --event lock -o waits.html               waits for locks, as a flame graph
-  klad profile http://db1:8081 -d 1m -o before.pb.gz    for go tool pprof, and to compare with
-  klad profile diff before.pb.gz after.pb.gz            what has changed
-docs/profiling.md says what each event shows, and what not."
+  klad profile http://db1:8081 -d 1m -o before.pb.gz    for go tool pprof, or for a later comparison
+  klad profile diff before.pb.gz after.pb.gz            what changed
+docs/profiling.md describes what each event shows."
 )]
 pub struct ProfileArgs {
     #[command(subcommand)]
@@ -32,14 +32,14 @@ pub struct ProfileArgs {
     /// The server's admin address [default: KLAD_ADMIN_URL, or http://127.0.0.1:8081].
     #[arg(value_name = "URL", value_hint = clap::ValueHint::Url)]
     pub url: Option<String>,
-    /// What is looked at.
+    /// What to profile.
     #[arg(short, long, value_enum, value_name = "EVENT", default_value = "cpu")]
     pub event: Event,
-    /// For how long, from 1ms to 5m [default: 10s; heap and threads are about this moment, and take none].
+    /// Time to profile, from 1ms to 5m [default: 10s]. heap and threads show the current moment and have no duration.
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
-    /// CPU time between two looks at a thread, 1ms (also where less is asked for) to 1s [default: about 10ms]; the shortest wait
-    /// that counts, up to 1s [default: 10us].
+    /// For cpu: CPU time between two samples of a thread, 1ms to 1s [default: about 10ms]. For lock and block: the
+    /// shortest wait that counts, 0s to 1s [default: 10us].
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     pub interval: Option<Duration>,
     #[command(flatten)]
@@ -50,26 +50,26 @@ pub struct ProfileArgs {
     pub transport: TransportArgs,
 }
 
-/// What else `klad profile` does.
+/// Subcommands of `klad profile`.
 #[derive(Debug, Subcommand)]
 pub enum ProfileCommand {
     /// Show what changed from one profile to another.
     ///
-    /// The order is BEFORE, then AFTER: what there is more of in AFTER is red in the picture, and has a plus in the table.
-    /// Exit codes: 0 done, 1 a file cannot be read or written or is no profile, 2 wrong usage.
+    /// The order is BEFORE, then AFTER: functions with more in AFTER are red in the picture and have a plus in the
+    /// table. Exit codes: 0 done; 1 a file cannot be read or written, or is not a profile; 2 wrong usage.
     Diff(DiffArgs),
 }
 
 /// Options of `klad profile diff`.
 #[derive(Args, Debug)]
 pub struct DiffArgs {
-    /// The profile that is compared with: pprof (also without gzip) or collapsed stacks, also of other programs.
+    /// The base of the comparison: pprof (also without gzip) or collapsed stacks, also of other programs.
     #[arg(value_name = "BEFORE", value_hint = clap::ValueHint::FilePath)]
     pub before: PathBuf,
-    /// The profile that is looked at.
+    /// The profile to compare with it.
     #[arg(value_name = "AFTER", value_hint = clap::ValueHint::FilePath)]
     pub after: PathBuf,
-    /// Scale BEFORE to the sum of AFTER, so that runs of different length or load can be compared; neither may be empty.
+    /// Scale BEFORE to the sum of AFTER, to compare runs of different length or load. Neither may be empty.
     #[arg(long)]
     pub normalize: bool,
     #[command(flatten)]
@@ -77,53 +77,54 @@ pub struct DiffArgs {
     pub out: OutArgs,
 }
 
-/// Where the result goes, and in which form.
+/// Destination and format of the result.
 #[derive(Args, Debug)]
 pub struct OutArgs {
-    /// File to write, replaced only when the result is whole, or - for the standard output [default: a table there].
+    /// File to write, or - for the standard output [default: print a table]. klad replaces the file only when the
+    /// result is complete.
     ///
-    /// The form follows the ending: .html, .svg, .pb.gz or .pprof, .collapsed or .folded or .txt.
+    /// The extension selects the format: .html; .svg; .pb.gz or .pprof; .collapsed, .folded or .txt.
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub output: Option<PathBuf>,
-    /// The form, whatever the file's ending.
-    #[arg(long, value_enum, value_name = "FORM", requires = "output")]
-    pub format: Option<Form>,
+    /// Format of the result, instead of the one that the extension selects.
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "output")]
+    pub format: Option<Format>,
 }
 
-/// What a profile is of.
+/// Values of `--event`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Event {
     /// CPU time.
     Cpu,
-    /// What is allocated meanwhile.
+    /// Memory allocated during the profile.
     Alloc,
-    /// What is allocated and in use now.
+    /// Allocated memory that is in use now.
     Heap,
     /// Waits for locks.
     Lock,
-    /// All waits of one thread for another, idle ones too.
+    /// All waits of one thread for another, including idle ones.
     Block,
-    /// Each thread's name, state and stack now.
+    /// Name, state and stack of each thread now.
     Threads,
 }
 
-/// How a result is written.
+/// Values of `--format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
+pub enum Format {
     /// A page with a flame graph.
     Html,
     /// The flame graph alone.
     Svg,
-    /// As Go's tools read it.
+    /// The protobuf that Go's tools read.
     Pprof,
-    /// A line for each stack.
+    /// One line for each stack.
     Collapsed,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = time(text)?;
     let range = Duration::from_millis(1)..=Duration::from_mins(5);
-    if range.contains(&duration) { Ok(duration) } else { Err("is from 1ms to 5m".to_owned()) }
+    if range.contains(&duration) { Ok(duration) } else { Err("must be from 1ms to 5m".to_owned()) }
 }
 
 fn time(text: &str) -> Result<Duration, String> {

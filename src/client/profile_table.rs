@@ -1,4 +1,4 @@
-//! A profile, and the difference of two, as text for a terminal. Called by `profile`.
+//! Tables of a profile, and of the difference of two, as text for a terminal. Called by `profile`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use crate::client::show::printable;
 use klad_profile::{Name, Profile};
 
-/// Lines of a table: what fits a screen beside the facts.
+/// Maximum number of rows of a table. A screen shows them together with the facts.
 const ROWS: usize = 20;
 
-/// What must be known to judge the profile, and the functions that cost most.
+/// Returns the facts needed to judge the profile, and the most expensive functions.
 pub(super) fn summary(profile: &Profile<Name>) -> String {
     let unit = unit(profile);
     let sum = profile.sum();
@@ -24,9 +24,7 @@ pub(super) fn summary(profile: &Profile<Name>) -> String {
         rows.sort_by(|one, other| (other.total, &one.name).cmp(&(one.total, &other.name)));
         rows
     };
-    for (heading, rows) in
-        [("by what they cost themselves", top.iter().collect()), ("with all that they call", by_total)]
-    {
+    for (heading, rows) in [("by their own cost", top.iter().collect()), ("by their cost with callees", by_total)] {
         let rows: Vec<_> = rows;
         let _ = writeln!(text, "\nfunctions {heading}, the first {} of {}\n", rows.len().min(ROWS), rows.len());
         let _ = writeln!(text, "{:>12} {:>7} {:>12} {:>7}  function", "self", "", "total", "");
@@ -40,7 +38,7 @@ pub(super) fn summary(profile: &Profile<Name>) -> String {
     text
 }
 
-/// The functions that changed most; what there is more of in `after` has a plus.
+/// Returns the functions that changed most. A plus means more in `after`.
 pub(super) fn difference(before: &Profile<Name>, after: &Profile<Name>, normalize: bool) -> String {
     let unit = unit(after);
     let changes = before.changes(after, normalize);
@@ -58,7 +56,7 @@ pub(super) fn difference(before: &Profile<Name>, after: &Profile<Name>, normaliz
     text
 }
 
-/// Stacks with the figure of each profile behind them, as the tools for differential flame graphs read them.
+/// Returns each stack with its two values, in the format of tools for differential flame graphs.
 pub(super) fn collapsed_difference(before: &Profile<Name>, after: &Profile<Name>, normalize: bool) -> String {
     let mut stacks: BTreeMap<String, [i128; 2]> = BTreeMap::new();
     for (side, profile) in [before, after].into_iter().enumerate() {
@@ -84,7 +82,7 @@ fn unit(profile: &Profile<Name>) -> &str {
     profile.values.get(profile.shown).map_or("", |value| value.unit.as_str())
 }
 
-/// A figure with three digits behind the point, in the unit that suits its size.
+/// Returns `value` with two decimals in a unit that suits its size.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn amount(value: i64, unit: &str) -> String {
     let steps: &[(f64, &str)] = match unit {
@@ -140,7 +138,7 @@ mod tests {
         assert!(text.starts_with("CPU time: 40.00 ms in 2 stacks\nlost samples: 0?[2J\n"), "{text}");
         assert!(text.contains("30.00 ms   75.0%     30.00 ms   75.0%  read\n"), "{text}");
         assert!(text.contains("10.00 ms   25.0%     40.00 ms  100.0%  main\n"), "{text}");
-        let totals = text.split("with all that they call").nth(1).expect("the second table");
+        let totals = text.split("by their cost with callees").nth(1).expect("the second table");
         assert!(totals.find("main").expect("main") < totals.find("read").expect("read"), "{text}");
     }
 

@@ -1,11 +1,12 @@
-//! Files that hold all of a result, or what they held before. Called by `commands` and `profile`.
+//! Replaces files atomically: a file contains the whole result, or its previous content. Called by `commands` and
+//! `profile`.
 //!
 //! ```text
-//!   a file without a name ── written ──▶ .NAME.PID.part ── renamed ──▶ NAME
+//!   unnamed file (O_TMPFILE) ── written, linked ──▶ .NAME.PID.part ── renamed ──▶ NAME
 //! ```
 //!
-//! The file has no name while it is written, so that nothing of it is left when the command is ended in between, as by Ctrl-C.
-//! Where the file system knows no such files, it has its name from the beginning.
+//! The file has no name while it is written, so that nothing is left if the command is interrupted. If the file
+//! system does not support this, the file has the second name from the beginning.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,31 +14,33 @@ use std::io::{self, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
 use crate::client::Error;
-use crate::client::commands::Ending;
+use crate::client::commands::CopyError;
 
-/// As many symbolic links, one behind the other, as Linux itself follows.
+/// Maximum length of a chain of symbolic links, as in Linux.
 const LINKS_MAX: usize = 40;
 
-/// Writes `bytes` to `path`, which holds all of them or what it held before.
+/// Replaces the content of `path` with `bytes`, as a whole or not at all.
 ///
 /// # Errors
 /// [`Error::File`].
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    write_file(path, |file, failed| file.write_all(bytes).map_err(|why| Ending::Sink(failed(why))))
+    write_file(path, |file, failed| file.write_all(bytes).map_err(|why| CopyError::Sink(failed(why))))
 }
 
-/// Has `copy` write what `path` is to hold: all of it, or what it held before. What is no regular file, as /dev/null or a pipe,
-/// is written as it is. A symbolic link stays one: the file that it names is the one that is written. Where a file is mounted at
-/// `path`, as into a container, its bytes are replaced, and whoever reads meanwhile may see a part.
+/// Replaces the content of `path` with what `copy` writes, as a whole or not at all.
+///
+/// * A file that is not regular, such as /dev/null or a pipe, is written directly.
+/// * A symbolic link stays: its target is replaced.
+/// * A file that is a mount point, as in a container, is overwritten in place, and readers may see a part meanwhile.
 ///
 /// # Errors
-/// [`Error::File`], and what `copy` says.
+/// [`Error::File`], or the error of `copy`.
 pub(super) fn write_file(
     path: &Path,
-    copy: impl FnOnce(&mut dyn Write, &dyn Fn(io::Error) -> Error) -> Result<(), Ending>,
+    copy: impl FnOnce(&mut dyn Write, &dyn Fn(io::Error) -> Error) -> Result<(), CopyError>,
 ) -> Result<(), Error> {
     let failed = |why| Error::File { what: format!("cannot write {}", path.display()), why };
-    let path = &behind_links(path).map_err(failed)?;
+    let path = &resolve_links(path).map_err(failed)?;
     if std::fs::metadata(path).is_ok_and(|facts| !facts.is_file()) {
         let mut file = File::options().write(true).open(path).map_err(failed)?;
         return copy(&mut file, &failed).map_err(Error::from);
@@ -47,18 +50,18 @@ pub(super) fn write_file(
     part.replace(path).map_err(failed)
 }
 
-/// What is to replace a file. Dropping it takes it away.
+/// The new content of a file. Dropping it deletes it.
 struct Part {
     file: File,
-    /// What it is called before it replaces the other.
+    /// The name before it replaces the old file.
     name: PathBuf,
-    /// Whether it is called so by now.
+    /// Whether it has the name `name` now.
     has_name: bool,
 }
 
 impl Part {
     fn beside(path: &Path) -> io::Result<Part> {
-        // It carries the process: two at once do not meet.
+        // With the process id, so that two processes do not use the same name.
         let mut name = OsStr::new(".").to_owned();
         name.push(path.file_name().unwrap_or_default());
         name.push(format!(".{}.part", std::process::id()));
@@ -95,20 +98,20 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if self.has_name {
-            // The error that is reported is the one that came first.
+            // The caller reports an earlier error.
             let _ = std::fs::remove_file(&self.name);
         }
     }
 }
 
-/// The name at the end of the symbolic links that `path` names, whether or not there is a file of that name.
-fn behind_links(path: &Path) -> io::Result<PathBuf> {
+/// Returns the target of the symbolic links at `path`, whether or not it exists.
+fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         match std::fs::read_link(&path) {
-            // Links of directories on the way are the kernel's to follow, as is what `..` means behind one.
+            // The kernel resolves links in the directories of the path, and `..` after them.
             Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
-            // No link, or nothing at all.
+            // Not a link, or it does not exist.
             Err(_) => return Ok(path),
         }
     }
@@ -125,7 +128,8 @@ mod unnamed {
 
     use rustix::fs::{AtFlags, CWD};
 
-    /// A file in the directory of `path`. `None` where the file system has none of them, or where it could get no name.
+    /// Creates an unnamed file in the directory of `path`. `None` if the file system has no unnamed files, or if
+    /// /proc, which is needed to name it, is missing.
     pub(super) fn create(path: &Path) -> Option<File> {
         let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let file = File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open(directory).ok()?;
@@ -152,7 +156,7 @@ mod unnamed {
     }
 
     pub(super) fn name(_: &File, _: &Path) -> io::Result<()> {
-        unreachable!("there is none")
+        unreachable!("`create` returns no file")
     }
 }
 
@@ -166,41 +170,41 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_a_name_before_it_is_whole() {
+    fn a_file_has_no_name_before_it_is_complete() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("out");
-        std::fs::write(&path, "before").expect("it is written");
+        std::fs::write(&path, "before").expect("written");
         for text in ["one", "other"] {
             write_file(&path, |file, _| {
-                file.write_all(text.as_bytes()).expect("there is room");
+                file.write_all(text.as_bytes()).expect("free space");
                 if unnamed::create(&path).is_some() {
                     assert_eq!(names(directory.path()), ["out"]);
                 }
-                assert_ne!(std::fs::read_to_string(&path).expect("it is there"), text);
+                assert_ne!(std::fs::read_to_string(&path).expect("present"), text);
                 Ok(())
             })
-            .expect("it is replaced");
-            assert_eq!(std::fs::read_to_string(&path).expect("it is there"), text);
+            .expect("replaced");
+            assert_eq!(std::fs::read_to_string(&path).expect("present"), text);
         }
         let stopped = write_file(&path, |file, failed| {
-            file.write_all(b"half").expect("there is room");
-            Err(Ending::Sink(failed(io::Error::other("stopped"))))
+            file.write_all(b"half").expect("free space");
+            Err(CopyError::Sink(failed(io::Error::other("stopped"))))
         });
         assert!(stopped.is_err());
-        assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "other");
+        assert_eq!(std::fs::read_to_string(&path).expect("present"), "other");
         assert_eq!(names(directory.path()), ["out"]);
     }
 
     #[test]
-    fn a_file_that_has_its_name_from_the_beginning_is_taken_away_as_well() {
+    fn a_named_partial_file_is_deleted_as_well() {
         let directory = tempfile::tempdir().expect("a directory");
         let name = directory.path().join(".out.1.part");
-        let file = File::create(&name).expect("there is room");
+        let file = File::create(&name).expect("free space");
         let part = Part { file, name: name.clone(), has_name: true };
         drop(part);
         assert_eq!(names(directory.path()), Vec::<String>::new());
-        let file = File::create(&name).expect("there is room");
-        Part { file, name, has_name: true }.replace(&directory.path().join("out")).expect("it is replaced");
+        let file = File::create(&name).expect("free space");
+        Part { file, name, has_name: true }.replace(&directory.path().join("out")).expect("replaced");
         assert_eq!(names(directory.path()), ["out"]);
     }
 }

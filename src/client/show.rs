@@ -1,12 +1,13 @@
-//! Keys and values for people, and for programs, so that the bytes can be had back. Called by `commands` and `mod`.
+//! Output of keys and values, for people and programs, from which the bytes can be restored. Called by `commands`,
+//! `profile` and `mod`.
 
 use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-/// Bytes as one line: printable characters as they are, a backslash and all else as `\\`, `\n`, `\r`, `\t` or `\xHH`. No two byte
-/// strings give the same text, and no text can steer a terminal.
+/// Returns bytes as one line: printable characters unchanged, a backslash and all other bytes as `\\`, `\n`, `\r`,
+/// `\t` or `\xHH`. Different byte strings give different text, and the text cannot control a terminal.
 pub(super) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for piece in bytes.utf8_chunks() {
@@ -25,12 +26,12 @@ pub(super) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// A message as one line that cannot steer a terminal; `?` stands for what is left out.
+/// Returns a message as one line without characters that control a terminal; each of these becomes `?`.
 pub(super) fn printable(message: &str) -> String {
     message.chars().map(|character| if is_plain(character) { character } else { '?' }).collect()
 }
 
-/// An entry as a JSON object: bytes that are UTF-8 as a string, others as base64 under another name.
+/// Returns an entry as a JSON object: bytes that are UTF-8 as strings, others as base64 under the name with `64`.
 pub(super) fn json(key: &[u8], value: Option<&[u8]>) -> String {
     let mut object = serde_json::Map::new();
     for (name, bytes) in [("key", Some(key)), ("value", value)] {
@@ -43,7 +44,8 @@ pub(super) fn json(key: &[u8], value: Option<&[u8]>) -> String {
     serde_json::Value::Object(object).to_string()
 }
 
-/// Takes a place on a line and changes nothing beside it: no control character, no change of direction, nothing invisible.
+/// Returns whether a character is visible and affects no other one: not a control character, a change of direction, or
+/// invisible.
 fn is_plain(character: char) -> bool {
     !character.is_control()
         && !matches!(character,
@@ -63,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// The way back, as `printf '%b'` goes it.
+    /// The inverse of `escape`, like `printf '%b'`.
     fn unescape(text: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut rest = text.as_bytes();
@@ -85,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_spelt_out() {
+    fn invisible_characters_are_escaped() {
         assert_eq!(escape("Grüße\t1\\2\r\n".as_bytes()), "Grüße\\t1\\\\2\\r\\n");
         assert_eq!(escape(b"\x1b[2J\0\xff"), "\\x1b[2J\\x00\\xff");
         assert_eq!(escape("a\u{202e}b".as_bytes()), "a\\xe2\\x80\\xaeb");

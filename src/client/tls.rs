@@ -1,4 +1,4 @@
-//! Whom `https://` trusts. Called by `connection`.
+//! TLS of the client, and the certificates that `https://` trusts. Called by `connection`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
 use crate::client::Error;
 
-/// Where systems keep the certificates that they trust, in one file: Debian and its like, Fedora and its like, SUSE, Alpine
-/// and BSD. Read instead of a list that is compiled in, which would trust for ever what the system no longer does.
+/// Files with the certificates that a system trusts: Debian, Fedora (two), SUSE, Alpine and BSD. A list compiled into
+/// klad would keep trusting certificates that the system has removed.
 const SYSTEM_FILES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -20,10 +20,10 @@ const SYSTEM_FILES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The client's half of a TLS connection to `host`, not begun.
+/// Returns the client side of a TLS connection to `host`, before the handshake.
 ///
 /// # Errors
-/// When there is nobody to trust, or `host` can be in no certificate.
+/// There is no trusted certificate, or `host` cannot be the name in a certificate.
 pub(super) fn connection(host: &str, ca: Option<&Path>) -> Result<ClientConnection, Error> {
     let roots = match ca {
         Some(path) => given(path)?,
@@ -36,27 +36,27 @@ pub(super) fn connection(host: &str, ca: Option<&Path>) -> Result<ClientConnecti
         .with_root_certificates(roots)
         .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| Error::Usage(format!("{host:?} is no name that a certificate could hold")))?;
+        .map_err(|_| Error::Usage(format!("{host:?} cannot be a name in a certificate")))?;
     ClientConnection::new(Arc::new(config), name).map_err(|error| Error::Failed(format!("TLS: {error}")))
 }
 
-/// Why a handshake has failed. What rustls has words for is said in them.
+/// Describes a failed handshake, in most cases in rustls's words.
 pub(super) fn in_words(error: &io::Error) -> String {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     match cause {
         Some(rustls::Error::InvalidCertificate(CertificateError::Other(why))) if is_of_an_authority(why) => {
-            "the server's certificate is an authority's; see docs/security.md".to_owned()
+            "the server's certificate is the certificate of an authority; see docs/security.md".to_owned()
         }
         _ => error.to_string(),
     }
 }
 
-/// By its name: the type is one of a library that rustls uses and does not show. A test knows when the name changes.
+/// Recognises the error by its name, because rustls does not export its type. A test fails if the name changes.
 fn is_of_an_authority(why: &rustls::OtherError) -> bool {
     format!("{:?}", why.0) == "CaUsedAsEndEntity"
 }
 
-/// Every certificate of a file that was named must be one.
+/// Returns the certificates in the file of `--ca`. Each of them must be valid.
 fn given(path: &Path) -> Result<RootCertStore, Error> {
     let wrong = |why: String| Error::Usage(format!("--ca {}: {why}", path.display()));
     let mut roots = RootCertStore::empty();
@@ -64,10 +64,10 @@ fn given(path: &Path) -> Result<RootCertStore, Error> {
         let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
         roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
     }
-    if roots.is_empty() { Err(wrong("holds no certificate".to_owned())) } else { Ok(roots) }
+    if roots.is_empty() { Err(wrong("contains no certificate".to_owned())) } else { Ok(roots) }
 }
 
-/// Of the system's, what cannot be read is passed over, as everyone does.
+/// Returns the certificates that the system trusts. Invalid ones are skipped, as usual.
 fn system() -> Result<RootCertStore, Error> {
     let files = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from).into_iter();
     for path in files.chain(SYSTEM_FILES.iter().map(PathBuf::from)) {
@@ -79,7 +79,7 @@ fn system() -> Result<RootCertStore, Error> {
         }
     }
     Err(Error::Failed(
-        "this system has no certificates to trust (looked for /etc/ssl/certs/ca-certificates.crt and its like): \
+        "this system has no trusted certificates (searched /etc/ssl/certs/ca-certificates.crt and similar files): \
          install ca-certificates, or name a file with --ca"
             .to_owned(),
     ))

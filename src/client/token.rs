@@ -1,27 +1,27 @@
-//! The token that is sent with each request. Called by `exchange`.
+//! The token that the client commands send. Called by `exchange`.
 
 use std::path::Path;
 
 use crate::client::Error;
 
-/// The token in `path`: the file holds it alone, or is one that a server reads, with `read-write TOKEN` and `read-only TOKEN`
-/// lines. Lines that are empty or begin with `#` count for nothing.
+/// Returns the token in `path`. The file contains the token alone, or it is a server's token file with lines
+/// `read-write TOKEN` and `read-only TOKEN`. Empty lines and lines that begin with `#` are ignored.
 ///
 /// # Errors
-/// When the file cannot be read or holds no token.
+/// The file cannot be read or contains no token.
 pub(super) fn read(path: &Path) -> Result<String, Error> {
     let text = std::fs::read_to_string(path)
         .map_err(|why| Error::File { what: format!("cannot read the token file {}", path.display()), why })?;
-    // What stands in the file stays out of the message.
+    // The message contains nothing from the file, which is secret.
     choose(&text).map_err(|why| Error::Usage(format!("{} {why}", path.display())))
 }
 
-/// What a file holds instead of a token.
+/// Why a file has no token to send.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 enum Unusable {
-    #[error("holds no token, or a line that is none")]
+    #[error("contains no token, or an invalid line")]
     NoToken,
-    #[error("holds only digests, from which no token can be had")]
+    #[error("contains only digests of tokens, and a digest cannot be sent")]
     OnlyDigests,
 }
 
@@ -32,7 +32,7 @@ fn choose(text: &str) -> Result<String, Unusable> {
     for line in lines {
         let words: Vec<_> = line.split_whitespace().collect();
         let token = match words[..] {
-            // What a server's file holds instead of a token is not one: it would be sent, and refused.
+            // A server would reject a digest.
             ["read-write" | "read-only", digest, ..] | [digest] if digest.starts_with("sha256:") => {
                 absent = Unusable::OnlyDigests;
                 continue;
@@ -49,7 +49,7 @@ fn choose(text: &str) -> Result<String, Unusable> {
     valid(reads_only.ok_or(absent)?)
 }
 
-/// A header can carry it.
+/// Checks that a header can contain `token`.
 fn valid(token: &str) -> Result<String, Unusable> {
     if token.bytes().all(|byte| byte.is_ascii_graphic()) { Ok(token.to_owned()) } else { Err(Unusable::NoToken) }
 }
@@ -59,7 +59,7 @@ mod tests {
     use super::{Unusable, choose};
 
     #[test]
-    fn a_token_stands_alone_or_in_a_servers_file() {
+    fn a_file_contains_a_token_alone_or_is_a_servers_token_file() {
         for (text, token) in [
             ("secret\n", Ok("secret")),
             ("# comment\n\n  secret  \n", Ok("secret")),

@@ -1,27 +1,27 @@
-//! Where a server is: `http://HOST[:PORT][/PATH]` or `https://`. Called by `exchange`.
+//! URLs of servers: `http://HOST[:PORT][/PATH]` or `https://`. Called by `exchange`.
 
 use crate::client::Error;
 
-/// A URL, taken apart.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
     pub(super) https: bool,
-    /// Host and port as they were given: the `Host` header.
+    /// Host and port as given, for the `Host` header.
     pub(super) authority: String,
     /// Name or address, without brackets.
     pub(super) host: String,
     pub(super) port: u16,
-    /// What stands before the path of each request: empty, or from its `/` on, without one at the end.
+    /// The prefix of the path of each request: empty, or begins with `/` and does not end with one.
     pub(super) base: String,
 }
 
 impl Url {
-    /// Takes `text` apart.
+    /// Parses `text`.
     ///
     /// # Errors
-    /// When it is no such URL.
+    /// `text` is not such a URL.
     pub(super) fn parse(text: &str) -> Result<Url, Error> {
-        let wrong = || Error::Usage(format!("{text:?} is no URL such as http://127.0.0.1:8080"));
+        let wrong = || Error::Usage(format!("{text:?} is not a URL such as http://127.0.0.1:8080"));
         let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
         let https = match scheme.to_ascii_lowercase().as_str() {
             "http" => false,
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         let owned = |https, authority: &str, host: &str, port, base: &str| {
             (https, authority.to_owned(), host.to_owned(), port, base.to_owned())
         };
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn invalid_urls_are_rejected() {
         for text in [
             "h:8080",
             "ftp://h",

@@ -1,116 +1,119 @@
-//! Why a configuration is refused. Called by `config`.
+//! Errors of the configuration. Called by `config`.
 
 use crate::config::SafetyError;
 
-/// Why a configuration is refused.
+/// Why klad rejects a configuration.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// One option is outside its range.
     #[error("--{option} {value} is {problem} {bound} bytes")]
     OutOfRange {
-        /// Without the dashes.
+        /// Name of the option, without the dashes.
         option: &'static str,
-        /// As given, in bytes.
+        /// The given value, bytes.
         value: u64,
         /// `less than` or `more than`.
         problem: &'static str,
         /// The limit.
         bound: u64,
     },
-    /// What there is without `--memory` is too little.
+    /// The default of `--memory` would be too small.
     #[error(
-        "{whose} has {limit} bytes of memory, and half of it, which klad takes where --memory does not say otherwise, is \
-         less than the {bound} that it needs: give it more memory, or klad a larger share by --memory"
+        "{owner} has {limit} bytes of memory. By default klad uses half of it, which is less than the minimum of \
+         {bound} bytes: provide more memory, or set --memory"
     )]
     TooLittleMemory {
         /// `the machine` or `the control group`.
-        whose: &'static str,
+        owner: &'static str,
         /// Its memory, bytes.
         limit: u64,
-        /// The least of `--memory`.
+        /// Minimum of `--memory`, bytes.
         bound: u64,
     },
-    /// Checkpoints would lie among the files of the data, or the data among the checkpoints.
+    /// The directory of checkpoints is inside the data, or the data directory is inside it.
     #[error(
-        "--checkpoints {checkpoints} is inside {data}/{files}, or is --data {data} itself or a directory above it: give another directory, such as {data}/checkpoints"
+        "--checkpoints {checkpoints} is inside {data}/{files}, or is --data {data} itself or a directory above it: \
+         choose another directory, for example {data}/checkpoints"
     )]
     CheckpointsInData {
-        /// As given.
+        /// The given directory.
         checkpoints: String,
         /// `--data`.
         data: String,
-        /// An engine's directory in it.
+        /// Name of the engine's directory in `data`.
         files: &'static str,
     },
-    /// The engine cannot compress so.
-    #[error("--compression zstd: --engine fjall has lz4 and none")]
+    /// The engine does not support zstd.
+    #[error("--engine fjall does not support --compression zstd; use lz4 or none")]
     NoZstd,
-    /// Who can reach it, and who not.
+    /// Tokens, certificates or addresses are wrong.
     #[error(transparent)]
     Safety(#[from] SafetyError),
-    /// More connections than descriptors.
+    /// `--connections-max` is more than the limit of open files allows.
     #[error(
-        "--connections-max {connections_max} is more than {available}: the limit of open files is {limit}, less {} for \
-         the engine's files and klad's own. Raise it (ulimit -n), or lower --connections-max", limit - available
+        "--connections-max {connections_max} is more than {available}: the limit of open files is {limit}, and klad \
+         keeps {} for the engine's files and its own. Raise the limit (ulimit -n), or lower --connections-max",
+        limit - available
     )]
     TooFewDescriptors {
-        /// As given.
+        /// The given number.
         connections_max: u64,
-        /// How many there can be.
+        /// The possible number.
         available: u64,
-        /// The hard limit.
+        /// The hard limit of open files.
         limit: u64,
     },
     /// The limit of address space is too low.
     #[error(
-        "the limit of address space is {limit} bytes, and klad needs at least {needed}, for the stacks of {threads} threads and \
-         twice --memory: raise it (ulimit -v), or bound the memory by a control group"
+        "the limit of address space is {limit} bytes, and klad needs at least {needed} for the stacks of {threads} \
+         threads and twice --memory: raise it (ulimit -v), or limit the memory with a control group instead"
     )]
     TooLittleAddressSpace {
-        /// The limit.
+        /// The limit, bytes.
         limit: u64,
-        /// The least.
+        /// The minimum, bytes.
         needed: u64,
-        /// How many there may be.
+        /// Maximum number of threads.
         threads: usize,
     },
     /// The limit of open files is too low for any client.
     #[error(
-        "the limit of open files is {limit}, and a klad of {workers} workers needs at least {needed}: raise it (ulimit -n; \
-         LimitNOFILE= of a systemd unit; --ulimit nofile= of a container)"
+        "the limit of open files is {limit}, and klad with {workers} workers needs at least {needed}: raise it \
+         (ulimit -n; LimitNOFILE= of a systemd unit; --ulimit nofile= of a container)"
     )]
     TooFewFiles {
         /// The hard limit.
         limit: u64,
-        /// `--threads`.
+        /// The number of workers, `--threads`.
         workers: u64,
-        /// The least.
+        /// The minimum.
         needed: u64,
     },
-    /// The parts need more than there is.
+    /// The parts of the memory budget do not fit into it.
     #[error(
-        "a budget of {total} bytes (--memory) cannot hold: {connections} bytes for {connections_max} connections of {connection_bytes}, \
-         {room} for bodies (at least one value of --value-max), {scans} for --scans-max {scans_max}; \
-         that leaves {left} for the cache, which needs at least {cache_min}. Raise --memory, or lower one of the others"
+        "the memory budget of {total} bytes (--memory) is too small. It must hold {connections} bytes for \
+         {connections_max} connections of {connection_bytes}, {bodies} for bodies (at least one value of --value-max), \
+         and {scans} for --scans-max {scans_max}; this leaves {left} for the cache, which needs at least {cache_min}. \
+         Raise --memory, or lower one of the others"
     )]
     DoesNotFit {
-        /// The budget.
+        /// The whole budget, bytes.
         total: u64,
-        /// Of it, for connections.
+        /// The part for connections, bytes.
         connections: u64,
-        /// How many there may be.
+        /// Maximum number of connections.
         connections_max: u64,
-        /// What each is charged.
+        /// The part of one connection, bytes.
         connection_bytes: u64,
-        /// Of it, for bodies.
-        room: u64,
-        /// Of it, for pages of ranges.
+        /// The part for bodies, bytes.
+        bodies: u64,
+        /// The part for pages of range scans, bytes.
         scans: u64,
-        /// How many there may be.
+        /// Maximum number of range scans.
         scans_max: u64,
-        /// Of it, what remains.
+        /// What is left for the cache, bytes.
         left: u64,
-        /// What must remain.
+        /// The minimum of the cache, bytes.
         cache_min: u64,
     },
 }

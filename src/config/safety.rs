@@ -1,6 +1,5 @@
-//! Whether klad may listen where it is told to, and with which tokens and certificate.
-//!
-//! Called by `config`.
+//! Tokens and certificates, and whether klad may listen on the given addresses. Without tokens klad listens on loopback
+//! only, unless the operator sets `--insecure-listen`. Called by `config`.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
@@ -10,37 +9,37 @@ use klad_server::Safety;
 use klad_server::net::tls::{self, TlsSettings};
 use klad_server::tokens::{self, Tokens};
 
-/// Why klad would not be safe, or cannot be.
+/// Why klad rejects the options of security.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// Everybody could do everything.
+    /// Every client on the network could do everything.
     #[error(
-        "--{option} {given}{} is reached from other machines, and whoever reaches it could {what}. Give --token-file FILE, so \
-         that only holders of a token can; or, where something else keeps strangers out, --insecure-listen",
+        "other machines can reach --{option} {given}{}, and any of them could {what}. Give --token-file FILE, so that \
+         only clients with a token can, or --insecure-listen if your network keeps other clients out",
         resolved(given, address)
     )]
     Exposed {
-        /// Without the dashes.
+        /// Name of the option, without the dashes.
         option: &'static str,
-        /// As given.
+        /// The given address.
         given: String,
-        /// What that is.
+        /// The address that it resolves to.
         address: SocketAddr,
-        /// What could happen.
+        /// What a client could do.
         what: &'static str,
     },
-    /// One half of two.
+    /// An option is given without the one that it needs.
     #[error("--{given} needs --{missing} as well")]
     HalfOf {
-        /// Without the dashes.
+        /// Name of the given option, without the dashes.
         given: &'static str,
-        /// Without the dashes.
+        /// Name of the missing option, without the dashes.
         missing: &'static str,
     },
-    /// The file of tokens.
+    /// The token file cannot be used.
     #[error("--token-file: {0}")]
     Tokens(#[from] tokens::Error),
-    /// Certificate, key, or authorities.
+    /// The certificate, the key or the authorities cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] tls::Error),
 }
@@ -49,16 +48,16 @@ fn resolved(given: &str, address: &SocketAddr) -> String {
     if given == address.to_string() { String::new() } else { format!(" ({address})") }
 }
 
-/// What is safe, where klad listens, and what must be said about it.
-pub(super) struct Judged {
+/// Tokens and TLS of the listeners, their addresses, and warnings about who can reach them.
+pub(super) struct Exposure {
     pub(super) safety: Safety,
     pub(super) listen: String,
     pub(super) admin_listen: String,
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads the files that `args` name, and judges the addresses.
-pub(super) fn judge(args: &ServeArgs) -> Result<Judged, Error> {
+/// Reads the files that `args` name, and checks who could reach the addresses.
+pub(super) fn check(args: &ServeArgs) -> Result<Exposure, Error> {
     let listen = resolve(&args.listen);
     let admin_listen = resolve(&args.admin_listen);
     let (data, admin) = (off_loopback(&listen), off_loopback(&admin_listen));
@@ -81,22 +80,22 @@ pub(super) fn judge(args: &ServeArgs) -> Result<Judged, Error> {
         None => [data, admin].iter().flatten().map(|address| open_warning(*address)).collect(),
     };
     let or_as_given = |addresses: Vec<SocketAddr>, given: &str| {
-        // The one that was judged, not what the name may stand for a moment later. What is no address `listen` will say.
+        // The address that was checked: the name may resolve to another one later. `listen` reports what is no address.
         addresses.first().map_or_else(|| given.to_owned(), SocketAddr::to_string)
     };
     let (listen, admin_listen) = (or_as_given(listen, &args.listen), or_as_given(admin_listen, &args.admin_listen));
-    Ok(Judged { safety, listen, admin_listen, warnings })
+    Ok(Exposure { safety, listen, admin_listen, warnings })
 }
 
 fn clear_warning(address: SocketAddr) -> String {
     format!(
-        "tokens and data travel in clear to and from {address}: whoever sees them can use them. Give --tls-cert and --tls-key, \
-         or let a proxy in front speak TLS"
+        "tokens and data travel unencrypted to and from {address}, and others on the network can read them. Give \
+         --tls-cert and --tls-key, or put a proxy with TLS in front of klad"
     )
 }
 
 fn open_warning(address: SocketAddr) -> String {
-    format!("--insecure-listen: whoever reaches {address} can do everything, as there is no --token-file")
+    format!("--insecure-listen without --token-file: every client that reaches {address} can do everything")
 }
 
 fn tls_files(args: &ServeArgs) -> Result<Option<tls::Files>, Error> {
@@ -112,12 +111,13 @@ fn tls_files(args: &ServeArgs) -> Result<Option<tls::Files>, Error> {
     }
 }
 
-/// Every address that `given` stands for; none where it is no address.
+/// Returns every address that `given` resolves to; none if it is not an address.
 fn resolve(given: &str) -> Vec<SocketAddr> {
     given.to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect)
 }
 
-/// The first of `addresses` that others than this machine may reach. Unspecified ones (`0.0.0.0`, `::`) are all addresses.
+/// Returns the first of `addresses` that other machines may reach. The unspecified ones (`0.0.0.0`, `::`) stand for all
+/// addresses of the machine.
 fn off_loopback(addresses: &[SocketAddr]) -> Option<SocketAddr> {
     addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()).copied()
 }

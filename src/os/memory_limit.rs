@@ -1,11 +1,10 @@
-//! How much memory there is for klad: the smallest limit of its control groups (version 1 or 2), or the machine's.
-//!
-//! Called by `config` and `settings`.
+//! The memory available to klad: the smallest limit of its control groups (version 1 or 2), or the memory of the
+//! machine. Called by `config` and `settings`.
 
 use std::fs;
 use std::path::Path;
 
-/// Bytes that klad may use at most, and whose limit that is, for people.
+/// Returns the memory available to klad, bytes, and who limits it, for messages.
 #[must_use]
 pub(crate) fn memory_limit() -> (u64, &'static str) {
     let machine = machine_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()).unwrap_or(1 << 30);
@@ -22,8 +21,8 @@ fn machine_bytes(meminfo: &str) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// The smallest limit on the way from the process's group to the root; inside a container the group's path may not exist
-/// below the mount, and the root is then the container's own group.
+/// Returns the smallest limit of the process's group and its ancestors. In a container, the path of the group may not
+/// exist below the mount; the root is then the container's own group.
 fn group_limit(mount: &Path, groups: &str) -> Option<u64> {
     let mut smallest: Option<u64> = None;
     for line in groups.lines() {
@@ -39,7 +38,7 @@ fn group_limit(mount: &Path, groups: &str) -> Option<u64> {
             continue;
         };
         for ancestor in Path::new(path.trim_start_matches('/')).ancestors() {
-            // "max" (version 2) is no number, hence no limit; version 1 says a number larger than any machine.
+            // "max" (version 2) is not a number, so there is no limit. Version 1 has a number larger than any machine.
             let limit =
                 fs::read_to_string(root.join(ancestor).join(file)).ok().and_then(|text| text.trim().parse().ok());
             smallest = match (smallest, limit) {
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn smallest_limit_on_the_way_to_the_root_counts() {
+    fn the_smallest_limit_of_a_group_and_its_ancestors_counts() {
         let mount = tempfile::tempdir().expect("a temporary directory");
         let write = |path: &str, text: &str| {
             let path = mount.path().join(path);

@@ -1,4 +1,4 @@
-//! What the program asks of the operating system: signals, the supervisor that started it, how much memory there is.
+//! The interface to the operating system: signals, the supervisor that started klad, and the available memory.
 
 pub(crate) mod memory_limit;
 pub mod signals;

@@ -1,17 +1,17 @@
-//! What klad does when it is sent a signal.
+//! Signals: takes them on a thread and turns them into requests to stop or to reload.
 //!
 //! ```text
-//!   SIGTERM, SIGINT    stop in order; a second one, of either kind: exit code 1, at once
-//!   SIGHUP             reload what can be reloaded
-//!   SIGUSR1, SIGUSR2   a line in the log: logs go to stderr, so that there is nothing to reopen, and nobody should die of it
-//!   SIGXFSZ            nothing: a file beyond the limit of the process is an error of the write, as on a full disk
-//!   SIGPIPE            nothing (Rust's runtime sees to that): a write to a closed connection is an error
-//!   SIGQUIT, others    as the kernel does it; SIGQUIT ends the process with a core dump, for whoever wants one
+//!   SIGTERM, SIGINT    shut down in order; at the second one exit at once with code 1
+//!   SIGHUP             reload the configuration, tokens and certificates
+//!   SIGUSR1, SIGUSR2   log a line: there is no log file to reopen, and the default action would end the process
+//!   SIGXFSZ            no action: a write beyond the file size limit then fails with an error, as on a full disk
+//!   SIGPIPE            no action (Rust's runtime ignores it): a write to a closed connection fails with an error
+//!   SIGQUIT, others    the default action; SIGQUIT ends the process with a core dump
 //! ```
 //!
-//! All are taken from the first moment on, so that one that comes while the data is being opened is not lost: klad opens
-//! and begins to serve, so that clients which have connected meanwhile are answered, and stops. That a handler exists also
-//! makes klad stop as process 1 of a container, where the kernel delivers no signal that has none. Called by `main`.
+//! klad handles signals from its start on. If a signal to stop arrives while klad opens the data, klad finishes
+//! opening, answers the clients that have connected meanwhile, and shuts down. The handlers are also needed for
+//! process 1 of a container: the kernel delivers to it only signals that have a handler. Called by `main`.
 
 use std::sync::Arc;
 
@@ -19,40 +19,40 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use klad_base::sync::{self, BoundedQueue};
 
-/// What `main` is asked to do.
+/// A request to the main thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Stop,
     Reload,
 }
 
-/// The signals that klad was sent.
+/// The requests that arrived as signals.
 #[derive(Debug)]
 pub struct Signals {
     requests: Arc<BoundedQueue<Request>>,
 }
 
-/// One stop and one reload: a second reload that comes before the first has begun is the same.
+/// One stop and one reload: a reload that waits covers later ones.
 const REQUESTS_MAX: usize = 2;
 
 impl Signals {
-    /// Takes signals from now on, on a thread of its own; at a second stop `end` must end the process.
+    /// Starts the thread that handles signals. At a second signal to stop it calls `end`, which must end the process.
     ///
     /// # Errors
-    /// When the kernel does not let them be taken.
+    /// The kernel does not accept a handler.
     pub fn take(end: fn() -> !) -> std::io::Result<Signals> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        let mut taken = {
+        let mut handlers = {
             let _inside = runtime.enter();
-            Taken::new()?
+            Handlers::install()?
         };
         let requests = Arc::new(BoundedQueue::new(REQUESTS_MAX));
         let shared = requests.clone();
-        sync::spawn_thread("klad-signals", move || runtime.block_on(taken.run(&shared, end)));
+        sync::spawn_thread("klad-signals", move || runtime.block_on(handlers.run(&shared, end)));
         Ok(Signals { requests })
     }
 
-    /// Waits until klad is to stop; calls `reload`, on this thread, when it is to reload.
+    /// Waits for a signal to stop. Calls `reload` on this thread for each request to reload.
     pub fn wait_for_stop(self, mut reload: impl FnMut()) {
         while self.requests.pop() == Some(Request::Reload) {
             reload();
@@ -60,7 +60,7 @@ impl Signals {
     }
 }
 
-struct Taken {
+struct Handlers {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
@@ -68,9 +68,9 @@ struct Taken {
     _file_size: Signal,
 }
 
-impl Taken {
-    fn new() -> std::io::Result<Taken> {
-        Ok(Taken {
+impl Handlers {
+    fn install() -> std::io::Result<Handlers> {
+        Ok(Handlers {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
@@ -88,7 +88,7 @@ impl Taken {
                 _ = self.terminate.recv() => stop(&mut stops, requests, end),
                 _ = self.interrupt.recv() => stop(&mut stops, requests, end),
                 _ = self.hang_up.recv() => {
-                    // One that waits already will see whatever there is to be seen.
+                    // A reload that waits will read the newest state.
                     if requests.is_empty() && !stops {
                         let _ = requests.push(Request::Reload);
                     }
@@ -104,9 +104,9 @@ fn stop(stops: &mut bool, requests: &BoundedQueue<Request>, end: fn() -> !) {
     if std::mem::replace(stops, true) {
         end();
     }
-    requests.push(Request::Stop).expect("there is a place for it, which only one stop takes");
+    requests.push(Request::Stop).expect("the queue has a place for the one stop");
 }
 
 fn unused(name: &str) {
-    tracing::info!("{name} means nothing to klad: its log goes to stderr, and nothing need be reopened");
+    tracing::info!("{name} has no effect: klad logs to stderr and has no log file to reopen");
 }

@@ -1,17 +1,17 @@
-//! Tells the supervisor that started klad how it does: systemd with `Type=notify`, or whoever speaks its protocol
-//! (`NOTIFY_SOCKET`, see `sd_notify(3)`). Without one all of this is nothing.
+//! Reports the state of klad to the supervisor that started it: systemd with `Type=notify`, or another program with
+//! the same protocol (`NOTIFY_SOCKET`, see `sd_notify(3)`). Does nothing without a supervisor.
 //!
 //! ```text
-//!   READY=1                      klad serves; the data is open, the addresses are known
+//!   READY=1                      klad serves: the data is open, the addresses are bound
 //!   RELOADING=1, then READY=1    around a reload
-//!   STOPPING=1                   with as much time as the drain may take
-//!   WATCHDOG=1                   twice in each WATCHDOG_USEC in which every worker has turned
+//!   STOPPING=1                   with the time that the shutdown may take
+//!   WATCHDOG=1                   twice in each WATCHDOG_USEC, if every worker completed a loop iteration
 //! ```
 //!
-//! While the data is being opened no time is asked for: a start takes less than a second by design, how far RocksDB is cannot
-//! be seen, and to ask for more and more would only hide a start that hangs. `TimeoutStartSec` is for that.
+//! klad does not ask for more time while it opens the data. A start takes less than a second by design, RocksDB does
+//! not report its progress, and extensions would hide a start that hangs. Use `TimeoutStartSec` instead.
 //!
-//! A supervisor that cannot be told is logged and is no reason to stop serving. Called by `main`.
+//! klad logs a warning and continues if it cannot notify the supervisor. Called by `main`.
 
 use std::io;
 #[cfg(target_os = "linux")]
@@ -27,51 +27,52 @@ use sd_notify::NotifyState;
 
 use klad_base::sync::{self, Signal};
 
-/// What klad needs beyond the drain to stop: the last sync, the last answers.
+/// Time that a shutdown needs beyond the drain, for the last sync and the last answers.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
 
-/// klad serves: after the start, and after a reload. `status` is one line for people.
+/// Reports that klad serves, after the start and after a reload. `status` is one line for people.
 pub fn ready(status: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// A reload begins; [`ready`] must follow, whatever becomes of it.
+/// Reports that a reload begins. Call [`ready`] after it, even if it fails.
 pub fn reloading() {
-    // systemd tells this reload from others by its time.
+    // systemd distinguishes reloads by their time.
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now, NotifyState::Status("reloading")]),
-        Err(error) => tracing::warn!(%error, "the supervisor cannot be told about the reload"),
+        Ok(now) => notify(&[NotifyState::Reloading, now, NotifyState::Status("reloading")]),
+        Err(error) => tracing::warn!(%error, "cannot notify the supervisor of the reload"),
     }
 }
 
-/// klad has begun to stop, and will have ended `drain` from now, as far as its clients are concerned.
+/// Reports that a shutdown has begun, whose drain takes at most `drain`.
 pub fn stopping(drain: Duration) {
     let time = u32::try_from((drain + STOP_MARGIN).as_micros()).unwrap_or(u32::MAX);
-    tell(&[
+    notify(&[
         NotifyState::Stopping,
         NotifyState::ExtendTimeoutUsec(time),
         NotifyState::Status("stopping: finishing requests in flight"),
     ]);
 }
 
-fn tell(states: &[NotifyState<'_>]) {
-    let told = match abstract_socket() {
-        Some(name) => tell_at(&name, states),
+fn notify(states: &[NotifyState<'_>]) {
+    let result = match abstract_socket() {
+        Some(name) => notify_abstract(&name, states),
         None => sd_notify::notify(states),
     };
-    if let Err(error) = told {
-        tracing::warn!(%error, "the supervisor cannot be told");
+    if let Err(error) = result {
+        tracing::warn!(%error, "cannot notify the supervisor");
     }
 }
 
-/// The name of a supervisor's socket that is no file, which `NOTIFY_SOCKET` marks with an `@` and sd-notify takes for a path.
+/// Returns the name of the supervisor's socket if it is in the abstract namespace, which `NOTIFY_SOCKET` marks with
+/// an `@`. sd-notify would take it for a path.
 fn abstract_socket() -> Option<Vec<u8>> {
     let socket = std::env::var_os("NOTIFY_SOCKET")?.into_vec();
     socket.strip_prefix(b"@").map(<[u8]>::to_vec)
 }
 
 #[cfg(target_os = "linux")]
-fn tell_at(name: &[u8], states: &[NotifyState<'_>]) -> io::Result<()> {
+fn notify_abstract(name: &[u8], states: &[NotifyState<'_>]) -> io::Result<()> {
     use std::os::linux::net::SocketAddrExt as _;
     let mut message = Vec::new();
     for state in states {
@@ -82,19 +83,19 @@ fn tell_at(name: &[u8], states: &[NotifyState<'_>]) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn tell_at(_: &[u8], _: &[NotifyState<'_>]) -> io::Result<()> {
+fn notify_abstract(_: &[u8], _: &[NotifyState<'_>]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The thread that keeps the supervisor's watchdog quiet.
+/// The thread that notifies the supervisor's watchdog.
 pub struct Watchdog {
     stop: Arc<Signal>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
-    /// Tells the supervisor that klad is alive, twice in the time that it has set, while `alive` answers true: it is asked
-    /// each time. Does nothing if the supervisor has set none.
+    /// Starts the thread. It calls `alive` twice in each period of the watchdog, and notifies the supervisor if
+    /// `alive` returns true. Does nothing if the supervisor has no watchdog.
     #[must_use]
     pub fn start(mut alive: impl FnMut() -> bool + Send + 'static) -> Watchdog {
         let stop = Arc::<Signal>::default();
@@ -103,10 +104,10 @@ impl Watchdog {
             sync::spawn_thread("klad-watchdog", move || {
                 while !stop.wait_timeout(time / 2) {
                     if alive() {
-                        tell(&[NotifyState::Watchdog]);
+                        notify(&[NotifyState::Watchdog]);
                     } else {
                         tracing::error!(
-                            "a worker has not turned for {:?}: the watchdog is not told that klad lives",
+                            "a worker completed no loop iteration for {:?}: klad does not notify the watchdog",
                             time / 2
                         );
                     }
@@ -116,7 +117,7 @@ impl Watchdog {
         Watchdog { stop, thread }
     }
 
-    /// No more of it: klad has ended.
+    /// Stops the thread.
     pub fn stop(self) {
         self.stop.raise();
         if let Some(thread) = self.thread {

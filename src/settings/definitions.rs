@@ -1,4 +1,5 @@
-//! The options as data, read from clap's definition of `ServeArgs`: names, defaults, what values they take.
+//! The options of `klad serve` as data, read from clap's definition of `ServeArgs`: names, defaults, and accepted
+//! values. Called by `settings` and `reference`.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
@@ -12,14 +13,14 @@ use crate::cli::ServeArgs;
 /// The options of `klad serve`.
 pub struct Definitions(Command);
 
-/// One of them.
+/// An option.
 #[derive(Clone, Copy)]
 pub struct Opt<'d>(&'d Arg);
 
-/// What an option's value is.
+/// The kind of value that an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `--option` alone says yes.
+    /// No value: `--option` alone turns it on.
     Switch,
     /// `on` or `off`.
     OnOff,
@@ -29,12 +30,12 @@ pub enum Kind {
     Size,
     /// A number with a unit of time.
     Time,
-    /// Any other word.
+    /// Any other text.
     Text,
 }
 
 impl Definitions {
-    /// Read from clap.
+    /// Reads the definitions from clap.
     #[must_use]
     pub fn of_serve() -> Definitions {
         let mut command = ServeArgs::augment_args(Command::new("klad")).disable_help_flag(true);
@@ -42,46 +43,46 @@ impl Definitions {
         Definitions(command)
     }
 
-    /// In the order of `klad serve --help`.
+    /// Iterates over the options in the order of `klad serve --help`.
     pub fn iter(&self) -> impl Iterator<Item = Opt<'_>> {
         self.0.get_arguments().filter(|option| option.get_long().is_some()).map(Opt)
     }
 
-    /// The name of an option that looks most like `name`, if any does.
+    /// Returns the name of the option that is most similar to `name`, if one is similar enough.
     #[must_use]
     pub fn suggestion(&self, name: &str) -> Option<&str> {
         let similarity = |option: &Opt<'_>| strsim::jaro_winkler(option.name(), name);
         let nearest = self.iter().max_by(|one, other| similarity(one).total_cmp(&similarity(other)))?;
-        // Where clap draws the line, too: below it suggestions are as good as drawn by lot.
+        // The threshold of clap. Below it, suggestions are no better than random ones.
         (similarity(&nearest) > 0.8).then(|| nearest.0.get_long().expect("those without were left out"))
     }
 
-    /// For parsing a command line of all options.
+    /// Returns clap's command, which parses a command line of all options.
     pub(super) fn into_command(self) -> Command {
         self.0
     }
 }
 
 impl<'d> Opt<'d> {
-    /// Without the dashes.
+    /// Returns the name without the dashes.
     #[must_use]
     pub fn name(self) -> &'d str {
         self.0.get_long().expect("those without were left out")
     }
 
-    /// The group under which `--help` shows it.
+    /// Returns the heading under which `--help` shows the option.
     #[must_use]
     pub fn heading(self) -> &'d str {
         self.0.get_help_heading().unwrap_or("Options")
     }
 
-    /// Whether it is kept out of the documents.
+    /// Returns whether the option is absent from the documents.
     #[must_use]
     pub fn is_hidden(self) -> bool {
         self.0.is_hide_set()
     }
 
-    /// Such as `--queue-limit N`.
+    /// Returns the usage, for example `--queue-limit N`.
     #[must_use]
     pub fn usage(self) -> String {
         match self.placeholder() {
@@ -90,14 +91,14 @@ impl<'d> Opt<'d> {
         }
     }
 
-    /// What it is for: the paragraphs of its comment.
+    /// Returns the paragraphs of the option's description.
     #[must_use]
     pub fn paragraphs(self) -> Vec<String> {
         let help = self.0.get_long_help().or_else(|| self.0.get_help()).map(ToString::to_string).unwrap_or_default();
         help.split("\n\n").map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
-    /// The words that it takes, each with what it means, where they are few.
+    /// Returns the words that the option accepts, each with its meaning; empty if it accepts other values.
     #[must_use]
     pub fn choices(self) -> Vec<(String, String)> {
         let choices = if self.is_switch() { Vec::new() } else { self.0.get_possible_values() };
@@ -105,7 +106,7 @@ impl<'d> Opt<'d> {
         choices.iter().map(|choice| (choice.get_name().to_owned(), describe(choice.get_help()))).collect()
     }
 
-    /// What kind of value it takes.
+    /// Returns the kind of value that the option takes.
     #[must_use]
     pub fn kind(self) -> Kind {
         let choices = self.choices();
@@ -120,7 +121,7 @@ impl<'d> Opt<'d> {
         }
     }
 
-    /// Its default, unless that is computed at start or nothing at all.
+    /// Returns the default; `None` if there is none, or if klad computes it at start.
     #[must_use]
     pub fn default_value(self) -> Option<String> {
         if self.is_switch() {
@@ -139,7 +140,7 @@ impl<'d> Opt<'d> {
         !self.0.get_action().takes_values()
     }
 
-    /// Whether it may be given several times.
+    /// Returns whether the option can be given several times.
     pub(super) fn is_list(self) -> bool {
         matches!(self.0.get_action(), ArgAction::Append) || self.0.get_value_delimiter().is_some()
     }
@@ -149,36 +150,36 @@ impl<'d> Opt<'d> {
         if self.is_switch() { None } else { Some(names.first().map_or("VALUE", |name| name.as_str())) }
     }
 
-    /// `values` in the words of the command line, if the option takes them.
+    /// Returns `values` as words of the command line, after checking each.
     ///
     /// # Errors
-    /// The first that it does not take, and why.
+    /// The first value that the option does not accept, and the reason.
     pub(super) fn checked(self, values: &[OsString]) -> Result<Vec<OsString>, (String, String)> {
         values.iter().map(|value| self.checked_one(value)).collect()
     }
 
     fn checked_one(self, value: &OsStr) -> Result<OsString, (String, String)> {
-        let refused = |problem: &str| Err((value.to_string_lossy().into_owned(), problem.to_owned()));
+        let rejected = |problem: &str| Err((value.to_string_lossy().into_owned(), problem.to_owned()));
         let word = match (self.kind(), value.to_str()) {
             (Kind::Switch, Some("true" | "on")) => return Ok("true".into()),
             (Kind::Switch, Some("false" | "off")) => return Ok("false".into()),
-            (Kind::Switch, _) => return refused("it must be true or false"),
+            (Kind::Switch, _) => return rejected("it must be true or false"),
             (Kind::OnOff, Some("true")) => OsString::from("on"),
             (Kind::OnOff, Some("false")) => OsString::from("off"),
-            _ if value.is_empty() => return refused("it is empty; remove it, or give it a value"),
+            _ if value.is_empty() => return rejected("it is empty; remove it, or give it a value"),
             _ => value.to_owned(),
         };
         let parsed = Command::new("klad")
             .arg(self.0.clone().required(false))
             .try_get_matches_from([OsString::from("klad"), self.argument(&word)]);
         match parsed {
-            // What it has to do with other options is looked at when all are there.
-            Err(error) if concerns_the_value(&error) => refused(&self.problem_with(&value.to_string_lossy(), &error)),
+            // Relations to other options are checked when all values are known.
+            Err(error) if concerns_the_value(&error) => rejected(&self.problem_with(&value.to_string_lossy(), &error)),
             _ => Ok(word),
         }
     }
 
-    /// Where the parser's words are those of a programmer, better ones.
+    /// Returns what is wrong with `value`, in plainer words than the parser's for numbers and sizes.
     fn problem_with(self, value: &str, error: &clap::Error) -> String {
         match self.kind() {
             Kind::Number if value.parse::<u64>().is_err() => "it must be a whole number".to_owned(),
@@ -193,7 +194,7 @@ impl<'d> Opt<'d> {
         argument
     }
 
-    /// Adds what a command line with these values has.
+    /// Appends the option with `values` to a command line.
     pub(super) fn push_arguments(self, values: &[OsString], arguments: &mut Vec<OsString>) {
         for value in values {
             if !self.is_switch() {
@@ -204,7 +205,7 @@ impl<'d> Opt<'d> {
         }
     }
 
-    /// `value` in a form that is the same for all ways of writing it.
+    /// Returns `value` in a form that is the same for equal values.
     pub(super) fn comparable(self, value: &str) -> String {
         let same = match self.kind() {
             Kind::Size => value.parse::<ByteSize>().ok().map(|size| size.0.to_string()),
@@ -222,7 +223,7 @@ fn concerns_the_value(error: &clap::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// What clap has to say, without the words around it that speak of a command line.
+/// Returns clap's message without the parts about the command line.
 pub(super) fn problem(error: &clap::Error) -> String {
     if let Some(cause) = std::error::Error::source(error) {
         return cause.to_string();
@@ -242,21 +243,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_is_true_or_false_wherever_it_stands() {
+    fn a_switch_accepts_true_false_on_and_off() {
         let mut command = Command::new("klad").arg(Arg::new("loud").long("loud").action(ArgAction::SetTrue));
         command.build();
         let definitions = Definitions(command);
         let option = definitions.iter().find(|option| option.name() == "loud").expect("defined");
         assert_eq!((option.kind(), option.default_value().as_deref()), (Kind::Switch, Some("false")));
         for (word, expected) in [("true", &["--loud"][..]), ("on", &["--loud"]), ("false", &[]), ("off", &[])] {
-            let values = option.checked(&[word.into()]).expect("taken");
+            let values = option.checked(&[word.into()]).expect("accepted");
             let mut arguments = Vec::new();
             option.push_arguments(&values, &mut arguments);
             assert_eq!(arguments, expected, "{word}");
         }
         assert!(option.checked(&["perhaps".into()]).is_err());
-        let matches = definitions.0.clone().try_get_matches_from(["klad", "--loud"]).expect("understood");
-        // What the command line is asked for: nothing, or the word.
+        let matches = definitions.0.clone().try_get_matches_from(["klad", "--loud"]).expect("valid");
+        // `CommandLine::of` relies on this: a switch has no raw value, or "true".
         assert!(matches.get_raw("loud").into_iter().flatten().all(|value| value == "true"));
     }
 }

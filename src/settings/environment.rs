@@ -7,19 +7,19 @@ use crate::settings::{Definitions, Error};
 
 const PREFIX: &str = "KLAD_";
 
-/// What the tests tell themselves and what they put between klad and the kernel; no option's name begins so.
+/// Prefix of the variables that klad's own tests use. No option's name begins with it.
 const TESTS: &str = "KLAD_TEST_";
 
-/// The variable of the option `name`.
+/// Returns the name of the variable for the option `name`.
 #[must_use]
 pub fn variable(name: &str) -> String {
     format!("{PREFIX}{}", name.to_ascii_uppercase().replace('-', "_"))
 }
 
-/// The values of the options that `variables` has, by the options' names.
+/// Returns the options that `variables` sets, by their names.
 ///
 /// # Errors
-/// [`Error::UnknownVariable`]: a variable that nobody reads would be a setting that somebody believes in.
+/// [`Error::UnknownVariable`] for an unknown variable with klad's prefix: ignoring it would hide a misspelt option.
 pub(super) fn read(
     definitions: &Definitions,
     variables: impl Iterator<Item = (OsString, OsString)>,
@@ -39,7 +39,7 @@ pub(super) fn read(
             unknown.push(name.into_owned());
         }
     }
-    // The environment has no order; the message shall not depend on one.
+    // The smallest one, because the environment has no stable order.
     match unknown.into_iter().min() {
         None => Ok(found),
         Some(variable_name) => {
@@ -50,8 +50,8 @@ pub(super) fn read(
     }
 }
 
-/// Whether Kubernetes puts this variable into every container beside a service named klad, or klad-something: host and port
-/// of the service, and the same in the words of Docker's links.
+/// Returns whether Kubernetes sets this variable in containers. It sets the host and the port of each service, here
+/// of one named klad or klad-something, and the same in the format of Docker links.
 fn is_kubernetes(name: &str, value: &str) -> bool {
     if name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT") || name.contains("_SERVICE_PORT_") {
         return true;
@@ -72,17 +72,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_of_other_commands_are_passed_over() {
+    fn variables_of_other_commands_are_ignored() {
         let read = |name: &str| read(&Definitions::of_serve(), [(name.into(), "x".into())].into_iter());
-        // One is an option of both: the same file serves.
+        // KLAD_TOKEN_FILE is also an option of `klad serve`.
         for name in crate::client::VARIABLES.into_iter().filter(|name| *name != "KLAD_TOKEN_FILE") {
-            assert!(read(name).expect("passed over").is_empty(), "{name}");
+            assert!(read(name).expect("ignored").is_empty(), "{name}");
         }
-        read("KLAD_URI").expect_err("nobody's");
+        read("KLAD_URI").expect_err("not a variable of klad");
     }
 
     #[test]
-    fn variables_of_kubernetes_are_told_from_mistakes() {
+    fn variables_of_kubernetes_are_ignored_and_misspelt_ones_are_not() {
         for (name, value) in [
             ("KLAD_SERVICE_HOST", "10.0.0.11"),
             ("KLAD_SERVICE_PORT", "8080"),

@@ -1,4 +1,4 @@
-//! Options from a file in TOML: one key for each option, no tables.
+//! Options from a TOML file: one key for each option, no tables.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,17 +10,17 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::settings::{Definitions, Error, Opt, Source};
-use klad_base::limits::CONFIG_FILE_BYTES_MAX;
+use klad_server::limits::CONFIG_FILE_BYTES_MAX;
 
-/// The option that names the file, and the only one that cannot stand in it.
+/// The option that names the file. It is the only option that cannot be in the file.
 pub(super) const OPTION: &str = "config";
 
 type Values = BTreeMap<String, (Source, Vec<OsString>)>;
 
-/// The values of the options that the file has, by the options' names.
+/// Returns the options that the file sets, by their names.
 ///
 /// # Errors
-/// [`Error`], with the line.
+/// [`Error`], with the line number.
 pub(super) fn read(path: PathBuf, definitions: &Definitions) -> Result<Values, Error> {
     match text_of(&path) {
         Ok(text) => parse(&text, &path, definitions),
@@ -40,11 +40,11 @@ fn text_of(path: &Path) -> io::Result<String> {
 pub(super) fn parse(text: &str, path: &Path, definitions: &Definitions) -> Result<Values, Error> {
     let table = DeTable::parse(text).map_err(|error| {
         let (line, column) = position(text, error.span().map_or(0, |span| span.start));
-        // One line, whatever the parser adds.
+        // The parser's message may have several lines; errors have one.
         let problem = error.message().lines().collect::<Vec<_>>().join("; ");
         Error::Syntax { path: path.to_owned(), line, column, problem }
     })?;
-    // By their place, so that the first mistake in the file is the one that is told.
+    // In the order of the file, so that the error is about the first mistake.
     let mut entries: Vec<_> = table.into_inner().into_iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     let mut values = Values::new();
@@ -62,7 +62,7 @@ pub(super) fn parse(text: &str, path: &Path, definitions: &Definitions) -> Resul
     Ok(values)
 }
 
-/// `key`, or the first key in it where it is a table, is no option.
+/// Returns the error for an unknown key. If the key is a table, the error names its first inner key.
 fn unknown(path: &Path, line: usize, key: &str, value: &DeValue<'_>, definitions: &Definitions) -> Error {
     let mut names = vec![key.to_owned()];
     let mut inner = value;
@@ -72,7 +72,7 @@ fn unknown(path: &Path, line: usize, key: &str, value: &DeValue<'_>, definitions
         names.push(name.get_ref().to_string());
         inner = value.get_ref();
     }
-    // Tables are a common way to write such files: `[queue] limit` is queue-limit here.
+    // Tables are common in such files: `[queue] limit` means queue-limit.
     let joined = names.join("-").to_ascii_lowercase().replace('_', "-");
     let last = names.last().map(String::as_str).unwrap_or_default();
     let suggestion =
@@ -81,7 +81,7 @@ fn unknown(path: &Path, line: usize, key: &str, value: &DeValue<'_>, definitions
     Error::UnknownKey { path, line, key: names.join("."), suggestion }
 }
 
-/// A value as the command line would have it.
+/// Returns `value` as words of the command line.
 fn words(option: Opt<'_>, value: &Spanned<DeValue<'_>>) -> Result<Vec<OsString>, String> {
     match value.get_ref() {
         DeValue::Array(items) if option.is_list() => {
@@ -100,13 +100,13 @@ fn word(value: &DeValue<'_>) -> Result<String, String> {
             .map_err(|error| error.to_string()),
         DeValue::Float(number) => Ok(number.as_str().to_owned()),
         DeValue::Boolean(yes) => Ok(yes.to_string()),
-        DeValue::Datetime(_) => Err("a date is no value of an option".to_owned()),
+        DeValue::Datetime(_) => Err("a date is not the value of an option".to_owned()),
         DeValue::Array(_) => Err("the option takes one value, not a list".to_owned()),
         DeValue::Table(_) => Err("the option takes one value, not a table".to_owned()),
     }
 }
 
-/// Line and column, each from 1, of the byte at `offset`.
+/// Returns line and column of the byte at `offset`, each from 1.
 fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.matches('\n').count() + 1;

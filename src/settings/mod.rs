@@ -1,15 +1,16 @@
-//! Where options come from: the command line, before the environment, before a file, before the defaults, under one spelling.
+//! The values of all options and their sources. The command line overrides the environment, which overrides the file,
+//! which overrides the defaults. An option has the same name in all of them.
 //!
 //! ```text
 //!   --queue-limit 9  ─▶ ┐
-//!   KLAD_QUEUE_LIMIT ─▶ ├─▶ one source for each option ─▶ a command line of all of them ─▶ clap ─▶ ServeArgs ─▶ Config
+//!   KLAD_QUEUE_LIMIT ─▶ ├─▶ one value for each option ─▶ a full command line ─▶ clap ─▶ ServeArgs ─▶ Config
 //!   queue-limit = 9  ─▶ ┘
 //! ```
 //!
-//! clap's definition of [`ServeArgs`] is the only list of options: a new one has its variable and its key by itself. A value
-//! is checked where it comes from, so that an error names that place.
+//! clap's definition of [`ServeArgs`] is the only list of options: a new option gets its variable and its key
+//! automatically. Each value is checked together with its source, so that an error names the source.
 //!
-//! Called by `main`, at start and whenever the configuration is to be read again, and by `reference`.
+//! Called by `main` at start, by `control` for each reload and change, and by `reference`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +21,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches as _};
 
 use crate::cli::ServeArgs;
-use crate::config::{self, Config, LaidOut};
+use crate::config::{self, Config, FixedSizes, LiveConfig};
 use klad_server::net::listen;
 
 mod definitions;
@@ -32,7 +33,7 @@ pub use definitions::{Definitions, Kind, Opt};
 pub use environment::variable;
 pub use print::{json, text};
 
-/// Options that a running klad takes up when its configuration is read again; all others need a restart.
+/// Options that can change while klad serves. All others need a restart.
 pub const LIVE: &[&str] = &[
     "access-log",
     "body-rate-min",
@@ -59,67 +60,68 @@ pub const LIVE: &[&str] = &[
     "write-timeout",
 ];
 
-/// What was on the command line, to be asked again at each [`load`].
+/// The options given on the command line, kept for each [`load`].
 #[derive(Clone, Debug, Default)]
 pub struct CommandLine(BTreeMap<String, Vec<OsString>>);
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The command line.
     CommandLine,
     /// The environment.
     Environment {
-        /// Such as `KLAD_QUEUE_LIMIT`.
+        /// Its name, for example `KLAD_QUEUE_LIMIT`.
         variable: String,
     },
     /// The file.
     File {
-        /// As it was named.
+        /// The path as given.
         path: PathBuf,
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// The admin listener, while klad serves.
+    /// A change by the admin listener while klad serves.
     Admin,
-    /// The program.
+    /// The default of the program.
     Default,
 }
 
-/// One option's value.
+/// The value of an option, and its source.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Such as `queue-limit`.
+    /// Name of the option, for example `queue-limit`.
     pub name: String,
-    /// As it was written, several joined by commas; `None`: nothing was given, and what follows from that is computed at start.
+    /// The value as given, several values joined by commas. `None`: no value was given, and klad computes the default
+    /// at start.
     pub value: Option<String>,
-    /// Where the value was found.
+    /// The source of the value.
     pub source: Source,
-    /// Whether a running klad takes a new value up.
+    /// Whether the option can change while klad serves.
     pub live: bool,
-    /// In a form that is the same for equal values, so that 1s and 1000ms do not differ.
+    /// The value in a form that is the same for equal values: 1s and 1000ms are equal.
     comparable: Option<String>,
-    /// As the command line would have it; none: the default.
+    /// The value as words of the command line; empty: the default.
     words: Vec<OsString>,
 }
 
-/// The values of all options, and where each comes from.
+/// The values of all options, and their sources.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     settings: Vec<Setting>,
     args: ServeArgs,
 }
 
-/// An option whose value is not what it was.
+/// An option with a changed value.
 #[derive(Clone, Debug)]
 pub struct Difference<'r> {
-    /// What it was.
+    /// The old value.
     pub before: &'r Setting,
-    /// What it is.
+    /// The new value.
     pub after: &'r Setting,
 }
 
-/// Why there is no configuration.
+/// Why the configuration cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A variable that is not an option.
@@ -127,15 +129,15 @@ pub enum Error {
     UnknownVariable {
         /// Its name.
         variable: String,
-        /// The name that was meant, perhaps.
+        /// The most similar name, if one is similar enough.
         suggestion: Option<String>,
     },
     /// A name that is not an option.
     #[error("there is no option {name}{}", hint(suggestion.as_deref()))]
     UnknownOption {
-        /// As it was given.
+        /// The given name.
         name: String,
-        /// The name that was meant, perhaps.
+        /// The most similar name, if one is similar enough.
         suggestion: Option<String>,
     },
     /// A key that is not an option.
@@ -143,19 +145,19 @@ pub enum Error {
     UnknownKey {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// As it is written.
+        /// The key as written.
         key: String,
-        /// The name that was meant, perhaps.
+        /// The most similar name, if one is similar enough.
         suggestion: Option<String>,
     },
-    /// A value that the option does not take.
+    /// A value that the option does not accept.
     #[error("{place}: {problem}")]
     BadValue {
-        /// Where it stands, and what it is.
+        /// The source, and the value.
         place: String,
-        /// What is wrong with it.
+        /// Why the option does not accept it.
         problem: String,
     },
     /// The file cannot be read.
@@ -163,40 +165,40 @@ pub enum Error {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the kernel.
         cause: std::io::Error,
     },
-    /// The file is no TOML.
+    /// The file is not valid TOML.
     #[error("{} line {line}, column {column}: {problem}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// From 1, in characters.
+        /// Column, from 1, in characters.
         column: usize,
-        /// The parser's words.
+        /// The message of the parser.
         problem: String,
     },
-    /// Values that are each right, but not together.
+    /// Values that are valid alone and contradict each other.
     #[error("{0}")]
-    Together(String),
-    /// Values that `config` refuses.
+    Contradiction(String),
+    /// Values that `config` rejects.
     #[error("{problem}{origins}")]
-    Impossible {
-        /// Which, and why.
+    Invalid {
+        /// The option, and the reason.
         problem: config::Error,
-        /// Where those come from that are not from the command line.
+        /// The sources of the options that are not from the command line.
         origins: String,
     },
-    /// An address that is none.
+    /// A value that is not an address.
     #[error("--{option}: {problem}{origins}")]
     Address {
-        /// Without the dashes.
+        /// Name of the option, without the dashes.
         option: &'static str,
-        /// What is wrong with it.
+        /// Why it is not an address.
         problem: listen::Error,
-        /// Where it comes from, if not from the command line.
+        /// The source of the option, if it is not the command line.
         origins: String,
     },
 }
@@ -206,7 +208,8 @@ fn hint(suggestion: Option<&str>) -> String {
 }
 
 impl CommandLine {
-    /// What `matches` of `klad serve`, or of another subcommand with its options, has from the command line.
+    /// Returns the options that `matches` has from the command line. `matches` are those of a subcommand with the
+    /// options of `klad serve`.
     #[must_use]
     pub fn of(matches: &ArgMatches) -> CommandLine {
         let mut given = BTreeMap::new();
@@ -215,27 +218,27 @@ impl CommandLine {
                 continue;
             }
             let values: Vec<_> = matches.get_raw(option.id()).into_iter().flatten().map(OsStr::to_owned).collect();
-            let switched = option.is_switch() && values.is_empty();
-            given.insert(option.name().to_owned(), if switched { vec!["true".into()] } else { values });
+            let bare_switch = option.is_switch() && values.is_empty();
+            given.insert(option.name().to_owned(), if bare_switch { vec!["true".into()] } else { values });
         }
         CommandLine(given)
     }
 }
 
-/// Looks for the value of every option: on the command line, in the environment, in the file, among the defaults.
+/// Finds the value of every option, from the command line, the environment, the file and the defaults.
 ///
 /// # Errors
-/// [`Error`]; it names the place that is wrong.
+/// [`Error`], which names the source of the wrong value.
 pub fn load(command_line: &CommandLine) -> Result<Resolved, Error> {
     resolve(command_line, std::env::vars_os())
 }
 
-/// Checks all that can be checked without the data directory and without listening; reads the files of tokens and certificates.
+/// Makes all checks that need neither the data directory nor a listener. Reads the files of tokens and certificates.
 ///
 /// # Errors
-/// [`Error::Impossible`] or [`Error::Address`].
+/// [`Error::Invalid`] or [`Error::Address`].
 pub fn check(resolved: &Resolved) -> Result<Config, Error> {
-    let config = Config::new(resolved.args().clone()).map_err(|problem| resolved.impossible(problem))?;
+    let config = Config::new(resolved.args().clone()).map_err(|problem| resolved.invalid(problem))?;
     for (option, address) in [("listen", &config.listen), ("admin-listen", &config.admin_listen)] {
         listen::resolve(address).map_err(|problem| {
             let origins = resolved.origins_of_options_in(&format!("--{option}"));
@@ -245,12 +248,13 @@ pub fn check(resolved: &Resolved) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// What of it may change while klad serves, in the memory that was `laid_out` at its start; reads no file.
+/// Validates the options that can change while klad serves. `fixed` has the sizes of the running process; `None` at
+/// start. Reads no file.
 ///
 /// # Errors
-/// [`Error::Impossible`].
-pub fn check_live(resolved: &Resolved, laid_out: Option<&LaidOut>) -> Result<config::Live, Error> {
-    config::Live::new(resolved.args(), laid_out).map_err(|problem| resolved.impossible(problem))
+/// [`Error::Invalid`].
+pub fn check_live(resolved: &Resolved, fixed: Option<&FixedSizes>) -> Result<LiveConfig, Error> {
+    LiveConfig::new(resolved.args(), fixed).map_err(|problem| resolved.invalid(problem))
 }
 
 fn resolve(
@@ -298,7 +302,7 @@ impl Setting {
 }
 
 impl Resolved {
-    /// Of `settings`, which are in the order of `definitions`.
+    /// Creates it from `settings`, which are in the order of `definitions`.
     fn new(definitions: Definitions, settings: Vec<Setting>) -> Result<Resolved, Error> {
         let mut arguments: Vec<OsString> = vec!["klad".into()];
         for (option, setting) in definitions.iter().zip(&settings) {
@@ -308,14 +312,14 @@ impl Resolved {
             .into_command()
             .try_get_matches_from(arguments)
             .and_then(|mut matches| ServeArgs::from_arg_matches_mut(&mut matches))
-            .map_err(|error| Error::Together(definitions::problem(&error)))?;
+            .map_err(|error| Error::Contradiction(definitions::problem(&error)))?;
         Ok(Resolved { settings, args })
     }
 
-    /// The same with other values of some options, from the admin listener; `None` is the default.
+    /// Returns a copy with new values of some options, from the admin listener; `None` is the default.
     ///
     /// # Errors
-    /// [`Error::UnknownOption`], [`Error::BadValue`], or [`Error::Together`].
+    /// [`Error::UnknownOption`], [`Error::BadValue`], or [`Error::Contradiction`].
     pub fn with(&self, changes: &BTreeMap<String, Option<OsString>>) -> Result<Resolved, Error> {
         let definitions = Definitions::of_serve();
         let mut settings = self.settings.clone();
@@ -335,10 +339,10 @@ impl Resolved {
         Resolved::new(definitions, settings)
     }
 
-    /// The same with the values that `other` has of those options that a running klad takes up.
+    /// Returns a copy with `other`'s values of the live options.
     ///
     /// # Errors
-    /// [`Error::Together`].
+    /// [`Error::Contradiction`].
     pub fn with_live_of(&self, other: &Resolved) -> Result<Resolved, Error> {
         // Both lists are made from the same definitions.
         let pairs = self.settings.iter().zip(&other.settings);
@@ -346,19 +350,19 @@ impl Resolved {
         Resolved::new(Definitions::of_serve(), settings)
     }
 
-    /// For [`Config::new`].
+    /// Returns the options as clap parsed them, for [`Config::new`].
     #[must_use]
     pub fn args(&self) -> &ServeArgs {
         &self.args
     }
 
-    /// Of every option, in the order of `klad serve --help`.
+    /// Returns the settings of all options, in the order of `klad serve --help`.
     #[must_use]
     pub fn settings(&self) -> &[Setting] {
         &self.settings
     }
 
-    /// The options whose values are not what they are in `after`.
+    /// Returns the options that have another value in `after`.
     #[must_use]
     pub fn differences<'r>(&'r self, after: &'r Resolved) -> Vec<Difference<'r>> {
         // Both lists are made from the same definitions.
@@ -367,12 +371,12 @@ impl Resolved {
         differ.map(|(before, after)| Difference { before, after }).collect()
     }
 
-    fn impossible(&self, problem: config::Error) -> Error {
+    fn invalid(&self, problem: config::Error) -> Error {
         let origins = self.origins_of_options_in(&problem.to_string());
-        Error::Impossible { problem, origins }
+        Error::Invalid { problem, origins }
     }
 
-    /// Where the options come from that `message` names, as far as they are not on the command line.
+    /// Returns the sources of the options that `message` names, except of those from the command line.
     fn origins_of_options_in(&self, message: &str) -> String {
         let words: Vec<&str> = message
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))

@@ -1,4 +1,5 @@
-//! What `klad config print` says: each value with its source, and what follows from the values that were not given.
+//! The output of `klad config print`: each value with its source, the computed defaults, and the parts of the memory
+//! budget.
 
 use std::thread;
 
@@ -8,19 +9,18 @@ use serde_json::{Value, json};
 use crate::config::{self, Config};
 use crate::os::memory_limit;
 use crate::settings::{Resolved, Setting, Source};
-use klad_base::limits::CONNECTION_BYTES;
 
-/// A value that was not given, as it is at this start.
+/// A default that klad computed on this machine.
 struct Computed {
     option: &'static str,
     exact: u64,
-    /// For people.
+    /// The value for people.
     value: String,
     how: String,
 }
 
-/// Lines of name, value and source, aligned; then how the memory is shared out. `config` is `None` where the values do not
-/// fit each other.
+/// Returns one aligned line for each option, with name, value and source, and then the parts of the memory budget.
+/// `config` is `None` if the configuration is invalid.
 #[must_use]
 pub fn text(resolved: &Resolved, config: Option<&Config>) -> String {
     let computed = config.map(|config| computed(resolved, config)).unwrap_or_default();
@@ -46,8 +46,9 @@ fn row(setting: &Setting, computed: &[Computed]) -> [String; 3] {
     [setting.name.clone(), value, source]
 }
 
-/// The same as JSON: `options`, each with `name`, `value` (`null` where nothing was given), `source`, `live`, and, where it was
-/// computed, `effective` (a number; of bytes) and `how`; and `memory`, the shares in bytes.
+/// Returns the same as JSON. `options` has for each option `name`, `value` (`null` if none was given), `source`,
+/// `live`, and, if klad computed the default, `effective` (a number; sizes in bytes) and `how`. `memory` has the
+/// parts, bytes.
 #[must_use]
 pub fn json(resolved: &Resolved, config: Option<&Config>) -> Value {
     let computed = config.map(|config| computed(resolved, config)).unwrap_or_default();
@@ -86,29 +87,30 @@ fn computed(resolved: &Resolved, config: &Config) -> Vec<Computed> {
         computed.push(Computed { option: "threads", exact: threads as u64, value: threads.to_string(), how });
     }
     if args.memory.is_none() {
-        let (bytes, whose) = memory_limit::memory_limit();
-        let how = format!("half of the {} of {whose}", ByteSize(bytes));
+        let (bytes, owner) = memory_limit::memory_limit();
+        let how = format!("half of the {} of {owner}", ByteSize(bytes));
         let exact = config.budget.total;
         computed.push(Computed { option: "memory", exact, value: ByteSize(exact).to_string(), how });
     }
     if args.connections_max.is_none() {
-        let how = config::how_connections_max(config.budget.total, config.server.threads).to_owned();
+        let how = config::connections_max_reason(config.budget.total, config.server.threads).to_owned();
         let exact = config.budget.connections_max;
         computed.push(Computed { option: "connections-max", exact, value: exact.to_string(), how });
     }
     computed
 }
 
-/// Parts of the memory, bytes of each, and what they are for.
+/// Returns the parts of the memory budget: name, bytes, and use.
 fn shares(config: &Config) -> impl Iterator<Item = (&'static str, u64, String)> {
     let budget = &config.budget;
-    let connections = format!("{} connections of {CONNECTION_BYTES} bytes", budget.connections_max);
+    let connection_bytes = budget.connections / budget.connections_max;
+    let connections = format!("{} connections of {connection_bytes} bytes", budget.connections_max);
     [
         ("connections", budget.connections, connections),
-        ("bodies", budget.room, "requests' bodies, and large values on their way out".to_owned()),
-        ("ranges", budget.scans, "pages of ranges".to_owned()),
-        ("cache", budget.cache, "block cache, memtables included; the memory engine's data".to_owned()),
-        ("memtables", budget.memtables, "of the cache, at most".to_owned()),
+        ("bodies", budget.bodies, "request bodies, and large values being sent".to_owned()),
+        ("ranges", budget.scans, "pages of range scans".to_owned()),
+        ("cache", budget.cache, "caches and memtables, or the data of the memory engine".to_owned()),
+        ("memtables", budget.memtables, "the maximum part of the cache for memtables".to_owned()),
     ]
     .into_iter()
 }

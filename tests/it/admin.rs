@@ -1,4 +1,4 @@
-//! The admin listener: what it answers, and that it answers whatever the data plane does.
+//! The admin listener: its answers, and that it answers in every state of the data plane.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,19 @@ use super::support::metrics::Metrics;
 use super::support::planted::Defect;
 use super::support::{Client, ENGINES, Server, ServerBuilder, resident_bytes, wait_until};
 
-/// The paths that `/` lists.
+/// Returns the paths that `/` lists.
 fn listed(server: &Server) -> Vec<String> {
     let index = server.admin("/").text();
     index.lines().map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn everything_that_is_listed_is_there() {
+fn every_listed_path_answers() {
     for engine in ENGINES {
         let server = ServerBuilder::new(engine).start();
         let paths = listed(&server);
         assert!(paths.len() >= 4, "{paths:?}");
-        // Those that do something are for other tests.
+        // Other tests call the paths that do something.
         let shows = |path: &&str| !["/config", "/reload", "/checkpoint", "/compact"].contains(path);
         let others = ["/", "/healthz", "/readyz?verbose"];
         for path in paths.iter().map(String::as_str).filter(shows).chain(others) {
@@ -35,7 +35,7 @@ fn everything_that_is_listed_is_there() {
             assert_eq!(status, 200, "{path}");
             let length = headers.iter().find(|(name, _)| name == "content-length").unwrap();
             assert!(length.1.parse::<usize>().unwrap() > 0, "{path}");
-            // On the same connection: the answer to HEAD had no body.
+            // On the same connection, so the answer to HEAD had no body.
             let refused = client.request("POST", path, &[], Some(b""));
             assert_eq!((refused.status, refused.header("allow")), (405, Some("GET, HEAD")), "{path}");
         }
@@ -46,7 +46,7 @@ fn everything_that_is_listed_is_there() {
 }
 
 #[test]
-fn the_metrics_are_of_the_type_that_prometheus_reads() {
+fn the_metrics_have_the_content_type_of_prometheus() {
     let server = ServerBuilder::new("memory").start();
     let answer = server.admin("/metrics");
     assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
@@ -66,15 +66,15 @@ fn verbose_readiness_names_every_check() {
     let text = answer.text();
     assert!(text.contains("[-]disk-space failed: ") && text.contains("[+]log ok\n"), "{text}");
     assert!(text.ends_with("readyz check failed\n"), "{text}");
-    assert_eq!(full.admin("/readyz").status, 507, "what a write would be answered with");
+    assert_eq!(full.admin("/readyz").status, 507, "the status that a write gets");
     assert_eq!(full.admin("/livez").status, 200);
 }
 
 #[test]
-fn a_klad_that_stops_is_not_ready() {
+fn a_stopping_klad_is_not_ready() {
     let mut server = ServerBuilder::new("memory").arg("--drain-delay", "2s").start();
     let mut client = server.client();
-    // A request in flight, that the stop waits for when its delay is over.
+    // A request in flight, for which klad waits after the drain delay.
     client.send_raw(
         "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n",
     );
@@ -105,21 +105,21 @@ fn part<'m>(memory: &'m Value, name: &str) -> &'m Value {
     parts.iter().find(|part| part["name"] == name).unwrap_or_else(|| panic!("no {name} in {memory}"))
 }
 
-/// What is wrong with the account.
-fn wrong_with(memory: &Value, resident: u64) -> Option<String> {
+/// Returns what is wrong with the breakdown of the memory.
+fn memory_fault(memory: &Value, resident: u64) -> Option<String> {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("no number: {value}"));
     let parts = memory["parts"].as_array().unwrap();
     let sum: u64 = parts.iter().map(|part| number(&part["resident_bytes"])).sum();
     let whole = number(&memory["resident_bytes"]);
     let cut = parts.iter().any(|part| number(&part["resident_bytes"]) < number(&part["counted_bytes"]));
     if sum != whole {
-        return Some(format!("the parts are {sum}, the whole is {whole}"));
+        return Some(format!("the parts are {sum}, the total is {whole}"));
     }
     if cut == memory["cut"].is_null() {
-        return Some("what was cut is not said".to_owned());
+        return Some("`cut` does not say what was cut".to_owned());
     }
     // The kernel counts in batches of pages for each thread.
-    (whole.abs_diff(resident) > 8 << 20).then(|| format!("the whole is {whole}, and the kernel says {resident}"))
+    (whole.abs_diff(resident) > 8 << 20).then(|| format!("the total is {whole}, and the kernel counts {resident}"))
 }
 
 #[test]
@@ -128,18 +128,18 @@ fn the_parts_of_the_memory_add_up_to_the_resident_set() {
         let server = ServerBuilder::new(engine).arg("--memory", "256MiB").start();
         let mut client = server.client();
         let before = memory(&server);
-        // Less than one memtable takes.
+        // Less than the size of a memtable.
         for number in 0..300 {
             assert_eq!(client.put(&format!("/v0/entity?durability=async&id={number}"), &[7; 16 << 10]).status, 201);
         }
         let name = if *engine == "memory" { "entries" } else { "memtables" };
         let resident = |account: &Value| part(account, name)["resident_bytes"].as_u64().unwrap();
         let mut account = before.clone();
-        wait_until("what was written is seen", || {
+        wait_until("the written values are counted", || {
             account = memory(&server);
             resident(&account) - resident(&before).min(resident(&account)) >= 300 * (16 << 10)
         });
-        assert_eq!(wrong_with(&account, resident_bytes(server.process())), None, "{account}");
+        assert_eq!(memory_fault(&account, resident_bytes(server.process())), None, "{account}");
         assert_eq!(account["budget_bytes"], 256 << 20);
         let text = server.admin("/debug/memory?format=text");
         assert_eq!(text.header("content-type"), Some("text/plain; charset=utf-8"));
@@ -153,34 +153,34 @@ fn the_parts_of_the_memory_add_up_to_the_resident_set() {
 }
 
 #[test]
-fn twin_an_account_that_does_not_add_up_is_noticed() {
+fn twin_a_breakdown_that_does_not_add_up_is_noticed() {
     let server = ServerBuilder::new("memory").start();
     let (account, resident) = (memory(&server), resident_bytes(server.process()));
     let mut short = account.clone();
     short["parts"].as_array_mut().unwrap().remove(0);
-    assert!(wrong_with(&short, resident).unwrap().contains("the parts are"));
+    assert!(memory_fault(&short, resident).unwrap().contains("the parts are"));
     let mut silent = account.clone();
     silent["parts"][0]["counted_bytes"] = (u64::MAX / 2).into();
     silent["cut"] = Value::Null;
-    assert!(wrong_with(&silent, resident).unwrap().contains("cut"));
-    assert!(wrong_with(&account, resident + (100 << 20)).unwrap().contains("the kernel"));
+    assert!(memory_fault(&silent, resident).unwrap().contains("cut"));
+    assert!(memory_fault(&account, resident + (100 << 20)).unwrap().contains("the kernel"));
 }
 
 #[test]
-fn room_that_is_held_is_in_the_account() {
+fn permits_for_bodies_are_in_the_breakdown() {
     let server = ServerBuilder::new("memory").start();
     let mut client = server.client();
     client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\nv");
-    wait_until("room is held", || part(&memory(&server), "body_room")["counted_bytes"] == 1 << 20);
+    wait_until("a permit is held", || part(&memory(&server), "body_room")["counted_bytes"] == 1 << 20);
     let connections = part(&memory(&server), "connections")["counted_bytes"].as_u64().unwrap();
     assert_eq!(connections, 16 << 10, "one connection");
     client.send_raw(vec![b'v'; (1 << 20) - 1]);
     assert_eq!(client.answer().unwrap().status, 201);
-    wait_until("it is free again", || part(&memory(&server), "body_room")["counted_bytes"] == 0);
+    wait_until("the permit is free again", || part(&memory(&server), "body_room")["counted_bytes"] == 0);
 }
 
-/// Four reads of keys of `key_bytes` that one thread does one after the other; `Err`: the account did not grow by them.
-fn queued_are_in_the_account(delay: &str, key_bytes: usize) -> Result<(), String> {
+/// Queues four reads of keys of `key_bytes` behind one thread. Returns an error if the breakdown does not contain them.
+fn queued_operations_are_counted(delay: &str, key_bytes: usize) -> Result<(), String> {
     let server = ServerBuilder::new("memory/pool").arg("--pool-threads", "1").arg("--engine-delay", delay).start();
     let queued = || part(&memory(&server), "queues")["counted_bytes"].as_u64().unwrap();
     assert_eq!(queued(), 0);
@@ -189,30 +189,30 @@ fn queued_are_in_the_account(delay: &str, key_bytes: usize) -> Result<(), String
         client.send("GET", &format!("/v0/entity?id={}", "k".repeat(key_bytes)), &[], None).unwrap();
     }
     let mut most = 0;
-    wait_until("all were answered", || {
+    wait_until("all are answered", || {
         most = most.max(queued());
         Metrics::scrape(&server).requests("get", "not_found") == 4
     });
-    assert_eq!(queued(), 0, "they have gone");
-    // Beside each key no more than a few words of state.
+    assert_eq!(queued(), 0, "the queue is empty");
+    // An operation needs a few words of state beside its key.
     let expected = 4 * 1_000..4 * (1_000 + 1_024);
     if expected.contains(&most) { Ok(()) } else { Err(format!("{most} B, not {expected:?}")) }
 }
 
 #[test]
-fn operations_that_wait_are_in_the_account_with_their_keys() {
-    queued_are_in_the_account("2s", 1_000).unwrap();
+fn queued_operations_are_in_the_breakdown_with_their_keys() {
+    queued_operations_are_counted("2s", 1_000).unwrap();
 }
 
 #[test]
-fn twin_operations_without_such_keys_are_noticed() {
-    queued_are_in_the_account("2s", 1).expect_err("planted");
+fn twin_operations_with_shorter_keys_are_noticed() {
+    queued_operations_are_counted("2s", 1).expect_err("planted");
 }
 
-/// No answer of the admin listener takes longer, however busy the machine is.
+/// Maximum time of an answer of the admin listener, on any machine.
 const IN_TIME: Duration = Duration::from_secs(5);
 
-/// Asks for everything again and again until `until`; `Err`: an answer took too long.
+/// Requests all paths repeatedly until `until` holds. Returns an error if an answer took too long.
 fn answers_in_time(server: &Server, until: impl Fn() -> bool) -> Result<usize, String> {
     let mut asked = 0;
     loop {
@@ -235,7 +235,7 @@ fn answers_in_time(server: &Server, until: impl Fn() -> bool) -> Result<usize, S
 #[test]
 fn the_admin_listener_answers_under_overload() {
     for engine in ENGINES {
-        // One worker, and far more than one serves.
+        // One worker, with far more load than it can serve.
         let server = ServerBuilder::new(engine).arg("--threads", "1").start();
         let options = "--workload mixed:95/5 --keys 1000 --fill 1000 --rate 400k/s --connections 64 --connections-max 2000 \
                        --timeout 250ms --duration 2s";
@@ -243,19 +243,19 @@ fn the_admin_listener_answers_under_overload() {
             let bench = scope.spawn(|| Bencher::new(&format!("http://{}", server.address), options).run());
             let asked =
                 answers_in_time(&server, || bench.is_finished()).unwrap_or_else(|why| panic!("{engine}: {why}"));
-            // Each of the five more than once: the first time may be before there is too much to do.
+            // Each of the five paths twice or more: the first answers may come before the overload.
             assert!(asked >= 10, "{asked}");
             bench.join().unwrap()
         });
         let (scheduled, served) = (bench.measured("scheduled"), bench.measured("outcomes/served"));
-        assert!(served > 0 && served < scheduled / 2, "{served} of {scheduled} were served: that is no overload");
+        assert!(served > 0 && served < scheduled / 2, "{served} of {scheduled} were served: that is not overload");
     }
 }
 
 #[test]
 fn twin_an_answer_that_waits_for_storage_is_noticed() {
     let server = ServerBuilder::new("memory").defect(Some(Defect::SlowObservation)).start();
-    let why = answers_in_time(&server, || true).expect_err("it hangs for ten seconds");
+    let why = answers_in_time(&server, || true).expect_err("the observation hangs for ten seconds");
     assert!(why.contains("took 1"), "{why}");
 }
 

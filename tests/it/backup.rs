@@ -1,10 +1,10 @@
-//! The commands of docs/backup-and-repair.md are run as they stand there.
+//! Runs the commands of docs/backup-and-repair.md unchanged.
 
 use std::process::Command;
 
 use super::support::ServerBuilder;
 
-/// The commands of the blocks that are for a shell.
+/// Returns the commands in the shell blocks.
 fn commands(text: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut lines = text.lines();
@@ -17,7 +17,7 @@ fn commands(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_commands_of_the_page_do_what_it_says() {
+fn the_commands_of_the_page_do_what_the_page_says() {
     let place = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("rocksdb").data(&place.path().join("data")).start();
     let mut client = server.client();
@@ -34,7 +34,7 @@ fn the_commands_of_the_page_do_what_it_says() {
             (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
         };
         if command.starts_with("cp ") {
-            // The page has removed it by now.
+            // An earlier command of the page has removed the checkpoint.
             let again = server.ask_admin("POST", "/checkpoint?name=before-upgrade");
             assert_eq!(again.status, 201, "{}", again.text());
             copied = true;
@@ -50,7 +50,7 @@ fn the_commands_of_the_page_do_what_it_says() {
         let expected = match command.as_str() {
             "curl http://localhost:8081/checkpoints" => "\"name\": \"before-upgrade\"",
             "curl http://localhost:8081/compact" => "\"last\": \"",
-            // It may have ended by now.
+            // The compaction may have ended already.
             "curl -X DELETE http://localhost:8081/compact" => "\"",
             one if one.contains("POST") && one.contains("checkpoint") => "\"versions_begin\": ",
             one if one.contains("DELETE") => "\"removed\": \"before-upgrade\"",

@@ -1,10 +1,10 @@
-//! Bad input from clients: each gets a clear answer, one line for a person and a code for a program, and loses nothing.
+//! Bad input from clients: each gets one clear line for people and a code for programs, and changes nothing.
 
 use super::support::{Client, SETUPS, Server, ServerBuilder, wait_until};
 
 const KEPT: &str = "/v0/entity?id=kept";
 
-/// What is sent, and the status and code that answer it.
+/// Returns requests, each with the status and code of its answer.
 fn cases() -> Vec<(Vec<u8>, u16, &'static str)> {
     let put = |headers: &str, body: &str| {
         format!("PUT /v0/entity?id=kept HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n{body}").into_bytes()
@@ -22,7 +22,7 @@ fn cases() -> Vec<(Vec<u8>, u16, &'static str)> {
         (b"GET /v0/status HTTP/1.1\r\n\r\n".to_vec(), 400, "bad-host"),
         (b"PUT /v0/entity?id=kept HTTP/1.1\r\nContent-Length: 3\r\n\r\nnew".to_vec(), 400, "bad-host"),
         (put("Host: other\r\nContent-Length: 3", "new"), 400, "bad-host"),
-        // Bytes that no target has (RFC 3986): they must be escaped.
+        // Bytes that no target may contain (RFC 3986): they must be escaped.
         (get("/v0/entity?id=a\"b"), 400, "malformed-head"),
         (get("/v0/entity?id=a<b"), 400, "malformed-head"),
         (get("/v0/entity?id=a>b"), 400, "malformed-head"),
@@ -31,7 +31,7 @@ fn cases() -> Vec<(Vec<u8>, u16, &'static str)> {
         (get("/v0/entity?id=%"), 400, "bad-escape"),
         (get("/v0/entity?id=%4"), 400, "bad-escape"),
         (get("/v0/entities?start=a&end=%zz"), 400, "bad-escape"),
-        // Lengths that contradict each other, or are none.
+        // Lengths that contradict each other, or that are invalid.
         (put("Content-Length: 3\r\nContent-Length: 4", "new"), 400, "malformed-head"),
         (put("Content-Length: 3, 4", "new"), 400, "malformed-head"),
         (put("Content-Length: -3", "new"), 400, "malformed-head"),
@@ -45,7 +45,7 @@ fn cases() -> Vec<(Vec<u8>, u16, &'static str)> {
         (put("Transfer-Encoding: chunked", "zz\r\nnew\r\n0\r\n\r\n"), 400, "body-broken"),
         (put("Transfer-Encoding: chunked", "3\r\nnewer\r\n0\r\n\r\n"), 400, "body-broken"),
         (put("Transfer-Encoding: chunked", "ffffffffffffffff0\r\nnew\r\n0\r\n\r\n"), 400, "body-broken"),
-        // Wishes that cannot be granted.
+        // Requests that cannot be fulfilled.
         (put("Klad-Durability: forever\r\nContent-Length: 3", "new"), 400, "bad-durability"),
         (put("Klad-Timeout: soon\r\nContent-Length: 3", "new"), 400, "bad-timeout"),
         (put("Content-Length: 99999999999", "new"), 413, "value-too-large"),
@@ -57,7 +57,7 @@ fn code_of(document: &str) -> String {
     document["code"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Sends each case to `server` and says what was not as it must be.
+/// Sends each case to `server` and returns what was wrong.
 fn complaints(server: &Server) -> Vec<String> {
     let mut complaints = Vec::new();
     let kept = server.client().put(KEPT, b"old").version();
@@ -80,7 +80,7 @@ fn complaints(server: &Server) -> Vec<String> {
         }
         let answer = server.client().get(KEPT);
         if (answer.body.as_slice(), answer.version()) != (b"old", kept) {
-            complaints.push(format!("{shown:?}: the value is another"));
+            complaints.push(format!("{shown:?}: the value has changed"));
         }
     }
     complaints
@@ -95,7 +95,7 @@ fn bad_input_gets_a_clear_error_and_changes_nothing() {
 }
 
 #[test]
-fn an_answer_before_the_bad_head_arrives_whole() {
+fn an_answer_before_a_bad_head_arrives_completely() {
     let server = ServerBuilder::new("memory").start();
     let mut client = server.client();
     client.put(KEPT, b"old");
@@ -105,21 +105,21 @@ fn an_answer_before_the_bad_head_arrives_whole() {
     assert!(client.is_closed_silently());
 }
 
-/// The rest of a body never comes: nothing is stored, and the room that was taken for it is free again.
+/// The rest of a body never arrives: nothing is stored, and the permit for it is free again.
 #[test]
-fn clients_that_vanish_in_the_middle_of_a_body_leave_nothing_behind() {
+fn clients_that_disappear_during_a_body_leave_nothing_behind() {
     for setup in SETUPS {
         let server = ServerBuilder::new(setup).arg("--memory", "64MiB").arg("--value-max", "4MiB").start();
         let kept = server.client().put(KEPT, b"old").version();
         for framing in ["Content-Length: 4000000", "Transfer-Encoding: chunked"] {
-            // More than there is room for at once.
+            // More than the memory budget allows at the same time.
             for _ in 0..20 {
                 let mut client = server.client();
                 client.send_raw(format!("PUT {KEPT} HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n\r\n5\r\nnewer\r\n"));
                 vanish(&client);
             }
         }
-        wait_until("all room is free again", || {
+        wait_until("all permits are free again", || {
             server.client().put("/v0/entity?id=large", &vec![1; 4_000_000]).status == 201
         });
         let answer = server.client().get(KEPT);
@@ -127,7 +127,7 @@ fn clients_that_vanish_in_the_middle_of_a_body_leave_nothing_behind() {
     }
 }
 
-/// Closes with a reset, as a client does whose process is killed with bytes unread.
+/// Closes with a reset, like a process that is killed with unread bytes.
 fn vanish(client: &Client) {
     let socket = socket2::SockRef::from(&client.stream);
     socket.set_linger(Some(std::time::Duration::ZERO)).unwrap();

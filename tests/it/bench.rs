@@ -1,4 +1,5 @@
-//! What `klad bench` sends: keys, values and operations, as klad finds them afterwards, and fixed requests byte for byte.
+//! The requests that `klad bench` sends: keys, values and operations as klad stores them, and fixed requests byte for
+//! byte.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +15,14 @@ fn bencher(server: &Server, options: &str) -> Bencher {
     Bencher::new(&format!("http://{}", server.address), options)
 }
 
-/// The value that klad has for a key.
+/// Returns the value of a key in klad; `None` if it has none.
 fn value(server: &Server, key: &str) -> Option<Vec<u8>> {
     let answer = server.client().get(&format!("/v0/entity?id={}", encode(key.as_bytes())));
     assert!(matches!(answer.status, 200 | 404), "{answer:?}");
     (answer.status == 200).then_some(answer.body)
 }
 
-/// Which of the keys with the numbers from 0 are there, without a gap, as a count; none may follow.
+/// Returns the number of keys with the numbers from 0 on that exist without a gap. No key may follow the first gap.
 fn keys_in_sequence(server: &Server, name: impl Fn(u64) -> String) -> u64 {
     let count = (0..10_000).find(|number| value(server, &name(*number)).is_none()).unwrap();
     for after in count + 1..count + 20 {
@@ -31,21 +32,21 @@ fn keys_in_sequence(server: &Server, name: impl Fn(u64) -> String) -> u64 {
 }
 
 #[test]
-fn put_writes_the_keys_that_its_format_says_with_values_of_the_size_that_was_asked_for() {
+fn put_writes_keys_of_the_given_format_with_values_of_the_given_size() {
     let server = klad();
     let run =
         bencher(&server, "--workload put --key-format key{:07} --value-size 64B --threads 3 --connections 7").run();
     let count = keys_in_sequence(&server, |number| format!("key{number:07}"));
     assert!(count >= 40, "of 50");
-    assert_eq!(count, run.measured("sent"), "each key once");
+    assert_eq!(count, run.measured("sent"), "each key is sent once");
     assert_eq!((run.measured("outcomes/served"), run.measured("statuses/201")), (count, count));
     let values: BTreeSet<_> = (0..count).map(|number| value(&server, &format!("key{number:07}")).unwrap()).collect();
     assert!(values.iter().all(|value| value.len() == 64));
-    assert_eq!(values.len() as u64, count, "values differ");
+    assert_eq!(values.len() as u64, count, "all values differ");
 }
 
 #[test]
-fn values_may_have_sizes_of_a_range_or_be_made_from_the_key_s_number() {
+fn values_may_have_a_range_of_sizes_or_be_made_from_the_number_of_the_key() {
     let (range, format) = (klad(), klad());
     let runs = together(&[
         bencher(&range, "--workload put --value-size 10B..20B --key-start 7"),
@@ -58,7 +59,7 @@ fn values_may_have_sizes_of_a_range_or_be_made_from_the_key_s_number() {
     assert_eq!(value(&format, "key42").unwrap(), b"<0042>");
 }
 
-/// Keys of requests, by their number; what comes twice or is missing below the highest is wrong.
+/// Finds key numbers that were sent more than once, or that are missing below the highest one.
 fn sequence_faults(requests: &[Vec<u8>]) -> Vec<String> {
     let number = |request: &Vec<u8>| {
         let text = String::from_utf8_lossy(request).into_owned();
@@ -70,7 +71,7 @@ fn sequence_faults(requests: &[Vec<u8>]) -> Vec<String> {
     for number in requests.iter().map(number) {
         match times.get_mut(number) {
             Some(times) => *times += 1,
-            None => faults.push(format!("key {number} was sent, and there are {} requests", requests.len())),
+            None => faults.push(format!("key {number} was sent, but there are only {} requests", requests.len())),
         }
     }
     let wrong = times.iter().enumerate().filter(|(_, times)| **times != 1);
@@ -79,7 +80,7 @@ fn sequence_faults(requests: &[Vec<u8>]) -> Vec<String> {
 }
 
 #[test]
-fn each_key_is_sent_once_by_all_threads_and_connections_together() {
+fn each_key_is_sent_once_over_all_threads_and_connections() {
     let (open, closed) = (Scripted::start(Script::Answers), Scripted::start(Script::Answers));
     let options = "--workload put --threads 3 --connections 7 --value-size 1B";
     let runs = together(&[
@@ -96,16 +97,16 @@ fn each_key_is_sent_once_by_all_threads_and_connections_together() {
 }
 
 #[test]
-fn twin_a_key_sent_twice_is_noticed() {
+fn twin_a_key_that_is_sent_twice_is_noticed() {
     let put = |key: &u8| format!("PUT /v0/entity?id=key{key} HTTP/1.1").into_bytes();
     let found = |keys: &[u8]| sequence_faults(&keys.iter().map(put).collect::<Vec<_>>()).len();
     assert_eq!(found(&[0, 2, 1]), 0);
-    assert_eq!(found(&[0, 0, 1]), 2, "one twice, one missing");
+    assert_eq!(found(&[0, 0, 1]), 2, "one key twice, one key missing");
     assert_eq!(found(&[0, 1, 3]), 2);
 }
 
 #[test]
-fn get_finds_every_key_that_was_filled() {
+fn get_finds_every_filled_key() {
     let servers = [klad(), klad(), klad()];
     let orders = ["sequential --keys 60", "uniform", "zipfian"];
     let runs: Vec<_> = orders
@@ -126,7 +127,7 @@ fn get_finds_every_key_that_was_filled() {
 }
 
 #[test]
-fn delete_removes_what_was_filled() {
+fn delete_removes_filled_keys() {
     let server = klad();
     let run = bencher(&server, "--workload delete --fill 60").run();
     run.assert_all_served();
@@ -135,7 +136,7 @@ fn delete_removes_what_was_filled() {
     assert_eq!(left, (50..60).collect::<Vec<_>>());
 }
 
-/// Served requests of one operation.
+/// The number of served requests of one operation.
 fn served(run: &Run, operation: &str) -> u64 {
     let cells = run.result["measured"]["cells"].as_array().unwrap();
     let own = cells.iter().filter(|cell| cell["operation"] == operation && cell["outcome"] == "served");
@@ -143,7 +144,7 @@ fn served(run: &Run, operation: &str) -> u64 {
 }
 
 #[test]
-fn mixed_workloads_ask_for_both_and_find_what_was_filled() {
+fn mixed_workloads_send_both_operations_and_find_filled_keys() {
     let server = klad();
     let names = ["mixed:70/30", "ycsb-a", "ycsb-b", "ycsb-c"];
     let runs =
@@ -152,16 +153,16 @@ fn mixed_workloads_ask_for_both_and_find_what_was_filled() {
         run.assert_all_served();
         (served(&run, "get"), served(&run, "put"))
     });
-    // Each lies further than five standard deviations from the bounds; the seed is fixed, so a run repeats.
+    // Each bound is more than five standard deviations away. The seed is fixed, so a run repeats.
     for ((gets, puts), (name, within)) in shares.zip(names.iter().zip([40..=140, 90..=210, 1..=45, 0..=0])) {
         assert_eq!(gets + puts, 300);
         assert!(within.contains(&puts), "{name}: {puts} of 300 are puts");
     }
-    assert_eq!(keys_in_sequence(&server, |number| format!("key{number}")), 50, "puts have replaced");
+    assert_eq!(keys_in_sequence(&server, |number| format!("key{number}")), 50, "puts replaced values and added no key");
 }
 
 #[test]
-fn latest_adds_keys_and_asks_for_none_that_is_not_there() {
+fn latest_adds_keys_and_never_reads_a_missing_key() {
     let server = klad();
     let options = "--workload mixed:50/50 --key-order latest --fill 20 --rate 600/s --threads 2 --connections 300";
     let run = bencher(&server, options).run();
@@ -172,7 +173,7 @@ fn latest_adds_keys_and_asks_for_none_that_is_not_there() {
 }
 
 #[test]
-fn keys_come_from_a_file_whatever_bytes_they_have() {
+fn keys_of_a_file_may_have_any_bytes() {
     let server = klad();
     let file = tempfile::NamedTempFile::new().unwrap();
     let keys = ["plain", "two words", "a&b=c%20?#/", "Käse", "{key}", "50%"];
@@ -186,7 +187,7 @@ fn keys_come_from_a_file_whatever_bytes_they_have() {
 }
 
 #[test]
-fn a_fixed_request_arrives_as_it_was_given_each_time() {
+fn a_fixed_request_arrives_unchanged_each_time() {
     let server = Scripted::start(Script::Answers);
     let body = tempfile::NamedTempFile::new().unwrap();
     let bytes: Vec<u8> = (0..=255).chain(*b"\r\n\r\nGET / HTTP/1.1\r\n\r\n").collect();
@@ -217,7 +218,7 @@ fn a_fixed_request_arrives_as_it_was_given_each_time() {
 }
 
 #[test]
-fn host_is_the_authority_of_the_url_unless_a_header_says_otherwise() {
+fn host_is_the_authority_of_the_url_unless_a_header_sets_it() {
     for (host, header, expected) in [
         ("localhost", None, "localhost:PORT"),
         ("127.0.0.1", Some("Host: other.example"), "other.example"),
@@ -238,17 +239,17 @@ fn host_is_the_authority_of_the_url_unless_a_header_says_otherwise() {
 }
 
 #[test]
-fn head_is_answered_although_the_answer_has_a_length_and_no_body() {
+fn an_answer_to_head_has_a_length_but_no_body() {
     let server = Scripted::start(Script::Answers);
     let run = Bencher::new(&server.url("/"), "--method HEAD --connections 3 --rate 20/s --duration 2500ms").run();
     run.assert_all_served();
-    assert_eq!(server.record().accepted, 3, "the connections go on");
+    assert_eq!(server.record().accepted, 3, "the connections stay open");
     let head = b"HTTP/1.1 200 Said\r\nContent-Length: 5\r\n\r\n".len() as u64;
     assert_eq!(run.measured("bytes_received"), 50 * head);
 }
 
 #[test]
-fn a_path_with_a_place_for_the_key_is_filled_everywhere() {
+fn every_placeholder_in_the_url_is_replaced() {
     let server = Scripted::start(Script::Answers);
     Bencher::new(&server.url("/kv/{key}/x?k={key}"), "--workload get --keys 2 --key-format k{} --duration 100ms").run();
     let record = server.record();

@@ -1,5 +1,5 @@
-//! `klad bench compare`, from runs to exit codes: servers that differ by so much that no machine hides it, and by nothing.
-//! How often the judge errs when it is close is told by the trials in `crates/bench/src/compare/trials.rs`.
+//! `klad bench compare`, from runs to exit codes, with servers that are equal or differ more than any machine varies.
+//! The trials in `crates/bench/src/compare/trials.rs` measure how often the judgement errs in close cases.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -11,14 +11,14 @@ use super::support::pages::{faults, look};
 use super::support::results;
 use super::support::scripted::{Script, Scripted};
 
-/// Results in files.
-struct Files {
+/// A directory with result files.
+struct ResultFiles {
     directory: tempfile::TempDir,
 }
 
-impl Files {
-    fn new() -> Files {
-        Files { directory: tempfile::tempdir().unwrap() }
+impl ResultFiles {
+    fn new() -> ResultFiles {
+        ResultFiles { directory: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -41,21 +41,21 @@ fn compare(a: &str, b: &str, options: &str) -> Ended {
     klad(&["bench", "compare", a, b].into_iter().chain(options.split_whitespace()).collect::<Vec<_>>())
 }
 
-/// The comparison as JSON, which stands alone on the standard output, and the exit code.
+/// Returns the comparison as JSON, from a standard output with nothing else, and the exit code.
 fn compared(a: &str, b: &str, options: &str) -> (Value, Option<i32>) {
     let ended = compare(a, b, &format!("{options} --json -"));
     let found = serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
     (found, ended.code)
 }
 
-/// What is said of one figure.
+/// Returns one figure of a comparison.
 fn figure<'f>(found: &'f Value, name: &str) -> &'f Value {
     let figures = found["figures"].as_array().unwrap();
     figures.iter().find(|figure| figure["figure"] == name).unwrap_or_else(|| panic!("{name} in {found}"))
 }
 
-/// Results of runs at the same time, one for each script; ten seconds after two of warm-up, so that a machine that stands
-/// still now and then does so in few of ten pieces.
+/// Makes one run for each script, all at the same time. A run has ten seconds of measurement after two of warm-up, so
+/// that a short stall of the machine affects only a few of its ten pieces.
 fn results_of(scripts: &[Script]) -> Vec<Value> {
     let servers: Vec<_> = scripts.iter().map(|script| Scripted::start(*script)).collect();
     let options = "--rate 300/s --connections 128 --warm-up 2s --duration 10s";
@@ -63,7 +63,7 @@ fn results_of(scripts: &[Script]) -> Vec<Value> {
     together(&runs).into_iter().map(|run| called_valid(run.result)).collect()
 }
 
-/// A result as of a machine that had time for the generator: these tests are not about how busy theirs is.
+/// Marks a result as valid. These tests must not depend on the load of the machine.
 fn called_valid(mut result: Value) -> Value {
     result["valid"] = json!(true);
     result["checks"].as_array_mut().unwrap().iter_mut().for_each(|check| check["passed"] = json!(true));
@@ -81,9 +81,9 @@ fn sample() -> &'static [Value] {
 
 #[test]
 fn a_slower_tail_is_named_with_its_figures_and_has_exit_code_3() {
-    let files = Files::new();
+    let files = ResultFiles::new();
     let [a, b] = [0, 2].map(|index| files.write(&format!("{index}.json"), &sample()[index]));
-    // The median is 50 ms on both sides: a busy machine may make 60 of them, and not 100.
+    // The median is 50 ms on both sides. A busy machine may turn it into 60 ms, but not into 100 ms.
     let (found, code) = compared(&a, &b, "--tolerance 100%");
     assert_eq!((code, &found["verdict"]), (Some(3), &json!("slower")), "{found:#}");
     assert_eq!(
@@ -94,7 +94,7 @@ fn a_slower_tail_is_named_with_its_figures_and_has_exit_code_3() {
         assert_eq!(figure(&found, name)["verdict"], verdict, "{name}: {found:#}");
     }
     let p95 = figure(&found, "p95");
-    assert!(p95["b"].as_f64().unwrap() >= 2e6, "the server takes as long as it was told: {p95}");
+    assert!(p95["b"].as_f64().unwrap() >= 2e6, "the server takes at least its scripted time: {p95}");
     let [low, by, high] = ["low", "difference", "high"].map(|end| p95[format!("{end}_percent")].as_f64().unwrap());
     assert!(100.0 < by && low < by && by < high, "{p95}");
 
@@ -103,31 +103,31 @@ fn a_slower_tail_is_named_with_its_figures_and_has_exit_code_3() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(3), ""));
     let said = text.lines().find(|line| line.starts_with("B is slower: ")).unwrap_or_else(|| panic!("{text}"));
     assert!(said.contains("p95 ") && !said.contains("p50 "), "{said}");
-    assert_eq!(said, found["sentence"], "both forms say the same");
-    assert!(text.contains("nothing of how two starts of a server differ"), "{text}");
+    assert_eq!(said, found["sentence"], "the text and the JSON agree");
+    assert!(text.contains("how two starts of a server differ"), "{text}");
 
-    // The other way round.
+    // In the other direction.
     let (found, code) = compared(&b, &a, "--tolerance 100%");
     assert_eq!((code, &found["verdict"]), (Some(0), &json!("faster")), "{found:#}");
 }
 
 #[test]
 fn twin_equal_servers_have_no_difference_and_exit_code_0() {
-    let files = Files::new();
+    let files = ResultFiles::new();
     let [a, b] = [0, 1].map(|index| files.write(&format!("{index}.json"), &sample()[index]));
     let ended = compare(&a, &b, "--tolerance 100%");
     assert_eq!(ended.code, Some(0), "{}", ended.stdout);
     assert!(ended.stdout.contains("\nNo difference beyond the noise.\n"), "{}", ended.stdout);
-    // With itself there is none, whatever does not matter.
+    // A run equals itself at any tolerance.
     let ended = compare(&a, &a, "--tolerance 0%");
     assert_eq!(ended.code, Some(0), "{}", ended.stdout);
     assert!(ended.stdout.contains("WARNING: a run is on both sides"), "{}", ended.stdout);
 }
 
 #[test]
-fn refusals_are_worse_though_they_are_quick() {
+fn rejections_are_worse_although_they_are_quick() {
     let results = results_of(&[Script::Answers, Script::RefusesEveryTenth]);
-    let files = Files::new();
+    let files = ResultFiles::new();
     let [a, b] = [0, 1].map(|index| files.write(&format!("{index}.json"), &results[index]));
     let (found, code) = compared(&a, &b, "--tolerance 100%");
     assert_eq!((code, &figure(&found, "refused")["verdict"]), (Some(3), &json!("worse")), "{found:#}");
@@ -138,18 +138,18 @@ fn refusals_are_worse_though_they_are_quick() {
 }
 
 #[test]
-fn several_files_and_directories_of_them_are_repeats() {
+fn several_files_and_a_directory_are_repeats() {
     let servers =
         [20, 1_000].map(|milliseconds| Scripted::start(Script::Takes { tenth: milliseconds, others: milliseconds }));
     let run = |server: &Scripted| Bencher::new(&server.url("/"), "--duration 1s --connections 256");
     let runs: Vec<_> = servers.iter().flat_map(|server| [run(server), run(server), run(server), run(server)]).collect();
-    let files = Files::new();
+    let files = ResultFiles::new();
     let runs = together(&runs);
     let names: Vec<_> = runs
         .iter()
         .zip(["a/1.json", "a/2.json", "a/3.json", "a/4.json", "b1.json", "b2.json", "b3.json", "b4.json"])
         .map(|(run, name)| {
-            // As older versions wrote it.
+            // Without pieces, as in results of older versions.
             let mut result = called_valid(run.result.clone());
             result.as_object_mut().unwrap().remove("pieces");
             files.write(name, &result)
@@ -166,18 +166,18 @@ fn several_files_and_directories_of_them_are_repeats() {
     assert_eq!(found["a"][1]["path"], names[1].as_str());
     assert_eq!(compared(&b, &a, "").1, Some(0));
 
-    // One of each is nothing to judge by, and that is no "no difference".
+    // One run of each side cannot be judged, which is not the same as "no difference".
     let ended = compare(&names[0], &names[4], "");
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains(&names[0]) && ended.stderr.contains("has no pieces"), "{}", ended.stderr);
     assert!(ended.stderr.contains("give several runs") && ended.stdout.contains("p50"), "{ended:?}");
-    // The same run again is no repeat.
+    // The same run given twice is not a repeat.
     let ended = compare(&format!("{},{}", names[0], names[0]), &b, "");
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains("the same run"), "{}", ended.stderr);
 }
 
-/// A result with another value at a place.
+/// Returns a result with another value at `pointer`.
 fn changed(result: &Value, pointer: &str, value: Value) -> Value {
     let mut result = result.clone();
     *result.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
@@ -185,8 +185,8 @@ fn changed(result: &Value, pointer: &str, value: Value) -> Value {
 }
 
 #[test]
-fn runs_that_are_not_valid_are_told_first_and_have_exit_code_4_unless_allowed() {
-    let files = Files::new();
+fn invalid_runs_are_named_first_and_have_exit_code_4_unless_allowed() {
+    let files = ResultFiles::new();
     let wrong = changed(&sample()[1], "/valid", json!(false));
     let wrong = changed(&wrong, "/checks/0/passed", json!(false));
     let (a, b) = (files.write("a.json", &sample()[0]), files.write("wrong.json", &wrong));
@@ -197,12 +197,12 @@ fn runs_that_are_not_valid_are_told_first_and_have_exit_code_4_unless_allowed() 
     }
     let ended = compare(&a, &b, "--tolerance 100% --allow-invalid");
     assert_eq!(ended.code, Some(0), "{}", ended.stdout);
-    assert!(ended.stdout.starts_with("NOT VALID: "), "it is still said: {}", ended.stdout);
+    assert!(ended.stdout.starts_with("NOT VALID: "), "the text still says so: {}", ended.stdout);
 }
 
 #[test]
-fn what_else_differs_is_warned_of() {
-    let files = Files::new();
+fn other_differences_cause_warnings() {
+    let files = ResultFiles::new();
     let a = files.write("a.json", &sample()[0]);
     for (pointer, value, words) in [
         ("/load/connections", json!(129), "WARNING: different connections: A 128; B 129 to 128"),
@@ -221,15 +221,15 @@ fn what_else_differs_is_warned_of() {
         let b = files.write("b.json", &changed(&sample()[1], pointer, value));
         let ended = compare(&a, &b, "--tolerance 100%");
         assert!(ended.stdout.contains(words), "{words:?} is not in {}", ended.stdout);
-        assert_eq!(ended.code, Some(0), "a warning is no verdict");
+        assert_eq!(ended.code, Some(0), "a warning does not change the verdict");
     }
     let b = files.write("b.json", &sample()[1]);
     assert!(!compare(&a, &b, "").stdout.contains("WARNING"), "nothing else differs");
 }
 
 #[test]
-fn a_wrong_file_is_named_with_what_is_wrong_and_has_exit_code_1() {
-    let files = Files::new();
+fn a_wrong_file_is_named_with_its_problem_and_has_exit_code_1() {
+    let files = ResultFiles::new();
     let good = files.write("good.json", &sample()[0]);
     let whole = std::fs::read(Path::new(&good)).unwrap();
     let damaged = changed(&sample()[0], "/pieces/1/response/histogram", json!("aGVsbG8="));
@@ -237,13 +237,17 @@ fn a_wrong_file_is_named_with_what_is_wrong_and_has_exit_code_1() {
         ("empty.json", Vec::new(), "is empty"),
         ("cut.json", whole[..whole.len() - 100].to_vec(), "is truncated"),
         ("wrk.txt", b"Running 30s test @ http://127.0.0.1\n".to_vec(), "is not JSON"),
-        ("other.json", b"{\"requests\": 5}".to_vec(), "no result of klad bench"),
+        ("other.json", b"{\"requests\": 5}".to_vec(), "not a result of klad bench"),
         (
             "newer.json",
             serde_json::to_vec(&changed(&sample()[0], "/schema", json!("klad.bench/2"))).unwrap(),
             "klad.bench/2",
         ),
-        ("odd.json", serde_json::to_vec(&changed(&sample()[0], "/measured", json!(5))).unwrap(), "and is not"),
+        (
+            "odd.json",
+            serde_json::to_vec(&changed(&sample()[0], "/measured", json!(5))).unwrap(),
+            "does not follow its schema",
+        ),
         ("damaged.json", serde_json::to_vec(&damaged).unwrap(), "histogram"),
     ] {
         let wrong = files.write_bytes(name, &bytes);
@@ -282,7 +286,7 @@ fn wrong_usage_has_exit_code_2() {
 
 #[test]
 fn every_option_and_field_is_documented() {
-    let files = Files::new();
+    let files = ResultFiles::new();
     let a = files.write("a.json", &sample()[0]);
     let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/bench.md")).unwrap();
     let help = klad(&["bench", "compare", "--help"]).stdout;
@@ -306,7 +310,7 @@ fn every_option_and_field_is_documented() {
 
 #[test]
 fn a_page_shows_both_distributions_and_their_differences() {
-    let files = Files::new();
+    let files = ResultFiles::new();
     let [a, b] = [0, 2].map(|index| files.write(&format!("{index}.json"), &sample()[index]));
     let path = files.path("page.html");
     let ended = compare(&a, &b, &format!("--tolerance 100% --html {}", path.display()));
@@ -324,7 +328,7 @@ fn a_page_shows_both_distributions_and_their_differences() {
 }
 
 #[test]
-fn twin_pieces_that_are_not_what_their_intervals_are_are_noticed() {
+fn twin_pieces_that_differ_from_their_intervals_are_noticed() {
     let result = &sample()[2];
     assert_eq!(results::faults(result), Vec::<String>::new());
     assert_eq!(result["pieces"].as_array().unwrap().len(), 10);

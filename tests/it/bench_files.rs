@@ -1,5 +1,6 @@
-//! The forms of a result tell the same: JSON by its schema, wrk2's text, `.hgrm`, `.hlog`, the histograms inside. Every run
-//! of every test is held against `support::results`; the twins here show that those checks can fail.
+//! All forms of a result agree: JSON with its schema, wrk2's text, `.hgrm`, `.hlog`, and the histograms in the JSON.
+//! Every test that makes a run applies the checks of `support::results`; the twins here show that those checks can
+//! fail.
 
 use std::sync::OnceLock;
 
@@ -10,7 +11,7 @@ use super::support::results::{self, faults, log_faults, text_faults};
 use super::support::scripted::{Script, Scripted};
 use super::support::wrk2;
 
-/// A run, and what it has written: `.hgrm` and `.hlog`.
+/// Makes a run, and returns it with its `.hgrm` and `.hlog`.
 fn run_with_files(script: Script, options: &str) -> (Run, String, Vec<u8>) {
     let server = Scripted::start(script);
     let directory = tempfile::tempdir().unwrap();
@@ -20,7 +21,7 @@ fn run_with_files(script: Script, options: &str) -> (Run, String, Vec<u8>) {
     (run, std::fs::read_to_string(file("hgrm")).unwrap(), std::fs::read(file("hlog")).unwrap())
 }
 
-/// A run with a warm-up and two stages, in two intervals, every tenth of whose 160 requests is refused.
+/// A run with a warm-up and two stages, in two intervals, in which every tenth of 160 requests is rejected.
 fn sample() -> &'static (Run, String, Vec<u8>) {
     static SAMPLE: OnceLock<(Run, String, Vec<u8>)> = OnceLock::new();
     let options = "--workload mixed:50/50 --keys 10 --stages 100/s:600ms,200/s:400ms --warm-up 200ms --threads 2";
@@ -28,7 +29,7 @@ fn sample() -> &'static (Run, String, Vec<u8>) {
 }
 
 #[test]
-fn every_form_of_a_result_tells_the_same() {
+fn all_forms_of_a_result_agree() {
     let (run, hgrm, hlog) = sample();
     let refused = run.measured("outcomes/refused") + run.count("/warm_up/outcomes/refused");
     assert_eq!((run.measured("scheduled"), run.count("/warm_up/scheduled"), refused), (140, 20, 16));
@@ -42,7 +43,7 @@ fn every_form_of_a_result_tells_the_same() {
 }
 
 #[test]
-fn the_interval_log_of_a_run_that_was_not_sent_in_time_holds_every_request() {
+fn the_interval_log_contains_requests_that_were_never_sent() {
     let (run, _, hlog) = run_with_files(Script::Silent, "--connections 3 --drain 100ms");
     assert_eq!((run.measured("outcomes/unfinished"), run.measured("unsent")), (50, 47));
     assert_eq!(log_faults(&hlog, &run.result), Vec::<String>::new());
@@ -57,14 +58,14 @@ fn a_run_without_a_response_has_an_empty_distribution_in_every_form() {
     assert_eq!(log_faults(&hlog, &run.result), Vec::<String>::new());
 }
 
-/// `result` with another value at `pointer`.
+/// Returns `result` with another value at `pointer`.
 fn changed(result: &Value, pointer: &str, value: Value) -> Value {
     let mut result = result.clone();
     *result.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
     result
 }
 
-/// `result` without what is at the end of `pointer`.
+/// Returns `result` without the field at `pointer`.
 fn without(result: &Value, pointer: &str) -> Value {
     let mut result = result.clone();
     let (object, field) = pointer.rsplit_once('/').unwrap();
@@ -74,7 +75,7 @@ fn without(result: &Value, pointer: &str) -> Value {
 }
 
 #[test]
-fn twin_a_result_of_another_shape_is_rejected_by_the_schema() {
+fn twin_a_result_of_another_shape_violates_the_schema() {
     let (run, _, _) = sample();
     let result = &run.result;
     assert_eq!(results::schema_faults(result), Vec::<String>::new());
@@ -100,11 +101,11 @@ fn twin_a_result_of_another_shape_is_rejected_by_the_schema() {
 }
 
 #[test]
-fn twin_a_result_whose_figures_contradict_each_other_is_noticed() {
+fn twin_contradicting_figures_are_noticed() {
     let (run, _, hlog) = sample();
     let result = &run.result;
     let histogram = result["measured"]["send_lag"]["histogram"].clone();
-    // How many of the refused requests are of the warm-up depends on the machine, and whether the run is valid.
+    // How many rejected requests belong to the warm-up, and whether the run is valid, depends on the machine.
     let other = |pointer: &str| json!(run.count(pointer) - 1);
     let cases = [
         ("/schema", json!("klad.bench/2")),
@@ -131,7 +132,7 @@ fn twin_a_result_whose_figures_contradict_each_other_is_noticed() {
     ];
     for (pointer, value) in cases {
         let doctored = changed(result, pointer, value);
-        assert_eq!(results::schema_faults(&doctored), Vec::<String>::new(), "{pointer}: its shape is right");
+        assert_eq!(results::schema_faults(&doctored), Vec::<String>::new(), "{pointer}: the shape is still correct");
         assert!(!faults(&doctored).is_empty(), "{pointer}");
     }
     for pointer in ["/measured/cells/0/response/histogram", "/warm_up/cells/0/response/histogram"] {
@@ -142,11 +143,11 @@ fn twin_a_result_whose_figures_contradict_each_other_is_noticed() {
 }
 
 #[test]
-fn twin_a_text_that_says_something_else_than_its_result_is_noticed() {
+fn twin_a_text_that_differs_from_its_result_is_noticed() {
     let (run, _, _) = sample();
     let text = &run.ended.stdout;
     assert_eq!(text_faults(text, &run.result), Vec::<String>::new());
-    // A machine that stands still makes the sample itself not valid: then it is the warning that is taken away.
+    // If the machine stalled, the sample itself is not valid: then the test removes the warning instead of adding it.
     let served = format!("Total count    = {:>12}", run.measured("response/count"));
     let one_more = format!("Total count    = {:>12}", run.measured("response/count") + 1);
     let rate = text.lines().find(|line| line.starts_with("Requests/sec:")).unwrap();

@@ -1,5 +1,5 @@
-//! `klad bench knee`: the capacity of a server that is known is found, what stopped the search is named, and a klad is looked at
-//! where it was good for the last time, and bad for the first.
+//! `klad bench knee`: it finds a known capacity of a server, names the reason of the limit, and records a klad at the
+//! last good and the first bad rate.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::support::bencher::{Ended, Running};
 use super::support::queueing::{Queueing, QueueingServer};
 use super::support::{ServerBuilder, wait_until};
 
-/// Requests per second that the scripted server serves.
+/// The capacity of the scripted server, requests per second.
 const CAPACITY: f64 = 500.0;
 
-/// How far from it the knee may be found.
+/// The largest relative error of the knee.
 const TOLERANCE: f64 = 0.05;
 
 fn knee(url: &str, options: &str) -> Ended {
@@ -29,7 +29,7 @@ fn number(result: &Value, pointer: &str) -> f64 {
     result.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {pointer} in {result:#}"))
 }
 
-/// The last good rate is near `capacity`, and the first bad one above it.
+/// Whether the last good rate is near `capacity`, and the first bad one above it.
 fn is_near(result: &Value, capacity: f64) -> Result<(), String> {
     let (good, bad) = (number(result, "/found/good/rate_per_s"), number(result, "/found/bad/rate_per_s"));
     if (good / capacity - 1.0).abs() <= TOLERANCE && bad > good && bad / good <= 1.021 {
@@ -39,13 +39,14 @@ fn is_near(result: &Value, capacity: f64) -> Result<(), String> {
     }
 }
 
-/// Half of the requests of a level have to be behind a queue of 100 ms before it is bad: a machine that stands still for some
-/// ten milliseconds does not do that, and 4 % too much does.
+/// A level is bad only if half of its requests wait in a queue of 100 ms. A machine that stalls for a few ten
+/// milliseconds does not cause that, but a load 4 % above the capacity does.
 #[test]
 fn the_capacity_of_a_server_is_found_within_five_percent() {
     let server = Queueing { capacity: CAPACITY, patience: Duration::from_mins(1) }.start();
     let options = "--slo p50<100ms --from 300/s --level 4s --warm-up 1s";
-    // A machine that stood still for a fifth of a second did less than its capacity, and the search was right about that.
+    // If the machine stalls for a fifth of a second, the server has a lower capacity, and the search is right to
+    // report it.
     let mut searches = (0..3).map(|_| {
         let ended = knee(&format!("http://{}/", server.address), options);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -54,7 +55,7 @@ fn the_capacity_of_a_server_is_found_within_five_percent() {
     });
     let mut found = Vec::new();
     let right = searches.find_map(|search| search.map_err(|wrong| found.push(wrong)).ok());
-    let result = right.unwrap_or_else(|| panic!("three searches have not found it: {found:?}"));
+    let result = right.unwrap_or_else(|| panic!("three searches have not found the capacity: {found:?}"));
     for wrong in [CAPACITY * 0.9, CAPACITY * 1.1] {
         is_near(&result, wrong).expect_err("twin: another capacity");
     }
@@ -71,7 +72,7 @@ fn the_capacity_of_a_server_is_found_within_five_percent() {
 }
 
 #[test]
-fn refusals_stop_the_search_as_refusals() {
+fn rejections_end_the_search_as_refusals() {
     let server = Queueing { capacity: 200.0, patience: Duration::from_millis(100) }.start();
     let options = "--slo refused<5% --from 100/s --to 800/s --level 1s --warm-up 200ms --precision 50% --repeats 1";
     let ended = knee(&format!("http://{}/", server.address), options);
@@ -81,7 +82,7 @@ fn refusals_stop_the_search_as_refusals() {
 }
 
 #[test]
-fn a_search_for_answers_begins_where_there_can_be_so_many() {
+fn a_search_for_answers_begins_above_the_demanded_number() {
     let server = Queueing { capacity: CAPACITY, patience: Duration::from_mins(1) }.start();
     let url = format!("http://{}/", server.address);
     let options = "--from 10/s --level 1s --warm-up 500ms --precision 20% --repeats 1";
@@ -92,7 +93,7 @@ fn a_search_for_answers_begins_where_there_can_be_so_many() {
         good.is_some_and(|good| (CAPACITY * 0.7..CAPACITY * 1.2).contains(&good))
     });
     assert!(found, "three searches have not found the capacity");
-    // More than the server can do: nothing is good, and nothing below is tried.
+    // More than the server can do: no rate is good, and no lower rate is tried.
     let more = knee(&url, &format!("--slo goodput>=900/s {options}"));
     assert_eq!(more.code, Some(3), "{}", more.stderr);
     let rates: Vec<f64> =
@@ -103,7 +104,7 @@ fn a_search_for_answers_begins_where_there_can_be_so_many() {
     assert!(refused.stderr.contains("more answers than 200 requests a second"), "{}", refused.stderr);
 }
 
-/// A search that will not end by itself, after its first levels.
+/// Starts a search that does not end by itself, and waits for its first levels.
 fn under_way(server: &QueueingServer) -> Running {
     let url = format!("http://{}/", server.address);
     let options = "--slo p50<10s --from 10/s --precision 1% --repeats 20 --level 300ms --warm-up 0s --progress always";
@@ -122,28 +123,28 @@ fn is_broken_off(ended: &Ended, why: &str) {
 }
 
 #[test]
-fn an_interrupted_search_says_what_it_has_found_and_leaves_no_threads_behind() {
+fn an_interrupted_search_reports_its_levels_and_uses_one_signal_thread() {
     let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
     let running = under_way(&server);
     let tasks = std::fs::read_dir(format!("/proc/{}/task", running.child.id())).unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
     let names: Vec<_> = names.filter(|name| name.trim() == "klad-signals").collect();
-    assert_eq!(names.len(), 1, "one for all levels");
+    assert_eq!(names.len(), 1, "one thread for all levels");
     kill_process(Pid::from_child(&running.child), Signal::INT).unwrap();
     is_broken_off(&running.wait(), "interrupted");
 }
 
 #[test]
-fn a_server_that_goes_away_does_not_take_the_search_along() {
+fn a_search_whose_server_disappears_reports_its_levels() {
     let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
     let running = under_way(&server);
     drop(server);
-    wait_until("it is tried again", || running.said().contains("once more in 1 s"));
+    wait_until("the search tries again", || running.said().contains("trying again in 1 s"));
     is_broken_off(&running.wait(), "cannot connect to");
 }
 
 #[test]
-fn ends_of_the_search_have_their_words_and_codes() {
+fn each_end_of_the_search_has_its_text_and_exit_code() {
     let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
     let url = format!("http://{}/", server.address);
     let short = "--level 200ms --warm-up 0s --repeats 1";
@@ -153,34 +154,34 @@ fn ends_of_the_search_have_their_words_and_codes() {
     };
     let not_reached = args("--slo p50<10s --from 100/s --to 200/s");
     assert_eq!(not_reached.code, Some(0), "{}", not_reached.stderr);
-    assert!(not_reached.stdout.contains("above the highest rate that was allowed"), "{}", not_reached.stdout);
+    assert!(not_reached.stdout.contains("above the highest allowed rate"), "{}", not_reached.stdout);
     let none = args("--slo p50<1ns --from 100/s");
     assert_eq!(none.code, Some(3), "{}", none.stderr);
     assert!(none.stdout.contains("No rate meets the objective"), "{}", none.stdout);
     assert!(none.stdout.contains("Stopped by: latency"), "{}", none.stdout);
     let late = args("--slo p50<10s --from 100/s --lag-max 1ns");
-    assert_eq!(late.code, Some(2), "given twice");
+    assert_eq!(late.code, Some(2), "the option is given twice");
     let fixed = ["bench", "knee", &url, "--slo", "p50<10s", "--from", "100/s", "--lag-max", "1ns"];
     let late = Running::start(fixed.into_iter().chain(short.split(' '))).wait();
     assert_eq!(late.code, Some(4), "{}", late.stderr);
     assert!(late.stdout.contains("The generator was the limit"), "{}", late.stdout);
-    // Each rate twice in vain before it counts.
-    let (in_vain, counted) =
+    // Each rate is repeated twice before it counts.
+    let (repeated, counted) =
         (late.stdout.matches("run again: send_lag").count(), late.stdout.matches("  send_lag").count());
-    assert!(counted > 0 && in_vain == 2 * counted, "{in_vain} and {counted}: {}", late.stdout);
+    assert!(counted > 0 && repeated == 2 * counted, "{repeated} and {counted}: {}", late.stdout);
     let wrong = args("--slo p50<1zs");
     assert_eq!(wrong.code, Some(2));
     assert!(wrong.stderr.contains("    p50<1zs\n") && wrong.stderr.contains("        ^"), "{}", wrong.stderr);
-    assert_eq!(args("--slo p50<1s --closed").code, Some(2), "a search has its own rates");
+    assert_eq!(args("--slo p50<1s --closed").code, Some(2), "a search has no option for closed load");
 }
 
 #[test]
-fn a_klad_is_looked_at_where_it_was_good_and_where_it_was_not() {
+fn a_klad_is_recorded_at_the_last_good_and_the_first_bad_rate() {
     let server = ServerBuilder::new("memory").start();
     let directory = tempfile::tempdir().unwrap();
     let admin = format!("http://{}", server.admin);
     let (url, evidence) = (format!("http://{}", server.address), directory.path().join("of/it"));
-    // Nobody serves a request in a nanosecond; everybody has a rate at which the median is below an hour.
+    // No server answers in a nanosecond, and every server has a rate with a median below an hour.
     for (slo, outcome, file) in
         [("p50<1h", "not_reached", "last-good.cpu.pb.gz"), ("p50<1ns", "none_good", "first-bad.cpu.pb.gz")]
     {
@@ -202,7 +203,7 @@ fn a_klad_is_looked_at_where_it_was_good_and_where_it_was_not() {
     }
 }
 
-/// The figures of a page of a search that has looked at a klad on memory, which has no queues.
+/// The charts on the page of a search that has recorded a klad with the memory engine, which has no queues.
 #[cfg(target_os = "linux")]
 const FIGURES: [&str; 5] =
     ["goodput", "latency", "shares", "klad_http_requests_in_flight-good", "klad_operations_in_use-good"];
@@ -217,15 +218,15 @@ fn the_page_of_a_search_has_its_charts_and_profiles() {
     let admin = format!("http://{}", server.admin);
     let options = "--workload put --slo p50<1h --from 100/s --to 400/s --level 2s --warm-up 0s --repeats 1";
     let options = format!("{options} --admin {admin} --html {}", file.path().display());
-    // Others load it too: what the search itself costs it could be none of a profile's samples.
+    // Other clients load the klad too: the search itself may cost it too little time for a sample of the profile.
     let ended = loaded(&server, || knee(&format!("http://{}", server.address), &options));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let page = std::fs::read_to_string(file.path()).unwrap();
     for dark in [false, true] {
         assert_eq!(faults(&look(&page, dark), dark, &FIGURES), Vec::<String>::new(), "dark: {dark}");
     }
-    assert!(page.contains("above the highest rate that was allowed"));
-    // As a reader does who opens it and scrolls there.
+    assert!(page.contains("above the highest allowed rate"));
+    // As if a reader opened the profile and scrolled to it.
     let open = page
         .replace("<details class=\"embedded\">", "<details class=\"embedded\" open>")
         .replace("loading=\"lazy\"", "");
@@ -241,10 +242,10 @@ fn the_page_of_a_search_has_its_charts_and_profiles() {
 }
 
 #[test]
-fn an_admin_address_that_is_none_is_known_before_the_search() {
+fn a_wrong_admin_address_is_found_before_the_search() {
     let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
     let url = format!("http://{}/", server.address);
     let ended = knee(&url, &format!("--slo p50<1s --from 100/s --admin {url}"));
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("--admin is no klad"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--admin is not a klad"), "{}", ended.stderr);
 }

@@ -1,12 +1,12 @@
-//! What `klad bench` makes of servers that answer in every way that HTTP allows, badly, late or not at all.
+//! `klad bench` against servers that answer in every way that HTTP allows, wrongly, late or not at all.
 
 use std::time::Duration;
 
 use super::support::bencher::{Bencher, Run, together};
-use super::support::scripted::{Deaf, Script, Scripted};
+use super::support::scripted::{NeverAccepts, Script, Scripted};
 use super::support::{ServerBuilder, wait_until};
 
-/// A run at a server with each of the scripts, all at the same time.
+/// Makes a run against a server with each of the scripts, all at the same time.
 fn at_each(scripts: &[Script], options: &str) -> Vec<(Scripted, Run)> {
     let servers: Vec<_> = scripts.iter().map(|script| Scripted::start(*script)).collect();
     let runs: Vec<_> = servers.iter().map(|server| Bencher::new(&server.url("/"), options)).collect();
@@ -17,26 +17,26 @@ fn at(script: Script, options: &str) -> (Scripted, Run) {
     at_each(&[script], options).pop().unwrap()
 }
 
-/// Scheduled requests by outcome, in the order of the documents.
+/// Scheduled requests by outcome, in the order of the documentation.
 fn outcomes(run: &Run) -> [u64; 6] {
     ["served", "not_found", "refused", "failed", "timed_out", "unfinished"]
         .map(|outcome| run.measured(&format!("outcomes/{outcome}")))
 }
 
 #[test]
-fn an_answer_is_served_however_it_is_framed() {
+fn every_framing_of_an_answer_is_read() {
     let scripts = [Script::Answers, Script::Chunked, Script::ByteByByte, Script::InterimFirst];
     for ((server, run), script) in at_each(&scripts, "--connections 20").iter().zip(scripts) {
         run.assert_all_served();
         assert_eq!((run.measured("statuses/200"), run.measured("errors/closed")), (50, 0), "{script:?}");
         let record = server.record();
-        assert_eq!((record.accepted, record.too_early), (20, 0), "{script:?}: connections go on");
+        assert_eq!((record.accepted, record.too_early), (20, 0), "{script:?}: the connections stay open");
         assert_eq!(record.requests.len(), 50);
     }
 }
 
 #[test]
-fn a_connection_that_ends_with_its_answer_is_made_anew_without_a_failure() {
+fn a_connection_that_ends_with_its_answer_is_opened_again_without_a_failure() {
     let scripts = [
         Script::AnnouncesClose,
         Script::ClosesWhenIdle,
@@ -47,22 +47,26 @@ fn a_connection_that_ends_with_its_answer_is_made_anew_without_a_failure() {
     ];
     for ((server, run), script) in at_each(&scripts, "--connections 25").iter().zip(scripts) {
         run.assert_all_served();
-        assert_eq!(run.result["measured"]["statuses"].as_object().unwrap().len(), 1, "{script:?}: the second is none");
+        assert_eq!(
+            run.result["measured"]["statuses"].as_object().unwrap().len(),
+            1,
+            "{script:?}: a second answer does not count"
+        );
         let accepted = server.record().accepted;
-        // 25 before the start, and one for each request after the first 25.
+        // 25 connections before the start, and one for each request after the first 25.
         assert_eq!(accepted, 50, "{script:?}");
     }
 }
 
 #[test]
-fn refusals_and_not_found_are_told_apart_and_only_the_latter_is_a_response() {
+fn rejections_and_not_found_are_distinguished_and_only_the_latter_is_a_response() {
     let scripts = [Script::RefusesEveryTenth, Script::AnswersWith(404), Script::AnswersWith(429)];
     let runs = at_each(&scripts, "");
     let found: Vec<_> = runs.iter().map(|(_, run)| (outcomes(run), run.measured("response/count"))).collect();
     assert_eq!(
         found,
         [([45, 0, 5, 0, 0, 0], 45), ([0, 50, 0, 0, 0, 0], 50), ([0, 0, 50, 0, 0, 0], 0)],
-        "503 every tenth, 404, 429"
+        "503 for every tenth, 404, 429"
     );
     assert_eq!((runs[0].1.measured("statuses/503"), runs[0].1.measured("statuses/200")), (5, 45));
     for (_, run) in &runs {
@@ -72,7 +76,7 @@ fn refusals_and_not_found_are_told_apart_and_only_the_latter_is_a_response() {
 }
 
 #[test]
-fn other_statuses_have_the_outcome_that_the_documents_say() {
+fn other_statuses_have_the_documented_outcome() {
     let statuses = [299, 301, 400, 500, 504];
     let runs = at_each(&statuses.map(Script::AnswersWith), "--duration 200ms --connections 2");
     let found: Vec<_> =
@@ -80,20 +84,20 @@ fn other_statuses_have_the_outcome_that_the_documents_say() {
     let (served, failed, timed_out) = (0, 3, 4);
     assert_eq!(found, [served, served, failed, failed, timed_out]);
     for (status, (_, run)) in statuses.iter().zip(&runs) {
-        // Where others had the processors, some were not sent in time.
+        // On a busy machine some requests are not sent in time.
         let unfinished = outcomes(run)[5];
         assert_eq!(run.measured(&format!("statuses/{status}")) + unfinished, run.measured("scheduled"), "{status}");
     }
 }
 
 #[test]
-fn a_status_that_http_does_not_have_is_counted_all_the_same() {
+fn a_status_beyond_599_is_counted() {
     let (_, run) = at(Script::AnswersWith(700), "");
     assert_eq!(outcomes(&run), [0, 0, 0, 50, 0, 0]);
 }
 
 #[test]
-fn goodput_is_of_answers_within_the_time_that_was_asked_for() {
+fn goodput_counts_answers_within_the_given_time() {
     let good =
         |options: &str| at(Script::RefusesEveryTenth, options).1.result["measured"]["goodput_per_s"].as_f64().unwrap();
     assert!((good("--good-within 1h --timeout 1h") - 90.0).abs() < 1e-6, "45 of 50 in half a second");
@@ -101,7 +105,7 @@ fn goodput_is_of_answers_within_the_time_that_was_asked_for() {
 }
 
 #[test]
-fn what_is_no_whole_answer_is_a_failure_with_its_kind() {
+fn an_incomplete_or_malformed_answer_is_a_failure_of_its_kind() {
     let scripts = [Script::ResetsEveryTenth, Script::ClosesInTheMiddle, Script::Garbage];
     let runs = at_each(&scripts, "--connections 20 --rate 20/s --duration 2500ms");
     let kinds = ["reset", "closed", "malformed"];
@@ -114,21 +118,21 @@ fn what_is_no_whole_answer_is_a_failure_with_its_kind() {
     }
 }
 
-/// The run must have ended by its end and drain, and a margin for a machine that is busy.
+/// Asserts that the run ended at its end and drain, with a margin for a busy machine.
 fn assert_ended_in_time(run: &Run, duration_and_drain: Duration) {
     let most = duration_and_drain + Duration::from_secs(5);
     assert!(run.ended.took < most, "{:?} is more than {most:?}", run.ended.took);
 }
 
-/// The server has accepted so many connections or will soon, and no more.
+/// Asserts that the server soon has accepted this many connections, and no more.
 fn assert_accepts(server: &Scripted, connections: usize) {
     wait_until("connections are accepted", || server.record().accepted >= connections);
     assert_eq!(server.record().accepted, connections);
 }
 
 #[test]
-fn a_silent_server_does_not_hold_the_end_of_a_run() {
-    let servers = (Scripted::start(Script::Silent), Deaf::start(128));
+fn a_silent_server_does_not_delay_the_end_of_a_run() {
+    let servers = (Scripted::start(Script::Silent), NeverAccepts::start(128));
     let options = "--connections 3 --drain 200ms";
     let runs = together(&[
         Bencher::new(&servers.0.url("/"), options),
@@ -138,12 +142,12 @@ fn a_silent_server_does_not_hold_the_end_of_a_run() {
         assert_ended_in_time(run, Duration::from_millis(700));
         assert_eq!(outcomes(run), [0, 0, 0, 0, 0, 50]);
         let left = ["sent", "in_flight_at_end", "unsent", "response/count"].map(|name| run.measured(name));
-        assert_eq!(left, [3, 3, 47, 50], "what was waited for is in the distribution");
+        assert_eq!(left, [3, 3, 47, 50], "unanswered requests are in the distribution");
         run.assert_failed_checks(&["rate"]);
         assert!(run.ended.stdout.starts_with("NOT VALID: rate: 3 of 50 "), "{}", run.ended.stdout);
-        assert!(run.ended.stdout.contains("--connections-max"), "it says what could be done");
+        assert!(run.ended.stdout.contains("--connections-max"), "the text names a remedy");
         assert!(
-            run.ended.stdout.contains("  Left open at the end: 3 in flight, 47 never sent"),
+            run.ended.stdout.contains("  Unfinished at the end: 3 in flight, 47 never sent"),
             "{}",
             run.ended.stdout
         );
@@ -152,7 +156,7 @@ fn a_silent_server_does_not_hold_the_end_of_a_run() {
 }
 
 #[test]
-fn connections_on_demand_meet_a_server_that_does_not_answer_up_to_their_number() {
+fn connections_on_demand_reach_a_silent_server_up_to_their_limit() {
     let options = ["--connections-max 80", "--connections-max 50 --rate 200/s"];
     let servers = options.map(|_| Scripted::start(Script::Silent));
     let runs: Vec<_> = options
@@ -164,11 +168,11 @@ fn connections_on_demand_meet_a_server_that_does_not_answer_up_to_their_number()
     for run in &runs {
         assert_ended_in_time(run, Duration::from_millis(2500));
     }
-    // Room for each of the 50 requests.
+    // There is a connection for each of the 50 requests.
     assert_eq!((outcomes(&runs[0]), runs[0].measured("in_flight_at_end")), ([0, 0, 0, 0, 0, 50], 50));
     assert_accepts(&servers[0], 50);
     runs[0].assert_failed_checks(&[]);
-    // Room for half of the 100.
+    // There is a connection for half of the 100 requests.
     let left = ["outcomes/unfinished", "in_flight_at_end", "unsent"].map(|name| runs[1].measured(name));
     assert_eq!(left, [100, 50, 50]);
     assert_accepts(&servers[1], 50);
@@ -180,14 +184,14 @@ fn connections_on_demand_meet_a_server_that_does_not_answer_up_to_their_number()
 fn connections_on_demand_are_not_opened_without_need() {
     let (server, run) = at(Script::Answers, "--connections 2 --connections-max 50 --rate 20/s --duration 2500ms");
     run.assert_all_served();
-    // A stall of the machine may need some more, but not one for each request.
+    // A stall of the machine may need a few more, but not one for each request.
     assert!(server.record().accepted < 25, "{}", server.record().accepted);
 }
 
 #[test]
-fn requests_whose_connection_is_never_made_are_left_open() {
-    // The kernel takes one or two for such a backlog, and lets the others wait.
-    let server = Deaf::start(0);
+fn requests_whose_connection_is_never_made_are_unfinished() {
+    // With this backlog the kernel accepts one or two connections, and the others wait.
+    let server = NeverAccepts::start(0);
     let run = Bencher::new(
         &format!("http://{}/", server.address),
         "--connections 1 --connections-max 20 --drain 200ms --timeout 20s",
@@ -202,16 +206,16 @@ fn requests_whose_connection_is_never_made_are_left_open() {
 }
 
 #[test]
-fn a_deadline_counts_from_the_intended_start_whether_the_request_was_sent_or_not() {
+fn a_deadline_counts_from_the_intended_start_even_if_the_request_was_never_sent() {
     let (server, run) = at(Script::Silent, "--connections 5 --timeout 200ms --duration 1s");
     assert_ended_in_time(&run, Duration::from_millis(1200));
     let [.., timed_out, unfinished] = outcomes(&run);
-    // The last may be left open by the end instead.
+    // The last requests may be unfinished at the end instead.
     assert_eq!(timed_out + unfinished, 100);
     assert!(timed_out >= 70, "{timed_out}");
     let at_most_us = run.result["measured"]["response"]["percentiles"][0]["value_us"].as_f64().unwrap();
     assert!(at_most_us >= 190_000.0, "{at_most_us}");
-    // Each five connections are closed after 200 ms, and made anew.
+    // The five connections are closed every 200 ms, and opened again.
     assert!(run.measured("unsent") > 0 && run.measured("sent") >= 5);
     let accepted = server.record().accepted as u64;
     assert!(accepted > 5 && accepted <= 5 + run.measured("sent"), "{accepted}");
@@ -219,7 +223,7 @@ fn a_deadline_counts_from_the_intended_start_whether_the_request_was_sent_or_not
 }
 
 #[test]
-fn closed_load_sends_the_next_request_when_the_answer_is_there() {
+fn closed_load_sends_the_next_request_after_the_answer() {
     let (server, run) = at(Script::Answers, "--closed --connections 3 --duration 300ms");
     let record = server.record();
     assert_eq!((record.accepted, record.too_early), (3, 0));
@@ -231,7 +235,7 @@ fn closed_load_sends_the_next_request_when_the_answer_is_there() {
 }
 
 #[test]
-fn large_requests_arrive_whole_at_a_server_that_reads_slowly() {
+fn large_requests_arrive_complete_at_a_server_that_reads_slowly() {
     let (fixed, random) = (Scripted::start(Script::ReadsSlowly), Scripted::start(Script::ReadsSlowly));
     let mut body = vec![0; 8 << 20];
     super::support::random().fill(&mut body);
@@ -257,14 +261,14 @@ fn large_requests_arrive_whole_at_a_server_that_reads_slowly() {
 }
 
 #[test]
-fn a_refusal_that_comes_before_the_body_was_sent_is_a_refusal() {
+fn a_rejection_before_the_body_was_sent_counts_as_a_rejection() {
     let server = Scripted::start(Script::RefusesBeforeTheBody);
     let run = Bencher::new(&server.url(""), "--workload put --value-size 8MiB --rate 20/s --connections 10").run();
     assert_eq!(outcomes(&run), [0, 0, 10, 0, 0, 0], "{}", run.ended.stdout);
 }
 
 #[test]
-fn a_server_that_dies_shows_as_failures_and_what_it_has_answered_still_counts() {
+fn a_killed_server_causes_failures_and_its_earlier_answers_count() {
     let server = ServerBuilder::new("memory").start();
     let url = format!("http://{}", server.address);
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,5 +1,5 @@
-//! The page of `klad bench --html`, as a browser shows it: charts that are drawn, in light and dark, on a phone and on a wide
-//! screen, from nothing but the file.
+//! The page of `klad bench --html` in a browser: it draws its charts in light and dark, on a phone and on a wide
+//! screen, and loads nothing but the file.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use super::support::bencher::{Bencher, Run};
 use super::support::pages::{WIDTHS, faults, look};
 use super::support::scripted::{Script, Scripted};
 
-/// The figures of every page, in their order.
+/// The charts of every page, in their order.
 const FIGURES: [&str; 6] = ["percentiles", "rate", "latency", "heat", "outcomes", "send-lag"];
 
 /// Makes a run that writes a page.
@@ -21,7 +21,7 @@ fn with_page(bencher: &Bencher) -> (Run, String) {
     (run, std::fs::read_to_string(path).unwrap())
 }
 
-/// A run of two seconds with a warm-up and two stages, half of whose first gets find nothing.
+/// A run of two seconds with a warm-up and two stages, in which half of the first gets find nothing.
 fn sample() -> &'static (Run, String) {
     static SAMPLE: OnceLock<(Run, String)> = OnceLock::new();
     SAMPLE.get_or_init(|| {
@@ -31,7 +31,7 @@ fn sample() -> &'static (Run, String) {
     })
 }
 
-/// A figure's data, changed.
+/// Changes the data of a chart.
 fn with_data(page: &str, id: &str, change: impl FnOnce(&mut Value)) -> String {
     let figure = page.find(&format!("<figure class=\"chart\" id=\"{id}\"")).unwrap();
     let begin = figure + page[figure..].find("application/json\">").unwrap() + "application/json\">".len();
@@ -49,24 +49,24 @@ fn every_chart_is_drawn_in_light_and_dark_on_a_phone_and_on_a_wide_screen() {
         assert_eq!(faults(&look(page, dark), dark, &FIGURES), Vec::<String>::new(), "dark: {dark}");
     }
     assert!(page.len() < 300 << 10, "{} bytes", page.len());
-    for words in ["SLO met", "warm-up (kept apart)", "stage 2: 100/s to 400/s", "not found", "The run"] {
+    for words in ["SLO met", "warm-up (not included)", "stage 2: 100/s to 400/s", "not found", "The run"] {
         assert!(page.contains(words), "{words}");
     }
 }
 
 #[test]
-fn a_run_of_a_second_has_its_charts_and_a_run_without_an_answer_says_so_in_their_place() {
+fn a_run_of_a_second_has_charts_and_a_run_without_an_answer_says_so_instead() {
     let second = Scripted::start(Script::RefusesEveryTenth);
     let (_, page) = with_page(&Bencher::new(&second.url("/"), "--duration 1s"));
     let mut found = faults(&look(&page, false), false, &FIGURES);
-    // Where others had the processors the last answers came in the next second, in which nothing was sent.
+    // On a busy machine the last answers arrive in the next second, in which nothing was sent.
     found.retain(|fault| !fault.contains("\"send-lag\": the cursor says {\"at\":\"1.5"));
     assert_eq!(found, Vec::<String>::new());
     assert!(page.contains("10.000\u{a0}%"), "every tenth is refused");
 
     let refusing = Scripted::start(Script::AnswersWith(503));
     let (_, page) = with_page(&Bencher::new(&refusing.url("/"), "--duration 1s"));
-    assert!(page.contains("nothing was served (statuses: 503)"));
+    assert!(page.contains("no request was served (statuses: 503)"));
     for seen in look(&page, false) {
         let states: Vec<_> =
             seen["figures"].as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
@@ -77,20 +77,20 @@ fn a_run_of_a_second_has_its_charts_and_a_run_without_an_answer_says_so_in_their
 }
 
 #[test]
-fn without_scripts_the_tables_stand_and_the_page_says_what_is_missing() {
+fn without_scripts_the_page_shows_its_tables_and_says_what_is_missing() {
     let (run, page) = sample();
     let script = page.split("<script>").next().unwrap();
-    assert!(script.contains("<noscript>") && script.contains("The charts need scripts"));
+    assert!(script.contains("<noscript>") && script.contains("The charts need JavaScript"));
     let p50 = run.result["measured"]["response"]["percentiles"][0]["samples_above"].as_u64().unwrap();
-    assert!(script.contains(&format!(">{p50}<")), "the table of percentiles is there before any script");
+    assert!(script.contains(&format!(">{p50}<")), "the table of percentiles is in the page before any script");
 }
 
-/// What is wrong with a page in light.
+/// Returns the faults of a page in light colours.
 fn wrong(page: &str) -> Vec<String> {
     faults(&look(page, false), false, &FIGURES)
 }
 
-/// Demands that something is wrong in each width, and that `words` are in it.
+/// Asserts that a fault with `words` is found in each width.
 fn assert_noticed(page: &str, words: &str) {
     let found = wrong(page);
     for width in WIDTHS {
@@ -114,7 +114,7 @@ fn twin_a_chart_that_is_not_drawn_is_noticed_and_says_so_itself() {
 }
 
 #[test]
-fn twin_a_chart_on_which_nothing_is_to_be_seen_is_noticed() {
+fn twin_a_chart_without_visible_data_is_noticed() {
     let (_, page) = sample();
     let all_null = with_data(page, "latency", |data| {
         for series in data["series"].as_array_mut().unwrap() {
@@ -127,13 +127,13 @@ fn twin_a_chart_on_which_nothing_is_to_be_seen_is_noticed() {
 }
 
 #[test]
-fn twin_a_page_that_is_too_wide_too_small_or_not_alone_is_noticed() {
+fn twin_a_page_that_is_too_wide_has_small_text_or_loads_files_is_noticed() {
     let (_, page) = sample();
     assert_noticed(&page.replacen("<h1>", "<h1 style=\"width:1500px\">", 1), "wider than its window");
     assert_noticed(&page.replacen("<h1>", "<h1 style=\"font-size:9px\">", 1), "small text");
     assert_noticed(&page.replacen("<h1>", "<img src=\"http://127.0.0.1:1/x.png\"><h1>", 1), "refused: ");
     assert_noticed(&page.replacen("\"use strict\";\n\nconst", "nothing.here();\nconst", 1), "errors: ");
-    assert_noticed(&page.replacen("schemes.addEventListener", "window.addEventListener", 1), "when it changes");
+    assert_noticed(&page.replacen("schemes.addEventListener", "window.addEventListener", 1), "do not change");
     let seen_dark = look(&page.replacen("prefers-color-scheme: dark", "prefers-contrast: more", 1), true);
     assert!(faults(&seen_dark, true, &FIGURES).iter().any(|fault| fault.contains("background")));
 }

@@ -1,5 +1,5 @@
-//! Scripts of wrk: `klad bench --script` sends what wrk sends, byte for byte but for the order of headers, which is that of a
-//! Lua table. wrk itself is run beside it, against the same recording server.
+//! Scripts of wrk: `klad bench --script` sends the same bytes as wrk, except for the order of headers, which is that
+//! of a Lua table. The tests run wrk itself against the same recording server.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::support::bencher::Bencher;
 use super::support::scripted::{Script, Scripted};
 
-/// Sets method, body and headers, and nothing else.
+/// Sets only method, body and headers.
 const FIXED: &str = r#"
 wrk.method = "PUT"
 wrk.body = "the value"
@@ -45,7 +45,7 @@ function done(summary, latency, requests)
 end
 "#;
 
-/// What an answer has given is sent with every request after it.
+/// Sends a token from an answer with every later request.
 const TOKEN: &str = r#"
 function request()
     return wrk.format("GET", token and "/resource" or "/authenticate")
@@ -58,7 +58,7 @@ function response(status, headers, body)
 end
 "#;
 
-/// Three at once.
+/// Sends three requests at once.
 const PIPELINE: &str = r#"
 function init()
     local all = {}
@@ -68,52 +68,52 @@ end
 function request() return together end
 "#;
 
-/// A request, in an order that does not depend on that of a table.
+/// A request with its headers in alphabetical order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Sent {
+struct SentRequest {
     line: String,
     headers: Vec<String>,
     body: Vec<u8>,
 }
 
-impl Sent {
-    fn of(request: &[u8]) -> Sent {
+impl SentRequest {
+    fn of(request: &[u8]) -> SentRequest {
         let end = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
         let head = std::str::from_utf8(&request[..end]).unwrap();
         let mut lines = head.split("\r\n").map(str::to_owned);
         let line = lines.next().unwrap();
         let mut headers: Vec<_> = lines.collect();
         headers.sort();
-        Sent { line, headers, body: request[end + 4..].to_vec() }
+        SentRequest { line, headers, body: request[end + 4..].to_vec() }
     }
 }
 
-/// What a tester has sent: for each thread, which the paths tell apart, in order; and what it printed.
-struct Heard {
-    sent: BTreeMap<String, Vec<Sent>>,
-    said: String,
+/// What a load tester has sent, by thread and in order (the paths tell the threads apart), and what it printed.
+struct Recording {
+    sent: BTreeMap<String, Vec<SentRequest>>,
+    printed: String,
 }
 
-/// The second part of a path of four, which is the thread; else nothing.
-fn thread_of(sent: &Sent) -> String {
+/// The second part of a path of four parts, which is the thread; empty for other paths.
+fn thread_of(sent: &SentRequest) -> String {
     let path = sent.line.split(' ').nth(1).unwrap();
     let parts: Vec<_> = path.split('/').collect();
     if parts.len() == 4 { parts[2].to_owned() } else { String::new() }
 }
 
-fn heard(server: &Scripted, port: u16, said: String) -> Heard {
-    let mut sent: BTreeMap<String, Vec<Sent>> = BTreeMap::new();
+fn recorded(server: &Scripted, port: u16, printed: String) -> Recording {
+    let mut sent: BTreeMap<String, Vec<SentRequest>> = BTreeMap::new();
     for request in &server.record().requests {
-        let mut request = Sent::of(request);
-        // The two servers differ in their ports alone.
+        let mut request = SentRequest::of(request);
+        // The two servers differ only in their ports.
         request.headers.iter_mut().for_each(|header| *header = header.replace(&port.to_string(), "PORT"));
         sent.entry(thread_of(&request)).or_default().push(request);
     }
-    Heard { sent, said }
+    Recording { sent, printed }
 }
 
-/// Runs wrk and klad bench with one connection for each of `threads` threads.
-fn both(script: &str, answers: Script, threads: usize) -> [Heard; 2] {
+/// Runs wrk and klad bench with `threads` threads and one connection for each.
+fn both(script: &str, answers: Script, threads: usize) -> [Recording; 2] {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), script).unwrap();
     let servers = [Scripted::start(answers), Scripted::start(answers)];
@@ -123,7 +123,7 @@ fn both(script: &str, answers: Script, threads: usize) -> [Heard; 2] {
         .args([&servers[0].url("/a?b=c"), "--", "argument"])
         .stdin(Stdio::null())
         .output()
-        .unwrap_or_else(|error| panic!("wrk cannot be run ({error}): tools/setup.sh brings it"));
+        .unwrap_or_else(|error| panic!("wrk cannot be run ({error}); install it with tools/setup.sh"));
     assert!(wrk.status.success(), "{}", String::from_utf8_lossy(&wrk.stderr));
     let options = format!("--closed --threads {threads} --connections {threads} --duration 1s");
     let run = Bencher::new(&servers[1].url("/a?b=c"), &options)
@@ -132,13 +132,13 @@ fn both(script: &str, answers: Script, threads: usize) -> [Heard; 2] {
         .last("argument")
         .run();
     assert_eq!(run.ended.code, Some(0), "{}", run.ended.stderr);
-    let said = [String::from_utf8(wrk.stdout).unwrap(), run.ended.stdout];
-    let mut all = servers.iter().zip(said).map(|(server, said)| heard(server, server.address.port(), said));
+    let printed = [String::from_utf8(wrk.stdout).unwrap(), run.ended.stdout];
+    let mut all = servers.iter().zip(printed).map(|(server, printed)| recorded(server, server.address.port(), printed));
     [all.next().unwrap(), all.next().unwrap()]
 }
 
-/// Both have sent the same, as far as both have come, and that far enough.
-fn agree([wrk, klad]: &[Heard; 2], threads: usize) -> Result<(), String> {
+/// Compares what both have sent, as far as both have sent it, and checks that it is enough.
+fn agree([wrk, klad]: &[Recording; 2], threads: usize) -> Result<(), String> {
     if wrk.sent.len() != threads || klad.sent.len() != threads {
         return Err(format!("threads {:?} and {:?}", wrk.sent.keys(), klad.sent.keys()));
     }
@@ -161,15 +161,15 @@ fn method_body_and_headers_are_sent_as_wrk_sends_them() {
 
 #[test]
 fn functions_are_called_as_wrk_calls_them() {
-    let heard = both(COUNTER, Script::Answers, 2);
-    agree(&heard, 2).unwrap();
-    for Heard { said, sent, .. } in &heard {
-        let line = said.lines().find(|line| line.starts_with("seen ")).unwrap_or_else(|| panic!("{said}"));
+    let recorded = both(COUNTER, Script::Answers, 2);
+    agree(&recorded, 2).unwrap();
+    for Recording { printed, sent, .. } in &recorded {
+        let line = printed.lines().find(|line| line.starts_with("seen ")).unwrap_or_else(|| panic!("{printed}"));
         let words: Vec<_> = line.split([' ', ',']).filter(|word| !word.is_empty()).collect();
         let number = |index: usize| words[index].parse::<usize>().unwrap();
         let (seen, requests, bytes) = (number(1), number(3), number(5));
         let all: usize = sent.values().map(Vec::len).sum();
-        // What was under way at the end was heard by the server and not seen.
+        // The server has received requests in flight at the end, but the script has not seen their answers.
         assert!(requests <= seen && seen <= all && requests + 10 >= all, "{line}; {all} were sent");
         assert!(bytes >= requests * "HTTP/1.1 200 Said\r\nContent-Length: 5\r\n\r\nhello".len(), "{line}");
         assert!(line.ends_with("errors 0, ordered true, threads 2"), "{line}");
@@ -177,30 +177,30 @@ fn functions_are_called_as_wrk_calls_them() {
 }
 
 #[test]
-fn what_an_answer_gives_is_sent_from_then_on() {
-    let heard = both(TOKEN, Script::GivesToken, 1);
-    agree(&heard, 1).unwrap();
-    let klad = &heard[1].sent[""];
+fn a_token_of_an_answer_is_sent_from_then_on() {
+    let recorded = both(TOKEN, Script::GivesToken, 1);
+    agree(&recorded, 1).unwrap();
+    let klad = &recorded[1].sent[""];
     assert!(klad[0].line.starts_with("GET /authenticate"), "{:?}", klad[0]);
     assert!(klad[5].line.starts_with("GET /resource") && klad[5].headers.contains(&"X-Token: t7".to_owned()));
 }
 
 #[test]
 fn several_requests_may_be_sent_at_once() {
-    let heard = both(PIPELINE, Script::Answers, 1);
-    agree(&heard, 1).unwrap();
-    let said = &heard[1].said;
-    assert!(said.contains("Each start sends 3 requests in a pipeline"), "{said}");
+    let recorded = both(PIPELINE, Script::Answers, 1);
+    agree(&recorded, 1).unwrap();
+    let printed = &recorded[1].printed;
+    assert!(printed.contains("Each start sends 3 requests in a pipeline"), "{printed}");
     let rate = |name: &str| -> f64 {
-        let after = &said[said.find(name).unwrap() + name.len()..];
+        let after = &printed[printed.find(name).unwrap() + name.len()..];
         after.trim_start().split(['/', '\n']).next().unwrap().parse().unwrap()
     };
     let (starts, requests) = (rate(", answered "), rate("Requests/sec:"));
-    assert!((requests / starts - 3.0).abs() < 0.01, "{said}");
+    assert!((requests / starts - 3.0).abs() < 0.01, "{printed}");
 }
 
 #[test]
-fn twin_a_script_that_sends_something_else_is_noticed() {
+fn twin_a_script_that_sends_other_requests_is_noticed() {
     let [wrk, _] = both(FIXED, Script::Answers, 1);
     let [_, klad] = both(&FIXED.replace("the value", "a value"), Script::Answers, 1);
     let found = agree(&[wrk, klad], 1).expect_err("bodies differ");
@@ -210,7 +210,7 @@ fn twin_a_script_that_sends_something_else_is_noticed() {
     agree(&[wrk, klad], 2).expect_err("the counters differ by one");
 }
 
-/// Runs a script that is expected to go wrong, or to end the run.
+/// Runs a script that fails or ends the run.
 fn run_of(script: &str, options: &str) -> super::support::bencher::Ended {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), script).unwrap();
@@ -219,7 +219,7 @@ fn run_of(script: &str, options: &str) -> super::support::bencher::Ended {
 }
 
 #[test]
-fn errors_of_a_script_end_the_run_and_say_where() {
+fn errors_of_a_script_end_the_run_and_show_their_position() {
     for (script, place) in [
         ("x = = 1", ":1:"),
         ("function init() error('not today') end", "not today"),
@@ -235,7 +235,7 @@ fn errors_of_a_script_end_the_run_and_say_where() {
 }
 
 #[test]
-fn a_thread_that_stops_itself_ends_its_part_and_the_last_one_the_run() {
+fn a_thread_that_stops_itself_ends_its_part_and_the_last_one_ends_the_run() {
     let script = "n = 0; function response() n = n + 1; if n == 10 then wrk.thread:stop() end end
         function done(summary) print('answers ' .. summary.requests) end";
     let ended = run_of(script, "--closed --threads 2 --connections 2 --duration 1h");
@@ -244,19 +244,19 @@ fn a_thread_that_stops_itself_ends_its_part_and_the_last_one_the_run() {
 }
 
 #[test]
-fn connections_rest_as_long_as_the_script_wants() {
+fn connections_pause_as_long_as_the_script_says() {
     let script = "function delay() return 100 end";
     let ended = run_of(script, "--closed --connections 1 --duration 1s --json -");
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     let sent = result["measured"]["sent"].as_u64().unwrap();
-    // At most one for each 100 ms that have passed, however slow the machine.
+    // At most one request for each 100 ms, however slow the machine is.
     assert!((1..=10).contains(&sent), "{sent}");
 }
 
-/// The highest status of a pipeline is that of the start, and each start has one.
+/// The status of a start is the highest status in its pipeline, and each start has one status.
 #[test]
-fn a_pipeline_is_as_good_as_its_worst_answer() {
+fn a_pipeline_has_its_highest_status() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), PIPELINE).unwrap();
     for (answers, status, exit) in [(Script::AnswersWith(504), "504", 0), (Script::RefusesEveryTenth, "503", 0)] {
@@ -266,14 +266,14 @@ fn a_pipeline_is_as_good_as_its_worst_answer() {
             .run();
         assert_eq!(run.ended.code, Some(exit), "{}", run.ended.stdout);
         let (bad, sent) = (run.measured(&format!("statuses/{status}")), run.measured("sent"));
-        // Every tenth answer: three or four in ten starts of three.
+        // Every tenth answer is rejected: that affects three or four of ten starts with three requests each.
         let expected = if status == "504" { sent..=sent } else { sent * 2 / 10..=sent * 4 / 10 };
         assert!(expected.contains(&bad), "{bad} of {sent}");
     }
 }
 
 #[test]
-fn what_a_script_prints_is_not_in_the_json() {
+fn output_of_a_script_is_not_in_the_json() {
     let script = "print('at the start', nil, true); function done() io.stdout:write('at the end\\n') end";
     let ended = run_of(script, "--rate 100/s --json -");
     assert!(serde_json::from_str::<serde_json::Value>(&ended.stdout).is_ok(), "{}", ended.stdout);

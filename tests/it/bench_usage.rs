@@ -1,4 +1,4 @@
-//! How `klad bench` is asked and how it answers: exit codes, messages, what goes to which stream, schedules.
+//! The command line of `klad bench`: exit codes, messages, output streams, schedules.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::support::scripted::{Script, Scripted};
 use super::support::wait_until;
 
 #[test]
-fn a_run_that_is_well_has_exit_code_0_and_one_that_misses_its_objectives_3() {
-    // A server of its own for each: every tenth is a tenth of all.
+fn a_valid_run_has_exit_code_0_and_one_that_misses_its_objectives_3() {
+    // Each run has its own server, so that exactly a tenth of its requests is rejected.
     let servers = [(); 3].map(|()| Scripted::start(Script::RefusesEveryTenth));
     let objectives = ["p99<1h,refused<=10%,refused>9%,failed<=0%,rate>50/s", "p99<1ns", "p50<1h,refused<10%"];
     let runs = servers.iter().zip(objectives);
@@ -28,9 +28,9 @@ fn a_run_that_is_well_has_exit_code_0_and_one_that_misses_its_objectives_3() {
 }
 
 #[test]
-fn a_run_that_is_not_valid_says_so_first_and_has_exit_code_4_whatever_its_objectives_say() {
+fn an_invalid_run_says_so_first_and_has_exit_code_4_whatever_its_objectives_say() {
     let server = Scripted::start(Script::Answers);
-    // No generator is on time to a nanosecond.
+    // No generator is punctual to a nanosecond.
     for objective in ["p50<1ns", "p50<1h"] {
         let run = Bencher::new(&server.url("/"), "--lag-max 1ns --duration 100ms").arg("--slo", objective).run();
         run.assert_failed_checks(&["send_lag"]);
@@ -41,20 +41,20 @@ fn a_run_that_is_not_valid_says_so_first_and_has_exit_code_4_whatever_its_object
 
 #[cfg(not(feature = "scripts"))]
 #[test]
-fn without_lua_a_script_is_refused_with_the_reason() {
+fn without_lua_a_script_is_rejected_with_the_reason() {
     let ended = klad(&["bench", "http://127.0.0.1:1", "--rate", "10/s", "--script", "some.lua"]);
     assert_eq!(ended.code, Some(2));
     assert!(ended.stderr.contains("without Lua"), "{}", ended.stderr);
 }
 
 #[test]
-fn exit_code_1_is_for_a_run_that_could_not_be_made() {
-    // The port is free: its listener has gone.
-    let nobody = Scripted::start(Script::Answers).address.to_string();
-    wait_until("nobody listens", || std::net::TcpStream::connect(&nobody).is_err());
-    let ended = klad(&["bench", &format!("http://{nobody}"), "--rate", "10/s"]);
+fn a_run_that_cannot_be_made_has_exit_code_1() {
+    // The port is free again, because its listener has been closed.
+    let closed = Scripted::start(Script::Answers).address.to_string();
+    wait_until("the port is closed", || std::net::TcpStream::connect(&closed).is_err());
+    let ended = klad(&["bench", &format!("http://{closed}"), "--rate", "10/s"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
-    assert!(ended.stderr.contains(&nobody) && ended.stderr.contains("refused"), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&closed) && ended.stderr.contains("refused"), "{}", ended.stderr);
 
     let refusing = Scripted::start(Script::AnswersWith(503));
     let ended = klad(&["bench", &refusing.url(""), "--rate", "10/s", "--workload", "get", "--fill", "5"]);
@@ -67,19 +67,19 @@ fn exit_code_1_is_for_a_run_that_could_not_be_made() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_known_before_the_run() {
+fn a_file_that_cannot_be_written_is_found_before_the_run() {
     let server = Scripted::start(Script::Answers);
     for option in ["--hlog", "--hgrm", "--json", "--html"] {
         let bencher = Bencher::new(&server.url("/"), "--duration 100ms").arg(option, "/nowhere/at/all");
         let ended = bencher.start().wait();
         assert_eq!(ended.code, Some(1), "{option}");
         assert!(ended.stderr.contains("/nowhere/at/all"), "{}", ended.stderr);
-        assert_eq!(server.record().requests.len(), 0, "{option}: a run was made, and its result is lost");
+        assert_eq!(server.record().requests.len(), 0, "{option}: a run was made although its result cannot be written");
     }
 }
 
 #[test]
-fn wrong_usage_has_exit_code_2_and_says_what_is_wrong() {
+fn wrong_usage_has_exit_code_2_and_names_the_problem() {
     let url = "http://127.0.0.1:1";
     let keyless = "http://127.0.0.1:1/kv";
     for (arguments, words) in [
@@ -93,7 +93,7 @@ fn wrong_usage_has_exit_code_2_and_says_what_is_wrong() {
         (&[url, "--rate", "1/s", "--workload", "put", "--body", "x"], "--body"),
         (&[url, "--rate", "1/s", "--connections", "0"], "at least 1"),
         (&[url, "--rate", "1/s", "--connections", "9", "--connections-max", "8"], "--connections-max 8"),
-        (&[url, "--rate", "1/s", "--duration", "0s"], "longer than nothing"),
+        (&[url, "--rate", "1/s", "--duration", "0s"], "more than 0"),
         (&[url, "--rate", "1/s", "--key-format", "key"], "{:07}"),
         (&[url, "--rate", "1/s", "-H", "nothing"], "nothing"),
         (&[url, "--rate", "1/s", "-H", "Content-Length: 5"], "Content-Length"),
@@ -110,7 +110,7 @@ fn wrong_usage_has_exit_code_2_and_says_what_is_wrong() {
 }
 
 #[test]
-fn no_number_of_a_key_is_too_large() {
+fn the_largest_key_number_is_accepted() {
     let server = Scripted::start(Script::Answers);
     for order in ["sequential", "uniform", "latest"] {
         let options = "--workload put --keys 10 --key-start 18446744073709551615 --duration 100ms";
@@ -120,7 +120,7 @@ fn no_number_of_a_key_is_too_large() {
 }
 
 #[test]
-fn a_wrong_objective_is_pointed_at() {
+fn an_error_in_an_objective_is_marked() {
     for (text, wrong) in [("p99<5ms,slow<3%", "slow"), ("p99<5ms, refused<1", "1"), ("é<1%,p99<5", "é"), ("p99", "")]
     {
         let ended = klad(&["bench", "http://127.0.0.1:1", "--rate", "1/s", "--slo", text]);
@@ -136,18 +136,18 @@ fn a_wrong_objective_is_pointed_at() {
 }
 
 #[test]
-fn json_on_the_standard_output_stands_there_alone() {
+fn json_is_alone_on_the_standard_output() {
     let server = Scripted::start(Script::Answers);
     let ended = Bencher::new(&server.url("/"), "--duration 100ms --json -").start().wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let result: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(super::support::results::faults(&result), Vec::<String>::new());
     assert!(ended.stdout.ends_with("}\n"));
-    assert_eq!(ended.stderr, "", "no terminal, no progress");
+    assert_eq!(ended.stderr, "", "there is no progress without a terminal");
 }
 
 #[test]
-fn progress_goes_to_stderr_a_line_for_each_second_when_asked_for() {
+fn progress_goes_to_stderr_with_a_line_for_each_second_if_requested() {
     let server = Scripted::start(Script::RefusesEveryTenth);
     let options = ["--progress always", "--progress never", "--progress auto"];
     let runs = options.map(|when| Bencher::new(&server.url("/"), &format!("--duration 2s {when}")));
@@ -163,7 +163,7 @@ fn progress_goes_to_stderr_a_line_for_each_second_when_asked_for() {
 }
 
 #[test]
-fn stages_have_sections_of_their_own_with_the_counts_that_arithmetic_gives() {
+fn stages_have_their_own_sections_with_the_calculated_counts() {
     let server = Scripted::start(Script::Answers);
     let run = Bencher::new(&server.url("/"), "--stages 100/s:300ms,100..200/s:400ms,200/s:200ms --warm-up 200ms").run();
     run.assert_all_served();
@@ -183,12 +183,12 @@ fn stages_have_sections_of_their_own_with_the_counts_that_arithmetic_gives() {
     assert_eq!(
         (one.measured("scheduled"), &one.result["stages"]),
         (10, &Value::Array(Vec::new())),
-        "one is no division"
+        "a single stage has no section of its own"
     );
 }
 
 #[test]
-fn a_seed_repeats_poisson_arrivals_and_another_does_not() {
+fn a_seed_repeats_poisson_arrivals_and_another_seed_does_not() {
     let server = Scripted::start(Script::Answers);
     let seeds = [1, 1, 2, 3, 4, 4];
     let runs = seeds.map(|seed| {
@@ -198,13 +198,13 @@ fn a_seed_repeats_poisson_arrivals_and_another_does_not() {
     let counts: Vec<_> = runs.iter().map(|run| (run.count("/warm_up/scheduled"), run.measured("scheduled"))).collect();
     assert_eq!((counts[0], counts[4]), (counts[1], counts[5]));
     assert!(counts[1..5].windows(2).any(|pair| pair[0] != pair[1]), "{counts:?}");
-    // Five standard deviations around 200.
+    // Five standard deviations around 200 requests.
     assert!(counts.iter().all(|(_, measured)| (130..270).contains(measured)), "{counts:?}");
     assert_eq!(runs[0].result["load"]["arrival"], "poisson");
 }
 
 #[test]
-fn an_interrupt_ends_the_schedule_and_what_was_run_is_reported() {
+fn an_interrupt_ends_the_schedule_and_the_run_is_reported() {
     let server = Scripted::start(Script::Answers);
     let file = tempfile::NamedTempFile::new().unwrap();
     let running = Bencher::new(&server.url("/"), "--duration 1h --warm-up 50ms").arg("--json", file.path()).start();

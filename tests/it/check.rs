@@ -1,4 +1,4 @@
-//! `klad check` finds what is wrong with a data directory, and changes nothing in it; `klad compact` rewrites one.
+//! `klad check` finds damage in a data directory and changes nothing; `klad compact` rewrites one.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::support::{ServerBuilder, random};
 const KEYS: usize = 2_000;
 
 #[test]
-fn a_sound_directory_is_said_to_be_sound_with_what_was_read() {
+fn a_sound_directory_is_reported_as_sound_with_its_sizes() {
     let data = tempfile::tempdir().unwrap();
     for tables in [false, true] {
         let builder = fill(data.path(), KEYS, tables);
@@ -22,13 +22,13 @@ fn a_sound_directory_is_said_to_be_sound_with_what_was_read() {
         assert_eq!(report["key_bytes"], KEYS * 8, "{report}");
         assert_eq!(report["tables"].as_u64() > Some(0), tables, "{report}");
         assert_eq!(report["log_bytes"].as_u64() > Some(0), !tables, "{report}");
-        assert!(contents(data.path()) == before, "a check has changed something");
+        assert!(contents(data.path()) == before, "the check changed something");
         holds(&builder, KEYS).unwrap();
     }
 }
 
 #[test]
-fn a_directory_in_use_is_left_alone() {
+fn a_directory_in_use_is_not_touched() {
     let data = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("rocksdb").data(data.path()).start();
     for command in ["check", "compact"] {
@@ -45,7 +45,7 @@ fn a_directory_in_use_is_left_alone() {
 }
 
 #[test]
-fn what_is_no_data_directory_is_named_and_nothing_is_made() {
+fn what_is_not_a_data_directory_is_named_and_nothing_is_created() {
     let place = tempfile::tempdir().unwrap();
     for command in ["check", "compact"] {
         let ran = klad(&place.path().join("nothing"), &[command]);
@@ -56,14 +56,14 @@ fn what_is_no_data_directory_is_named_and_nothing_is_made() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_opened_ends_each_command_as_it_ends_a_start() {
+fn a_directory_that_cannot_be_opened_ends_commands_with_the_exit_code_of_a_start() {
     let data = tempfile::tempdir().unwrap();
     let builder = fill(data.path(), 10, true);
     let manifest = data.path().join("KLAD");
     let sound = std::fs::read_to_string(&manifest).unwrap();
     for (from, to) in [("format = 1", "format = 2"), ("rocksdb", "fjall"), ("format = 1", "")] {
         std::fs::write(&manifest, sound.replace(from, to)).unwrap();
-        let start = builder.try_start().err().expect("refused");
+        let start = builder.try_start().err().expect("does not start");
         let word = start.log.trim_end().rsplit_once(' ').unwrap().1.to_owned();
         for command in ["check", "compact"] {
             let ran = klad(data.path(), &[command]);
@@ -75,7 +75,8 @@ fn a_directory_that_cannot_be_opened_ends_each_command_as_it_ends_a_start() {
     holds(&builder, 10).unwrap();
 }
 
-/// Flips one bit at each of `flips` random places of `file`, one at a time; each must be found, with exit code 65.
+/// Flips one bit at each of `flips` random places of `file`, one at a time. The check must find each, with exit code
+/// 65.
 fn flipped_bits_are_found(data: &Path, file: &Path, flips: usize) -> Result<(), String> {
     let mut random = random();
     let length = file.metadata().unwrap().len();
@@ -107,12 +108,12 @@ fn every_flipped_bit_of_a_table_is_found() {
 }
 
 #[test]
-fn twin_bits_of_a_file_that_nobody_reads_are_not_found() {
+fn twin_bits_of_a_file_outside_the_store_are_not_found() {
     let data = tempfile::tempdir().unwrap();
     fill(data.path(), KEYS, true);
     let unread = data.path().join("rocksdb/000001.sst");
     std::fs::copy(largest(data.path(), "sst"), &unread).unwrap();
-    flipped_bits_are_found(data.path(), &unread, 5).expect_err("no table of the store");
+    flipped_bits_are_found(data.path(), &unread, 5).expect_err("not a table of the store");
 }
 
 #[test]
@@ -124,14 +125,14 @@ fn every_flipped_bit_of_the_synced_log_is_found() {
 }
 
 #[test]
-fn twin_without_the_mark_a_damaged_log_looks_like_a_torn_one() {
+fn twin_without_the_synced_mark_a_damaged_log_looks_like_an_incomplete_one() {
     let data = tempfile::tempdir().unwrap();
     fill(data.path(), KEYS, false);
     std::fs::remove_file(data.path().join("SYNCED")).unwrap();
-    flipped_bits_are_found(data.path(), &largest(data.path(), "log"), 10).expect_err("nothing says what was synced");
+    flipped_bits_are_found(data.path(), &largest(data.path(), "log"), 10).expect_err("the synced number is unknown");
 }
 
-/// Small entries, so that filters and indexes are a good part of the table: they are read too.
+/// Small entries, so that filters and indexes are a large part of the table: the check reads them too.
 #[test]
 fn every_flipped_bit_of_a_filter_is_found() {
     let data = tempfile::tempdir().unwrap();
@@ -145,17 +146,18 @@ fn every_flipped_bit_of_a_filter_is_found() {
     assert_eq!(klad(data.path(), &["compact", "--disk-reserve", "1MiB"]).code, Some(0));
     let table = largest(data.path(), "sst");
     flipped_bits_are_found(data.path(), &table, 100).unwrap();
-    // Filters lie behind the data and before the properties.
+    // Filters are after the data and before the properties.
     let filter = table.metadata().unwrap().len() - 6_000;
     flip(&table, filter, 0);
     let ran = check(data.path());
     assert!(ran.code == Some(65) && ran.out.contains("  filter") && ran.out.contains(".sst"), "{ran:?}");
 }
 
-/// The end of the log that was not synced may be torn: that is what a power cut does, and no damage; but it is told. The file ends in the
-/// middle of a record, or the rest of the record is the zeros that were there before it.
+/// The unsynced end of the log may be incomplete after a power cut. This is not damage, and the check reports it.
+/// Either the file ends in the middle of a record, or the rest of the record consists of the zeros that were there
+/// before.
 #[test]
-fn a_torn_end_that_was_not_synced_is_told_and_is_no_damage() {
+fn an_incomplete_unsynced_end_of_the_log_is_reported_and_is_not_damage() {
     for zeros in [false, true] {
         let data = tempfile::tempdir().unwrap();
         let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--async-sync-interval", "1h");
@@ -168,7 +170,7 @@ fn a_torn_end_that_was_not_synced_is_told_and_is_no_damage() {
         let log = largest(data.path(), "log");
         let mut bytes = std::fs::read(&log).unwrap();
         let torn = bytes.iter().rposition(|byte| *byte != 0).unwrap() - 500;
-        assert!(bytes.len() > torn + 100_000, "a log with room");
+        assert!(bytes.len() > torn + 100_000, "a log with preallocated space");
         if zeros {
             bytes[torn..].fill(0);
         } else {
@@ -184,9 +186,9 @@ fn a_torn_end_that_was_not_synced_is_told_and_is_no_damage() {
     }
 }
 
-/// A kill leaves a log with room for more.
+/// A kill leaves a log with preallocated space.
 #[test]
-fn room_at_the_end_of_the_log_is_whole() {
+fn preallocated_space_at_the_end_of_the_log_is_not_reported() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--log-preallocation", "on");
     let server = builder.start();
@@ -198,7 +200,7 @@ fn room_at_the_end_of_the_log_is_whole() {
     assert_eq!(builder.start().client().get("/v0/entity?id=a").body, b"synced");
 }
 
-/// Breaks one thing, looks for the words, puts it right again, and everything must be there.
+/// Breaks one thing and looks for the words in the report. After the repair everything must be present.
 fn found_and_restored(words: &[&str], break_it: impl Fn(&Path)) {
     let data = tempfile::tempdir().unwrap();
     let builder = fill(data.path(), KEYS, true);
@@ -212,7 +214,7 @@ fn found_and_restored(words: &[&str], break_it: impl Fn(&Path)) {
     }
     let report = klad(data.path(), &["check", "--json"]).json();
     assert!(report["findings_total"].as_u64() > Some(0) && report["sound"] == false, "{report}");
-    assert!(contents(data.path()) == broken, "a check has changed something");
+    assert!(contents(data.path()) == broken, "the check changed something");
     for (path, bytes) in whole {
         std::fs::write(path, bytes).unwrap();
     }
@@ -221,7 +223,7 @@ fn found_and_restored(words: &[&str], break_it: impl Fn(&Path)) {
 }
 
 #[test]
-fn a_table_that_is_cut_short_is_found() {
+fn a_truncated_table_is_found() {
     found_and_restored(&["files", ".sst", "size"], |data| {
         let table = largest(data, "sst");
         let bytes = std::fs::read(&table).unwrap();
@@ -230,14 +232,14 @@ fn a_table_that_is_cut_short_is_found() {
 }
 
 #[test]
-fn a_table_that_is_missing_is_found() {
+fn a_missing_table_is_found() {
     found_and_restored(&["files", ".sst", "No such file"], |data| {
         std::fs::remove_file(largest(data, "sst")).unwrap();
     });
 }
 
 #[test]
-fn a_bad_block_is_found_with_its_file_and_the_key_before() {
+fn a_damaged_block_is_found_with_its_file_and_the_key_before() {
     found_and_restored(&["table", ".sst", "checksum", "after key key0"], |data| {
         let table = largest(data, "sst");
         flip(&table, table.metadata().unwrap().len() / 2, 3);
@@ -282,7 +284,7 @@ fn a_record_of_an_unknown_format_is_found() {
     assert_eq!(ran.code, Some(65), "{ran:?}");
     assert!(ran.out.contains("key from/the%20future: record format 2 is not known"), "{}", ran.out);
     assert!(ran.out.contains("1 finding"), "{}", ran.out);
-    // One record that cannot be read is no reason not to serve the others.
+    // One unreadable record must not make the others unavailable.
     holds(&builder, KEYS).unwrap();
     let server = builder.start();
     let answer = server.client().get("/v0/entity?id=from/the%20future");
@@ -293,7 +295,7 @@ fn a_record_of_an_unknown_format_is_found() {
 fn compaction_gives_space_back_and_loses_nothing() {
     let data = tempfile::tempdir().unwrap();
     fill(data.path(), KEYS, true);
-    // All keys but a few are removed: their marks and the old values lie in the tables side by side.
+    // Most keys are removed: their tombstones and old values are in the tables together.
     let builder = ServerBuilder::new("rocksdb").data(data.path());
     let server = builder.start();
     let mut client = server.client();
@@ -311,7 +313,7 @@ fn compaction_gives_space_back_and_loses_nothing() {
 }
 
 #[test]
-fn compaction_of_damaged_data_fails_and_says_what_to_do() {
+fn compaction_of_damaged_data_fails_with_advice() {
     let data = tempfile::tempdir().unwrap();
     let builder = fill(data.path(), KEYS, true);
     let table = largest(data.path(), "sst");

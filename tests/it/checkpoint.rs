@@ -1,5 +1,5 @@
-//! Checkpoints hold everything that was acknowledged before they began, are there whole or not at all, and disturb nobody;
-//! compactions over the admin listener.
+//! Checkpoints contain everything acknowledged before they began, appear as a whole or not at all, and do not disturb
+//! requests. Compactions over the admin listener.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -29,10 +29,10 @@ fn names(server: &Server) -> Vec<String> {
     listed["checkpoints"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What one writer was answered: the number of the last acknowledged write of each key, and the last version.
+/// What one writer knows: the number of the last acknowledged write of each key, and the last version.
 type Acknowledged = Mutex<(HashMap<String, u64>, u64)>;
 
-/// Writes one number after the other, each key now and then again, until told to stop.
+/// Writes numbers one after the other, with repeated keys, until `stop` is set.
 fn write(address: SocketAddr, writer: usize, stop: &AtomicBool, acknowledged: &Acknowledged) {
     let mut client = Client::connect(address);
     for number in 1_u64.. {
@@ -50,7 +50,7 @@ fn write(address: SocketAddr, writer: usize, stop: &AtomicBool, acknowledged: &A
     }
 }
 
-/// Makes a checkpoint under load; answers it, and what had been acknowledged when it was asked for.
+/// Makes a checkpoint under load. Returns it, and what had been acknowledged before the request.
 fn make_under_load(server: &Server, acknowledged: &[Acknowledged]) -> (PathBuf, HashMap<String, u64>) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -59,14 +59,14 @@ fn make_under_load(server: &Server, acknowledged: &[Acknowledged]) -> (PathBuf, 
             let (address, stop) = (server.address, &stop);
             scope.spawn(move || write(address, writer, stop, acknowledged));
         }
-        wait_until("enough was written", || acknowledged.iter().all(|one| one.lock().unwrap().0.len() > 1_500));
+        wait_until("enough is written", || acknowledged.iter().all(|one| one.lock().unwrap().0.len() > 1_500));
         let before = acknowledged.iter().flat_map(|one| one.lock().unwrap().0.clone()).collect();
         (make(server, "under-load"), before)
     })
 }
 
-/// Under load, a checkpoint; `tamper` may change it before it is served.
-fn holds_what_was_acknowledged(defect: Option<Defect>, tamper: fn(&Path)) -> Result<(), String> {
+/// Makes a checkpoint under load and serves it; `tamper` may change it before.
+fn contains_acknowledged_writes(defect: Option<Defect>, tamper: fn(&Path)) -> Result<(), String> {
     let data = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("rocksdb").data(data.path()).arg("--memory", "64MiB").defect(defect).start();
     let acknowledged: Vec<_> = (0..WRITERS).map(|_| Acknowledged::default()).collect();
@@ -76,7 +76,7 @@ fn holds_what_was_acknowledged(defect: Option<Defect>, tamper: fn(&Path)) -> Res
     if ran.code != Some(0) {
         return Err(format!("the checkpoint is not sound: {}", ran.out));
     }
-    // Served beside the server that it was taken from.
+    // Served while the original server runs.
     let copy = ServerBuilder::new("rocksdb").data(&made).start();
     let mut client = copy.client();
     for (key, number) in &before {
@@ -86,7 +86,7 @@ fn holds_what_was_acknowledged(defect: Option<Defect>, tamper: fn(&Path)) -> Res
             return Err(format!("{key} was acknowledged as {number} and is {stored} ({})", answer.status));
         }
     }
-    // Versions that the first server has given out since are not given to other values.
+    // Versions that the original server has assigned since must not be assigned to other values.
     let largest = acknowledged.iter().map(|one| one.lock().unwrap().1).max().unwrap();
     let next = client.put("/v0/entity?id=new", b"v").version();
     if next <= largest {
@@ -97,19 +97,19 @@ fn holds_what_was_acknowledged(defect: Option<Defect>, tamper: fn(&Path)) -> Res
 }
 
 #[test]
-fn a_checkpoint_under_load_serves_all_that_was_acknowledged() {
-    holds_what_was_acknowledged(None, |_| {}).unwrap();
+fn a_checkpoint_under_load_serves_all_acknowledged_writes() {
+    contains_acknowledged_writes(None, |_| {}).unwrap();
 }
 
 #[test]
-fn twin_writes_that_are_lost_are_missing_in_the_checkpoint() {
-    let found = holds_what_was_acknowledged(Some(Defect::LosesWrites), |_| {}).expect_err("planted");
+fn twin_lost_writes_are_missing_in_the_checkpoint() {
+    let found = contains_acknowledged_writes(Some(Defect::LosesWrites), |_| {}).expect_err("planted");
     assert!(found.contains("was acknowledged as"), "{found}");
 }
 
 #[test]
 fn twin_a_checkpoint_that_begins_at_its_last_version_repeats_versions() {
-    let found = holds_what_was_acknowledged(None, |made| {
+    let found = contains_acknowledged_writes(None, |made| {
         let report = klad(made, &["check", "--json"]).json();
         let end = report["version_max"].as_u64().unwrap() + 1;
         let text = format!("format = 1\nengine = rocksdb\nversions_reserved_until = {end}\n");
@@ -136,7 +136,7 @@ fn checkpoints_are_named_listed_served_and_removed() {
         let copy = ServerBuilder::new("rocksdb").data(path).start();
         assert_eq!(copy.client().get("/v0/entity?id=k").body, b"one");
         assert_eq!(copy.client().put("/v0/entity?id=k", b"three").status, 201);
-        // What somebody serves, or has served, is no checkpoint any more: it holds what nothing else holds.
+        // A directory that a klad serves or has served is not a checkpoint any more: it may contain unique data.
         let name = path.file_name().unwrap().to_str().unwrap();
         for copy in [Some(copy), None] {
             assert!(!names(&server).contains(&name.to_owned()));
@@ -157,7 +157,7 @@ fn checkpoints_are_named_listed_served_and_removed() {
     assert_eq!(removed.status, 200, "{}", removed.text());
     assert!(!third.exists());
     assert_eq!(names(&server), Vec::<String>::new());
-    // Without a name, by the time.
+    // The default name is the time.
     let unnamed = server.ask_admin("POST", "/checkpoint");
     assert_eq!(unnamed.status, 201, "{}", unnamed.text());
     let name = json(&unnamed)["name"].as_str().unwrap().to_owned();
@@ -168,7 +168,7 @@ fn checkpoints_are_named_listed_served_and_removed() {
 }
 
 #[test]
-fn what_cannot_be_a_checkpoint_is_refused_with_a_code() {
+fn impossible_checkpoints_are_rejected_with_a_code() {
     let place = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("rocksdb").data(&place.path().join("data")).start();
     make(&server, "taken");
@@ -192,12 +192,12 @@ fn what_cannot_be_a_checkpoint_is_refused_with_a_code() {
         let answer = server.ask_admin(method, target);
         assert_eq!((answer.status, json(&answer)["code"].as_str()), (status, Some(code)), "{method} {target}");
     }
-    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1, "nothing beside the data");
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1, "nothing beside the data directory");
     let memory = ServerBuilder::new("memory").start();
     let answer = memory.ask_admin("POST", "/checkpoint");
     assert_eq!((answer.status, json(&answer)["code"].as_str()), (501, Some("not-supported")), "{}", answer.text());
     assert_eq!(memory.ask_admin("POST", "/compact").status, 202);
-    wait_until("the compaction has been refused", || {
+    wait_until("the compaction is rejected", || {
         memory.admin("/compact").text().contains("not done: --engine memory has no compactions")
     });
     std::os::unix::fs::symlink(place.path(), place.path().join("link")).unwrap();
@@ -205,14 +205,14 @@ fn what_cannot_be_a_checkpoint_is_refused_with_a_code() {
         ("data", ""),
         ("data", "rocksdb"),
         ("data", "rocksdb/checkpoints"),
-        // Above the data, by name, by a link, and where nothing is yet.
+        // Directories above the data: by name, by a link, and one that does not exist yet.
         ("data", ".."),
         ("link/data", "../.."),
         ("link/new/data", "../../new"),
     ] {
         let data = place.path().join(data);
         let builder = ServerBuilder::new("memory").data(&data).arg("--checkpoints", data.join(wrong).to_str().unwrap());
-        let failed = builder.try_start().err().expect("refused");
+        let failed = builder.try_start().err().expect("does not start");
         assert!(failed.log.contains("--checkpoints") && failed.log.contains("another directory"), "{}", failed.log);
     }
 }
@@ -233,8 +233,8 @@ fn below_the_reserve_and_after_a_failed_sync_there_are_no_checkpoints() {
     assert_eq!(names(&server), Vec::<String>::new());
 }
 
-/// Whatever has a name can be served.
-fn all_are_whole(checkpoints: &Path) -> Result<(), String> {
+/// Checks that everything with the name of a checkpoint can be served.
+fn all_are_complete(checkpoints: &Path) -> Result<(), String> {
     for entry in std::fs::read_dir(checkpoints).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -246,10 +246,10 @@ fn all_are_whole(checkpoints: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Holds a checkpoint in the middle: one at a time, and everything else goes on. Then the process dies: nothing is left that
-/// could be served, and the next start removes the rest.
+/// Holds a checkpoint in the middle. Only one runs at a time, and requests continue. Then the process is killed:
+/// nothing is left that could be served, and the next start removes the rest.
 #[test]
-fn a_checkpoint_that_was_interrupted_leaves_nothing_that_serves() {
+fn an_interrupted_checkpoint_leaves_nothing_that_can_be_served() {
     let data = tempfile::tempdir().unwrap();
     let shim = Shim::new();
     let builder = ServerBuilder::new("rocksdb").data(data.path());
@@ -278,10 +278,10 @@ fn a_checkpoint_that_was_interrupted_leaves_nothing_that_serves() {
         found.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(left(), [".partial-half"]);
-    all_are_whole(&checkpoints).unwrap();
-    // The twin of that: had it been made under its own name.
+    all_are_complete(&checkpoints).unwrap();
+    // The twin: a partial checkpoint under its final name is noticed.
     std::fs::rename(checkpoints.join(".partial-half"), checkpoints.join("half")).unwrap();
-    all_are_whole(&checkpoints).expect_err("not whole");
+    all_are_complete(&checkpoints).expect_err("incomplete");
     std::fs::rename(checkpoints.join("half"), checkpoints.join(".partial-half")).unwrap();
     let server = builder.start();
     wait_until("the rest is removed", || left().is_empty());
@@ -290,7 +290,7 @@ fn a_checkpoint_that_was_interrupted_leaves_nothing_that_serves() {
     assert_eq!(names(&server), ["half"]);
 }
 
-/// The data of others beside checkpoints: never listed, never removed.
+/// Other data in the directory of checkpoints is never listed and never removed.
 #[test]
 fn only_checkpoints_are_listed_and_removed() {
     let place = tempfile::tempdir().unwrap();
@@ -315,9 +315,9 @@ fn only_checkpoints_are_listed_and_removed() {
     assert_eq!(check(&beside.join("other")).code, Some(0));
 }
 
-/// Two klads with one directory of checkpoints: what one makes is not removed by the other, and what is answered is true.
+/// Two klads with the same directory of checkpoints do not remove each other's checkpoints, and their answers are true.
 #[test]
-fn two_klads_with_one_directory_make_whole_checkpoints_or_none() {
+fn two_klads_with_one_directory_make_complete_checkpoints_or_none() {
     let place = tempfile::tempdir().unwrap();
     let shared = place.path().join("shared");
     let start = |name: &str| {
@@ -331,7 +331,8 @@ fn two_klads_with_one_directory_make_whole_checkpoints_or_none() {
         let loops = servers.iter().enumerate().map(|(number, server)| {
             scope.spawn(move || {
                 let mut made = 0;
-                // Who is refused is so at once, and tries again many times while the other makes one slow checkpoint.
+                // A rejected request returns at once, so it is repeated many times while the other klad makes a slow
+                // checkpoint.
                 for round in 0..10_000 {
                     if made == 10 {
                         break;
@@ -353,12 +354,13 @@ fn two_klads_with_one_directory_make_whole_checkpoints_or_none() {
     });
     assert!(made.iter().all(|made| *made == 10), "{made:?}");
     assert_eq!(names(&servers[0]).len(), made.iter().sum::<usize>());
-    all_are_whole(&shared).unwrap();
+    all_are_complete(&shared).unwrap();
 }
 
-/// A start beside a klad that is making a checkpoint leaves it alone, and a checkpoint beside it is refused.
+/// A klad that starts does not touch the checkpoint that another one is making, and its own checkpoints are rejected
+/// meanwhile.
 #[test]
-fn a_checkpoint_in_the_making_is_not_removed_by_another_klad() {
+fn a_checkpoint_in_progress_is_not_removed_by_another_klad() {
     let place = tempfile::tempdir().unwrap();
     let shared = place.path().join("shared");
     let builder = |name: &str| {
@@ -376,13 +378,13 @@ fn a_checkpoint_in_the_making_is_not_removed_by_another_klad() {
     assert!(refused.text().contains("another klad"), "{}", refused.text());
     assert!(shared.join(".partial-slow").exists());
     shim.pass();
-    wait_until("it is made", || names(&one) == ["slow"]);
-    all_are_whole(&shared).unwrap();
+    wait_until("the checkpoint is complete", || names(&one) == ["slow"]);
+    all_are_complete(&shared).unwrap();
     make(&two, "x");
 }
 
 #[test]
-fn who_looks_at_the_list_keeps_nobody_from_a_checkpoint() {
+fn listing_checkpoints_does_not_block_making_one() {
     let data = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("rocksdb").data(data.path()).start();
     let stop = AtomicBool::new(false);
@@ -404,7 +406,7 @@ fn who_looks_at_the_list_keeps_nobody_from_a_checkpoint() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_a_checkpoint_for_ever() {
+fn a_stop_waits_for_a_checkpoint_for_a_limited_time() {
     let data = tempfile::tempdir().unwrap();
     let shim = Shim::new();
     let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--drain-timeout", "1s");
@@ -415,9 +417,9 @@ fn a_stop_does_not_wait_for_a_checkpoint_for_ever() {
     asking.send("POST", "/checkpoint?name=held", &[], None).unwrap();
     shim.wait_until_held();
     server.signal(rustix::process::Signal::TERM);
-    // The shim goes on holding.
+    // The shim still holds the sync.
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
-    wait_until("its last words are there", || server.log().contains("given up"));
+    wait_until("the last line is logged", || server.log().contains("klad stops without it"));
     let partial = data.path().join("checkpoints/.partial-held");
     assert!(partial.exists());
     let server = builder.start();
@@ -427,7 +429,7 @@ fn a_stop_does_not_wait_for_a_checkpoint_for_ever() {
 }
 
 #[test]
-fn a_stop_waits_for_the_checkpoint_that_is_being_made() {
+fn a_stop_waits_for_a_checkpoint_in_progress() {
     let data = tempfile::tempdir().unwrap();
     let shim = Shim::new();
     let mut server = shim.preload(ServerBuilder::new("rocksdb").data(data.path())).start();

@@ -1,4 +1,5 @@
-//! `klad put`, `get`, `del`, `scan` and `health`: what goes in comes out, exit codes, and what is said when the outcome is not known.
+//! `klad put`, `get`, `del`, `scan` and `health`: values survive byte for byte, exit codes are right, and unknown
+//! outcomes are reported as such.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,7 +20,7 @@ fn server() -> Server {
     ServerBuilder::new(ENGINES[0]).start()
 }
 
-/// A server that answers its first connection with these bytes, once it has read `enough` bytes, and closes.
+/// Starts a server that reads `enough` bytes of its first connection, answers with `bytes`, and closes.
 fn answers(enough: usize, bytes: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -39,20 +40,20 @@ fn answers(enough: usize, bytes: &'static str) -> SocketAddr {
     address
 }
 
-/// Closes so that what was sent arrives although something was not read.
+/// Closes a connection in a way that the sent bytes arrive even if received ones were not read.
 fn linger(mut stream: &TcpStream) {
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }
 
 #[test]
-fn values_come_back_byte_for_byte_from_wherever_they_came() {
+fn values_from_every_source_come_back_byte_for_byte() {
     for engine in ENGINES {
         let server = ServerBuilder::new(engine).start();
         let mut random = random();
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("value");
-        // Around the size from which a put waits to be told to go on.
+        // Around the size from which a put waits for 100 Continue.
         for length in [0, 1, 65_536, 65_537, 1_000_000] {
             let value: Vec<u8> = (0..length).map(|_| random.u8(..)).collect();
             std::fs::write(&file, &value).unwrap();
@@ -88,7 +89,7 @@ fn any_key_can_be_written_in_four_ways() {
     for (form, key) in [("--key-hex", &hex), ("--key-base64", &base64), ("--percent", &percent)] {
         assert_eq!(Klad::new("get").arg(form).arg(key).at(server.address).succeeds(), b"found", "{form}");
     }
-    // An argument can hold every byte but zero.
+    // An argument can contain every byte except zero.
     let literal = OsString::from_vec(key[1..].to_vec());
     Klad::new("put --quiet").arg(&literal).arg("other").at(server.address).succeeds();
     assert_eq!(Klad::new("get --percent").arg(&percent[3..]).at(server.address).succeeds(), b"other");
@@ -96,7 +97,7 @@ fn any_key_can_be_written_in_four_ways() {
 }
 
 #[test]
-fn writes_say_their_version_and_what_they_have_survived() {
+fn writes_print_their_version_and_durability() {
     let server = server();
     let echoed = |asked: &str| if ENGINES[0] == "memory" { "none".to_owned() } else { asked.to_owned() };
     let mut versions = Vec::new();
@@ -116,11 +117,11 @@ fn writes_say_their_version_and_what_they_have_survived() {
 }
 
 #[test]
-fn exit_codes_tell_what_has_happened() {
+fn exit_codes_tell_what_happened() {
     let server = server();
     let at = server.address;
     let gone = Scripted::start(Script::Answers).address;
-    wait_until("nobody listens", || TcpStream::connect(gone).is_err());
+    wait_until("no process listens", || TcpStream::connect(gone).is_err());
 
     assert!(Klad::new("get absent").at(at).fails(4).contains("not-found"));
     assert_eq!(Klad::new("del absent --quiet").at(at).succeeds(), b"");
@@ -145,9 +146,9 @@ fn exit_codes_tell_what_has_happened() {
     assert!(Klad::new("get a --token-file /nowhere/at/all").at(at).fails(1).contains("/nowhere/at/all"));
 }
 
-/// A put that was sent whole and not answered, or answered by somebody who cannot know.
+/// A write without an answer, or with an answer that does not come from klad, has an unknown outcome.
 #[test]
-fn an_outcome_that_is_not_known_is_never_called_a_failure_or_a_success() {
+fn an_unknown_outcome_is_never_reported_as_failure_or_success() {
     for answer in [
         "",
         "HTTP/1.1 20",
@@ -161,23 +162,23 @@ fn an_outcome_that_is_not_known_is_never_called_a_failure_or_a_success() {
             let line = Klad::new(command).at(answers(1, answer)).fails(3);
             assert!(line.contains("undetermined") && line.contains("may or may not"), "{answer:?}: {line}");
         }
-        // A read that failed has changed nothing.
+        // A failed read has changed nothing.
         let line = Klad::new("get a").at(answers(1, answer)).run();
         assert!(line.code == Some(1) || answer.contains("200"), "{answer:?}: {line:?}");
     }
     let silent = Scripted::start(Script::Silent);
-    assert!(Klad::new("put a b --timeout 200ms").at(silent.address).fails(3).contains("200ms of --timeout"));
-    assert!(Klad::new("get a --timeout 200ms").at(silent.address).fails(1).contains("200ms of --timeout"));
+    assert!(Klad::new("put a b --timeout 200ms").at(silent.address).fails(3).contains("--timeout (200ms)"));
+    assert!(Klad::new("get a --timeout 200ms").at(silent.address).fails(1).contains("--timeout (200ms)"));
 }
 
 #[test]
-fn a_refusal_has_its_code_its_reason_and_its_wait_on_one_line() {
+fn a_rejection_is_one_line_with_code_reason_and_wait() {
     let problem = "{\"code\":\"overloaded\",\"detail\":\"too\\u001b[2J much\\n\",\"status\":503}";
     let answer = format!("HTTP/1.1 503 No\r\nRetry-After: 7\r\nContent-Length: {}\r\n\r\n{problem}", problem.len());
     let answer: &'static str = answer.leak();
     let line = Klad::new("put a b").at(answers(1, answer)).fails(1);
     assert_eq!(line, "klad put: overloaded: too?[2J much? (status 503); nothing has happened; try again after 7 s\n");
-    // Before the value was sent, and in its middle.
+    // Before the value was sent, and in the middle of it.
     let value = vec![0; 2_000_000];
     for enough in [1, 100_000] {
         let line = Klad::new("put a").input(&value).at(answers(enough, answer)).fails(1);
@@ -185,9 +186,9 @@ fn a_refusal_has_its_code_its_reason_and_its_wait_on_one_line() {
     }
 }
 
-/// The server's patience with a body begins with its head, so the value is there before.
+/// The server's time for a body begins with its head, so klad reads the start of the value before it sends the head.
 #[test]
-fn a_slow_writer_of_a_value_costs_the_server_no_patience() {
+fn a_slow_writer_of_a_value_does_not_run_into_the_servers_timeout() {
     let server = ServerBuilder::new(ENGINES[0]).arg("--body-timeout", "200ms").arg("--head-timeout", "200ms").start();
     let command = format!("{{ printf slow; sleep 1; printf ly; }} | '{}' put --quiet a", env!("CARGO_BIN_EXE_klad"));
     let mut shell = Command::new("sh");
@@ -197,28 +198,28 @@ fn a_slow_writer_of_a_value_costs_the_server_no_patience() {
 }
 
 #[test]
-fn a_value_that_was_not_sent_whole_has_not_happened() {
+fn a_value_that_was_not_sent_completely_was_not_stored() {
     for length in [8 << 20, 64 << 20] {
-        is_cut_while_sending(&vec![0; length]);
+        fails_while_sending(&vec![0; length]);
     }
 }
 
-fn is_cut_while_sending(value: &[u8]) {
+fn fails_while_sending(value: &[u8]) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
         stream.read_exact(&mut vec![0; 100_000]).unwrap();
-        // Closed with bytes unread, which resets the connection.
+        // Closed with unread bytes, which resets the connection.
     });
-    // More than the kernel would hold for a server that does not read.
+    // More than the kernel buffers for a server that does not read.
     let line = Klad::new("put a").input(value).at(address).fails(1);
     assert!(line.contains("nothing has happened"), "{line}");
     server.join().unwrap();
 }
 
 #[test]
-fn a_timeout_is_told_to_the_server_with_time_left_for_its_answer() {
+fn the_server_gets_a_shorter_timeout_so_that_its_answer_arrives_in_time() {
     let scripted = Scripted::start(Script::AnswersWith(404));
     Klad::new("get a --timeout 10s").at(scripted.address).run();
     Klad::new("get a").at(scripted.address).run();
@@ -227,13 +228,13 @@ fn a_timeout_is_told_to_the_server_with_time_left_for_its_answer() {
         let text = String::from_utf8(requests[n].clone()).unwrap();
         text.lines().find_map(|line| line.strip_prefix("Klad-Timeout: ")).map(str::to_owned)
     };
-    let told: u64 = sent(0).unwrap().strip_suffix("ms").unwrap().parse().unwrap();
-    assert!((1..=9_000).contains(&told), "{told}");
+    let sent_ms: u64 = sent(0).unwrap().strip_suffix("ms").unwrap().parse().unwrap();
+    assert!((1..=9_000).contains(&sent_ms), "{sent_ms}");
     assert_eq!(sent(1), None);
 }
 
 #[test]
-fn the_token_is_sent_and_never_shown() {
+fn the_token_is_sent_and_never_printed() {
     let scripted = Scripted::start(Script::AnswersWith(401));
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -256,11 +257,11 @@ fn the_token_is_sent_and_never_shown() {
         assert!(request.contains(&format!("\r\nAuthorization: Bearer {token}\r\n")), "{request}");
     }
     let line = Klad::new("get a --token-file").arg(&wrong).at(scripted.address).fails(2);
-    assert!(line.contains("holds no token") && !line.contains("secret"), "{line}");
+    assert!(line.contains("contains no token") && !line.contains("secret"), "{line}");
 }
 
 #[test]
-fn a_value_that_was_cut_replaces_no_file() {
+fn an_incomplete_value_replaces_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("value");
     std::fs::write(&path, "before").unwrap();
@@ -271,7 +272,7 @@ fn a_value_that_was_cut_replaces_no_file() {
     ];
     for answer in cut {
         let line = Klad::new("get a --output").arg(&path).at(answers(1, answer)).fails(1);
-        assert!(line.contains("the value is not whole"), "{line}");
+        assert!(line.contains("the value is incomplete"), "{line}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "before");
         assert_eq!(Klad::new("get a").at(answers(1, answer)).run().code, Some(1));
     }
@@ -279,17 +280,17 @@ fn a_value_that_was_cut_replaces_no_file() {
     Klad::new("get a --output").arg(&path).at(answers(1, whole)).succeeds();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "hello");
     Klad::new("get a --output /dev/null").at(answers(1, whole)).succeeds();
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left over");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no other file is left");
 }
 
 #[test]
-fn a_file_is_written_where_a_symbolic_link_leads() {
+fn writing_to_a_symbolic_link_replaces_its_target() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::create_dir(at("below")).unwrap();
     std::fs::write(at("below/value"), "before").unwrap();
-    // One behind the other, one that names nothing yet, and one whose directory is behind a link.
+    // A chain of links, a link to a file that does not exist, and a file in a directory behind a link.
     let links = [("link", "below/again"), ("below/again", "value"), ("fresh", "below/new"), ("directory", "below")];
     for (link, target) in links {
         std::os::unix::fs::symlink(target, at(link)).unwrap();
@@ -300,15 +301,15 @@ fn a_file_is_written_where_a_symbolic_link_leads() {
         assert_eq!(std::fs::read_to_string(at(written)).unwrap(), "hello", "{given}");
     }
     for (link, target) in links {
-        assert_eq!(std::fs::read_link(at(link)).unwrap(), Path::new(target), "{link} is no link any more");
+        assert_eq!(std::fs::read_link(at(link)).unwrap(), Path::new(target), "{link} is not a link any more");
     }
     std::os::unix::fs::symlink("round", at("round")).unwrap();
     let line = Klad::new("get a --output").arg(at("round")).at(answers(1, answer)).fails(1);
     assert!(line.contains("cannot write") && line.contains("symbolic link"), "{line}");
-    assert_eq!(std::fs::read_dir(at("below")).unwrap().count(), 3, "nothing is left over");
+    assert_eq!(std::fs::read_dir(at("below")).unwrap().count(), 3, "no other file is left");
 }
 
-/// The way back from a line of `klad scan`.
+/// The inverse of the escapes of `klad scan`.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -336,8 +337,8 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A server's entries, listed as text and as JSON and read back, against what was put there.
-fn lists_what_is_there(builder: &ServerBuilder) -> Result<(), String> {
+/// Stores random entries, lists them as text and as JSON, and compares.
+fn lists_all_entries(builder: &ServerBuilder) -> Result<(), String> {
     let mut random = random();
     let server = builder.start();
     let mut client = server.client();
@@ -347,7 +348,7 @@ fn lists_what_is_there(builder: &ServerBuilder) -> Result<(), String> {
             let length = random.usize(1..most);
             (0..length).map(|_| random.u8(..)).filter(|byte| Some(*byte) != but).collect()
         };
-        // The contract's ranges cannot say where a key with a line feed ends.
+        // The format of ranges cannot represent a key with a line feed.
         let (key, value) = ([b"k".to_vec(), bytes(8, Some(b'\n'))].concat(), bytes(40, None));
         client.put(&format!("/v0/entity?id={}&durability=async", super::support::encode(&key)), &value);
         model.insert(key, value);
@@ -362,11 +363,11 @@ fn lists_what_is_there(builder: &ServerBuilder) -> Result<(), String> {
         .map(|(key, value)| (unescape(key), unescape(value)))
         .collect();
     if lines != model {
-        return Err(format!("{} entries are listed, {} are there", lines.len(), model.len()));
+        return Err(format!("{} entries are listed, {} are stored", lines.len(), model.len()));
     }
     let from_json: BTreeMap<_, _> = run("scan --json")?.lines().map(json_entry).collect();
     if from_json != model {
-        return Err("the JSON says something else".to_owned());
+        return Err("the JSON differs".to_owned());
     }
     let border = model.keys().nth(350).unwrap();
     let border: String = border.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -379,7 +380,7 @@ fn lists_what_is_there(builder: &ServerBuilder) -> Result<(), String> {
         || all.len() != model.len()
         || !run("scan --prefix l")?.is_empty()
     {
-        return Err("a part is not that part".to_owned());
+        return Err("a part of the list is wrong".to_owned());
     }
     Ok(())
 }
@@ -396,32 +397,32 @@ fn json_entry(line: &str) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn a_scan_can_be_read_back_without_loss() {
+fn the_output_of_a_scan_can_be_read_back_without_loss() {
     for engine in ENGINES {
-        lists_what_is_there(&ServerBuilder::new(engine)).unwrap();
+        lists_all_entries(&ServerBuilder::new(engine)).unwrap();
     }
 }
 
 #[test]
-fn twin_a_scan_that_is_not_whole_is_noticed() {
+fn twin_an_incomplete_scan_is_noticed() {
     for defect in [Defect::SkipsAtSteps, Defect::InclusiveEnd, Defect::FailsInMidRange] {
-        let found = lists_what_is_there(&ServerBuilder::new("memory").defect(Some(defect)));
-        let why = found.expect_err("a check that lets this pass checks nothing");
+        let found = lists_all_entries(&ServerBuilder::new("memory").defect(Some(defect)));
+        let why = found.expect_err("the check must find the defect");
         assert_eq!(why.contains("the connection ended"), defect == Defect::FailsInMidRange, "{defect:?}: {why}");
     }
 }
 
 #[test]
-fn a_scan_that_was_cut_says_so_after_what_came() {
+fn an_incomplete_scan_prints_its_entries_and_an_error() {
     let cut = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1\r\n3\r\nb\n2\r\n3\r\nc";
     let said = Klad::new("scan").at(answers(1, cut)).run();
     assert_eq!((said.code, said.stdout.as_slice()), (Some(1), &b"a\t1\nb\t2\n"[..]), "{said:?}");
-    assert!(said.stderr.contains("the list is not whole: 2 entries were printed"), "{said:?}");
+    assert!(said.stderr.contains("the list is incomplete: 2 entries were printed"), "{said:?}");
     for (answer, word) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na\n1", "no chunks"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\na1\r\n0\r\n\r\n", "without a line feed"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1xx0\r\n\r\n", "not HTTP/1.1"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffff\r\na\n1", "not HTTP/1.1"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1xx0\r\n\r\n", "not valid HTTP/1.1"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffff\r\na\n1", "not valid HTTP/1.1"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1\r\n\r\n\r\n", "without a size"),
     ] {
         let said = Klad::new("scan").at(answers(1, answer)).run();
@@ -431,7 +432,7 @@ fn a_scan_that_was_cut_says_so_after_what_came() {
 }
 
 #[test]
-fn a_reader_that_has_enough_ends_a_scan_without_noise() {
+fn a_reader_that_closes_the_pipe_ends_a_scan_without_an_error() {
     let server = server();
     let mut client = server.client();
     for n in 0..2_000 {
@@ -446,14 +447,14 @@ fn a_reader_that_has_enough_ends_a_scan_without_noise() {
 }
 
 #[test]
-fn a_server_starts_where_the_environment_is_a_clients() {
+fn a_server_starts_with_the_environment_of_a_client() {
     let builder = ServerBuilder::new(ENGINES[0]).env("KLAD_URL", "http://127.0.0.1:1");
     let server = builder.env("KLAD_ADMIN_URL", "http://127.0.0.1:1").start();
     assert_eq!(Klad::new("get a").at(server.address).run().code, Some(4));
 }
 
 #[test]
-fn health_is_what_the_admin_address_says() {
+fn health_reports_the_answer_of_the_admin_address() {
     let server = server();
     let at = |arguments: &str| Klad::new(arguments).env("KLAD_ADMIN_URL", format!("http://{}", server.admin));
     assert_eq!(at("health").succeeds(), b"ready\n");
@@ -464,7 +465,7 @@ fn health_is_what_the_admin_address_says() {
 }
 
 #[test]
-fn the_documents_session_runs_as_it_stands() {
+fn the_session_in_the_document_runs_unchanged() {
     let document = include_str!("../../docs/command-line.md");
     let session = document.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
     assert!(session.lines().count() >= 5 && session.lines().all(|line| line.starts_with("klad ")), "{session}");

@@ -1,4 +1,4 @@
-//! `--commit-delay`: a batch waits so long for more writes.
+//! `--commit-delay`: a batch waits for more writes.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use super::support::ServerBuilder;
 
 const DELAY: Duration = Duration::from_millis(60);
 
-/// The shortest of 20 writes with sync that are made one after the other.
+/// Returns the shortest time of 20 synced writes, made one after the other.
 fn shortest_write(delay: Duration) -> Duration {
     let builder = ServerBuilder::new("rocksdb").arg("--threads", "1").arg("--memory", "64MiB");
     let server = builder.arg("--commit-delay", &format!("{}ms", delay.as_millis())).start();
@@ -19,13 +19,13 @@ fn shortest_write(delay: Duration) -> Duration {
     times.min().unwrap()
 }
 
-/// What holds up the machine makes no write quicker.
+/// A busy machine only makes writes slower.
 #[test]
-fn no_write_is_quicker_than_the_delay() {
+fn no_write_is_faster_than_the_delay() {
     assert!(shortest_write(DELAY) >= DELAY);
 }
 
 #[test]
-fn twin_without_the_delay_some_write_is_quicker() {
+fn twin_without_the_delay_some_write_is_faster() {
     assert!(shortest_write(Duration::ZERO) < DELAY);
 }

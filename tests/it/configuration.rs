@@ -1,4 +1,4 @@
-//! Four sources of every option, what is said when one of them is wrong, and that documents and definitions agree.
+//! The four sources of options, errors that name the wrong source, and generated documents.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::support::ServerBuilder;
 
-/// How `klad` with these arguments and variables ended, what it printed, and what it said.
+/// The end of `klad` with these arguments and variables, and its output.
 struct Ended {
     code: Option<i32>,
     stdout: String,
@@ -16,7 +16,7 @@ struct Ended {
 }
 
 fn klad(arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
-    // Whoever serves where it was to refuse is ended.
+    // A klad that serves although it should refuse is killed.
     let mut command = Command::new("timeout");
     let output = command
         .args(["60", env!("CARGO_BIN_EXE_klad")])
@@ -28,7 +28,7 @@ fn klad(arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
     Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// A file of options; it goes with the directory.
+/// Creates a file of options, which is deleted with the directory.
 fn file(text: &str) -> (TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("klad.toml");
@@ -37,7 +37,7 @@ fn file(text: &str) -> (TempDir, String) {
     (directory, path)
 }
 
-/// Value and source of `option`, as `config print` says them to people.
+/// Returns value and source of `option` as `config print` prints them.
 fn printed(arguments: &[&str], variables: &[(&str, &str)], option: &str) -> (String, String) {
     let ended = klad(&[&["config", "print"], arguments].concat(), variables);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -47,7 +47,7 @@ fn printed(arguments: &[&str], variables: &[(&str, &str)], option: &str) -> (Str
 }
 
 #[test]
-fn flag_goes_before_environment_before_file_before_default() {
+fn flag_overrides_environment_overrides_file_overrides_default() {
     let (_directory, path) = file("# comment\nqueue-limit = 3\n");
     let source = |line: &str| format!("{path} line {line}");
     let (with_file, variable) = (["--config", path.as_str()], [("KLAD_QUEUE_LIMIT", "2")]);
@@ -57,14 +57,14 @@ fn flag_goes_before_environment_before_file_before_default() {
     assert_eq!(printed(&with_file, &[], "queue-limit"), said("3", &source("2")));
     assert_eq!(printed(&with_file, &variable, "queue-limit"), said("2", "KLAD_QUEUE_LIMIT"));
     assert_eq!(printed(&all, &variable, "queue-limit"), said("1", "command line"));
-    // The file is named like any other option.
+    // The file itself can be given like any other option.
     let named = [("KLAD_CONFIG", path.as_str())];
     assert_eq!(printed(&[], &named, "queue-limit"), said("3", &source("2")));
     assert_eq!(printed(&[], &named, "config"), said(&path, "KLAD_CONFIG"));
 }
 
 #[test]
-fn a_server_does_what_each_source_says() {
+fn a_server_uses_the_values_of_each_source() {
     let (_directory, path) = file("key-max = 3\nvalue-max = \"4B\"\nhead-max = \"2KiB\"\n");
     let server = ServerBuilder::new("memory").arg("--config", &path).env("KLAD_KEY_MAX", "2").start();
     let mut client = server.client();
@@ -86,7 +86,7 @@ fn a_file_takes_strings_numbers_and_booleans() {
 }
 
 #[test]
-fn what_is_no_option_is_refused_with_a_suggestion() {
+fn unknown_options_are_rejected_with_a_suggestion() {
     for (text, words) in [
         ("queue-limt = 1\n", "line 1: there is no option queue-limt; did you mean queue-limit?"),
         ("\n\nqueue_limit = 1\n", "line 3: there is no option queue_limit; did you mean queue-limit?"),
@@ -106,7 +106,7 @@ fn what_is_no_option_is_refused_with_a_suggestion() {
 }
 
 #[test]
-fn variables_of_a_kubernetes_service_are_passed_over() {
+fn variables_of_a_kubernetes_service_are_ignored() {
     let kubernetes = [
         ("KLAD_SERVICE_HOST", "10.0.0.11"),
         ("KLAD_SERVICE_PORT", "8080"),
@@ -119,12 +119,12 @@ fn variables_of_a_kubernetes_service_are_passed_over() {
     ];
     let ended = klad(&["config", "check"], &kubernetes);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
-    // Twin: it is not that nothing is looked at.
+    // Twin: other variables are checked.
     assert_eq!(klad(&["config", "check"], &[("KLAD_PORT", "8080")]).code, Some(78));
 }
 
 #[test]
-fn a_bad_value_is_named_with_the_place_it_comes_from() {
+fn a_bad_value_is_reported_with_its_source() {
     let ended = klad(&["serve", "--queue-limit", "x"], &[]);
     assert_eq!(ended.code, Some(2));
     assert!(ended.stderr.contains("--queue-limit") && ended.stderr.contains("'x'"), "{}", ended.stderr);
@@ -137,9 +137,9 @@ fn a_bad_value_is_named_with_the_place_it_comes_from() {
         ("KLAD_THREADS", "0", "KLAD_THREADS=0: 0 is not in 1..=999"),
         ("KLAD_MEMORY", "lots", "KLAD_MEMORY=lots: it must be a number of bytes or a size"),
         ("KLAD_DURABILITY", "perhaps", "KLAD_DURABILITY=perhaps: it must be one of: sync, async"),
-        ("KLAD_HEAD_TIMEOUT", "0s", "KLAD_HEAD_TIMEOUT=0s: must be longer than nothing"),
+        ("KLAD_HEAD_TIMEOUT", "0s", "KLAD_HEAD_TIMEOUT=0s: must be more than 0s"),
         ("KLAD_ENGINE", "", "KLAD_ENGINE=: it is empty"),
-        // Each right, but not together: the names are those of options, so their places are told.
+        // Each value is valid alone. The error names options, so it also has their sources.
         ("KLAD_KEY_MAX", "20KiB", "--key-max 20480 is more than 16384 bytes (--key-max is from KLAD_KEY_MAX)"),
         ("KLAD_ADMIN_LISTEN", "nowhere", "--admin-listen: \"nowhere\" is not an address"),
         ("KLAD_CONFIG", "/nowhere/klad.toml", "cannot read /nowhere/klad.toml"),
@@ -151,12 +151,12 @@ fn a_bad_value_is_named_with_the_place_it_comes_from() {
             assert!(ended.stderr.contains(words) && is_last_word, "{variable}: {}", ended.stderr);
         }
     }
-    assert!(!Path::new(fresh).exists(), "nothing was begun");
+    assert!(!Path::new(fresh).exists(), "nothing was created");
 
     for (text, words) in [
         ("\nqueue-limit = \"x\"\n", "line 2: queue-limit = \"x\": it must be a whole number"),
         ("execution = \"fast\"\n", "line 1: execution = \"fast\": it must be one of: adaptive, inline, pool, stealing"),
-        ("memory = 2001-01-01\n", "line 1: memory: a date is no value"),
+        ("memory = 2001-01-01\n", "line 1: memory: a date is not the value"),
         ("memory = [1]\n", "line 1: memory: the option takes one value"),
         ("a = 1\nmemory 5\n", "line 2, column 8: "),
         ("memory = 1\nmemory = 2\n", "line 2, column 1: duplicate key"),
@@ -178,7 +178,7 @@ fn a_bad_value_is_named_with_the_place_it_comes_from() {
 }
 
 #[test]
-fn a_check_touches_neither_data_nor_ports() {
+fn a_check_uses_neither_data_nor_ports() {
     let server = ServerBuilder::new("memory").start();
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -189,7 +189,7 @@ fn a_check_touches_neither_data_nor_ports() {
 }
 
 #[test]
-fn the_json_of_print_has_values_sources_and_what_defaults_compute() {
+fn the_json_of_print_has_values_sources_and_computed_defaults() {
     let (_directory, path) = file("scans-max = 9\n");
     let ended =
         klad(&["config", "print", "--json", "--config", &path, "--listen", "[::1]:0"], &[("KLAD_MEMORY", "1GiB")]);
@@ -241,7 +241,7 @@ fn every_option_can_be_a_variable() {
 }
 
 #[test]
-fn what_does_not_fit_is_printed_before_it_is_refused() {
+fn an_invalid_configuration_is_printed_before_the_error() {
     let ended = klad(&["config", "print"], &[("KLAD_MEMORY", "1MiB")]);
     assert_eq!(ended.code, Some(78));
     assert!(ended.stdout.contains("1MiB") && ended.stderr.contains("is from KLAD_MEMORY"), "{}", ended.stderr);
@@ -251,7 +251,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The page as it should be, or the example file.
+/// Generates the page, or the example file.
 fn generated(page: Option<&Path>) -> String {
     let mut arguments = vec!["config", "reference"];
     arguments.extend(page.iter().flat_map(|page| ["--page", page.to_str().unwrap()]));
@@ -260,7 +260,7 @@ fn generated(page: Option<&Path>) -> String {
     ended.stdout
 }
 
-/// The first line in which a document differs from what is generated.
+/// Returns the first line in which a document differs from the generated one.
 fn outdated(document: &str, generated: &str) -> Option<String> {
     let lines = document.lines().map(Some).chain(std::iter::repeat(None));
     let pairs = lines.zip(generated.lines().map(Some).chain([None]));
@@ -268,10 +268,10 @@ fn outdated(document: &str, generated: &str) -> Option<String> {
     differs.map(|(is, should)| format!("{is:?} should be {should:?}; run make docs"))
 }
 
-// Without RocksDB or fjall an engine is missing from the documents.
+// Without RocksDB or fjall an engine is missing from the generated text.
 #[cfg(all(feature = "fjall", feature = "rocksdb"))]
 #[test]
-fn the_documents_are_those_of_the_definitions() {
+fn the_generated_documents_are_up_to_date() {
     let page = root().join("docs/configuration.md");
     assert_eq!(outdated(&std::fs::read_to_string(&page).unwrap(), &generated(Some(&page))), None);
     let example = std::fs::read_to_string(root().join("deploy/klad.toml")).unwrap();
@@ -295,7 +295,7 @@ fn twin_a_changed_default_is_noticed() {
     assert!(outdated(shorter, &example).is_some(), "a missing end");
 }
 
-/// The example file with every key that has a value.
+/// Returns the example file with every key that has a value, uncommented.
 fn uncommented(example: &str) -> (String, usize) {
     let mut keys = 0;
     let line = |line: &str| match line.strip_prefix('#') {
@@ -316,7 +316,7 @@ fn the_example_file_is_accepted_with_every_key() {
     let (_directory, path) = file(&text);
     let ended = klad(&["config", "check", "--config", &path], &[]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    // It says what is so without it.
+    // It contains the defaults.
     let values = |arguments: &[&str]| {
         let document: Value = serde_json::from_str(&klad(arguments, &[]).stdout).unwrap();
         let options = document["options"].as_array().unwrap().clone();

@@ -1,4 +1,4 @@
-//! Slow and silent clients: each is let go at its deadline, and no one else notices.
+//! Slow and silent clients: klad closes each at its deadline, without effect on the others.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn a_stalled_head_is_408() {
         assert_eq!((answer.status, answer.header("connection")), (408, Some("close")), "{part}");
         assert!(client.is_closed_silently());
     }
-    // Also where it follows a whole request.
+    // Also if it follows a complete request.
     let mut client = server.client();
     assert_eq!(client.get("/v0/status").status, 200);
     client.send_raw("GET /v0/st");
@@ -23,7 +23,7 @@ fn a_stalled_head_is_408() {
 }
 
 #[test]
-fn a_stalled_head_is_408_also_where_it_came_with_the_request_before_it() {
+fn a_stalled_head_that_came_with_the_request_before_it_is_408() {
     let server = ServerBuilder::new("memory").arg("--head-timeout", "300ms").start();
     let put = "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv";
     let chunked =
@@ -44,11 +44,11 @@ fn a_stalled_head_is_408_also_where_it_came_with_the_request_before_it() {
 }
 
 #[test]
-fn a_connection_that_has_sent_nothing_more_is_not_taken_for_one_that_has() {
+fn a_connection_without_a_further_request_is_idle() {
     let server = ServerBuilder::new("memory").arg("--head-timeout", "100ms").start();
     let mut client = server.client();
     for _ in 0..3 {
-        // Some send an empty line after a body.
+        // Some clients send an empty line after a body.
         client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv\r\n");
         assert_eq!(client.answer().unwrap().status, 201);
         assert!(client.is_silent_for(Duration::from_millis(400)));
@@ -78,14 +78,14 @@ fn a_stalled_body_is_408_and_nothing_is_stored() {
         assert!(client.is_closed_silently());
         assert_eq!(server.client().get("/v0/entity?id=k").status, 404);
     }
-    // A refused body that does not come is given up, and the refusal is still told.
+    // klad gives up on a rejected body that does not arrive, and still sends the rejection.
     let mut client = server.client();
     client.send_raw("PUT /v0/entity?id= HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
     assert_eq!(client.answer().unwrap().status, 400);
 }
 
 #[test]
-fn a_reader_that_takes_nothing_is_let_go() {
+fn a_client_that_reads_nothing_is_disconnected() {
     let server = ServerBuilder::new("memory").arg("--write-timeout", "300ms").arg("--scans-max", "1").start();
     let mut client = server.client();
     for n in 0..40 {
@@ -93,21 +93,21 @@ fn a_reader_that_takes_nothing_is_let_go() {
     }
     client.send("GET", "/v0/entities?start=0", &[], None).unwrap();
     assert_eq!(client.head().unwrap().0, 200);
-    // 40 MB do not fit the kernel's buffers. When the connection is gone, so is its range.
+    // 40 MB are more than the kernel buffers. The range ends together with the connection.
     let mut other = server.client();
     wait_until("the range's place is free", || other.get("/v0/entities?start=39").status == 200);
     let mut rest = Vec::new();
     let _ = client.stream.read_to_end(&mut rest);
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "the final chunk would say that this was all");
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "the last chunk would mean that the list is complete");
 }
 
 #[test]
-fn a_client_that_sends_slowly_but_steadily_is_served() {
+fn a_client_that_sends_slowly_and_steadily_is_served() {
     let server = ServerBuilder::new("memory").arg("--body-timeout", "2s").arg("--body-rate-min", "0").start();
     let mut client = server.client();
     client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n");
     for byte in 0..30_u8 {
-        // Thirty times 100 ms are longer than the deadline, which is for the next byte, not for all.
+        // Thirty times 100 ms is more than the deadline, which is for the next byte and not for all.
         std::thread::sleep(Duration::from_millis(100));
         client.send_raw([byte]);
     }
@@ -115,13 +115,13 @@ fn a_client_that_sends_slowly_but_steadily_is_served() {
 }
 
 #[test]
-fn an_operation_outlives_the_connection_that_asked() {
+fn an_operation_completes_after_its_connection_is_gone() {
     for engine in super::support::SETUPS {
         let server = ServerBuilder::new(engine).start();
         for n in 0..50 {
             let mut client = server.client();
             client.send("PUT", &format!("/v0/entity?id={n}"), &[], Some(b"v")).unwrap();
-            // Gone before the answer.
+            // Closed before the answer.
         }
         let mut client = server.client();
         for n in 0..50 {

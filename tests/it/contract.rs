@@ -1,10 +1,10 @@
-//! Every row of the `/v0` contract, for every engine, through real sockets.
+//! The `/v0` contract, row by row, for every engine and through real sockets.
 
 use std::io::Write as _;
 
 use super::support::{Client, SETUPS, Server, ServerBuilder, encode, keeps_nothing};
 
-/// Runs `check` against a fresh server of each engine.
+/// Runs `check` against a new server of each engine.
 fn each_engine(check: impl Fn(&Server, &mut Client)) {
     for engine in SETUPS {
         println!("engine {engine}");
@@ -15,7 +15,7 @@ fn each_engine(check: impl Fn(&Server, &mut Client)) {
 }
 
 #[test]
-fn what_was_put_is_got_until_it_is_deleted() {
+fn a_value_can_be_read_until_it_is_deleted() {
     each_engine(|_, client| {
         assert_eq!(client.get("/v0/entity?id=k").status, 404);
         assert_eq!(client.put("/v0/entity?id=k", b"hello").status, 201);
@@ -33,7 +33,7 @@ fn what_was_put_is_got_until_it_is_deleted() {
 fn an_empty_value_is_a_value() {
     each_engine(|_, client| {
         assert_eq!(client.put("/v0/entity?id=empty", b"").status, 201);
-        // Neither a length nor chunks: an empty body.
+        // Neither a length nor chunks means an empty body.
         assert_eq!(client.request("PUT", "/v0/entity?id=none", &[], None).status, 201);
         for key in ["empty", "none"] {
             let answer = client.get(&format!("/v0/entity?id={key}"));
@@ -54,7 +54,7 @@ fn any_bytes_are_a_key_and_a_value() {
             let answer = client.get(&format!("/v0/entity?id={}", encode(&key)));
             assert_eq!((answer.status, answer.body), (200, vec![byte, 0, b'\n', 255]));
         }
-        // Unescaped where a URL allows it, and no cleaning of what looks like a path.
+        // Unescaped where a URL allows it, and without normalization of path-like keys.
         assert_eq!(client.put("/v0/entity?id=a//b/../c:@!$,;*'()", b"v").status, 201);
         assert_eq!(client.get(&format!("/v0/entity?id={}", encode(b"a//b/../c:@!$,;*'()"))).body, b"v");
     });
@@ -97,7 +97,7 @@ fn a_missing_empty_or_badly_escaped_id_is_400() {
 }
 
 #[test]
-fn other_methods_are_405_before_the_parameters_are_looked_at() {
+fn other_methods_are_405_before_the_parameters_are_checked() {
     each_engine(|_, client| {
         for method in ["POST", "PATCH", "OPTIONS", "TRACE", "BREW"] {
             for target in ["/v0/entity?id=k", "/v0/entity"] {
@@ -106,7 +106,7 @@ fn other_methods_are_405_before_the_parameters_are_looked_at() {
                 assert_eq!(answer.header("allow"), Some("GET, PUT, DELETE"));
             }
         }
-        // With a body, which must not be taken for the next request.
+        // With a body, which must not be read as the next request.
         assert_eq!(client.request("POST", "/v0/entity?id=k", &[], Some(b"GET / HTTP/1.1\r\n\r\n")).status, 405);
         for target in ["/v0/entities?start=a", "/v0/status"] {
             let answer = client.request("PUT", target, &[], Some(b"x"));
@@ -121,7 +121,7 @@ fn head_is_405_without_a_body() {
         client.send("HEAD", "/v0/entity?id=k", &[], None).unwrap();
         let (status, _) = client.head().unwrap();
         assert_eq!(status, 405);
-        // Had a body been sent, it would be read as this answer.
+        // A body after the head would be read as this answer.
         assert_eq!(client.get("/v0/status").status, 200);
     });
 }
@@ -155,7 +155,7 @@ fn status_is_200() {
 }
 
 #[test]
-fn writes_say_their_durability_and_version() {
+fn writes_report_their_durability_and_version() {
     for engine in SETUPS {
         for default in ["sync", "async"] {
             let server = ServerBuilder::new(engine).arg("--durability", default).start();
@@ -173,13 +173,13 @@ fn writes_say_their_durability_and_version() {
                 ];
                 for answer in answers {
                     assert_eq!(answer.header("klad-durability"), Some(echoed(asked).as_str()));
-                    assert!(!seen.contains(&answer.version()), "each write has its own");
+                    assert!(!seen.contains(&answer.version()), "each write has its own version");
                     seen.push(answer.version());
                 }
             }
-            // Those of an engine with one order of writes tell it.
+            // Versions are ordered if the engine has one order of writes.
             assert!(engine.starts_with("late") || seen.is_sorted(), "{engine}: {seen:?}");
-            // The parameter is closer to the request than the header.
+            // The parameter overrides the header.
             let both =
                 client.request("PUT", "/v0/entity?id=k&durability=async", &[("Klad-Durability", "sync")], Some(b"v"));
             assert_eq!(both.header("klad-durability"), Some(echoed("async").as_str()));
@@ -193,10 +193,10 @@ fn writes_say_their_durability_and_version() {
 }
 
 #[test]
-fn clients_seen_in_the_wild_are_understood() {
+fn requests_of_real_clients_are_understood() {
     each_engine(|_, client| {
         let h2c = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQBAAAAAAIAAAAA\r\n";
-        // Upgrade offered on every request, and ignored.
+        // An upgrade offered with every request is ignored.
         client.send_raw(format!(
             "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\n{h2c}Content-Length: 5\r\n\r\nhello"
         ));
@@ -205,10 +205,10 @@ fn clients_seen_in_the_wild_are_understood() {
         let answer = client.answer().unwrap();
         assert_eq!((answer.status, answer.body.as_slice()), (200, b"hello".as_slice()));
         assert_eq!(answer.header("upgrade"), None);
-        // A length of nothing where none is needed.
+        // Content-Length: 0 on a request that needs none.
         assert_eq!(client.request("GET", "/v0/entity?id=k", &[("Content-Length", "0")], None).body, b"hello");
         assert_eq!(client.request("DELETE", "/v0/entity?id=k", &[("Content-Length", "0")], None).status, 202);
-        // Head and body in segments of their own, and the body in single bytes.
+        // Head and body in separate segments, and the body in single bytes.
         client.send_raw("PUT /v0/entity?id=slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n");
         for byte in b"bytes" {
             client.stream.write_all(&[*byte]).unwrap();
@@ -250,7 +250,7 @@ fn expect_100_continue_is_answered_before_the_body() {
         assert_eq!(client.any_answer().unwrap().status, 100);
         client.send_raw("ok");
         assert_eq!(client.answer().unwrap().status, 201);
-        // A refusal comes instead of the go-ahead.
+        // A rejection comes instead of 100 Continue.
         client.send_raw(
             "PUT /v0/entity?id= HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
         );
@@ -284,12 +284,12 @@ fn malformed_requests_are_400_and_close() {
             assert_eq!(client.answer().unwrap().status, 400, "{bad}");
             assert!(client.is_closed_silently(), "{bad}");
         }
-        // Where the body turns out to be broken, nothing was stored.
+        // With a malformed body nothing is stored.
         let mut client = server.client();
         client.send_raw("PUT /v0/entity?id=m HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
         assert_eq!(client.answer().unwrap().status, 400);
         assert_eq!(server.client().get("/v0/entity?id=m").status, 404);
-        // Nor removed.
+        // Nothing is removed either.
         let mut client = server.client();
         assert_eq!(client.put("/v0/entity?id=m", b"v").status, 201);
         client
@@ -300,11 +300,11 @@ fn malformed_requests_are_400_and_close() {
 }
 
 #[test]
-fn a_large_value_comes_back_whole() {
+fn a_large_value_comes_back_completely() {
     each_engine(|_, client| {
         let value: Vec<u8> = (0..3_000_001_u32).map(|n| (n % 251) as u8).collect();
         assert_eq!(client.put("/v0/entity?id=large", &value).status, 201);
-        // From memory, then (RocksDB) the same way again: the answer does not use it up.
+        // First from memory, then (RocksDB) the same way again: an answer does not change the stored value.
         for _ in 0..2 {
             let answer = client.get("/v0/entity?id=large");
             assert_eq!(answer.header("content-length"), Some("3000001"));

@@ -1,4 +1,4 @@
-//! What the disk is asked for: free space, and values that memory no longer has.
+//! Free disk space, values that are only on the disk, and damaged logs.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::support::{DURABLE_ENGINES, Server, ServerBuilder, random, wait_until};
 
-/// Enough that what else happens on the machine's disk does not matter.
+/// More than what other programs write to the disk during the test.
 const MARGIN_BYTES: u64 = 3 << 30;
 
 #[test]
@@ -25,11 +25,11 @@ fn keeps_the_reserve(engine: &str) {
     let server = ServerBuilder::new(engine).data(&data.path().join("data")).arg("--disk-reserve", &reserve).start();
     let mut client = server.client();
     assert_eq!(client.put("/v0/entity?id=k", b"v").status, 201);
-    // Takes twice the margin without writing it.
+    // Allocates twice the margin without writing it.
     let path = data.path().join("filler");
     rustix::fs::fallocate(File::create(&path).unwrap(), rustix::fs::FallocateFlags::empty(), 0, 2 * MARGIN_BYTES)
         .unwrap();
-    wait_until("writes are refused", || client.put("/v0/entity?id=k", b"w").status == 507);
+    wait_until("writes are rejected", || client.put("/v0/entity?id=k", b"w").status == 507);
     assert_eq!(client.get("/v0/entity?id=k").status, 200, "reads go on");
     assert_eq!(client.delete("/v0/entity?id=other").status, 202, "removing is how space is won back");
     let ready = server.admin("/readyz");
@@ -39,8 +39,8 @@ fn keeps_the_reserve(engine: &str) {
     assert_eq!(server.admin("/readyz").status, 200);
 }
 
-/// Every key of a database larger than memory must be found with its own value: what memory cannot tell must never be told as
-/// "absent" or "empty", which RocksDB's reads without a disk have done in the past (its issue 8453).
+/// Every key of a database larger than memory must be found with its value. A key that is not in memory must never be
+/// reported as absent or empty; RocksDB's reads without a disk have done this in the past (its issue 8453).
 #[test]
 fn keys_that_are_not_in_memory_are_found() {
     for engine in DURABLE_ENGINES {
@@ -74,12 +74,12 @@ fn finds_keys_on_the_disk(engine: &str) {
     };
     check(&server, 20_000);
     server.kill();
-    // Nothing is in memory now but what the log held.
+    // Only what the log contained is in memory now.
     check(&builder.start(), 5_000);
 }
 
-/// Flips a bit somewhere in the log of a killed server, and starts again: every key that was answered must be there, or klad
-/// must refuse to start. `mark` tells whether the mark of what was synced is left in place.
+/// Flips a bit in the log of a killed server and starts again. Every acknowledged key must be present, or klad must
+/// refuse to start. `mark`: keep the file that says what was synced.
 fn a_damaged_log_is_noticed(engine: &str, mark: bool) -> Result<(), String> {
     const KEYS: usize = 400;
     let mut random = random();
@@ -103,14 +103,14 @@ fn a_damaged_log_is_noticed(engine: &str, mark: bool) -> Result<(), String> {
         }
         match builder.try_start() {
             Err(failed) => {
-                println!("byte {position} of {length}: refused");
+                println!("byte {position} of {length}: klad refuses to start");
                 assert!(
                     ["the log is damaged", "is damaged: ", "RocksDB cannot open"]
                         .iter()
                         .any(|words| failed.log.contains(words)),
                     "byte {position} of {length}: {failed:?}"
                 );
-                assert!(builder.try_start().is_err(), "refusing must not mend what it refuses");
+                assert!(builder.try_start().is_err(), "a refused start must not repair the data");
             }
             Ok(server) => {
                 let mut client = server.client();
@@ -126,10 +126,10 @@ fn a_damaged_log_is_noticed(engine: &str, mark: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// RocksDB alone reads such a record again and again, for ever.
+/// RocksDB alone would read such a record again and again, forever.
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_log_that_rocksdb_would_never_get_past_is_refused() {
+fn a_log_in_which_rocksdb_would_loop_is_rejected() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("rocksdb").data(data.path());
     let server = builder.start();
@@ -141,11 +141,11 @@ fn a_log_that_rocksdb_would_never_get_past_is_refused() {
     let log = log_file(data.path());
     let mut bytes = vec![0; usize::try_from(log.metadata().unwrap().len()).unwrap()];
     log.read_exact_at(&mut bytes, 0).unwrap();
-    // The kind of the second record: 1, a whole one, becomes 5, a whole one of a log that is used again.
+    // The type of the second record: 1, a full record, becomes 5, a full record of a recycled log.
     let kind = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]])) + 6;
     assert_eq!(bytes[kind], 1);
     log.write_all_at(&[5], kind as u64).unwrap();
-    let failed = builder.try_start().err().expect("refused");
+    let failed = builder.try_start().err().expect("does not start");
     assert_eq!(failed.status.code(), Some(65), "{failed:?}");
     assert!(failed.log.contains("at byte") && failed.log.contains("klad check"), "{failed:?}");
     let check = std::process::Command::new(env!("CARGO_BIN_EXE_klad"))
@@ -154,7 +154,7 @@ fn a_log_that_rocksdb_would_never_get_past_is_refused() {
         .unwrap();
     assert_eq!(check.status.code(), Some(65));
     assert!(String::from_utf8_lossy(&check.stdout).contains("at byte"), "{check:?}");
-    // The bit as it was: everything is there.
+    // With the original bit everything is present.
     log.write_all_at(&[1], kind as u64).unwrap();
     let server = builder.start();
     let mut client = server.client();
@@ -163,10 +163,10 @@ fn a_log_that_rocksdb_would_never_get_past_is_refused() {
     }
 }
 
-/// Room for records to come is made for a sync alone.
+/// Zeros are written ahead only by a sync.
 #[cfg(feature = "rocksdb")]
 #[test]
-fn the_log_is_made_longer_for_a_sync_and_for_nothing_else() {
+fn zeros_are_written_ahead_only_by_a_sync() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--async-sync-interval", "20ms");
     let server = builder.arg("--log-preallocation", "on").start();
@@ -194,7 +194,7 @@ fn the_log_is_made_longer_for_a_sync_and_for_nothing_else() {
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn without_the_option_no_log_is_made_longer() {
+fn without_the_option_no_zeros_are_written_ahead() {
     let data = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("rocksdb").data(data.path()).start();
     assert_eq!(server.client().put("/v0/entity?id=k", b"value").status, 201);
@@ -202,17 +202,18 @@ fn without_the_option_no_log_is_made_longer() {
     assert_eq!(log.metadata().unwrap().len(), used_bytes(&log));
 }
 
-/// The log that holds all writes: the largest.
+/// Returns the largest log, which contains all writes.
 fn log_file(data: &Path) -> File {
     let engines = [("rocksdb", "log"), ("fjall", "jnl")];
-    let (directory, ending) = engines.into_iter().find(|(engine, _)| data.join(engine).is_dir()).expect("an engine's");
+    let (directory, ending) =
+        engines.into_iter().find(|(engine, _)| data.join(engine).is_dir()).expect("the directory of an engine");
     let files = std::fs::read_dir(data.join(directory)).unwrap().map(|entry| entry.unwrap().path());
     let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == ending));
     let path = logs.max_by_key(|path| path.metadata().unwrap().len()).expect("a log");
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Up to the last byte that is not zero: a journal of fjall's is made longer than it is.
+/// Returns the length up to the last byte that is not zero: fjall preallocates its journal.
 fn used_bytes(log: &File) -> u64 {
     let mut bytes = vec![0; usize::try_from(log.metadata().unwrap().len()).unwrap()];
     log.read_exact_at(&mut bytes, 0).unwrap();
@@ -220,15 +221,15 @@ fn used_bytes(log: &File) -> u64 {
 }
 
 #[test]
-fn no_synced_write_is_lost_in_silence_when_the_log_is_damaged() {
+fn a_damaged_log_never_loses_a_synced_write_silently() {
     for engine in DURABLE_ENGINES {
         a_damaged_log_is_noticed(engine, true).unwrap_or_else(|found| panic!("{engine}: {found}"));
     }
 }
 
 #[test]
-fn twin_without_the_mark_a_damaged_log_loses_writes_in_silence() {
+fn twin_without_the_mark_a_damaged_log_loses_writes_silently() {
     for engine in DURABLE_ENGINES {
-        a_damaged_log_is_noticed(engine, false).expect_err("nothing else would notice");
+        a_damaged_log_is_noticed(engine, false).expect_err("no other check notices it");
     }
 }

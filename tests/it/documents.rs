@@ -1,16 +1,16 @@
-//! The sessions in the documents are run as they stand, line by line, and must print what they say.
+//! Runs the sessions in the documents and compares what they print.
 //!
-//! A block of `sh` that calls curl is run against a fresh klad, one for each document; where a block of `text` follows, it
-//! is what must be printed. `...` there stands for anything: within a line, or as a line of its own for any number of lines.
+//! A `sh` block that calls curl runs against a new klad, one for each document. If a `text` block follows, it is the
+//! expected output. `...` in it stands for any text within a line, or, as a whole line, for any number of lines.
 
 use std::process::Command;
 
 use super::support::{ENGINES, Server, ServerBuilder};
 
-/// The documents that show sessions, and how many blocks each has at least.
+/// Documents with sessions, and the minimum number of their blocks.
 const DOCUMENTS: &[(&str, usize)] = &[("README.md", 5), ("docs/http-api.md", 3), ("docs/operations.md", 4)];
 
-/// Code blocks with the word behind their fence.
+/// Returns the code blocks, with the word after their fence.
 fn blocks(text: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     let mut lines = text.lines();
@@ -23,7 +23,7 @@ fn blocks(text: &str) -> Vec<(String, String)> {
     blocks
 }
 
-/// What of `document`'s session is not as it says, and how many blocks were run.
+/// Runs the session of `document`. Returns what differs, and the number of blocks that ran.
 fn complaints(document: &str, server: &Server) -> (Vec<String>, usize) {
     let (mut complaints, mut ran) = (Vec::new(), 0);
     let blocks = blocks(document);
@@ -34,7 +34,7 @@ fn complaints(document: &str, server: &Server) -> (Vec<String>, usize) {
         ran += 1;
         let here = with_addresses(command, server);
         if &here == command {
-            complaints.push(format!("it speaks to no klad: {command}"));
+            complaints.push(format!("no address of klad in: {command}"));
             continue;
         }
         let output = Command::new("sh").args(["-ec", &here]).output().unwrap();
@@ -65,7 +65,7 @@ fn with_addresses(command: &str, server: &Server) -> String {
 #[test]
 fn sessions_print_what_the_documents_say() {
     for (path, at_least) in DOCUMENTS {
-        // An operator's page speaks of a disk.
+        // The operations page needs an engine on a disk.
         if cfg!(not(feature = "rocksdb")) && *path == "docs/operations.md" {
             continue;
         }
@@ -90,7 +90,7 @@ fn twin_a_session_that_prints_something_else_is_noticed() {
     }
 }
 
-/// Whether `printed` is `expected`, in which `...` stands for anything.
+/// Returns whether `printed` is `expected`, in which `...` stands for anything.
 fn matches(printed: &[String], expected: &[String]) -> bool {
     let Some((first, rest)) = expected.split_first() else { return printed.is_empty() };
     if first == "..." {
@@ -116,14 +116,14 @@ fn line_matches(line: &str, pattern: &str) -> bool {
 }
 
 #[test]
-fn dots_stand_for_anything_and_nothing_else_does() {
+fn only_dots_stand_for_anything() {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let fits = |printed: &str, expected: &str| matches(&lines(printed), &lines(expected));
     assert!(fits("a 1 b\nc", "a ... b\nc") && fits("x\ny\nlast", "...\nlast") && fits("last", "...\nlast"));
     assert!(fits("a b", "a ...") && !fits("a 1 b 2", "a ... b") && !fits("a\nb", "a") && !fits("a", "a\nb"));
 }
 
-/// Without what differs from run to run: the date, and which durability this engine can give.
+/// Returns the lines without what differs between runs: the date, and without RocksDB also durability and versions.
 fn comparable(text: &str) -> Vec<String> {
     text.trim_end()
         .lines()

@@ -1,7 +1,7 @@
-//! What becomes of a connection while klad stops, at one instant after the other.
+//! The connections of a stopping klad, at different moments of the shutdown.
 //!
-//! Some of it holds only for a while after the signal: klad waits for clients, but not for ever. A client that came too
-//! late, because the machine had better things to do, has shown nothing, and the test begins anew.
+//! Some checks hold only for a limited time after the signal, because klad waits for clients for a limited time. On a
+//! busy machine a test client may be too late. The test then starts again.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::support::{Answer, Client, ENGINES, PATIENCE, ServerBuilder, wait_until};
 
-/// Well within the time that klad keeps an idle connection.
+/// Much shorter than the time for which klad keeps an idle connection.
 const SOON: Duration = Duration::from_millis(150);
 
-/// Tries so often to be in time.
+/// Maximum number of attempts to be in time.
 const TRIES: usize = 50;
 
-/// Runs `attempt` until it was in time; it answers `None` when it was not.
+/// Repeats `attempt`, which returns `None` if it was too late.
 fn in_time<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
-    (0..TRIES).find_map(|_| attempt()).expect("in time, once in many tries")
+    (0..TRIES).find_map(|_| attempt()).expect("one of many attempts is in time")
 }
 
 fn closes(answer: &Answer) -> bool {
@@ -27,15 +27,15 @@ fn closes(answer: &Answer) -> bool {
 
 const GET: &str = "GET /v0/status HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Sends a request again and again until its answer says that the connection closes: klad has begun to drain at some time
-/// after the signal. All must be answered, and then that is the end. `None`: not in time.
-fn send_until_told(client: &mut Client, asked: Instant) -> Option<()> {
+/// Sends requests until an answer says that the connection closes: klad begins to drain some time after the signal.
+/// klad must answer all of them, and then close. Returns `None` if the client was too late.
+fn send_until_close_announced(client: &mut Client, asked: Instant) -> Option<()> {
     loop {
         let sent = std::io::Write::write_all(&mut client.stream, GET.as_bytes());
         if asked.elapsed() > SOON {
             return None;
         }
-        sent.expect("klad keeps an idle connection for longer");
+        sent.expect("klad keeps an idle connection for a longer time");
         let answer = client.answer().expect("an answer");
         assert_eq!(answer.status, 200, "{answer:?}");
         if closes(&answer) {
@@ -46,7 +46,7 @@ fn send_until_told(client: &mut Client, asked: Instant) -> Option<()> {
 }
 
 #[test]
-fn an_idle_connection_that_is_used_once_more_is_answered_and_told_that_it_closes() {
+fn a_request_on_an_idle_connection_is_answered_with_connection_close() {
     for engine in ENGINES {
         in_time(|| {
             let mut server = ServerBuilder::new(engine).start();
@@ -54,8 +54,8 @@ fn an_idle_connection_that_is_used_once_more_is_answered_and_told_that_it_closes
             assert!(!closes(&used.get("/v0/status")));
             let asked = Instant::now();
             server.signal(Signal::TERM);
-            send_until_told(&mut used, asked)?;
-            send_until_told(&mut fresh, asked)?;
+            send_until_close_announced(&mut used, asked)?;
+            send_until_close_announced(&mut fresh, asked)?;
             assert_eq!(server.wait().code(), Some(0));
             Some(())
         });
@@ -63,14 +63,14 @@ fn an_idle_connection_that_is_used_once_more_is_answered_and_told_that_it_closes
 }
 
 #[test]
-fn requests_that_never_end_are_told_that_the_connection_closes() {
+fn a_client_that_never_stops_sending_gets_connection_close() {
     let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
     let mut client = server.client();
-    // So many are always under way.
+    // This number of requests is always in flight.
     client.send_raw(GET.repeat(100));
     server.signal(Signal::TERM);
     while !closes(&client.answer().expect("an answer")) {
-        // What is sent behind the last answer meets a connection that is read from still, but not for ever.
+        // klad still reads what follows the last answer, for a limited time.
         let _ = client.send("GET", "/v0/status", &[], None);
     }
     assert!(client.is_closed_silently());
@@ -88,11 +88,11 @@ fn a_request_in_flight_is_answered_before_the_end() {
                 client.send_raw(
                     "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
                 );
-                // The request has begun.
+                // The request is in progress.
                 assert_eq!(client.any_answer().unwrap().status, 100);
                 let asked = Instant::now();
                 server.signal(signal);
-                wait_until("it is not ready", || server.admin("/readyz").status == 503);
+                wait_until("klad is not ready", || server.admin("/readyz").status == 503);
                 client.send_raw("ok");
                 if asked.elapsed() > SOON {
                     return None;
@@ -108,13 +108,13 @@ fn a_request_in_flight_is_answered_before_the_end() {
 }
 
 #[test]
-fn a_body_that_keeps_coming_may_take_longer_than_any_patience() {
+fn a_body_that_keeps_arriving_may_take_longer_than_the_idle_limits() {
     let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
     let mut client = server.client();
     let pieces = 20;
     client.send_raw(format!("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: {pieces}\r\n\r\n"));
     server.signal(Signal::TERM);
-    // Two seconds in all, where one without a byte would be too long.
+    // Two seconds in total; that time without a byte would be too long.
     for _ in 0..pieces {
         std::thread::sleep(Duration::from_millis(100));
         client.send_raw("x");
@@ -124,14 +124,14 @@ fn a_body_that_keeps_coming_may_take_longer_than_any_patience() {
 }
 
 #[test]
-fn klad_serves_as_ever_during_the_drain_delay() {
+fn klad_serves_normally_during_the_drain_delay() {
     in_time(|| {
         let mut server = ServerBuilder::new("memory").arg("--drain-delay", "2s").start();
         let mut old = server.client();
         assert_eq!(old.get("/v0/status").status, 200);
         let asked = Instant::now();
         server.signal(Signal::TERM);
-        wait_until("it is not ready", || server.admin("/readyz").status == 503);
+        wait_until("klad is not ready", || server.admin("/readyz").status == 503);
         let mut new = server.client();
         let answers = [old.get("/v0/status"), new.get("/v0/status"), new.get("/v0/status")];
         if asked.elapsed() > Duration::from_secs(1) {
@@ -163,14 +163,14 @@ fn connections_that_wait_to_be_accepted_are_served_before_the_end() {
             assert!(answer.status == 201 && closes(&answer), "{answer:?}");
         }
         assert_eq!(server.wait().code(), Some(0));
-        assert!(TcpStream::connect(server.address).is_err(), "nobody listens any more");
+        assert!(TcpStream::connect(server.address).is_err(), "no process listens any more");
     }
 }
 
-/// Whatever klad is doing by then: opening the data, or serving already.
+/// The signal may arrive while klad opens the data, or when it serves already.
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_stop_during_the_start_is_in_order_and_answers_who_has_connected() {
+fn a_stop_during_the_start_is_orderly_and_answers_connected_clients() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("rocksdb").data(data.path());
     let server = builder.start();
@@ -197,9 +197,9 @@ fn a_stop_during_the_start_is_in_order_and_answers_who_has_connected() {
     }
 }
 
-/// What the drain timeout cuts is neither forgotten nor without a word.
+/// Requests that the drain timeout ends are counted and logged.
 #[test]
-fn an_answer_that_is_cut_by_the_drain_timeout_is_counted_and_logged() {
+fn an_answer_that_the_drain_timeout_interrupts_is_counted_and_logged() {
     let mut server = ServerBuilder::new("memory").arg("--access-log", "on").arg("--drain-timeout", "300ms").start();
     let mut reader = server.client();
     assert_eq!(reader.put("/v0/entity?id=large", &vec![1; 12 << 20]).status, 201);
@@ -207,7 +207,7 @@ fn an_answer_that_is_cut_by_the_drain_timeout_is_counted_and_logged() {
     assert_eq!(reader.head().unwrap().0, 200);
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
-    wait_until("the line is there", || {
+    wait_until("the line is logged", || {
         server.log().lines().any(|line| line.contains("GET") && line.contains("aborted"))
     });
 }

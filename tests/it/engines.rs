@@ -1,4 +1,4 @@
-//! What each engine says that it does, it does; the rest it refuses, or is refused for it.
+//! Each engine does what its capabilities say, and other requests are rejected.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -9,9 +9,9 @@ use klad_storage::memory::MemoryEngine;
 use klad_storage::operation::{Change, Condition, Durability, Effect, Operation, Outcome, Value, Write};
 use klad_storage::{Capabilities, Engine, Reply, Result};
 
-struct Told(mpsc::Sender<Result>);
+struct SendResult(mpsc::Sender<Result>);
 
-impl Reply for Told {
+impl Reply for SendResult {
     fn complete(&self, result: Result) {
         self.0.send(result).unwrap();
     }
@@ -19,7 +19,7 @@ impl Reply for Told {
 
 fn ask(engine: &dyn Engine, operation: Operation) -> Outcome {
     let (told, ended) = mpsc::channel();
-    engine.execute(operation, Arc::new(Told(told)));
+    engine.execute(operation, Arc::new(SendResult(told)));
     ended.recv().unwrap().unwrap()
 }
 
@@ -89,7 +89,7 @@ fn the_changes_of_a_batch_are_one_write_with_one_version() {
 }
 
 #[test]
-fn data_care_is_refused_by_engines_that_do_not_have_it() {
+fn maintenance_is_rejected_by_engines_without_it() {
     let directory = tempfile::tempdir().unwrap();
     each_engine(|engine| {
         let Capabilities { checkpoints, compactions, .. } = engine.capabilities();
@@ -105,7 +105,7 @@ fn data_care_is_refused_by_engines_that_do_not_have_it() {
 }
 
 #[test]
-fn what_a_write_needs_and_an_engine_lacks_is_named() {
+fn an_error_names_the_capability_that_an_engine_lacks() {
     let all = Capabilities { conditions: true, expiry: true, metadata: true, batches: true, ..Capabilities::default() };
     let write = |changes| Write { changes, durability: Durability::Sync };
     let with = |value: Value| write(vec![Change { effect: Effect::Put(value), ..put("k", "") }]);

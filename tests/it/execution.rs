@@ -1,4 +1,4 @@
-//! Where operations run, what happens at the bounds of their queues, and when their deadline passes.
+//! Execution strategies: where operations run, the limits of their queues, and deadlines.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::support::{
     Client, DURABLE_ENGINES, ENGINES, Server, ServerBuilder, durable_setups, peak_resident_bytes, wait_until,
 };
 
-/// The setups in which a worker does not wait for the disk.
+/// The setups in which a worker never waits for the disk.
 fn waiting_setups() -> impl Iterator<Item = &'static str> {
     durable_setups().filter(|setup| !setup.ends_with("/inline"))
 }
@@ -21,7 +21,7 @@ fn entity(key: &str) -> String {
     format!("/v0/entity?id={key}")
 }
 
-/// Clients that have each sent a PUT and have no answer yet.
+/// Returns clients that have each sent a PUT and have no answer yet.
 fn put_without_answer(server: &Server, keys: &[&str]) -> Vec<Client> {
     keys.iter()
         .map(|key| {
@@ -32,8 +32,8 @@ fn put_without_answer(server: &Server, keys: &[&str]) -> Vec<Client> {
         .collect()
 }
 
-/// With one thread and two places, of four writes one is under way, two wait and one is refused: whichever came last.
-fn refuses_beyond_the_queue(setup: &str) {
+/// With one thread and two places, of four writes one runs, two wait, and the last one is rejected.
+fn rejects_beyond_the_queue(setup: &str) {
     let shim = Shim::new();
     let builder = ServerBuilder::new(setup).arg("--pool-threads", "1").arg("--queue-limit", "2");
     let server = shim.preload(builder).start();
@@ -52,7 +52,7 @@ fn refuses_beyond_the_queue(setup: &str) {
     assert!(answer.text().contains("overloaded") && answer.text().contains("limit 2"), "{}", answer.text());
     shim.pass();
     let mut clients: Vec<_> = first.into_iter().chain(others).collect();
-    // All answers before any read: while a write waits, a read may find the queue full.
+    // All answers before the reads: while a write waits, a read may find the queue full.
     for (number, client) in clients.iter_mut().enumerate() {
         if number != refused + 1 {
             assert_eq!(client.answer().unwrap().status, 201);
@@ -62,8 +62,8 @@ fn refuses_beyond_the_queue(setup: &str) {
         let mut reader = server.client();
         let target = entity(&format!("w{number}"));
         if number == refused + 1 {
-            assert_eq!(reader.get(&target).status, 404, "a refused write has no effect");
-            assert_eq!(client.put(&target, b"v").status, 201, "its connection lives on, and there is room again");
+            assert_eq!(reader.get(&target).status, 404, "a rejected write has no effect");
+            assert_eq!(client.put(&target, b"v").status, 201, "the connection stays open, and the queue has places");
         } else {
             assert_eq!(reader.get(&target).status, 200);
         }
@@ -71,11 +71,11 @@ fn refuses_beyond_the_queue(setup: &str) {
 }
 
 #[test]
-fn a_full_queue_refuses_and_what_it_refused_has_no_effect() {
-    waiting_setups().filter(|setup| setup.contains('/')).for_each(refuses_beyond_the_queue);
+fn a_full_queue_rejects_operations_without_effect() {
+    waiting_setups().filter(|setup| setup.contains('/')).for_each(rejects_beyond_the_queue);
 }
 
-/// A write that waits behind a held sync past its deadline is 504 and absent; one that was under way is awaited.
+/// A write that waits behind a held sync past its deadline is 504 and absent. A write that has begun is awaited.
 fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     let shim = Shim::new();
     let builder = ServerBuilder::new(setup).arg("--pool-threads", "1").arg("--threads", "4").defect(defect);
@@ -83,7 +83,7 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     let timeout = [("Klad-Timeout", "50ms")];
     shim.hold();
     let mut under_way = server.client();
-    // Long enough to be taken, on a machine that is busy, before it is late.
+    // Long enough to begin before its deadline, on a busy machine.
     under_way.send("PUT", &entity("under-way"), &[("Klad-Timeout", "1s")], Some(b"v")).unwrap();
     shim.wait_until_held();
     let mut waiting = server.client();
@@ -91,13 +91,13 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     let mut patient = server.client();
     patient.send("PUT", &entity("patient"), &[("Klad-Timeout", "60s")], Some(b"v")).unwrap();
     if !setup.contains('/') && defect.is_none() {
-        // Whatever the disk does.
+        // In every state of the disk.
         assert_eq!(waiting.answer().unwrap().status, 504);
         waiting.send("GET", &entity("waiting"), &[], None).unwrap();
         assert_eq!(waiting.answer().unwrap().status, 404);
         waiting.send("PUT", &entity("waiting"), &timeout, Some(b"v")).unwrap();
     }
-    assert!(under_way.is_silent_for(Duration::from_millis(1_200)), "no answer is made up while the outcome is open");
+    assert!(under_way.is_silent_for(Duration::from_millis(1_200)), "no answer while the outcome is open");
     shim.pass();
     let mut reader = server.client();
     for (key, mut client, expected) in
@@ -105,7 +105,7 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     {
         let answer = client.answer().unwrap();
         if answer.status == 504 && reader.get(&entity(key)).status != 404 {
-            return Err(format!("{key} was refused and has happened"));
+            return Err(format!("{key} was rejected and has happened"));
         }
         assert_eq!(answer.status, expected, "{key}: {}", answer.text());
     }
@@ -120,15 +120,15 @@ fn a_deadline_that_passes_in_the_queue_is_504_without_effect() {
 }
 
 #[test]
-fn twin_a_refused_write_that_happened_is_noticed() {
+fn twin_a_rejected_write_that_happened_is_noticed() {
     for engine in DURABLE_ENGINES {
-        let found = keeps_deadlines(engine, Some(Defect::RefusesWhatWasDone)).expect_err("planted");
+        let found = keeps_deadlines(engine, Some(Defect::RejectsExecutedWrites)).expect_err("planted");
         assert!(found.contains("has happened"), "{engine}: {found}");
     }
 }
 
 #[test]
-fn a_timeout_that_is_none_is_400() {
+fn an_invalid_timeout_is_400() {
     let server = ServerBuilder::new("memory").start();
     for wrong in ["", "0ms", "-1s", "soon", "2h", "500us", "250"] {
         let answer = server.client().request("GET", &entity("k"), &[("Klad-Timeout", wrong)], None);
@@ -137,14 +137,14 @@ fn a_timeout_that_is_none_is_400() {
     assert_eq!(server.client().request("GET", &entity("k"), &[("Klad-Timeout", "250ms")], None).status, 404);
 }
 
-/// One worker; a read that waits for the disk must not keep another connection waiting.
+/// With one worker, a read that waits for the disk must not delay another connection.
 fn worker_is_never_blocked(setup: &str, defect: Defect) -> Result<(), String> {
     let server = ServerBuilder::new(setup).arg("--threads", "1").defect(Some(defect)).start();
     let mut slow = server.client();
     let mut other = server.client();
     assert_eq!(other.get("/v0/status").status, 200);
     slow.send("GET", &entity("k"), &[], None).unwrap();
-    // The worker reads the slow request before this one, for it was there before.
+    // The worker reads the slow request first, because it arrived first.
     assert_eq!(other.get("/v0/status").status, 200);
     if !slow.is_silent_for(Duration::from_millis(1)) {
         return Err("another connection was answered only after the slow read".to_owned());
@@ -154,7 +154,7 @@ fn worker_is_never_blocked(setup: &str, defect: Defect) -> Result<(), String> {
 }
 
 #[test]
-fn no_read_of_the_disk_blocks_a_worker() {
+fn reads_from_the_disk_do_not_block_a_worker() {
     for setup in waiting_setups() {
         worker_is_never_blocked(setup, Defect::SlowDisk).unwrap_or_else(|found| panic!("{setup}: {found}"));
     }
@@ -164,11 +164,11 @@ fn no_read_of_the_disk_blocks_a_worker() {
 fn twin_a_storage_call_that_blocks_a_worker_is_noticed() {
     for engine in DURABLE_ENGINES {
         worker_is_never_blocked(engine, Defect::SlowCachedReads).expect_err("planted");
-        worker_is_never_blocked(&format!("{engine}/inline"), Defect::SlowDisk).expect_err("it is what inline means");
+        worker_is_never_blocked(&format!("{engine}/inline"), Defect::SlowDisk).expect_err("inline waits for the disk");
     }
 }
 
-/// One worker; an `async` write beside a held sync, or any other, must not keep another connection waiting.
+/// With one worker, a write, also an `async` one beside a held sync, must not delay another connection.
 fn writes_block_no_worker(engine: &str, defect: Option<Defect>) -> Result<(), String> {
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new(engine).arg("--threads", "1").defect(defect)).start();
@@ -184,7 +184,7 @@ fn writes_block_no_worker(engine: &str, defect: Option<Defect>) -> Result<(), St
         shim.wait_until_held();
     }
     quick.send("PUT", "/v0/entity?id=quick&durability=async", &[], Some(b"v")).unwrap();
-    // The worker reads the write before this one, for it was there before.
+    // The worker reads the write first, because it arrived first.
     let begun = std::time::Instant::now();
     for _ in 0..10 {
         assert_eq!(other.get("/v0/status").status, 200);
@@ -201,9 +201,9 @@ fn writes_block_no_worker(engine: &str, defect: Option<Defect>) -> Result<(), St
 }
 
 #[test]
-fn no_write_blocks_a_worker() {
+fn writes_do_not_block_a_worker() {
     for engine in DURABLE_ENGINES {
-        // A machine that is busy holds it up now and then; the planted defect does so each time.
+        // A busy machine delays a worker now and then; the planted defect does it each time.
         let mut found = Vec::new();
         let free = (0..3).any(|_| writes_block_no_worker(engine, None).map_err(|why| found.push(why)).is_ok());
         assert!(free, "{engine}, three times: {found:?}");
@@ -212,11 +212,11 @@ fn no_write_blocks_a_worker() {
 
 #[test]
 fn twin_a_write_that_blocks_a_worker_is_noticed() {
-    writes_block_no_worker(DURABLE_ENGINES[0], Some(Defect::SlowWritesHere)).expect_err("planted");
+    writes_block_no_worker(DURABLE_ENGINES[0], Some(Defect::SlowWorkerWrites)).expect_err("planted");
 }
 
-/// Clients that leave before their answer take no place with them.
-fn gives_places_back(setup: &str, defect: Option<Defect>) -> Result<(), String> {
+/// Clients that disconnect before their answer free their places.
+fn frees_places(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     let shim = Shim::new();
     let builder = ServerBuilder::new(setup).arg("--operations-max", "4").arg("--pool-threads", "4").defect(defect);
     let server = shim.preload(builder).start();
@@ -226,10 +226,10 @@ fn gives_places_back(setup: &str, defect: Option<Defect>) -> Result<(), String> 
     shim.wait_until_held();
     drop(leaving);
     shim.pass();
-    wait_until("what they asked for is done", || {
+    wait_until("their operations are done", || {
         ["leak", "a", "b"].iter().all(|key| client.get(&entity(key)).status == 200)
     });
-    // All four places must be there again, at once.
+    // All four places must be free at the same time.
     shim.hold();
     let mut all = put_without_answer(&server, &["w0", "w1", "w2", "w3"]);
     shim.wait_until_held();
@@ -245,15 +245,15 @@ fn gives_places_back(setup: &str, defect: Option<Defect>) -> Result<(), String> 
 }
 
 #[test]
-fn clients_that_leave_take_no_place_with_them() {
+fn clients_that_disconnect_free_their_places() {
     for setup in waiting_setups() {
-        gives_places_back(setup, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
+        frees_places(setup, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
     }
 }
 
 #[test]
 fn twin_a_leaked_slot_is_noticed() {
-    gives_places_back(DURABLE_ENGINES[0], Some(Defect::ForgetsReplies)).expect_err("planted");
+    frees_places(DURABLE_ENGINES[0], Some(Defect::LosesReplies)).expect_err("planted");
 }
 
 #[cfg(feature = "rocksdb")]
@@ -273,8 +273,8 @@ fn reads_through_an_iterator_agree_with_gets() {
     }
 }
 
-/// A write that waits behind a disk that does nothing is refused at its age, and what was refused has no effect.
-fn refuses_what_is_old(engine: &str, arguments: &[(&str, &str)]) -> Result<(), String> {
+/// A write that waits behind a hanging disk is rejected at its maximum age, without effect.
+fn rejects_old_operations(engine: &str, arguments: &[(&str, &str)]) -> Result<(), String> {
     let shim = Shim::new();
     let builder = arguments.iter().fold(ServerBuilder::new(engine), |builder, (name, value)| builder.arg(name, value));
     let server = shim.preload(builder).start();
@@ -285,34 +285,35 @@ fn refuses_what_is_old(engine: &str, arguments: &[(&str, &str)]) -> Result<(), S
     let silent = waiting[0].is_silent_for(Duration::from_secs(10));
     let refused = if silent { None } else { Some(waiting[0].answer().unwrap()) };
     shim.pass();
-    assert_eq!(under_way[0].answer().unwrap().status, 201, "what was taken is awaited, however long it takes");
-    let Some(refused) = refused else { return Err("it waits for as long as the disk likes".to_owned()) };
+    assert_eq!(under_way[0].answer().unwrap().status, 201, "an operation that has begun is awaited");
+    let Some(refused) = refused else { return Err("the write waits as long as the disk hangs".to_owned()) };
     assert_eq!(refused.status, 503, "{}", refused.text());
     let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     let milliseconds: u64 = refused.header("klad-retry-after-ms").unwrap().parse().unwrap();
     assert!((1..=30).contains(&seconds) && seconds == milliseconds.div_ceil(1_000), "{seconds} s, {milliseconds} ms");
     let mut client = server.client();
     assert_eq!(client.put(&entity("later"), b"v").status, 201);
-    assert_eq!(client.get(&entity("waiting")).status, 404, "a refused write has no effect");
+    assert_eq!(client.get(&entity("waiting")).status, 404, "a rejected write has no effect");
     Ok(())
 }
 
 #[test]
-fn a_write_that_waits_too_long_for_the_disk_is_refused() {
+fn a_write_that_waits_too_long_for_the_disk_is_rejected() {
     for engine in DURABLE_ENGINES {
-        refuses_what_is_old(engine, &[("--queue-age-max", "1s")]).unwrap_or_else(|found| panic!("{engine}: {found}"));
+        rejects_old_operations(engine, &[("--queue-age-max", "1s")])
+            .unwrap_or_else(|found| panic!("{engine}: {found}"));
     }
 }
 
 #[test]
-fn twin_a_queue_without_an_age_is_noticed() {
+fn twin_a_queue_without_a_maximum_age_is_noticed() {
     let without = [("--queue-age-max", "1s"), ("--admission", "off")];
-    refuses_what_is_old(DURABLE_ENGINES[0], &without).expect_err("nothing is refused");
+    rejects_old_operations(DURABLE_ENGINES[0], &without).expect_err("nothing is rejected");
 }
 
-/// More requests at once than a worker's turn may hold: versions in the order in which the requests were sent, twice on the
-/// same connections.
-fn versions_of_a_crowd(admission: &str) -> [Vec<u64>; 2] {
+/// Sends more requests at once than fit into one loop iteration of a worker, twice on the same connections. Returns
+/// the versions in the order in which the requests were sent.
+fn versions_of_many_requests(admission: &str) -> [Vec<u64>; 2] {
     let builder = ServerBuilder::new("memory").arg("--threads", "1").arg("--turn-max", "1us");
     let server = builder.arg("--admission", admission).start();
     let mut clients: Vec<Client> = (0..2_500).map(|_| server.client()).collect();
@@ -320,44 +321,44 @@ fn versions_of_a_crowd(admission: &str) -> [Vec<u64>; 2] {
         assert_eq!(client.get(&entity("k")).status, 404);
     }
     [(); 2].map(|()| {
-        // All of them lie in the kernel when the server looks.
+        // All of them are in the kernel's buffers when the server reads.
         server.signal(Signal::STOP);
         for client in &mut clients {
-            // Only clients in a hurry close the gate.
+            // The gate closes only while clients show haste.
             client.send("PUT", &entity("other"), &[("Klad-Timeout", "60s")], Some(b"v")).unwrap();
         }
         server.signal(Signal::CONT);
         let version = |client: &mut Client| {
             let answer = client.answer().unwrap();
-            assert_eq!(answer.status, 201, "nobody is forgotten");
+            assert_eq!(answer.status, 201, "every client is answered");
             answer.header("etag").unwrap().trim_matches('"').parse().unwrap()
         };
         clients.iter_mut().map(version).collect()
     })
 }
 
-/// How many were served before the one that was sent just before them.
+/// Returns the number of requests that were served before the one sent just before them.
 fn overtaken(versions: &[u64]) -> usize {
     versions.windows(2).filter(|pair| pair[0] > pair[1]).count()
 }
 
 #[test]
-fn a_closed_gate_lets_in_the_newest_and_forgets_nobody() {
-    let rounds = versions_of_a_crowd("on");
+fn a_closed_gate_admits_the_newest_first_and_answers_every_client() {
+    let rounds = versions_of_many_requests("on");
     let most = rounds.iter().map(|versions| overtaken(versions)).max().unwrap();
-    assert!(most > 200, "the gate has not closed: only {most} of 2,500 came before those that were there before");
+    assert!(most > 200, "the gate did not close: only {most} of 2,500 requests overtook older ones");
 }
 
 #[test]
 fn twin_without_a_gate_the_oldest_is_first() {
-    let rounds = versions_of_a_crowd("off");
+    let rounds = versions_of_many_requests("off");
     let most = rounds.iter().map(|versions| overtaken(versions)).max().unwrap();
     assert!(most < 50, "{most} of 2,500 came before those that were there before");
 }
 
-/// A rehearsed slow disk slows what goes to it, and only that.
+/// `--engine-delay` slows down only operations that call the engine.
 #[test]
-fn an_engine_delay_is_waited_for_and_holds_up_no_worker() {
+fn an_engine_delay_delays_its_operations_and_no_worker() {
     for setup in ENGINES {
         let server = ServerBuilder::new(setup).arg("--threads", "1").arg("--engine-delay", "2s").start();
         let mut slow = server.client();
@@ -371,10 +372,11 @@ fn an_engine_delay_is_waited_for_and_holds_up_no_worker() {
     }
 }
 
-/// Many ask for a large value at once: a few get it, the others are refused before it is copied for them.
-fn copies_only_what_there_is_room_for(engine: &str, defect: Option<Defect>) -> Result<(), String> {
+/// Many clients request a large value at the same time. A few get it, and the others are rejected before it is copied
+/// for them.
+fn copies_only_with_permits(engine: &str, defect: Option<Defect>) -> Result<(), String> {
     const VALUE_BYTES: usize = 12 << 20;
-    // The queue itself refuses nothing.
+    // The queue itself rejects nothing.
     let patient = ServerBuilder::new(engine).arg("--queue-target", "1h").arg("--queue-age-max", "1h");
     let server = patient.arg("--memory", "64MiB").defect(defect).start();
     let target = "/v0/entity?id=large";
@@ -383,10 +385,10 @@ fn copies_only_what_there_is_room_for(engine: &str, defect: Option<Defect>) -> R
     for client in &mut clients {
         client.send("GET", target, &[], None).unwrap();
     }
-    // What is copied before anybody reads is there at once.
+    // All copies that are made before a client reads exist at the same time.
     std::thread::sleep(Duration::from_millis(500));
     for client in &mut clients {
-        // They read one after the other: who reads too late may have had to make room.
+        // The clients read one after the other. A late one may have been disconnected to free its permit.
         let Ok(answer) = client.answer() else { continue };
         match answer.status {
             200 => assert_eq!(answer.body.len(), VALUE_BYTES),
@@ -394,21 +396,21 @@ fn copies_only_what_there_is_room_for(engine: &str, defect: Option<Defect>) -> R
             other => panic!("{other}"),
         }
     }
-    // What `cargo xtask memory` allows, and a value for each storage thread.
+    // The bound of `cargo xtask memory`, and a value for each storage thread.
     let bound = (64 << 20) * 11 / 10 + (64 << 20) + 4 * VALUE_BYTES as u64;
     let peak = peak_resident_bytes(server.process());
     if peak > bound { Err(format!("{peak} bytes were resident, bound {bound}")) } else { Ok(()) }
 }
 
 #[test]
-fn large_values_are_copied_only_into_room() {
+fn large_values_are_copied_only_with_permits() {
     for engine in DURABLE_ENGINES {
-        copies_only_what_there_is_room_for(engine, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
+        copies_only_with_permits(engine, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
     }
 }
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn twin_copies_without_room_are_noticed() {
-    copies_only_what_there_is_room_for("rocksdb", Some(Defect::CopiesWithoutRoom)).expect_err("planted");
+fn twin_copies_without_permits_are_noticed() {
+    copies_only_with_permits("rocksdb", Some(Defect::CopiesWithoutPermit)).expect_err("planted");
 }

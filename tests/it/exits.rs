@@ -1,4 +1,4 @@
-//! How klad ends: each reason has its code, and a last line for people with a word for programs.
+//! Exit codes: each reason has its code, and the last line on stderr ends with its word.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::support::server::Failed;
 use super::support::{ENGINES, ServerBuilder, wait_until};
 
-/// The code, and that the last line ends in the word.
+/// Checks the exit code, and the word at the end of the last line.
 fn ended_with(failed: &Failed, code: i32, word: &str) {
     assert_eq!(failed.status.code(), Some(code), "{}", failed.log);
     let last = failed.log.lines().last().unwrap();
@@ -16,7 +16,7 @@ fn ended_with(failed: &Failed, code: i32, word: &str) {
 }
 
 fn refused(builder: &ServerBuilder) -> Failed {
-    builder.try_start().err().expect("it cannot start")
+    builder.try_start().err().expect("does not start")
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_busy_port_is_69_and_an_address_of_another_machine_68() {
     ended_with(&busy, 69, "port-in-use");
     let busy = refused(&ServerBuilder::new(ENGINES[0]).arg("--admin-listen", &server.address.to_string()));
     ended_with(&busy, 69, "port-in-use");
-    // Of the addresses that stand for none (RFC 5737).
+    // A documentation address (RFC 5737), which no machine has.
     let elsewhere = ServerBuilder::new(ENGINES[0]).listen("192.0.2.1:0".parse().unwrap()).flag("--insecure-listen");
     let elsewhere = refused(&elsewhere);
     ended_with(&elsewhere, 68, "address-unusable");
@@ -54,12 +54,12 @@ fn a_directory_in_use_is_75() {
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_directory_that_cannot_be_made_is_74() {
-    // Where the kernel lets nobody make one.
+fn a_directory_that_cannot_be_created_is_74() {
+    // The kernel allows no directory here.
     ended_with(&refused(&ServerBuilder::new("rocksdb").data("/proc/klad/data".as_ref())), 74, "data-io");
 }
 
-/// A directory with one synced value, and the file `KLAD` in it.
+/// Returns a directory with one synced value and the file `KLAD`.
 #[cfg(feature = "rocksdb")]
 fn used() -> (tempfile::TempDir, std::path::PathBuf, ServerBuilder) {
     let data = tempfile::tempdir().unwrap();
@@ -92,7 +92,7 @@ fn a_newer_directory_is_76_one_of_another_engine_66_and_a_damaged_one_65() {
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_directory_that_is_not_klads_is_66() {
+fn a_directory_of_another_program_is_66() {
     let data = tempfile::tempdir().unwrap();
     std::fs::write(data.path().join("holiday.jpg"), b"picture").unwrap();
     ended_with(&refused(&ServerBuilder::new("rocksdb").data(data.path())), 66, "data-foreign");
@@ -100,7 +100,7 @@ fn a_directory_that_is_not_klads_is_66() {
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn files_of_rocksdb_that_are_missing_and_writes_that_are_lost_are_65() {
+fn missing_files_of_rocksdb_and_lost_writes_are_65() {
     let (data, _manifest, builder) = used();
     let current = data.path().join("rocksdb/CURRENT");
     let sound = std::fs::read(&current).unwrap();
@@ -108,7 +108,7 @@ fn files_of_rocksdb_that_are_missing_and_writes_that_are_lost_are_65() {
     ended_with(&refused(&builder), 65, "data-damaged");
     std::fs::write(&current, sound).unwrap();
     is_intact(&builder);
-    // More was synced, by the mark, than the log gives back.
+    // By the mark, more was synced than the log contains.
     let mark = data.path().join("SYNCED");
     let before = std::fs::read(&mark).unwrap();
     std::fs::write(&mark, format!("synced_until = {0:020} {0:020}\n", 1_000_000)).unwrap();
@@ -118,26 +118,26 @@ fn files_of_rocksdb_that_are_missing_and_writes_that_are_lost_are_65() {
 }
 
 #[test]
-fn a_second_signal_is_1_at_once() {
+fn a_second_signal_ends_klad_at_once_with_1() {
     let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
-    // A request that keeps the stop waiting: its body comes, a byte at a time, but does not end.
+    // A request that keeps klad waiting: its body arrives byte by byte and does not end.
     let mut client = server.client();
     client.send_raw(
         "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n",
     );
     assert_eq!(client.any_answer().unwrap().status, 100);
     server.signal(Signal::TERM);
-    wait_until("klad says that it stops", || {
+    wait_until("klad logs that it stops", || {
         client.send_raw("v");
         server.log().contains("stopping")
     });
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(1));
-    wait_until("the last word is there", || server.log().trim_end().ends_with("[second-signal]"));
+    wait_until("the last line is written", || server.log().trim_end().ends_with("[second-signal]"));
 }
 
 #[test]
-fn the_table_of_codes_is_the_one_in_the_documents() {
+fn the_table_of_codes_is_in_the_documents() {
     let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md")).unwrap();
     for exit in klad::exit::Exit::ALL {
         let row = format!("| {} | `{}` |", exit.code(), exit.word());

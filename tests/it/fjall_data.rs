@@ -1,5 +1,5 @@
-//! fjall's directory with something missing or wrong: what klad says, that it has changed nothing, and that everything is there
-//! once the cause is removed. The twins show what fjall alone would do.
+//! fjall's directory with missing or damaged files: klad refuses to start with a clear message and changes nothing,
+//! and everything is present after the cause is removed. The twins show what fjall alone would do.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::support::{ServerBuilder, wait_until};
 
 const KEYS: usize = 300;
 
-/// A directory with synced writes, whose server has ended as `kill` says.
+/// Fills a directory with synced writes. `kill`: end the server with SIGKILL.
 fn filled(data: &Path, kill: bool) -> ServerBuilder {
     let builder = ServerBuilder::new("fjall").data(data).arg("--memory", "64MiB");
     let server = builder.start();
@@ -36,11 +36,11 @@ fn holds_all(builder: &ServerBuilder) {
     assert_eq!(client.put("/v0/entity?id=later", b"v").status, 201);
 }
 
-/// Every file of fjall's, with its bytes; a lock has none.
+/// Returns every file of fjall with its bytes, except its lock.
 fn contents(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let (mut found, mut open) = (Vec::new(), vec![data.join("fjall")]);
     while let Some(directory) = open.pop() {
-        // It may be what was taken away.
+        // It may be the file that was removed.
         for entry in fs::read_dir(directory).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_dir() {
@@ -59,13 +59,14 @@ fn journal(data: &Path) -> PathBuf {
     data.join("fjall/0.jnl")
 }
 
-/// The one keyspace that is not fjall's own.
+/// Returns the directory of the only keyspace that is not internal to fjall.
 fn keyspace(data: &Path) -> PathBuf {
     data.join("fjall/keyspaces/1")
 }
 
-/// Takes `path` away: klad refuses to start and says `words`, twice, and has changed nothing. Put back, everything is there.
-fn is_missed(words: &str, path: fn(&Path) -> PathBuf) {
+/// Removes `path` and starts klad twice: it must refuse with `words` and change nothing. After `path` is put back,
+/// everything must be present.
+fn missing_file_is_noticed(words: &str, path: fn(&Path) -> PathBuf) {
     let data = tempfile::tempdir().unwrap();
     let aside = tempfile::tempdir().unwrap();
     let builder = filled(data.path(), false);
@@ -73,7 +74,7 @@ fn is_missed(words: &str, path: fn(&Path) -> PathBuf) {
     fs::rename(&path, &aside).unwrap();
     let before = contents(data.path());
     for _ in 0..2 {
-        let failed = builder.try_start().err().expect("refused");
+        let failed = builder.try_start().err().expect("does not start");
         assert_eq!(failed.status.code(), Some(65), "{failed:?}");
         assert!(failed.log.contains("is damaged") && failed.log.contains(words), "{words} is not in: {}", failed.log);
         assert!(contents(data.path()) == before, "{words}: something was changed");
@@ -83,17 +84,17 @@ fn is_missed(words: &str, path: fn(&Path) -> PathBuf) {
 }
 
 #[test]
-fn files_that_fjall_would_not_miss_are_missed() {
-    is_missed("version is missing", |data| data.join("fjall/version"));
-    is_missed("keyspaces/0/current is missing", |data| data.join("fjall/keyspaces/0"));
-    is_missed("keyspaces/0/current is missing", |data| data.join("fjall/keyspaces/0/current"));
-    is_missed("keyspaces/1/current is missing", |data| keyspace(data).join("current"));
-    is_missed("the keyspace that everything is in is missing", keyspace);
-    is_missed("there is no journal", journal);
-    is_missed("is missing", |data| data.join("fjall"));
+fn missing_files_that_fjall_would_not_notice_are_noticed() {
+    missing_file_is_noticed("version is missing", |data| data.join("fjall/version"));
+    missing_file_is_noticed("keyspaces/0/current is missing", |data| data.join("fjall/keyspaces/0"));
+    missing_file_is_noticed("keyspaces/0/current is missing", |data| data.join("fjall/keyspaces/0/current"));
+    missing_file_is_noticed("keyspaces/1/current is missing", |data| keyspace(data).join("current"));
+    missing_file_is_noticed("the keyspace that everything is in is missing", keyspace);
+    missing_file_is_noticed("there is no journal", journal);
+    missing_file_is_noticed("is missing", |data| data.join("fjall"));
 }
 
-/// What the check above would find in a klad that only opens fjall.
+/// Shows the damage that klad would cause if it only opened fjall.
 #[test]
 fn twin_fjall_alone_removes_a_keyspace_without_its_current() {
     let data = tempfile::tempdir().unwrap();
@@ -116,9 +117,9 @@ fn used_bytes(path: &Path) -> usize {
     fs::read(path).unwrap().iter().rposition(|byte| *byte != 0).expect("something") + 1
 }
 
-/// A bit that is wrong in the first batch, in the middle, in the last; half of the journal, and none of it.
+/// A wrong bit in the first batch, in the middle, and in the last one; half of the journal; an empty journal.
 #[test]
-fn a_journal_that_lacks_what_was_synced_is_refused_and_not_changed() {
+fn a_journal_without_synced_writes_is_rejected_and_not_changed() {
     for kill in [true, false] {
         let data = tempfile::tempdir().unwrap();
         let builder = filled(data.path(), kill);
@@ -136,7 +137,7 @@ fn a_journal_that_lacks_what_was_synced_is_refused_and_not_changed() {
             break_it();
             let before = fs::read(&journal).unwrap();
             for _ in 0..2 {
-                let failed = builder.try_start().err().expect("refused");
+                let failed = builder.try_start().err().expect("does not start");
                 assert_eq!(failed.status.code(), Some(65), "{number}: {failed:?}");
                 assert!(failed.log.contains("the log is damaged"), "{number}: {}", failed.log);
                 assert!(fs::read(&journal).unwrap() == before, "{number}: the journal was changed");
@@ -148,25 +149,25 @@ fn a_journal_that_lacks_what_was_synced_is_refused_and_not_changed() {
 }
 
 #[test]
-fn twin_fjall_alone_cuts_a_journal_that_it_cannot_read() {
+fn twin_fjall_alone_truncates_a_journal_that_it_cannot_read() {
     let data = tempfile::tempdir().unwrap();
     filled(data.path(), false);
     let journal = journal(data.path());
     let used = used_bytes(&journal);
-    // The tag that begins the first batch.
+    // The tag at the start of the first batch.
     flip(&journal, 0);
     drop(Database::builder(data.path().join("fjall")).open().unwrap());
     assert!(fs::metadata(&journal).unwrap().len() < used as u64);
 }
 
-/// As a power cut may leave the end of a journal: writes that nobody was promised, of which some parts are on the disk.
+/// The end of a journal after a power cut: unsynced writes of which some parts are on the disk.
 #[test]
-fn what_is_behind_the_last_synced_write_may_be_anything() {
+fn the_journal_after_the_last_synced_write_may_contain_anything() {
     let data = tempfile::tempdir().unwrap();
     let builder = filled(data.path(), true);
     let journal = journal(data.path());
     let synced = used_bytes(&journal);
-    // Never synced: the interval is longer than the test.
+    // Never synced, because the interval is longer than the test.
     let builder = builder.arg("--async-sync-interval", "1h");
     let server = builder.start();
     let mut client = server.client();
@@ -179,7 +180,7 @@ fn what_is_behind_the_last_synced_write_may_be_anything() {
     let mut random = super::support::random();
     for round in 0..6 {
         let mut torn = whole.clone();
-        // A hole of zeros, or of something else, somewhere behind what was synced; perhaps nothing comes after it.
+        // Zeros or random bytes somewhere after the synced writes, perhaps up to the end.
         let begin = random.usize(synced..used - 1);
         let end = random.usize(begin + 1..used);
         let with = if round % 2 == 0 { 0 } else { 0xA5 };
@@ -191,7 +192,7 @@ fn what_is_behind_the_last_synced_write_may_be_anything() {
         println!("round {round}: bytes {begin} to {end} of {synced} to {used} are {with}");
         let server = builder.start();
         let mut client = server.client();
-        // A prefix is left.
+        // A prefix of the writes is left.
         let left: Vec<bool> = (0..20).map(|n| client.get(&format!("/v0/entity?id=async{n}")).status == 200).collect();
         assert!(left.is_sorted_by(|a, b| a >= b), "{left:?}");
         server.kill();
@@ -199,9 +200,9 @@ fn what_is_behind_the_last_synced_write_may_be_anything() {
     holds_all(&builder);
 }
 
-/// The disk is full in the middle of a journal write.
+/// The disk becomes full in the middle of a journal write.
 #[test]
-fn a_full_disk_in_the_middle_of_a_journal_write_loses_nothing_that_was_acknowledged() {
+fn a_disk_that_fills_up_during_a_journal_write_loses_nothing_acknowledged() {
     for durability in ["sync", "async"] {
         let data = tempfile::tempdir().unwrap();
         let shim = Shim::new();
@@ -225,13 +226,13 @@ fn a_full_disk_in_the_middle_of_a_journal_write_loses_nothing_that_was_acknowled
 }
 
 #[test]
-fn a_directory_of_another_engine_is_refused_both_ways() {
+fn a_directory_of_another_engine_is_rejected_both_ways() {
     let data = tempfile::tempdir().unwrap();
     let builder = filled(data.path(), false);
     let manifest = data.path().join("KLAD");
     let sound = fs::read_to_string(&manifest).unwrap();
     let refused = |builder: &ServerBuilder, words: &str| {
-        let failed = builder.try_start().err().expect("refused");
+        let failed = builder.try_start().err().expect("does not start");
         assert_eq!(failed.status.code(), Some(66), "{failed:?}");
         assert!(failed.log.contains(words), "{}", failed.log);
     };
@@ -245,9 +246,9 @@ fn a_directory_of_another_engine_is_refused_both_ways() {
     holds_all(&builder);
 }
 
-/// A first start that was killed at any moment before its first write is no reason not to start.
+/// A first start that was killed before its first write must not prevent the next start.
 #[test]
-fn an_interrupted_first_start_is_begun_anew() {
+fn an_interrupted_first_start_is_repeated() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("fjall").data(data.path());
     builder.start().kill();
@@ -259,13 +260,13 @@ fn an_interrupted_first_start_is_begun_anew() {
     assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 201);
 }
 
-/// What depends on memory and the way values are compressed are options of fjall's that a directory keeps for ever.
+/// A directory of fjall keeps its options for memory and compression forever.
 #[test]
-fn zstd_is_refused_and_a_directory_opens_with_less_memory() {
+fn zstd_is_rejected_and_a_directory_opens_with_less_memory() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("fjall").data(data.path());
-    let failed = builder.clone().arg("--compression", "zstd").try_start().err().expect("refused");
-    assert!(failed.status.code() == Some(78) && failed.log.contains("lz4 and none"), "{failed:?}");
+    let failed = builder.clone().arg("--compression", "zstd").try_start().err().expect("does not start");
+    assert!(failed.status.code() == Some(78) && failed.log.contains("lz4 or none"), "{failed:?}");
     let server = builder.clone().arg("--memory", "512MiB").start();
     assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 201);
     assert_eq!(server.stop().code(), Some(0));
@@ -273,15 +274,15 @@ fn zstd_is_refused_and_a_directory_opens_with_less_memory() {
     assert_eq!(server.client().get("/v0/entity?id=k").body, b"v");
 }
 
-/// fjall has no honest way to either.
+/// fjall has no safe way to do either.
 #[test]
-fn checkpoints_and_compactions_are_not_there() {
+fn checkpoints_and_compactions_are_rejected() {
     let data = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("fjall").data(data.path()).start();
     let answer = server.ask_admin("POST", "/checkpoint");
     assert!(answer.status == 501 && answer.text().contains("--engine fjall has no checkpoints"), "{}", answer.text());
     assert_eq!(server.ask_admin("POST", "/compact").status, 202);
-    wait_until("the compaction has been refused", || {
+    wait_until("the compaction is rejected", || {
         server.admin("/compact").text().contains("not done: --engine fjall has no compactions")
     });
 }

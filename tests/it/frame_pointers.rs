@@ -1,23 +1,23 @@
-//! The CPU profiler walks frame pointers, so klad's and RocksDB's functions must keep them. A changed flag of either compiler would
-//! leave profiles that look right and lack callers, so the program's own code is looked at.
+//! The CPU profiler walks frame pointers, so functions of klad and of RocksDB must keep them. If a compiler flag
+//! changes, profiles look right and lack callers. Therefore this test disassembles the program.
 //!
-//! Looked at are functions that call others: compilers leave the frame out of those that do not, whatever they are told, where they
-//! need no stack. That costs a sample its innermost caller and breaks no chain.
+//! It checks functions that call others. Compilers omit the frame of a function that calls none and needs no stack,
+//! in spite of the flag. A sample in such a function lacks its caller, and the rest of the stack is right.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Of the functions that call others. What is missing: code that is entered with its caller's frame.
+/// Minimum share of functions with a frame among those that call others. Some code runs in the frame of its caller.
 const SHARE_MIN: f64 = 0.95;
 
-/// Whose functions, and how many that call others there are at least.
+/// Owners of functions, and the minimum number of their functions that call others.
 #[cfg(feature = "rocksdb")]
 const OWNERS: [(&str, usize); 2] = [("klad", 300), ("rocksdb", 3_000)];
 #[cfg(not(feature = "rocksdb"))]
 const OWNERS: [(&str, usize); 1] = [("klad", 300)];
 
-/// What is said of a call, and of the two steps that make a frame, `push %rbp` and `mov %rsp,%rbp`, in this order.
+/// Recognises a call and the two steps that make a frame: `push %rbp`, then `mov %rsp,%rbp`.
 #[cfg(target_arch = "x86_64")]
 mod machine {
     pub(super) fn is_call(mnemonic: &str) -> bool {
@@ -33,7 +33,7 @@ mod machine {
     }
 }
 
-/// The same of aarch64: `stp x29, x30, [sp, …]` and `mov x29, sp` or `add x29, sp, …`.
+/// The same for aarch64: `stp x29, x30, [sp, …]`, then `mov x29, sp` or `add x29, sp, …`.
 #[cfg(target_arch = "aarch64")]
 mod machine {
     pub(super) fn is_call(mnemonic: &str) -> bool {
@@ -49,10 +49,10 @@ mod machine {
     }
 }
 
-/// Functions of each owner that call others: how many, and the names of those without a frame.
+/// For each owner, the number of functions that call others, and the names of those without a frame.
 type Found = BTreeMap<&'static str, (usize, Vec<String>)>;
 
-/// The function that is being read.
+/// The current function of the disassembly.
 #[derive(Default)]
 struct Function {
     owner: Option<(&'static str, String)>,
@@ -62,13 +62,13 @@ struct Function {
 }
 
 impl Function {
-    /// One whose name is `mangled`.
+    /// Begins the function with the name `mangled`.
     fn new(mangled: &str) -> Function {
         Function { owner: owner(mangled), ..Function::default() }
     }
 
     fn take(&mut self, instruction: &str) {
-        // A comment says where an address leads.
+        // A comment names the target of an address.
         let instruction = instruction.split('#').next().unwrap_or_default().trim();
         let (mnemonic, operands) = instruction.split_once(char::is_whitespace).unwrap_or((instruction, ""));
         let operands = operands.trim();
@@ -87,7 +87,8 @@ impl Function {
     }
 }
 
-/// Whose function it is, and its name; `None` of parts that the compiler has split off, which run in the whole's frame.
+/// Returns owner and name of a function; `None` for parts split off by the compiler, which run in the frame of the
+/// whole.
 fn owner(mangled: &str) -> Option<(&'static str, String)> {
     if mangled.contains(".cold") {
         return None;
@@ -99,7 +100,7 @@ fn owner(mangled: &str) -> Option<(&'static str, String)> {
     name.trim_start_matches('<').starts_with("klad").then_some(("klad", name))
 }
 
-/// Reads what `objdump -d --no-show-raw-insn` prints.
+/// Parses the output of `objdump -d --no-show-raw-insn`.
 fn read(text: impl BufRead) -> Found {
     let mut found = Found::new();
     let mut function = Function::default();
@@ -115,7 +116,7 @@ fn read(text: impl BufRead) -> Found {
     found
 }
 
-/// What is wrong with the functions that were found, of which there are to be this many of each owner.
+/// Returns the faults of the functions; `owners` has the minimum number of each owner's functions.
 fn faults(found: &Found, owners: &[(&'static str, usize)]) -> Vec<String> {
     let mut faults = Vec::new();
     for (owner, functions_min) in owners {
@@ -137,7 +138,7 @@ fn faults(found: &Found, owners: &[(&'static str, usize)]) -> Vec<String> {
 fn functions_of_klad_and_rocksdb_set_their_frame_pointers() {
     let mut command = Command::new("objdump");
     command.args(["-d", "--no-show-raw-insn", env!("CARGO_BIN_EXE_klad")]).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("objdump comes with the compiler's binutils");
+    let mut child = command.spawn().expect("objdump is part of binutils, which the compiler needs");
     let found = read(BufReader::with_capacity(1 << 20, child.stdout.take().unwrap()));
     assert!(child.wait().unwrap().success());
     for (owner, (functions, without)) in &found {
@@ -159,7 +160,7 @@ fn twin_functions_without_frame_pointers_are_noticed() {
     100f:\tpop    %rbp
     1010:\tret
 ";
-    // As without the flag: `rbp` is a register like others.
+    // Without the flag, `rbp` is an ordinary register.
     const WITHOUT: &str = "\
 0000000000001020 <_ZN7rocksdb6DBImpl3GetEv>:
     1020:\tpush   %rbp
@@ -168,7 +169,7 @@ fn twin_functions_without_frame_pointers_are_noticed() {
     1027:\tpop    %rbp
     1028:\tret
 ";
-    // Calls nobody; is a part of another.
+    // One function calls no other; one is a part of another.
     const LEFT_OUT: &str = "\
 0000000000001030 <_ZN7rocksdb6DBIter3keyEv>:
     1030:\tmov    0x1f0(%rdi),%rdx
@@ -185,6 +186,6 @@ fn twin_functions_without_frame_pointers_are_noticed() {
     assert_eq!(judge(&[WITH, LEFT_OUT].concat()), (1, 0));
     assert_eq!(judge(&WITH.repeat(20)), (20, 0));
     assert_eq!(judge(&[&WITH.repeat(18), WITHOUT].concat()), (19, 1), "one in 19 is too many");
-    assert_eq!(judge(&[&WITH.repeat(20), WITHOUT].concat()), (21, 0), "one in 21 is not");
-    assert_eq!(judge(LEFT_OUT), (0, 1), "nothing to judge");
+    assert_eq!(judge(&[&WITH.repeat(20), WITHOUT].concat()), (21, 0), "one in 21 is allowed");
+    assert_eq!(judge(LEFT_OUT), (0, 1), "there are no functions to check");
 }

@@ -1,4 +1,4 @@
-//! What a synced write's answer means, with the log's sync held or failing under klad.
+//! Durability of synced writes, with a log whose syncs are held or fail.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use super::support::{DURABLE_ENGINES, ServerBuilder, durable_setups, wait_until}
 
 const KEY: &str = "/v0/entity?id=k";
 
-/// While the log's sync is held, no `sync` write is answered and none can be read; afterwards both.
+/// While the sync of the log is held, no `sync` write is answered and none can be read. Both happen after it.
 fn waits_for_the_sync(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     let shim = Shim::new();
-    // A worker for each client: `inline` blocks the writers'.
+    // One worker for each client, because `inline` blocks those of the writers.
     let server = shim.preload(ServerBuilder::new(setup).arg("--threads", "4").defect(defect)).start();
     let mut reader = server.client();
     assert_eq!(reader.put(KEY, b"old").status, 201);
-    wait_until("the first write is through, which a defective server may have answered early", || {
+    wait_until("the first write has reached the log; a defective server may have answered it", || {
         reader.get(KEY).body == b"old"
     });
     shim.hold();
@@ -51,7 +51,7 @@ fn a_write_is_answered_and_visible_only_after_its_sync() {
 
 #[test]
 fn twin_an_acknowledgement_before_the_sync_is_noticed() {
-    // `adaptive` sends no answer of a batch before the whole commit has returned, so it would hide this one.
+    // `adaptive` answers a batch only after the whole commit, which would hide this defect.
     for engine in DURABLE_ENGINES {
         let setup = format!("{engine}/pool");
         let found = waits_for_the_sync(&setup, Some(Defect::AcknowledgesBeforeSync)).expect_err("planted");
@@ -67,8 +67,8 @@ fn twin_a_value_visible_before_the_sync_is_noticed() {
     }
 }
 
-/// After a failed log write or sync: 500, then every write refused with nothing done, reads served, `/readyz` says why, and
-/// a new start goes on.
+/// After a failed log write or sync: the write is 500, all later writes are rejected without effect, reads continue,
+/// `/readyz` has the reason, and a new start works.
 fn failure_is_final(setup: &str, fail: fn(&Shim), defect: Option<Defect>) -> Result<(), String> {
     let shim = Shim::new();
     let data = tempfile::tempdir().unwrap();
@@ -79,15 +79,15 @@ fn failure_is_final(setup: &str, fail: fn(&Shim), defect: Option<Defect>) -> Res
     fail(&shim);
     let failed = client.put("/v0/entity?id=undetermined", b"v");
     if failed.status != 500 {
-        return Err(format!("a write whose log failed was answered {}", failed.status));
+        return Err(format!("a write with a failed log got {}", failed.status));
     }
-    // The disk is well again, but what the kernel did with the dirty pages nobody knows.
+    // The disk works again, but the state of the kernel's dirty pages is unknown.
     shim.pass();
     for target in ["/v0/entity?id=later", "/v0/entity?id=later&durability=async"] {
         let later = [client.put(target, b"v"), client.delete(target)];
         for answer in later {
             if answer.status != 503 {
-                return Err(format!("a write after the failure was answered {}", answer.status));
+                return Err(format!("a write after the failure got {}", answer.status));
             }
             assert_eq!(answer.header("retry-after"), Some("30"));
             assert!(answer.text().contains("writes-stopped"), "{}", answer.text());
@@ -102,7 +102,7 @@ fn failure_is_final(setup: &str, fail: fn(&Shim), defect: Option<Defect>) -> Res
     let server = builder.defect(None).start();
     let mut client = server.client();
     assert_eq!(client.get(KEY).body, b"old");
-    assert_eq!(client.get("/v0/entity?id=later").status, 404, "a refused write has no effect");
+    assert_eq!(client.get("/v0/entity?id=later").status, 404, "a rejected write has no effect");
     assert_eq!(client.put("/v0/entity?id=later", b"v").status, 201);
     Ok(())
 }
@@ -163,13 +163,13 @@ fn async_writes_are_synced_within_the_interval() {
 }
 
 #[test]
-fn operations_beyond_their_number_are_503_and_have_no_effect() {
+fn operations_beyond_the_maximum_are_503_and_have_no_effect() {
     for engine in DURABLE_ENGINES {
-        one_operation_too_many_is_refused(engine);
+        one_operation_too_many_is_rejected(engine);
     }
 }
 
-fn one_operation_too_many_is_refused(engine: &str) {
+fn one_operation_too_many_is_rejected(engine: &str) {
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new(engine).arg("--operations-max", "2")).start();
     let mut reader = server.client();
@@ -180,7 +180,7 @@ fn one_operation_too_many_is_refused(engine: &str) {
         writer.send("PUT", &format!("/v0/entity?id=w{n}"), &[], Some(b"v")).unwrap();
     }
     shim.wait_until_held();
-    // Two have the places and wait for the sync; whichever came last is refused.
+    // Two operations have the places and wait for the sync. The last one is rejected.
     let mut refused = None;
     wait_until("one is answered", || {
         refused = writers.iter_mut().position(|(_, writer)| !writer.is_silent_for(Duration::from_millis(20)));
@@ -190,20 +190,20 @@ fn one_operation_too_many_is_refused(engine: &str) {
     let answer = client.answer().unwrap();
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
     if engine == "rocksdb" {
-        assert_eq!(reader.get(KEY).body, b"old", "what is in memory needs no place");
+        assert_eq!(reader.get(KEY).body, b"old", "a read from memory needs no place");
     } else {
-        assert_eq!(reader.get(KEY).status, 503, "fjall cannot tell what is in memory");
+        assert_eq!(reader.get(KEY).status, 503, "fjall does not know which values are in memory");
     }
     shim.pass();
     for (_, writer) in &mut writers {
         assert_eq!(writer.answer().unwrap().status, 201);
     }
     let key = format!("/v0/entity?id=w{number}");
-    assert_eq!(reader.get(&key).status, 404, "a refused write has no effect");
+    assert_eq!(reader.get(&key).status, 404, "a rejected write has no effect");
     assert_eq!(reader.put(&key, b"v").status, 201, "the places are free again");
 }
 
-/// Thirty-two clients write at the same time while each sync is slow: those that wait gather for the next sync.
+/// Thirty-two clients write at the same time while each sync is slow. Writes that wait share the next sync.
 fn shares_syncs(engine: &str, defect: Option<Defect>) -> Result<(), String> {
     const CLIENTS: u64 = 32;
     const WRITES: u64 = 20;
@@ -232,7 +232,7 @@ fn shares_syncs(engine: &str, defect: Option<Defect>) -> Result<(), String> {
 }
 
 #[test]
-fn writes_that_come_together_share_a_sync() {
+fn writes_that_arrive_together_share_a_sync() {
     for engine in DURABLE_ENGINES {
         shares_syncs(engine, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
     }
@@ -245,7 +245,7 @@ fn twin_a_sync_for_each_write_is_noticed() {
     }
 }
 
-/// A sync that begins while the write is under way does not cover it: another one must follow.
+/// A sync that begins while a write is in progress does not cover the write, so another one must follow.
 #[test]
 fn an_async_write_is_synced_even_if_a_sync_overtakes_it() {
     for engine in DURABLE_ENGINES {
@@ -258,8 +258,8 @@ fn a_sync_follows_each_async_write(engine: &str) {
     let server = shim.preload(ServerBuilder::new(engine).arg("--async-sync-interval", "50ms")).start();
     let mut client = server.client();
     shim.slow_writes();
-    // The sync that is owed may come just before the count is taken, so one of three is enough; a server that owes none
-    // fails at each.
+    // The sync of the last writes may come just before the count is taken, so one of three attempts is enough. A
+    // server without this sync fails each time.
     let followed = (0..3).any(|n| {
         assert_eq!(client.put(&format!("/v0/entity?id={n}&durability=async"), b"v").status, 201);
         let before = shim.syncs();
@@ -272,8 +272,8 @@ fn a_sync_follows_each_async_write(engine: &str) {
     assert!(followed, "{engine}: no sync followed the writes");
 }
 
-/// A sync of earlier writes fails while a write is under way: that write is not acknowledged either. With fjall no sync begins
-/// while a write is under way.
+/// A write is in progress while the sync of earlier writes fails: it must not be acknowledged either. With fjall no
+/// sync begins while a write is in progress.
 #[cfg(feature = "rocksdb")]
 #[test]
 fn nothing_is_acknowledged_after_a_failed_sync() {
@@ -286,6 +286,6 @@ fn nothing_is_acknowledged_after_a_failed_sync() {
     assert!(matches!(second, 500 | 503), "{second}");
     shim.pass();
     server.signal(Signal::TERM);
-    assert_eq!(server.wait().code(), Some(70), "not everything is synced");
-    wait_until("the last word is there", || server.log().trim_end().ends_with("[sync-failed]"));
+    assert_eq!(server.wait().code(), Some(70), "some writes are not synced");
+    wait_until("the last line is written", || server.log().trim_end().ends_with("[sync-failed]"));
 }

@@ -1,9 +1,9 @@
-//! SIGKILL under load: what was acknowledged is there, and versions neither repeat nor fall.
+//! SIGKILL under load: every acknowledged write is present, and versions neither repeat nor decrease.
 //!
-//! Method: eight clients, each with keys of its own, write and remove one after the other and keep a journal of what they
-//! sent and what was acknowledged. The server is killed at a random instant and started again on the same directory. Each
-//! key must then hold its last acknowledged value or a later one that was sent and not acknowledged; what is found becomes
-//! the base of the next round. Values are never written twice, so what is found names the write that stored it.
+//! Method: eight clients write and remove their own keys, and each keeps a journal of what it sent and what was
+//! acknowledged. The server is killed at a random moment and started again on the same directory. Each key must then
+//! have its last acknowledged value or a later one that was sent and not acknowledged. The next round begins with the
+//! values found. Each value is written only once, so a value identifies the write that stored it.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use super::support::{Client, DURABLE_ENGINES, ServerBuilder, durable_setups, ran
 const CLIENTS: usize = 8;
 const KEYS: usize = 40;
 
-/// What may be found under a key: the value of the last acknowledged write and of every write sent after it; `None` is a
-/// removal.
+/// The allowed values of a key: the value of the last acknowledged write and of every write sent after it; `None` is
+/// a removal.
 type Allowed = HashMap<String, Vec<Option<String>>>;
 
-/// One client's account of what it did.
+/// What one client did.
 struct Journal {
     allowed: Allowed,
     /// Versions of acknowledged writes, in the order of the answers.
@@ -28,12 +28,12 @@ struct Journal {
 }
 
 impl Journal {
-    /// Writes until the server is gone.
+    /// Writes until the server is killed.
     fn run(&mut self, number: usize, address: SocketAddr, round: usize, mut random: fastrand::Rng, done: &AtomicU64) {
         let Ok(mut client) = Client::try_connect(address) else { return };
         for n in 0.. {
             let key = format!("c{number}k{}", random.usize(0..KEYS));
-            // One in four is large, so that memtables fill within a round.
+            // One in four values is large, so that memtables fill within a round.
             let padding = if random.usize(0..4) == 0 { random.usize(10_000..30_000) } else { 0 };
             let value = (random.usize(0..5) > 0).then(|| format!("{number}-{round}-{n}-{}", "x".repeat(padding)));
             let durability = if random.bool() { "sync" } else { "async" };
@@ -52,14 +52,14 @@ impl Journal {
         }
     }
 
-    /// Compares with what the server has, which becomes all that is allowed.
+    /// Compares with the values on the server, which become the only allowed ones.
     fn compare(&mut self, client: &mut Client) -> Result<(), String> {
         for (key, allowed) in &mut self.allowed {
             let answer = client.get(&format!("/v0/entity?id={key}"));
             let found = (answer.status == 200).then(|| answer.text());
             if !allowed.contains(&found) {
                 let allowed: Vec<_> = allowed.iter().map(|value| short(value.as_ref())).collect();
-                return Err(format!("{key} holds {:?}, allowed are {allowed:?}", short(found.as_ref())));
+                return Err(format!("{key} has {:?}, allowed are {allowed:?}", short(found.as_ref())));
             }
             *allowed = vec![found];
         }
@@ -67,12 +67,13 @@ impl Journal {
     }
 }
 
-/// The part of a value that names its write.
+/// Returns the part of a value that identifies its write.
 fn short(value: Option<&String>) -> Option<&str> {
     value.map(|value| value.trim_end_matches('x'))
 }
 
-/// Memtables that were written to tables: since the last start by RocksDB's own account, ever by the numbers of fjall's tables.
+/// Returns the number of memtables written to tables: with RocksDB since the last start, by its log; with fjall since
+/// the first start, by the numbers of its tables.
 fn flushes(data: &std::path::Path) -> usize {
     if let Ok(log) = std::fs::read_to_string(data.join("rocksdb/LOG")) {
         return log.matches("flush_finished").count();
@@ -87,24 +88,24 @@ fn check_versions(journals: &[Journal]) -> Result<(), String> {
     for journal in journals {
         for (position, version) in journal.versions.iter().enumerate() {
             if !seen.insert(*version) {
-                return Err(format!("version {version} was given twice"));
+                return Err(format!("version {version} was assigned twice"));
             }
             if position > 0 && journal.versions[position - 1] >= *version {
-                return Err(format!("version {version} came after {}", journal.versions[position - 1]));
+                return Err(format!("version {version} follows {}", journal.versions[position - 1]));
             }
         }
     }
     Ok(())
 }
 
-/// Kills a server `kills` times under load and checks what is left.
+/// Kills a server `kills` times under load and checks the data.
 fn survives_kills(setup: &str, kills: usize, defect: Option<Defect>) -> Result<(), String> {
     let mut random = random();
     let data = tempfile::tempdir().unwrap();
-    // Small memtables, so that kills meet flushes and compactions as well.
+    // Small memtables, so that some kills happen during flushes and compactions.
     let mut builder = ServerBuilder::new(setup).data(data.path()).arg("--memory", "64MiB").defect(defect);
     if setup.starts_with("rocksdb/") {
-        // Off by default, and to survive kills all the same.
+        // Off by default, but it must survive kills too.
         builder = builder.arg("--log-preallocation", "on");
     }
     let mut journals: Vec<Journal> =
@@ -118,14 +119,14 @@ fn survives_kills(setup: &str, kills: usize, defect: Option<Defect>) -> Result<(
         }
         let done = AtomicU64::new(0);
         let address = server.address;
-        // A number of writes and then some time, so that the instant falls anywhere in the life of a write.
+        // A number of writes and then some time, so that the kill happens at any stage of a write.
         let (writes, then) = (random.u64(1..3_000), Duration::from_micros(random.u64(0..3_000)));
         std::thread::scope(|scope| {
             for (number, journal) in journals.iter_mut().enumerate() {
                 let (random, done) = (random.fork(), &done);
                 scope.spawn(move || journal.run(number, address, round, random, done));
             }
-            wait_until("enough was written", || done.load(Ordering::Relaxed) >= writes);
+            wait_until("enough is written", || done.load(Ordering::Relaxed) >= writes);
             std::thread::sleep(then);
             server.kill();
         });
@@ -138,7 +139,7 @@ fn survives_kills(setup: &str, kills: usize, defect: Option<Defect>) -> Result<(
         journal.compare(&mut server.client())?;
     }
     println!("{acknowledged} acknowledged writes over {kills} kills, {flushed} flushes");
-    assert!(flushed > 0 || kills < 20, "kills are to meet flushes as well");
+    assert!(flushed > 0 || kills < 20, "no flush happened");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Starting and stopping: what is there afterwards, and what is said when it cannot be.
+//! Starts and stops: the data afterwards, and the errors of a start that fails.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ fn data_outlives_stop_and_kill_on_the_same_port() {
     let address = server.address;
     let mut client = server.client();
     let first = client.put("/v0/entity?id=k", b"hello").version();
-    // The connection stays open over the stop: its address must be free for the next start all the same.
+    // This connection stays open during the stop. The next start must be able to use the address.
     assert_eq!(server.stop().code(), Some(0));
     let builder = builder.listen(address);
     let server = builder.start();
@@ -27,7 +27,7 @@ fn data_outlives_stop_and_kill_on_the_same_port() {
     assert_eq!(server.client().get("/v0/entity?id=k").body, b"hello");
     assert_eq!(server.client().get("/v0/entity?id=k2").body, b"v");
     assert_eq!(server.stop().code(), Some(0));
-    // A directory that was deleted while klad was stopped is made anew.
+    // A directory that was deleted while klad was stopped is created again.
     std::fs::remove_dir_all(data.path().join("made")).unwrap();
     let server = builder.start();
     assert_eq!(server.client().get("/v0/entity?id=k").status, 404);
@@ -35,14 +35,15 @@ fn data_outlives_stop_and_kill_on_the_same_port() {
 }
 
 #[test]
-fn clients_that_do_not_move_do_not_keep_klad_from_stopping() {
-    // Longer than this test would wait, if any of these clients could hold the stop for so long.
+fn inactive_clients_do_not_prevent_a_stop() {
+    // Longer than this test would wait if one of these clients could delay the stop for this time.
     let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
     let mut reader = server.client();
     for n in 0..40 {
         reader.put(&format!("/v0/entity?id={n}"), &vec![b'v'; 1 << 20]);
     }
-    // One takes nothing of its answer, one has begun a head, one a body, one was refused and does not close, one is silent.
+    // One client reads nothing of its answer, one has begun a head, one a body, one was rejected and does not close,
+    // one is silent.
     reader.send("GET", "/v0/entities?start=0", &[], None).unwrap();
     assert_eq!(reader.head().unwrap().0, 200);
     let mut head = server.client();
@@ -58,7 +59,7 @@ fn clients_that_do_not_move_do_not_keep_klad_from_stopping() {
 }
 
 #[test]
-fn health_is_told_apart_from_readiness() {
+fn health_differs_from_readiness() {
     let server = ServerBuilder::new("memory").start();
     assert_eq!(server.admin("/livez").status, 200);
     assert_eq!(server.admin("/readyz").status, 200);
@@ -68,30 +69,30 @@ fn health_is_told_apart_from_readiness() {
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_second_process_on_the_same_data_is_told_who_has_it() {
+fn a_second_process_on_the_same_data_names_the_first() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("rocksdb").data(data.path());
     let server = builder.start();
     let failed = builder.try_start().err().expect("in use");
     assert_eq!(failed.status.code(), Some(75));
     assert!(failed.log.contains("in use") && failed.log.contains(&server.process().to_string()), "{}", failed.log);
-    assert_eq!(server.client().get("/v0/status").status, 200, "the first is not disturbed");
+    assert_eq!(server.client().get("/v0/status").status, 200, "the first process still serves");
 }
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_directory_of_another_kind_is_refused_and_left_alone() {
+fn a_directory_of_another_program_is_rejected_and_not_changed() {
     let data = tempfile::tempdir().unwrap();
     let photograph = data.path().join("holiday.jpg");
     std::fs::write(&photograph, b"picture").unwrap();
-    let failed = ServerBuilder::new("rocksdb").data(data.path()).try_start().err().expect("refused");
+    let failed = ServerBuilder::new("rocksdb").data(data.path()).try_start().err().expect("does not start");
     assert!(failed.log.contains("not a klad data directory"), "{}", failed.log);
     assert_eq!(std::fs::read(photograph).unwrap(), b"picture");
     assert!(!data.path().join("rocksdb").exists());
 }
 
 #[test]
-fn a_busy_port_is_named_before_the_data_is_touched() {
+fn a_busy_port_is_reported_before_the_data_is_opened() {
     let server = ServerBuilder::new("memory").start();
     let data = tempfile::tempdir().unwrap();
     let fresh = data.path().join("data");
@@ -102,7 +103,7 @@ fn a_busy_port_is_named_before_the_data_is_touched() {
 }
 
 #[test]
-fn wrong_usage_is_explained() {
+fn errors_of_usage_are_explained() {
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_klad")).args(arguments).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -110,7 +111,7 @@ fn wrong_usage_is_explained() {
     for (arguments, words) in [
         (&["serve", "--colour", "red"][..], "--colour"),
         (&["serve", "--memory", "lots"], "lots"),
-        (&["serve", "--head-timeout", "0s"], "longer than nothing"),
+        (&["serve", "--head-timeout", "0s"], "more than 0s"),
         (&["serve", "--threads", "0"], "1..=999"),
         (&["sreve"], "serve"),
     ] {
@@ -118,7 +119,7 @@ fn wrong_usage_is_explained() {
         assert_eq!(code, Some(2), "{message}");
         assert!(message.contains(words), "{arguments:?}: {message}");
     }
-    // Understood, but impossible: with the arithmetic.
+    // Valid syntax, but the budget does not fit: the error has the calculation.
     let (code, message) = run(&["serve", "--memory", "64MiB", "--connections-max", "10000"]);
     assert_eq!(code, Some(78));
     assert!(message.contains("10000 connections") && message.contains("Raise --memory"), "{message}");

@@ -1,11 +1,11 @@
-//! Every bound has its answer, and costs only the one that met it.
+//! Limits: each has its answer, and affects only the request that exceeds it.
 
 use std::io::Write as _;
 
 use super::support::{SETUPS, ServerBuilder, encode, wait_until};
 
 #[test]
-fn keys_up_to_the_limit_are_taken_and_longer_ones_are_414() {
+fn keys_up_to_the_limit_are_accepted_and_longer_ones_are_414() {
     for engine in SETUPS {
         let server = ServerBuilder::new(engine).arg("--key-max", "100B").start();
         let mut client = server.client();
@@ -31,15 +31,15 @@ fn the_default_key_limit_holds_with_every_byte_escaped() {
 }
 
 #[test]
-fn values_up_to_the_limit_are_taken_and_longer_ones_are_413() {
+fn values_up_to_the_limit_are_accepted_and_longer_ones_are_413() {
     for engine in SETUPS {
         let server = ServerBuilder::new(engine).arg("--value-max", "1KiB").start();
         let mut client = server.client();
         assert_eq!(client.put("/v0/entity?id=k", &[1; 1024]).status, 201);
-        // A body that is worth reading is read and thrown away: the connection lives on.
+        // klad reads and discards a small body, so the connection stays open.
         assert_eq!(client.put("/v0/entity?id=k", &[2; 1025]).status, 413);
         assert_eq!(client.get("/v0/entity?id=k").body, [1; 1024]);
-        // A chunked body says its length only at its end.
+        // The length of a chunked body is known only at its end.
         let mut chunked =
             b"PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
         for _ in 0..1_000 {
@@ -52,19 +52,19 @@ fn values_up_to_the_limit_are_taken_and_longer_ones_are_413() {
 }
 
 #[test]
-fn a_refused_upload_is_answered_before_it_is_sent() {
+fn a_rejected_upload_is_answered_before_it_is_sent() {
     let server = ServerBuilder::new("memory").start();
     let mut client = server.client();
     client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
     let answer = client.answer().unwrap();
     assert_eq!((answer.status, answer.header("connection")), (413, Some("close")));
-    // A client that waits for the go-ahead gets the refusal instead, and no 100.
+    // A client that waits for 100 Continue gets the rejection instead.
     let mut client = server.client();
     client.send_raw(
         "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999999999\r\n\r\n",
     );
     assert_eq!(client.any_answer().unwrap().status, 413);
-    // A client that sends everything before it reads still sees the answer, not a reset.
+    // A client that sends everything before it reads gets the answer and not a reset.
     let mut client = server.client();
     client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
     let megabyte = vec![0; 1 << 20];
@@ -89,45 +89,45 @@ fn heads_beyond_the_limit_are_431() {
 }
 
 #[test]
-fn bodies_beyond_the_room_are_503_and_the_room_comes_back() {
-    // Room is an eighth of the memory, but at least the largest value: here exactly that.
+fn bodies_beyond_the_memory_budget_are_503_and_their_permits_are_freed() {
+    // The part for bodies is an eighth of the memory, but at least one value of the maximum length: here exactly that.
     let builder = ServerBuilder::new("memory").arg("--memory", "64MiB").arg("--value-max", "8MiB");
-    // The first is slow, and must not make room for the others.
+    // The first body is slow, and must not be ended for the sake of others.
     let server = builder.arg("--body-rate-min", "0").start();
     let mut first = server.client();
     first.send_raw(
         "PUT /v0/entity?id=first HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 6000000\r\n\r\n",
     );
-    // The go-ahead says that the first body has its room; the second does not fit beside it.
+    // 100 Continue means that the first body has its permit. There is no space for the second.
     assert_eq!(first.any_answer().unwrap().status, 100);
     let mut second = server.client();
     let answer = second.put("/v0/entity?id=second", &vec![2; 3 << 20]);
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
-    // Too large to be thrown away, so the connection ends.
+    // Too large to discard, so klad closes the connection.
     assert_eq!(answer.header("connection"), Some("close"));
     let document: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(document["code"].as_str(), Some("no-room"));
     let mut second = server.client();
-    // An unknown length is charged as the largest.
+    // A body of unknown length needs a permit of the maximum length.
     second.send_raw("PUT /v0/entity?id=chunked HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n");
     assert_eq!(second.answer().unwrap().status, 503);
-    // What fits is not touched by what does not.
+    // Small requests are not affected.
     assert_eq!(server.client().put("/v0/entity?id=small", b"v").status, 201);
     first.send_raw(vec![1; 6_000_000]);
     assert_eq!(first.answer().unwrap().status, 201);
     let mut third = server.client();
     third.send_raw("PUT /v0/entity?id=chunked HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n");
     assert_eq!(third.answer().unwrap().status, 201);
-    // A client that goes away in the middle of its body gives its room back, too.
+    // A client that disconnects during its body frees its permit.
     let mut gone = server.client();
     gone.send_raw("PUT /v0/entity?id=gone HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\nabc");
     drop(gone);
-    wait_until("the room is back", || server.client().put("/v0/entity?id=last", &vec![3; 8 << 20]).status == 201);
+    wait_until("the permit is free", || server.client().put("/v0/entity?id=last", &vec![3; 8 << 20]).status == 201);
     assert_eq!(server.client().get("/v0/entity?id=gone").status, 404);
 }
 
 #[test]
-fn connections_beyond_the_limit_wait_their_turn() {
+fn connections_beyond_the_limit_wait() {
     let server = ServerBuilder::new("memory").arg("--connections-max", "2").start();
     let mut first = server.client();
     let mut second = server.client();
@@ -136,14 +136,14 @@ fn connections_beyond_the_limit_wait_their_turn() {
     let mut third = server.client();
     third.send("GET", "/v0/status", &[], None).unwrap();
     assert!(third.is_silent_for(std::time::Duration::from_millis(300)), "the third must wait");
-    assert_eq!(server.admin("/livez").status, 200, "the admin listener is not concerned");
+    assert_eq!(server.admin("/livez").status, 200, "the admin listener is not affected");
     drop(first);
     assert_eq!(third.answer().unwrap().status, 200);
     assert_eq!(second.get("/v0/status").status, 200);
 }
 
 #[test]
-fn more_connections_than_open_files_are_refused_at_start() {
+fn more_connections_than_open_files_are_rejected_at_start() {
     let klad = env!("CARGO_BIN_EXE_klad");
     let script = format!("ulimit -n 2000; exec {klad} serve --engine memory --connections-max 1500");
     let ended = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();

@@ -1,4 +1,5 @@
-//! Bounds change while klad serves: by the admin listener, and when the file is read again. What is under way is not harmed.
+//! Options that change while klad serves: by the admin listener, and by a reload of the file. Requests in progress
+//! are not affected.
 
 use std::time::Duration;
 
@@ -34,14 +35,14 @@ fn sizes_change_by_the_admin_listener() {
     assert_eq!(client.get("/v0/entity?id=long-key").status, 414);
     assert_eq!(client.put("/v0/entity?id=k", &[1; 1_024]).status, 201);
     assert_eq!(option(&server, "value-max")["source"]["kind"], "admin");
-    // By name, or by asking for the default.
+    // By name, and by null for the default.
     assert_eq!(patch(&server, &json!({ "value-max": "16MiB", "key-max": null })).status, 200);
     wait_until("the old sizes hold again", || client.put("/v0/entity?id=k", &[1; 2_000]).status == 201);
     assert_eq!(client.get("/v0/entity?id=long-key").body, [1; 2_000]);
 }
 
 #[test]
-fn the_connection_limit_is_raised_for_those_who_wait() {
+fn a_raised_connection_limit_admits_waiting_clients() {
     let server = ServerBuilder::new("memory").arg("--connections-max", "1").start();
     let mut first = server.client();
     assert_eq!(first.get("/v0/status").status, 200);
@@ -49,13 +50,9 @@ fn the_connection_limit_is_raised_for_those_who_wait() {
     second.send("GET", "/v0/status", &[], None).unwrap();
     assert!(second.is_silent_for(Duration::from_millis(300)));
     assert_eq!(patch(&server, &json!({ "connections-max": 2 })).status, 200);
-    assert_eq!(second.answer().unwrap().status, 200, "while nobody has left");
+    assert_eq!(second.answer().unwrap().status, 200, "although no client has left");
     assert_eq!(patch(&server, &json!({ "connections-max": 1 })).status, 200);
-    assert_eq!(
-        (first.get("/v0/status").status, second.get("/v0/status").status),
-        (200, 200),
-        "those that are open stay"
-    );
+    assert_eq!((first.get("/v0/status").status, second.get("/v0/status").status), (200, 200), "open connections stay");
     drop(first);
     let mut third = server.client();
     third.send("GET", "/v0/status", &[], None).unwrap();
@@ -72,14 +69,14 @@ fn connections_of_one_address_are_limited_from_now_on() {
         assert_eq!(client.get("/v0/status").status, 200);
     }
     assert_eq!(patch(&server, &json!({ "connections-per-peer": 3 })).status, 200);
-    assert_eq!(server.client().get("/v0/status").status, 503, "those from before count");
+    assert_eq!(server.client().get("/v0/status").status, 503, "earlier connections count");
     assert_eq!(open[0].get("/v0/status").status, 200);
 }
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn the_queue_of_each_strategy_is_bounded_anew() {
-    // One at a time, each three seconds: whoever else comes waits, or is refused.
+fn the_queue_limit_of_each_strategy_can_change() {
+    // One operation at a time, three seconds each. The others wait or are rejected.
     for (setup, name) in
         [("rocksdb/pool", "queue-limit"), ("rocksdb/stealing", "queue-limit"), ("rocksdb", "operations-max")]
     {
@@ -107,7 +104,7 @@ fn the_queue_of_each_strategy_is_bounded_anew() {
 }
 
 #[test]
-fn a_wrong_change_changes_nothing() {
+fn an_invalid_change_changes_nothing() {
     let server = ServerBuilder::new("memory").start();
     let before = config(&server);
     for (change, status, code, word) in [
@@ -127,7 +124,7 @@ fn a_wrong_change_changes_nothing() {
 }
 
 #[test]
-fn the_file_is_read_again_at_sighup() {
+fn sighup_reloads_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("klad.toml");
     std::fs::write(&file, "value-max = \"1KiB\"\nthreads = 1\n").unwrap();
@@ -144,10 +141,10 @@ fn the_file_is_read_again_at_sighup() {
     assert_eq!(config(&server)["needs_restart"][0]["name"], "threads");
     assert_eq!(option(&server, "threads")["value"], "1");
 
-    // A file with a mistake changes nothing, and klad goes on.
+    // A file with a mistake changes nothing, and klad continues to serve.
     std::fs::write(&file, "value-max = \"1KiB\"\nvalue-maxx = \"1KiB\"\n").unwrap();
     server.signal(Signal::HUP);
-    wait_until("the mistake is told", || server.log().contains("value-maxx"));
+    wait_until("the mistake is logged", || server.log().contains("value-maxx"));
     assert_eq!(client.put("/v0/entity?id=k", &[1; 2_000]).status, 201);
     let answer = Client::connect(server.admin).request("POST", "/reload", &[], None);
     assert_eq!(answer.status, 400, "{}", answer.text());
@@ -160,7 +157,7 @@ fn the_file_is_read_again_at_sighup() {
 }
 
 #[test]
-fn deadlines_and_the_log_level_change() {
+fn deadlines_and_the_log_level_can_change() {
     let server = ServerBuilder::new("memory").start();
     let mut idle = server.client();
     assert_eq!(idle.get("/v0/status").status, 200);
@@ -184,7 +181,7 @@ fn pages_in_a_browser_change_nothing() {
     assert_eq!(option(&server, "key-max")["source"]["kind"], "default");
 }
 
-/// The value of a family's one sample with `labels`.
+/// Returns the value of the first sample whose line begins with `sample`.
 fn metric(server: &Server, sample: &str) -> u64 {
     let page = server.admin("/metrics").text();
     let line =
@@ -192,9 +189,9 @@ fn metric(server: &Server, sample: &str) -> u64 {
     line.trim().parse().unwrap()
 }
 
-/// Whatever changes, the shares never exceed the budget, and say what is so.
+/// After every change, the parts fit into the budget, and the metrics show them.
 #[test]
-fn the_memory_that_was_laid_out_is_shared_out_anew_and_no_more_of_it() {
+fn the_memory_budget_is_divided_again_after_a_change_and_never_exceeded() {
     let server = ServerBuilder::new("memory").arg("--memory", "256MiB").arg("--value-max", "64MiB").start();
     let share = |part: &str| metric(&server, &format!("klad_memory_budget_bytes{{part=\"{part}\"}}"));
     let look = || {
@@ -205,14 +202,14 @@ fn the_memory_that_was_laid_out_is_shared_out_anew_and_no_more_of_it() {
     };
     let at_start = look();
     assert_eq!(patch(&server, &json!({ "value-max": "1MiB" })).status, 200);
-    assert_eq!(look(), at_start, "what was laid out for bodies is for bodies");
+    assert_eq!(look(), at_start, "the part for bodies stays as it was at start");
     assert_eq!(patch(&server, &json!({ "value-max": "65MiB" })).status, 409);
     assert_eq!(patch(&server, &json!({ "connections-max": 100 })).status, 200);
-    assert!(look() > at_start, "connections that there cannot be need no memory");
+    assert!(look() > at_start, "fewer connections need less memory");
 }
 
 #[test]
-fn a_reload_that_fails_is_to_be_seen() {
+fn a_failed_reload_is_visible() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("klad.toml");
     std::fs::write(&file, "").unwrap();
@@ -221,7 +218,7 @@ fn a_reload_that_fails_is_to_be_seen() {
     assert_eq!((reload(), metric(&server, "klad_config_last_reload_success")), (200, 1));
     std::fs::write(&file, "nonsense = 1\n").unwrap();
     assert_eq!((reload(), metric(&server, "klad_config_last_reload_success")), (400, 0));
-    // A pipe would be empty the second time, or keep klad waiting.
+    // A pipe is empty when it is read again, and opening it may block.
     std::fs::remove_file(&file).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RWXU).unwrap();
     assert_eq!(reload(), 400);

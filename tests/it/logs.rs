@@ -1,4 +1,4 @@
-//! Log lines: what they say, what they never say, and that nobody waits for them.
+//! Log lines: their content, what they never contain, and that logging never blocks klad.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,20 +20,20 @@ fn json(engine: &str) -> ServerBuilder {
     ServerBuilder::new(engine).arg("--log-format", "json")
 }
 
-/// The lines with this message, as JSON; every line must be.
+/// Returns the lines with this message. Every line must be JSON.
 fn lines(log: &str, message: &str) -> Vec<Value> {
     let parsed = log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")));
     parsed.filter(|line: &Value| line["message"] == message).collect()
 }
 
-/// Waits for so many lines with this message.
+/// Waits for this number of lines with this message.
 fn wait_for(server: &Server, message: &str, count: usize) -> Vec<Value> {
-    wait_until("the lines are there", || lines(&server.log(), message).len() >= count);
+    wait_until("the lines are logged", || lines(&server.log(), message).len() >= count);
     lines(&server.log(), message)
 }
 
 #[test]
-fn lines_are_json_where_stderr_is_no_terminal_and_the_first_says_what_matters() {
+fn lines_are_json_if_stderr_is_not_a_terminal_and_the_first_has_the_main_facts() {
     let mut server = ServerBuilder::new("memory").arg("--log-format", "auto").arg("--slow-request", "5s").start();
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
@@ -53,7 +53,7 @@ fn lines_are_json_where_stderr_is_no_terminal_and_the_first_says_what_matters() 
 }
 
 #[test]
-fn only_lines_of_the_level_are_written_and_those_of_the_access_log() {
+fn the_level_filters_lines_except_those_of_the_access_log() {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let arguments = [
         "--log-level",
@@ -74,7 +74,7 @@ fn only_lines_of_the_level_are_written_and_those_of_the_access_log() {
         .spawn()
         .unwrap();
     let mut client = None;
-    wait_until("it serves", || {
+    wait_until("klad serves", || {
         client = Client::try_connect(address).ok();
         client.is_some()
     });
@@ -82,11 +82,11 @@ fn only_lines_of_the_level_are_written_and_those_of_the_access_log() {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
     let said: Vec<_> = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok).collect();
-    assert!(said.len() == 1 && lines(&said[0], "request").len() == 1, "all is well otherwise: {said:?}");
+    assert!(said.len() == 1 && lines(&said[0], "request").len() == 1, "no other line has this level: {said:?}");
 }
 
 #[test]
-fn the_access_log_says_what_was_asked_and_no_key_or_value() {
+fn the_access_log_has_the_request_without_key_and_value() {
     let server = json("memory").arg("--access-log", "on").start();
     let mut client = server.client();
     let trace = format!("00-{TRACE}-00f067aa0ba902b7-01");
@@ -117,14 +117,11 @@ fn the_access_log_says_what_was_asked_and_no_key_or_value() {
         assert_eq!(put[field], value, "{field} in {put}");
     }
     assert!(put["total_ms"].as_f64().unwrap() > 0.0, "{put}");
-    assert_eq!(
-        found[1]["request_id"],
-        unnamed.header("x-request-id").expect("a line has an id, and who asked is told")
-    );
+    assert_eq!(found[1]["request_id"], unnamed.header("x-request-id").expect("klad assigns an id and returns it"));
     assert_eq!((&found[1]["status"], &found[1]["sent_bytes"]), (&200.into(), &15.into()));
     assert_eq!((&found[2]["outcome"], &found[2]["path"]), (&"client_error".into(), &"/v0/…".into()));
     let strangers: Vec<_> = found[3..].iter().map(|line| line["path"].as_str().unwrap()).collect();
-    assert_eq!(strangers, ["/v0/…", "/…", "/v0/…", "/…"], "a path that klad does not know may hold a key");
+    assert_eq!(strangers, ["/v0/…", "/…", "/v0/…", "/…"], "an unknown path may contain a key");
     assert!(!server.log().contains("my-secret"), "{}", server.log());
 }
 
@@ -142,12 +139,12 @@ fn without_the_access_log_a_request_has_no_line() {
 }
 
 #[test]
-fn a_slow_request_has_a_line_that_says_where_its_time_went() {
+fn a_slow_request_has_a_line_with_the_time_of_each_phase() {
     let builder = json("memory/pool").arg("--engine-delay", "150ms");
     let server = builder.clone().arg("--slow-request", "100ms").start();
     let mut client = server.client();
     assert_eq!(client.request("GET", KEY, &[("X-Request-Id", "slow-1")], None).status, 404);
-    assert_eq!(client.get("/v0/status").status, 200, "which takes no time");
+    assert_eq!(client.get("/v0/status").status, 200, "a fast request");
     let line = wait_for(&server, "slow request", 1).remove(0);
     for (field, value) in [("level", "WARN"), ("op", "get"), ("outcome", "not_found"), ("request_id", "slow-1")] {
         assert_eq!(line[field], value, "{field} in {line}");
@@ -164,7 +161,7 @@ fn a_slow_request_has_a_line_that_says_where_its_time_went() {
 }
 
 #[test]
-fn of_many_slow_requests_a_few_have_lines_and_the_rest_are_counted() {
+fn some_of_many_slow_requests_have_lines_and_the_others_are_counted() {
     let server = json("memory").arg("--engine-delay", "1ms").arg("--slow-request", "1ms").start();
     let mut client = server.client();
     for _ in 0..40 {
@@ -172,10 +169,11 @@ fn of_many_slow_requests_a_few_have_lines_and_the_rest_are_counted() {
     }
     let all = || -> u64 {
         let log = server.log();
-        let held_back: u64 = lines(&log, "more slow requests than are logged in a second")
-            .iter()
-            .map(|line| line["requests"].as_u64().unwrap())
-            .sum();
+        let held_back: u64 =
+            lines(&log, "more slow requests than klad logs in a second; /debug/slow shows the slowest")
+                .iter()
+                .map(|line| line["requests"].as_u64().unwrap())
+                .sum();
         lines(&log, "slow request").len() as u64 + held_back
     };
     wait_until("each has a line or is counted in one", || all() >= 40);
@@ -184,8 +182,8 @@ fn of_many_slow_requests_a_few_have_lines_and_the_rest_are_counted() {
     assert!(said < 40, "{said} lines");
 }
 
-/// With a stderr that nobody reads, and more lines than any pipe holds, requests are answered, what was lost is counted, and
-/// the end comes.
+/// Sends requests while no process reads stderr, with more log lines than a pipe holds. Requests must be answered,
+/// lost lines must be counted, and klad must be able to stop.
 fn serves_without_a_reader(defect: Option<Defect>) -> Result<(), String> {
     const REQUESTS: usize = 8_000;
     let arguments = [
@@ -208,7 +206,7 @@ fn serves_without_a_reader(defect: Option<Defect>) -> Result<(), String> {
         command.args(&arguments);
     }
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    // Read up to the line with the addresses, and then never again; open it stays.
+    // Read up to the line with the addresses. Then the pipe stays open without a reader.
     let mut stderr = BufReader::with_capacity(1, child.stderr.take().unwrap());
     let (address, admin) = loop {
         let mut line = String::new();
@@ -228,7 +226,7 @@ fn serves_without_a_reader(defect: Option<Defect>) -> Result<(), String> {
     });
     kill_process(Pid::from_child(&child), if served { Signal::TERM } else { Signal::KILL }).unwrap();
     let mut status = None;
-    wait_until("it has ended", || {
+    wait_until("klad has ended", || {
         status = child.try_wait().unwrap();
         status.is_some()
     });
@@ -243,18 +241,18 @@ fn serves_without_a_reader(defect: Option<Defect>) -> Result<(), String> {
 }
 
 #[test]
-fn a_stderr_that_nobody_reads_does_not_stop_serving_or_stopping() {
+fn a_blocked_stderr_does_not_stop_serving_or_stopping() {
     serves_without_a_reader(None).unwrap();
 }
 
 #[test]
-fn twin_a_log_that_is_waited_for_is_noticed() {
-    let found = serves_without_a_reader(Some(Defect::LogsInPlace)).expect_err("planted");
+fn twin_a_log_that_blocks_klad_is_noticed() {
+    let found = serves_without_a_reader(Some(Defect::LogsSynchronously)).expect_err("planted");
     assert!(found.contains("not answered"), "{found}");
 }
 
 #[test]
-fn the_last_words_of_a_panic_come_out_behind_all_that_was_logged() {
+fn the_message_of_a_panic_comes_after_all_logged_lines() {
     let mut server = json("memory").arg("--access-log", "on").defect(Some(Defect::Panics)).start();
     let mut client = server.client();
     for _ in 0..50 {
@@ -262,12 +260,12 @@ fn the_last_words_of_a_panic_come_out_behind_all_that_was_logged() {
     }
     client.send("PUT", "/v0/entity?id=panic", &[], Some(b"v")).unwrap();
     assert_eq!(server.wait().signal(), Some(Signal::ABORT.as_raw()));
-    wait_until("the last line is there", || server.log().contains("planted panic"));
+    wait_until("the last line is written", || server.log().contains("planted panic"));
     let log = server.log();
-    // The process is the test binary, whose harness has words of its own on stdout only.
+    // The process is the test binary. Its harness prints only to stdout.
     let log: String = log.lines().filter(|line| line.starts_with('{')).map(|line| line.to_owned() + "\n").collect();
     assert_eq!(lines(&log, "request").len(), 50);
-    let last = lines(&log, "klad has met a defect of its own and ends").remove(0);
+    let last = lines(&log, "klad has a defect and ends now; please report this line").remove(0);
     assert_eq!(last["level"], "ERROR");
     assert!(last["panic"].as_str().unwrap().contains("planted panic"), "{last}");
 }

@@ -1,7 +1,9 @@
-//! The one integration binary: every test goes through the socket of a server that it starts, unless it reads the source.
+//! The only integration binary. Every test goes through the socket of a server that it starts, except tests of the
+//! sources.
 //!
-//! `support` starts servers and speaks to them; the other modules are named after what they promise. A check that guards a
-//! promise is a function that returns what it found wrong, so that its planted-defect twin can show that it finds it.
+//! `support` starts servers and sends requests; the other modules are named after what they test. A check of a
+//! promise is a function that returns the faults, so that its twin can run it against a planted defect and show that
+//! it finds the defect.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests are clients, not klad")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that panics has said what is wrong")]
@@ -46,6 +48,8 @@ mod disk;
 mod documents;
 mod draining;
 mod engines;
+#[cfg(target_os = "linux")]
+mod environments;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod execution;
 mod exits;
@@ -87,8 +91,6 @@ mod slow_clients;
 #[cfg(feature = "rocksdb")]
 mod stale_reads;
 mod stops;
-#[cfg(target_os = "linux")]
-mod strangers;
 mod supervisor;
 #[cfg(feature = "rocksdb")]
 mod tables;

@@ -1,4 +1,4 @@
-//! Completions and manual pages: shells load them, readers render them, and they name all that there is.
+//! Completions and manual pages: shells load them, viewers render them, and they are complete.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,16 +10,16 @@ fn text(arguments: &str) -> String {
     String::from_utf8(Klad::new(arguments).succeeds()).unwrap()
 }
 
-/// Whether this machine has a program; a test says which it could not ask.
+/// Returns whether this machine has a program, and prints a line if not.
 fn there_is(program: &str) -> bool {
     let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap().status.success();
     if !there {
-        println!("{program} is not here, and was not asked");
+        println!("{program} is not installed: its checks are skipped");
     }
     there
 }
 
-/// Runs a program, with `input`; what it has printed, and what it has complained of.
+/// Runs a program with `input`. Returns its output and its error output.
 fn run(program: &str, arguments: &[&str], input: &[u8]) -> (String, String) {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -35,7 +35,7 @@ fn run(program: &str, arguments: &[&str], input: &[u8]) -> (String, String) {
     (said(output.stdout), said(output.stderr))
 }
 
-/// The commands, as the help lists them.
+/// Returns the commands that the help lists.
 fn commands() -> Vec<String> {
     let help = text("--help");
     let list = help.split("Commands:\n").nth(1).unwrap();
@@ -46,7 +46,7 @@ fn commands() -> Vec<String> {
     names
 }
 
-/// The long options of a command.
+/// Returns the long options of a command.
 fn options(command: &str) -> Vec<String> {
     let help = text(&format!("{command} --help"));
     let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
@@ -54,8 +54,8 @@ fn options(command: &str) -> Vec<String> {
     words.map(|word| word.trim_end_matches([',', '.', ';', ':']).to_owned()).collect()
 }
 
-/// What a text that stands for the command line leaves out.
-fn left_out(text: &str) -> Vec<String> {
+/// Returns the commands and options that `text` does not contain.
+fn missing(text: &str) -> Vec<String> {
     let plain = text.replace('\\', "");
     let all = commands().into_iter().chain(commands().into_iter().flat_map(|command| options(&command)));
     all.filter(|name| !plain.contains(name.trim_start_matches("--"))).collect()
@@ -64,23 +64,23 @@ fn left_out(text: &str) -> Vec<String> {
 #[test]
 fn completions_name_every_command_and_every_option() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        assert_eq!(left_out(&text(&format!("completions {shell}"))), Vec::<String>::new(), "{shell}");
+        assert_eq!(missing(&text(&format!("completions {shell}"))), Vec::<String>::new(), "{shell}");
     }
 }
 
 #[test]
-fn twin_a_command_that_is_left_out_is_noticed() {
+fn twin_a_missing_command_is_noticed() {
     let bash = text("completions bash");
     let without = bash.replace("scan", "").replace("key-hex", "");
-    assert!(left_out(&without).contains(&"scan".to_owned()));
-    assert!(left_out(&without).contains(&"--key-hex".to_owned()));
+    assert!(missing(&without).contains(&"scan".to_owned()));
+    assert!(missing(&without).contains(&"--key-hex".to_owned()));
 }
 
 #[test]
 fn bash_loads_its_completions_and_completes() {
     let (said, complaint) = run("bash", &["-c", "source <(klad completions bash) && complete -p klad"], b"");
     assert!(said.contains("klad") && said.starts_with("complete ") && complaint.is_empty(), "{said} {complaint}");
-    // What bash does when the tab key is pressed after `klad sc` and after `klad put --key`.
+    // What bash does for the tab key after `klad sc` and after `klad put --key`.
     let script = r#"
         source <(klad completions bash)
         ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _klad klad "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"; echo "${COMPREPLY[@]}"; }
@@ -93,7 +93,7 @@ fn bash_loads_its_completions_and_completes() {
 }
 
 #[test]
-fn other_shells_that_are_here_load_theirs() {
+fn other_installed_shells_load_their_completions() {
     if there_is("zsh") {
         let script = "autoload -U compinit && compinit -u -D && source <(klad completions zsh) && echo ${_comps[klad]}";
         assert_eq!(run("zsh", &["-f", "-c", script], b""), ("_klad\n".to_owned(), String::new()));
@@ -106,7 +106,7 @@ fn other_shells_that_are_here_load_theirs() {
 }
 
 #[test]
-fn there_is_a_page_for_every_command_that_renders_and_names_its_options() {
+fn every_command_has_a_page_that_renders_and_names_its_options() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().to_str().unwrap();
     Klad::new("man --dir").arg(at).succeeds();
@@ -124,11 +124,11 @@ fn there_is_a_page_for_every_command_that_renders_and_names_its_options() {
         assert_eq!(page, Klad::new(&format!("man {name}")).succeeds());
         for (reader, arguments) in &readers {
             let (rendered, complaint) = run(reader, arguments, &page);
-            // That there is no date is meant, and that two blank lines are one changes nothing.
+            // The page has no date on purpose, and extra blank lines do not matter.
             let known = ["missing date", "skipping paragraph macro", "see above the output"];
             let faults = complaint.lines().filter(|line| !known.iter().any(|known| line.contains(known)));
             assert_eq!(faults.collect::<Vec<_>>(), Vec::<&str>::new(), "{reader} {file}");
-            // Readers print bold by printing twice, with a step back between.
+            // Some viewers print bold characters twice, with a backspace between.
             assert!(
                 rendered.contains("S\u{8}SY\u{8}Y") || rendered.contains("SYNOPSIS"),
                 "{reader} {file}: {rendered}"
@@ -145,7 +145,7 @@ fn there_is_a_page_for_every_command_that_renders_and_names_its_options() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said() {
+fn errors_name_the_command_or_the_directory() {
     assert!(Klad::new("man nothing").fails(1).contains("nothing"));
     assert!(Klad::new("man --dir /nowhere/at/all").fails(1).contains("/nowhere/at/all"));
     assert_eq!(Klad::new("completions tcsh").run().code, Some(2));

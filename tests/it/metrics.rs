@@ -1,5 +1,5 @@
-//! What `/metrics` shows: Prometheus accepts it, the documents name all of it and nothing else, and the dashboard and the
-//! alerts ask for nothing that is not there.
+//! `/metrics`: Prometheus accepts it, the documents have exactly its metrics, and the dashboard and the alerts use
+//! only existing ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,10 +10,10 @@ use super::support::promtool::promtool;
 use super::support::scrape::{Family, Scrape};
 use super::support::{ENGINES, SETUPS, ServerBuilder};
 
-/// Labels that Prometheus adds, and what a histogram's buckets have.
+/// Labels that Prometheus adds, and the label of buckets.
 const OTHER_LABELS: &[&str] = &["job", "instance", "le"];
 
-/// The families of all setups together.
+/// Returns the families of all setups together.
 fn everything() -> Scrape {
     let mut all = Scrape::default();
     for setup in SETUPS {
@@ -34,13 +34,13 @@ fn prometheus_accepts_every_page() {
         client.put("/v0/entity?id=k", b"v");
         client.get("/v0/entity?id=k");
         let page = Scrape::of(&server);
-        // What it would write otherwise is what it would write better.
+        // promtool prints advice on style.
         assert_eq!(promtool(&["check", "metrics"], &page.text).as_deref(), Ok(""), "{setup}");
     }
 }
 
 #[test]
-fn twin_a_page_that_is_none_is_noticed() {
+fn twin_an_invalid_page_is_noticed() {
     let page = Scrape::of(&ServerBuilder::new("memory").start()).text;
     let untyped = page.replacen(
         "# TYPE klad_connections_accepted_total counter",
@@ -48,12 +48,12 @@ fn twin_a_page_that_is_none_is_noticed() {
         1,
     );
     assert_ne!(untyped, page);
-    let said = promtool(&["check", "metrics"], &untyped).expect_err("a gauge whose name says that it is a counter");
+    let said = promtool(&["check", "metrics"], &untyped).expect_err("a gauge with the name of a counter");
     assert!(said.contains("klad_connections_accepted_total"), "{said}");
-    promtool(&["check", "metrics"], &page.replacen(" counter\n", " cuonter\n", 1)).expect_err("no such kind");
+    promtool(&["check", "metrics"], &page.replacen(" counter\n", " cuonter\n", 1)).expect_err("an unknown kind");
 }
 
-/// The rows of a document's tables whose first cell is a metric: name, then kind, labels and meaning.
+/// Returns the rows of a document's tables with a metric in their first cell: name, then kind, labels and meaning.
 fn documented(document: &str) -> BTreeMap<String, Family> {
     let mut rows = BTreeMap::new();
     for line in document.lines().filter(|line| line.starts_with("| `")) {
@@ -66,7 +66,7 @@ fn documented(document: &str) -> BTreeMap<String, Family> {
     rows
 }
 
-/// What differs between the document and the pages, as the rows that would be right.
+/// Returns the rows in which the document must change to match the pages.
 fn differences(document: &BTreeMap<String, Family>, shown: &Scrape) -> Vec<String> {
     let row = |name: &str, family: &Family| {
         let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
@@ -75,26 +75,26 @@ fn differences(document: &BTreeMap<String, Family>, shown: &Scrape) -> Vec<Strin
     };
     let missing = shown.families.iter().filter(|(name, family)| document.get(*name) != Some(family));
     let missing = missing.map(|(name, family)| row(name, family));
-    // Without an engine not all of it is shown, and not everywhere with a sample.
+    // In a build without an engine some metrics are missing, or have no sample.
     let of_this_build = |name: &str| {
         (cfg!(feature = "rocksdb") || !name.starts_with("klad_rocksdb_") && !name.starts_with("klad_value_cache_"))
             && (cfg!(feature = "fjall") || !name.starts_with("klad_fjall_"))
             && (ENGINES.len() > 1 || !name.starts_with("klad_storage_"))
     };
     let gone = document.keys().filter(|name| !shown.families.contains_key(*name) && of_this_build(name));
-    missing.chain(gone.map(|name| format!("nobody shows {name}"))).collect()
+    missing.chain(gone.map(|name| format!("{name} does not exist"))).collect()
 }
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
-fn every_metric_is_documented_and_every_documented_one_is_there() {
+fn the_documented_metrics_are_exactly_the_existing_ones() {
     let found = differences(&documented(&file("docs/metrics.md")), &everything());
-    assert_eq!(found, Vec::<String>::new(), "docs/metrics.md is to be:\n{}", found.join("\n"));
+    assert_eq!(found, Vec::<String>::new(), "docs/metrics.md must be:\n{}", found.join("\n"));
 }
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
-fn twin_a_document_that_is_wrong_is_noticed() {
+fn twin_a_wrong_document_is_noticed() {
     let shown = everything();
     let document = file("docs/metrics.md");
     for (right, wrong) in [
@@ -109,7 +109,7 @@ fn twin_a_document_that_is_wrong_is_noticed() {
     }
 }
 
-/// Every query of the dashboard, those that fill variables and annotations included.
+/// Returns every query of the dashboard, including those of variables and annotations.
 fn queries(dashboard: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut open = vec![dashboard];
@@ -131,12 +131,12 @@ fn queries(dashboard: &Value) -> Vec<String> {
     found
 }
 
-/// Words of `text` that could be a metric or a label.
+/// Returns the words of `text` that could be a metric or a label.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// Metrics that `text` names and nobody shows.
+/// Returns the metrics in `text` that do not exist.
 fn unknown_metrics(text: &str, shown: &Scrape) -> BTreeSet<String> {
     words(text)
         .filter(|word| word.starts_with("klad_") || word.starts_with("process_"))
@@ -145,7 +145,7 @@ fn unknown_metrics(text: &str, shown: &Scrape) -> BTreeSet<String> {
         .collect()
 }
 
-/// Labels that `text` matches, groups by or shows, and nobody has.
+/// Returns the labels in `text` (in matchers, groupings and legends) that do not exist.
 fn unknown_labels(text: &str, shown: &Scrape) -> BTreeSet<String> {
     let known: BTreeSet<&str> = shown
         .families
@@ -175,14 +175,14 @@ fn dashboard() -> Value {
     serde_json::from_str(&file("deploy/grafana.json")).expect("JSON")
 }
 
-/// What a query is without Grafana's variables.
+/// Returns a query without Grafana's variables.
 fn plain(query: &str) -> String {
     query.replace("$__rate_interval", "5m").replace("$job", ".*").replace("$instance", ".*")
 }
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn the_dashboard_and_the_alerts_ask_for_what_there_is() {
+fn the_dashboard_and_the_alerts_use_existing_metrics_and_labels() {
     let shown = everything();
     let queries = queries(&dashboard());
     assert!(queries.len() > 80, "{}", queries.len());
@@ -217,7 +217,7 @@ fn prometheus_accepts_the_alerts_and_every_query_of_the_dashboard() {
     let directory = tempfile::tempdir().unwrap();
     let alerts = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/prometheus-alerts.yml");
     promtool(&["check", "rules", alerts.to_str().unwrap()], "").unwrap_or_else(|said| panic!("{said}"));
-    // Queries as rules, which is what promtool judges.
+    // Queries become rules, because promtool checks rules.
     let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
     let queries: Vec<String> = queries(&dashboard()).iter().map(|query| plain(query)).collect();
     let queries = queries
@@ -234,7 +234,7 @@ fn prometheus_accepts_the_alerts_and_every_query_of_the_dashboard() {
 }
 
 #[test]
-fn every_alert_says_what_to_do() {
+fn every_alert_has_advice() {
     let alerts = file("deploy/prometheus-alerts.yml");
     let rules: Vec<&str> = alerts.split("- alert: ").skip(1).collect();
     assert!(rules.len() >= 15, "{}", rules.len());
@@ -249,9 +249,9 @@ fn every_alert_says_what_to_do() {
 }
 
 #[test]
-fn the_dashboard_is_one_of_todays_grafana() {
+fn the_dashboard_has_the_current_schema_of_grafana() {
     let dashboard = dashboard();
-    // 36 is Grafana 9.0's; older schemas are migrated, and lose what they cannot say.
+    // 36 is the schema of Grafana 9.0. Grafana migrates older ones and may lose parts of them.
     assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 36);
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     assert!(variables.iter().any(|variable| variable["type"] == "datasource" && variable["name"] == "datasource"));
@@ -261,7 +261,7 @@ fn the_dashboard_is_one_of_todays_grafana() {
     assert_eq!(rows, ["Overview", "Latency by phase", "Overload", "Durability", "RocksDB", "Process"]);
     let mut identities = BTreeSet::new();
     for panel in panels {
-        assert!(identities.insert(panel["id"].as_u64().unwrap()), "each panel has an id of its own");
+        assert!(identities.insert(panel["id"].as_u64().unwrap()), "each panel has a unique id");
         if panel["type"] == "row" {
             continue;
         }

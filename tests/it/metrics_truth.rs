@@ -1,6 +1,6 @@
-//! Metrics are true, not only there: what a test does to klad is what klad shows.
+//! Metrics have the right values: tests do something and compare.
 
-#![allow(clippy::float_cmp, reason = "counts, which doubles hold exactly")]
+#![allow(clippy::float_cmp, reason = "counts, which doubles represent exactly")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn asynchronous(key: impl std::fmt::Display) -> String {
     format!("/v0/entity?durability=async&id={key}")
 }
 
-/// Waits for a page that satisfies `condition`; which is printed if none does.
+/// Waits for a page that satisfies `condition`, and prints the last page on a timeout.
 fn wait_for_page(server: &Server, what: &str, condition: impl Fn(&Scrape) -> bool) -> Scrape {
     let mut page = Scrape::of(server);
     wait_until(what, || {
@@ -30,14 +30,14 @@ fn wait_for_page(server: &Server, what: &str, condition: impl Fn(&Scrape) -> boo
     page
 }
 
-/// What a store of so many entries of 4 KiB must show.
+/// Number of entries of 4 KiB in the store.
 const ENTRIES: u32 = 8_000;
 
-/// A look at the engine is at most so old, on a machine that is very busy.
+/// Maximum age of an observation of the engine, on a very busy machine.
 const LOOKED: Duration = Duration::from_secs(20);
 
-/// Whether what was written is seen where it is: log, memtables, tables, keys, versions.
-fn a_fill_is_seen(defect: Option<Defect>) -> Result<(), String> {
+/// Fills a store and checks the metrics of log, memtables, tables, keys and versions.
+fn fill_is_visible(defect: Option<Defect>) -> Result<(), String> {
     let server = ServerBuilder::new("rocksdb").arg("--memory", "96MiB").defect(defect).start();
     let before = Scrape::of(&server);
     let mut client = server.client();
@@ -50,7 +50,7 @@ fn a_fill_is_seen(defect: Option<Defect>) -> Result<(), String> {
     let fault = |page: &Scrape| {
         let (rise, now) = (|name: &str| page.value(name) - before.value(name), |name: &str| page.value(name));
         let checks = [
-            // A batch that could not be written at once took versions too.
+            // A batch that had to be written again took versions too.
             ("versions", rise("klad_storage_version_last") >= entries),
             ("keys", (rise("klad_rocksdb_keys_estimated") - entries).abs() < entries / 20.0),
             ("flushes", rise("klad_rocksdb_flushes_total") >= 1.0),
@@ -58,7 +58,7 @@ fn a_fill_is_seen(defect: Option<Defect>) -> Result<(), String> {
             ("levels", now("klad_rocksdb_level_bytes") == now("klad_rocksdb_table_bytes")),
             ("log", now("klad_rocksdb_wal_bytes") > 0.0),
             ("synced", now("klad_storage_unsynced_writes") == 0.0),
-            // Values of this pattern are compressed in part; what is in no table is in a memtable.
+            // Values of this pattern can be compressed a little. What is not in a table is in a memtable.
             ("memory", now("klad_rocksdb_memtable_bytes") + 8.0 * now("klad_rocksdb_table_bytes") > written),
             ("limit", now("klad_rocksdb_memtable_bytes") <= 1.5 * now("klad_rocksdb_memtable_limit_bytes")),
             ("entries", page.sum("klad_rocksdb_memtable_entries", &[("state", "active")]) < entries),
@@ -73,7 +73,7 @@ fn a_fill_is_seen(defect: Option<Defect>) -> Result<(), String> {
             None => return Ok(()),
             Some(name) if Instant::now() > deadline => {
                 println!("{}", page.text);
-                return Err(format!("{name} is not seen"));
+                return Err(format!("{name} has not changed"));
             }
             Some(_) => std::thread::sleep(Duration::from_millis(20)),
         }
@@ -81,18 +81,18 @@ fn a_fill_is_seen(defect: Option<Defect>) -> Result<(), String> {
 }
 
 #[test]
-fn what_is_written_is_seen_where_it_is() {
-    a_fill_is_seen(None).unwrap();
+fn written_data_is_visible_where_it_is() {
+    fill_is_visible(None).unwrap();
 }
 
 #[test]
-fn twin_figures_that_stand_still_are_noticed() {
-    let found = a_fill_is_seen(Some(Defect::FrozenObservation)).expect_err("planted");
+fn twin_metrics_that_do_not_change_are_noticed() {
+    let found = fill_is_visible(Some(Defect::FrozenObservation)).expect_err("planted");
     assert!(found.starts_with("versions"), "{found}");
 }
 
 #[test]
-fn reads_are_counted_by_what_answers_them() {
+fn reads_are_counted_by_their_source() {
     let server = ServerBuilder::new("rocksdb").start();
     let mut client = server.client();
     client.put(&entity("small"), b"v");
@@ -108,28 +108,28 @@ fn reads_are_counted_by_what_answers_them() {
     let page = Scrape::of(&server);
     let reads = |by: &str| page.sum("klad_reads_total", &[("answered_by", by)]);
     assert_eq!((reads("memory"), reads("storage")), (20.0, 3.0));
-    assert!(page.value("klad_worker_turn_seconds_count") >= 25.0, "each request was in a turn");
+    assert!(page.value("klad_worker_turn_seconds_count") >= 25.0, "each request was in a loop iteration");
 }
 
 #[test]
-fn room_that_is_held_is_seen_and_given_back() {
-    // Memory is in no round number on most machines.
+fn permits_are_visible_while_they_are_held() {
+    // On most machines the memory is not a round number.
     let server = ServerBuilder::new("memory").arg("--memory", "1000001537").start();
     let mut clients = [server.client(), server.client()];
     clients[0].send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\nv");
     clients[1].send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2048\r\n\r\nv");
     let used = |page: &Scrape, share: &str| page.sum("klad_body_room_used_bytes", &[("share", share)]);
-    let page = wait_for_page(&server, "both hold room", |page| used(page, "all") == 1_050_624.0);
-    assert_eq!(used(&page, "large"), 1_048_576.0, "the small one has no part in it");
+    let page = wait_for_page(&server, "both bodies have permits", |page| used(page, "all") == 1_050_624.0);
+    assert_eq!(used(&page, "large"), 1_048_576.0, "only the large body counts");
     let limit = |share: &str| page.sum("klad_body_room_limit_bytes", &[("share", share)]);
     assert_eq!(limit("all"), page.sum("klad_memory_budget_bytes", &[("part", "body_room")]));
     assert!(limit("large") < limit("all"));
     drop(clients);
-    wait_for_page(&server, "whoever leaves gives it back", |page| used(page, "all") == 0.0);
+    wait_for_page(&server, "all permits are free", |page| used(page, "all") == 0.0);
 }
 
-/// Reads that wait in `queue` of a server with `setup`, where one at a time is served.
-fn waiting_is_seen(setup: &str, queue: &str, more: &[(&str, &str)]) {
+/// Queues reads in `queue` of a server with `setup`, where one runs at a time, and checks its metrics.
+fn queued_operations_are_visible(setup: &str, queue: &str, more: &[(&str, &str)]) {
     let builder = ServerBuilder::new(setup).arg("--engine-delay", "2s").arg("--threads", "2");
     let builder = more.iter().fold(builder, |builder, (name, value)| builder.arg(name, value));
     let server = builder.start();
@@ -143,22 +143,22 @@ fn waiting_is_seen(setup: &str, queue: &str, more: &[(&str, &str)]) {
     for client in &mut clients {
         assert_eq!(client.answer().unwrap().status, 404);
     }
-    let page = wait_for_page(&server, "nobody waits", |page| depth(page) == 0.0);
+    let page = wait_for_page(&server, "the queue is empty", |page| depth(page) == 0.0);
     assert_eq!(page.value("klad_operations_in_use"), 0.0);
     assert_eq!(page.value("klad_queue_refused_total"), 0.0);
 }
 
 #[test]
-fn operations_that_wait_are_seen_in_their_queue() {
-    waiting_is_seen("memory/pool", "pool", &[("--pool-threads", "1")]);
-    waiting_is_seen("memory/stealing", "stealing", &[("--pool-threads", "1")]);
-    // Neither a standing queue nor an old one is refused here.
+fn waiting_operations_are_visible_in_their_queue() {
+    queued_operations_are_visible("memory/pool", "pool", &[("--pool-threads", "1")]);
+    queued_operations_are_visible("memory/stealing", "stealing", &[("--pool-threads", "1")]);
+    // No operation is rejected here because of overload or age.
     let patient = [("--storage-threads", "1"), ("--queue-target", "1m"), ("--queue-age-max", "1m")];
-    waiting_is_seen("memory", "reads", &patient);
+    queued_operations_are_visible("memory", "reads", &patient);
 }
 
 #[test]
-fn what_queues_refuse_is_counted_by_the_reason() {
+fn rejections_by_queues_are_counted_by_reason() {
     let slow = |setup| ServerBuilder::new(setup).arg("--engine-delay", "300ms").arg("--threads", "1");
     let refused = |server: &Server, reason| {
         let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
@@ -183,11 +183,11 @@ fn what_queues_refuse_is_counted_by_the_reason() {
 #[test]
 fn connections_and_descriptors_are_counted_exactly() {
     let server = ServerBuilder::new("memory").arg("--connections-per-peer", "5").arg("--threads", "2").start();
-    // Each worker has started when it has answered, and has the descriptors that it will have.
+    // A worker that has answered has started and has opened all its descriptors.
     let first = [server.client(), server.client()].map(|mut client| client.get("/v0/status").status);
     assert_eq!(first, [200, 200]);
-    // Each page is asked for on one connection, so that it counts the same each time.
-    let before = wait_for_page(&server, "they have closed", |page| page.value("klad_connections_closed_total") == 2.0);
+    // Each page is requested on a new connection, so that it counts the same each time.
+    let before = wait_for_page(&server, "they are closed", |page| page.value("klad_connections_closed_total") == 2.0);
     let rise = |page: &Scrape, name: &str| page.value(name) - before.value(name);
     let mut clients: Vec<Client> = (0..5).map(|_| server.client()).collect();
     for client in &mut clients {
@@ -201,7 +201,7 @@ fn connections_and_descriptors_are_counted_exactly() {
     assert_eq!(server.client().answer().unwrap().status, 503, "one too many");
     clients.truncate(3);
     let closed = |page: &Scrape| page.sum("klad_connections_closed_total", &[("reason", "client")]);
-    let page = wait_for_page(&server, "two more have closed", |page| closed(page) == 4.0);
+    let page = wait_for_page(&server, "two more are closed", |page| closed(page) == 4.0);
     assert_eq!(page.value("klad_connections_open"), 3.0);
     assert_eq!(page.value("klad_connections_refused_total"), 1.0);
     assert_eq!(page.value("klad_connections_closed_total"), 4.0, "for no other reason");
@@ -209,7 +209,7 @@ fn connections_and_descriptors_are_counted_exactly() {
 }
 
 #[test]
-fn connections_are_counted_by_why_they_end() {
+fn connections_are_counted_by_the_reason_of_their_end() {
     let timeouts = ["--head-timeout", "--idle-timeout", "--body-timeout"];
     let server = timeouts.iter().fold(ServerBuilder::new("memory"), |builder, name| builder.arg(name, "300ms")).start();
     let mut head = server.client();
@@ -237,20 +237,20 @@ fn ranges_in_progress_are_counted() {
     for number in 0..64 {
         client.put(&entity(number), &vec![b'v'; 1 << 20]);
     }
-    // Far more than the kernel's buffers take.
+    // Far more than the kernel buffers.
     let mut reader = server.client();
     reader.send("GET", "/v0/entities?start=0", &[], None).unwrap();
     wait_for_page(&server, "one is in progress", |page| page.value("klad_scans_in_use") == 1.0);
     drop(reader);
-    wait_for_page(&server, "its client has gone", |page| page.value("klad_scans_in_use") == 0.0);
+    wait_for_page(&server, "its client is gone", |page| page.value("klad_scans_in_use") == 0.0);
 }
 
 #[test]
-fn a_stall_is_seen_while_it_lasts_and_counted() {
+fn a_stall_is_visible_while_it_lasts_and_counted() {
     let shim = Shim::new();
     let server = shim.preload(small_memtables()).start();
     assert_eq!(stall(&Scrape::of(&server), "s_total"), 0.0);
-    // No flush ends, and memtables fill up.
+    // No flush ends, so memtables fill up.
     shim.hold_tables();
     while_values_come(&server, asynchronous, || {
         let stopped = |page: &Scrape| stall(page, "") == 1.0 && stall(page, "s_total") == 1.0;
@@ -268,9 +268,9 @@ fn a_stall_is_seen_while_it_lasts_and_counted() {
     });
 }
 
-/// RocksDB tells of a stop after its end, where a writer brings it about that then waits for that end.
+/// RocksDB reports a stop only after its end if the write that causes it then waits for the end.
 #[test]
-fn a_stall_that_a_write_brings_about_itself_is_seen_while_it_lasts_and_counted() {
+fn a_stall_caused_by_a_waiting_write_is_visible_while_it_lasts_and_counted() {
     let shim = Shim::new();
     let server = shim.preload(small_memtables()).start();
     shim.hold_tables();
@@ -293,19 +293,19 @@ fn small_memtables() -> ServerBuilder {
     ServerBuilder::new("rocksdb").arg("--memory", "64MiB").arg("--value-max", "1MiB")
 }
 
-/// Of writes that are stopped.
+/// Returns the metric of stopped writes.
 fn stall(page: &Scrape, name: &str) -> f64 {
     page.sum(&format!("klad_rocksdb_write_stall{name}"), &[("state", "stopped")])
 }
 
-/// Does `work` while a client writes values of 64 KiB to the targets that `target` gives.
+/// Runs `work` while a client writes values of 64 KiB to targets from `target`.
 fn while_values_come(server: &Server, target: impl Fn(u32) -> String + Sync, work: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut writer = server.client();
             for number in 0.. {
-                // Also when the test has failed.
+                // Also if the test fails.
                 if stop.load(Ordering::Relaxed) || std::thread::panicking() {
                     break;
                 }
@@ -318,7 +318,7 @@ fn while_values_come(server: &Server, target: impl Fn(u32) -> String + Sync, wor
     });
 }
 
-/// Raises a flag when it is dropped.
+/// Sets a flag when dropped.
 struct Raises<'f>(&'f AtomicBool);
 
 impl Drop for Raises<'_> {
@@ -328,7 +328,7 @@ impl Drop for Raises<'_> {
 }
 
 #[test]
-fn writes_that_are_stopped_for_good_are_seen() {
+fn permanently_stopped_writes_are_visible() {
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new("rocksdb")).start();
     assert_eq!(Scrape::of(&server).value("klad_storage_writes_stopped"), 0.0);
@@ -353,13 +353,13 @@ fn unsynced_writes_are_counted_until_they_are_synced() {
     for number in 0..7 {
         assert_eq!(client.put(&asynchronous(number), b"v").status, 201);
     }
-    wait_for_page(&server, "seven wait for their sync", |page| page.value("klad_storage_unsynced_writes") == 7.0);
+    wait_for_page(&server, "seven writes are unsynced", |page| page.value("klad_storage_unsynced_writes") == 7.0);
     shim.pass();
     wait_for_page(&server, "none waits", |page| page.value("klad_storage_unsynced_writes") == 0.0);
 }
 
 #[test]
-fn the_process_is_what_the_kernel_says() {
+fn the_process_metrics_match_the_kernel() {
     let server = ServerBuilder::new("rocksdb").start();
     let process = server.process();
     let page = Scrape::of(&server);
@@ -370,7 +370,7 @@ fn the_process_is_what_the_kernel_says() {
     wait_until("the threads are as many", || {
         Scrape::of(&server).value("process_threads") == f64::from(u32::try_from(listed("task")).unwrap())
     });
-    // The connection that a page is asked for on is one of them; in between the kernel sees none.
+    // The connection of the request is one of them, and it is gone when the kernel is asked.
     wait_until("the descriptors are as many", || {
         Scrape::of(&server).value("process_open_fds") == f64::from(u32::try_from(listed("fd")).unwrap()) + 1.0
     });

@@ -1,4 +1,4 @@
-//! What klad says of its requests: each is counted once, and its time is where it went.
+//! Metrics of requests: each request is counted once, and its time is in the right phases.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use super::support::{ENGINES, Server, ServerBuilder, wait_until};
 const KEY: &str = "/v0/entity?id=k";
 const HOLD: Duration = Duration::from_millis(400);
 
-/// Waits until every request has been counted: the last byte of an answer may reach its client before.
+/// Waits until every request is counted: a client may get the last byte of an answer earlier.
 fn settled(server: &Server) -> Metrics {
     wait_until("no request is in flight", || Metrics::scrape(server).in_flight() == 0);
     Metrics::scrape(server)
 }
 
-/// Sends requests of every kind, and `unannounced` more.
+/// Sends requests of every kind, and `unannounced` further ones.
 fn send_all_kinds(server: &Server, unannounced: u64) {
     let mut client = server.client();
     let durability = |number: usize| if number.is_multiple_of(3) { "sync" } else { "async" };
@@ -42,20 +42,20 @@ fn send_all_kinds(server: &Server, unannounced: u64) {
     assert_eq!(client.put(KEY, &[0; 2 << 10]).status, 413);
     assert_eq!(client.request("POST", KEY, &[], None).status, 405);
     assert_eq!(client.request("GET", KEY, &[("Klad-Timeout", "soon")], None).status, 400);
-    // Three at once: hyper answers one after the other.
+    // Three at once: hyper answers them one after the other.
     client.send_raw(format!("GET {KEY} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(3));
     for _ in 0..3 {
         assert_eq!(client.answer().unwrap().status, 404);
     }
     server.client().send_raw("no HTTP at all\r\n\r\n");
     server.client().send_raw(format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(20 << 10)));
-    wait_until("both heads were refused", || {
+    wait_until("both heads are rejected", || {
         let metrics = Metrics::scrape(server);
         metrics.refused("malformed-head") + metrics.refused("head-too-large") >= 2
     });
 }
 
-/// Says where `/metrics` differs from what was sent.
+/// Compares `/metrics` with what was sent.
 fn adds_up(engine: &str, unannounced: u64) -> Result<(), String> {
     let server = ServerBuilder::new(engine).arg("--value-max", "1KiB").arg("--head-max", "16KiB").start();
     send_all_kinds(&server, unannounced);
@@ -71,7 +71,7 @@ fn adds_up(engine: &str, unannounced: u64) -> Result<(), String> {
     let mut wrong = Vec::new();
     let mut check = |what: String, found: u64, sent: u64| {
         if found != sent {
-            wrong.push(format!("{what}: {found}, sent were {sent}"));
+            wrong.push(format!("{what}: {found}, but {sent} were sent"));
         }
     };
     let outcomes = ["ok", "not_found", "client_error", "refused", "deadline", "error", "aborted"];
@@ -101,30 +101,30 @@ fn adds_up(engine: &str, unannounced: u64) -> Result<(), String> {
         ("overloaded", 0),
         ("other", 0),
     ] {
-        check(format!("refused for {reason}"), metrics.refused(reason), sent);
+        check(format!("rejected for {reason}"), metrics.refused(reason), sent);
     }
     let bytes = |name: &str, op: &str| metrics.count(&format!("klad_http_{name}_body_bytes_total"), &[("op", op)]);
-    // The body that was too large was read and thrown away, which is work too.
+    // The body that was too large was read and discarded, which counts too.
     check("bytes of bodies".to_owned(), bytes("request", "put"), 9 * 5 + (2 << 10));
     check("bytes of a range".to_owned(), bytes("response", "range"), 2 * "k1\n12345".len() as u64);
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
 #[test]
-fn every_request_is_counted_once_by_what_it_was_and_how_it_ended() {
+fn every_request_is_counted_once_by_kind_and_outcome() {
     for engine in ENGINES {
         adds_up(engine, 0).unwrap_or_else(|wrong| panic!("{engine}: {wrong}"));
     }
 }
 
 #[test]
-fn twin_a_request_that_nobody_sent_is_noticed() {
+fn twin_an_additional_request_is_noticed() {
     let wrong = adds_up("memory", 1).expect_err("planted");
     assert!(wrong.starts_with("status ok: 3"), "{wrong}");
 }
 
 #[test]
-fn refused_late_and_aborted_requests_are_counted_as_such() {
+fn rejected_late_and_aborted_requests_are_counted_as_such() {
     let server = ServerBuilder::new("memory/pool")
         .arg("--pool-threads", "1")
         .arg("--queue-limit", "2")
@@ -134,7 +134,7 @@ fn refused_late_and_aborted_requests_are_counted_as_such() {
     let (first, rest) = clients.split_at_mut(1);
     first[0].send("GET", KEY, &[], None).unwrap();
     wait_until("the first is in flight", || Metrics::scrape(&server).in_flight() == 1);
-    // Behind it, until its deadline has passed; then another, which leaves.
+    // The second waits behind it until its deadline has passed. The third disconnects.
     rest[0].send("GET", KEY, &[("Klad-Timeout", "100ms")], None).unwrap();
     wait_until("the second is in flight", || Metrics::scrape(&server).in_flight() == 2);
     rest[1].send("PUT", KEY, &[], Some(b"v")).unwrap();
@@ -169,7 +169,7 @@ fn connections_that_klad_ends_are_counted() {
     assert_eq!(head.answer().unwrap().status, 408);
     let mut idle = server.client();
     assert!(idle.is_closed_silently());
-    wait_until("the slow reader is closed", || {
+    wait_until("the slow client is disconnected", || {
         Metrics::scrape(&server).count("klad_connections_closed_total", &[("reason", "write_timeout")]) == 1
     });
     let metrics = settled(&server);
@@ -185,13 +185,13 @@ fn connections_that_klad_ends_are_counted() {
     assert_eq!(settled(&server).refused("too-many-connections"), 1);
 }
 
-/// Whether the time of a held sync is the sync's, and nobody else's; in metrics and in `Server-Timing`.
+/// Holds a sync and checks that its time is in the phase `sync` and in no other, in the metrics and in `Server-Timing`.
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
-fn sync_is_told_apart(setup: &str, defect: Option<Defect>) -> Result<(), String> {
+fn held_sync_is_in_phase_sync(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new(setup).defect(defect)).start();
     let mut writer = server.client();
-    // What only the first write does, such as reserving versions, is done.
+    // The first write does some things only once, such as reserving versions.
     assert_eq!(writer.put(KEY, b"v").status, 201);
     let before = settled(&server);
     shim.hold();
@@ -202,7 +202,7 @@ fn sync_is_told_apart(setup: &str, defect: Option<Defect>) -> Result<(), String>
     let answer = writer.answer().unwrap();
     assert_eq!(answer.status, 201);
     let after = settled(&server);
-    let timing = answer.header("server-timing").expect("it was asked for");
+    let timing = answer.header("server-timing").expect("requested");
     let mut wrong = Vec::new();
     for phase in ["receive", "queue", "engine", "sync", "write"] {
         let spent = after.phase("put", phase) - before.phase("put", phase);
@@ -220,7 +220,7 @@ fn sync_is_told_apart(setup: &str, defect: Option<Defect>) -> Result<(), String>
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
-/// A duration of a `Server-Timing` header.
+/// Returns a duration from a `Server-Timing` header.
 fn milliseconds(timing: &str, phase: &str) -> f64 {
     let found = timing.split(", ").find_map(|metric| metric.strip_prefix(phase)?.strip_prefix(";dur="));
     found.unwrap_or_else(|| panic!("no {phase} in {timing}")).parse().unwrap()
@@ -228,9 +228,9 @@ fn milliseconds(timing: &str, phase: &str) -> f64 {
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
-fn a_held_sync_shows_in_sync_and_nowhere_else() {
+fn a_held_sync_shows_in_sync_and_in_no_other_phase() {
     for setup in durable_setups() {
-        sync_is_told_apart(setup, None).unwrap_or_else(|wrong| panic!("{setup}: {wrong}"));
+        held_sync_is_in_phase_sync(setup, None).unwrap_or_else(|wrong| panic!("{setup}: {wrong}"));
     }
 }
 
@@ -238,13 +238,13 @@ fn a_held_sync_shows_in_sync_and_nowhere_else() {
 #[test]
 fn twin_a_sync_that_counts_as_engine_is_noticed() {
     for engine in DURABLE_ENGINES {
-        let wrong = sync_is_told_apart(engine, Some(Defect::HidesSync)).expect_err("planted");
+        let wrong = held_sync_is_in_phase_sync(engine, Some(Defect::HidesSync)).expect_err("planted");
         assert!(wrong.contains("engine took") && wrong.contains("sync took"), "{engine}: {wrong}");
     }
 }
 
-/// Two reads at once of an engine that takes 2 s each: with one thread the second waits for the first.
-fn queue_is_told_apart(threads: &str) -> Result<(), String> {
+/// Sends two reads at once to an engine that takes 2 s for each. With one thread the second waits for the first.
+fn waiting_is_in_phase_queue(threads: &str) -> Result<(), String> {
     let builder = ServerBuilder::new("memory/pool").arg("--pool-threads", threads).arg("--engine-delay", "2s");
     let server = builder.start();
     let mut clients = [server.client(), server.client()];
@@ -265,12 +265,12 @@ fn queue_is_told_apart(threads: &str) -> Result<(), String> {
 
 #[test]
 fn waiting_shows_in_queue_and_a_slow_engine_in_engine() {
-    queue_is_told_apart("1").unwrap();
+    waiting_is_in_phase_queue("1").unwrap();
 }
 
 #[test]
-fn twin_a_queue_that_nobody_waits_in_is_noticed() {
-    queue_is_told_apart("2").expect_err("planted");
+fn twin_a_queue_without_waiting_is_noticed() {
+    waiting_is_in_phase_queue("2").expect_err("planted");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_slow_engine_shows_in_engine_with_every_strategy() {
 }
 
 #[test]
-fn a_body_that_comes_late_shows_in_receive() {
+fn a_body_that_arrives_late_shows_in_receive() {
     let server = ServerBuilder::new("memory").start();
     let mut client = server.client();
     let begun = Instant::now();
@@ -342,7 +342,7 @@ fn batches_and_syncs_are_counted(engine: &str) {
 }
 
 #[test]
-fn timing_and_ids_are_answered_to_those_who_send_for_them() {
+fn timing_and_ids_are_returned_on_request() {
     let server = ServerBuilder::new("memory").start();
     let mut client = server.client();
     let plain = client.get(KEY);

@@ -1,4 +1,4 @@
-//! The fast path answers, byte for byte, as hyper does: the same bytes go to a klad with it and to one with `--fast-path off`.
+//! The fast path answers like hyper, byte for byte: a klad with it and one with `--fast-path off` get the same bytes.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::support::metrics::Metrics;
 use super::support::{Server, ServerBuilder, random};
 
-/// All that comes back until the end of the connection, but for what differs from one time to the next. `cut`: so many bytes are sent
-/// alone, and the rest a moment later.
+/// Returns everything up to the end of the connection, without the parts that vary. `cut`: send this number of bytes
+/// first, and the rest a moment later.
 fn reply(server: &Server, request: &[u8], cut: Option<usize>) -> String {
     let mut stream = server.client().stream;
     let request = cut.map_or(request, |cut| {
@@ -18,7 +18,7 @@ fn reply(server: &Server, request: &[u8], cut: Option<usize>) -> String {
         sleep(Duration::from_millis(1));
         rest
     });
-    // Whoever refuses a head may close before all of it was sent.
+    // A server that rejects a head may close before all of it is sent.
     let _ = stream.write_all(request);
     let _ = stream.shutdown(Shutdown::Write);
     let mut reply = Vec::new();
@@ -34,12 +34,12 @@ fn plain(server: &Server) -> u64 {
     Metrics::scrape(server).count("klad_worker_plain_requests_total", &[])
 }
 
-/// One of `all`, the first of them as often as all others together.
+/// Returns one of `all`; the first one is as likely as all others together.
 fn one<'a>(random: &mut fastrand::Rng, all: &[&'a str]) -> &'a str {
     if random.bool() { all[0] } else { all[random.usize(..all.len())] }
 }
 
-/// A request as clients send it, or not quite.
+/// Returns a request that clients could send, or an almost valid one.
 fn request(random: &mut fastrand::Rng) -> Vec<u8> {
     let method = one(random, &["GET", "PUT", "DELETE", "PUT", "HEAD", "POST", "get"]);
     let id =
@@ -50,7 +50,7 @@ fn request(random: &mut fastrand::Rng) -> Vec<u8> {
     let version = one(random, &["HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/1.2", "http/1.1"]);
     let end = one(random, &["\r\n", "\r\n", "\n"]);
     let mut head = format!("{method} {path}{id}{durability} {version}{end}");
-    // One, with few exceptions.
+    // One Host header in most cases.
     for _ in 0..[1, 1, 1, 1, 1, 1, 0, 2][random.usize(..8)] {
         head += &format!("{}: localhost{end}", one(random, &["Host", "host", "HOST"]));
     }
@@ -102,13 +102,14 @@ fn request(random: &mut fastrand::Rng) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// One request in most cases, else some that are sent together.
+/// Returns one request in most cases, otherwise several that are sent together.
 fn requests(random: &mut fastrand::Rng) -> Vec<u8> {
     let count = if random.u8(..4) == 0 { random.usize(2..4) } else { 1 };
     (0..count).flat_map(|_| request(random)).collect()
 }
 
-/// How many of `count` requests took the fast path, and those whose answers differ from hyper's; `spoil` changes what hyper gets.
+/// Sends `count` requests to both servers. Returns the number that took the fast path, and those with different
+/// answers; `spoil` changes what hyper gets.
 fn differences(count: usize, spoil: impl Fn(Vec<u8>) -> Vec<u8>) -> (u64, Vec<String>) {
     let [with, without] = ["on", "off"].map(|switch| ServerBuilder::new("memory").arg("--fast-path", switch).start());
     let mut random = random();
@@ -119,7 +120,7 @@ fn differences(count: usize, spoil: impl Fn(Vec<u8>) -> Vec<u8>) -> (u64, Vec<St
         let cut = (random.u8(..8) == 0).then(|| random.usize(1..request.len()));
         let [fast, by_hyper] =
             [(&with, request.clone()), (&without, spoil(request.clone()))].map(|(server, request)| {
-                // Written by another connection, whose requests are plain.
+                // Written on another connection with plain requests.
                 assert_eq!(server.client().put("/v0/entity?id=kept", b"old").status, 201);
                 reply(server, &request, cut.map(|cut| cut.min(request.len())))
             });
@@ -133,14 +134,14 @@ fn differences(count: usize, spoil: impl Fn(Vec<u8>) -> Vec<u8>) -> (u64, Vec<St
 }
 
 #[test]
-fn a_request_is_answered_the_same_with_hyper_and_without() {
+fn requests_get_the_same_answers_with_and_without_hyper() {
     let (plain, differences) = differences(400, |request| request);
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert!(plain > 10, "{plain} of 400 were plain: too few to say anything");
 }
 
 #[test]
-fn twin_a_header_that_is_overlooked_is_noticed() {
+fn twin_an_ignored_header_is_noticed() {
     let (_, differences) = differences(300, |request| {
         let mut text = String::from_utf8_lossy(&request).into_owned();
         for name in ["Klad-", "klad-", "KLAD-", "X-Request-", "x-request-", "X-REQUEST-"] {
@@ -151,9 +152,9 @@ fn twin_a_header_that_is_overlooked_is_noticed() {
     assert!(!differences.is_empty());
 }
 
-/// A connection that hyper has served goes back, and nothing of what was sent together is lost on the way.
+/// A connection returns from hyper to the fast path, and no bytes that arrived together are lost.
 #[test]
-fn a_connection_changes_hands_without_losing_a_request() {
+fn a_connection_switches_between_fast_path_and_hyper_without_losing_a_request() {
     let server = ServerBuilder::new("memory").start();
     let mut client = server.client();
     let put = |value: &str| {
@@ -162,7 +163,7 @@ fn a_connection_changes_hands_without_losing_a_request() {
     let get = "GET /v0/entity?id=k HTTP/1.1\r\nHost: h\r\n\r\n";
     for round in 0..100 {
         let value = format!("value {round}");
-        // Alone, two together, one in pieces: plain, hyper's, hyper's.
+        // Alone: plain. Two together: hyper. In pieces: hyper.
         client.send_raw(put(&value));
         assert_eq!(client.answer().expect("an answer").status, 201);
         client.send_raw([put(&value), get.to_owned()].concat());
@@ -176,13 +177,14 @@ fn a_connection_changes_hands_without_losing_a_request() {
         assert_eq!(client.get("/v0/status").status, 200);
     }
     let plain = plain(&server);
-    // Each time hyper gives the connection back, the next may be: of 400 that are hyper's for sure, every sixteenth time.
+    // After hyper returns a connection, the next request may be plain. Of 400 requests that only hyper serves, this
+    // holds at least for every sixteenth.
     assert!((5..400).contains(&plain), "{plain} of 500 were read by the worker itself");
 }
 
-/// Values of any size come whole, whatever the client takes at once.
+/// Values of any size arrive completely, however slowly the client reads.
 #[test]
-fn large_values_are_sent_whole_to_a_client_that_takes_its_time() {
+fn large_values_arrive_completely_at_a_slow_client() {
     let server = ServerBuilder::new("memory").start();
     for bytes in [1, 16 << 10, 64 << 10, (64 << 10) + 1, 3_000_000] {
         let value: Vec<u8> = (0_u8..251).cycle().take(bytes).collect();
@@ -196,7 +198,7 @@ fn large_values_are_sent_whole_to_a_client_that_takes_its_time() {
     }
 }
 
-/// What is behind an answer that says that it is the last is no request, whoever has given it and whenever.
+/// Bytes after an answer with Connection: close are not a request, in both implementations.
 #[test]
 fn the_body_of_a_refused_request_is_never_taken_for_requests() {
     let server = ServerBuilder::new("memory").arg("--value-max", "1KiB").start();
@@ -217,9 +219,9 @@ fn the_body_of_a_refused_request_is_never_taken_for_requests() {
     }
 }
 
-/// What a request and its answer carry is counted alike on both ways, refused or not.
+/// Both implementations count the bytes of requests and answers alike, also of rejected ones.
 #[test]
-fn bytes_are_counted_the_same_with_hyper_and_without() {
+fn bytes_are_counted_the_same_with_and_without_hyper() {
     let server = ServerBuilder::new("memory").start();
     let counts = |requests: &dyn Fn(&mut super::support::Client)| {
         let all = |metrics: &Metrics| {

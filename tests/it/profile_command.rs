@@ -1,4 +1,4 @@
-//! `klad profile`: what it asks for, what it makes of the answer, and which way round a difference is.
+//! `klad profile`: its requests, its output, and the direction of differences.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use klad_profile::{Name, Profile, Sample, ValueType, pprof};
 
 use super::support::command::Klad;
 
-/// Stacks with their CPU time, leaf first.
+/// Returns a profile of stacks with their CPU time, the leaf first.
 fn profile(stacks: &[(&str, i64)]) -> Profile<Name> {
     let sample = |(stack, value): &(&str, i64)| Sample {
         thread: "klad-worker".to_owned(),
@@ -29,7 +29,7 @@ fn profile(stacks: &[(&str, i64)]) -> Profile<Name> {
     }
 }
 
-/// A server that gives this answer to one request, whose first line it tells.
+/// Starts a server that answers one request with `head` and `body`, and passes on the first line of the request.
 fn answers(head: &str, body: Vec<u8>) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -46,7 +46,7 @@ fn answers(head: &str, body: Vec<u8>) -> (SocketAddr, Receiver<String>) {
             }
         }
         let request = String::from_utf8(request).unwrap();
-        // Not every test asks what was asked.
+        // Not every test reads the request.
         let _ = told.send(request.lines().next().unwrap().to_owned());
         let _ = stream.write_all(head.as_bytes());
         let _ = stream.write_all(&body);
@@ -64,7 +64,7 @@ fn taken() -> Profile<Name> {
 }
 
 #[test]
-fn each_event_asks_for_its_own_profile() {
+fn each_event_requests_its_own_profile() {
     for (arguments, target) in [
         ("", "/debug/pprof/profile?seconds=10&hz=99"),
         ("--event cpu --interval 2ms --duration 500ms", "/debug/pprof/profile?seconds=0.5&hz=500"),
@@ -83,7 +83,7 @@ fn each_event_asks_for_its_own_profile() {
 }
 
 #[test]
-fn a_cpu_profile_is_as_fine_as_can_be_and_no_finer() {
+fn a_shorter_interval_than_the_minimum_is_taken_as_the_minimum() {
     let (address, asked) = gives(&taken());
     let said = Klad::new(&format!("profile http://{address} --event cpu --interval 500us")).run();
     assert_eq!(asked.recv().unwrap(), "GET /debug/pprof/profile?seconds=10&hz=1000 HTTP/1.1");
@@ -91,7 +91,7 @@ fn a_cpu_profile_is_as_fine_as_can_be_and_no_finer() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
+fn wrong_arguments_are_rejected_before_anything_is_sent() {
     for (arguments, word) in [
         ("--event alloc --interval 1ms", "--heap-sample"),
         ("--event heap --duration 1s", "moment"),
@@ -114,7 +114,7 @@ fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
 fn help_is_short_and_has_examples() {
     let short = String::from_utf8(Klad::new("profile -h").succeeds()).unwrap();
     assert!(short.contains("\nExamples:\n  klad profile "), "{short}");
-    assert!(short.lines().count() <= 40, "it does not fit a screen: {short}");
+    assert!(short.lines().count() <= 40, "the help does not fit a screen: {short}");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn without_a_file_facts_and_functions_are_printed() {
 }
 
 #[test]
-fn the_form_follows_the_ending_unless_it_was_asked_for() {
+fn the_extension_selects_the_format_unless_an_option_does() {
     let directory = tempfile::tempdir().unwrap();
     let to = |name: &str, more: &str| {
         let path = directory.path().join(name);
@@ -145,12 +145,12 @@ fn the_form_follows_the_ending_unless_it_was_asked_for() {
     assert!(is_page(&to("out.svg", "--format html")));
     let command = format!("profile http://{} -o -", gives(&taken()).0);
     assert_eq!(Klad::new(&command).succeeds(), pprof::encode(&taken()));
-    // Nothing is left beside them.
+    // No other file is left.
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 7);
 }
 
 #[test]
-fn a_profile_that_did_not_come_whole_leaves_the_file_as_it_was() {
+fn an_incomplete_profile_leaves_the_file_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out.pb.gz");
     std::fs::write(&path, "before").unwrap();
@@ -168,7 +168,7 @@ fn a_profile_that_did_not_come_whole_leaves_the_file_as_it_was() {
 }
 
 #[test]
-fn a_refusal_says_what_can_be_done() {
+fn a_rejection_has_advice() {
     for (status, body, words) in [
         (404, "", "older"),
         (409, r#"{"code":"busy","detail":"one is\u001b[2J being taken"}"#, "busy: one is?[2J being taken"),
@@ -186,7 +186,7 @@ fn compare(before: &Path, after: &Path) -> String {
     String::from_utf8(Klad::new("profile diff").arg(before).arg(after).succeeds()).unwrap()
 }
 
-/// What is wrong with a difference in which `read` has grown by 60 ms.
+/// Returns a fault unless `read` has grown by 60 ms.
 fn wrong_direction(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.ends_with("  read")).unwrap_or_default();
     let grew = line.split_whitespace().next() == Some("+60.00");
@@ -206,8 +206,8 @@ fn a_difference_goes_from_before_to_after_and_twin_swapped_files_are_noticed() {
     assert!(std::fs::read_to_string(page).unwrap().contains("<svg"));
 }
 
-/// Why the difference of these cannot be had in any form; `None`: it can, in one of them.
-fn refusal(directory: &Path, before: &Path, after: &Path, option: &str) -> Option<String> {
+/// Returns why these profiles cannot be compared, in any format; `None` if they can be compared in one of them.
+fn rejection(directory: &Path, before: &Path, after: &Path, option: &str) -> Option<String> {
     let mut whys = Vec::new();
     for name in ["", "d.html", "d.svg", "d.collapsed"] {
         let command = Klad::new(&format!("profile diff {option}")).arg(before).arg(after);
@@ -219,31 +219,31 @@ fn refusal(directory: &Path, before: &Path, after: &Path, option: &str) -> Optio
         whys.push(ended.stderr);
     }
     whys.dedup();
-    assert_eq!(whys.len(), 1, "the reason does not depend on the form");
+    assert_eq!(whys.len(), 1, "the reason depends on the format");
     whys.pop()
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_in_each_form() {
+fn profiles_that_cannot_be_compared_are_rejected_in_each_format() {
     let directory = tempfile::tempdir().unwrap();
     let [cpu, waits, nothing, endless, long] =
         ["cpu", "waits", "nothing", "endless", "long"].map(|name| directory.path().join(name));
     std::fs::write(&cpu, pprof::encode(&taken())).unwrap();
-    // In nanoseconds, too.
+    // In nanoseconds too.
     let mut delay = taken();
     delay.values[1] = ValueType::new("delay", "nanoseconds");
     std::fs::write(&waits, pprof::encode(&delay)).unwrap();
     std::fs::write(&nothing, pprof::encode(&profile(&[]))).unwrap();
     std::fs::write(&endless, format!("a {0}\nb {0}\n", i64::MAX)).unwrap();
     std::fs::File::create(&long).unwrap().set_len((64 << 20) + 1).unwrap();
-    let refusal = |before, after, option| refusal(directory.path(), before, after, option).unwrap_or_default();
-    assert!(refusal(&cpu, &waits, "").contains("differ in kind"));
-    assert!(refusal(&cpu, &nothing, "--normalize").contains("nothing that could be scaled"));
-    assert!(refusal(&nothing, &cpu, "--normalize").contains("nothing that could be scaled"));
-    assert!(refusal(&endless, &endless, "").contains("63 bits"));
-    assert!(refusal(&cpu, &long, "").contains("more than 64 MiB"));
-    // The twins: what can be compared is not refused.
-    assert_eq!((refusal(&cpu, &cpu, "--normalize"), refusal(&cpu, &nothing, "")), (String::new(), String::new()));
+    let reason = |before, after, option| rejection(directory.path(), before, after, option).unwrap_or_default();
+    assert!(reason(&cpu, &waits, "").contains("different kinds"));
+    assert!(reason(&cpu, &nothing, "--normalize").contains("cannot be scaled"));
+    assert!(reason(&nothing, &cpu, "--normalize").contains("cannot be scaled"));
+    assert!(reason(&endless, &endless, "").contains("63 bits"));
+    assert!(reason(&cpu, &long, "").contains("more than 64 MiB"));
+    // Twins: comparable profiles are accepted.
+    assert_eq!((reason(&cpu, &cpu, "--normalize"), reason(&cpu, &nothing, "")), (String::new(), String::new()));
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! `/debug/pprof`: what Go's tools and a browser make of klad's profiles, and that taking them disturbs nobody.
+//! `/debug/pprof`: Go's tools and a browser can read klad's profiles, and taking them does not disturb requests.
 
 use klad_profile::{Name, Profile, collapsed, pprof};
 
 use super::support::tools::{browse, go, top};
 use super::support::{Client, Server, ServerBuilder, wait_until};
 
-/// A kind of profile, with a function of ours and one of RocksDB's that is in it under [`load`].
+/// A kind of profile, with a function of klad and one of RocksDB that it contains under [`load`].
 struct Expected {
     path: &'static str,
     ours: &'static str,
@@ -38,7 +38,7 @@ fn code(answer: &super::support::Answer) -> String {
     document["code"].as_str().unwrap().to_owned()
 }
 
-/// What is missing in what Go says of a profile.
+/// Returns what is missing in Go's output for a profile.
 fn wrong_with_top(profile: &[u8], expected: &Expected) -> Option<String> {
     let said = match top(profile) {
         Ok(said) => said,
@@ -50,7 +50,7 @@ fn wrong_with_top(profile: &[u8], expected: &Expected) -> Option<String> {
 }
 
 #[test]
-fn go_reads_every_kind_and_finds_functions_of_ours_and_of_rocksdb() {
+fn go_reads_every_kind_and_finds_functions_of_klad_and_of_rocksdb() {
     let server = server();
     load(&server);
     for kind in KINDS {
@@ -67,7 +67,7 @@ fn go_reads_every_kind_and_finds_functions_of_ours_and_of_rocksdb() {
     }
 }
 
-/// HEAD, more often than profiles of a kind have places: status and type.
+/// Sends more HEAD requests than profiles of a kind can be taken at once. Returns their statuses and types.
 fn heads(server: &Server, target: &str) -> Vec<(u16, String)> {
     let ask = |client: &mut Client| {
         client.send("HEAD", target, &[], None).unwrap();
@@ -76,7 +76,7 @@ fn heads(server: &Server, target: &str) -> Vec<(u16, String)> {
         (status, kind.unwrap_or_default())
     };
     let mut client = Client::connect(server.admin);
-    // On one connection: no answer has a body, or the next one could not be read.
+    // On one connection: if an answer had a body, the next one could not be read.
     (0..8).map(|_| ask(&mut client)).collect()
 }
 
@@ -103,7 +103,7 @@ fn twin_a_profile_without_names_is_noticed() {
 }
 
 #[test]
-fn what_go_has_written_is_read() {
+fn a_profile_written_by_go_can_be_read() {
     let directory = tempfile::tempdir().unwrap();
     let program = "package main\nimport (\"os\"; \"runtime\"; \"runtime/pprof\")\nvar kept [][]byte\n\
                    //go:noinline\nfunc plantedKeep() { for i := 0; i < 64; i++ { kept = append(kept, make([]byte, 1<<20)) } }\n\
@@ -120,7 +120,7 @@ fn what_go_has_written_is_read() {
 }
 
 #[test]
-fn every_form_says_how_it_was_taken() {
+fn every_format_says_how_the_profile_was_taken() {
     let server = server();
     load(&server);
     for kind in KINDS {
@@ -144,11 +144,11 @@ fn every_form_says_how_it_was_taken() {
 }
 
 #[test]
-fn without_sampling_only_a_window_sees_anything_and_the_picture_says_so() {
+fn without_sampling_only_a_window_sees_allocations_and_the_picture_says_so() {
     let server = ServerBuilder::new(ENGINE).arg("--heap-sample", "0").start();
     load(&server);
     let page = server.admin("/debug/pprof/heap?format=flamegraph").text();
-    assert!(page.contains("Nothing was seen.") && page.contains("--heap-sample is 0"), "{page}");
+    assert!(page.contains("No samples were recorded.") && page.contains("--heap-sample is 0"), "{page}");
     let mut seen = String::new();
     wait_until("a window sees allocations", || {
         std::thread::scope(|scope| {
@@ -161,7 +161,7 @@ fn without_sampling_only_a_window_sees_anything_and_the_picture_says_so() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_parameters_are_rejected() {
     let server = server();
     let bad =
         ["profile?seconds=0", "profile?hz=1001", "heap?hz=99", "mutex?threshold=2s", "heap?format=svg", "block?x1=1"];
@@ -176,7 +176,7 @@ fn what_makes_no_sense_is_refused() {
     assert!(server.admin("/debug/pprof").text().contains("/debug/pprof/allocs"));
 }
 
-/// Begins a profile that nobody waits for the end of.
+/// Requests a profile and does not wait for its end.
 fn begin(server: &Server) -> Client {
     let mut client = Client::connect(server.admin);
     client.send("GET", "/debug/pprof/heap?seconds=300", &[], None).unwrap();
@@ -184,7 +184,7 @@ fn begin(server: &Server) -> Client {
 }
 
 #[test]
-fn only_so_many_at_a_time_others_are_answered_and_who_goes_away_makes_room() {
+fn profiles_at_once_are_limited_others_get_409_and_a_disconnect_frees_a_place() {
     let server = server();
     let mut open: Vec<Client> = (0..4).map(|_| begin(&server)).collect();
     let short = || server.admin("/debug/pprof/heap?seconds=0.001");
@@ -198,11 +198,11 @@ fn only_so_many_at_a_time_others_are_answered_and_who_goes_away_makes_room() {
     }
     drop(open.pop());
     wait_until("its place is free", || short().status == 200);
-    // A stop waits for none of the others, whose five minutes are longer than this test waits.
+    // A stop does not wait for the other profiles, which take five minutes.
     assert_eq!(server.stop().code(), Some(0));
 }
 
-/// A page that shows `page` 390 pixels wide in a frame, and writes down what is to be seen there.
+/// Returns a page that shows `page` in a frame 390 pixels wide, and writes down what is visible there.
 fn on_a_phone(page: &str) -> String {
     let listening = "<script>window.onerror = function (what) { parent.errors.push(what); };</script><style>";
     let quoted = serde_json::to_string(&page.replacen("<style>", listening, 1)).unwrap().replace("</", "<\\/");
@@ -221,7 +221,7 @@ fn on_a_phone(page: &str) -> String {
     )
 }
 
-/// The words after each of the page's own in what [`on_a_phone`] has written.
+/// Returns what [`on_a_phone`] has written.
 fn seen_on_a_phone(page: &str, dark: bool) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("phone.html");
@@ -231,7 +231,7 @@ fn seen_on_a_phone(page: &str, dark: bool) -> String {
     result.split("</pre>").next().unwrap().to_owned()
 }
 
-/// Where the page that a browser shows after a search falls short.
+/// Returns what is wrong with a page in a browser after a search.
 fn wrong_with_page(page: &str) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("page.html");
@@ -240,11 +240,11 @@ fn wrong_with_page(page: &str) -> Option<String> {
     if !shown.contains("<title>klad_") && !shown.contains(">klad_") {
         return Some("no frame is named".to_owned());
     }
-    // As inferno's search marks them.
+    // The marks of inferno's search.
     if !shown.contains("fill=\"rgb(230,0,230)\"") {
         return Some("nothing is marked".to_owned());
     }
-    // Not in the script, where the word stands as well, but in the picture.
+    // In the picture: the script contains the word too.
     let matched = shown.split("<text id=\"matched\"").nth(1).and_then(|text| text.split("</text>").next());
     let says = matched.is_some_and(|text| text.contains(">Matched: ") && text.ends_with('%'));
     (!says).then(|| format!("nothing says how much it is: {matched:?}"))
@@ -272,7 +272,7 @@ fn twin_a_page_without_its_script_or_names_is_noticed() {
     assert_eq!(wrong_with_page(&page.replace("klad_", "else::")), Some("no frame is named".to_owned()));
     let wordless = wrong_with_page(&page.replace("\"Matched: \"", "\"\"")).unwrap_or_default();
     assert!(wordless.starts_with("nothing says how much it is"), "{wordless}");
-    let broken = page.replace("\"use strict\";\n// The field", "nothing_here();\n// The field");
+    let broken = page.replace("\"use strict\";\n// The search", "nothing_here();\n// The search");
     assert!(!seen_on_a_phone(&broken, false).ends_with(" errors 0"));
     let wide = page.replace("<h1>", "<h1 style=\"width:800px\">");
     assert!(seen_on_a_phone(&wide, false).starts_with("fits false "));

@@ -1,4 +1,4 @@
-//! Profiles of every kind under loads whose truth is known: what burns is what leads, what waits is what is named.
+//! Profiles of every kind under known loads: the most expensive functions come first, and waits have the right names.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::support::profiles::as_f64;
 use super::support::tools::top;
 use super::support::{Client, Over, Server, ServerBuilder};
 
-/// A kind that takes its time, with words of which each must be in what Go says of it under [`loaded`].
+/// A kind of profile with a duration, and words that Go's output for it must contain under [`loaded`].
 struct Timed {
     path: &'static str,
     title: &'static str,
@@ -40,14 +40,14 @@ const KINDS: &[Timed] = &[
     },
 ];
 
-/// What `path` answers while PUTs come in as fast as they are answered: of a trickle there would be a handful of samples.
+/// Returns the answer of `path` under a load of PUTs at the maximum rate: a low rate would give only a few samples.
 fn loaded(server: &Server, path: &str) -> Vec<u8> {
     let options = "--workload put --keys 1000 --value-size 1KiB --closed --connections 16 --duration 6s";
     let taken = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let over = Over(&taken);
         let bench = scope.spawn(|| Bencher::new(&format!("http://{}", server.address), options).run());
-        // RocksDB's own threads have something to do, and its locks somebody to wait for.
+        // Flushes keep RocksDB's threads busy, and cause waits for its locks.
         let care = scope.spawn(|| {
             while cfg!(feature = "rocksdb") && !taken.load(Ordering::Relaxed) {
                 Client::connect(server.admin).request("POST", "/compact", &[], None);
@@ -63,7 +63,7 @@ fn loaded(server: &Server, path: &str) -> Vec<u8> {
     })
 }
 
-/// Of `pool`, whose threads have to wait for each other.
+/// Starts a server with the strategy `pool`, whose threads wait for each other.
 fn contended() -> Server {
     ServerBuilder::new(if cfg!(feature = "rocksdb") { "rocksdb/pool" } else { "memory/pool" })
         .arg("--pool-threads", "4")
@@ -74,7 +74,7 @@ fn server() -> Server {
     ServerBuilder::new(if cfg!(feature = "rocksdb") { "rocksdb" } else { "memory" }).start()
 }
 
-/// What is not as it should be in `bytes`.
+/// Returns what is wrong with a profile.
 fn wrong_with(bytes: &[u8], kind: &Timed) -> Option<String> {
     let profile = match pprof::decode(bytes) {
         Ok(profile) => profile,
@@ -87,14 +87,14 @@ fn wrong_with(bytes: &[u8], kind: &Timed) -> Option<String> {
     }
     for fact in ["duration", "version"] {
         if !profile.facts.iter().any(|(name, _)| name == fact) {
-            return Some(format!("{} does not say its {fact}: {:?}", kind.title, profile.facts));
+            return Some(format!("{} lacks the fact {fact}: {:?}", kind.title, profile.facts));
         }
     }
     let said = match top(bytes) {
         Ok(said) => said,
         Err(why) => return Some(format!("go does not read it: {why}")),
     };
-    // In memory one shard's lock is held for too short a time for anyone to meet it.
+    // With the memory engine the lock of a shard is held too short for a wait.
     let has_to_be = |name: &str| cfg!(feature = "rocksdb") || name == "klad_";
     let missing = kind.names.iter().find(|name| !said.contains(*name) && has_to_be(name))?;
     Some(format!("no {missing} in {said}"))
@@ -108,7 +108,7 @@ fn go_reads_every_kind_that_takes_its_time() {
     }
 }
 
-/// Whether threads that have nothing to do are in a profile of waits, with the call that they wait in as the first frame.
+/// Checks that a profile of waits contains idle threads, with the call in which they wait as the first frame.
 fn idle_threads(profile: &Profile<Name>) -> Result<(), String> {
     let own = ("klad_base::sync::Condvar::wait", "klad_");
     let engine = cfg!(all(feature = "rocksdb", feature = "posix-locks")).then_some(("pthread_cond_wait", "rocksdb::"));
@@ -118,7 +118,7 @@ fn idle_threads(profile: &Profile<Name>) -> Result<(), String> {
                 && sample.frames[1..].iter().any(|frame| frame.contains(function))
         };
         if !profile.samples.iter().any(waits) {
-            return Err(format!("nothing of {function} waits in {call}: {:#?}", profile.samples));
+            return Err(format!("no stack of {function} waits in {call}: {:#?}", profile.samples));
         }
     }
     let machinery =
@@ -126,15 +126,15 @@ fn idle_threads(profile: &Profile<Name>) -> Result<(), String> {
     machinery.map_or(Ok(()), |sample| Err(format!("{sample:#?}")))
 }
 
-/// Nothing comes in, so nobody begins or ends to wait within the window.
+/// There are no requests, so no wait begins or ends within the window.
 #[test]
-fn threads_that_wait_since_before_are_in_block() {
+fn waits_that_began_before_the_profile_are_in_block() {
     let server = server();
     let answer = server.admin("/debug/pprof/block?seconds=0.2");
     assert_eq!(answer.status, 200, "{}", answer.text());
     let profile = pprof::decode(&answer.body).unwrap();
     assert_eq!(idle_threads(&profile), Ok(()));
-    // The planted defects: what the machinery has left, and waits that are not seen.
+    // Planted defects: frames of the machinery, and missing waits.
     let mut more = profile.clone();
     for sample in &mut more.samples {
         sample.frames.insert(0, Name::from("klad_base::sampling::waits::timed"));
@@ -155,7 +155,7 @@ fn twin_a_profile_of_another_kind_is_noticed() {
     assert!(wrong_with(&pprof::encode(&nameless), &KINDS[0]).unwrap().starts_with("no klad_"));
 }
 
-/// CPU time of the threads whose names begin with `thread`, and of all.
+/// Returns the CPU time of the threads whose names begin with `thread`, and of all threads.
 fn cpu_of(profile: &Profile<Name>, thread: &str) -> (i64, i64) {
     let time = |samples: &mut dyn Iterator<Item = &klad_profile::Sample<Name>>| {
         samples.map(|sample| sample.values[profile.shown]).sum::<i64>()
@@ -165,12 +165,12 @@ fn cpu_of(profile: &Profile<Name>, thread: &str) -> (i64, i64) {
 }
 
 #[test]
-fn the_threads_that_work_lead_a_cpu_profile() {
+fn the_busiest_threads_come_first_in_a_cpu_profile() {
     let server = server();
     let profile = pprof::decode(&loaded(&server, KINDS[0].path)).unwrap();
     let (admin, all) = cpu_of(&profile, "klad-admin");
     assert!(all > 0 && admin * 10 < all, "{admin} of {all} ns are the admin thread's, which does nothing");
-    // Functions stand under the threads that run them. How much it is depends on what else the machine does.
+    // Functions are under the threads that run them. The amount depends on the load of the machine.
     let has = |sample: &&klad_profile::Sample<Name>| {
         sample.frames.iter().any(|frame| frame.contains("klad_server::connection::worker::Worker::serve"))
     };
@@ -181,7 +181,7 @@ fn the_threads_that_work_lead_a_cpu_profile() {
     assert!(served * 2 > all && of("klad-worker-") > admin, "{served} of {all} ns, admin {admin}");
 }
 
-/// What is wrong where, of the threads whose names begin with `thread`, stacks with `function` have not this share or more.
+/// Returns a fault if `function` has less than this share of the threads whose names begin with `thread`.
 #[cfg(feature = "rocksdb")]
 fn wrong_lead(profile: &Profile<Name>, thread: &str, function: &str, least: f64) -> Option<String> {
     let figure = |sample: &klad_profile::Sample<Name>| sample.values[profile.shown];
@@ -190,12 +190,12 @@ fn wrong_lead(profile: &Profile<Name>, thread: &str, function: &str, least: f64)
     let (all, its): (i64, i64) =
         (of_thread.iter().map(|s| figure(s)).sum(), of_thread.iter().filter(has).map(|s| figure(s)).sum());
     let share = as_f64(its) / as_f64(all);
-    // Not a number where there is nothing of the thread.
+    // The share is NaN if there are no samples of the thread.
     (share.is_nan() || share < least).then(|| format!("{function} has {share:.2} of {thread}, not {least} and more"))
 }
 
-/// Under synced PUTs. Shares are half of what they are on a machine that does other things as well, and less. `send` and `recv`
-/// of the C library lose their callers, so `serve` has 0.14 to 0.32 of a worker.
+/// Minimum shares under synced PUTs: less than half of the shares on a busy machine. `send` and `recv` of the C
+/// library lose their callers, so `serve` has 0.14 to 0.32 of a worker.
 #[cfg(feature = "rocksdb")]
 const LEADERS: [(&str, &str, f64); 4] = [
     ("klad-commit", "klad_storage::rocksdb::RocksDbEngine::commit", 0.5),
@@ -206,8 +206,8 @@ const LEADERS: [(&str, &str, f64); 4] = [
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn the_functions_that_work_lead_their_threads() {
-    // On a machine that others use, three seconds may hold a few dozen samples of a thread, which say little.
+fn the_busiest_functions_lead_their_threads() {
+    // On a busy machine three seconds may give only a few dozen samples of a thread, which is too few.
     let mut wrong = Vec::new();
     let right = (0..3).map(|_| pprof::decode(&loaded(&server(), KINDS[0].path)).unwrap()).find(|profile| {
         let of = LEADERS.iter().filter_map(|(thread, function, least)| wrong_lead(profile, thread, function, *least));
@@ -216,7 +216,7 @@ fn the_functions_that_work_lead_their_threads() {
     });
     let profile = right.unwrap_or_else(|| panic!("three profiles were wrong, the last in {wrong:?}"));
     for (thread, function, least) in LEADERS {
-        // The planted defect: the right time under the wrong thread.
+        // Planted defect: the right time under the wrong thread.
         let mut swapped = profile.clone();
         for sample in &mut swapped.samples {
             sample.thread = if sample.thread.starts_with(thread) { "klad-admin" } else { thread }.to_owned();
@@ -225,7 +225,7 @@ fn the_functions_that_work_lead_their_threads() {
     }
 }
 
-/// One thread of the pool writes, the others wait for it: that is what leads, and stands there as a wait for klad's own lock.
+/// One thread of the pool writes and the others wait for it. This wait must come first, as a wait for klad's own lock.
 #[cfg(feature = "rocksdb")]
 #[test]
 fn the_commit_section_leads_a_lock_profile_of_a_pool() {
@@ -234,7 +234,7 @@ fn the_commit_section_leads_a_lock_profile_of_a_pool() {
     assert_eq!(wrong_lead(&profile, leader.0, leader.1, leader.2), None);
     let whole = wrong_lead(&profile, "", leader.1, leader.2);
     assert_eq!(whole, None, "not in all of the profile");
-    // The twin: where one thread alone writes, nobody waits for it there.
+    // Twin: if only one thread writes, no thread waits for it.
     let alone = pprof::decode(&loaded(&server(), KINDS[1].path)).unwrap();
     assert!(wrong_lead(&alone, leader.0, leader.1, leader.2).is_some());
 }
@@ -243,7 +243,7 @@ fn the_commit_section_leads_a_lock_profile_of_a_pool() {
 fn cpu_profiles_of_two_rates_exclude_each_other() {
     let server = server();
     std::thread::scope(|scope| {
-        // The short ones of another rate keep it out, too, for as long as they take: it tries again.
+        // A short profile of another rate rejects this one too, so it tries again.
         let long = scope.spawn(|| {
             loop {
                 let answer = server.admin("/debug/pprof/profile?seconds=3&hz=99");
@@ -252,7 +252,7 @@ fn cpu_profiles_of_two_rates_exclude_each_other() {
                 }
             }
         });
-        super::support::wait_until("another rate is refused", || {
+        super::support::wait_until("another rate is rejected", || {
             server.admin("/debug/pprof/profile?seconds=0.001&hz=98").status == 409
         });
         assert_eq!(server.admin("/debug/pprof/profile?seconds=0.01&hz=99").status, 200, "the same rate is shared");

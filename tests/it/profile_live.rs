@@ -1,4 +1,5 @@
-//! `klad profile` against a server that works: each event in each form, the difference of two, and Ctrl-C in the middle.
+//! `klad profile` with a server under load: each event in each format, the difference of two profiles, and Ctrl-C
+//! during a profile.
 
 use std::io::Read as _;
 use std::net::TcpListener;
@@ -22,7 +23,7 @@ fn profile(server: &Server, arguments: &str) -> Klad {
     Klad::new(&format!("profile http://{} {arguments}", server.admin))
 }
 
-/// An event, and words of which each is in every form of it under load.
+/// Each event, with words that every format of it must contain under load.
 const EVENTS: [(&str, &[&str]); 5] = [
     ("cpu", &["klad_", "rocksdb::"]),
     ("alloc", &["klad_", "rocksdb::"]),
@@ -31,11 +32,11 @@ const EVENTS: [(&str, &[&str]); 5] = [
     ("block", &["klad_"]),
 ];
 
-/// The endings, and what each form begins with.
+/// Extensions, and the start of each format.
 const FORMS: [(&str, &str); 4] =
     [("html", "<!DOCTYPE html>"), ("svg", "<?xml"), ("pb.gz", ""), ("collapsed", "# title: ")];
 
-/// What is wrong with a file of this ending.
+/// Returns what is wrong with a file of this extension.
 fn wrong_with(bytes: &[u8], ending: &str, begins: &str, names: &[&str]) -> Option<String> {
     let text = match ending {
         "pb.gz" => match top(bytes) {
@@ -51,7 +52,7 @@ fn wrong_with(bytes: &[u8], ending: &str, begins: &str, names: &[&str]) -> Optio
     Some(format!("no {missing} in {text}"))
 }
 
-/// Takes `event` in this form, and longer where the machine is too busy for anything to be seen; what is wrong with the last.
+/// Takes `event` in this format, with a longer duration on a busy machine. Returns what is wrong with the last attempt.
 fn take(
     server: &Server,
     directory: &Path,
@@ -92,18 +93,18 @@ fn each_event_is_taken_of_a_live_server_in_each_form() {
             });
         }
     });
-    // What it was measured by is to be seen in the picture itself, not in a comment of it.
+    // The facts must be visible in the picture, not in a comment of it.
     let picture = std::fs::read_to_string(directory.path().join("cpu.svg")).unwrap();
     let line = picture.split("<text").find(|text| text.contains(">events: ")).unwrap_or_default();
     for fact in ["clock: CPU time of each thread", "sampling rate: ", "lost samples: ", "duration: ", "version: "] {
         assert!(line.contains(fact), "{fact} is missing in {line}");
     }
     let files = EVENTS.len() * FORMS.len();
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), files, "and nothing else");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), files, "no other file is left");
 }
 
 #[test]
-fn twin_files_of_other_forms_or_without_names_are_noticed() {
+fn twin_files_of_other_formats_or_without_names_are_noticed() {
     let page = b"<!DOCTYPE html>\n<p>rocksdb::DBImpl::Write klad_server::run</p>";
     assert_eq!(wrong_with(page, "html", FORMS[0].1, EVENTS[0].1), None);
     assert!(wrong_with(page, "svg", FORMS[1].1, EVENTS[0].1).unwrap().contains("does not begin"));
@@ -111,7 +112,7 @@ fn twin_files_of_other_forms_or_without_names_are_noticed() {
     assert!(wrong_with(b"<!DOCTYPE html>\n::poll", "html", FORMS[0].1, EVENTS[0].1).unwrap().contains("no klad_"));
 }
 
-/// What is wrong with the table of a profile: each function says where it belongs.
+/// Returns what is wrong with the table of a profile. Each name must have its module.
 fn wrong_with_table(text: &str) -> Option<String> {
     if !text.starts_with("CPU time: ") || !text.contains("\nsampling rate: ") {
         return Some(format!("no facts: {text}"));
@@ -125,13 +126,13 @@ fn wrong_with_table(text: &str) -> Option<String> {
 }
 
 #[test]
-fn the_table_names_the_functions_that_cost_most() {
+fn the_table_names_the_most_expensive_functions() {
     let server = server();
     let take = |seconds: u64| {
         let arguments = format!("--interval 2ms --duration {seconds}s");
         String::from_utf8(profile(&server, &arguments).succeeds()).unwrap()
     };
-    // Longer where the machine is too busy for anything to be seen.
+    // With a longer duration on a busy machine.
     let text = loaded(&server, || {
         let short = take(2);
         if wrong_with_table(&short).is_none() { short } else { take(15) }
@@ -142,7 +143,7 @@ fn the_table_names_the_functions_that_cost_most() {
     assert!(wrong_with_table(&nameless).unwrap().contains("without its module"));
 }
 
-/// What is wrong with a difference in which klad does more than before.
+/// Returns a fault unless klad does more than before.
 fn wrong_direction(text: &str) -> Option<String> {
     let rows = text.split("  function\n").nth(1).unwrap_or_default();
     (!rows.trim_start().starts_with('+')).then(|| format!("nothing has grown: {text}"))
@@ -177,19 +178,19 @@ fn threads_are_listed_and_drawn() {
     assert!(text.starts_with("# title: Threads\n") && text.contains("\nklad-worker-0;"), "{text}");
 }
 
-/// What stands in a directory beside files of these names.
+/// Returns the files in a directory other than those with these names.
 fn left(directory: &Path, names: &[&str]) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
     entries.map(|name| name.into_string().unwrap()).filter(|name| !names.contains(&name.as_str())).collect()
 }
 
 #[test]
-fn ctrl_c_in_the_middle_leaves_the_file_as_it_was_and_nothing_beside_it() {
+fn ctrl_c_during_a_profile_leaves_the_file_unchanged_and_no_other_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out.html");
     std::fs::write(&path, "before").unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // What is started in the background by a script, as tests may be, is deaf to Ctrl-C, and so is what it starts.
+    // Background jobs of a script, as tests may be, ignore Ctrl-C, and their children inherit this.
     let child = Command::new("env")
         .args([
             "--default-signal=INT",
@@ -204,18 +205,18 @@ fn ctrl_c_in_the_middle_leaves_the_file_as_it_was_and_nothing_beside_it() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It has asked, and waits.
+    // The request has arrived, and the command waits.
     let mut stream = listener.accept().unwrap().0;
     assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
     let process = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
     let ended = child.wait_with_output().unwrap();
-    // A shell says 130.
+    // A shell reports 130.
     assert_eq!(ended.status.signal(), Some(rustix::process::Signal::INT.as_raw()));
     assert!(ended.stdout.is_empty() && ended.stderr.is_empty(), "{ended:?}");
     assert_eq!(std::fs::read(&path).unwrap(), b"before");
     assert_eq!(left(directory.path(), &["out.html"]), Vec::<String>::new());
-    // The twin: what is left is seen.
+    // Twin: another file is noticed.
     std::fs::write(directory.path().join(".out.html.7.part"), "half").unwrap();
     assert_eq!(left(directory.path(), &["out.html"]), [".out.html.7.part"]);
 }

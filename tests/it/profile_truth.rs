@@ -1,5 +1,6 @@
-//! A profile of a whole server says what is true: shares of CPU time, bytes allocated and kept, time waited, each held against
-//! what planted functions (`support/plants.rs`) have counted of themselves, within a tenth.
+//! Profiles of a whole server have the right values: shares of CPU time, bytes allocated and kept, and time waited.
+//! Each is compared with what planted functions (`support/plants.rs`) counted themselves, with a tolerance of a
+//! tenth.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,14 +15,15 @@ use super::support::profiles::{
 };
 use super::support::{Answer, Client, Server, ServerBuilder, random, tools, wait_until};
 
-/// What jemalloc reads before `main`, as klad has it built in: sampling can be switched on, on average every 512 KiB.
+/// jemalloc's settings, as built into klad: sampling can be enabled, on average every 512 KiB.
 const MALLOC_CONF: &str = "prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19";
 
-/// Bytes that are allocated, and that are kept, in one go. 2 GiB are 4,096 samples at 512 KiB, so the figure is off by 1/√4096,
-/// 1.6 %, on average: a tenth is six times that. Nobody writes to them, so that they cost address space and no memory.
+/// Bytes that are allocated, and that are kept, in one step. 2 GiB are 4,096 samples at 512 KiB, so the average error
+/// is 1/√4096, or 1.6 %; the tolerance is six times that. No code writes to these bytes, so they take address space
+/// and no memory.
 const VOLUME_BYTES: i64 = 2 << 30;
 
-/// The functions that wait, all of which the profile of all waits has.
+/// The functions that wait. The profile of all waits has all of them.
 const WAITERS: &[&str] = &[
     "planted_waiter_mutex",
     #[cfg(feature = "posix-locks")]
@@ -30,12 +32,12 @@ const WAITERS: &[&str] = &[
 ];
 
 fn server(defect: Defect) -> Server {
-    // Nothing is to be refused because a read takes long.
+    // No request may be rejected because a read takes long.
     let builder = ServerBuilder::new("memory").arg("--threads", "1").arg("--admission", "off");
     builder.defect(Some(defect)).env("MALLOC_CONF", MALLOC_CONF).start()
 }
 
-/// What the plants have counted, after `key` was read.
+/// Returns what the plants counted after a read of `key`.
 fn truth(client: &mut Client, key: &str) -> Value {
     let answer = client.get(&format!("/v0/entity?id={key}"));
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -46,14 +48,14 @@ fn number(truth: &Value, function: &str) -> i64 {
     truth[function].as_i64().unwrap()
 }
 
-/// Does `work` while `target` is taken; answers the profile, and whether `work` was done before it was there. `other` cannot be
-/// taken beside it: until that is refused, it may not have begun.
+/// Runs `work` while the profile `target` is taken. Returns the profile, and whether `work` ended before it. The
+/// profile `other` is rejected while `target` is taken, which shows that it has begun.
 fn during(server: &Server, target: &str, other: &str, work: impl FnOnce()) -> (Answer, bool) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let taking = scope.spawn(|| {
             let mut taken = server.admin(target);
-            // Of the others that are tried: they are short.
+            // A short profile `other` may be in progress.
             while taken.status == 409 {
                 taken = server.admin(target);
             }
@@ -68,7 +70,7 @@ fn during(server: &Server, target: &str, other: &str, work: impl FnOnce()) -> (A
     })
 }
 
-/// CPU time of all threads of a process so far.
+/// Returns the CPU time of all threads of a process so far.
 fn cpu_ns(process: u32) -> i64 {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
     let times = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
@@ -76,7 +78,7 @@ fn cpu_ns(process: u32) -> i64 {
 }
 
 #[test]
-fn a_cpu_profile_tells_who_spends_how_much() {
+fn a_cpu_profile_has_the_right_shares() {
     let server = server(Defect::Plants);
     let (mut client, mut random) = (server.client(), random());
     let window = Duration::from_secs(12);
@@ -85,8 +87,8 @@ fn a_cpu_profile_tells_who_spends_how_much() {
     let (taken, _) = during(&server, "/debug/pprof/profile?seconds=12&hz=99", other, || {
         let (begun, before, cpu_before) = (Instant::now(), truth(&mut client, "truth"), cpu_ns(server.process()));
         let (mut now, mut longest) = (before.clone(), Duration::ZERO);
-        // Pieces of ten samples and more, so that each is off by less than one, and of lengths that never fall into step with the
-        // sampling. All of them end within the window: what came after it would be known and not seen.
+        // Each piece has ten samples or more, so that its error is less than one, and a length that is never in step
+        // with the sampling. All pieces end within the window, because later work would be counted and not sampled.
         while begun.elapsed() + longest * 2 < window {
             let pair = Instant::now();
             let (a, b) = (random.u64(240_000..360_000), random.u64(80_000..120_000));
@@ -105,11 +107,11 @@ fn a_cpu_profile_tells_who_spends_how_much() {
     assert_eq!(share_faults(&profile, &known), Vec::<String>::new());
     assert_eq!(ratio_faults(&profile, known[0].0, known[1].0, known[0].1 / known[1].1), Vec::<String>::new());
     let shares = top_shares(&tools::top(&taken.body).unwrap());
-    assert_eq!(top_faults(&shares, &known), Vec::<String>::new(), "as go tool pprof reads it: {shares:?}");
+    assert_eq!(top_faults(&shares, &known), Vec::<String>::new(), "in go tool pprof: {shares:?}");
 }
 
 #[test]
-fn allocation_profiles_tell_who_allocates_and_who_keeps() {
+fn allocation_profiles_show_who_allocates_and_who_keeps() {
     let server = server(Defect::Plants);
     let mut client = server.client();
     let profile = |what: &str| {
@@ -124,19 +126,20 @@ fn allocation_profiles_tell_who_allocates_and_who_keeps() {
     let kept = number(&truth(&mut client, &format!("keep:{pieces}")), "planted_keeping");
     let heap = profile("heap?");
     assert_eq!(amount_faults(&heap, &[("planted_keeping", kept)]), Vec::<String>::new());
-    assert!(heap.amount("planted_allocation") < VOLUME_BYTES / 100, "what was freed is not there any more");
-    // Only what came within the time is in a difference: neither what was there before, nor what is kept since.
+    assert!(heap.amount("planted_allocation") < VOLUME_BYTES / 100, "freed memory is not in the heap profile");
+    // A difference contains only allocations within its time.
     let (allocated, difference) = allocated_within(&server, &mut client, pieces);
     assert_eq!(amount_faults(&difference, &[("planted_allocation", allocated)]), Vec::<String>::new());
     assert_eq!(difference.amount("planted_keeping"), 0, "nothing was kept within the time");
-    // Its planted defect: half of it is not seen.
+    // Planted defect: half of it is missing.
     let more = [("planted_allocation", allocated * 2)];
     assert_eq!(amount_faults(&difference, &more).len(), 1);
 }
 
-/// Bytes that were allocated within a difference of two profiles, and that difference.
+/// Returns the bytes allocated within a difference of two profiles, and that difference.
 fn allocated_within(server: &Server, client: &mut Client, pieces: i64) -> (i64, Profile) {
-    // Again and longer where the machine is too busy: the whole second before the allocations is for the first profile.
+    // Repeated with a longer time on a busy machine: the first profile must be complete a second before the
+    // allocations.
     for seconds in [4, 12, 36] {
         let begun = Instant::now();
         let target = format!("/debug/pprof/allocs?seconds={seconds}&format=collapsed");
@@ -153,21 +156,21 @@ fn allocated_within(server: &Server, client: &mut Client, pieces: i64) -> (i64, 
             return (allocated, Profile::parse(&taken.text()).unwrap());
         }
     }
-    panic!("2 GiB in small pieces are not allocated within 35 s");
+    panic!("allocating 2 GiB in small pieces takes more than 35 s");
 }
 
-/// What is wrong with the profiles of waits of a server with these plants.
+/// Returns what is wrong with the profiles of waits of a server with these plants.
 fn wait_faults(defect: Defect) -> Vec<String> {
     let server = server(defect);
-    // A condition stands for a lock only where somebody has said so.
+    // A condition counts as a lock only where the code says so.
     let kinds = [("mutex", &WAITERS[..WAITERS.len() - 1]), ("block", WAITERS)];
     kinds.into_iter().flat_map(|(kind, waiters)| wait_faults_of(&server, kind, waiters)).collect()
 }
 
-/// The same of one kind, which sees what these functions wait.
+/// The same for one kind of profile, which sees the waits of these functions.
 fn wait_faults_of(server: &Server, kind: &str, waiters: &[&'static str]) -> Vec<String> {
     let other = format!("/debug/pprof/{kind}?seconds=0.001&threshold=20us");
-    // Again and longer where the machine is too busy to have all waits within the window.
+    // Repeated with a longer time on a busy machine, until all waits are within the window.
     for seconds in [4, 12, 36] {
         let mut known = Value::Null;
         let target = format!("/debug/pprof/{kind}?seconds={seconds}&threshold=10us&format=collapsed");
@@ -180,18 +183,18 @@ fn wait_faults_of(server: &Server, kind: &str, waiters: &[&'static str]) -> Vec<
             return amount_faults(&Profile::parse(&taken.text()).unwrap(), &known);
         }
     }
-    panic!("some seconds of waits do not fit into 36");
+    panic!("some seconds of waits do not fit into 36 s");
 }
 
 #[test]
-fn lock_profiles_tell_who_waits_and_how_long() {
+fn lock_profiles_show_who_waits_and_how_long() {
     assert_eq!(wait_faults(Defect::Plants), Vec::<String>::new());
 }
 
 #[test]
-fn twin_waits_while_the_hook_is_off_are_missed() {
+fn twin_waits_that_are_not_recorded_are_noticed() {
     let faults = wait_faults(Defect::PlantsHookOff);
-    assert_eq!(faults.len(), 2 * WAITERS.len() - 1, "all in the one profile, but one in the other: {faults:?}");
+    assert_eq!(faults.len(), 2 * WAITERS.len() - 1, "all in one profile, and all but one in the other: {faults:?}");
 }
 
 const RECORDED: &str = "\
@@ -222,7 +225,7 @@ fn twin_wrong_shares_and_missing_stacks_are_noticed() {
 }
 
 #[test]
-fn twin_what_go_prints_is_judged_too() {
+fn twin_the_output_of_go_is_checked_too() {
     let text = "File: it\nType: cpu\nShowing nodes accounting for 9.90s, 99.00% of 10s total\n      flat  flat%   sum%        cum   cum%\n\
                      \x20        0     0%     0%     9.90s 99.00%  std::thread::start\n     7.20s 72.00% 72.00%      7.30s 73.00%  it::support::plants::planted_busy_a (inline)\n\
                      \x20    2.40s 24.00% 96.00%      2.40s 24.00%  it::support::plants::planted_busy_b\n";

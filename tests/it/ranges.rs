@@ -1,4 +1,4 @@
-//! Ranges: compared with a model, streamed at constant memory, cut where they fail.
+//! Ranges: they agree with a model, need constant memory, and end without a last chunk if they fail.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -36,8 +36,8 @@ fn agrees_with_model(builder: &ServerBuilder) -> Result<(), String> {
     let server = builder.start();
     let mut client = server.client();
     let mut model = Model::new();
-    // Few distinct bytes, so that keys are prefixes of one another and ranges meet their borders; enough entries for
-    // several steps, and some larger than a step.
+    // Few distinct bytes, so that keys are prefixes of each other and ranges begin and end at keys. Enough entries
+    // for several steps, and some larger than a step.
     let key = |random: &mut fastrand::Rng| -> Vec<u8> {
         (0..random.usize(1..6)).map(|_| *random.choice(b"\0\n/az\xff").unwrap()).collect()
     };
@@ -60,10 +60,10 @@ fn agrees_with_model(builder: &ServerBuilder) -> Result<(), String> {
         let end = (n % 3 != 0).then(|| key(&mut random));
         let got = range(&mut client, &start, end.as_deref())?;
         if got != expected(&model, &start, end.as_deref()) {
-            return Err(format!("the range from {start:?} to {end:?} is not what the model says"));
+            return Err(format!("the range from {start:?} to {end:?} differs from the model"));
         }
     }
-    // The borders themselves.
+    // Ranges between neighbouring keys.
     for pair in model.keys().collect::<Vec<_>>().windows(2) {
         let got = range(&mut client, pair[0], Some(pair[1]))?;
         if got != [chunk(pair[0], &model[pair[0]])] {
@@ -118,7 +118,7 @@ fn range_parameters_are_checked() {
 }
 
 #[test]
-fn a_range_that_fails_in_its_middle_is_cut_without_an_end() {
+fn a_range_that_fails_in_the_middle_has_no_last_chunk() {
     let server = ServerBuilder::new("memory").defect(Some(Defect::FailsInMidRange)).start();
     let mut client = server.client();
     for n in 0..1_000 {
@@ -134,12 +134,12 @@ fn a_range_that_fails_in_its_middle_is_cut_without_an_end() {
             Err(error) => break Err(error),
         }
     };
-    assert!(ended.is_err(), "the final chunk would say that {entries} entries are all");
+    assert!(ended.is_err(), "a last chunk would mean that {entries} entries are all");
     assert!(entries < 1_000);
 }
 
 #[test]
-fn ranges_beyond_their_number_are_503_and_the_others_go_on() {
+fn ranges_beyond_the_maximum_are_503_and_the_others_continue() {
     let server = ServerBuilder::new("memory").arg("--scans-max", "1").start();
     let mut client = server.client();
     for n in 0..40 {
@@ -162,14 +162,14 @@ fn ranges_beyond_their_number_are_503_and_the_others_go_on() {
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
-fn a_slow_reader_of_more_data_than_memory_is_served_at_constant_memory() {
+fn a_slow_client_of_a_range_larger_than_memory_is_served_with_constant_memory() {
     for engine in super::support::DURABLE_ENGINES {
-        a_slow_reader_takes_no_memory(engine);
+        a_slow_client_needs_no_memory(engine);
     }
 }
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
-fn a_slow_reader_takes_no_memory(engine: &str) {
+fn a_slow_client_needs_no_memory(engine: &str) {
     const MEMORY: u64 = 64 << 20;
     const ENTRIES: usize = 6_000;
     const VALUE_BYTES: usize = 32 << 10;
@@ -185,11 +185,11 @@ fn a_slow_reader_takes_no_memory(engine: &str) {
     assert_eq!(client.head().unwrap().0, 200);
     let mut most = 0;
     for n in 0..ENTRIES {
-        let chunk = client.chunk().unwrap().expect("not the end yet");
+        let chunk = client.chunk().unwrap().expect("not the last chunk");
         assert_eq!(chunk.len(), 7 + VALUE_BYTES);
         assert_eq!(&chunk[..7], format!("{n:06}\n").as_bytes());
         if n % 100 == 0 {
-            // Slower than the server: the kernel's buffers are full, and it must wait.
+            // Slower than the server, so that the kernel's buffers are full and the server waits.
             std::thread::sleep(std::time::Duration::from_millis(5));
             most = most.max(resident_bytes(server.process()));
         }

@@ -1,4 +1,4 @@
-//! `/debug/slow`: a request that was slow is there with its reason, and what was not slow does not hide it.
+//! `/debug/slow`: it shows slow requests with their reasons, and fast ones do not replace them.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const KEY: &str = "/v0/entity?id=a-key-that-is-nobodys-business";
 const PHASES: [&str; 6] = ["receive", "queue", "engine", "sync", "write", "worker"];
 const HOLD: Duration = Duration::from_millis(400);
 
-/// What is shown, when everything that was sent has ended.
+/// Returns the shown requests after all sent ones have ended.
 fn shown(server: &Server, query: &str) -> Vec<Value> {
     wait_until("no request is in flight", || Metrics::scrape(server).in_flight() == 0);
     let answer = server.admin(&format!("/debug/slow{query}"));
@@ -31,11 +31,11 @@ fn milliseconds(request: &Value, phase: &str) -> f64 {
     request["phases"][format!("{phase}_ms")].as_f64().unwrap_or_else(|| panic!("no {phase} in {request}"))
 }
 
-/// What is wrong with a request that took `least` or longer in `phase`.
+/// Checks a request that took `least` or longer in `phase`.
 fn wrong_with(request: &Value, phase: &str, least: Duration) -> Result<(), String> {
     let (total, sum) = (request["total_ms"].as_f64().unwrap(), PHASES.map(|phase| milliseconds(request, phase)));
     let sum: f64 = sum.iter().sum();
-    // Each was rounded down to a microsecond.
+    // Each value was rounded down to a microsecond.
     if (total - sum).abs() > 0.01 {
         return Err(format!("the phases are {sum} ms, the total is {total} ms"));
     }
@@ -46,7 +46,7 @@ fn wrong_with(request: &Value, phase: &str, least: Duration) -> Result<(), Strin
     Ok(())
 }
 
-/// A read that takes half a second, among many that take none.
+/// A read that takes half a second, among many fast ones.
 fn slow_read(defect: Option<Defect>) -> Result<(), String> {
     let server = ServerBuilder::new("memory/pool").arg("--pool-threads", "1").defect(defect).start();
     let mut client = server.client();
@@ -63,12 +63,12 @@ fn slow_read(defect: Option<Defect>) -> Result<(), String> {
 }
 
 #[test]
-fn a_slow_engine_is_the_reason_that_is_shown() {
+fn a_slow_engine_is_shown_as_the_reason() {
     slow_read(Some(Defect::SlowDisk)).unwrap();
 }
 
 #[test]
-fn twin_a_read_that_was_not_slow_is_noticed() {
+fn twin_a_fast_read_is_noticed() {
     let wrong = slow_read(None).expect_err("planted");
     assert!(wrong.starts_with("engine took"), "{wrong}");
 }
@@ -83,7 +83,7 @@ fn fast_requests_do_not_push_a_slow_one_out() {
         std::thread::sleep(HOLD);
         client.send_raw("345");
         assert_eq!(client.answer().unwrap().status, 201);
-        // More than there are places, in less than a window; and they do not pass unseen.
+        // More requests than places, in less than a window. Some of them are shown too.
         for _ in 0..100 {
             assert_eq!(client.put(KEY, b"12345").status, 201);
             assert_eq!(client.get(KEY).status, 200);
@@ -98,14 +98,14 @@ fn fast_requests_do_not_push_a_slow_one_out() {
         assert!(puts.is_sorted_by(|one, next| one["total_ms"].as_f64() >= next["total_ms"].as_f64()));
         let gets = shown(&server, "?op=get");
         assert!(!gets.is_empty() && gets.iter().all(|get| get["op"] == "get"), "{gets:?}");
-        assert_eq!(shown(&server, "").len(), 32, "both, and no more than is usual");
+        assert_eq!(shown(&server, "").len(), 32, "both, and no more than the maximum");
         let text = server.admin("/debug/slow?format=text&op=put").text();
         assert!(text.contains("receive") && text.lines().count() > 16 && !text.contains("nobodys"), "{text}");
     }
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_parameters_are_rejected() {
     let server = ServerBuilder::new("memory").start();
     for query in ["?op=post", "?limit=0", "?limit=1001", "?window=1m", "?format=xml"] {
         let answer = server.admin(&format!("/debug/slow{query}"));
@@ -116,13 +116,13 @@ fn what_makes_no_sense_is_refused() {
     assert!(by_accept.text().ends_with("none\n"), "{}", by_accept.text());
 }
 
-/// Whether a held sync is the reason that is shown of the write that waited for it.
+/// Holds a sync and checks that it is shown as the reason of the write that waited for it.
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 fn slow_sync(setup: &str, defect: Option<Defect>) -> Result<Value, String> {
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new(setup).defect(defect)).start();
     let mut writer = server.client();
-    // What only the first write does, such as reserving versions, is done.
+    // The first write does some things only once, such as reserving versions.
     assert_eq!(writer.put(KEY, b"v").status, 201);
     shim.hold();
     writer.send("PUT", KEY, &[("X-Request-Id", "held")], Some(b"v")).unwrap();
@@ -137,7 +137,7 @@ fn slow_sync(setup: &str, defect: Option<Defect>) -> Result<Value, String> {
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
-fn a_held_sync_is_the_reason_that_is_shown() {
+fn a_held_sync_is_shown_as_the_reason() {
     for setup in durable_setups() {
         slow_sync(setup, None).unwrap_or_else(|wrong| panic!("{setup}: {wrong}"));
     }
@@ -145,14 +145,14 @@ fn a_held_sync_is_the_reason_that_is_shown() {
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_batch_says_what_rocksdb_did_and_for_how_many() {
+fn a_batch_shows_what_rocksdb_did_and_for_how_many_writes() {
     let request = slow_sync("rocksdb", None).unwrap();
     let storage = &request["storage"];
     assert!(storage["log_write_ms"].as_f64().unwrap() >= HOLD.as_secs_f64() * 1e3, "the sync is part of it: {storage}");
     assert_eq!((&storage["shared_by"], &storage["write_delay_ms"]), (&1.into(), &0.0.into()), "{storage}");
 }
 
-/// What is wrong with a write that waited for another's sync before its own was begun.
+/// Checks a write that waited for the sync of another one before its own began.
 #[cfg(feature = "rocksdb")]
 fn wrong_with_waiting(request: &Value) -> Result<(), String> {
     let waited = request["storage"]["commit_section_wait_ms"].as_f64().ok_or("it does not say how long it waited")?;
@@ -163,11 +163,11 @@ fn wrong_with_waiting(request: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Two threads of a pool write, the sync of one is held: the other has to wait, and says for what. So does the first, which must
-/// not.
+/// Two threads of a pool write, and the sync of the first is held. The second must wait and show the reason. The
+/// first must not show a wait.
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_write_says_that_it_waited_for_the_one_before() {
+fn a_write_shows_that_it_waited_for_the_one_before() {
     let shim = Shim::new();
     let builder = ServerBuilder::new("rocksdb/pool").arg("--pool-threads", "2").arg("--threads", "2");
     let server = shim.preload(builder).start();
@@ -185,12 +185,13 @@ fn a_write_says_that_it_waited_for_the_one_before() {
     let of = |id: &str| requests.iter().find(|request| request["request_id"] == id).expect("kept");
     assert_eq!(wrong_with_waiting(of("second")), Ok(()));
     assert_eq!(of("second")["mostly"], "engine");
-    // Its planted defect: nobody was before it.
-    let wrong = wrong_with_waiting(of("first")).expect_err("it is the one that was waited for");
+    // Planted defect: no write was before the first one.
+    let wrong = wrong_with_waiting(of("first")).expect_err("the first write did not wait");
     assert!(wrong.starts_with("it waited 0 ms"), "{wrong}");
 }
 
-/// What RocksDB says of the slowest read and the slowest range, after values were written; on disk if they are `compacted`.
+/// Writes values, and checks what RocksDB reports for the slowest read and the slowest range. With `compacted` the
+/// values are on the disk.
 #[cfg(feature = "rocksdb")]
 fn read_from_disk(compacted: bool) -> Result<(), String> {
     let data = tempfile::tempdir().unwrap();
@@ -199,7 +200,7 @@ fn read_from_disk(compacted: bool) -> Result<(), String> {
     let mut client = server.client();
     let mut state = 1_u32;
     for number in 0..100 {
-        // Which cannot be compressed.
+        // Values that cannot be compressed.
         let value: Vec<u8> = std::iter::repeat_with(|| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             state.to_be_bytes()[0]
@@ -211,7 +212,7 @@ fn read_from_disk(compacted: bool) -> Result<(), String> {
     assert_eq!(client.delete("/v0/entity?id=050").status, 202);
     drop(client);
     if compacted {
-        // A start writes what the log gave back into tables; its cache is empty.
+        // A start writes the recovered log to tables, and the cache is empty.
         assert!(server.stop().success());
         server = builder.start();
     }
@@ -241,7 +242,7 @@ fn read_from_disk(compacted: bool) -> Result<(), String> {
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_read_from_disk_says_what_was_read() {
+fn a_read_from_disk_shows_what_was_read() {
     read_from_disk(true).unwrap();
 }
 
@@ -254,7 +255,7 @@ fn twin_a_read_from_memory_is_noticed() {
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
-fn twin_a_sync_that_is_hidden_is_noticed() {
+fn twin_a_hidden_sync_is_noticed() {
     for engine in DURABLE_ENGINES {
         let wrong = slow_sync(engine, Some(Defect::HidesSync)).expect_err("planted");
         assert!(wrong.contains("mostly \"engine\""), "{engine}: {wrong}");

@@ -1,5 +1,5 @@
-//! Clients that are slow on purpose, or many: each is held to a rate, and what it holds is taken from it when others lack
-//! it. The twins run the same checks against servers whose protection is switched off.
+//! Many clients, and clients that are slow on purpose: each must keep a minimum rate, and loses its permit when
+//! others need it. The twins run the same checks against servers without this protection.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -14,13 +14,14 @@ fn entity(key: &str) -> String {
     format!("/v0/entity?id={key}")
 }
 
-/// A server whose room holds one value of 7 MiB beside the small bodies' share. Only rates end anybody.
+/// A server whose memory budget has space for one value of 7 MiB beside the share of small bodies. Only rates end
+/// connections.
 fn crowded(threads: &str) -> ServerBuilder {
     let builder = ServerBuilder::new("memory").arg("--memory", "64MiB").arg("--value-max", "7MiB");
     builder.arg("--threads", threads).arg("--body-timeout", "10m").arg("--write-timeout", "10m")
 }
 
-/// Begins an upload that gets its room, which the go-ahead shows.
+/// Begins an upload and waits for 100 Continue, which means that it has its permit.
 fn upload(server: &Server, key: &str, length: usize) -> Client {
     let mut client = server.client();
     assert_eq!(begin_upload(&mut client, key, length), 100);
@@ -35,7 +36,7 @@ fn begin_upload(client: &mut Client, key: &str, length: usize) -> u16 {
     client.any_answer().unwrap().status
 }
 
-/// A PUT on a connection of its own, which sends its body only when it may.
+/// Sends a PUT on a new connection, whose body follows only after 100 Continue. Returns the status.
 fn put_status(server: &Server, key: &str, length: usize) -> u16 {
     let mut client = server.client();
     let status = begin_upload(&mut client, key, length);
@@ -46,7 +47,7 @@ fn put_status(server: &Server, key: &str, length: usize) -> u16 {
     client.answer().unwrap().status
 }
 
-/// Sends one of `pieces` every 50 ms until the server speaks, and says whether it did.
+/// Sends `piece` every 50 ms, up to `pieces` times, until the server answers. Returns whether it answered.
 fn drip(client: &mut Client, piece: &[u8], pieces: usize) -> bool {
     (0..pieces).any(|_| {
         let _ = client.stream.write_all(piece);
@@ -54,7 +55,7 @@ fn drip(client: &mut Client, piece: &[u8], pieces: usize) -> bool {
     })
 }
 
-/// A byte every 50 ms never stalls, but is 408 when the time is over.
+/// A body with a byte every 50 ms never stalls, but is 408 when its time is over.
 fn dripping_is_408(timeout: &str, rate_min: &str, pieces: usize) -> Found {
     let builder = ServerBuilder::new("memory").arg("--body-timeout", timeout).arg("--body-rate-min", rate_min);
     let server = builder.start();
@@ -80,14 +81,14 @@ fn a_dripping_body_is_408() {
 }
 
 #[test]
-fn twin_a_body_that_may_drip_is_noticed() {
-    let found = dripping_is_408("2s", "0", 60).expect_err("no rate is asked for");
+fn twin_a_body_that_may_be_slow_is_noticed() {
+    let found = dripping_is_408("2s", "0", 60).expect_err("there is no minimum rate");
     assert!(found.contains("may go on"), "{found}");
 }
 
-/// The timeout is long enough that a busy machine does not keep this client from sending for as long.
+/// The timeout is so long that a busy machine does not delay this client for that time.
 #[test]
-fn a_body_above_the_rate_may_take_its_time() {
+fn a_body_above_the_minimum_rate_may_take_long() {
     let (timeout, pieces) = (Duration::from_millis(1_500), 50);
     let server = ServerBuilder::new("memory").arg("--body-timeout", "1500ms").start();
     let mut client = upload(&server, "k", pieces << 10);
@@ -100,8 +101,8 @@ fn a_body_above_the_rate_may_take_its_time() {
     assert_eq!(client.answer().unwrap().status, 201);
 }
 
-/// A body of `length` is taken while uploads hold all that they may.
-fn is_taken_beside_uploads(length: usize) -> Found {
+/// Stores a body of `length` while uploads hold all permits that they can get.
+fn is_stored_beside_uploads(length: usize) -> Found {
     let server = crowded("4").start();
     let large = upload(&server, "large", 7 << 20);
     for number in 0..3 {
@@ -115,19 +116,19 @@ fn is_taken_beside_uploads(length: usize) -> Found {
 }
 
 #[test]
-fn large_uploads_never_refuse_small_ones() {
-    is_taken_beside_uploads(1).unwrap();
-    is_taken_beside_uploads(4 << 10).unwrap();
+fn large_uploads_never_cause_rejections_of_small_ones() {
+    is_stored_beside_uploads(1).unwrap();
+    is_stored_beside_uploads(4 << 10).unwrap();
 }
 
 #[test]
-fn twin_room_that_is_not_kept_is_noticed() {
-    let found = is_taken_beside_uploads(100 << 10).expect_err("no room is kept for larger ones");
+fn twin_a_missing_share_for_small_bodies_is_noticed() {
+    let found = is_stored_beside_uploads(100 << 10).expect_err("larger bodies have no share of their own");
     assert!(found.contains("503"), "{found}");
 }
 
-/// Tries `put` again until it is taken, for `patience` at most.
-fn is_taken_in_the_end(patience: Duration, mut put: impl FnMut() -> u16) -> Found {
+/// Repeats `put` until it succeeds, for `patience` at most.
+fn is_stored_in_the_end(patience: Duration, mut put: impl FnMut() -> u16) -> Found {
     let deadline = Instant::now() + patience;
     while Instant::now() < deadline {
         match put() {
@@ -136,12 +137,12 @@ fn is_taken_in_the_end(patience: Duration, mut put: impl FnMut() -> u16) -> Foun
             other => panic!("answered {other}"),
         }
     }
-    Err("nobody makes room".to_owned())
+    Err("no permit was freed".to_owned())
 }
 
-/// Of three uploads, one that stalls, one that is slow and one that is fast, the first is ended when a fourth lacks room, and
-/// only that. With one worker: with several, each looks at its own as they come of age.
-fn the_slowest_makes_room(builder: &ServerBuilder, patience: Duration) -> Found {
+/// Of three uploads, one stalls, one is slow and one is fast. When a fourth needs a permit, only the first is ended.
+/// With one worker, because each of several workers checks only its own connections.
+fn the_slowest_loses_its_permit(builder: &ServerBuilder, patience: Duration) -> Found {
     let server = builder.start();
     let size = 2 << 20;
     let [mut stalled, slow, fast] = ["stalled", "slow", "fast"].map(|key| upload(&server, key, size));
@@ -153,7 +154,7 @@ fn the_slowest_makes_room(builder: &ServerBuilder, patience: Duration) -> Found 
             let done = &done;
             scope.spawn(move || {
                 let mut left = size;
-                // A byte is kept back: whoever is done holds no room.
+                // The last byte is held back, because a complete upload frees its permit.
                 while !done.load(Ordering::Relaxed) {
                     let count = piece.min(left - 1);
                     let _ = client.stream.write_all(&vec![7; count]);
@@ -164,7 +165,7 @@ fn the_slowest_makes_room(builder: &ServerBuilder, patience: Duration) -> Found 
                 client.answer().map(|answer| answer.status)
             })
         });
-        let found = is_taken_in_the_end(patience, || put_status(&server, "fourth", size));
+        let found = is_stored_in_the_end(patience, || put_status(&server, "fourth", size));
         drop(over);
         for upload in uploads {
             assert_eq!(upload.join().unwrap().unwrap(), 201, "only the slowest is ended");
@@ -178,14 +179,14 @@ fn the_slowest_makes_room(builder: &ServerBuilder, patience: Duration) -> Found 
 }
 
 #[test]
-fn the_slowest_upload_makes_room() {
-    the_slowest_makes_room(&crowded("1"), super::support::PATIENCE).unwrap();
+fn the_slowest_upload_loses_its_permit() {
+    the_slowest_loses_its_permit(&crowded("1"), super::support::PATIENCE).unwrap();
 }
 
 #[test]
-fn twin_an_upload_that_keeps_its_room_for_ever_is_noticed() {
+fn twin_an_upload_that_keeps_its_permit_forever_is_noticed() {
     let crowded = crowded("1").arg("--body-rate-min", "0");
-    the_slowest_makes_room(&crowded, Duration::from_secs(2)).expect_err("nobody is ended");
+    the_slowest_loses_its_permit(&crowded, Duration::from_secs(2)).expect_err("no upload is ended");
 }
 
 #[test]
@@ -205,7 +206,7 @@ fn fast_uploads_are_not_ended_for_others() {
     assert_eq!(fast.answer().unwrap().status, 201);
 }
 
-/// A reader that has asked for `target` and takes as little of it as the kernel lets it.
+/// Returns a client that has requested `target` and reads as little as the kernel allows.
 fn reader(server: &Server, target: &str) -> Client {
     let mut client = server.client();
     socket2::SockRef::from(&client.stream).set_recv_buffer_size(64 << 10).unwrap();
@@ -214,13 +215,13 @@ fn reader(server: &Server, target: &str) -> Client {
     client
 }
 
-/// A reader that takes nothing of a value of `length` is ended when a PUT lacks the room.
-fn the_reader_makes_room(builder: &ServerBuilder, target: &str, length: usize, patience: Duration) -> Found {
+/// A client that reads nothing of a value of `length` is disconnected when a PUT needs its permit.
+fn the_reader_loses_its_permit(builder: &ServerBuilder, target: &str, length: usize, patience: Duration) -> Found {
     let server = builder.start();
     assert_eq!(put_status(&server, "large", length), 201);
     let mut reader = reader(&server, target);
-    assert_eq!(put_status(&server, "other", 5 << 20), 503, "the reader holds the room");
-    is_taken_in_the_end(patience, || put_status(&server, "other", 5 << 20))?;
+    assert_eq!(put_status(&server, "other", 5 << 20), 503, "the reader holds the permit");
+    is_stored_in_the_end(patience, || put_status(&server, "other", 5 << 20))?;
     let mut rest = Vec::new();
     let _ = reader.stream.read_to_end(&mut rest);
     assert!(rest.len() < length, "it was ended");
@@ -228,22 +229,23 @@ fn the_reader_makes_room(builder: &ServerBuilder, target: &str, length: usize, p
 }
 
 #[test]
-fn a_reader_that_takes_nothing_makes_room() {
+fn a_client_that_reads_nothing_loses_its_permit() {
     let patience = super::support::PATIENCE;
-    // With many workers: who is refused and who holds the room are seldom the same one's.
-    the_reader_makes_room(&crowded("4"), &entity("large"), 6 << 20, patience).unwrap();
-    // An entry of a range holds twice its size: as it was read, and in hyper's buffer.
-    the_reader_makes_room(&crowded("4"), "/v0/entities?start=large", 3 << 20, patience).unwrap();
+    // With many workers the rejected request and the holder of the permit are usually on different ones.
+    the_reader_loses_its_permit(&crowded("4"), &entity("large"), 6 << 20, patience).unwrap();
+    // An entry of a range takes twice its size: as it was read, and in hyper's buffer.
+    the_reader_loses_its_permit(&crowded("4"), "/v0/entities?start=large", 3 << 20, patience).unwrap();
 }
 
 #[test]
-fn twin_a_reader_that_keeps_its_room_for_ever_is_noticed() {
+fn twin_a_client_that_keeps_its_permit_forever_is_noticed() {
     let crowded = crowded("4").arg("--body-rate-min", "0");
-    the_reader_makes_room(&crowded, &entity("large"), 6 << 20, Duration::from_secs(2)).expect_err("nobody is ended");
+    the_reader_loses_its_permit(&crowded, &entity("large"), 6 << 20, Duration::from_secs(2))
+        .expect_err("no client is disconnected");
 }
 
-/// A reader that takes some 400 KiB a second where 1 MiB is asked for is ended.
-fn a_slow_reader_is_ended(rate_min: &str) -> Found {
+/// A client that reads some 400 KiB a second is disconnected if the minimum is 1 MiB.
+fn a_slow_client_is_disconnected(rate_min: &str) -> Found {
     let builder = ServerBuilder::new("memory").arg("--memory", "64MiB");
     let server = builder.arg("--write-timeout", "1s").arg("--body-rate-min", rate_min).start();
     assert_eq!(put_status(&server, "large", 3 << 20), 201);
@@ -259,22 +261,22 @@ fn a_slow_reader_is_ended(rate_min: &str) -> Found {
     }
     let mut rest = Vec::new();
     let _ = reader.stream.read_to_end(&mut rest);
-    // Some of it came with the head.
+    // Some of it arrived with the head.
     if taken + rest.len() + (16 << 10) >= 3 << 20 { Err("it got everything".to_owned()) } else { Ok(()) }
 }
 
 #[test]
-fn a_reader_below_the_rate_is_ended() {
-    a_slow_reader_is_ended("1MiB").unwrap();
+fn a_client_below_the_minimum_rate_is_disconnected() {
+    a_slow_client_is_disconnected("1MiB").unwrap();
 }
 
 #[test]
-fn twin_a_reader_that_may_be_slow_is_noticed() {
-    let found = a_slow_reader_is_ended("0").expect_err("no rate is asked for");
+fn twin_a_client_that_may_be_slow_is_noticed() {
+    let found = a_slow_client_is_disconnected("0").expect_err("there is no minimum rate");
     assert!(found.contains("everything"), "{found}");
 }
 
-/// A client from another address of this machine.
+/// Connects a client from another address of this machine.
 fn client_from(source: Ipv4Addr, server: SocketAddr) -> Client {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
@@ -282,8 +284,8 @@ fn client_from(source: Ipv4Addr, server: SocketAddr) -> Client {
     Client::from_stream(TcpStream::from(socket))
 }
 
-/// Two connections from one address are served, the third is not, until one closes.
-fn the_third_is_refused(builder: &ServerBuilder) -> Found {
+/// Two connections from one address are served, and a third is not until one closes.
+fn the_third_is_rejected(builder: &ServerBuilder) -> Found {
     let server = builder.start();
     let [mut first, mut second] = [server.client(), server.client()];
     assert_eq!(first.get("/v0/status").status, 200);
@@ -300,21 +302,21 @@ fn the_third_is_refused(builder: &ServerBuilder) -> Found {
     let document: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(document["code"].as_str(), Some("too-many-connections"));
     assert!(third.is_closed_silently());
-    // Neither another address nor the admin listener is concerned, nor those that are served.
+    // Other addresses, the admin listener and the open connections are not affected.
     assert_eq!(client_from(Ipv4Addr::new(127, 0, 0, 2), server.address).get("/v0/status").status, 200);
     assert_eq!(server.admin("/livez").status, 200);
     assert_eq!(second.get("/v0/status").status, 200);
     drop(first);
-    wait_until("the first's place is free", || server.client().get("/v0/status").status == 200);
+    wait_until("the place of the first is free", || server.client().get("/v0/status").status == 200);
     Ok(())
 }
 
 #[test]
 fn connections_of_one_address_have_a_limit() {
-    the_third_is_refused(&ServerBuilder::new("memory").arg("--connections-per-peer", "2")).unwrap();
+    the_third_is_rejected(&ServerBuilder::new("memory").arg("--connections-per-peer", "2")).unwrap();
 }
 
 #[test]
 fn twin_an_address_without_a_limit_is_noticed() {
-    the_third_is_refused(&ServerBuilder::new("memory")).expect_err("there is no limit by default");
+    the_third_is_rejected(&ServerBuilder::new("memory")).expect_err("there is no limit by default");
 }

@@ -1,12 +1,12 @@
-//! The cache of values in front of RocksDB never shows an old value: not after the write's answer, and not after anyone has seen
-//! the new one.
+//! The value cache never returns an old value: neither after the answer of a write, nor after a read that returned
+//! the new value.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use klad_base::limits::CACHED_VALUE_BYTES_MAX;
+use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
 use klad_storage::operation::{Durability, Effect, Operation, Outcome, Write};
 use klad_storage::rocksdb::{Options, RocksDbEngine};
 use klad_storage::{Compression, Engine as _, Pending, Reply, Result};
@@ -16,14 +16,14 @@ use super::support::{Over, ServerBuilder, wait_until};
 
 const KEY: &[u8] = b"key";
 
-/// Writes; enough for the planted defect to be met each time, which it is within some hundred.
+/// Number of writes. The planted defect appears within a few hundred.
 const WRITES: u64 = 20_000;
 
 const READERS: usize = 3;
 
-struct Told(Mutex<Sender<u64>>);
+struct SendVersion(Mutex<Sender<u64>>);
 
-impl Reply for Told {
+impl Reply for SendVersion {
     fn complete(&self, result: Result) {
         let Ok(Outcome::Written { version, .. } | Outcome::Found { version, .. }) = result else {
             panic!("{result:?}")
@@ -58,13 +58,13 @@ impl Store {
         Store { engine, _directory: directory }
     }
 
-    /// Answers the version; some of them in batches in which the key stands twice, or is removed and written again, some of a
-    /// value that no cache keeps.
+    /// Writes and returns the version. Some batches write the key twice, some remove it and write it again, and some
+    /// values are not cacheable.
     fn write(&self, number: u64) -> u64 {
         let (told, versions) = channel();
         let change = |key: &[u8], effect| Pending {
             write: Write::of(key.to_vec().into(), effect, Durability::Async),
-            reply: Arc::new(Told(Mutex::new(told.clone()))),
+            reply: Arc::new(SendVersion(Mutex::new(told.clone()))),
         };
         let put = |value: Vec<u8>| Effect::Put(Bytes::from(value).into());
         let write = |key: &[u8]| change(key, put(number.to_string().into_bytes()));
@@ -83,13 +83,14 @@ impl Store {
         versions.iter().take(last).last().unwrap()
     }
 
-    /// The version that is there.
+    /// Returns the stored version.
     fn read(&self) -> u64 {
         match self.engine.read_cached(KEY) {
             Some(Ok(Outcome::Found { version, .. })) => version.get(),
             None => {
                 let (told, versions) = channel();
-                self.engine.execute(Operation::Get { key: Bytes::from_static(KEY) }, Arc::new(Told(Mutex::new(told))));
+                self.engine
+                    .execute(Operation::Get { key: Bytes::from_static(KEY) }, Arc::new(SendVersion(Mutex::new(told))));
                 versions.recv().unwrap()
             }
             other => panic!("{other:?}"),
@@ -97,7 +98,7 @@ impl Store {
     }
 }
 
-/// Reads by several threads beside writes of one; what is wrong with the order of what they see.
+/// Reads with several threads while one thread writes. Returns what is wrong with the order of the versions.
 fn old_value_seen(read: impl Fn() -> u64 + Sync, write: impl Fn(u64) -> u64 + Sync) -> Option<String> {
     let (seen, over) = (AtomicU64::new(write(0)), AtomicBool::new(false));
     let wrong = Mutex::new(None);
@@ -106,7 +107,7 @@ fn old_value_seen(read: impl Fn() -> u64 + Sync, write: impl Fn(u64) -> u64 + Sy
         for _ in 0..READERS {
             scope.spawn(|| {
                 while !over.load(Ordering::SeqCst) {
-                    // Whoever has seen it, and the writer whose write was answered, before this read was begun.
+                    // The newest version that a read or the writer has seen before this read begins.
                     let least = seen.load(Ordering::SeqCst);
                     let version = read();
                     if version < least {
@@ -133,9 +134,9 @@ fn no_read_sees_an_older_value_than_the_one_before() {
     assert_eq!(old_value_seen(|| store.read(), |number| store.write(number)), None);
 }
 
-/// As the trap has it: what was read is put in, whatever has happened meanwhile.
+/// The cache without epochs: a value that was read is put in, even if it was overwritten meanwhile.
 #[test]
-fn twin_a_cache_without_epochs_is_caught() {
+fn twin_a_cache_without_epochs_is_noticed() {
     let store = Store::new(0);
     let cached = Mutex::new(None);
     let read = || {
@@ -157,7 +158,7 @@ fn twin_a_cache_without_epochs_is_caught() {
 }
 
 #[test]
-fn a_value_that_is_read_again_comes_from_the_cache_and_a_write_is_seen_at_once() {
+fn repeated_reads_come_from_the_cache_and_show_writes_at_once() {
     for (setup, percent) in [("rocksdb", "25"), ("rocksdb/pool", "25"), ("rocksdb/inline", "50"), ("rocksdb", "0")] {
         let server = ServerBuilder::new(setup).arg("--value-cache", percent).start();
         let mut client = server.client();
@@ -173,7 +174,7 @@ fn a_value_that_is_read_again_comes_from_the_cache_and_a_write_is_seen_at_once()
         if percent == "0" {
             assert!(hits() < 1.0);
         } else {
-            // Only the first of all reads goes further: a write changes what is there.
+            // Only the first read goes to RocksDB: a write updates the cached value.
             wait_until("the hits are counted", || hits() >= 149.0);
             assert!(server.admin("/debug/memory?format=text").text().contains("value_cache"));
         }

@@ -1,10 +1,10 @@
-//! SIGTERM under load: no request on a live connection is without its answer, no acknowledged write is lost, and klad exits
+//! SIGTERM under load: every request on an open connection is answered, no acknowledged write is lost, and klad exits
 //! with 0.
 //!
-//! Method: clients of all kinds load a klad whose limit of connections is below their number, so that some wait to be
-//! accepted at any instant; it is stopped at a random one. The clients go on until they are refused. Then klad starts again
-//! on the same directory, and every client looks for what it was told is there. `cargo xtask stops` does this a hundred
-//! times with the same clients. What must happen to a single request at a given instant is in `draining`.
+//! Method: clients of all kinds load a klad whose limit of connections is below their number, so that some always
+//! wait to be accepted. klad is stopped at a random moment. The clients continue until they are rejected. Then klad
+//! starts again on the same directory, and every client checks what was acknowledged. `cargo xtask stops` does this a
+//! hundred times with the same clients. `draining` tests single requests at given moments.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::support::load::{Client, KINDS};
 use super::support::planted::Defect;
 use super::support::{SETUPS, ServerBuilder, keeps_nothing, random};
 
-/// Of each kind.
+/// Number of clients of each kind.
 const CLIENTS: usize = 4;
 
 fn survives_stops(setup: &str, rounds: usize, defect: Option<Defect>) -> Result<(), String> {
@@ -63,12 +63,12 @@ fn survives_stops(setup: &str, rounds: usize, defect: Option<Defect>) -> Result<
     let answered: u64 = clients.iter().map(|client| client.answered).sum();
     let refused: u64 = clients.iter().map(|client| client.refused).sum();
     println!("{setup}: {rounds} stops, {answered} requests, {refused} of them refused, longest stop {longest:?}");
-    assert!(answered > 20 * rounds as u64, "there is to be load");
+    assert!(answered > 20 * rounds as u64, "there was too little load");
     Ok(())
 }
 
 #[test]
-fn no_request_fails_and_no_write_is_lost_when_klad_stops_under_load() {
+fn a_stop_under_load_fails_no_request_and_loses_no_write() {
     for setup in SETUPS {
         let rounds = if *setup == SETUPS[0] { 4 } else { 1 };
         survives_stops(setup, rounds, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
@@ -76,22 +76,22 @@ fn no_request_fails_and_no_write_is_lost_when_klad_stops_under_load() {
 }
 
 #[test]
-fn twin_connections_that_are_closed_at_once_are_noticed() {
+fn twin_connections_closed_at_once_are_noticed() {
     let found = survives_stops("memory", 20, Some(Defect::ClosesIdleAtOnce)).expect_err("planted");
     println!("{found}");
     assert!(found.contains("no answer") || found.contains("reset"), "{found}");
 }
 
 #[test]
-fn twin_connections_that_wait_to_be_accepted_and_are_dropped_are_noticed() {
-    let found = survives_stops("memory", 20, Some(Defect::DropsWhoWaitsToBeAccepted)).expect_err("planted");
+fn twin_dropped_unaccepted_connections_are_noticed() {
+    let found = survives_stops("memory", 20, Some(Defect::DropsUnacceptedConnections)).expect_err("planted");
     println!("{found}");
     assert!(found.contains("no answer") || found.contains("reset"), "{found}");
 }
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn twin_writes_that_are_lost_at_a_stop_are_noticed() {
+fn twin_writes_lost_at_a_stop_are_noticed() {
     let found = survives_stops("rocksdb", 3, Some(Defect::LosesWrites)).expect_err("planted");
     println!("{found}");
     assert!(found.contains("is lost"), "{found}");

@@ -1,4 +1,4 @@
-//! What klad tells the supervisor that started it, and what it does when it is sent signals.
+//! Notifications to the supervisor, and signals.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixDatagram;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 use super::support::{Client, ENGINES, PATIENCE, ServerBuilder, wait_until};
 
-/// The supervisor's end.
+/// The end of the supervisor.
 struct Supervisor {
     socket: UnixDatagram,
     directory: tempfile::TempDir,
@@ -23,11 +23,11 @@ impl Supervisor {
         Supervisor { socket, directory }
     }
 
-    fn tells(&self, builder: ServerBuilder) -> ServerBuilder {
+    fn supervise(&self, builder: ServerBuilder) -> ServerBuilder {
         builder.env("NOTIFY_SOCKET", self.directory.path().join("notify").to_str().unwrap())
     }
 
-    /// What it is told next, watchdog apart.
+    /// Returns the next notification that is not for the watchdog.
     fn next(&self) -> String {
         loop {
             let message = self.any();
@@ -39,11 +39,11 @@ impl Supervisor {
 
     fn any(&self) -> String {
         let mut bytes = [0; 4096];
-        let count = self.socket.recv(&mut bytes).expect("klad says something");
+        let count = self.socket.recv(&mut bytes).expect("a notification");
         String::from_utf8(bytes[..count].to_vec()).unwrap()
     }
 
-    /// How often the watchdog is told within `time`.
+    /// Returns the number of watchdog notifications within `time`.
     fn watchdogs_within(&self, time: Duration) -> usize {
         let end = Instant::now() + time;
         let mut count = 0;
@@ -57,10 +57,10 @@ impl Supervisor {
 }
 
 #[test]
-fn the_supervisor_is_told_when_klad_is_ready_alive_and_stopping() {
+fn the_supervisor_is_notified_when_klad_is_ready_alive_and_stopping() {
     for engine in ENGINES {
         let supervisor = Supervisor::new();
-        let builder = supervisor.tells(ServerBuilder::new(engine)).env("WATCHDOG_USEC", "400000");
+        let builder = supervisor.supervise(ServerBuilder::new(engine)).env("WATCHDOG_USEC", "400000");
         let mut server = builder.arg("--drain-timeout", "7s").start();
         let ready = supervisor.any();
         assert!(ready.starts_with("READY=1\nSTATUS=serving "), "{ready}");
@@ -81,39 +81,39 @@ fn the_supervisor_is_told_when_klad_is_ready_alive_and_stopping() {
 }
 
 #[test]
-fn the_watchdog_is_told_nothing_while_a_worker_does_not_turn() {
+fn the_watchdog_is_not_notified_while_a_worker_is_blocked() {
     let supervisor = Supervisor::new();
-    let builder = supervisor.tells(ServerBuilder::new("memory/inline")).env("WATCHDOG_USEC", "400000");
+    let builder = supervisor.supervise(ServerBuilder::new("memory/inline")).env("WATCHDOG_USEC", "400000");
     let server = builder.arg("--threads", "1").arg("--engine-delay", "3s").start();
     supervisor.next();
     assert_eq!(supervisor.any(), "WATCHDOG=1\n");
     let mut client = server.client();
     client.send("GET", "/v0/entity?id=k", &[], None).unwrap();
-    // It may have swept since the last look, and once before the request came.
+    // The worker may have completed iterations since the last check, and before the request arrived.
     let during = supervisor.watchdogs_within(Duration::from_millis(2_500));
-    assert!(during <= 2, "the only worker waits for storage, and yet the watchdog was told {during} times");
+    assert!(during <= 2, "the only worker waits for storage, but the watchdog was notified {during} times");
     assert_eq!(client.answer().unwrap().status, 404);
-    assert_eq!(supervisor.any(), "WATCHDOG=1\n", "it turns again");
+    assert_eq!(supervisor.any(), "WATCHDOG=1\n", "the worker runs again");
 }
 
 #[test]
-fn a_supervisor_that_is_not_there_does_not_keep_klad_from_serving() {
+fn a_missing_supervisor_does_not_prevent_serving() {
     let server = ServerBuilder::new("memory").env("NOTIFY_SOCKET", "/nowhere/at/all").start();
     assert_eq!(server.client().get("/v0/status").status, 200);
-    wait_until("it is in the log", || server.log().contains("the supervisor cannot be told"));
+    wait_until("it is logged", || server.log().contains("cannot notify the supervisor"));
     assert_eq!(server.stop().code(), Some(0));
 }
 
 #[test]
-fn signals_that_are_not_for_stopping_do_not_stop() {
+fn other_signals_do_not_stop_klad() {
     let mut server = ServerBuilder::new("memory").start();
     for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::PIPE, Signal::XFSZ, Signal::HUP] {
         server.signal(signal);
         assert_eq!(server.client().get("/v0/status").status, 200);
     }
-    wait_until("they are in the log", || {
+    wait_until("they are logged", || {
         let log = server.log();
-        ["the configuration was read again", "SIGUSR1", "SIGUSR2"].iter().all(|name| log.contains(name))
+        ["the configuration was reloaded", "SIGUSR1", "SIGUSR2"].iter().all(|name| log.contains(name))
     });
     server.signal(Signal::INT);
     assert_eq!(server.wait().code(), Some(0));
@@ -124,16 +124,16 @@ fn a_second_signal_ends_klad_at_once() {
     for (first, second) in [(Signal::TERM, Signal::TERM), (Signal::INT, Signal::TERM), (Signal::TERM, Signal::INT)] {
         let mut server = ServerBuilder::new(ENGINES[0]).arg("--drain-delay", "1h").start();
         server.signal(first);
-        wait_until("it is not ready", || server.admin("/readyz").status == 503);
+        wait_until("klad is not ready", || server.admin("/readyz").status == 503);
         assert_eq!(server.client().get("/v0/status").status, 200);
         server.signal(second);
         assert_eq!(server.wait().code(), Some(1), "{}", server.log());
-        wait_until("its last words are there", || server.log().contains("a second time"));
+        wait_until("the last line is written", || server.log().contains("second signal to stop"));
     }
 }
 
 #[test]
-fn klad_stops_in_order_though_nobody_reads_its_log_any_more() {
+fn klad_stops_in_order_with_a_blocked_stderr() {
     let data = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_klad"))
         .args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--disk-reserve", "1MiB"])
@@ -158,10 +158,11 @@ fn klad_stops_in_order_though_nobody_reads_its_log_any_more() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// RocksDB's log may not grow beyond what the process is allowed: the kernel sends SIGXFSZ, which by default ends it.
+/// RocksDB's log reaches the file size limit of the process: the kernel sends SIGXFSZ, whose default action ends the
+/// process.
 #[cfg(feature = "rocksdb")]
 #[test]
-fn a_limit_of_file_sizes_is_an_error_and_not_the_end() {
+fn reaching_the_file_size_limit_is_an_error_and_not_the_end_of_the_process() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("rocksdb").data(data.path());
     let mut server = builder.start();

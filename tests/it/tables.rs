@@ -1,4 +1,4 @@
-//! How RocksDB's tables are written and read: `--compression` and `--direct-reads`.
+//! Options of RocksDB's tables: `--compression`, `--direct-reads`, and huge pages.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use super::support::command::Klad;
 use super::support::{Server, ServerBuilder, wait_until};
 
-/// Entries of a store, and what all of them have in common.
+/// Number of entries of a store.
 const KEYS: u32 = 4000;
 
-/// What LZ4 makes smaller and ZSTD smaller still: words in any order.
+/// Returns random words, which LZ4 compresses and ZSTD compresses further.
 fn value(index: u32) -> Vec<u8> {
     const WORDS: [&str; 8] =
         ["treasure ", "hoard ", "cache ", "compaction ", "memtable ", "durability ", "overload ", "percentile "];
@@ -25,7 +25,7 @@ fn fill(server: &Server) {
     }
 }
 
-/// Rewrites all tables in the server.
+/// Rewrites all tables of the server.
 fn compact(server: &Server) {
     compact_with(server, "?bottommost=true");
 }
@@ -37,23 +37,23 @@ fn compact_with(server: &Server, query: &str) {
     wait_until("the compaction has ended", || running().is_null());
 }
 
-/// Tables that are there.
+/// Returns the tables of a data directory.
 fn tables(data: &Path) -> BTreeSet<PathBuf> {
     let files = std::fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|file| file.extension().is_some_and(|extension| extension == "sst")).collect()
 }
 
-/// Tables together, bytes.
+/// Returns the size of all tables, bytes.
 fn table_bytes(data: &Path) -> u64 {
     tables(data).iter().map(|table| table.metadata().unwrap().len()).sum()
 }
 
-/// Descending, and by a tenth each at least: what is not compressed otherwise is not smaller.
+/// Checks that each size is at least a tenth smaller than the one before.
 fn shrinks(bytes: &[u64]) -> Result<(), String> {
     if bytes.windows(2).all(|pair| pair[1] * 10 < pair[0] * 9) { Ok(()) } else { Err(format!("{bytes:?}")) }
 }
 
-/// Bytes of tables that a server with this compression has written.
+/// Returns the bytes of tables that a server with this compression writes.
 fn written_with(compression: &str) -> u64 {
     let data = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("rocksdb").data(data.path()).arg("--compression", compression).start();
@@ -64,7 +64,7 @@ fn written_with(compression: &str) -> u64 {
 }
 
 #[test]
-fn tables_are_compressed_as_asked_for_and_lz4_is_the_default() {
+fn tables_have_the_configured_compression_and_lz4_is_the_default() {
     let bytes = ["none", "lz4", "zstd"].map(written_with);
     shrinks(&bytes).unwrap();
     let data = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn tables_are_compressed_as_asked_for_and_lz4_is_the_default() {
     let default = table_bytes(data.path());
     assert!(default.abs_diff(bytes[1]) * 20 < bytes[1], "{default} {bytes:?}");
 
-    // What another compression has written is read, and rewritten when that is asked for.
+    // Tables with another compression can be read, and rewritten on request.
     Klad::new("compact --bottommost --compression zstd --data").arg(data.path()).succeeds();
     assert!(table_bytes(data.path()).abs_diff(bytes[2]) * 20 < bytes[2], "{} {bytes:?}", table_bytes(data.path()));
     let server = ServerBuilder::new("rocksdb").data(data.path()).arg("--compression", "none").start();
@@ -84,7 +84,7 @@ fn tables_are_compressed_as_asked_for_and_lz4_is_the_default() {
     }
 }
 
-/// Tables that are there after a compaction with this query of a store that was compacted before, and were not there.
+/// Compacts a store that was compacted before, with this query. Returns the number of new tables.
 fn new_after_another(query: &str) -> usize {
     let data = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("rocksdb").data(data.path()).start();
@@ -97,7 +97,7 @@ fn new_after_another(query: &str) -> usize {
 }
 
 #[test]
-fn a_compaction_leaves_the_last_level_alone_unless_it_is_asked_for() {
+fn a_compaction_rewrites_the_last_level_only_on_request() {
     assert_eq!(new_after_another(""), 0);
 }
 
@@ -107,11 +107,11 @@ fn twin_a_compaction_that_rewrites_the_last_level_is_noticed() {
 }
 
 #[test]
-fn twin_an_option_that_changes_nothing_is_caught() {
-    shrinks(&["lz4", "lz4"].map(written_with)).expect_err("the same twice");
+fn twin_an_option_without_effect_is_noticed() {
+    shrinks(&["lz4", "lz4"].map(written_with)).expect_err("both are the same");
 }
 
-/// Whether the server has tables open, and all of them past the page cache.
+/// Checks that the server has tables open, and that all of them bypass the page cache.
 #[cfg(target_os = "linux")]
 fn reads_directly(server: &Server) -> Result<(), String> {
     let process = format!("/proc/{}", server.process());
@@ -131,7 +131,7 @@ fn reads_directly(server: &Server) -> Result<(), String> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn direct_reads_pass_the_page_cache_by_and_find_everything() {
+fn direct_reads_bypass_the_page_cache_and_find_everything() {
     let data = tempfile::tempdir().unwrap();
     let start = |switch: &str| {
         ServerBuilder::new("rocksdb").data(data.path()).arg("--direct-reads", switch).arg("--value-cache", "0").start()
@@ -147,11 +147,11 @@ fn direct_reads_pass_the_page_cache_by_and_find_everything() {
     assert_eq!(server.client().get("/v0/entity?id=absent").status, 404);
     reads_directly(&server).unwrap();
     assert!(server.stop().success());
-    // The twin: without it.
-    reads_directly(&start("off")).expect_err("by way of the page cache");
+    // Twin: the option is off.
+    reads_directly(&start("off")).expect_err("reads use the page cache");
 }
 
-/// Whether the kernel may give the server huge pages.
+/// Returns whether the kernel may give the server huge pages.
 #[cfg(target_os = "linux")]
 fn may_have_huge_pages(memory: &str) -> bool {
     let server = ServerBuilder::new("rocksdb").arg("--memory", memory).start();
@@ -161,6 +161,6 @@ fn may_have_huge_pages(memory: &str) -> bool {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn pages_are_huge_only_where_the_budget_is_large() {
+fn huge_pages_are_used_only_with_a_large_memory_budget() {
     assert_eq!(["64MiB", "511MiB", "512MiB"].map(may_have_huge_pages), [false, false, true]);
 }

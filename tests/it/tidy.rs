@@ -1,11 +1,11 @@
-//! The rules that a compiler does not check: imports point down, files are reachable and small enough, documents name what
-//! exists. The rules stand here as data.
+//! Rules that the compiler does not check: imports point downwards, files are reachable and not too long, and
+//! documents name only files that exist. The rules are data in this file.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Modules of each source directory in rows, from the top. A module imports from rows below its own. The compiler checks
-/// imports between crates.
+/// Modules of each source directory in rows, from the top. A module imports only from rows below its own. The
+/// compiler checks imports between crates.
 const ROWS: &[(&str, &[&[&str]])] = &[
     (
         "src",
@@ -24,9 +24,12 @@ const ROWS: &[(&str, &[&[&str]])] = &[
         &[
             &["lib"],
             &["admin", "connection"],
-            &["http", "exchange"],
+            &["http"],
+            &["exchange"],
+            &["observe"],
             &["execution", "logs", "net"],
             &["request_metrics", "tokens"],
+            &["limits"],
         ],
     ),
     (
@@ -34,15 +37,17 @@ const ROWS: &[(&str, &[&[&str]])] = &[
         &[
             &["lib"],
             &["delayed", "fjall", "memory", "rocksdb"],
-            &["disk", "maintenance", "page", "perf"],
+            &["maintenance"],
+            &["disk", "page", "perf"],
             &["commits", "observation"],
             &["operation"],
+            &["limits"],
         ],
     ),
     ("crates/base/src", &[&["lib"], &["sync"], &["metrics", "sampling"], &["clock", "os"], &["limits"]]),
 ];
 
-/// Files that may hold unsafe code.
+/// Files that may contain unsafe code.
 const UNSAFE: &[&str] = &[
     "crates/base/src/os/scheduler.rs",
     "crates/base/src/sampling/pthread.rs",
@@ -57,10 +62,10 @@ const UNSAFE: &[&str] = &[
     "src/main.rs",
 ];
 
-/// Where the sources lie.
+/// Directories of the sources.
 const SOURCES: &[&str] = &["src", "crates"];
 
-/// A file is to fit a reader's head.
+/// Maximum number of lines of a file.
 const LINES_MAX: usize = 600;
 
 fn root() -> &'static Path {
@@ -86,7 +91,7 @@ fn files(below: &str, ending: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The rows of the directory that `file` lies in, and its module there.
+/// Returns the rows of the directory of `file`, and its module there.
 fn place(file: &str) -> Option<(&'static [&'static [&'static str]], &str)> {
     ROWS.iter().find_map(|(directory, rows)| {
         let inside = file.strip_prefix(directory)?.strip_prefix('/')?;
@@ -94,7 +99,7 @@ fn place(file: &str) -> Option<(&'static [&'static [&'static str]], &str)> {
     })
 }
 
-/// Modules that `text` names as `crate::x`.
+/// Returns the modules that `text` names as `crate::x`.
 fn imports(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (position, prefix) in text.match_indices("crate::") {
@@ -118,7 +123,7 @@ fn imports(text: &str) -> BTreeSet<String> {
 fn wrong_imports(file: &str, text: &str) -> Vec<String> {
     let Some((rows, own)) = place(file) else { return Vec::new() };
     let row = |module: &str| rows.iter().position(|row| row.contains(&module));
-    let own_row = row(own).unwrap_or_else(|| panic!("{own} has no row: give it one"));
+    let own_row = row(own).unwrap_or_else(|| panic!("{own} has no row in ROWS: add it"));
     imports(text)
         .into_iter()
         .filter(|name| name != own)
@@ -130,7 +135,7 @@ fn wrong_imports(file: &str, text: &str) -> Vec<String> {
 fn imports_point_down() {
     for below in SOURCES {
         for (file, text) in files(below, "rs") {
-            // What only tests use is not part of the shape.
+            // Imports of tests do not count.
             let text = text.split("#[cfg(test)]").next().unwrap();
             assert_eq!(wrong_imports(&file, text), Vec::<String>::new(), "{file} imports upwards or sideways");
         }
@@ -146,34 +151,34 @@ fn twin_an_upward_import_is_noticed() {
     assert!(wrong_imports(http, "use crate::execution::Executor; use crate::http::x;").is_empty());
 }
 
-/// Whether `text` names the crate, and not klad's own module of that name.
+/// Returns whether `text` names the crate, and not klad's own module of that name.
 fn names_fjall(text: &str) -> bool {
     let own = ["storage::", "super::", "crate::"];
     text.match_indices("fjall::").any(|(position, _)| !own.iter().any(|own| text[..position].ends_with(own)))
 }
 
 #[test]
-fn twin_a_file_that_names_fjalls_crate_is_noticed() {
+fn twin_a_file_that_names_the_fjall_crate_is_noticed() {
     assert!(names_fjall("use fjall::Database;") && names_fjall("let db: fjall::Database;"));
     assert!(!names_fjall("use klad_storage::fjall::FjallEngine;\nuse super::fjall::Options;\npub mod fjall;"));
 }
 
 #[test]
-fn only_the_engine_names_rocksdb_and_unsafe_code_is_where_it_may_be() {
+fn only_engines_name_their_crates_and_unsafe_code_is_only_in_listed_files() {
     let (rocksdb, fjall) = ("crates/storage/src/rocksdb/", "crates/storage/src/fjall/");
     for below in SOURCES {
         for (file, text) in files(below, "rs") {
-            assert!(!names_fjall(&text) || file.starts_with(fjall), "{file} names fjall's crate");
+            assert!(!names_fjall(&text) || file.starts_with(fjall), "{file} names the fjall crate");
             assert!(!text.contains("rust_rocksdb") || file.starts_with(rocksdb), "{file} names the RocksDB crate");
             let has_unsafe = text.contains("unsafe {") || text.contains("unsafe fn") || text.contains("#[unsafe");
             assert!(!has_unsafe || UNSAFE.contains(&file.as_str()), "{file} has unsafe code");
         }
     }
-    assert!(UNSAFE.iter().all(|file| root().join(file).exists()), "a file without unsafe code has left the list");
+    assert!(UNSAFE.iter().all(|file| root().join(file).exists()), "UNSAFE contains a file that does not exist");
 }
 
 #[test]
-fn every_source_file_is_reachable_and_of_a_size_to_read() {
+fn every_source_file_is_reachable_and_not_too_long() {
     for below in ["src", "crates", "tests/it", "xtask/src"] {
         let all = files(below, "rs");
         for (file, text) in &all {
@@ -186,26 +191,26 @@ fn every_source_file_is_reachable_and_of_a_size_to_read() {
             }
             let name = if stem == "mod" { path.parent().unwrap().file_name().unwrap().to_str().unwrap() } else { stem };
             let declaration = format!("mod {name};");
-            assert!(all.iter().any(|(_, text)| text.contains(&declaration)), "{file} is declared nowhere");
+            assert!(all.iter().any(|(_, text)| text.contains(&declaration)), "{file} is not declared in any file");
         }
     }
 }
 
 #[test]
-fn nothing_is_left_over() {
-    // Spelt in two parts, or this file would be found.
+fn no_marks_of_unfinished_work_are_left() {
+    // In two parts, so that this file is not found.
     let marks =
         [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("dbg", "!("), concat!("#[ig", "nore")];
     for below in ["src", "crates", "tests/it", "xtask/src"] {
         for (file, text) in files(below, "rs") {
             for mark in marks {
-                assert!(!text.contains(mark), "{file} holds {mark}");
+                assert!(!text.contains(mark), "{file} contains {mark}");
             }
         }
     }
 }
 
-/// Words in backticks that look like files of this project.
+/// Returns the words in backticks that look like files of this project.
 fn named_files(document: &str) -> BTreeSet<String> {
     document
         .split('`')
@@ -238,11 +243,34 @@ fn documents_name_only_files_that_exist() {
     let mut named = 0;
     for (document, text) in documents {
         for file in named_files(&text) {
-            assert!(root().join(&file).exists(), "{document} names {file}, which is not there");
+            assert!(root().join(&file).exists(), "{document} names {file}, which does not exist");
             named += 1;
         }
     }
-    assert!(named > 20, "the documents name the files they speak of");
+    assert!(named > 20, "only {named} file names were found");
+}
+
+/// Lines of a document that are longer than a reader's window, by number. A row of a table cannot be broken.
+fn long_lines(document: &str) -> Vec<usize> {
+    let is_long = |line: &str| line.chars().count() > 120 && !line.trim_start().starts_with('|');
+    document.lines().enumerate().filter(|(_, line)| is_long(line)).map(|(index, _)| index + 1).collect()
+}
+
+#[test]
+fn lines_of_documents_have_at_most_120_characters() {
+    let mut documents = files("docs", "md");
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+        documents.push((name.to_owned(), std::fs::read_to_string(root().join(name)).unwrap()));
+    }
+    for (document, text) in documents {
+        assert_eq!(long_lines(&text), Vec::<usize>::new(), "{document} has lines of more than 120 characters");
+    }
+}
+
+#[test]
+fn twin_a_long_line_is_noticed() {
+    let (long, row) = ("x".repeat(121), format!("| {} |", "x".repeat(121)));
+    assert_eq!(long_lines(&format!("short\n{long}\n{row}\n")), [2]);
 }
 
 #[test]
@@ -258,7 +286,7 @@ fn every_option_is_documented() {
 }
 
 #[test]
-fn the_schemas_of_results_are_those_in_the_documents() {
+fn the_schemas_in_the_documents_are_up_to_date() {
     for (command, document) in
         [("bench --json-schema", "docs/bench.schema.json"), ("lab schema", "docs/lab.schema.json")]
     {

@@ -1,4 +1,5 @@
-//! What is promised in clear holds in TLS: answers, deadlines, bounds, ends. The handshake has bounds of its own.
+//! TLS: answers, deadlines, limits and the ends of connections are the same as in the clear, and the handshake has
+//! its own limits.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::TcpStream;
@@ -14,7 +15,7 @@ use super::support::{Client, PATIENCE, Server, ServerBuilder, encode, resident_b
 type Found = Result<(), String>;
 
 #[test]
-fn everything_is_served_in_both_versions() {
+fn all_requests_are_served_with_both_versions_of_tls() {
     let authority = Authority::new();
     for engine in super::support::ENGINES {
         let server = authority.server_of(engine).start();
@@ -25,7 +26,7 @@ fn everything_is_served_in_both_versions() {
             let tls = client.tls.as_ref().unwrap();
             assert_eq!(tls.protocol_version(), Some(version.version));
             assert_eq!(tls.alpn_protocol(), Some(&b"http/1.1"[..]));
-            // One connection, from nothing over a large value to a range.
+            // One connection, from an empty answer over a large value to a range.
             for (key, length) in [("a", 0), ("b", 1), ("c", 16 << 10), ("d", 100_000), ("e", 4 << 20)] {
                 let value: Vec<u8> = (0..=250).cycle().take(length).collect();
                 assert_eq!(client.put(&format!("/v0/entity?id={key}"), &value).status, 201);
@@ -33,7 +34,7 @@ fn everything_is_served_in_both_versions() {
             }
             let range = client.get("/v0/entities?start=a");
             assert!(range.body.len() > 4 << 20 && range.chunks.is_some());
-            // A connection that has carried so large an entry is closed afterwards.
+            // klad closes a connection after such a large entry.
             let mut client = authority.client(&server);
             assert_eq!(client.delete("/v0/entity?id=e").status, 202);
             assert_eq!(client.get("/v0/entity?id=e").status, 404);
@@ -54,15 +55,15 @@ fn curl_is_served() {
     let put = curl(&[&trusted[..], &["-w", "%{http_code}", "-T", trusted[1], &url]].concat());
     assert_eq!(String::from_utf8_lossy(&put.stdout), "201", "{}", String::from_utf8_lossy(&put.stderr));
     assert_eq!(curl(&[&trusted[..], &[&url]].concat()).stdout, std::fs::read(&ca).unwrap());
-    assert!(!curl(&[&url]).status.success(), "an authority that nobody has named");
-    // Who forgets the s is told so.
+    assert!(!curl(&[&url]).status.success(), "curl does not trust the authority");
+    // http instead of https is answered with an explanation.
     let plain = curl(&["-w", "%{http_code}", &url.replace("https", "http")]);
     let said = String::from_utf8_lossy(&plain.stdout);
     assert!(said.contains("plain-http") && said.ends_with("400"), "{said}");
 }
 
 #[test]
-fn a_client_that_speaks_another_language_is_told_so() {
+fn a_client_with_another_protocol_gets_an_explanation() {
     let authority = Authority::new();
     let server = authority.server().start();
     let mut plain = server.client();
@@ -76,7 +77,7 @@ fn a_client_that_speaks_another_language_is_told_so() {
         let error = connect(server.address, config).err().expect("no protocol in common").to_string();
         assert!(error.contains("NoApplicationProtocol"), "{error}");
     }
-    // A hello that is none is answered with an alert, and the end.
+    // An invalid hello is answered with an alert, and the connection closes.
     let mut broken = server.client();
     broken.send_raw([22, 3, 1, 0, 5, 1, 0, 0, 1, 5]);
     let mut said = Vec::new();
@@ -85,7 +86,7 @@ fn a_client_that_speaks_another_language_is_told_so() {
     assert_eq!(authority.client(&server).get("/v0/status").status, 200);
 }
 
-/// The first record of a handshake.
+/// Returns the first record of a handshake.
 fn client_hello(authority: &Authority) -> Vec<u8> {
     let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let mut tls = rustls::ClientConnection::new(authority.client_config(None).into(), name).unwrap();
@@ -94,7 +95,7 @@ fn client_hello(authority: &Authority) -> Vec<u8> {
     bytes
 }
 
-/// Whether the server has ended the connection, whatever it had said before, within `time`.
+/// Returns whether the server ends the connection within `time`, after any bytes.
 fn ends_within(stream: &mut TcpStream, time: Duration) -> bool {
     let deadline = Instant::now() + time;
     let mut some = [0; 4096];
@@ -112,14 +113,14 @@ fn ends_within(stream: &mut TcpStream, time: Duration) -> bool {
     }
 }
 
-/// Handshakes that are not gone on with are over at the deadline, and keep nobody from theirs before.
+/// Incomplete handshakes end at the deadline, and do not delay other handshakes.
 fn slow_handshakes_end(head_timeout: &str, patience: Duration) -> Found {
     let authority = Authority::new();
     let server = authority.server().arg("--head-timeout", head_timeout).arg("--threads", "1").start();
     let hello = client_hello(&authority);
     let mut slow: Vec<Client> = (0..300).map(|_| server.client()).collect();
     for (number, client) in slow.iter_mut().enumerate() {
-        // Nothing, a byte, half a hello, a hello without what must follow it.
+        // Nothing, one byte, half a hello, and a hello without the next message.
         client.send_raw(&hello[..[0, 1, hello.len() / 2, hello.len()][number % 4]]);
     }
     assert_eq!(authority.client(&server).get("/v0/status").status, 200);
@@ -153,9 +154,9 @@ fn handshakes_count_among_connections() {
     let server = builder.start();
     let _half = server.client();
     let _silent = server.client();
-    // Accepted when one of them is over.
+    // Accepted when one of them is closed.
     assert_eq!(authority.client(&server).get("/v0/status").status, 200);
-    // One too many of an address is not shaken hands with, but told in the words of TLS.
+    // A connection beyond the limit of its address gets an alert instead of a handshake.
     let server = builder.arg("--connections-per-peer", "1").start();
     let mut first = authority.client(&server);
     assert_eq!(first.get("/v0/status").status, 200);
@@ -180,9 +181,9 @@ fn heads_and_bodies_have_their_deadlines() {
         client.send_raw(&part);
         let answer = client.answer().unwrap();
         assert_eq!((answer.status, answer.header("connection")), (408, Some("close")), "{part}");
-        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "an end that is announced");
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "an announced end");
     }
-    // A head that came with the request before it.
+    // A head that arrived with the request before it.
     let mut client = authority.client(&server);
     client.send_raw(format!("{put}Content-Length: 1\r\n\r\nvGET /v0/sta"));
     assert_eq!(client.answer().unwrap().status, 201);
@@ -191,7 +192,7 @@ fn heads_and_bodies_have_their_deadlines() {
 }
 
 #[test]
-fn an_idle_connection_is_closed_and_the_end_is_announced() {
+fn an_idle_connection_is_closed_with_an_announced_end() {
     let authority = Authority::new();
     let server = authority.server().arg("--idle-timeout", "300ms").start();
     let (mut fresh, mut used) = (authority.client(&server), authority.client(&server));
@@ -210,7 +211,7 @@ fn fill(authority: &Authority, server: &Server, entries: usize) -> usize {
 }
 
 #[test]
-fn a_reader_that_takes_nothing_is_let_go_and_cannot_mistake_it_for_the_end() {
+fn a_client_that_reads_nothing_is_disconnected_without_an_announced_end() {
     let authority = Authority::new();
     let server = authority.server().arg("--write-timeout", "300ms").arg("--scans-max", "1").start();
     fill(&authority, &server, 40);
@@ -230,12 +231,12 @@ fn a_reader_that_takes_nothing_is_let_go_and_cannot_mistake_it_for_the_end() {
     assert!(matches!(ended, Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)), "{ended:?}");
 }
 
-/// A reader that takes some all the time, though little, gets it all: what rustls holds for it counts as not taken, and what
-/// it takes of that as taken.
+/// A client that reads slowly and steadily gets everything. Bytes that rustls holds for it count as not read until it
+/// reads them.
 #[test]
-fn a_slow_reader_gets_a_large_range_whole() {
+fn a_slow_client_gets_a_large_range_completely() {
     let authority = Authority::new();
-    // Each pause of the reader is far shorter than the timeout, all of them together far longer.
+    // Each pause of the client is far shorter than the timeout, and the sum of them is far longer.
     let server = authority.server().arg("--write-timeout", "1s").start();
     let bytes = fill(&authority, &server, 12);
     let mut client = authority.client(&server);
@@ -255,13 +256,13 @@ fn a_slow_reader_gets_a_large_range_whole() {
         std::thread::sleep(Duration::from_millis(4));
     }
     assert!(taken > bytes);
-    assert!(begun.elapsed() > Duration::from_secs(2), "it was not slow");
+    assert!(begun.elapsed() > Duration::from_secs(2), "the client was not slow");
 }
 
-/// What rustls holds for a client, and the kernel does not take, is not yet answered: a client that pauses there is not idle. Of
-/// these lengths some end just there, whatever the kernel's buffers are.
+/// While rustls holds bytes that the kernel does not accept, the answer is not complete, and a client that pauses is
+/// not idle. Some of these lengths end in this state with any size of the kernel's buffers.
 #[test]
-fn a_reader_that_pauses_before_the_end_gets_it() {
+fn a_client_that_pauses_before_the_end_of_an_answer_gets_all_of_it() {
     let authority = Authority::new();
     let server = authority.server().arg("--idle-timeout", "500ms").start();
     let lengths = (1..=60).map(|n| n * 30_000);
@@ -271,27 +272,27 @@ fn a_reader_that_pauses_before_the_end_gets_it() {
         assert_eq!(authority.client(&server).put(&target, &vec![b'v'; length]).status, 201);
         let stream = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         stream.set_recv_buffer_size(8 << 10).unwrap();
-        // The kernel has buffers for some segments, and those of loopback are large.
+        // The kernel buffers some segments, which are large on loopback.
         stream.set_tcp_mss(1_000).unwrap();
         stream.connect(&server.address.into()).unwrap();
         let mut client = shake(Client::from_stream(stream.into()), authority.client_config(None)).unwrap();
         client.send("GET", &target, &[], None).unwrap();
         readers.push((length, client));
     }
-    // Longer than an idle connection lives, and one whose buffers have grown.
-    std::thread::sleep(klad_base::limits::GROWN_IDLE_TIMEOUT + Duration::from_secs(1));
+    // Longer than the idle timeout, also for a connection with large buffers.
+    std::thread::sleep(klad_server::limits::GROWN_IDLE_TIMEOUT + Duration::from_secs(1));
     for (length, client) in &mut readers {
         let answer = client.answer().unwrap_or_else(|error| panic!("{length}: {error}"));
         assert_eq!(answer.body.len(), *length);
     }
-    // And when it has it, it is idle.
+    // After the answer the connection is idle.
     for (length, client) in &mut readers {
         assert!(ends_within(&mut client.stream, Duration::from_secs(10)), "{length} stays");
     }
 }
 
 #[test]
-fn a_refusal_is_read_before_the_connection_ends() {
+fn a_rejection_arrives_before_the_connection_ends() {
     let authority = Authority::new();
     let server = authority.server().start();
     let mut client = authority.client(&server);
@@ -321,18 +322,18 @@ fn a_client_that_closes_its_side_still_gets_its_answer() {
     assert_eq!(client.answer().unwrap().status, 201);
 }
 
-/// Requests that came together are all answered, also while the worker lets them in a few at a time.
+/// Requests that arrive together are all answered, also while the worker admits few at a time.
 #[test]
 fn pipelined_requests_are_answered_under_overload() {
     let authority = Authority::new();
     let server = authority.server().arg("--turn-max", "1us").arg("--threads", "1").start();
     let value = [b'v'; 1 << 10];
     assert_eq!(authority.client(&server).put("/v0/entity?id=k", &value).status, 201);
-    // Who names a deadline is in a hurry.
+    // A client with a deadline shows haste.
     let padding = "x".repeat(900);
     let request = format!("GET /v0/entity?id=k&{padding} HTTP/1.1\r\nHost: localhost\r\nKlad-Timeout: 1h\r\n\r\n");
     let mut clients: Vec<Client> = (0..100).map(|_| authority.client(&server)).collect();
-    // More than hyper reads at once, and more than it answers at once: the rest is for the next turn, when the gate is closed.
+    // More than hyper reads and answers at once. The rest is for the next loop iteration, when the gate is closed.
     for count in (20..=60).step_by(5) {
         server.signal(Signal::STOP);
         for client in &mut clients {
@@ -347,7 +348,8 @@ fn pipelined_requests_are_answered_under_overload() {
     }
 }
 
-/// How many handshakes are answered before a request that came after all of them, while klad stood still.
+/// Pauses klad and sends handshakes, then a request. Returns the number of handshakes that are answered before the
+/// request.
 fn handshakes_before_a_request(handshakes: usize) -> usize {
     let authority = Authority::new();
     let pair = authority.pair_with_key("slow", &KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap());
@@ -374,15 +376,16 @@ fn handshakes_before_a_request(handshakes: usize) -> usize {
 }
 
 #[test]
-fn a_flood_of_handshakes_does_not_keep_requests_waiting() {
-    // One step at a time would be two or three; the rest is what this thread takes to look. All at once were all of them.
+fn many_handshakes_do_not_delay_requests() {
+    // With one step at a time it is two or three; this thread adds some until it looks. Without that, all handshakes
+    // come first.
     let before = handshakes_before_a_request(600);
     println!("{before} of 600");
     assert!(before < 300, "{before} handshakes came first");
 }
 
 #[test]
-fn a_stop_drains_in_tls_as_well() {
+fn a_stop_drains_connections_with_tls_as_well() {
     let authority = Authority::new();
     let mut server = authority.server().arg("--drain-timeout", "1h").arg("--head-timeout", "1h").start();
     let mut client = authority.client(&server);
@@ -396,18 +399,18 @@ fn a_stop_drains_in_tls_as_well() {
     );
     assert_eq!(client.any_answer().unwrap().status, 100);
     server.signal(Signal::TERM);
-    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "an end that is announced");
+    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "an announced end");
     client.send_raw("ok");
     assert_eq!(client.answer().unwrap().status, 201);
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
 }
 
 #[test]
-fn what_a_connection_is_charged_covers_it() {
+fn the_memory_of_a_connection_is_not_more_than_its_part_of_the_budget() {
     let authority = Authority::new();
     let server = authority.server().arg("--memory", "1GiB").start();
     let ask = |client: &mut Client| assert_eq!(client.get("/v0/entity?id=k").status, 404);
-    // What the first ones need is the process's.
+    // The first connections allocate memory that all of them share.
     let mut clients: Vec<Client> = (0..50).map(|_| authority.client(&server)).collect();
     clients.iter_mut().for_each(ask);
     let before = resident_bytes(server.process());
@@ -415,11 +418,14 @@ fn what_a_connection_is_charged_covers_it() {
     clients[50..].iter_mut().for_each(ask);
     let each = resident_bytes(server.process()).saturating_sub(before) / 400;
     println!("{each} bytes for each connection");
-    assert!(each <= klad_base::limits::CONNECTION_BYTES + klad_base::limits::TLS_CONNECTION_BYTES, "{each} bytes each");
+    assert!(
+        each <= klad_server::limits::CONNECTION_BYTES + klad_server::limits::TLS_CONNECTION_BYTES,
+        "{each} bytes each"
+    );
 }
 
 #[test]
-fn tls_is_charged_in_the_budget() {
+fn connections_with_tls_take_more_of_the_budget() {
     let authority = Authority::new();
     let refused = |builder: ServerBuilder| {
         let failed = builder.arg("--memory", "1GiB").arg("--connections-max", "19000").try_start();

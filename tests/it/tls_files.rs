@@ -1,4 +1,4 @@
-//! Certificates and keys: which are taken, when they are read again, and who must show one.
+//! Certificates and keys: which files klad accepts, when it reads them again, and client certificates.
 
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
@@ -13,13 +13,13 @@ use super::support::{Client, Server, ServerBuilder, wait_until};
 type Found = Result<(), String>;
 
 fn refused(builder: &ServerBuilder) -> String {
-    let failed = builder.try_start().err().expect("it cannot serve");
+    let failed = builder.try_start().err().expect("does not start");
     assert_eq!(failed.status.code(), Some(78), "{}", failed.log);
     failed.log
 }
 
 #[test]
-fn files_that_cannot_be_used_are_refused_with_the_reason() {
+fn unusable_files_are_rejected_with_the_reason() {
     let authority = Authority::new();
     let good = authority.pair("good");
     let other = authority.pair("other");
@@ -37,7 +37,7 @@ fn files_that_cannot_be_used_are_refused_with_the_reason() {
     let large = text("large", &"x".repeat(2 << 20));
     let missing = authority.path("missing");
     for (certificate, key, words) in [
-        (&good.certificate, &other.key, "is not that of the certificate"),
+        (&good.certificate, &other.key, "does not match the certificate"),
         (&expired.certificate, &expired.key, "expired at 2020-02-03T00:00:00Z"),
         (&early.certificate, &early.key, "not valid yet"),
         (&missing, &good.key, "missing: No such file"),
@@ -67,7 +67,7 @@ fn files_that_cannot_be_used_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_certificate_that_expires_soon_is_warned_of() {
+fn a_certificate_that_expires_soon_causes_a_warning() {
     let authority = Authority::new();
     let log = |days: u64| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -80,21 +80,22 @@ fn a_certificate_that_expires_soon_is_warned_of() {
 }
 
 #[test]
-fn a_key_that_everybody_can_read_is_warned_of() {
+fn a_key_that_others_can_read_causes_a_warning() {
     let authority = Authority::new();
     let builder = authority.server();
     assert!(!builder.start().log().contains("private key"));
     std::fs::set_permissions(authority.path("server.key"), PermissionsExt::from_mode(0o644)).unwrap();
-    assert!(builder.start().log().contains("may read or change the private key"));
+    assert!(builder.start().log().contains("can read or change the private key"));
 }
 
-/// The certificate that the server shows to a new connection.
+/// Returns the certificate that the server sends on a new connection.
 fn shown(authority: &Authority, server: &Server) -> Vec<u8> {
     let client = authority.client(server);
     client.tls.unwrap().peer_certificates().unwrap()[0].to_vec()
 }
 
-/// A certificate that has changed in its file is shown once klad is told; connections that stand go on.
+/// Changes the certificate in its file. After the signal klad must use it for new connections, and open connections
+/// must continue.
 fn certificates_change(signal: Option<Signal>) -> Found {
     let authority = Authority::new();
     let server = authority.server().start();
@@ -104,35 +105,35 @@ fn certificates_change(signal: Option<Signal>) -> Found {
     let changed = |server: &Server| shown(&authority, server) != first;
     authority.pair("server");
     let Some(signal) = signal else {
-        return if changed(&server) { Ok(()) } else { Err("the old one is shown".to_owned()) };
+        return if changed(&server) { Ok(()) } else { Err("the old one is in use".to_owned()) };
     };
     server.signal(signal);
-    wait_until("the new certificate is shown", || changed(&server));
+    wait_until("the new certificate is in use", || changed(&server));
     assert_eq!(standing.get("/v0/entity?id=k").body, b"v");
     let second = shown(&authority, &server);
-    // A key that is not that of the certificate, and a file that has gone, change nothing.
+    // A key of another certificate and a missing file change nothing.
     let other = authority.pair("other");
     std::fs::copy(&other.key, authority.path("server.key")).unwrap();
     server.signal(signal);
-    wait_until("the log says it", || server.log().contains("is not that of the certificate"));
-    assert!(server.log().contains("the certificate is as it was"));
+    wait_until("it is logged", || server.log().contains("does not match the certificate"));
+    assert!(server.log().contains("cannot reload the certificate"));
     assert_eq!(shown(&authority, &server), second);
     std::fs::remove_file(authority.path("server.pem")).unwrap();
     server.signal(signal);
-    wait_until("the log says it", || server.log().contains("No such file"));
+    wait_until("it is logged", || server.log().contains("No such file"));
     assert_eq!(shown(&authority, &server), second);
     assert_eq!(standing.get("/v0/entity?id=k").body, b"v");
     Ok(())
 }
 
 #[test]
-fn a_certificate_is_read_again_on_hangup() {
+fn a_certificate_is_reloaded_on_hangup() {
     certificates_change(Some(Signal::HUP)).unwrap();
 }
 
 #[test]
-fn twin_a_certificate_that_is_not_read_again_is_noticed() {
-    assert_eq!(certificates_change(None).expect_err("nobody told klad"), "the old one is shown");
+fn twin_a_certificate_that_is_not_reloaded_is_noticed() {
+    assert_eq!(certificates_change(None).expect_err("there was no signal"), "the old one is in use");
 }
 
 #[test]
@@ -142,19 +143,19 @@ fn sessions_are_resumed_until_a_reload() {
     let config = authority.client_config(None);
     let resumes = || {
         let mut client = connect(server.address, config.clone()).unwrap();
-        // Tickets come with the first answer.
+        // Tickets arrive with the first answer.
         assert_eq!(client.get("/v0/status").status, 200);
         client.tls.unwrap().handshake_kind() == Some(rustls::HandshakeKind::Resumed)
     };
     assert!(!resumes());
     assert!(resumes());
     server.signal(Signal::HUP);
-    wait_until("the log says it", || server.log().contains("reloaded the certificate"));
-    assert!(!resumes(), "who was trusted must show again that it is");
+    wait_until("it is logged", || server.log().contains("reloaded the certificate"));
+    assert!(!resumes(), "a client that was trusted must prove it again");
     assert!(resumes());
 }
 
-/// Only who has a certificate of the named authority is served, on either address.
+/// Only clients with a certificate of the given authority are served, on both addresses.
 fn clients_need_certificates(authority: &Authority, builder: &ServerBuilder) -> Found {
     let server = builder.start();
     let stranger = Authority::new();
@@ -162,14 +163,14 @@ fn clients_need_certificates(authority: &Authority, builder: &ServerBuilder) -> 
     let strange = stranger.pair("client");
     let ask = |address, own: Option<&Pair>, target: &str| -> Option<u16> {
         let mut client = connect(address, authority.client_config(own)).ok()?;
-        // In TLS 1.3 the client learns only now that it was refused.
+        // In TLS 1.3 the client learns only now that it was rejected.
         client.try_request("GET", target, &[], None).ok().map(|answer| answer.status)
     };
     for (address, target) in [(server.address, "/v0/status"), (server.admin, "/livez")] {
         assert_eq!(ask(address, Some(&own), target), Some(200));
-        for (who, own) in [("nobody", None), ("a stranger", Some(&strange))] {
+        for (who, own) in [("without a certificate", None), ("with another certificate", Some(&strange))] {
             if let Some(status) = ask(address, own, target) {
-                return Err(format!("{who} is answered {status}"));
+                return Err(format!("a client {who} is answered {status}"));
             }
         }
     }
@@ -177,7 +178,7 @@ fn clients_need_certificates(authority: &Authority, builder: &ServerBuilder) -> 
 }
 
 #[test]
-fn clients_may_have_to_show_a_certificate() {
+fn client_certificates_can_be_required() {
     let authority = Authority::new();
     let builder = authority.server().arg("--tls-client-ca", authority.path("ca.pem").to_str().unwrap());
     clients_need_certificates(&authority, &builder).unwrap();
@@ -186,19 +187,19 @@ fn clients_may_have_to_show_a_certificate() {
 #[test]
 fn twin_clients_without_certificates_are_noticed() {
     let authority = Authority::new();
-    let found = clients_need_certificates(&authority, &authority.server()).expect_err("nobody is asked");
-    assert_eq!(found, "nobody is answered 200");
+    let found = clients_need_certificates(&authority, &authority.server()).expect_err("no certificate is required");
+    assert_eq!(found, "a client without a certificate is answered 200");
 }
 
 #[test]
-fn the_admin_address_speaks_tls_unless_told_otherwise() {
+fn the_admin_address_uses_tls_unless_it_is_off() {
     let authority = Authority::new();
     let server = authority.server().start();
     let mut client = connect(server.admin, authority.client_config(None)).unwrap();
     assert_eq!(client.get("/livez").status, 200);
-    assert_eq!(client.get("/readyz").status, 200, "the connection lives on");
-    assert_eq!(server.admin("/livez").status, 400, "plain HTTP is told so");
-    // Slow handshakes of others do not keep it from answering.
+    assert_eq!(client.get("/readyz").status, 200, "the connection stays open");
+    assert_eq!(server.admin("/livez").status, 400, "plain HTTP gets an explanation");
+    // Slow handshakes of other clients do not delay it.
     let _silent: Vec<Client> = (0..40).map(|_| Client::connect(server.admin)).collect();
     assert_eq!(connect(server.admin, authority.client_config(None)).unwrap().get("/livez").status, 200);
     let server = authority.server().arg("--admin-tls", "off").start();

@@ -1,4 +1,4 @@
-//! What a token is good for, on both listeners; what a request without one learns, which is nothing.
+//! Tokens: what each allows on both listeners, and that a request without one learns nothing.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ const READER: &str = "reader-0123456789abcdef";
 
 type Found = Result<(), String>;
 
-/// A file of tokens that a test changes.
+/// A token file that a test changes.
 struct TokenFile {
     path: PathBuf,
     _directory: tempfile::TempDir,
@@ -54,7 +54,7 @@ fn code(answer: &Answer) -> String {
 
 const METHODS: [&str; 7] = ["GET", "PUT", "DELETE", "POST", "HEAD", "PATCH", "OPTIONS"];
 
-/// Every path of the data listener, with the status of each of [`METHODS`] for a reader and for a writer.
+/// Every path of the data listener, with the status of each of [`METHODS`] for a read-only and for a read-write token.
 const DATA: [(&str, [u16; 7], [u16; 7]); 4] = [
     ("/v0/entity?id=k", [200, 403, 403, 405, 405, 405, 405], [200, 201, 202, 405, 405, 405, 405]),
     ("/v0/entities?start=k", [200, 405, 405, 405, 405, 405, 405], [200, 405, 405, 405, 405, 405, 405]),
@@ -62,7 +62,7 @@ const DATA: [(&str, [u16; 7], [u16; 7]); 4] = [
     ("/nothing", [400, 400, 400, 400, 400, 400, 400], [400, 400, 400, 400, 400, 400, 400]),
 ];
 
-/// Every path of the admin listener with its methods, and what each method is for: everybody, readers, or writers.
+/// Every path of the admin listener with its methods, and who may use each: everyone, readers, or writers.
 const ADMIN: [(&str, &str, For); 19] = [
     ("/livez", "GET", For::Everybody),
     ("/healthz", "GET", For::Everybody),
@@ -92,7 +92,7 @@ enum For {
     Writers,
 }
 
-/// Every prefix of what `source` quotes after a `"` that begins with `/`.
+/// Returns every quoted string of `source` that begins with `/`, up to its first quotation mark.
 fn quoted_paths(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]").next().unwrap();
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -101,29 +101,29 @@ fn quoted_paths(source: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_path_stands_in_these_tables() {
+fn every_path_is_in_these_tables() {
     let data: BTreeSet<String> = DATA.iter().map(|(target, ..)| target.split('?').next().unwrap().to_owned()).collect();
     let mut routed = quoted_paths(include_str!("../../crates/server/src/http/route.rs"));
     routed.insert("/nothing".to_owned());
-    assert_eq!(routed, data, "a path without a decision who may use it");
+    assert_eq!(routed, data, "a path is missing in DATA");
     let admin: BTreeSet<String> = ADMIN.iter().map(|(path, ..)| path.split('?').next().unwrap().to_owned()).collect();
     let mut routed = quoted_paths(include_str!("../../crates/server/src/admin/mod.rs"));
     routed.extend(quoted_paths(include_str!("../../crates/server/src/admin/maintenance.rs")));
     routed.insert("/nothing".to_owned());
-    assert_eq!(routed, admin, "a path of the admin listener without a decision who may use it");
+    assert_eq!(routed, admin, "a path of the admin listener is missing in ADMIN");
 }
 
 #[test]
-fn twin_a_path_without_a_decision_is_noticed() {
+fn twin_a_path_that_is_not_in_the_tables_is_noticed() {
     let source = "match path {\n  // \"/old\"\n  \"/livez\" => a,\n  (\"/checkpoint\", &Method::POST) => b,\n}";
     assert_eq!(quoted_paths(source).into_iter().collect::<Vec<_>>(), ["/checkpoint", "/livez"]);
 }
 
-/// What requests with `token` are answered on the data listener, against the table's column.
+/// Compares the statuses of requests with `token` on the data listener with a column of the table.
 fn data_statuses(server: &Server, token: &str, expected: impl Fn(usize, usize) -> u16) -> Found {
     for (row, (target, ..)) in DATA.iter().enumerate() {
         for (column, method) in METHODS.iter().enumerate() {
-            // There is something to be read, and something to be removed.
+            // A value to read, and one to remove.
             assert_eq!(with(&mut server.client(), "PUT", "/v0/entity?id=k", WRITER, Some(b"v")).status, 201);
             let mut client = server.client();
             let headers = [("Authorization", format!("Bearer {token}"))];
@@ -143,7 +143,7 @@ fn data_statuses(server: &Server, token: &str, expected: impl Fn(usize, usize) -
 }
 
 #[test]
-fn each_token_may_do_what_it_may_on_every_path_by_every_method() {
+fn each_token_has_its_rights_on_every_path_with_every_method() {
     for setup in super::support::ENGINES {
         let file = both();
         let server = file.builder(setup).start();
@@ -157,12 +157,12 @@ fn each_token_may_do_what_it_may_on_every_path_by_every_method() {
 fn twin_a_reader_that_may_write_is_noticed() {
     let file = TokenFile::new(&format!("read-write {WRITER}\nread-write {READER}\n"));
     let server = file.builder("memory").start();
-    let found = data_statuses(&server, READER, |row, column| DATA[row].1[column]).expect_err("it may write");
+    let found = data_statuses(&server, READER, |row, column| DATA[row].1[column]).expect_err("the token may write");
     assert_eq!(found, "PUT /v0/entity?id=k: 201, not 403");
 }
 
 #[test]
-fn on_the_admin_listener_only_health_is_for_everybody() {
+fn on_the_admin_listener_only_health_needs_no_token() {
     let file = both();
     let server = file.builder("memory").start();
     let ask = |method: &str, path: &str, token: Option<&str>| {
@@ -178,7 +178,7 @@ fn on_the_admin_listener_only_health_is_for_everybody() {
         assert_eq!(may(ask(method, path, Some(READER))), whom != For::Writers, "{method} {path} for a reader");
         assert!(may(ask(method, path, Some(WRITER))), "{method} {path} for a writer");
     }
-    // Also where there is nothing: what is there is not for everybody to know.
+    // Also for paths that do not exist: clients without a token must not learn which exist.
     for path in ["/nothing", "/", "/livez/", "/livez/x", "//livez", "/metrics"] {
         for method in ["GET", "POST", "PUT", "DELETE", "HEAD"] {
             assert_eq!(ask(method, path, None), 401, "{method} {path}");
@@ -188,12 +188,12 @@ fn on_the_admin_listener_only_health_is_for_everybody() {
             assert!(!matches!(ask(method, path, Some(WRITER)), 401 | 403), "{method} {path} for a writer");
         }
     }
-    // Without tokens nothing of it is asked for.
+    // Without --token-file no token is required.
     let server = ServerBuilder::new("memory").start();
     assert_eq!(server.admin("/nothing").status, 404);
 }
 
-/// Only the whole token is one; `also` are tokens that the server takes beside it.
+/// Only a complete token is accepted; `also` is added to the token file.
 fn only_whole_tokens(also: &str) -> Found {
     let file = TokenFile::new(&format!("read-write {WRITER}\n{also}"));
     let server = file.builder("memory").start();
@@ -207,34 +207,34 @@ fn only_whole_tokens(also: &str) -> Found {
         }
         assert_eq!(answer.header("www-authenticate"), Some(r#"Bearer realm="klad""#));
         assert_eq!(code(&answer), "unauthorized");
-        assert!(token.len() < 4 || !answer.text().contains(&token), "the token comes back");
+        assert!(token.len() < 4 || !answer.text().contains(&token), "the answer contains the token");
     }
     for value in ["", "Bearer", WRITER, &format!("Basic {WRITER}"), &format!("Bearer{WRITER}")] {
         assert_eq!(client.request("GET", "/v0/status", &[("Authorization", value)], None).status, 401, "{value}");
     }
     let bearer = format!("Bearer {WRITER}");
     let twice = [("Authorization", bearer.as_str()), ("Authorization", "Bearer unknown-0123456789")];
-    assert_eq!(client.request("GET", "/v0/status", &twice, None).status, 401, "two are none");
+    assert_eq!(client.request("GET", "/v0/status", &twice, None).status, 401, "two headers are invalid");
     let lower = format!("bearer  {WRITER}");
     assert_eq!(client.request("GET", "/v0/status", &[("authorization", &lower)], None).status, 200);
     Ok(())
 }
 
 #[test]
-fn a_token_is_right_as_a_whole_or_wrong() {
+fn only_a_complete_token_is_accepted() {
     only_whole_tokens("").unwrap();
 }
 
 #[test]
-fn twin_a_prefix_that_is_taken_for_a_token_is_noticed() {
-    let found = only_whole_tokens(&format!("read-only {}\n", &WRITER[..20])).expect_err("the prefix is taken");
+fn twin_an_accepted_prefix_of_a_token_is_noticed() {
+    let found = only_whole_tokens(&format!("read-only {}\n", &WRITER[..20])).expect_err("the prefix is a token");
     assert_eq!(found, "20 of 23 characters: 200");
 }
 
 #[test]
-fn without_a_token_nothing_is_learnt_and_nothing_is_taken() {
+fn without_a_token_a_client_learns_nothing_and_gets_no_permit() {
     let file = both();
-    // Room for one body of 7 MiB.
+    // The memory budget has space for one body of 7 MiB.
     let server = file.builder("memory").arg("--memory", "64MiB").arg("--value-max", "7MiB").start();
     let mut client = server.client();
     assert_eq!(with(&mut client, "PUT", "/v0/entity?id=known", WRITER, Some(b"v")).status, 201);
@@ -249,14 +249,14 @@ fn without_a_token_nothing_is_learnt_and_nothing_is_taken() {
         let headers = |answer: &Answer| answer.headers.iter().filter(date).cloned().collect::<Vec<_>>();
         assert_eq!((answer.status, &answer.body, headers(answer)), (401, &answers[0].body, headers(&answers[0])));
     }
-    // The body of a refused PUT is out of the way of the next request, or the connection ends with the answer.
+    // The body of a rejected PUT is discarded before the next request, or the connection ends with the answer.
     assert_eq!(client.put("/v0/entity?id=known", &[1; 1_000]).status, 401);
     assert_eq!(with(&mut client, "GET", "/v0/entity?id=known", WRITER, None).body, b"v");
     let mut waiting = server.client();
     let head = "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n";
     waiting.send_raw(format!("{head}Content-Length: 7000000\r\n\r\n"));
-    assert_eq!(waiting.any_answer().unwrap().status, 401, "and no go-ahead");
-    // Neither has room: the one upload that fits still does, while some without a token stand half sent.
+    assert_eq!(waiting.any_answer().unwrap().status, 401, "without 100 Continue");
+    // Requests without a token hold no permit: the one upload for which there is space succeeds.
     let mut halves: Vec<Client> = (0..10).map(|_| server.client()).collect();
     for half in &mut halves {
         half.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\nabc");
@@ -264,8 +264,8 @@ fn without_a_token_nothing_is_learnt_and_nothing_is_taken() {
     }
     let mut holder = server.client();
     holder.send_raw(format!("{head}Authorization: Bearer {WRITER}\r\nContent-Length: 7000000\r\n\r\n"));
-    assert_eq!(holder.any_answer().unwrap().status, 100, "it has its room");
-    // And where there is none left, who has no token is not told so.
+    assert_eq!(holder.any_answer().unwrap().status, 100, "it has its permit");
+    // A client without a token does not learn that there is no space.
     let mut late = server.client();
     late.send_raw(format!("{head}Content-Length: 7000000\r\n\r\n"));
     assert_eq!(late.any_answer().unwrap().status, 401);
@@ -275,7 +275,7 @@ fn without_a_token_nothing_is_learnt_and_nothing_is_taken() {
 }
 
 #[test]
-fn a_reader_is_refused_with_its_code_and_its_connection_lives_on() {
+fn a_reader_is_rejected_with_its_code_and_its_connection_stays_open() {
     let file = both();
     let server = file.builder("memory").start();
     let mut client = server.client();
@@ -286,7 +286,7 @@ fn a_reader_is_refused_with_its_code_and_its_connection_lives_on() {
     assert_eq!(with(&mut client, "GET", "/v0/entity?id=k", READER, None).status, 404);
 }
 
-/// Tokens that have changed in the file count once klad is told, also on connections that stand.
+/// Changes the tokens in the file. After the signal the new ones must be valid, also on open connections.
 fn tokens_change(signal: Option<Signal>) -> Found {
     let file = both();
     let server = file.builder("memory").arg("--threads", "2").start();
@@ -302,14 +302,14 @@ fn tokens_change(signal: Option<Signal>) -> Found {
         return if statuses == [200].into() { Ok(()) } else { Err(format!("{statuses:?}")) };
     };
     server.signal(signal);
-    wait_until("the new token counts", || statuses(&mut clients, fresh) == [200].into());
+    wait_until("the new token is valid", || statuses(&mut clients, fresh) == [200].into());
     assert_eq!(statuses(&mut clients, READER), [401].into());
     assert_eq!(statuses(&mut clients, WRITER), [200].into());
-    // A file with an error changes nothing, and the log says so, but no token.
+    // A file with an error changes nothing. The log has the line number and no token.
     file.write(&format!("read-write {WRITER}\nreadonly {READER}\n"));
     server.signal(signal);
-    wait_until("the log says it", || server.log().contains("line 2"));
-    assert!(server.log().contains("the tokens are as they were"));
+    wait_until("it is logged", || server.log().contains("line 2"));
+    assert!(server.log().contains("cannot reload the tokens"));
     assert_eq!(statuses(&mut clients, fresh), [200].into());
     assert_eq!(statuses(&mut clients, READER), [401].into());
     assert!(![WRITER, READER, fresh].iter().any(|token| server.log().contains(token)));
@@ -317,17 +317,17 @@ fn tokens_change(signal: Option<Signal>) -> Found {
 }
 
 #[test]
-fn tokens_are_read_again_on_hangup() {
+fn tokens_are_reloaded_on_hangup() {
     tokens_change(Some(Signal::HUP)).unwrap();
 }
 
 #[test]
-fn twin_tokens_that_are_not_read_again_are_noticed() {
-    assert_eq!(tokens_change(None).expect_err("nobody told klad"), "{401}");
+fn twin_tokens_that_are_not_reloaded_are_noticed() {
+    assert_eq!(tokens_change(None).expect_err("there was no signal"), "{401}");
 }
 
 #[test]
-fn the_load_tester_sends_a_token_and_does_not_tell_it() {
+fn the_load_tester_sends_a_token_and_does_not_print_it() {
     let file = both();
     let server = file.builder("memory").start();
     let bencher = Bencher::new(&format!("http://{}", server.address), "--workload put --value-size 10B");

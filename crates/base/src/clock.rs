@@ -1,25 +1,26 @@
-//! The only place that reads a clock. Everything else asks here, so that what depends on time can be found.
+//! The only module that reads a clock. All other code calls it, so that every use of time can be found.
 //!
 //! Called by every module that needs the time.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Monotonic time, for durations and deadlines.
+/// Returns the monotonic time, for durations and deadlines.
 #[must_use]
 pub fn now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     Instant::now()
 }
 
-/// From `earlier` to `later` in nanoseconds; 0 where they are the other way round. Cheaper than by way of 128 bits, for the
-/// path of a request.
+/// Returns the nanoseconds from `earlier` to `later`, or 0 if `later` is the earlier one. This avoids 128-bit
+/// arithmetic, because it runs for each request.
 #[must_use]
 pub fn nanoseconds_between(earlier: Instant, later: Instant) -> u64 {
     let between = later.saturating_duration_since(earlier);
     between.as_secs() * 1_000_000_000 + u64::from(between.subsec_nanos())
 }
 
-/// Wall-clock time in milliseconds since 1970, for expiry and versions of the memory engine. A clock before 1970 reads 0.
+/// Returns the wall-clock time in milliseconds since 1970, for expiry and for the versions of the memory engine. A
+/// clock before 1970 reads 0.
 #[must_use]
 pub fn unix_ms() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
@@ -27,7 +28,7 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Wall-clock time in nanoseconds since 1970, for when something began. A clock before 1970 reads 0.
+/// Returns the wall-clock time in nanoseconds since 1970, for start times. A clock before 1970 reads 0.
 #[must_use]
 pub fn unix_ns() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
@@ -35,7 +36,8 @@ pub fn unix_ns() -> u64 {
     u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How long the kernel's tick is: what is looked at once in a tick is known no better than that.
+/// Returns the length of the kernel's tick. Values that the kernel updates once per tick are not known more
+/// precisely.
 #[must_use]
 #[cfg(target_os = "linux")]
 pub fn kernel_tick() -> Duration {
@@ -43,20 +45,20 @@ pub fn kernel_tick() -> Duration {
     Duration::from_nanos(u64::try_from(tick.tv_nsec).unwrap_or(0))
 }
 
-/// The monotonic clock as every process of this machine reads it, nanoseconds: for records that are compared across
-/// processes.
+/// Returns the monotonic time in nanoseconds. All processes of this machine read the same clock, so records of
+/// different processes can be compared.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     nanoseconds(rustix::time::ClockId::Monotonic)
 }
 
-/// CPU time that the calling thread has used, nanoseconds.
+/// Returns the CPU time that the calling thread has used, in nanoseconds.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
     nanoseconds(rustix::time::ClockId::ThreadCPUTime)
 }
 
-/// CPU time that all threads of the process have used, nanoseconds.
+/// Returns the CPU time that all threads of the process have used, in nanoseconds.
 #[must_use]
 pub fn process_cpu_ns() -> u64 {
     nanoseconds(rustix::time::ClockId::ProcessCPUTime)

@@ -1,5 +1,5 @@
-//! What every crate of klad shares: the clock, threads, locks and queues, limits, counters, and the stack sampling that locks
-//! and profiles need. It knows nothing of storage, HTTP or measuring.
+//! Code that all crates of klad share: the clock, threads, locks and queues, limits, counters, and the stack sampling
+//! that locks and profiles need. This crate knows nothing about storage, HTTP or load tests.
 
 pub mod clock;
 pub mod limits;

@@ -1,14 +1,15 @@
-//! Every mutex, condition variable, queue and thread of klad's own comes from here, so that a lock profile sees all waits
-//! and no queue is without a bound.
+//! The mutexes, condition variables, queues and threads of klad. All come from this module, so that a lock profile
+//! sees every wait and every queue has a bound.
 //!
-//! A lock is tried first; if another thread is in the way, the wait is seen as long as it lasts, and timed (`sampling::waits`).
-//! One that is free costs one load more than the standard type, and acquisitions are counted while somebody looks.
+//! Every lock operation first tries the lock without waiting. If another thread holds it, `sampling::waits` shows and
+//! times the wait. A free lock costs one load more than the standard type. During a lock profile, acquisitions are
+//! counted.
 //!
-//! Who takes a free lock calls no function for it. Who waits does, and that one's name is on the stack: `lock_contended` and
-//! its like, which `profile::locks` shows as `lock`.
+//! The fast path is inlined. The waiting path is a function that is not inlined, such as `lock_contended`, so its
+//! name is on the stack; `profile::locks` shows it as `lock`.
 //!
-//! A thread that panics ends the process (see `main.rs`), so a lock is never met poisoned by a caller that lives on.
-//! Called by all modules; `clippy.toml` forbids the standard types elsewhere.
+//! A panic ends the process (see `main.rs`), so no caller can meet a poisoned lock. Called by all modules;
+//! `clippy.toml` forbids the standard types elsewhere.
 
 #![expect(clippy::disallowed_types, reason = "the wrappers of the types that are forbidden elsewhere")]
 
@@ -21,26 +22,26 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::limits::{STACK_BYTES, TOO_FEW_THREADS_EXIT};
-use crate::sampling::waits::{count, on, timed};
+use crate::sampling::waits::{count_acquisition, is_profiling, timed};
 use crate::sampling::{Family, Kind};
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-/// A mutex; `lock` cannot fail.
+/// A mutex. `lock` cannot fail.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// Holds `value`.
+    /// Returns a mutex that holds `value`.
     pub const fn new(value: T) -> Self {
         Mutex(std::sync::Mutex::new(value))
     }
 
-    /// Waits until no other thread holds the lock.
+    /// Takes the lock. Waits until no other thread holds it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        if on() {
-            count(Family::Own);
+        if is_profiling() {
+            count_acquisition(Family::Own);
         }
         match self.try_lock() {
             Some(guard) => guard,
@@ -48,7 +49,8 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// What comes after the call keeps this frame, and with it this name, on the stack. The same of those below.
+    /// `black_box` runs after the call, so the compiler keeps this frame, and this function's name, on the stack. The
+    /// same holds for the other `…_contended` functions.
     #[cold]
     #[inline(never)]
     fn lock_contended(&self) -> MutexGuard<'_, T> {
@@ -66,21 +68,21 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A readers-writer lock; taking it cannot fail.
+/// A readers-writer lock. Taking it cannot fail.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(std::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// Holds `value`.
+    /// Returns a lock that holds `value`.
     pub const fn new(value: T) -> Self {
         RwLock(std::sync::RwLock::new(value))
     }
 
-    /// Waits until no thread writes.
+    /// Takes the lock for reading. Waits until no thread writes.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        if on() {
-            count(Family::Own);
+        if is_profiling() {
+            count_acquisition(Family::Own);
         }
         match self.0.try_read() {
             Ok(guard) => guard,
@@ -89,11 +91,11 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until no other thread reads or writes.
+    /// Takes the lock for writing. Waits until no other thread reads or writes.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        if on() {
-            count(Family::Own);
+        if is_profiling() {
+            count_acquisition(Family::Own);
         }
         match self.0.try_write() {
             Ok(guard) => guard,
@@ -115,13 +117,12 @@ impl<T> RwLock<T> {
     }
 }
 
-/// Why a thread waits for a condition: a lock profile shows what keeps threads from their work, and a thread that has none
-/// is not kept.
+/// Why a thread waits for a condition. A lock profile shows only waits that keep a thread from its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It has nothing to do.
+    /// The thread has nothing to do.
     Idle,
-    /// It cannot go on before another thread has done something.
+    /// The thread needs the result of another thread.
     Others,
 }
 
@@ -139,27 +140,28 @@ impl From<Cause> for Kind {
 pub struct Condvar(std::sync::Condvar);
 
 impl Condvar {
-    /// No one waits yet.
+    /// Returns a condition variable without waiters.
     #[must_use]
     pub const fn new() -> Self {
         Condvar(std::sync::Condvar::new())
     }
 
-    /// Gives up the lock until woken; may wake without being. Not inlined: its name is the innermost of the stack.
+    /// Releases the lock, waits for a notification, and takes the lock again. Spurious wake-ups are possible. The
+    /// function is not inlined, so that its name is the innermost one of the stack.
     #[inline(never)]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>, cause: Cause) -> MutexGuard<'a, T> {
-        if on() {
-            count(Family::Own);
+        if is_profiling() {
+            count_acquisition(Family::Own);
         }
-        // Until the lock is back: whoever was woken waits for that too.
+        // The wait ends when the lock is taken again: a woken thread waits for the lock too.
         black_box(timed(cause.into(), || self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// As `wait`, for `timeout` at most.
+    /// Waits as `wait` does, for at most `timeout`.
     #[inline(never)]
     pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration, cause: Cause) -> MutexGuard<'a, T> {
-        if on() {
-            count(Family::Own);
+        if is_profiling() {
+            count_acquisition(Family::Own);
         }
         let wait = || self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0;
         black_box(timed(cause.into(), wait))
@@ -176,56 +178,60 @@ impl Condvar {
     }
 }
 
-/// A first-in, first-out queue with a bound, between any number of producers and consumer threads.
+/// A bounded first-in, first-out queue for any number of producer and consumer threads.
 #[derive(Debug)]
 pub struct BoundedQueue<T> {
     state: Mutex<QueueState<T>>,
     not_empty: Condvar,
     capacity: usize,
-    /// As long as the queue, for whoever looks without the lock.
+    /// A copy of the queue's length that can be read without the lock.
     len: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct QueueState<T> {
     items: VecDeque<T>,
-    /// Consumers inside `wait`: a producer that finds none makes no system call.
+    /// The number of consumers inside `wait`. If it is 0, a producer makes no system call.
     waiting: usize,
-    /// One of them was woken and is on its way: it wakes the next if it leaves something, so nobody else need.
+    /// Whether a woken consumer has not run yet. That consumer wakes the next one if it leaves items in the queue, so
+    /// no other thread has to.
     waking: bool,
     closed: bool,
 }
 
-/// Why an item was not queued; the item comes back.
+/// Why an item was not queued. It returns the item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PushError<T> {
     /// The queue holds `capacity` items.
     Full(T),
-    /// The queue was closed.
+    /// The queue is closed.
     Closed(T),
 }
 
 impl<T> BoundedQueue<T> {
-    /// Holds at most `capacity` items (at least 1).
+    /// Returns a queue for at most `capacity` items (at least 1).
+    ///
+    /// # Panics
+    /// If `capacity` is 0.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        assert!(capacity >= 1, "a queue without room could never pass anything on");
+        assert!(capacity >= 1, "a queue needs a capacity of at least 1");
         let state = QueueState { items: VecDeque::new(), waiting: 0, waking: false, closed: false };
         BoundedQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity, len: AtomicUsize::new(0) }
     }
 
-    /// Appends, without waiting.
+    /// Appends an item without waiting.
     ///
     /// # Errors
-    /// [`PushError`] when the queue is full or closed.
+    /// [`PushError`] if the queue is full or closed.
     pub fn push(&self, item: T) -> Result<(), PushError<T>> {
         self.push_below(self.capacity, item)
     }
 
-    /// As `push`, where fewer than `limit` items wait.
+    /// Appends an item if fewer than `limit` items wait.
     ///
     /// # Errors
-    /// As `push`.
+    /// [`PushError`], as for `push`.
     pub fn push_below(&self, limit: usize, item: T) -> Result<(), PushError<T>> {
         let mut state = self.state.lock();
         if state.closed {
@@ -239,7 +245,7 @@ impl<T> BoundedQueue<T> {
         Ok(())
     }
 
-    /// Wakes a consumer if there is something for it and none is on its way.
+    /// Wakes a consumer if there is an item and no woken consumer is still to run.
     fn wake_one(&self, mut state: MutexGuard<'_, QueueState<T>>) {
         self.len.store(state.items.len(), Ordering::Relaxed);
         let wake = state.waiting > 0 && !state.waking && !state.items.is_empty();
@@ -250,14 +256,14 @@ impl<T> BoundedQueue<T> {
         }
     }
 
-    /// Takes the oldest item, waiting for one. `None`: the queue is closed and empty.
+    /// Takes the oldest item, and waits until there is one. Returns `None` if the queue is closed and empty.
     pub fn pop(&self) -> Option<T> {
         let state = self.wait_for_items()?;
         self.pop_front(state)
     }
 
-    /// As `pop`, looking again for `spin` before it sleeps: a hand-over to a thread that is awake costs less. The looks
-    /// take no lock.
+    /// Takes the oldest item as `pop` does, but polls for up to `spin` before it sleeps, because an item reaches a
+    /// running thread at a lower cost. Polling takes no lock.
     pub fn pop_spinning(&self, spin: Duration) -> Option<T> {
         if !spin.is_zero() && self.len.load(Ordering::Relaxed) == 0 {
             let until = crate::clock::now() + spin;
@@ -294,46 +300,46 @@ impl<T> BoundedQueue<T> {
         Some(state)
     }
 
-    /// How many items wait; of use only as an estimate.
+    /// Returns the number of waiting items. It is only an estimate.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Whether none waits; as exact as [`BoundedQueue::len`].
+    /// Returns whether no item waits. It is an estimate, as [`BoundedQueue::len`] is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Refuses new items from now on; consumers get what is left, then the end.
+    /// Rejects new items from now on. Consumers still get the items that are left.
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.not_empty.notify_all();
     }
 }
 
-/// A value that may change as a whole while others read it. Readers on the path of a request keep their own copy and look
-/// here now and then.
+/// A value that is replaced as a whole while other threads read it. Code on the path of a request keeps a copy of its
+/// own and refreshes it from time to time.
 #[derive(Debug)]
 pub struct Live<T>(RwLock<Arc<T>>);
 
 impl<T> Live<T> {
-    /// `value`, until it is changed.
+    /// Returns a shared `value`.
     pub fn new(value: T) -> Arc<Live<T>> {
         Arc::new(Live(RwLock::new(Arc::new(value))))
     }
 
-    /// What it is now.
+    /// Returns the current value.
     pub fn get(&self) -> Arc<T> {
         self.0.read().clone()
     }
 
-    /// Changes it.
+    /// Replaces the value.
     pub fn set(&self, value: T) {
         *self.0.write() = Arc::new(value);
     }
 }
 
-/// A flag that is raised once, with threads waiting for it.
+/// A flag that is raised once, and that threads can wait for.
 #[derive(Debug, Default)]
 pub struct Signal {
     raised: Mutex<bool>,
@@ -341,14 +347,14 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Raises the flag, for good.
+    /// Raises the flag. It stays raised.
     pub fn raise(&self) {
         *self.raised.lock() = true;
         self.changed.notify_all();
     }
 
-    /// Waits for the flag, for `timeout` at most; `true` when it is raised. That is a sleep between two rounds of work for
-    /// all who call it, so a lock profile takes it for one.
+    /// Waits for the flag for at most `timeout`. Returns whether it is raised. All callers use this as a sleep
+    /// between two rounds of work, so a lock profile counts the wait as idle.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let deadline = crate::clock::now() + timeout;
         let mut raised = self.raised.lock();
@@ -363,9 +369,13 @@ impl Signal {
     }
 }
 
-/// Starts a thread with a name: profiles and `top -H` show it. At most 15 bytes are kept by Linux.
+/// Starts a thread with a name, which profiles and `top -H` show. Linux keeps at most 15 bytes of it.
 ///
-/// Where the machine can start no more threads the process ends, with a line that says so: there is no way on without it.
+/// If the machine cannot start another thread, the process prints a message and exits, because klad cannot run
+/// without the thread.
+///
+/// # Panics
+/// If `name` is longer than 15 bytes.
 pub fn spawn_thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     try_spawn_thread(name, run).unwrap_or_else(|error| {
         let (code, word) = TOO_FEW_THREADS_EXIT;
@@ -374,27 +384,27 @@ pub fn spawn_thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Sen
     })
 }
 
-/// Whether the machine lets so many threads be started at once, with stacks as the C library's threads have them by default: starts
-/// them, and ends them again. What starts threads in C++ ends the process without a word where it cannot.
+/// Checks that the machine can start `count` more threads with the C library's default stack size: starts them and
+/// ends them again. C++ code that cannot start a thread ends the process without a message, so klad checks first.
 ///
 /// # Errors
-/// When it does not.
+/// The system's error if it cannot start that many threads.
 pub fn try_threads(count: usize) -> std::io::Result<()> {
     let before = threads_now();
     let enough = Arc::<Signal>::default();
     let start = |_| {
         let enough = enough.clone();
         let wait = move || while !enough.wait_timeout(Duration::from_secs(1)) {};
-        #[expect(clippy::disallowed_methods, reason = "another stack than klad's threads have")]
+        #[expect(clippy::disallowed_methods, reason = "these threads need the C library's stack size, not klad's")]
         std::thread::Builder::new().name("klad-try".to_owned()).stack_size(STACK_BYTES).spawn(wait)
     };
     let mut started = Vec::new();
     let tried = (0..count).map(start).try_for_each(|thread| thread.map(|thread| started.push(thread)));
     enough.raise();
     for thread in started {
-        thread.join().expect("it does nothing");
+        thread.join().expect("the thread only waits");
     }
-    // A thread counts until the kernel has put it away, a moment after it was joined.
+    // The kernel still counts a thread for a moment after it was joined.
     let never = Signal::default();
     for _ in 0..1_000 {
         if threads_now() <= before {
@@ -405,15 +415,15 @@ pub fn try_threads(count: usize) -> std::io::Result<()> {
     tried
 }
 
-/// 0 where nobody can tell.
+/// Returns the number of threads of the process, or 0 if the system does not tell.
 fn threads_now() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// As [`spawn_thread`], where there is a way on without it.
+/// Starts a thread as [`spawn_thread`] does, for callers that can go on without it.
 ///
 /// # Errors
-/// When the machine can start no more threads.
+/// The system's error if it cannot start another thread.
 pub fn try_spawn_thread<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,

@@ -1,30 +1,31 @@
-//! What a klad says of itself while it is loaded: profiles, metrics, slow requests, from its admin address.
+//! Reads profiles, metrics and slow requests from the admin port of a klad under load.
 //!
-//! A connection for each question: the answers are rare, and one that never comes must not keep the others. Called by `knee` and
-//! by `lab`.
+//! Each request has its own connection: requests are rare, and one without an answer must not delay the others.
+//! Called by `knee` and by `klad_lab`.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::bail;
 
 use crate::knee::result::QueueSample;
-use crate::response::Reader;
 use crate::url::Url;
 use klad_base::clock;
 use klad_base::sync::{Cause, Condvar, Mutex, spawn_thread};
 
-/// For an answer, beside the time that it takes by its nature.
+/// The longest wait for an answer, in addition to the time that the request itself takes (such as the length of a
+/// profile).
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between two looks at the queues.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The largest answer, bytes. Profiles are the largest: some MiB.
+const BODY_BYTES_MAX: u64 = 256 << 20;
 
-/// What the series begin with that say what waits, what is under way, and what is refused.
+/// The time between two samples of the queues.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Prefixes of the metrics that show waiting operations, operations in flight, and rejected requests.
 const QUEUES: [&str; 5] = [
     "klad_queue_",
     "klad_operations_in_use",
@@ -33,51 +34,51 @@ const QUEUES: [&str; 5] = [
     "klad_refused_total",
 ];
 
-/// An admin address.
+/// The admin port of a klad.
 #[derive(Debug)]
 pub struct Admin {
-    /// Where.
+    /// Its URL.
     pub url: Url,
-    /// For who may ask.
+    /// The bearer token, if the port needs one.
     pub token: Option<String>,
 }
 
-/// Looks at the queues once a second, until it is told that the run is over.
+/// Samples the queues once a second until the run is over.
 #[derive(Debug)]
-pub struct Looking {
-    over: Arc<Over>,
+pub struct QueueSampler {
+    stop: Arc<StopSignal>,
     thread: JoinHandle<(Vec<QueueSample>, Vec<String>)>,
 }
 
-impl Looking {
-    /// From now on.
+impl QueueSampler {
+    /// Starts the sampling thread.
     #[must_use]
-    pub fn start(admin: &Arc<Admin>) -> Looking {
-        let over = Arc::<Over>::default();
-        let (admin, theirs) = (admin.clone(), over.clone());
-        Looking { over, thread: spawn_thread("klad-bench-look", move || look(&admin, &theirs)) }
+    pub fn start(admin: &Arc<Admin>) -> QueueSampler {
+        let stop = Arc::<StopSignal>::default();
+        let (admin, theirs) = (admin.clone(), stop.clone());
+        QueueSampler { stop, thread: spawn_thread("klad-bench-look", move || sample_queues(&admin, &theirs)) }
     }
 
-    /// To know when it ends.
+    /// The signal that ends the sampling, for other threads that must end with it.
     #[must_use]
-    pub fn over(&self) -> Arc<Over> {
-        self.over.clone()
+    pub fn stop_signal(&self) -> Arc<StopSignal> {
+        self.stop.clone()
     }
 
-    /// The run is over: what was seen, and why there is nothing.
+    /// Stops sampling. Returns the samples, and an error message if they are incomplete.
     #[must_use]
     pub fn end(self) -> (Vec<QueueSample>, Vec<String>) {
-        self.over.tell();
+        self.stop.set();
         self.thread.join().expect("a panic ends the process")
     }
 }
 
-/// The queues, until the run is over; and why there are none.
-fn look(admin: &Admin, over: &Over) -> (Vec<QueueSample>, Vec<String>) {
+/// Samples the queues until the run is over. Returns the samples, and an error message if a sample failed.
+fn sample_queues(admin: &Admin, stop: &StopSignal) -> (Vec<QueueSample>, Vec<String>) {
     let (mut samples, mut missing) = (Vec::new(), Vec::new());
     let begin = clock::now();
     let mut due = begin;
-    while !over.by(due) {
+    while !stop.wait_until(due) {
         match admin.get("/metrics", PATIENCE) {
             Ok(metrics) => {
                 let at_s = clock::now().saturating_duration_since(begin).as_secs_f64();
@@ -86,40 +87,40 @@ fn look(admin: &Admin, over: &Over) -> (Vec<QueueSample>, Vec<String>) {
             Err(why) if missing.is_empty() => missing.push(format!("no metrics: {why:#}")),
             Err(_) => {}
         }
-        due += LOOK_INTERVAL;
+        due += SAMPLE_INTERVAL;
     }
     (samples, missing)
 }
 
-/// Whether a run is over.
+/// Tells threads that a run is over.
 #[derive(Debug, Default)]
-pub struct Over {
-    is: Mutex<bool>,
-    told: Condvar,
+pub struct StopSignal {
+    is_set: Mutex<bool>,
+    changed: Condvar,
 }
 
-impl Over {
-    /// It is.
-    pub fn tell(&self) {
-        *self.is.lock() = true;
-        self.told.notify_all();
+impl StopSignal {
+    /// Sets the signal.
+    pub fn set(&self) {
+        *self.is_set.lock() = true;
+        self.changed.notify_all();
     }
 
-    /// Waits until it is, or until `due`; says whether it is.
+    /// Waits until the signal is set, or until `due`. Returns whether it is set.
     #[must_use]
-    pub fn by(&self, due: Instant) -> bool {
-        let mut is = self.is.lock();
+    pub fn wait_until(&self, due: Instant) -> bool {
+        let mut is = self.is_set.lock();
         loop {
             let left = due.saturating_duration_since(clock::now());
             if *is || left.is_zero() {
                 return *is;
             }
-            is = self.told.wait_timeout(is, left, Cause::Others);
+            is = self.changed.wait_timeout(is, left, Cause::Others);
         }
     }
 }
 
-/// Series of queues in the text format of Prometheus.
+/// Extracts the queues' series from metrics in the text format of Prometheus.
 fn queues(metrics: &[u8]) -> BTreeMap<String, f64> {
     let text = String::from_utf8_lossy(metrics);
     let wanted = text.lines().filter(|line| QUEUES.iter().any(|prefix| line.starts_with(prefix)));
@@ -131,42 +132,24 @@ fn queues(metrics: &[u8]) -> BTreeMap<String, f64> {
 }
 
 impl Admin {
-    /// The body of a 200.
+    /// Returns the body of an answer with status 200.
     ///
     /// # Errors
-    /// Any other answer, or none within `patience`.
+    /// On any other status, and if there is no answer within `patience`.
     pub fn get(&self, target: &str, patience: Duration) -> anyhow::Result<Vec<u8>> {
-        let deadline = clock::now() + patience;
-        let mut stream = TcpStream::connect_timeout(&self.url.reach()?, patience)?;
-        let token = self.token.as_ref().map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
-        let host = &self.url.authority;
-        stream.set_write_timeout(Some(patience))?;
-        write!(stream, "GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{token}\r\n")?;
-        let mut reader = Reader::keeping();
-        let mut buffer = vec![0; 64 << 10];
-        let answer = loop {
-            stream.set_read_timeout(Some(left(deadline)?))?;
-            let count = stream.read(&mut buffer)?;
-            if count == 0 {
-                break reader.end().context("the connection was closed before the answer was whole")?;
-            }
-            if let (_, Some(answer)) = reader.feed(&buffer[..count], false)? {
-                break answer;
-            }
-        };
-        let body = reader.kept().map(|kept| kept.body.clone()).unwrap_or_default();
-        if answer.status != 200 {
+        let agent = ureq::Agent::config_builder().timeout_global(Some(patience)).http_status_as_error(false).build();
+        let mut request = agent.new_agent().get(format!("http://{}{target}", self.url.authority));
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let mut answer = request.call()?;
+        let body = answer.body_mut().with_config().limit(BODY_BYTES_MAX).read_to_vec()?;
+        if answer.status() != 200 {
             let said = String::from_utf8_lossy(&body[..body.len().min(300)]).trim().to_owned();
-            bail!("{target} is answered {}: {said}", answer.status);
+            bail!("GET {target} was answered with {}: {said}", answer.status().as_u16());
         }
         Ok(body)
     }
-}
-
-fn left(deadline: Instant) -> anyhow::Result<Duration> {
-    let left = deadline.saturating_duration_since(clock::now());
-    ensure!(!left.is_zero(), "no answer in time");
-    Ok(left)
 }
 
 #[cfg(test)]

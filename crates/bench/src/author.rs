@@ -1,8 +1,8 @@
-//! Requests that somebody else writes: what the generator asks of a script, and knows of it.
+//! The interface between the generator and a script that writes its requests.
 //!
-//! Each thread of the generator has an author of its own, as each thread of wrk has a script of its own. Nothing of Lua is known
-//! here, so that the generator can be tested, and built, without. Called by `generator` and `threads`; `script` is the one that
-//! there is.
+//! Each generator thread has its own [`Author`], as each thread of wrk has its own Lua state. This module does not
+//! depend on Lua, so the generator can be built and tested without it. Called by `generator` and `threads`; `script`
+//! implements it.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -11,73 +11,73 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::schedule::Nanos;
 use klad_base::sync::Mutex;
 
-/// Writes the requests of one thread, and may read their answers.
+/// Writes the requests of one thread, and can read their answers.
 pub trait Author: Send + Debug {
-    /// Appends what is sent for the next start: one request, or several that follow each other at once. `None`: nothing, as it
-    /// has stopped.
+    /// Appends the bytes to send for the next start: one request, or a pipeline of several. Returns `None` if the
+    /// author has stopped.
     ///
     /// # Errors
-    /// When it fails, in words.
-    fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Written>, String>;
+    /// A message, if the script fails.
+    fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Pipeline>, String>;
 
-    /// How long a connection rests before its next request, where the author has a say in that.
+    /// Returns how long a connection rests before its next request; `None` if the author does not control that.
     ///
     /// # Errors
-    /// When it fails, in words.
+    /// A message, if the script fails.
     fn delay(&mut self) -> Result<Option<Nanos>, String>;
 
-    /// Whether [`Author::answered`] is to be called.
+    /// Whether the generator must call [`Author::answered`].
     fn wants_answers(&self) -> bool;
 
-    /// An answer came: its status, the bytes of its head, and its body.
+    /// Receives an answer: its status, the bytes of its head, and its body.
     ///
     /// # Errors
-    /// When it fails, in words.
+    /// A message, if the script fails.
     fn answered(&mut self, status: u16, head: &[u8], body: &[u8]) -> Result<(), String>;
 
-    /// Whether it has had enough: its thread starts nothing more.
+    /// Whether the author has stopped: its thread starts no more requests.
     fn has_stopped(&self) -> bool;
 
-    /// Where its thread connects to.
+    /// The address to which the author's thread connects.
     fn address(&self) -> SocketAddr;
 }
 
-/// What an author has written for one start.
+/// The requests that an author has written for one start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// Requests, each of which has an answer; at least 1.
+pub struct Pipeline {
+    /// The number of requests, at least 1. Each has one answer.
     pub requests: u32,
-    /// Which of the first 64 are HEAD, whose answers have no body; bit 0 is the first.
+    /// A bit mask of the HEAD requests among the first 64, whose answers have no body; bit 0 is the first request.
     pub bodiless: u64,
 }
 
-/// The authors of a run's threads; none where klad makes the requests itself.
+/// The authors of all threads of a run; empty if the generator makes the requests itself.
 #[derive(Debug, Default)]
 pub struct Authors {
     waiting: Mutex<Vec<Option<Box<dyn Author>>>>,
-    /// Threads whose authors have not stopped.
+    /// The number of threads whose authors have not stopped.
     writing: AtomicUsize,
 }
 
 impl Authors {
-    /// One for each thread, in order.
+    /// Takes one author for each thread, in the order of the threads.
     #[must_use]
     pub fn new(authors: Vec<Box<dyn Author>>) -> Authors {
         let writing = AtomicUsize::new(authors.len());
         Authors { waiting: Mutex::new(authors.into_iter().map(Some).collect()), writing }
     }
 
-    /// Hands a thread its own.
+    /// Hands the author of `thread` over to it.
     pub fn take(&self, thread: usize) -> Option<Box<dyn Author>> {
         self.waiting.lock().get_mut(thread)?.take()
     }
 
-    /// Where a thread that has not taken its author yet connects to, if it has one.
+    /// The address to which `thread` connects, if it has an author and has not taken it yet.
     pub fn address(&self, thread: usize) -> Option<SocketAddr> {
         self.waiting.lock().get(thread)?.as_ref().map(|author| author.address())
     }
 
-    /// One has stopped; `true`: it was the last.
+    /// Counts an author that has stopped. Returns `true` if it was the last one.
     pub fn stopped(&self) -> bool {
         self.writing.fetch_sub(1, Ordering::AcqRel) == 1
     }

@@ -1,29 +1,30 @@
-//! Adds up what the threads have recorded: by phase for the result, by interval for the time series, on a thread of its own
-//! and off the generator's path. Called by `runner`.
+//! Adds up what the generator threads have recorded: by phase for the result, and by interval for the time series. It
+//! runs on the thread that started the load, so it does not delay the generator. Called by `threads` and `runner`.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-use crate::gap::Gap;
+use crate::gap::GapFinder;
 use crate::pieces::Pieces;
 use crate::recorder::{Outcome, Recorder, Tally, histogram};
 use crate::result::{Cell, Distribution, Interval, Piece, Section, Summary, micros};
 use crate::schedule::{Mode, Nanos, Phases, SECOND, seconds};
 
-/// Intervals of one result at the most: an hour of seconds. Longer runs have longer intervals, of whole seconds.
+/// The largest number of intervals in a result: an hour of seconds. Longer runs have longer intervals, in whole
+/// seconds.
 const INTERVALS_MAX: u64 = 3_600;
 
-/// Intervals that may wait for a thread that has not delivered; the oldest is then closed without it.
+/// The largest number of intervals that wait for a slow thread. Beyond it the oldest is closed without that thread.
 const PENDING_MAX: usize = 16;
 
-/// Length of the intervals of a run.
+/// Returns the length of the intervals of a run of length `run`.
 #[must_use]
-pub fn interval_of(run: Nanos) -> Nanos {
+pub fn interval_length(run: Nanos) -> Nanos {
     run.div_ceil(INTERVALS_MAX).div_ceil(SECOND).max(1) * SECOND
 }
 
-/// All that was recorded so far.
+/// The sums of everything recorded so far.
 #[derive(Debug)]
 pub struct Collector {
     phases: Phases,
@@ -31,28 +32,28 @@ pub struct Collector {
     interval: Nanos,
     good_within: Nanos,
     tallies: Vec<Tally>,
-    /// The next interval that each thread will deliver.
+    /// For each thread, the next interval that it will deliver.
     progress: Vec<u64>,
-    /// Intervals that not every thread has delivered.
+    /// Intervals that at least one thread has not delivered yet.
     pending: BTreeMap<u64, Tally>,
-    /// The next interval to be closed.
+    /// The next interval to close.
     next: u64,
-    gap: Gap,
+    gap: GapFinder,
     pieces: Pieces,
 }
 
 impl Collector {
-    /// For a run of so many threads.
+    /// Creates an empty collector for a run of `threads` threads.
     #[must_use]
     pub fn new(phases: Phases, mode: Mode, threads: usize, interval: Nanos, good_within: Nanos) -> Collector {
         let tallies = phases.all().iter().map(|_| Tally::new()).collect();
         let progress = vec![0; threads];
-        let gap = Gap::new(phases.warm_up(), interval);
+        let gap = GapFinder::new(phases.warm_up(), interval);
         let (pieces, pending) = (Pieces::new(&phases, interval), BTreeMap::new());
         Collector { phases, mode, interval, good_within, tallies, progress, pending, next: 0, gap, pieces }
     }
 
-    /// Adds what a thread has recorded in an interval.
+    /// Adds what `thread` has recorded in an interval.
     pub fn add(&mut self, thread: usize, interval: u64, recorder: &Recorder) {
         let after_the_end = interval * self.interval >= self.phases.end();
         self.progress[thread] = interval + 1;
@@ -62,9 +63,9 @@ impl Collector {
         self.add_to(interval, recorder);
     }
 
-    /// Adds what no thread has delivered: requests that were never sent. They belong to the interval in which the schedule
-    /// ended.
-    pub fn add_rest(&mut self, recorder: &Recorder) {
+    /// Adds requests that no thread has delivered because they were never sent. They count in the last interval of
+    /// the schedule.
+    pub fn add_undelivered(&mut self, recorder: &Recorder) {
         let last = self.phases.end().saturating_sub(1) / self.interval;
         if recorder.phases().all(|(_, tally)| tally.cells().next().is_none()) {
             return;
@@ -81,12 +82,13 @@ impl Collector {
         }
     }
 
-    /// The run was ended early.
-    pub fn cut(&mut self, at: Nanos) {
-        self.phases = self.phases.cut(at);
+    /// Shortens the run, which was ended early at `at`.
+    pub fn truncate(&mut self, at: Nanos) {
+        self.phases = self.phases.truncated(at);
     }
 
-    /// The next interval that every thread has delivered, or that any has when the run is over.
+    /// Closes and returns the next interval that every thread has delivered; if the run is `over`, one delivery is
+    /// enough.
     pub fn next_interval(&mut self, over: bool) -> Option<(Interval, Tally)> {
         let last = *self.pending.last_key_value()?.0;
         let complete = self.progress.iter().copied().min().unwrap_or(0);
@@ -94,7 +96,7 @@ impl Collector {
             return None;
         }
         let tally = self.pending.remove(&self.next).unwrap_or_default();
-        self.gap.add(self.next, tally.counters.good_pieces, self.phases.end());
+        self.gap.add(self.next, tally.counters.good_hundredths, self.phases.end());
         let row = self.row(self.next, &tally);
         self.next += 1;
         Some((row, tally))
@@ -102,18 +104,18 @@ impl Collector {
 
     fn row(&self, interval: u64, tally: &Tally) -> Interval {
         let start = interval * self.interval;
-        // What ends in the drain lies in intervals after the schedule.
+        // Requests that end during the drain belong to intervals after the schedule.
         let over = start >= self.phases.end();
         let end = if over { start + self.interval } else { (start + self.interval).min(self.phases.end()) };
         let scheduled = (self.mode == Mode::Open).then(|| self.phases.due(start, end) / seconds(end - start));
         let mut outcomes = BTreeMap::new();
         let mut good = 0;
-        let mut waited_for = histogram();
+        let mut latency = histogram();
         for (_, outcome, cell) in tally.cells() {
             *outcomes.entry(outcome).or_insert(0) += cell.response.len();
             good += cell.good;
-            if outcome.is_waited_for() {
-                waited_for.add(&cell.response).expect("it grows");
+            if outcome.counts_for_latency() {
+                latency.add(&cell.response).expect("it grows");
             }
         }
         Interval {
@@ -124,31 +126,31 @@ impl Collector {
             sent: tally.counters.sent,
             outcomes,
             good,
-            response: Summary::of(&waited_for),
+            response: Summary::of(&latency),
             send_lag: Summary::of(&tally.counters.send_lag),
         }
     }
 
-    /// The longest time in what is measured in which no good answer came. All intervals must have been closed.
+    /// The longest time without a good answer in the measured part. All intervals must have been closed.
     #[must_use]
     pub fn longest_gap(&self) -> Nanos {
         self.gap.longest(self.phases.end())
     }
 
-    /// The measured part in equal pieces.
+    /// The pieces of the measured part.
     #[must_use]
     pub fn pieces(&self) -> Vec<Piece> {
         self.pieces.until(self.phases.end())
     }
 
-    /// The warm-up, if there is one.
+    /// The section of the warm-up, if there is one.
     #[must_use]
     pub fn warm_up(&self) -> Option<Section> {
         let length = self.phases.warm_up();
         (length > 0).then(|| section(&self.tallies[0], length, self.good_within))
     }
 
-    /// All that was measured, and its spectrum of response times.
+    /// The section of the whole measured part, and its histograms.
     #[must_use]
     pub fn measured(&self) -> (Section, Spectrum) {
         let mut all = Tally::new();
@@ -157,7 +159,7 @@ impl Collector {
         (section, Spectrum::of(&all))
     }
 
-    /// Each stage, where there is more than one.
+    /// One section for each stage; empty if there is only one stage.
     #[must_use]
     pub fn stages(&self) -> Vec<Section> {
         let stages = &self.phases.all()[1..];
@@ -173,19 +175,19 @@ impl Collector {
     }
 }
 
-/// The histograms behind [`Section::response`] and [`Section::service`].
+/// The histograms of [`Section::response`] and [`Section::service`], in nanoseconds.
 #[derive(Debug)]
 pub struct Spectrum {
-    /// From the intended start.
+    /// Response times, from the intended start.
     pub response: Histogram<u64>,
-    /// From the send.
+    /// Service times, from the send.
     pub service: Histogram<u64>,
 }
 
 impl Spectrum {
     fn of(tally: &Tally) -> Spectrum {
         let mut spectrum = Spectrum { response: histogram(), service: histogram() };
-        for (_, _, cell) in tally.cells().filter(|(_, outcome, _)| outcome.is_waited_for()) {
+        for (_, _, cell) in tally.cells().filter(|(_, outcome, _)| outcome.counts_for_latency()) {
             spectrum.response.add(&cell.response).expect("it grows");
             spectrum.service.add(&cell.service).expect("it grows");
         }
@@ -205,7 +207,7 @@ fn section(tally: &Tally, length: Nanos, good_within: Nanos) -> Section {
     let counters = &tally.counters;
     let statuses: BTreeMap<u16, u64> = counters.statuses().collect();
     let scheduled = outcomes.values().sum();
-    // A run that was ended in its warm-up has measured nothing.
+    // A run that was ended during its warm-up has a measured part of length 0.
     let per_second = |count: u64| if length == 0 { 0.0 } else { count as f64 / seconds(length) };
     let spectrum = Spectrum::of(tally);
     Section {
@@ -234,7 +236,7 @@ fn section(tally: &Tally, length: Nanos, good_within: Nanos) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorder::{Ended, Operation};
+    use crate::recorder::{Operation, RequestEnd};
     use crate::schedule::Phase;
 
     fn collector(threads: usize) -> Collector {
@@ -245,7 +247,7 @@ mod tests {
     fn recorded(phase: usize, response: Nanos) -> Recorder {
         let mut recorder = Recorder::new(2);
         let (operation, outcome) = (Operation::Get, Outcome::Served);
-        recorder.record(&Ended { phase, operation, outcome, response, service: Some(1) }, SECOND);
+        recorder.record(&RequestEnd { phase, operation, outcome, response, service: Some(1) }, SECOND);
         recorder
     }
 
@@ -282,9 +284,9 @@ mod tests {
 
     #[test]
     fn long_runs_have_longer_intervals() {
-        assert_eq!(interval_of(60 * SECOND), SECOND);
-        assert_eq!(interval_of(3_600 * SECOND), SECOND);
-        assert_eq!(interval_of(3_601 * SECOND), 2 * SECOND);
-        assert_eq!(interval_of(86_400 * SECOND), 24 * SECOND);
+        assert_eq!(interval_length(60 * SECOND), SECOND);
+        assert_eq!(interval_length(3_600 * SECOND), SECOND);
+        assert_eq!(interval_length(3_601 * SECOND), 2 * SECOND);
+        assert_eq!(interval_length(86_400 * SECOND), 24 * SECOND);
     }
 }

@@ -1,4 +1,4 @@
-//! Results as files: JSON and its schema, `.hgrm`, `.hlog`. Called by `runner`.
+//! Writes results to files: JSON and its schema, `.hgrm` and `.hlog`. Called by `runner`, `compare` and `knee`.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -12,29 +12,29 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWr
 use crate::recorder::Tally;
 use crate::result::{Interval, RunResult};
 
-/// The JSON Schema of [`RunResult`].
+/// Returns the JSON Schema of [`RunResult`].
 #[must_use]
 pub fn json_schema() -> String {
     let schema = schemars::schema_for!(RunResult);
     serde_json::to_string_pretty(&schema).expect("a schema is JSON")
 }
 
-/// The result as JSON, with a line feed at its end.
+/// Returns the result as JSON, with a line feed at the end.
 #[must_use]
 pub fn json(result: &RunResult) -> String {
-    let mut text = serde_json::to_string_pretty(result).expect("its maps have keys that are text or numbers");
+    let mut text = serde_json::to_string_pretty(result).expect("all map keys are text or numbers");
     text.push('\n');
     text
 }
 
 /// A file that is being written, with its path.
-pub type Created = (PathBuf, BufWriter<File>);
+pub type OutputFile = (PathBuf, BufWriter<File>);
 
-/// Creates a file before the run, so that a wrong path is known before it.
+/// Creates a file before the run, so that a wrong path is found before any load.
 ///
 /// # Errors
-/// When that fails; the path is in the error.
-pub fn create(path: &Path) -> anyhow::Result<(PathBuf, BufWriter<File>)> {
+/// If that fails; the error contains the path.
+pub fn create(path: &Path) -> anyhow::Result<OutputFile> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     Ok((path.to_owned(), BufWriter::new(file)))
 }
@@ -49,9 +49,9 @@ impl<'a> IntervalLog<'a> {
     /// Writes the head of the log; its times count from `start`.
     ///
     /// # Errors
-    /// When that fails.
+    /// If that fails.
     pub fn begin(
-        (path, file): &'a mut (PathBuf, BufWriter<File>),
+        (path, file): &'a mut OutputFile,
         serializer: &'a mut V2DeflateSerializer,
         start: SystemTime,
     ) -> anyhow::Result<IntervalLog<'a>> {
@@ -60,17 +60,17 @@ impl<'a> IntervalLog<'a> {
             .add_comment("klad bench: response times from the intended start, nanoseconds, tagged operation.outcome")
             .with_start_time(start)
             .with_base_time(start)
-            // Maxima in milliseconds, as the Java tools write them.
+            // Maxima in milliseconds, as in the logs of the Java tools.
             .with_max_value_divisor(1e6)
             .begin_log_with(file, serializer)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(IntervalLog { path, writer })
     }
 
-    /// Writes the histograms of an interval.
+    /// Writes the histograms of one interval.
     ///
     /// # Errors
-    /// When that fails.
+    /// If that fails.
     pub fn add(&mut self, interval: &Interval, tally: &Tally) -> anyhow::Result<()> {
         let start = Duration::from_secs_f64(interval.start_s);
         let length = Duration::from_secs_f64(interval.length_s);
@@ -83,20 +83,20 @@ impl<'a> IntervalLog<'a> {
     }
 }
 
-/// Writes all of a file's content.
+/// Writes the whole content of a file.
 ///
 /// # Errors
-/// When that fails; the path is in the error.
-pub fn fill((path, mut file): (PathBuf, BufWriter<File>), content: &str) -> anyhow::Result<()> {
+/// If that fails; the error contains the path.
+pub fn write((path, mut file): OutputFile, content: &str) -> anyhow::Result<()> {
     file.write_all(content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
     finish((path, file))
 }
 
-/// Writes what is still in a file's buffer.
+/// Writes what is left in a file's buffer.
 ///
 /// # Errors
-/// When that fails; the path is in the error.
-pub fn finish((path, mut file): (PathBuf, BufWriter<File>)) -> anyhow::Result<()> {
+/// If that fails; the error contains the path.
+pub fn finish((path, mut file): OutputFile) -> anyhow::Result<()> {
     file.flush().with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
     use super::*;
-    use crate::recorder::{Ended, Operation, Outcome, Recorder};
+    use crate::recorder::{Operation, Outcome, Recorder, RequestEnd};
 
     #[test]
     fn an_interval_log_can_be_read_back() {
@@ -114,8 +114,13 @@ mod tests {
         let mut file = create(&directory.path().join("log")).expect("created");
         let mut serializer = V2DeflateSerializer::new();
         let mut recorder = Recorder::new(1);
-        let ended =
-            Ended { phase: 0, operation: Operation::Get, outcome: Outcome::Served, response: 5_000_000, service: None };
+        let ended = RequestEnd {
+            phase: 0,
+            operation: Operation::Get,
+            outcome: Outcome::Served,
+            response: 5_000_000,
+            service: None,
+        };
         recorder.record(&ended, 0);
         let interval = Interval {
             start_s: 3.0,

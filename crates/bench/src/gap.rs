@@ -1,46 +1,48 @@
-//! The longest time in which no good answer came, from a bit for each hundredth of each interval: constant memory, and
-//! threads are added up by `or`. Called by `generator` and `collector`.
+//! Finds the longest time without a good answer. Each interval has a bit mask with one bit for each of its
+//! hundredths. This needs constant memory, and the masks of several threads are combined by `or`. Called by
+//! `generator` and `collector`.
 
 use crate::schedule::Nanos;
 
-/// Pieces that an interval is looked at in.
-const PIECES: u64 = 100;
+/// The number of parts of an interval.
+const HUNDREDTHS: u64 = 100;
 
-/// Pieces of one interval in which good answers came.
-pub type Pieces = u128;
+/// The hundredths of one interval in which good answers arrived, as a bit mask.
+pub type Hundredths = u128;
 
-/// The piece that `now` lies in.
+/// Returns the mask with the bit of the hundredth that contains `now`.
 #[must_use]
-pub fn piece(now: Nanos, interval: Nanos) -> Pieces {
-    1 << (now % interval * PIECES / interval)
+pub fn hundredth(now: Nanos, interval: Nanos) -> Hundredths {
+    1 << (now % interval * HUNDREDTHS / interval)
 }
 
-/// Runs over the intervals in order.
+/// Finds the longest gap in a series of intervals.
 #[derive(Debug)]
-pub struct Gap {
+pub struct GapFinder {
     interval: Nanos,
-    /// End of the last piece with a good answer, or the beginning of what is measured.
+    /// End of the last hundredth with a good answer, or the beginning of the measured part.
     since: Nanos,
     longest: Nanos,
 }
 
-impl Gap {
-    /// Measures from `begin`.
+impl GapFinder {
+    /// Measures gaps from `begin` on.
     #[must_use]
-    pub fn new(begin: Nanos, interval: Nanos) -> Gap {
-        Gap { interval, since: begin, longest: 0 }
+    pub fn new(begin: Nanos, interval: Nanos) -> GapFinder {
+        GapFinder { interval, since: begin, longest: 0 }
     }
 
-    /// Adds the interval with this number, up to `end`.
-    pub fn add(&mut self, number: u64, pieces: Pieces, end: Nanos) {
-        for piece in (0..PIECES).filter(|piece| pieces >> piece & 1 == 1) {
-            let start = number * self.interval + piece * self.interval / PIECES;
+    /// Adds the interval with this number, up to `end`. Intervals must be added in order.
+    pub fn add(&mut self, number: u64, hundredths: Hundredths, end: Nanos) {
+        for part in (0..HUNDREDTHS).filter(|part| hundredths >> part & 1 == 1) {
+            let start = number * self.interval + part * self.interval / HUNDREDTHS;
             self.longest = self.longest.max(start.min(end).saturating_sub(self.since));
-            self.since = self.since.max(start + self.interval / PIECES);
+            self.since = self.since.max(start + self.interval / HUNDREDTHS);
         }
     }
 
-    /// The longest gap, when nothing more comes before `end`: a hundredth of an interval short at each of its ends, at most.
+    /// The longest gap if no good answer follows before `end`. It may be a hundredth of an interval too short at each
+    /// of its ends.
     #[must_use]
     pub fn longest(&self, end: Nanos) -> Nanos {
         self.longest.max(end.saturating_sub(self.since))
@@ -57,11 +59,11 @@ mod tests {
         let mut intervals = [0; 8];
         for ms in answers_ms {
             let at = ms * 1_000_000;
-            intervals[usize::try_from(at / SECOND).expect("small")] |= piece(at, SECOND);
+            intervals[usize::try_from(at / SECOND).expect("small")] |= hundredth(at, SECOND);
         }
-        let mut gap = Gap::new(begin, SECOND);
-        for (number, pieces) in (0..).zip(intervals) {
-            gap.add(number, pieces, end);
+        let mut gap = GapFinder::new(begin, SECOND);
+        for (number, hundredths) in (0..).zip(intervals) {
+            gap.add(number, hundredths, end);
         }
         gap.longest(end) / 1_000_000
     }

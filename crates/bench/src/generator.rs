@@ -1,46 +1,46 @@
-//! The generator: starts requests when they are due, reads answers, and records both ends against the schedule.
+//! The generator: starts requests when they are due, reads answers, and records their times against the schedule.
 //!
 //! ```text
 //!     schedule ──▶ start ──▶ connection ──▶ server
 //!        │           │ send lag               │
 //!        │           ▼                        ▼
 //!        └─────▶ recorder ◀── response ── answer, failure, deadline, end of the run
-//!                    │        (from the intended start; service: from the send)
+//!                    │        (response time: from the intended start; service time: from the send)
 //!                    └──▶ collector, once for each interval
 //! ```
 //!
-//! One of these runs on each thread, on a [`Network`]. A thread takes a start from the schedule only when it has a
-//! connection free for it, and waits for its time with it in hand; so starts are not late because another thread sleeps, and
-//! threads do not wake for each other's. What is due while every connection is busy waits, and its time counts.
-//! Called by `runner`, and by the tests in `simulated`.
+//! Each thread runs one generator on a [`Network`]. It takes a start from the schedule only when it has a free
+//! connection, and then waits for the start's time. So no start is late because another thread sleeps, and no thread
+//! has to wake another. A request that is due while all connections are busy waits; that time counts. Used by `threads`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use crate::gap;
-use crate::network::{Network, Read, Ready};
-use crate::recorder::{Ended, Failure, Outcome, Recorder};
+use crate::network::{Network, ReadOutcome, ReadyEvent};
+use crate::recorder::{Failure, Outcome, Recorder, RequestEnd};
 use crate::response::Answer;
 use crate::schedule::{Mode, Nanos, Start};
-pub use crate::shared::{NEVER, Returned, Shared};
-use crate::slots::{Current, Link, Slots};
+pub use crate::shared::{NEVER, ReturnedStarts, Shared};
+use crate::slots::{ConnectionState, InFlight, Slots};
 use crate::workload::Requests;
 
-/// Bytes that are read at a time; bodies are forgotten, so one buffer serves all connections of a thread.
+/// Bytes to read at a time. Bodies are not kept, so one buffer serves all connections of a thread.
 const READ_BYTES: usize = 64 << 10;
 
-/// The generator looks at the clock at least so often.
+/// The longest time between two readings of the clock.
 const TICK: Nanos = 5_000_000;
 
-/// Less is the ordinary business of a machine that does other things too.
+/// The shortest delay that counts as a stall; shorter delays are normal on a machine with other work.
 const STALL_MIN: Nanos = 500_000;
 
-/// How long a connection that could not be made rests in closed mode, where nothing else would bound the attempts.
+/// The pause of a connection that could not be made, in closed mode. Nothing else limits the number of attempts
+/// there.
 const RETRY_PAUSE: Nanos = 10_000_000;
 
-/// One thread's generator. `deliver` is called with the number of an interval and the recorder that was filled in it, and
-/// leaves an empty one.
+/// The generator of one thread. It calls `deliver` with the number of an interval and the recorder of that interval;
+/// `deliver` replaces the recorder by an empty one.
 pub struct Generator<N, D> {
     shared: Arc<Shared>,
     network: N,
@@ -48,28 +48,29 @@ pub struct Generator<N, D> {
     requests: Requests,
     recorder: Recorder,
     slots: Slots,
-    /// Connections that rest until the time: after they could not be made, or because a script wants it.
+    /// Connections that pause, with the end of the pause: they could not be made, or a script delays them.
     paused: BinaryHeap<Reverse<(Nanos, usize)>>,
-    /// The start in hand.
+    /// The next start, taken from the schedule but not due yet.
     next: Option<Start>,
-    /// No more starts: the schedule is at its end, or the run is, or the script has stopped.
+    /// Whether there are no more starts: the schedule or the run has ended, or the script has stopped.
     over: bool,
-    /// The script of this thread has stopped.
+    /// Whether the script of this thread has stopped.
     stopped: bool,
-    /// Starts are being made.
+    /// Whether `start_all_due` is running.
     starting: bool,
     interval: u64,
-    /// When the clock was last read, and the last time in which it should have been and was not.
+    /// When the clock was last read.
     seen: Nanos,
+    /// The last stall: a time during which this thread should have read the clock but did not run.
     stall: std::ops::Range<Nanos>,
     buffer: Box<[u8]>,
     request: Vec<u8>,
 }
 
 impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
-    /// With `connections` connections, closed as yet.
+    /// Creates a generator with `connections` connections, which are closed at first.
     pub fn new(shared: Arc<Shared>, network: N, thread: usize, connections: usize, deliver: D) -> Self {
-        let mut requests = Requests::new(shared.workload.clone(), thread).by(shared.authors.take(thread));
+        let mut requests = Requests::new(shared.workload.clone(), thread).with_author(shared.authors.take(thread));
         let keep = requests.author().is_some_and(|author| author.wants_answers());
         Generator {
             network,
@@ -91,17 +92,18 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// What was recorded and could not be delivered.
+    /// Returns the records that were not delivered.
     pub fn into_recorder(self) -> Recorder {
         self.recorder
     }
 
-    /// The network, to set its clock between [`Generator::connect`] and [`Generator::run`].
+    /// The network, for setting its clock between [`Generator::connect`] and [`Generator::run`].
     pub fn network(&mut self) -> &mut N {
         &mut self.network
     }
 
-    /// Makes all connections, before the run, for `patience` at the most. Returns how many are made, and why another is not.
+    /// Opens all connections before the run, for at most `patience`. Returns the number of open connections, and why
+    /// the others are not open.
     pub fn connect(&mut self, patience: Nanos) -> (usize, Option<Failure>) {
         let deadline = self.network.now().saturating_add(patience);
         let mut failure = None;
@@ -110,11 +112,11 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         for slot in 0..self.slots.len() {
             match self.network.connect(slot) {
                 Ok(true) => {
-                    self.slots[slot].link = Link::Open;
+                    self.slots[slot].state = ConnectionState::Open;
                     open += 1;
                 }
                 Ok(false) => {
-                    self.slots[slot].link = Link::Connecting;
+                    self.slots[slot].state = ConnectionState::Connecting;
                     connecting += 1;
                 }
                 Err(why) => failure = Some(why),
@@ -124,13 +126,13 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         while connecting > 0 && self.network.now() < deadline {
             self.network.wait(deadline, &mut ready);
             for event in &ready {
-                if self.slots[event.connection].link != Link::Connecting {
+                if self.slots[event.connection].state != ConnectionState::Connecting {
                     continue;
                 }
                 match self.network.connected(event.connection) {
                     Ok(false) => continue,
                     Ok(true) => {
-                        self.slots[event.connection].link = Link::Open;
+                        self.slots[event.connection].state = ConnectionState::Open;
                         open += 1;
                     }
                     Err(why) => {
@@ -142,7 +144,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             }
         }
         for slot in 0..self.slots.len() {
-            if self.slots[slot].link == Link::Connecting {
+            if self.slots[slot].state == ConnectionState::Connecting {
                 self.close(slot);
                 failure = failure.or(Some(Failure::Connect));
             }
@@ -150,7 +152,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         (open, failure)
     }
 
-    /// Makes the load, from time 0 to the end of the schedule and the drain after it.
+    /// Makes the load from time 0 to the end of the schedule and of its drain.
     pub fn run(&mut self) {
         let mut ready = Vec::new();
         self.rest_first();
@@ -161,7 +163,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             self.expire(now);
             self.start_due(now);
             if now >= end {
-                // Whatever is due and has no connection by now is left unsent.
+                // Requests that are due but have no connection by now remain unsent.
                 self.over = true;
                 let drained = now >= end.saturating_add(self.shared.drain) || self.shared.was_interrupted_in_drain();
                 if drained || self.slots.oldest().is_none() {
@@ -183,18 +185,19 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         self.finish();
     }
 
-    /// Reads the clock, which is done for every event: what lies between two readings is time in which this thread was not
-    /// there.
+    /// Reads the clock. This happens for every event, so a long time between two readings is time in which this
+    /// thread did not run.
     fn now(&mut self) -> Nanos {
         let now = self.network.now();
         self.look_for_stall(self.seen, now);
         now
     }
 
-    /// The clock should have been read soon after `due`, and was read at `now`.
+    /// Records a stall if the clock should have been read at `due` but was read much later, at `now`.
     fn look_for_stall(&mut self, due: Nanos, now: Nanos) {
         #[cfg(test)]
-        let now_seen = if self.shared.planted == Some(crate::simulated::Planted::StallsUnseen) { due } else { now };
+        let now_seen =
+            if self.shared.planted == Some(crate::simulated::GeneratorDefect::StallsUnseen) { due } else { now };
         #[cfg(not(test))]
         let now_seen = now;
         if now_seen.saturating_sub(due) > STALL_MIN {
@@ -203,9 +206,9 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         self.seen = now;
     }
 
-    /// When there is something to do that no connection tells of.
+    /// The next time at which there is work that no connection event announces.
     fn next_event(&self, now: Nanos, end: Nanos) -> Nanos {
-        // Often enough to know whether this thread is run when it should be.
+        // At least every TICK, to notice when this thread does not run.
         let mut until = (self.interval + 1).saturating_mul(self.shared.interval).min(now.saturating_add(TICK));
         until = until.min(if now < end { end } else { end.saturating_add(self.shared.drain) });
         if let Some((_, intended)) = self.slots.oldest() {
@@ -228,12 +231,14 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
         while let Some(Reverse((resumes, slot))) = self.paused.peek().copied().filter(|rest| rest.0.0 <= now) {
             self.paused.pop();
-            // Free since it could be, not since it was looked at: that would hide how late this thread is.
-            self.slots.give_back(slot, resumes);
+            // The connection counts as free since the end of its pause. The present time would hide how late this
+            // thread is.
+            self.slots.release(slot, resumes);
         }
     }
 
-    /// Ends requests whose deadline has passed, and their connections with them: an answer could still come.
+    /// Ends requests that have passed their deadline. Their connections are closed, because their answers may still
+    /// arrive.
     fn expire(&mut self, now: Nanos) {
         while let Some((slot, intended)) = self.slots.oldest() {
             if intended.saturating_add(self.shared.timeout) > now {
@@ -241,13 +246,14 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             }
             self.close(slot);
             self.ended(slot, Outcome::TimedOut, now);
-            self.give_back(slot, now);
+            self.release(slot, now);
         }
     }
 
-    /// Starts what is due.
+    /// Starts all requests that are due.
     fn start_due(&mut self, now: Nanos) {
-        // A start that meets a broken connection may free one, which ends here again: the loop that is running goes on.
+        // A start on a broken connection may free that connection, which calls this function again. The outer loop
+        // then goes on.
         if !std::mem::replace(&mut self.starting, true) {
             self.start_all_due(now);
             self.starting = false;
@@ -265,7 +271,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                 self.next = None;
                 let operation = self.requests.operation();
                 let (phase, response) = (start.phase, self.shared.timeout);
-                let ended = Ended { phase, operation, outcome: Outcome::TimedOut, response, service: None };
+                let ended = RequestEnd { phase, operation, outcome: Outcome::TimedOut, response, service: None };
                 self.recorder.record(&ended, self.shared.good_within);
                 continue;
             }
@@ -279,7 +285,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// The next start of the schedule, if there is a connection for it.
+    /// Takes the next start of the schedule, if there is a connection for it.
     fn take_start(&mut self, now: Nanos) -> Option<Start> {
         if !self.slots.has_free() && !self.shared.can_grow() {
             return None;
@@ -293,7 +299,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         if let Some(slot) = self.slots.take() {
             return Some(slot);
         }
-        self.shared.grow().then(|| self.slots.add())
+        self.shared.try_grow().then(|| self.slots.add())
     }
 
     fn start(&mut self, slot: usize, start: Start, now: Nanos) {
@@ -301,26 +307,26 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         let request = match self.requests.next(&mut self.request) {
             Ok(Some(request)) => request,
             Ok(None) => {
-                self.slots.give_back(slot, now);
+                self.slots.release(slot, now);
                 if self.shared.mode() == Mode::Open {
                     self.shared.return_start(start);
                 }
                 return self.look_for_stop(now);
             }
             Err(why) => {
-                self.slots.give_back(slot, now);
-                return self.give_up(why);
+                self.slots.release(slot, now);
+                return self.abort(why);
             }
         };
         self.look_for_stop(now);
-        self.slots.begin(slot, Current::new(start, request));
+        self.slots.begin(slot, InFlight::new(start, request));
         let could = start.intended.max(self.slots[slot].free_since);
-        // What fell due while this thread was not there is late by the rest of that time, even if all connections were busy
-        // with answers that nobody read.
+        // A request that became due during a stall is late by the rest of the stall, even if all connections were
+        // busy: their answers may have been waiting to be read.
         let missed = if self.stall.contains(&start.intended) { self.stall.end - start.intended } else { 0 };
         let lag = &mut self.recorder.phase(start.phase).counters.send_lag;
         lag.record(now.saturating_sub(could).max(missed)).expect("the histogram grows");
-        if self.slots[slot].link == Link::Open {
+        if self.slots[slot].state == ConnectionState::Open {
             let request = std::mem::take(&mut self.request);
             let sent = self.send(slot, &request, now);
             if sent < request.len() && self.slots[slot].current.is_some() {
@@ -332,23 +338,23 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         self.slots[slot].unsent.clone_from(&self.request);
         match self.network.connect(slot) {
             Ok(true) => self.on_connected(slot, now),
-            Ok(false) => self.slots[slot].link = Link::Connecting,
+            Ok(false) => self.slots[slot].state = ConnectionState::Connecting,
             Err(why) => self.fail(slot, why, now),
         }
     }
 
     fn on_connected(&mut self, slot: usize, now: Nanos) {
-        self.slots[slot].link = Link::Open;
+        self.slots[slot].state = ConnectionState::Open;
         self.send_rest(slot, now);
     }
 
-    /// Sends what a connection has not taken yet.
+    /// Sends the bytes that a connection has not taken yet.
     fn send_rest(&mut self, slot: usize, now: Nanos) {
         let unsent = std::mem::take(&mut self.slots[slot].unsent);
         let taken = self.slots[slot].taken;
         let sent = self.send(slot, &unsent[taken..], now);
         let whole = taken + sent == unsent.len();
-        // The request may be over: the answer came before it was sent, or the connection broke.
+        // The request may have ended already: it was answered before it was sent completely, or the connection broke.
         if self.slots[slot].current.is_some() && !whole {
             self.slots[slot].unsent = unsent;
             self.slots[slot].taken = taken + sent;
@@ -357,7 +363,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// Sends a request, or what is left of it, and returns how much of it the connection has taken.
+    /// Sends a request or the rest of it. Returns the number of bytes that the connection has taken.
     fn send(&mut self, slot: usize, bytes: &[u8], now: Nanos) -> usize {
         let Some(current) = &mut self.slots[slot].current else { return 0 };
         let counters = &mut self.recorder.phase(current.phase).counters;
@@ -369,7 +375,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                 sent
             }
             Err(why) => {
-                // A server that refuses a body answers before it closes, and the answer may still be there.
+                // A server that rejects a body answers before it closes the connection, and the answer may still be
+                // readable.
                 self.read(slot, true);
                 if self.slots[slot].current.is_some() {
                     self.fail(slot, why, now);
@@ -379,11 +386,11 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    fn on_ready(&mut self, event: Ready) {
+    fn on_ready(&mut self, event: ReadyEvent) {
         let slot = event.connection;
-        match self.slots[slot].link {
-            Link::Closed => return,
-            Link::Connecting => {
+        match self.slots[slot].state {
+            ConnectionState::Closed => return,
+            ConnectionState::Connecting => {
                 let now = self.now();
                 match self.network.connected(slot) {
                     Ok(false) => return,
@@ -391,26 +398,26 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                     Err(why) => return self.fail(slot, why, now),
                 }
             }
-            Link::Open => {}
+            ConnectionState::Open => {}
         }
-        if event.readable && self.slots[slot].link == Link::Open {
+        if event.readable && self.slots[slot].state == ConnectionState::Open {
             self.read(slot, event.ended);
         }
-        if event.writable && self.slots[slot].link == Link::Open && !self.slots[slot].unsent.is_empty() {
+        if event.writable && self.slots[slot].state == ConnectionState::Open && !self.slots[slot].unsent.is_empty() {
             let now = self.now();
             self.send_rest(slot, now);
         }
     }
 
-    /// Reads what is there. A read that does not fill the buffer has emptied the connection, unless its end is known to
-    /// follow.
+    /// Reads all available bytes. A read that does not fill the buffer has emptied the connection, unless `ended`
+    /// says that its end follows.
     fn read(&mut self, slot: usize, ended: bool) {
         loop {
             let read = self.network.read(slot, &mut self.buffer);
             let now = self.now();
             match (read, self.slots[slot].current) {
-                (Read::Nothing, _) => return,
-                (Read::Bytes(count), Some(current)) => {
+                (ReadOutcome::Nothing, _) => return,
+                (ReadOutcome::Bytes(count), Some(current)) => {
                     self.recorder.phase(current.phase).counters.bytes_received += count as u64;
                     match self.feed(slot, count) {
                         Ok((taken, Some(answer))) => {
@@ -421,23 +428,23 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                         Err(why) => return self.fail(slot, why, now),
                     }
                 }
-                (Read::End, Some(current)) => {
+                (ReadOutcome::End, Some(current)) => {
                     let last = self.slots[slot].reader.end();
                     return match last.and_then(|answer| self.note(slot, current, answer)) {
                         Some(answer) => self.answered(slot, answer, false, now),
                         None => self.fail(slot, Failure::Closed, now),
                     };
                 }
-                (Read::Broken, Some(_)) => return self.fail(slot, Failure::Reset, now),
-                // Nothing was asked for: the server has closed an idle connection, or says something that is no answer. The
-                // connection stays among the free, and is made anew when its turn comes.
-                (Read::Bytes(_) | Read::End | Read::Broken, None) => return self.close(slot),
+                (ReadOutcome::Broken, Some(_)) => return self.fail(slot, Failure::Reset, now),
+                // No request is in flight: the server has closed an idle connection, or has sent bytes that are not
+                // an answer. The connection stays in the free list, and is opened again for its next request.
+                (ReadOutcome::Bytes(_) | ReadOutcome::End | ReadOutcome::Broken, None) => return self.close(slot),
             }
         }
     }
 
-    /// Takes the first `count` bytes of the buffer, as far as they are of answers to the slot's request. Returns how many these
-    /// are, and the last answer when all have come.
+    /// Takes those of the first `count` bytes of the buffer that belong to answers to the slot's request. Returns
+    /// their number, and the last answer if all answers have arrived.
     fn feed(&mut self, slot: usize, count: usize) -> Result<(usize, Option<Answer>), Failure> {
         let mut taken = 0;
         while let Some(current) = self.slots[slot].current.filter(|_| taken < count) {
@@ -456,23 +463,24 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         Ok((taken, None))
     }
 
-    /// Notes one answer of those that a request has, and shows it to the script that wants it; the answer that stands for all
-    /// of them when it was the last.
-    fn note(&mut self, slot: usize, current: Current, answer: Answer) -> Option<Answer> {
+    /// Records one of a request's answers, and shows it to a script that wants it. After the last answer, returns the
+    /// answer that stands for all of them.
+    fn note(&mut self, slot: usize, current: InFlight, answer: Answer) -> Option<Answer> {
         let (answered, status) = (current.answered + 1, current.status.max(answer.status));
         if let Some(current) = &mut self.slots[slot].current {
             (current.answered, current.status) = (answered, status);
         }
-        if let (Some(author), Some(kept)) = (self.requests.author(), self.slots[slot].reader.kept())
-            && let Err(why) = author.answered(answer.status, &kept.head, &kept.body)
+        if let (Some(author), Some(stored)) = (self.requests.author(), self.slots[slot].reader.stored())
+            && let Err(why) = author.answered(answer.status, &stored.head, &stored.body)
         {
-            self.give_up(why);
+            self.abort(why);
         }
         (answered == current.request.answers).then_some(Answer { status, ..answer })
     }
 
     fn answered(&mut self, slot: usize, answer: Answer, reusable: bool, now: Nanos) {
-        // An answer before the request was sent to its end leaves a connection that no other request can follow on.
+        // An answer that came before the request was sent completely leaves a connection that cannot carry another
+        // request.
         if !reusable || !answer.keep_alive || !self.slots[slot].unsent.is_empty() {
             self.close(slot);
         }
@@ -483,46 +491,47 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             }
         }
         self.look_for_stop(now);
-        self.give_back(slot, now);
+        self.release(slot, now);
         self.start_due(now);
     }
 
-    /// A connection has nothing to do, and may have to rest.
-    fn give_back(&mut self, slot: usize, now: Nanos) {
+    /// Puts an idle connection back among the free ones, or pauses it if the script demands that.
+    fn release(&mut self, slot: usize, now: Nanos) {
         let delay = match self.requests.author() {
             Some(author) => author.delay(),
             None => Ok(None),
         };
         match delay {
             Ok(Some(delay)) if delay > 0 => self.paused.push(Reverse((now.saturating_add(delay), slot))),
-            Ok(_) => self.slots.give_back(slot, now),
+            Ok(_) => self.slots.release(slot, now),
             Err(why) => {
-                self.slots.give_back(slot, now);
-                self.give_up(why);
+                self.slots.release(slot, now);
+                self.abort(why);
             }
         }
     }
 
-    /// A script that has a say in when connections rest has it before the first requests too.
+    /// Lets the script delay the first requests too.
     fn rest_first(&mut self) {
         if self.requests.author().is_some() {
             let free: Vec<_> = std::iter::from_fn(|| self.slots.take()).collect();
             for slot in free {
-                self.give_back(slot, 0);
+                self.release(slot, 0);
             }
         }
     }
 
-    /// Ends the run: its script has failed.
-    fn give_up(&mut self, why: String) {
+    /// Ends the run because its script has failed.
+    fn abort(&mut self, why: String) {
         self.over = true;
-        self.shared.give_up(why);
+        self.shared.abort(why);
     }
 
     fn look_for_stop(&mut self, now: Nanos) {
         if !self.stopped && self.requests.author().is_some_and(|author| author.has_stopped()) {
             (self.stopped, self.over) = (true, true);
-            // The start in hand is another thread's to send. In closed mode there is none: it would be one of this thread's own.
+            // Another thread can send the next start. In closed mode there is none: it would be one of this thread's
+            // own.
             if let Some(start) = self.next.take().filter(|_| self.shared.mode() == Mode::Open) {
                 self.shared.return_start(start);
             }
@@ -539,21 +548,21 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         if unmade && self.shared.mode() == Mode::Closed {
             self.paused.push(Reverse((now + RETRY_PAUSE, slot)));
         } else {
-            self.give_back(slot, now);
+            self.release(slot, now);
         }
     }
 
     fn close(&mut self, slot: usize) {
         self.network.close(slot);
         let slot = &mut self.slots[slot];
-        slot.link = Link::Closed;
+        slot.state = ConnectionState::Closed;
         slot.reader.restart();
     }
 
     /// Records the end of a slot's request.
-    fn ended(&mut self, slot: usize, outcome: Outcome, now: Nanos) -> Option<Current> {
+    fn ended(&mut self, slot: usize, outcome: Outcome, now: Nanos) -> Option<InFlight> {
         let current = self.slots.end(slot)?;
-        let ended = Ended {
+        let ended = RequestEnd {
             phase: current.phase,
             operation: current.request.operation,
             outcome,
@@ -561,17 +570,19 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
             service: current.sent.map(|sent| now.saturating_sub(sent)),
         };
         #[cfg(test)]
-        let Some(ended) = crate::simulated::Planted::apply(self.shared.planted, ended) else { return Some(current) };
+        let Some(ended) = crate::simulated::GeneratorDefect::apply(self.shared.planted, ended) else {
+            return Some(current);
+        };
         if self.recorder.record(&ended, self.shared.good_within) && now < self.shared.end() {
             let counters = &mut self.recorder.phase(self.shared.phases.at(now)).counters;
             counters.good += 1;
-            counters.good_pieces |= gap::piece(now, self.shared.interval);
+            counters.good_hundredths |= gap::hundredth(now, self.shared.interval);
         }
         self.requests.settle(current.request);
         Some(current)
     }
 
-    /// Records what the end of the run has left open, at its age.
+    /// Records requests without an answer at the end of the run, with their age.
     fn finish(&mut self) {
         let now = self.now();
         while let Some((slot, _)) = self.slots.oldest() {

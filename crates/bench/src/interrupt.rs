@@ -1,8 +1,8 @@
-//! SIGINT and SIGTERM: the first ends what is under way, so that what was measured is reported; the second ends the process.
+//! SIGINT and SIGTERM: the first signal ends the current run, which is then reported; the second ends the process.
 //!
-//! One thread waits for the signals of the whole process, however many runs it makes. While nobody is [`watch`]ing, there is
-//! nothing to report, and the first ends the process at once. Called by `threads` (each run), and by `knee` and `lab` (between
-//! runs).
+//! One thread waits for the signals of the whole process, no matter how many runs it makes. While no [`Watch`]
+//! exists, there is nothing to report, so the first signal ends the process at once. Called by `threads` (during each
+//! run), and by `knee` and `klad_lab` (between runs).
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,32 +17,32 @@ use crate::shared::Shared;
 use klad_base::clock;
 use klad_base::sync::{Cause, Condvar, Mutex, spawn_thread};
 
-/// The one of this process, once somebody has asked for it.
+/// The signal handling of this process, from the first [`watch`] on.
 static SIGNALS: OnceLock<Arc<Signals>> = OnceLock::new();
 
 #[derive(Debug, Default)]
 struct Signals {
     state: Mutex<State>,
-    told: Condvar,
+    arrived: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Who would see that it was asked for.
+    /// The number of watches, which would notice the first signal.
     watching: usize,
-    /// The first signal came.
+    /// Whether the first signal has arrived.
     asked: bool,
-    /// What it ends, and since when that runs.
+    /// The run that the first signal ends, and its start.
     running: Option<(Weak<Shared>, Instant)>,
-    /// Processes that end with this one.
+    /// Processes that must end with this one.
     children: HashSet<Pid>,
 }
 
 /// What a signal does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// Whoever watches ends what is under way.
-    GoOn,
+    /// The current run ends, and the process reports it.
+    EndRun,
     /// The process ends.
     Exit,
 }
@@ -56,11 +56,11 @@ impl State {
         if let Some((shared, origin)) = &self.running {
             end(shared, now.saturating_duration_since(*origin));
         }
-        Action::GoOn
+        Action::EndRun
     }
 }
 
-/// A process that does not outlive this one when a signal ends it, until this is dropped.
+/// A child process that is killed if a signal ends this process, until this value is dropped.
 #[derive(Debug)]
 pub struct Companion {
     signals: Arc<Signals>,
@@ -79,16 +79,16 @@ fn end(shared: &Weak<Shared>, at: Duration) {
     }
 }
 
-/// Somebody who looks at [`asked`], or whose run is to end.
+/// Prevents the first signal from ending the process, as long as it exists.
 #[derive(Debug)]
 pub struct Watch {
     signals: Arc<Signals>,
 }
 
-/// From now on, until the watch is dropped, the first signal does not end the process.
+/// Starts a watch: until it is dropped, the first signal does not end the process.
 ///
 /// # Errors
-/// When signals cannot be waited for.
+/// If signals cannot be handled.
 pub fn watch() -> anyhow::Result<Watch> {
     let signals = match SIGNALS.get() {
         Some(signals) => signals.clone(),
@@ -98,12 +98,12 @@ pub fn watch() -> anyhow::Result<Watch> {
     Ok(Watch { signals })
 }
 
-/// Whether the first signal came while somebody was watching.
+/// Whether the first signal arrived during a watch.
 pub fn asked() -> bool {
     SIGNALS.get().is_some_and(|signals| signals.state.lock().asked)
 }
 
-/// Waits so long, or until the first signal.
+/// Waits for `pause`, or until the first signal.
 pub fn sleep(pause: Duration) {
     let Some(signals) = SIGNALS.get() else { return };
     let until = clock::now() + pause;
@@ -113,7 +113,7 @@ pub fn sleep(pause: Duration) {
         if state.asked || left.is_zero() {
             return;
         }
-        state = signals.told.wait_timeout(state, left, Cause::Others);
+        state = signals.arrived.wait_timeout(state, left, Cause::Others);
     }
 }
 
@@ -126,7 +126,7 @@ fn start() -> anyhow::Result<Arc<Signals>> {
     };
     let signals = Arc::<Signals>::default();
     if SIGNALS.set(signals.clone()).is_err() {
-        // Somebody was faster: theirs is the one.
+        // Another thread has started the handling meanwhile.
         return Ok(SIGNALS.get().expect("it is set").clone());
     }
     let theirs = signals.clone();
@@ -141,29 +141,30 @@ fn start() -> anyhow::Result<Arc<Signals>> {
             let mut state = theirs.state.lock();
             if state.on_signal(clock::now()) == Action::Exit {
                 for child in &state.children {
-                    // One that has ended needs no signal.
+                    // A child that has already ended needs no signal.
                     let _ = kill_process(*child, Signal::KILL);
                 }
-                // As the shell says of a process that a signal has ended.
+                // The exit code that a shell reports for a process that was ended by a signal.
                 std::process::exit(128 + number.as_raw());
             }
             drop(state);
-            theirs.told.notify_all();
+            theirs.arrived.notify_all();
         }
     });
     Ok(signals)
 }
 
 impl Watch {
-    /// A child that is killed when a signal ends this process.
+    /// Registers a child that is killed if a signal ends this process.
     #[must_use]
     pub fn companion(&self, pid: Pid) -> Companion {
         self.signals.state.lock().children.insert(pid);
         Companion { signals: self.signals.clone(), pid }
     }
 
-    /// The run that a signal ends from now on, which began at `origin`; at once, if one came before.
-    pub(super) fn over(&self, shared: &Arc<Shared>, origin: Instant) {
+    /// Makes `shared`, which began at `origin`, the run that a signal ends. If a signal has arrived before, the run
+    /// ends at once.
+    pub(super) fn set_run(&self, shared: &Arc<Shared>, origin: Instant) {
         let mut state = self.signals.state.lock();
         let running = Arc::downgrade(shared);
         if state.asked {
@@ -185,25 +186,25 @@ mod tests {
     use crate::simulated::shared_for_tests;
 
     #[test]
-    fn the_first_ends_the_run_and_the_second_the_process() {
+    fn the_first_signal_ends_the_run_and_the_second_the_process() {
         let (shared, origin) = (shared_for_tests(), clock::now());
         let whole = shared.end();
         let mut state = State { watching: 1, running: Some((Arc::downgrade(&shared), origin)), ..State::default() };
-        assert_eq!(state.on_signal(origin + Duration::from_millis(3)), Action::GoOn);
+        assert_eq!(state.on_signal(origin + Duration::from_millis(3)), Action::EndRun);
         assert!(whole > 3_000_000 && shared.end() == 3_000_000 && state.asked);
         assert_eq!(state.on_signal(origin), Action::Exit);
     }
 
     #[test]
-    fn while_nobody_watches_the_first_ends_the_process() {
+    fn without_a_watch_the_first_signal_ends_the_process() {
         assert_eq!(State::default().on_signal(clock::now()), Action::Exit);
         let mut between = State { watching: 1, ..State::default() };
-        assert_eq!(between.on_signal(clock::now()), Action::GoOn);
+        assert_eq!(between.on_signal(clock::now()), Action::EndRun);
         assert!(between.asked);
     }
 
     #[test]
-    fn a_run_that_is_over_is_not_kept() {
+    fn a_finished_run_is_not_kept_in_memory() {
         let shared = shared_for_tests();
         let state = State { watching: 1, running: Some((Arc::downgrade(&shared), clock::now())), ..State::default() };
         assert_eq!(Arc::strong_count(&shared), 1);

@@ -1,7 +1,7 @@
-//! Which key a request is about, and what it looks like.
+//! Chooses the keys of requests, and makes their bytes.
 //!
-//! Keys have numbers; a format or a file gives each number its bytes. Numbers that count up come from one counter for all
-//! threads, so that no key is sent twice by accident. Called by `workload`, on the generator's threads.
+//! Each key has a number. A format or a file turns the number into bytes. All threads share one counter for numbers
+//! that count up, so no key is sent twice by accident. Called by `workload` on the generator threads.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -15,36 +15,36 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use klad_base::sync::Mutex;
 
-/// Order of keys.
+/// The order in which keys are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// One after the other; with --keys, from the start again after the last.
+    /// One after the other; with --keys, from the first again after the last.
     Sequential,
-    /// Each as likely as any other.
+    /// Each key equally often.
     Uniform,
-    /// Few keys often, most keys seldom; the frequent ones lie scattered among the others.
+    /// Few keys often and most keys seldom; the frequent ones are scattered over all keys.
     Zipfian,
-    /// PUT adds new keys, one after the other; the newest are asked for most (zipfian by age).
+    /// PUT adds new keys one after the other; GET prefers the newest (zipfian by age).
     Latest,
 }
 
-/// Bytes from a number: text with one `{}`, or `{:07}` for a width with zeros in front.
+/// Makes bytes from a number: text with one `{}`, or `{:07}` for a minimum width with leading zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFormat {
     before: Box<[u8]>,
-    /// Digits at least; more when the number has more.
+    /// The minimum number of digits.
     width: usize,
     after: Box<[u8]>,
 }
 
-/// Widest number: all of 64 bits.
+/// The largest number of digits: that of 64 bits.
 const DIGITS_MAX: usize = 20;
 
 impl FromStr for KeyFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<KeyFormat, String> {
-        let hint = || format!("{text:?} needs one place for the number: {{}} or {{:07}}");
+        let hint = || format!("{text:?} needs exactly one place for the number: {{}} or {{:07}}");
         let (before, rest) = text.split_once('{').ok_or_else(hint)?;
         let (place, after) = rest.split_once('}').ok_or_else(hint)?;
         if before.contains('}') || after.contains(['{', '}']) {
@@ -56,14 +56,14 @@ impl FromStr for KeyFormat {
             None => return Err(hint()),
         };
         if width > DIGITS_MAX {
-            return Err(format!("a number has {DIGITS_MAX} digits at most"));
+            return Err(format!("a number has at most {DIGITS_MAX} digits"));
         }
         Ok(KeyFormat { before: before.as_bytes().into(), width, after: after.as_bytes().into() })
     }
 }
 
 impl KeyFormat {
-    /// Appends the bytes of `number`.
+    /// Appends the bytes for `number`.
     pub fn write(&self, number: u64, into: &mut Vec<u8>) {
         into.extend_from_slice(&self.before);
         write_number(number, self.width, into);
@@ -71,7 +71,7 @@ impl KeyFormat {
     }
 }
 
-/// Appends `number` in decimal, with zeros in front up to `width` digits (at most [`DIGITS_MAX`]).
+/// Appends `number` in decimal, with leading zeros up to `width` digits (at most [`DIGITS_MAX`]).
 pub(super) fn write_number(mut number: u64, width: usize, into: &mut Vec<u8>) {
     let mut digits = [b'0'; DIGITS_MAX];
     let mut at = DIGITS_MAX;
@@ -83,28 +83,28 @@ pub(super) fn write_number(mut number: u64, width: usize, into: &mut Vec<u8>) {
     into.extend_from_slice(&digits[at.min(DIGITS_MAX - width)..]);
 }
 
-/// What gives a number its bytes.
+/// The way in which a number gets its bytes.
 #[derive(Debug)]
-pub enum Names {
+pub enum KeyNames {
     /// A format.
     Format(KeyFormat),
     /// The lines of a file.
     Lines(Lines),
 }
 
-/// The lines of a file, in memory once.
+/// The lines of a file, held in memory once.
 #[derive(Debug)]
 pub struct Lines {
     text: Vec<u8>,
-    /// Where each line ends; a line starts one byte after the end of that before.
+    /// The end of each line. A line starts where the previous one ends.
     ends: Vec<usize>,
 }
 
 impl Lines {
-    /// Reads `path`. Lines end with LF or CR LF; empty ones are left out.
+    /// Reads `path`. Lines end with LF or CR LF; empty lines are skipped.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds no key.
+    /// If the file cannot be read, or has no key.
     pub fn read(path: &Path) -> std::io::Result<Lines> {
         let mut lines = Lines { text: Vec::new(), ends: Vec::new() };
         for line in std::fs::read(path)?.split(|byte| *byte == b'\n') {
@@ -114,10 +114,10 @@ impl Lines {
                 lines.ends.push(lines.text.len());
             }
         }
-        if lines.ends.is_empty() { Err(std::io::Error::other("the file holds no key")) } else { Ok(lines) }
+        if lines.ends.is_empty() { Err(std::io::Error::other("the file has no key")) } else { Ok(lines) }
     }
 
-    /// How many there are; at least 1.
+    /// The number of lines, at least 1.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.ends.len() as u64
@@ -133,45 +133,46 @@ impl Lines {
 /// All keys of a run, shared by its threads.
 #[derive(Debug)]
 pub struct Keys {
-    /// What they look like.
-    names: Names,
+    /// How numbers become bytes.
+    names: KeyNames,
     order: Order,
-    /// Number of the first.
+    /// The number of the first key.
     first: u64,
-    /// How many there are; `None`: no end, in sequence only.
+    /// The number of keys; `None`: unlimited, for sequential order only.
     count: Option<u64>,
-    /// How many numbers the counter has given out.
+    /// The number of values that the counter has given out.
     counted: AtomicU64,
-    settled: Mutex<Settled>,
+    settled: Mutex<SettledPuts>,
 }
 
-/// Added keys that are known to be there, as far as there is no gap: what `latest` may ask for.
+/// Added keys whose PUT has ended, without a gap: only these may be requested in the order `latest`.
 #[derive(Debug, Default)]
-struct Settled {
+struct SettledPuts {
     /// All additions before this one have ended.
     limit: u64,
-    /// Which of those from `limit` on have. As long as the run has sent additions since the oldest that is in flight.
+    /// Whether each addition from `limit` on has ended. Its length is the number of additions since the oldest one in
+    /// flight.
     ended: VecDeque<bool>,
 }
 
 impl Keys {
-    /// `count` is at least 1, and there for any order but `sequential`.
+    /// `count` is at least 1. It may be `None` only for sequential order.
     #[must_use]
-    pub fn new(names: Names, order: Order, first: u64, count: Option<u64>) -> Keys {
-        assert!(order == Order::Sequential || count.is_some(), "{order:?} chooses from a number of keys");
-        assert!(count != Some(0), "there is a key to choose");
-        Keys { names, order, first, count, counted: AtomicU64::new(0), settled: Mutex::new(Settled::default()) }
+    pub fn new(names: KeyNames, order: Order, first: u64, count: Option<u64>) -> Keys {
+        assert!(order == Order::Sequential || count.is_some(), "{order:?} needs a number of keys");
+        assert!(count != Some(0), "there is no key to choose");
+        Keys { names, order, first, count, counted: AtomicU64::new(0), settled: Mutex::new(SettledPuts::default()) }
     }
 
-    /// Appends the bytes of a key.
+    /// Appends the bytes of the key with this number.
     pub fn write(&self, number: u64, into: &mut Vec<u8>) {
         match &self.names {
-            Names::Format(format) => format.write(number, into),
-            Names::Lines(lines) => into.extend_from_slice(lines.get(number)),
+            KeyNames::Format(format) => format.write(number, into),
+            KeyNames::Lines(lines) => into.extend_from_slice(lines.get(number)),
         }
     }
 
-    /// An addition has ended, whatever came of it.
+    /// Records that the PUT of the key with this number has ended, with any outcome.
     pub fn settle(&self, number: u64) {
         if self.order != Order::Latest {
             return;
@@ -190,7 +191,7 @@ impl Keys {
     }
 
     fn next(&self) -> u64 {
-        // Relaxed: the number alone matters, and each is given out once.
+        // Relaxed: only the number matters, and each is given out once.
         self.counted.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -199,12 +200,12 @@ impl Keys {
 #[derive(Debug)]
 pub struct Chooser {
     zipf: Option<Zipf<f64>>,
-    /// Spreads ranks over the keys: `rank * step mod count` meets each key once.
+    /// Scatters ranks over the keys: `rank * step mod count` is a different key for each rank.
     step: u64,
 }
 
 impl Chooser {
-    /// For `keys`; the key of rank k is asked for as often as 1 / k^`exponent`.
+    /// Chooses from `keys`; the key of rank k is used in proportion to 1 / k^`exponent`.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of keys")]
     pub fn new(keys: &Keys, exponent: f64) -> Chooser {
@@ -216,7 +217,7 @@ impl Chooser {
         Chooser { zipf, step: coprime_step(keys.count.unwrap_or(1)) }
     }
 
-    /// Number of the next key to read, replace or delete.
+    /// The number of the next key to read, replace or delete.
     pub fn existing(&self, keys: &Keys, random: &mut Xoshiro256PlusPlus) -> u64 {
         let Some(count) = keys.count else { return keys.first.wrapping_add(keys.next()) };
         let index = match keys.order {
@@ -234,7 +235,7 @@ impl Chooser {
         keys.first.wrapping_add(index)
     }
 
-    /// Number of the next key to put.
+    /// The number of the next key to put.
     pub fn put(&self, keys: &Keys, random: &mut Xoshiro256PlusPlus) -> u64 {
         match (keys.order, keys.count) {
             (Order::Latest, Some(count)) => keys.first.wrapping_add(count).wrapping_add(keys.next()),
@@ -242,14 +243,14 @@ impl Chooser {
         }
     }
 
-    /// 0 for the most frequent.
+    /// A rank by the distribution; 0 for the most frequent key.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number from 1 to the count")]
     fn rank(&self, random: &mut Xoshiro256PlusPlus) -> u64 {
         self.zipf.as_ref().map_or(0, |zipf| zipf.sample(random) as u64 - 1)
     }
 }
 
-/// A number near the golden section of `count` that has no divisor in common with it.
+/// Returns a number near 0.618 × `count` (golden ratio) that has no common divisor with `count`.
 fn coprime_step(count: u64) -> u64 {
     let golden = u64::try_from(u128::from(count) * 618_033_988_749 / 1_000_000_000_000).expect("less than the count");
     (golden.max(1)..=count.saturating_add(1)).find(|step| gcd(*step, count) == 1).expect("count + 1 has none")
@@ -274,7 +275,7 @@ mod tests {
     }
 
     fn keys(order: Order, count: Option<u64>) -> Keys {
-        Keys::new(Names::Format("key{}".parse().expect("valid")), order, 100, count)
+        Keys::new(KeyNames::Format("key{}".parse().expect("valid")), order, 100, count)
     }
 
     fn chosen(keys: &Keys, count: usize) -> Vec<u64> {
@@ -335,7 +336,7 @@ mod tests {
             let expected = 100_000.0 * f64::from(rank).powf(-0.99) / harmonic;
             assert!((f64::from(*times) - expected).abs() < 6.0 * expected.sqrt(), "{rank}: {times}, not {expected}");
         }
-        assert!(by_frequency[0].1.abs_diff(by_frequency[1].1) > 10, "the frequent keys lie apart");
+        assert!(by_frequency[0].1.abs_diff(by_frequency[1].1) > 10, "the frequent keys are scattered");
     }
 
     #[test]
@@ -355,7 +356,7 @@ mod tests {
         let added: Vec<_> = (0..3).map(|_| chooser.put(&keys, &mut random)).collect();
         assert_eq!(added, [110, 111, 112]);
         keys.settle(111);
-        assert!(chosen(&keys, 1000).iter().all(|key| (100..110).contains(key)), "110 is still under way");
+        assert!(chosen(&keys, 1000).iter().all(|key| (100..110).contains(key)), "110 is still in flight");
         keys.settle(110);
         let seen = chosen(&keys, 1000);
         assert!(seen.contains(&111) && seen.iter().all(|key| (100..112).contains(key)));

@@ -1,4 +1,5 @@
-//! The load tester: open load against any HTTP/1.1 server, with figures that can be believed.
+//! The load tester: sends open load to any HTTP/1.1 server, and reports figures that are free of coordinated
+//! omission.
 //!
 //! ```text
 //!     args ─▶ plan ─▶ threads: schedule ─▶ generator ─▶ network ─▶ server
@@ -8,9 +9,11 @@
 //!                              collector ─▶ progress, interval log ─▶ result ─▶ checks, slo ─▶ text, files, page
 //! ```
 //!
-//! A request has an intended start that no server can put off, and its response time counts from there. It must never wait
-//! for an answer to another, but for a connection, and that shows. Nothing here is shared with `server` and `http`: a mistake
-//! in framing at both ends would cancel out. Called by `main`.
+//! Each request has an intended start, which the server cannot delay, and its response time counts from there. A
+//! request never waits for the answer to another request. It may wait for a free connection, and that time counts.
+//!
+//! This crate shares no code with klad's server: if both had the same mistake in HTTP framing, no test would notice
+//! it. Called by klad's `main` as `klad bench`, by this crate's own `main` as `klad-bench`, and by `klad_lab`.
 
 #![cfg(target_os = "linux")]
 

@@ -1,11 +1,11 @@
-//! Facts about the machine that makes the load. Called by `runner`.
+//! Facts about the machine that makes the load. Called by `runner` and `klad_lab`.
 
 use std::fs::read_to_string;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use crate::result::Machine;
 
-/// What was read of `/proc/stat`: time stolen by the hypervisor, and all time, in ticks of all cores.
+/// A reading of `/proc/stat`: time stolen by the hypervisor and all time, in ticks of all cores.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTimes {
     steal: u64,
@@ -13,17 +13,17 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// Now; `None` where there is no such file.
+    /// Reads the present values; `None` if there is no such file.
     #[must_use]
     pub fn read() -> Option<CpuTimes> {
         let stat = read_to_string("/proc/stat").ok()?;
         let ticks: Vec<u64> =
             stat.lines().next()?.split_whitespace().skip(1).map_while(|word| word.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal; guest times are in user time already.
+        // user nice system idle iowait irq softirq steal; the guest times after them are included in user time.
         Some(CpuTimes { steal: *ticks.get(7)?, all: ticks.iter().take(8).sum() })
     }
 
-    /// Percent of all time since `before` that was stolen.
+    /// The percentage of all time since `before` that was stolen.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "ticks of a run")]
     pub fn steal_percent_since(self, before: CpuTimes) -> Option<f64> {
@@ -32,7 +32,7 @@ impl CpuTimes {
     }
 }
 
-/// What this machine is.
+/// Describes this machine.
 #[must_use]
 pub fn describe(cores: usize, steal_percent: Option<f64>) -> Machine {
     let uname = rustix::system::uname();
@@ -50,12 +50,12 @@ pub fn describe(cores: usize, steal_percent: Option<f64>) -> Machine {
     }
 }
 
-/// Whether `address` is this machine's own: then a packet to it leaves from that same address.
+/// Whether `address` belongs to this machine: a packet to it then leaves from that same address.
 #[must_use]
 pub fn is_own(address: SocketAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let leaves_from = UdpSocket::bind((any, 0)).and_then(|socket| {
-        // Nothing is sent: the kernel only chooses a route.
+        // No packet is sent: the kernel only chooses a route.
         socket.connect(address)?;
         socket.local_addr()
     });

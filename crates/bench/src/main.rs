@@ -1,4 +1,4 @@
-//! `klad-bench`: the load tester as a program of its own. It loads any HTTP server, and is the same code as `klad bench`.
+//! `klad-bench`: the load tester as a program of its own. It is the same code as `klad bench`.
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {

@@ -1,66 +1,66 @@
-//! What the generator needs of the world: connections by number, readiness, and a clock. Two things stand behind it: the
-//! kernel (`socket`) and, in tests, a simulated server on a simulated clock (`simulated`), so that what is tested is the
-//! generator that runs.
+//! What the generator needs from its environment: numbered connections, readiness, and a clock. There are two
+//! implementations: the kernel's sockets (`socket`), and in tests a simulated server with a simulated clock
+//! (`simulated`). The tests therefore run the same generator as a real run.
 
 use crate::recorder::Failure;
 use crate::schedule::Nanos;
 
-/// Which connection has something to tell.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ready {
-    /// Its number.
+pub struct ReadyEvent {
+    /// The number of the connection.
     pub connection: usize,
-    /// There are bytes, an end or an error to be read.
+    /// Bytes, an end or an error can be read.
     pub readable: bool,
-    /// It is made, or takes bytes again.
+    /// The connection was made, or takes bytes again.
     pub writable: bool,
-    /// Its end or an error is among what can be read.
+    /// An end or an error is among what can be read.
     pub ended: bool,
 }
 
-/// What reading gave.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read {
-    /// So many bytes; more may be there when the buffer is full.
+pub enum ReadOutcome {
+    /// This many bytes. If the buffer is full, there may be more.
     Bytes(usize),
-    /// Nothing for now.
+    /// No bytes now.
     Nothing,
-    /// The other side will send no more.
+    /// The peer will send no more bytes.
     End,
     /// The connection is broken.
     Broken,
 }
 
-/// Connections to one server.
+/// Connections to one server, and a clock.
 pub trait Network {
-    /// Time since the start of the schedule.
+    /// The time since the start of the schedule.
     fn now(&mut self) -> Nanos;
 
-    /// Begins to connect; `true`: it is connected already. Else the connection becomes writable when it is, or readable when
-    /// it has failed.
+    /// Begins to open a connection; `true` if it is open at once. Otherwise it becomes writable when it is open, or
+    /// readable when it has failed.
     ///
     /// # Errors
-    /// When it cannot even begin.
+    /// If the connection cannot be begun.
     fn connect(&mut self, connection: usize) -> Result<bool, Failure>;
 
-    /// Whether a connection that has become ready is made.
+    /// Whether a connection that has become ready is open.
     ///
     /// # Errors
-    /// When it has failed.
+    /// If the connection has failed.
     fn connected(&mut self, connection: usize) -> Result<bool, Failure>;
 
-    /// Sends what the connection takes, which may be nothing.
+    /// Sends as many bytes as the connection takes, possibly none.
     ///
     /// # Errors
-    /// When it is broken; what the server said before may still be read.
+    /// If the connection is broken. Earlier bytes of the server may still be readable.
     fn send(&mut self, connection: usize, bytes: &[u8]) -> Result<usize, Failure>;
 
-    /// Reads what is there.
-    fn read(&mut self, connection: usize, into: &mut [u8]) -> Read;
+    /// Reads available bytes.
+    fn read(&mut self, connection: usize, into: &mut [u8]) -> ReadOutcome;
 
-    /// Closes; the number can be connected again.
+    /// Closes a connection; its number can be used again.
     fn close(&mut self, connection: usize);
 
-    /// Waits for connections to become ready, until `until`, and puts them in `ready`, which it empties first.
-    fn wait(&mut self, until: Nanos, ready: &mut Vec<Ready>);
+    /// Waits until a connection is ready, or until `until`. Empties `ready` and fills it with events.
+    fn wait(&mut self, until: Nanos, ready: &mut Vec<ReadyEvent>);
 }

@@ -1,7 +1,9 @@
-//! The measured part in at most ten equal groups of whole intervals: what `klad bench compare` has for repeats where there
-//! is one run only. Each has a histogram, so memory does not grow with the run. A request belongs to the piece in which it
-//! ended, also one of the warm-up: the slow ones would be missing from the first piece. What ended in an interval that is not
-//! whole, or after the end of the schedule, is in none. Called by `collector`.
+//! Divides the measured part into at most ten equal groups of whole intervals. `klad bench compare` uses these pieces
+//! as repeats if there is only one run.
+//!
+//! Each piece has one histogram, so memory does not grow with the run. A request belongs to the piece in which it
+//! ended, even if it started in the warm-up; otherwise the slow requests would be missing from the first piece.
+//! Requests that ended in an incomplete interval or after the schedule belong to no piece. Called by `collector`.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +13,17 @@ use crate::recorder::{Outcome, Tally, histogram};
 use crate::result::{Distribution, Piece};
 use crate::schedule::{Nanos, Phases, seconds};
 
-/// Enough for an interval of a mean, and few enough that each has its share of the slow requests.
+/// Ten repeats are enough for the interval of a mean, and each of ten pieces is long enough to have its share of slow
+/// requests.
 const PIECES_MAX: u64 = 10;
 
-/// What ended in one piece.
+/// Requests that ended in one piece.
 #[derive(Debug)]
 struct PieceTally {
-    /// Nanoseconds, of what was waited for.
+    /// Response times in nanoseconds, of the outcomes in the latency distribution.
     response: Histogram<u64>,
     outcomes: BTreeMap<Outcome, u64>,
-    /// The good ones among them.
+    /// Good outcomes.
     good: u64,
 }
 
@@ -28,15 +31,15 @@ struct PieceTally {
 #[derive(Debug)]
 pub struct Pieces {
     interval: Nanos,
-    /// The first whole interval of the measured part.
+    /// The first complete interval of the measured part.
     first: u64,
-    /// Intervals of each piece.
+    /// The number of intervals in each piece.
     each: u64,
     all: Vec<PieceTally>,
 }
 
 impl Pieces {
-    /// For a run of these phases.
+    /// Empty pieces for a run with these phases.
     #[must_use]
     pub fn new(phases: &Phases, interval: Nanos) -> Pieces {
         let first = phases.warm_up().div_ceil(interval);
@@ -46,20 +49,20 @@ impl Pieces {
         Pieces { interval, first, each, all: (0..whole / each).map(|_| empty()).collect() }
     }
 
-    /// Adds what ended in the interval with this number, or a part of it.
+    /// Adds requests that ended in the interval with this number.
     pub fn add(&mut self, interval: u64, tally: &Tally) {
         let piece = interval.checked_sub(self.first).map(|since| since / self.each);
         let Some(piece) = piece.and_then(|piece| self.all.get_mut(usize::try_from(piece).ok()?)) else { return };
         for (_, outcome, cell) in tally.cells() {
             *piece.outcomes.entry(outcome).or_insert(0) += cell.response.len();
             piece.good += cell.good;
-            if outcome.is_waited_for() {
+            if outcome.counts_for_latency() {
                 piece.response.add(&cell.response).expect("it grows");
             }
         }
     }
 
-    /// Those that are over at `end`.
+    /// The pieces that had ended by `end`.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     pub fn until(&self, end: Nanos) -> Vec<Piece> {
@@ -81,7 +84,7 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorder::{Ended, Operation, Recorder};
+    use crate::recorder::{Operation, Recorder, RequestEnd};
     use crate::schedule::{Phase, SECOND};
 
     fn pieces(warm_up: Nanos, length: Nanos) -> (Pieces, Nanos) {
@@ -89,7 +92,7 @@ mod tests {
         (Pieces::new(&phases, SECOND), phases.end())
     }
 
-    /// Starts and lengths, in seconds.
+    /// Begins and lengths of the pieces, in seconds.
     fn cut(warm_up: Nanos, length: Nanos) -> Vec<(f64, f64)> {
         let (pieces, end) = pieces(warm_up, length);
         pieces.until(end).iter().map(|piece| (piece.start_s, piece.length_s)).collect()
@@ -100,13 +103,13 @@ mod tests {
         assert_eq!(cut(2 * SECOND, 4 * SECOND), [(2.0, 1.0), (3.0, 1.0), (4.0, 1.0), (5.0, 1.0)]);
         let thirty = cut(2 * SECOND, 30 * SECOND);
         assert_eq!((thirty.len(), thirty[0], thirty[9]), (10, (2.0, 3.0), (29.0, 3.0)));
-        assert_eq!(cut(0, 25 * SECOND).len(), 8, "of 3 s each, and a second in none");
-        assert_eq!(cut(SECOND / 2, 5 * SECOND / 2), [(1.0, 1.0), (2.0, 1.0)], "half of the first is the warm-up's");
+        assert_eq!(cut(0, 25 * SECOND).len(), 8, "pieces of 3 s each; the last second is in none");
+        assert_eq!(cut(SECOND / 2, 5 * SECOND / 2), [(1.0, 1.0), (2.0, 1.0)], "the first interval is partly warm-up");
         assert_eq!(cut(0, SECOND / 2), []);
     }
 
     #[test]
-    fn a_run_that_was_ended_early_has_the_pieces_that_were_over() {
+    fn a_run_that_was_ended_early_has_the_complete_pieces() {
         let (pieces, _) = pieces(2 * SECOND, 30 * SECOND);
         assert_eq!(pieces.until(8 * SECOND).len(), 2);
         assert_eq!(pieces.until(8 * SECOND - 1).len(), 1);
@@ -114,11 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_holds_what_ended_in_it_and_refusals_are_counted_but_not_timed() {
+    fn a_piece_counts_rejections_without_their_times() {
         let (mut pieces, end) = pieces(SECOND, 2 * SECOND);
         let mut recorder = Recorder::new(2);
         for outcome in [Outcome::Served, Outcome::Refused] {
-            let ended = Ended { phase: 1, operation: Operation::Get, outcome, response: 5_000, service: Some(1) };
+            let ended = RequestEnd { phase: 1, operation: Operation::Get, outcome, response: 5_000, service: Some(1) };
             recorder.record(&ended, SECOND);
         }
         for interval in [0, 2, 2, 3] {
@@ -130,6 +133,6 @@ mod tests {
             .map(|piece| (piece.response.count, piece.outcomes.clone(), piece.goodput_per_s.round()))
             .collect();
         let outcomes = BTreeMap::from([(Outcome::Served, 2), (Outcome::Refused, 2)]);
-        assert_eq!(counts, [(0, BTreeMap::new(), 0.0), (2, outcomes, 2.0)], "the warm-up and the drain are in none");
+        assert_eq!(counts, [(0, BTreeMap::new(), 0.0), (2, outcomes, 2.0)], "warm-up and drain are in no piece");
     }
 }

@@ -1,4 +1,4 @@
-//! From what was typed to what is done: validated once, before anything is sent. Called by `runner`.
+//! Turns the command line into the plan of a run, and validates it once, before anything is sent. Called by `runner`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,58 +8,60 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::args::{BenchArgs, Poll, RequestArgs};
 use crate::author::Authors;
-use crate::collector::interval_of;
-use crate::generator::{NEVER, Returned, Shared};
-use crate::keys::{Keys, Lines, Names, Order};
+use crate::collector::interval_length;
+use crate::generator::{NEVER, ReturnedStarts, Shared};
+use crate::keys::{KeyNames, Keys, Lines, Order};
 use crate::recorder::Operation;
 use crate::result::{Load, Stage};
 use crate::schedule::{Mode, Phase, Phases, Schedule, Source, nanos, seconds};
 use crate::url::Url;
-use crate::workload::{Fixed, Mix, Template, Values, Workload};
+use crate::workload::{FixedRequest, Mix, Template, Values, Workload};
 use klad_base::sync::Mutex;
 
-/// Keys of an order that chooses among them, when nothing says how many there are.
+/// The number of keys for an order that chooses among them, if no option gives one.
 const KEYS: u64 = 1_000_000;
 
-/// Connections of one run at the most: Linux has some 28,000 local ports for one server's address by default, and 64,000 if
-/// all are allowed.
+/// The largest number of connections of a run. By default Linux has about 28,000 local ports for each server address,
+/// and 64,000 if all ports are allowed.
 const CONNECTIONS_MAX: usize = 64_000;
 
-/// Cores for which the generator takes one thread: one thread makes 100,000 requests a second and more, and the cores may
-/// have to do for the server too.
+/// Cores per generator thread. One thread makes more than 100,000 requests per second, and the server may share the
+/// cores.
 const CORES_PER_THREAD: usize = 4;
 
-/// All that the run needs to know.
+/// The plan of a run.
 #[derive(Debug)]
 pub struct Plan {
-    /// Where requests go.
+    /// The URL of the server.
     pub url: Url,
-    /// What the threads share.
+    /// The state that all threads share.
     pub shared: Arc<Shared>,
-    /// Keys to PUT before the run, and the workload for it.
+    /// The number of keys to PUT before the run, and the workload that does it.
     pub fill: Option<(u64, Arc<Workload>)>,
-    /// Threads.
+    /// The number of generator threads.
     pub threads: usize,
-    /// Connections at the start, of all threads.
+    /// The number of connections of all threads at the start.
     pub connections: usize,
-    /// For the result.
+    /// The description of the load for the result.
     pub load: Load,
-    /// The script that writes the requests, and what it is told.
+    /// The script that writes the requests, and its options.
     pub script: Option<(PathBuf, ScriptOptions)>,
 }
 
-/// What a script is told of the command line.
+/// The part of the command line that a script can see.
 #[derive(Clone, Debug)]
 pub struct ScriptOptions {
     /// Names and values of `--header`.
     pub headers: Vec<(String, String)>,
-    /// The URL, then what was given after `--`.
+    /// The URL, then the arguments after `--`.
     pub arguments: Vec<String>,
 }
 
 impl Plan {
+    /// Makes the plan of a run on a machine with `cores` cores.
+    ///
     /// # Errors
-    /// When options contradict each other, or a file cannot be read.
+    /// If options contradict each other, or a file cannot be read.
     pub fn new(args: &BenchArgs, cores: usize) -> anyhow::Result<Plan> {
         let url = args.url.as_deref().context("there is no URL")?.parse::<Url>().map_err(anyhow::Error::msg)?;
         let phases = phases(args);
@@ -69,7 +71,7 @@ impl Plan {
         let (connections, connections_max) = connections(requests)?;
         ensure!(
             requests.threads.is_none() || threads <= connections,
-            "--threads {threads} is more than --connections {connections}, of which each thread needs one"
+            "--threads {threads} is more than --connections {connections}, but each thread needs at least one connection"
         );
         let threads = threads.min(connections);
         let workload = Arc::new(workload(requests, &url, keys(requests)?)?);
@@ -85,7 +87,7 @@ impl Plan {
         let load = load(args, &phases, mode, threads, connections, connections_max.unwrap_or(connections));
         let timeout = nanos(requests.timeout);
         let shared = Shared {
-            interval: interval_of(phases.end()),
+            interval: interval_length(phases.end()),
             phases,
             source,
             workload,
@@ -98,7 +100,7 @@ impl Plan {
             authors: Authors::default(),
             failure: Mutex::new(None),
             interrupted: AtomicU64::new(NEVER),
-            returned: Returned::default(),
+            returned: ReturnedStarts::default(),
             #[cfg(test)]
             planted: None,
         };
@@ -109,7 +111,10 @@ impl Plan {
 
 fn script(args: &BenchArgs) -> anyhow::Result<Option<(PathBuf, ScriptOptions)>> {
     let Some(path) = &args.requests.script else { return Ok(None) };
-    ensure!(cfg!(feature = "scripts"), "this klad was built without Lua, which scripts need (the feature `scripts`)");
+    ensure!(
+        cfg!(feature = "scripts"),
+        "this klad was built without Lua, which --script needs (cargo feature `scripts`)"
+    );
     let headers = args.requests.headers.iter().filter_map(|header| header.split_once(':'));
     let headers = headers.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect();
     let arguments = args.url.iter().chain(&args.requests.script_arguments).cloned().collect();
@@ -133,14 +138,14 @@ fn connections(args: &RequestArgs) -> anyhow::Result<(usize, Option<usize>)> {
     ensure!(most >= connections, "--connections-max {most} is less than --connections {connections}");
     ensure!(
         most <= CONNECTIONS_MAX,
-        "{most} connections are more than {CONNECTIONS_MAX}, for which there are local ports"
+        "{most} connections are more than the limit of {CONNECTIONS_MAX}: there are not enough local ports"
     );
     Ok((connections, max))
 }
 
 fn order(args: &RequestArgs) -> Order {
     let zipfian = args.workload.as_ref().is_some_and(|mix| mix.zipfian);
-    // In sequence, what one kind of request writes another would never read.
+    // In sequential order, GETs would never read the keys that PUTs write.
     let mixed = args.workload.as_ref().is_some_and(|mix| mix.weights.len() > 1);
     args.key_order.unwrap_or(match (zipfian, mixed) {
         (true, _) => Order::Zipfian,
@@ -153,19 +158,19 @@ fn keys(args: &RequestArgs) -> anyhow::Result<Keys> {
     let order = order(args);
     let (names, of_names) = match &args.key_file {
         Some(path) => {
-            ensure!(order != Order::Latest, "latest adds new keys, and a file has none");
-            let lines = Lines::read(path).with_context(|| format!("cannot take keys from {}", path.display()))?;
+            ensure!(order != Order::Latest, "--key-order latest adds new keys, which --key-file cannot provide");
+            let lines = Lines::read(path).with_context(|| format!("cannot read keys from {}", path.display()))?;
             let count = lines.count();
-            (Names::Lines(lines), Some(count))
+            (KeyNames::Lines(lines), Some(count))
         }
-        None => (Names::Format(args.key_format.clone()), args.fill),
+        None => (KeyNames::Format(args.key_format.clone()), args.fill),
     };
     let count = match args.keys.or(of_names) {
         None if order != Order::Sequential => Some(KEYS),
         count => count,
     };
     if let (Some(lines), Some(count)) = (of_names.filter(|_| args.key_file.is_some()), count) {
-        ensure!(count <= lines, "--keys {count} is more than the {lines} keys of the file");
+        ensure!(count <= lines, "--keys {count} is more than the {lines} keys in the file");
     }
     Ok(Keys::new(names, order, args.key_start, count))
 }
@@ -173,7 +178,7 @@ fn keys(args: &RequestArgs) -> anyhow::Result<Keys> {
 fn workload(args: &RequestArgs, url: &Url, keys: Keys) -> anyhow::Result<Workload> {
     let fixed = match &args.workload {
         Some(_) => None,
-        None => Some(Fixed { method: method(&args.method)?, body: body(args)? }),
+        None => Some(FixedRequest { method: method(&args.method)?, body: body(args)? }),
     };
     let weights = match &args.workload {
         Some(Mix { weights, .. }) => weights.clone(),
@@ -190,15 +195,15 @@ fn workload(args: &RequestArgs, url: &Url, keys: Keys) -> anyhow::Result<Workloa
     })
 }
 
-/// PUTs of the first `count` keys, in sequence.
+/// PUTs of the first `count` keys in sequence.
 fn fill_workload(args: &RequestArgs, url: &Url, count: u64) -> anyhow::Result<Workload> {
     let names = match &args.key_file {
         Some(path) => {
-            let lines = Lines::read(path).with_context(|| format!("cannot take keys from {}", path.display()))?;
-            ensure!(count <= lines.count(), "--fill {count} is more than the {} keys of the file", lines.count());
-            Names::Lines(lines)
+            let lines = Lines::read(path).with_context(|| format!("cannot read keys from {}", path.display()))?;
+            ensure!(count <= lines.count(), "--fill {count} is more than the {} keys in the file", lines.count());
+            KeyNames::Lines(lines)
         }
-        None => Names::Format(args.key_format.clone()),
+        None => KeyNames::Format(args.key_format.clone()),
     };
     Ok(Workload {
         weights: vec![(Operation::Put, 1.0)],
@@ -220,8 +225,8 @@ fn values(args: &RequestArgs) -> Values {
 
 fn method(method: &str) -> anyhow::Result<String> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    ensure!(!method.is_empty() && method.bytes().all(token), "{method:?} is no HTTP method");
-    ensure!(method != "CONNECT", "CONNECT asks for a tunnel, and klad bench does not make one");
+    ensure!(!method.is_empty() && method.bytes().all(token), "{method:?} is not an HTTP method");
+    ensure!(method != "CONNECT", "CONNECT opens a tunnel, which klad bench does not support");
     Ok(method.to_owned())
 }
 
@@ -235,15 +240,15 @@ fn body(args: &RequestArgs) -> anyhow::Result<Option<Vec<u8>>> {
     })
 }
 
-/// Header lines, `Host` among them. What frames a request is the generator's own business.
+/// The header lines, including `Host`. The generator itself sets the headers that frame a request.
 fn headers(args: &RequestArgs, url: &Url) -> anyhow::Result<Vec<u8>> {
     let mut lines = String::new();
     let mut host = false;
     for header in &args.headers {
         let Some((name, value)) = header.split_once(':') else { bail!("header {header:?} is not NAME: VALUE") };
         let name = name.trim();
-        method(name).map_err(|_| anyhow::anyhow!("header {header:?} has no name that HTTP allows"))?;
-        ensure!(!value.contains(['\r', '\n', '\0']), "header {header:?} has a line break in its value");
+        method(name).map_err(|_| anyhow::anyhow!("header {header:?} has a name that HTTP does not allow"))?;
+        ensure!(!value.contains(['\r', '\n', '\0']), "header {header:?} has a line break or NUL in its value");
         for own in ["Content-Length", "Transfer-Encoding"] {
             ensure!(!name.eq_ignore_ascii_case(own), "{own} is set by klad bench itself");
         }
@@ -285,7 +290,7 @@ fn load(args: &BenchArgs, phases: &Phases, mode: Mode, threads: usize, connectio
 fn describe(args: &BenchArgs) -> String {
     let requests = &args.requests;
     if let Some(script) = &requests.script {
-        let each = "run by each thread for itself, so that what it counts repeats for each";
+        let each = "run separately by each thread, so its counters repeat in each thread";
         return format!("script {}, {each}", script.display());
     }
     let Some(mix) = &requests.workload else {

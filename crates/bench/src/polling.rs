@@ -1,13 +1,14 @@
-//! The ends of waits without sleep: whether there may be any, and what they cost.
+//! Decides whether the end of a wait is polled instead of slept, and measures what that costs.
 //!
-//! A sleep ends some 20 µs late, and where there are many, each with its timer, its switch and its wake-up, they cost a third of a
-//! core: in a virtual machine each of these is a way out of it and back. So the last part of a wait for a time is spent asking the
-//! kernel, if the core is not wanted by others. That is looked at: the kernel says how long this thread has run, and how long it was
-//! ready to run and did not. Called by `socket`.
+//! A sleep ends about 20 µs late. Many short sleeps also cost up to a third of a core, because each needs a timer, a
+//! context switch and a wake-up, and in a virtual machine each of these leaves the guest. A thread therefore polls
+//! the kernel during the last part of a timed wait, if no other thread wants the core. It learns this from the
+//! kernel, which says how long this thread has run, and how long it was ready to run but had to wait. Called by
+//! `socket`.
 //!
 //! ```text
-//!            a quiet half second, after the rest          others wanted the core
-//!   asleep ─────────────────────────────────────▶ polls ─────────────────────────▶ asleep, for 10 s, 20, ... 640
+//!            half a second without competition        others wanted the core
+//!   sleeps ─────────────────────────────────▶ polls ─────────────────────────▶ sleeps for 10 s, then 20 s, … 640 s
 //! ```
 
 use std::fs::File;
@@ -15,137 +16,138 @@ use std::os::unix::fs::FileExt as _;
 
 use crate::schedule::{Nanos, SECOND};
 
-/// The last part of a wait, which is polled: longer than timers end late (4 to 27 µs, with a core to spare).
+/// The last part of a wait, which is polled. It is longer than the lateness of timers (4 to 27 µs on a free core).
 pub(super) const POLL_MAX: Nanos = 50_000;
 
-/// A poll that finds nothing takes a third of this; what takes longer has done something else as well: an interrupt's work,
-/// or another thread's.
+/// The longest time that counts as an empty poll, nanoseconds. An empty poll takes a third of this; a longer time
+/// includes other work, of an interrupt or of another thread.
 const POLL_COST_MAX: Nanos = 2_000;
 
-/// The run queue is looked at so often.
+/// The time between two readings of the scheduler's times.
 const LOOK_INTERVAL: Nanos = SECOND / 2;
 
-/// To wait for the core for one part in so many of the time in which it is wanted is usual where only the kernel's own threads want
-/// it too (0 to 5 %, Linux 6.18, two virtual cores); beside a server on the same core it is a quarter and more, beside a thread at
-/// `nice` 10 a tenth.
+/// Polling is allowed while the thread waits for the core for less than one part in this many of the time in which it
+/// wants the core. If only the kernel's own threads compete, the part is 0 to 5 % (Linux 6.18, two virtual cores).
+/// Beside a server on the same core it is a quarter or more, beside a thread at `nice` 10 a tenth.
 const WAITED_PARTS: u64 = 12;
 
-/// So small a part of all time is nothing: who wakes up seldom needs some time for each.
+/// Waits for the core below one part in this many of all time are ignored: a thread that wakes up seldom waits a
+/// little each time.
 const NOTHING_PARTS: u64 = 200;
 
-/// After others have wanted the core, waits are slept through for so long; twice as long each time, up to the longest.
-const REST_MIN: Nanos = 10 * SECOND;
-const REST_MAX: Nanos = 640 * SECOND;
+/// The time without polling after others have wanted the core. It doubles each time, up to the maximum.
+const PAUSE_MIN: Nanos = 10 * SECOND;
+const PAUSE_MAX: Nanos = 640 * SECOND;
 
-/// What a thread has had of a core so far, nanoseconds.
+/// The times that the scheduler has counted for a thread so far, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Account {
+pub(super) struct SchedTimes {
     ran: Nanos,
-    /// Ready to run, while others did.
+    /// Ready to run, while other threads ran.
     waited: Nanos,
 }
 
-/// What says so; `None`: nothing does.
+/// Reads the scheduler's times of a thread; `None` if they are not available.
 pub(super) trait RunQueue {
-    fn account(&mut self) -> Option<Account>;
+    fn times(&mut self) -> Option<SchedTimes>;
 }
 
-/// The kernel's account of the thread that opened it.
+/// The kernel's schedstat file of the thread that opened it.
 #[derive(Debug)]
 pub(super) struct Schedstat(Option<File>);
 
 impl Schedstat {
-    /// Of the calling thread.
+    /// Opens the file of the calling thread.
     pub(super) fn of_this_thread() -> Schedstat {
         Schedstat(File::open("/proc/thread-self/schedstat").ok())
     }
 }
 
 impl RunQueue for Schedstat {
-    fn account(&mut self) -> Option<Account> {
+    fn times(&mut self) -> Option<SchedTimes> {
         let mut text = [0; 64];
         let count = self.0.as_ref()?.read_at(&mut text, 0).ok()?;
-        account_of(std::str::from_utf8(&text[..count]).ok()?)
+        parse_times(std::str::from_utf8(&text[..count]).ok()?)
     }
 }
 
-/// Three numbers: time on a core, time waiting for one, turns. A kernel that keeps no account says 0 of the turns, too, of a thread
-/// that has one; the time of the first is known when it ends.
-fn account_of(text: &str) -> Option<Account> {
+/// Parses three numbers: time on a core, time waiting for one, number of time slices. A kernel without these
+/// statistics reports 0 time slices even for a running thread. The time of the first slice is known when it ends.
+fn parse_times(text: &str) -> Option<SchedTimes> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
     let (ran, waited, turns): (Nanos, Nanos, u64) =
         (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
-    (turns > 0).then_some(Account { ran, waited })
+    (turns > 0).then_some(SchedTimes { ran, waited })
 }
 
-/// Decides for one thread, and counts.
+/// Decides for one thread whether it polls, and counts the cost.
 #[derive(Debug)]
 pub(super) struct Polling<Q> {
     queue: Q,
-    /// When the run queue was looked at, and what it said.
-    looked: Option<(Nanos, Option<Account>)>,
-    /// `--poll`: else waits are slept through.
+    /// When the scheduler's times were last read, and the times.
+    last_look: Option<(Nanos, Option<SchedTimes>)>,
+    /// `--poll`: if `false`, waits are never polled.
     allowed: bool,
     polls: bool,
-    /// Not before.
+    /// The earliest time to poll again.
     resumes: Nanos,
-    rest: Nanos,
-    /// Time in polls that found nothing.
-    fruitless: Nanos,
+    pause: Nanos,
+    /// CPU time in polls that found nothing.
+    empty_poll_ns: Nanos,
 }
 
 impl<Q: RunQueue> Polling<Q> {
     pub(super) fn new(queue: Q, allowed: bool) -> Polling<Q> {
-        Polling { queue, looked: None, allowed, polls: false, resumes: 0, rest: REST_MIN, fruitless: 0 }
+        Polling { queue, last_look: None, allowed, polls: false, resumes: 0, pause: PAUSE_MIN, empty_poll_ns: 0 }
     }
 
     /// Whether the end of a wait that begins `now` is polled.
-    pub(super) fn may(&mut self, now: Nanos) -> bool {
+    pub(super) fn polls_now(&mut self, now: Nanos) -> bool {
         if !self.allowed {
             return false;
         }
-        if self.looked.is_none_or(|(then, _)| now.saturating_sub(then) >= LOOK_INTERVAL) {
+        if self.last_look.is_none_or(|(then, _)| now.saturating_sub(then) >= LOOK_INTERVAL) {
             self.look(now);
         }
         self.polls
     }
 
-    /// Looks at the run queue.
+    /// Reads the scheduler's times and decides again.
     fn look(&mut self, now: Nanos) {
-        let account = self.queue.account();
-        let Some((then, before)) = self.looked.replace((now, account)) else { return };
-        let (Some(account), Some(before)) = (account, before) else {
+        let times = self.queue.times();
+        let Some((then, before)) = self.last_look.replace((now, times)) else { return };
+        let (Some(times), Some(before)) = (times, before) else {
             self.polls = false;
             return;
         };
-        let waited = account.waited.saturating_sub(before.waited);
-        let wanted = account.ran.saturating_sub(before.ran) + waited;
+        let waited = times.waited.saturating_sub(before.waited);
+        let wanted = times.ran.saturating_sub(before.ran) + waited;
         let quiet = waited.saturating_mul(WAITED_PARTS) <= wanted
             || waited.saturating_mul(NOTHING_PARTS) <= now.saturating_sub(then);
         match (self.polls, quiet) {
-            (true, true) => self.rest = REST_MIN,
+            (true, true) => self.pause = PAUSE_MIN,
             (true, false) => {
                 self.polls = false;
-                self.resumes = now.saturating_add(self.rest);
-                self.rest = (self.rest * 2).min(REST_MAX);
+                self.resumes = now.saturating_add(self.pause);
+                self.pause = (self.pause * 2).min(PAUSE_MAX);
             }
             (false, quiet) => self.polls = quiet && now >= self.resumes,
         }
     }
 
-    /// Times count from another moment from now on.
-    pub(super) fn forget_times(&mut self) {
-        (self.looked, self.polls, self.resumes, self.rest) = (None, false, 0, REST_MIN);
+    /// Forgets everything that was measured, because times count from another moment from now on.
+    pub(super) fn reset(&mut self) {
+        (self.last_look, self.polls, self.resumes, self.pause) = (None, false, 0, PAUSE_MIN);
     }
 
-    /// A poll from `begin` to `end` has found nothing, in a wait until `until`.
-    pub(super) fn found_nothing(&mut self, begin: Nanos, end: Nanos, until: Nanos) {
-        self.fruitless += end.min(until).saturating_sub(begin).min(POLL_COST_MAX);
+    /// Records a poll from `begin` to `end` that found nothing, in a wait until `until`.
+    pub(super) fn add_empty_poll(&mut self, begin: Nanos, end: Nanos, until: Nanos) {
+        self.empty_poll_ns += end.min(until).saturating_sub(begin).min(POLL_COST_MAX);
     }
 
-    /// CPU time that was spent where others would have slept.
-    pub(super) fn fruitless(&self) -> Nanos {
-        self.fruitless
+    /// CPU time in polls that found nothing, where the thread could have slept.
+    pub(super) fn empty_poll_ns(&self) -> Nanos {
+        self.empty_poll_ns
     }
 }
 
@@ -155,52 +157,52 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel would say.
-    struct Said<'c>(&'c Cell<Option<Account>>);
+    /// A scheduler whose times the test sets.
+    struct FakeRunQueue<'c>(&'c Cell<Option<SchedTimes>>);
 
-    impl RunQueue for Said<'_> {
-        fn account(&mut self) -> Option<Account> {
+    impl RunQueue for FakeRunQueue<'_> {
+        fn times(&mut self) -> Option<SchedTimes> {
             self.0.get()
         }
     }
 
-    fn account(ran: Nanos, waited: Nanos) -> Account {
-        Account { ran, waited }
+    fn times(ran: Nanos, waited: Nanos) -> SchedTimes {
+        SchedTimes { ran, waited }
     }
 
-    /// In which seconds of `length` it polls, on a core of which others take `others(second)` parts in a hundred of what is
-    /// wanted; the thread wants `wants` parts in a hundred of it.
+    /// Returns the seconds of `length` in which a thread polls. The thread wants `wants` percent of a core, and other
+    /// threads take `others(second)` percent of that.
     fn polled(length: u64, wants: u64, others: impl Fn(u64) -> u64) -> Vec<u64> {
         const STEP: Nanos = SECOND / 100;
-        let said = Cell::new(Some(account(1, 0)));
-        let mut polling = Polling::new(Said(&said), true);
+        let said = Cell::new(Some(times(1, 0)));
+        let mut polling = Polling::new(FakeRunQueue(&said), true);
         let mut seconds = Vec::new();
         for now in (0..length * SECOND).step_by(usize::try_from(STEP).expect("small")) {
             let second = now / SECOND;
-            if polling.may(now) && seconds.last() != Some(&second) {
+            if polling.polls_now(now) && seconds.last() != Some(&second) {
                 seconds.push(second);
             }
-            let Account { ran, waited } = said.get().expect("set above");
+            let SchedTimes { ran, waited } = said.get().expect("set above");
             let (wanted, part) = (STEP * wants / 100, others(second));
-            said.set(Some(account(ran + wanted * (100 - part) / 100, waited + wanted * part / 100)));
+            said.set(Some(times(ran + wanted * (100 - part) / 100, waited + wanted * part / 100)));
         }
         seconds
     }
 
     #[test]
-    fn a_core_of_its_own_is_polled_on_after_a_quiet_half_second() {
+    fn a_free_core_is_polled_on_after_a_quiet_half_second() {
         let all: Vec<u64> = (0..20).collect();
         assert_eq!(polled(20, 100, |_| 0), all);
-        assert_eq!(polled(20, 100, |_| 8), all, "a kernel's threads need some of every core");
-        assert_eq!(polled(20, 1, |_| 40), all, "so little that nobody misses it");
+        assert_eq!(polled(20, 100, |_| 8), all, "the kernel's own threads need some of every core");
+        assert_eq!(polled(20, 1, |_| 40), all, "too little to matter");
     }
 
     #[test]
-    fn a_thread_that_may_not_never_polls() {
-        let said = Cell::new(Some(account(1, 0)));
+    fn a_thread_without_permission_never_polls() {
+        let said = Cell::new(Some(times(1, 0)));
         let polls = |allowed| {
-            let mut polling = Polling::new(Said(&said), allowed);
-            (0..20).any(|half| polling.may(half * LOOK_INTERVAL))
+            let mut polling = Polling::new(FakeRunQueue(&said), allowed);
+            (0..20).any(|half| polling.polls_now(half * LOOK_INTERVAL))
         };
         assert!(polls(true) && !polls(false));
     }
@@ -213,66 +215,66 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_is_made_way_for_and_looked_for_less_and_less() {
-        // Quiet as long as it sleeps, and not when it polls: somebody who makes way for it.
-        let said = Cell::new(Some(account(1, 0)));
-        let mut polling = Polling::new(Said(&said), true);
+    fn a_competitor_stops_polling_and_each_retry_comes_later() {
+        // The core is free while this thread sleeps, and wanted while it polls: another thread yields to it.
+        let said = Cell::new(Some(times(1, 0)));
+        let mut polling = Polling::new(FakeRunQueue(&said), true);
         let mut began = Vec::new();
         let mut polls = false;
         for half in 0..4000 {
-            let before = std::mem::replace(&mut polls, polling.may(half * LOOK_INTERVAL));
+            let before = std::mem::replace(&mut polls, polling.polls_now(half * LOOK_INTERVAL));
             if polls && !before {
                 began.push(half / 2);
             }
-            let Account { ran, waited } = said.get().expect("set above");
-            said.set(Some(account(ran + LOOK_INTERVAL / 2, waited + if polls { LOOK_INTERVAL / 2 } else { 0 })));
+            let SchedTimes { ran, waited } = said.get().expect("set above");
+            said.set(Some(times(ran + LOOK_INTERVAL / 2, waited + if polls { LOOK_INTERVAL / 2 } else { 0 })));
         }
-        // Half a second each, then 10 s, 20 and so on, and never more than 640.
+        // It polls for half a second each time, then pauses for 10 s, 20 s and so on, at most 640 s.
         assert_eq!(began, [0, 11, 31, 72, 152, 313, 633, 1274, 1914]);
         assert_eq!(
             polled(40, 100, |second| if second == 5 { 50 } else { 0 }).len(),
             40 - 9,
-            "one time, then as before"
+            "one pause, then polling as before"
         );
     }
 
     #[test]
-    fn nothing_is_polled_where_the_kernel_does_not_say_who_waits() {
+    fn nothing_is_polled_without_the_scheduler_s_times() {
         let said = Cell::new(None);
-        let mut polling = Polling::new(Said(&said), true);
-        assert!((0..10).all(|half| !polling.may(half * LOOK_INTERVAL)));
-        assert_eq!(account_of("0 0 0\n"), None, "no account is kept");
-        assert_eq!(account_of("12 3 4\n"), Some(account(12, 3)));
-        assert_eq!(account_of("0 3 1\n"), Some(account(0, 3)), "it has just begun");
-        assert_eq!(account_of("12 3\n"), None);
+        let mut polling = Polling::new(FakeRunQueue(&said), true);
+        assert!((0..10).all(|half| !polling.polls_now(half * LOOK_INTERVAL)));
+        assert_eq!(parse_times("0 0 0\n"), None, "the kernel keeps no statistics");
+        assert_eq!(parse_times("12 3 4\n"), Some(times(12, 3)));
+        assert_eq!(parse_times("0 3 1\n"), Some(times(0, 3)), "the first time slice has just begun");
+        assert_eq!(parse_times("12 3\n"), None);
     }
 
     #[test]
-    fn times_that_count_anew_are_looked_at_anew() {
-        let said = Cell::new(Some(account(1, 0)));
-        let mut polling = Polling::new(Said(&said), true);
-        polling.may(60 * SECOND);
-        assert!(polling.may(61 * SECOND));
-        polling.forget_times();
-        assert!(!polling.may(0));
-        said.set(Some(account(LOOK_INTERVAL / 2, LOOK_INTERVAL / 2)));
-        assert!(!polling.may(LOOK_INTERVAL), "others had half of the core");
+    fn a_new_origin_of_times_restarts_the_measurement() {
+        let said = Cell::new(Some(times(1, 0)));
+        let mut polling = Polling::new(FakeRunQueue(&said), true);
+        polling.polls_now(60 * SECOND);
+        assert!(polling.polls_now(61 * SECOND));
+        polling.reset();
+        assert!(!polling.polls_now(0));
+        said.set(Some(times(LOOK_INTERVAL / 2, LOOK_INTERVAL / 2)));
+        assert!(!polling.polls_now(LOOK_INTERVAL), "others had half of the core");
     }
 
     #[test]
-    fn polls_that_find_nothing_are_counted_up_to_the_end_of_the_wait_but_not_what_interrupted_them() {
+    fn empty_polls_count_up_to_the_end_of_the_wait_and_without_interruptions() {
         let mut polling = Polling::new(Schedstat(None), true);
-        polling.found_nothing(1_000, 1_400, 9_000);
-        polling.found_nothing(2_000, 8_000, 9_000);
-        assert_eq!(polling.fruitless(), 400 + POLL_COST_MAX);
-        polling.found_nothing(8_900, 9_500, 9_000);
-        polling.found_nothing(9_100, 9_500, 9_000);
-        assert_eq!(polling.fruitless(), 400 + POLL_COST_MAX + 100);
+        polling.add_empty_poll(1_000, 1_400, 9_000);
+        polling.add_empty_poll(2_000, 8_000, 9_000);
+        assert_eq!(polling.empty_poll_ns(), 400 + POLL_COST_MAX);
+        polling.add_empty_poll(8_900, 9_500, 9_000);
+        polling.add_empty_poll(9_100, 9_500, 9_000);
+        assert_eq!(polling.empty_poll_ns(), 400 + POLL_COST_MAX + 100);
     }
 
     #[test]
-    fn the_kernel_accounts_for_this_thread_if_it_does_for_any() {
-        let keeps = std::fs::read_to_string("/proc/self/schedstat").is_ok_and(|text| account_of(&text).is_some());
-        assert_eq!(Schedstat::of_this_thread().account().is_some(), keeps);
+    fn the_kernel_s_times_are_read_if_it_keeps_them() {
+        let keeps = std::fs::read_to_string("/proc/self/schedstat").is_ok_and(|text| parse_times(&text).is_some());
+        assert_eq!(Schedstat::of_this_thread().times().is_some(), keeps);
     }
 }

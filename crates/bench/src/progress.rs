@@ -1,5 +1,5 @@
-//! What is shown while a load is made: a line that is written anew each second on a terminal, nothing when piped, a line for
-//! each second when asked for. Everything goes to stderr. Called by `runner`.
+//! Shows progress on stderr: a bar that is redrawn on a terminal, one line for each second with `--progress always`,
+//! otherwise nothing. Called by `runner`, `knee` and `klad_lab`.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -14,26 +14,26 @@ use crate::text::time_us;
 /// A bar, lines, or nothing.
 #[derive(Debug)]
 pub enum Progress {
-    /// On a terminal.
+    /// A bar, on a terminal.
     Bar(ProgressBar),
-    /// Elsewhere, when asked for.
+    /// Lines, with `--progress always` and without a terminal.
     Lines,
     /// Nothing.
     Hidden,
 }
 
-/// Drawn so often at the most: the generator needs the CPU.
+/// The largest number of redraws per second: the generator needs the CPU.
 const DRAWS_PER_SECOND: u8 = 5;
 
 impl Progress {
-    /// A bar of `length` steps named `name`; `template` as indicatif has it.
+    /// Creates a bar of `length` steps with this name; `template` is in indicatif's syntax.
     #[must_use]
     pub fn new(when: When, length: u64, name: &'static str, template: &str) -> Progress {
         match (when, std::io::stderr().is_terminal()) {
             (When::Auto | When::Always, true) => {
                 let target = ProgressDrawTarget::stderr_with_hz(DRAWS_PER_SECOND);
                 let style =
-                    ProgressStyle::with_template(template).expect("the templates are ours").progress_chars("=> ");
+                    ProgressStyle::with_template(template).expect("the templates are constants").progress_chars("=> ");
                 Progress::Bar(ProgressBar::with_draw_target(Some(length), target).with_style(style).with_prefix(name))
             }
             (When::Always, false) => Progress::Lines,
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// For a run of so many seconds.
+    /// The progress of a run of this length.
     #[must_use]
     pub fn of_run(when: When, length: Duration) -> Progress {
         let progress = Progress::new(when, length.as_secs(), "run", "{prefix} [{bar:20}] {pos}/{len}s {msg}");
@@ -51,7 +51,7 @@ impl Progress {
         progress
     }
 
-    /// For so many keys.
+    /// The progress of a fill with this number of keys.
     #[must_use]
     pub fn of_fill(when: When, keys: u64) -> Progress {
         Progress::new(
@@ -78,7 +78,7 @@ impl Progress {
         }
     }
 
-    /// Shows how many keys are filled.
+    /// Shows how many keys have been filled.
     pub fn filled(&self, keys: u64) {
         match self {
             Progress::Bar(bar) => bar.set_position(keys),
@@ -89,7 +89,7 @@ impl Progress {
         }
     }
 
-    /// Leaves the terminal as it was.
+    /// Ends the display and clears the bar.
     pub fn finish(&self) {
         if let Progress::Bar(bar) = self {
             bar.finish_and_clear();
@@ -97,14 +97,14 @@ impl Progress {
     }
 }
 
-/// Lines about what is being done, where somebody watches or wants them.
+/// Lines about what is done, if a user sees or wants them.
 #[derive(Debug)]
 pub struct Note {
     shown: bool,
 }
 
 impl Note {
-    /// On a terminal, or when asked for.
+    /// Lines on a terminal, or with `--progress always`.
     #[must_use]
     pub fn new(when: When) -> Note {
         let shown = match when {
@@ -115,7 +115,7 @@ impl Note {
         Note { shown }
     }
 
-    /// Says it.
+    /// Writes one line.
     pub fn say(&self, words: &str) {
         if self.shown {
             let _ = writeln!(std::io::stderr(), "{words}");

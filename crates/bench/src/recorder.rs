@@ -1,18 +1,18 @@
-//! What became of each request, counted where it happened: one recorder for each thread, no lock, no allocation but for the
-//! first request of a kind.
+//! Records the outcome and the times of each request on the thread that made it: one recorder for each thread,
+//! without locks. Only the first request of an operation and outcome allocates memory.
 //!
-//! A thread fills a recorder for one interval, then gives it to the collector for an empty one; so memory depends on how
-//! many kinds of outcome there are and how long the longest request was, and not on the length of the run.
-//! Called by `generator` (fills) and `collector` (adds up).
+//! A thread fills a recorder during one interval, then exchanges it with the collector for an empty one. Memory
+//! therefore depends on the number of outcomes and on the longest response time, but not on the length of the run.
+//! Called by `generator` (records) and `collector` (adds up).
 
 use hdrhistogram::Histogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::gap::Pieces;
+use crate::gap::Hundredths;
 use crate::schedule::Nanos;
 
-/// What was asked of the server.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -22,33 +22,34 @@ pub enum Operation {
     Put,
     /// Remove a key.
     Delete,
-    /// The fixed request.
+    /// The fixed request, or a script's request.
     Request,
 }
 
-/// What became of it.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// 2xx or 3xx.
+    /// Status 2xx or 3xx.
     Served,
-    /// 404.
+    /// Status 404.
     NotFound,
-    /// 429 or 503: the server had no room, and said so.
+    /// Status 429 or 503: the server rejected the request because of overload.
     Refused,
-    /// Any other status, or no whole answer: not connected, reset, closed, not HTTP.
+    /// Any other status, or no complete answer: not connected, reset, closed early, or not HTTP.
     Failed,
-    /// 504, or no answer by the deadline, sent or not.
+    /// Status 504, or no answer by the deadline, sent or not.
     TimedOut,
-    /// No answer by the end of the run, sent or not; recorded at its age, which is the least it would have taken.
+    /// No answer by the end of the run, sent or not. Its time is its age then, which is the least time that it would
+    /// have taken.
     Unfinished,
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations, in the order of their discriminants.
     pub const ALL: [Operation; 4] = [Operation::Get, Operation::Put, Operation::Delete, Operation::Request];
 
-    /// As in JSON.
+    /// The name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,11 +62,11 @@ impl Operation {
 }
 
 impl Outcome {
-    /// All of them.
+    /// All outcomes, in the order of their discriminants.
     pub const ALL: [Outcome; 6] =
         [Outcome::Served, Outcome::NotFound, Outcome::Refused, Outcome::Failed, Outcome::TimedOut, Outcome::Unfinished];
 
-    /// Of an answer.
+    /// The outcome of an answer with this status.
     #[must_use]
     pub fn of_status(status: u16) -> Outcome {
         match status {
@@ -77,7 +78,7 @@ impl Outcome {
         }
     }
 
-    /// As in JSON.
+    /// The name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -90,7 +91,8 @@ impl Outcome {
         }
     }
 
-    /// Whether it is what the client wanted to know: that a key is absent is, that a page is not there is not.
+    /// Whether the outcome is what a client of `operation` can expect. A 404 is a good answer about a key, but not
+    /// for a fixed request.
     #[must_use]
     pub fn is_good_for(self, operation: Operation) -> bool {
         match self {
@@ -100,37 +102,37 @@ impl Outcome {
         }
     }
 
-    /// Whether it belongs in the distribution of response times: neither a refusal nor a failure is a response, and what
-    /// was still waited for must not be missing.
+    /// Whether the outcome belongs to the latency distribution. Rejections and failures do not, because they are not
+    /// responses. Requests without an answer do, because leaving them out would hide the longest waits.
     #[must_use]
-    pub fn is_waited_for(self) -> bool {
+    pub fn counts_for_latency(self) -> bool {
         !matches!(self, Outcome::Refused | Outcome::Failed)
     }
 }
 
-/// Why there was no answer.
+/// Why a request has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
-    /// The connection was refused or could not be made.
+    /// The server refused the connection, or it could not be opened.
     Connect,
-    /// It was reset, or broke otherwise, after the request was sent.
+    /// The connection was reset or broke after the request was sent.
     Reset,
-    /// It was closed before the answer was whole.
+    /// The connection was closed before the answer was complete.
     Closed,
     /// The answer was not HTTP/1.
     Malformed,
-    /// This machine has no port left for a connection.
+    /// This machine has no free port for a connection.
     Ports,
-    /// This process has no descriptor left for a connection.
+    /// This process has no free descriptor for a connection.
     Descriptors,
 }
 
 impl Failure {
-    /// All of them.
+    /// All failures, in the order of their discriminants.
     pub const ALL: [Failure; 6] =
         [Failure::Connect, Failure::Reset, Failure::Closed, Failure::Malformed, Failure::Ports, Failure::Descriptors];
 
-    /// As in JSON.
+    /// The name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -144,14 +146,14 @@ impl Failure {
     }
 }
 
-/// One operation with one outcome.
+/// The requests of one operation with one outcome.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// From the intended start, nanoseconds.
+    /// Response times, from the intended start, nanoseconds.
     pub response: Histogram<u64>,
-    /// From the actual send, nanoseconds; requests that were never sent are not in it.
+    /// Service times, from the actual send, nanoseconds; without requests that were never sent.
     pub service: Histogram<u64>,
-    /// Good outcomes within the time for goodput.
+    /// Good outcomes within `good_within`.
     pub good: u64,
 }
 
@@ -173,43 +175,44 @@ impl Cell {
     }
 }
 
-/// Three digits, from a nanosecond up, growing with its largest value: 200 KiB for ten seconds.
+/// An empty histogram with three digits, from one nanosecond up. It grows with its largest value: about 200 KiB for
+/// ten seconds.
 #[must_use]
 pub fn histogram() -> Histogram<u64> {
-    Histogram::new(3).expect("3 is a number of digits that it takes")
+    Histogram::new(3).expect("3 digits are valid")
 }
 
 fn add(into: &mut Histogram<u64>, from: &Histogram<u64>) {
-    into.add(from).expect("it grows to what it is given");
+    into.add(from).expect("the histogram grows");
 }
 
-/// Statuses that are counted one by one.
+/// Statuses that are counted individually.
 const STATUSES: std::ops::Range<u16> = 100..1000;
 
-/// What a phase has beside its cells.
+/// The counters of a phase, in addition to its cells.
 #[derive(Clone, Debug)]
 pub struct Counters {
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that timed out or were left open without having been sent.
+    /// Requests that timed out or were unfinished without having been sent.
     pub unsent: u64,
-    /// Requests that were under way at the end of the run.
+    /// Requests in flight at the end of the run.
     pub in_flight: u64,
-    /// Answers that came in this phase, whenever their requests were to start.
+    /// Answers that arrived in this phase, no matter when their requests should have started.
     pub answered: u64,
-    /// The good ones among them.
+    /// The good ones among these answers.
     pub good: u64,
-    /// When good answers came, in this interval.
-    pub good_pieces: Pieces,
-    /// Heads and bodies of answers.
+    /// The hundredths of this interval in which good answers arrived.
+    pub good_hundredths: Hundredths,
+    /// Bytes of heads and bodies of answers.
     pub bytes_received: u64,
-    /// Heads and bodies of requests.
+    /// Bytes of heads and bodies of requests.
     pub bytes_sent: u64,
-    /// Answers by status, from 100.
+    /// Answers by status, from 100 on.
     statuses: Box<[u64]>,
     /// Failures, in the order of [`Failure::ALL`].
     failures: [u64; Failure::ALL.len()],
-    /// The generator's lag, nanoseconds.
+    /// Send lag, nanoseconds.
     pub send_lag: Histogram<u64>,
 }
 
@@ -221,7 +224,7 @@ impl Counters {
             in_flight: 0,
             answered: 0,
             good: 0,
-            good_pieces: 0,
+            good_hundredths: 0,
             bytes_received: 0,
             bytes_sent: 0,
             statuses: vec![0; STATUSES.len()].into(),
@@ -236,7 +239,7 @@ impl Counters {
         self.in_flight += other.in_flight;
         self.answered += other.answered;
         self.good += other.good;
-        self.good_pieces |= other.good_pieces;
+        self.good_hundredths |= other.good_hundredths;
         self.bytes_received += other.bytes_received;
         self.bytes_sent += other.bytes_sent;
         self.statuses.iter_mut().zip(&other.statuses).for_each(|(into, from)| *into += from);
@@ -250,7 +253,7 @@ impl Counters {
         *self = Counters { send_lag, ..Counters::new() };
     }
 
-    /// Counts an answer.
+    /// Counts an answer by its status.
     pub fn count_status(&mut self, status: u16) {
         if STATUSES.contains(&status) {
             self.statuses[usize::from(status - STATUSES.start)] += 1;
@@ -262,39 +265,39 @@ impl Counters {
         self.failures[failure as usize] += 1;
     }
 
-    /// Statuses that were seen, with how often.
+    /// The statuses that occurred, with their counts.
     pub fn statuses(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
         STATUSES.zip(self.statuses.iter().copied()).filter(|(_, count)| *count > 0)
     }
 
-    /// Failures that were seen, with how often.
+    /// The failures that occurred, with their counts.
     pub fn failures(&self) -> impl Iterator<Item = (Failure, u64)> + '_ {
         Failure::ALL.into_iter().zip(self.failures).filter(|(_, count)| *count > 0)
     }
 }
 
-/// Everything about one phase.
+/// Everything recorded in one phase.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// By operation and outcome; boxed, and made when first needed.
+    /// Cells by operation and outcome, allocated on first use.
     cells: [[Option<Box<Cell>>; Outcome::ALL.len()]; Operation::ALL.len()],
-    /// The rest.
+    /// Counters that are not split by operation and outcome.
     pub counters: Counters,
 }
 
 impl Tally {
-    /// Nothing has been recorded.
+    /// An empty tally.
     #[must_use]
     pub fn new() -> Tally {
         Tally { cells: Default::default(), counters: Counters::new() }
     }
 
-    /// The cell of a kind, made when it is missing.
+    /// Returns the cell of an operation and outcome, and creates it if necessary.
     pub fn cell(&mut self, operation: Operation, outcome: Outcome) -> &mut Cell {
         self.cells[operation as usize][outcome as usize].get_or_insert_with(|| Box::new(Cell::new()))
     }
 
-    /// The cells that hold anything.
+    /// The cells with at least one request.
     pub fn cells(&self) -> impl Iterator<Item = (Operation, Outcome, &Cell)> {
         Operation::ALL.into_iter().zip(&self.cells).flat_map(|(operation, row)| {
             Outcome::ALL.into_iter().zip(row).filter_map(move |(outcome, cell)| {
@@ -304,7 +307,7 @@ impl Tally {
         })
     }
 
-    /// Adds what `other` holds.
+    /// Adds all of `other`.
     pub fn add(&mut self, other: &Tally) {
         for (operation, outcome, cell) in other.cells() {
             self.cell(operation, outcome).add(cell);
@@ -312,7 +315,7 @@ impl Tally {
         self.counters.add(&other.counters);
     }
 
-    /// Whether nothing happened.
+    /// Whether nothing was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let counters = &self.counters;
@@ -332,32 +335,32 @@ impl Default for Tally {
     }
 }
 
-/// What one thread has seen in one interval, by phase. Requests of an earlier phase may end in a later one, so there is
-/// more than one; a phase without a request costs a pointer.
+/// What one thread has recorded in one interval, by phase. There can be several phases, because requests of an
+/// earlier phase may end in a later one. A phase without a request costs one pointer.
 #[derive(Debug)]
 pub struct Recorder {
     tallies: Vec<Option<Box<Tally>>>,
 }
 
 impl Recorder {
-    /// For so many phases.
+    /// An empty recorder for a run of `phases` phases.
     #[must_use]
     pub fn new(phases: usize) -> Recorder {
         Recorder { tallies: (0..phases).map(|_| None).collect() }
     }
 
-    /// The tally of a phase, made when it is missing.
+    /// Returns the tally of a phase, and creates it if necessary.
     pub fn phase(&mut self, phase: usize) -> &mut Tally {
         self.tallies[phase].get_or_insert_with(|| Box::new(Tally::new()))
     }
 
-    /// The phases that something was recorded of.
+    /// The phases with a tally.
     pub fn phases(&self) -> impl Iterator<Item = (usize, &Tally)> {
         self.tallies.iter().enumerate().filter_map(|(phase, tally)| Some((phase, tally.as_deref()?)))
     }
 
-    /// Forgets what was recorded, and keeps the memory, so that the next interval allocates nothing; a phase in which
-    /// nothing happened this time gives its memory back, or long runs of stages would hold it for each.
+    /// Removes all records but keeps the memory, so that the next interval allocates nothing. A phase without records
+    /// in this interval frees its memory; otherwise a run of many stages would hold memory for each of them.
     pub fn clear(&mut self) {
         for tally in &mut self.tallies {
             let idle = tally.as_ref().is_some_and(|tally| tally.is_empty());
@@ -370,24 +373,25 @@ impl Recorder {
     }
 }
 
-/// How a request ended, to be recorded.
+/// The end of one request, as the recorder takes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
-    /// Its phase.
+pub struct RequestEnd {
+    /// The phase of its intended start.
     pub phase: usize,
-    /// What was asked.
+    /// Its operation.
     pub operation: Operation,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// Since its intended start.
+    /// Time since its intended start.
     pub response: Nanos,
-    /// Since it was sent; `None`: it was not.
+    /// Time since it was sent; `None` if it was never sent.
     pub service: Option<Nanos>,
 }
 
 impl Recorder {
-    /// Records one request, and says whether it counts as goodput: `good_within` bounds its response time.
-    pub fn record(&mut self, ended: &Ended, good_within: Nanos) -> bool {
+    /// Records one request. Returns whether it counts as goodput: a good outcome, and a response time of at most
+    /// `good_within`.
+    pub fn record(&mut self, ended: &RequestEnd, good_within: Nanos) -> bool {
         let tally = self.phase(ended.phase);
         let cell = tally.cell(ended.operation, ended.outcome);
         cell.response.record(ended.response).expect("the histogram grows");
@@ -401,8 +405,8 @@ impl Recorder {
         good
     }
 
-    /// Records `count` requests that were never sent and have ended alike.
-    pub fn record_unsent(&mut self, ended: &Ended, count: u64) {
+    /// Records `count` equal ends of requests that were never sent.
+    pub fn record_unsent(&mut self, ended: &RequestEnd, count: u64) {
         assert!(ended.service.is_none(), "it was never sent");
         let tally = self.phase(ended.phase);
         let cell = tally.cell(ended.operation, ended.outcome);
@@ -411,11 +415,11 @@ impl Recorder {
     }
 }
 
-impl Ended {
-    /// Whether no figure tells one from the other: their times differ by less than 2^-13, a quarter of what the histogram
-    /// can tell apart.
+impl RequestEnd {
+    /// Whether no figure can distinguish the two. Their response times may differ by less than 2^-13, a quarter of
+    /// the histogram's resolution.
     #[must_use]
-    pub fn is_alike(&self, other: &Ended) -> bool {
+    pub fn is_alike(&self, other: &RequestEnd) -> bool {
         let apart = self.response.abs_diff(other.response);
         (self.phase, self.operation, self.outcome) == (other.phase, other.operation, other.outcome)
             && self.service == other.service
@@ -427,12 +431,12 @@ impl Ended {
 mod tests {
     use super::*;
 
-    fn ended(phase: usize, outcome: Outcome, response: Nanos) -> Ended {
-        Ended { phase, operation: Operation::Get, outcome, response, service: Some(response / 2) }
+    fn ended(phase: usize, outcome: Outcome, response: Nanos) -> RequestEnd {
+        RequestEnd { phase, operation: Operation::Get, outcome, response, service: Some(response / 2) }
     }
 
     #[test]
-    fn outcomes_and_phases_are_kept_apart() {
+    fn outcomes_and_phases_are_recorded_separately() {
         let mut recorder = Recorder::new(3);
         recorder.record(&ended(1, Outcome::Served, 1000), 1000);
         recorder.record(&ended(1, Outcome::Served, 1001), 1000);
@@ -460,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_json_form() {
+    fn names_equal_those_in_json() {
         for outcome in Outcome::ALL {
             assert_eq!(serde_json::to_value(outcome).expect("json"), outcome.name());
         }

@@ -1,50 +1,50 @@
-//! Finds the end of an HTTP/1 answer in a stream of bytes, and what it says of itself. Shares nothing with the server: a
-//! mistake in framing at both ends would cancel out.
+//! Finds the end of an HTTP/1 answer in a stream of bytes, and reads its status. It shares no code with klad's
+//! server: if both had the same mistake in framing, no test would notice it.
 //!
-//! Bodies are counted and forgotten, so a connection's memory is the part of a head that arrived without its end. Framing
-//! is that of RFC 9112, section 6: 1xx answers are passed over, `Transfer-Encoding: chunked` wins over `Content-Length`, and
-//! an answer with neither ends with its connection. Called by `generator`.
+//! Bodies are counted but not stored, so a connection's memory is at most an incomplete head. Framing follows RFC 9112,
+//! section 6: 1xx answers are skipped, `Transfer-Encoding: chunked` overrides `Content-Length`, and an answer with
+//! neither ends with its connection. Called by `generator` and `admin`.
 
 use std::borrow::Cow;
 
 use memchr::memchr;
 
-/// Longest head that is taken, bytes; klad's own are below 300.
+/// The longest head that is accepted, bytes. klad's own heads are below 300 bytes.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Longest line of a chunk's size or of a trailer, bytes.
+/// The longest line with the size of a chunk, and the longest trailer section, bytes.
 const LINE_BYTES_MAX: u32 = 8 << 10;
 
-/// Bytes of a body that are kept for a script at the most; the rest is counted and forgotten.
-pub const BODY_KEPT_BYTES_MAX: usize = 16 << 20;
+/// The largest part of a body, in bytes, that is stored for a script. The rest is counted but not stored.
+pub const BODY_STORED_BYTES_MAX: usize = 16 << 20;
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status, 200 to 599 or what the server made of it.
+    /// Its status, 200 to 999.
     pub status: u16,
     /// Whether the connection can be used again.
     pub keep_alive: bool,
 }
 
-/// These bytes are no HTTP/1 answer.
+/// Why bytes are not an HTTP/1 answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The first line is not a status line.
     #[error("no status line")]
     StatusLine,
-    /// A header line has no colon, or a length that is no number.
-    #[error("a header that cannot be read")]
+    /// A header line has no colon, or a length is not a number.
+    #[error("a malformed header")]
     Header,
     /// The head is longer than 64 KiB.
     #[error("a head without an end")]
     HeadTooLong,
-    /// A chunk's size is no number, or its end is missing.
-    #[error("a chunk that cannot be read")]
+    /// The size of a chunk is not a number, or its end is missing.
+    #[error("a malformed chunk")]
     Chunk,
 }
 
-/// Where in an answer the stream is.
+/// The position in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Head,
@@ -53,49 +53,49 @@ enum State {
     Chunked(Chunk),
 }
 
-/// Where in a chunked body.
+/// The position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunk {
-    /// In the line of a size: what its digits say so far, how many there were, whether its extension has begun.
+    /// In the line of a size: the value and number of its digits so far, whether its extension has begun, its length.
     Size { size: u64, digits: u32, extension: bool, line: u32 },
-    /// In the bytes.
+    /// In the bytes of the chunk.
     Data { left: u64 },
-    /// In the CR LF after them.
+    /// In the CR LF after the bytes.
     DataEnd { carriage_return: bool },
-    /// In the lines after the last chunk; how long the line is.
+    /// In the lines after the last chunk: the length of the line, and of all lines.
     Trailer { line: u32, total: u32 },
 }
 
 const SIZE_START: Chunk = Chunk::Size { size: 0, digits: 0, extension: false, line: 0 };
 
-/// The reader of one connection.
+/// Reads the answers of one connection.
 #[derive(Debug)]
 pub struct Reader {
     state: State,
-    /// A head that arrived in parts.
+    /// An incomplete head.
     head: Vec<u8>,
     answer: Answer,
-    /// Where a script wants to see answers.
-    kept: Option<Box<Kept>>,
+    /// The last answer, if answers are stored for a script.
+    stored: Option<Box<StoredAnswer>>,
 }
 
-/// An answer as it came.
+/// An answer as received.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
-    /// Status line and headers, with the empty line.
+pub struct StoredAnswer {
+    /// The status line and headers, with the empty line.
     pub head: Vec<u8>,
-    /// Its body without framing, of [`BODY_KEPT_BYTES_MAX`] bytes at the most.
+    /// The body without framing, at most [`BODY_STORED_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
 }
 
-impl Kept {
+impl StoredAnswer {
     fn add(&mut self, bytes: &[u8]) {
-        let room = BODY_KEPT_BYTES_MAX - self.body.len();
-        self.body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let free = BODY_STORED_BYTES_MAX - self.body.len();
+        self.body.extend_from_slice(&bytes[..bytes.len().min(free)]);
     }
 }
 
-/// What a head says of the body after it.
+/// What a head says about the body after it.
 struct Head {
     answer: Answer,
     length: Option<u64>,
@@ -104,36 +104,36 @@ struct Head {
 }
 
 impl Reader {
-    /// Before the first answer.
+    /// A reader at the beginning of an answer.
     #[must_use]
     pub fn new() -> Reader {
         let answer = Answer { status: 0, keep_alive: true };
-        Reader { state: State::Head, head: Vec::new(), answer, kept: None }
+        Reader { state: State::Head, head: Vec::new(), answer, stored: None }
     }
 
-    /// One that keeps each answer until the next begins.
+    /// A reader that stores each answer until the next one begins.
     #[must_use]
-    pub fn keeping() -> Reader {
-        Reader { kept: Some(Box::default()), ..Reader::new() }
+    pub fn storing() -> Reader {
+        Reader { stored: Some(Box::default()), ..Reader::new() }
     }
 
-    /// The answer that was whole last, where answers are kept.
+    /// The last complete answer, if answers are stored.
     #[must_use]
-    pub fn kept(&self) -> Option<&Kept> {
-        self.kept.as_deref()
+    pub fn stored(&self) -> Option<&StoredAnswer> {
+        self.stored.as_deref()
     }
 
-    /// Forgets a half answer: the connection is a new one.
+    /// Forgets an incomplete answer, for a new connection.
     pub fn restart(&mut self) {
         self.state = State::Head;
         self.head.clear();
     }
 
-    /// Takes bytes up to the end of the answer. `bodiless`: the request was a HEAD. Returns how many bytes were taken, and
-    /// the answer when it is whole.
+    /// Takes bytes up to the end of the answer. `bodiless`: the request was a HEAD. Returns the number of bytes
+    /// taken, and the answer if it is complete.
     ///
     /// # Errors
-    /// [`Malformed`]; the connection is then of no more use.
+    /// [`Malformed`]; the connection must not be used any more.
     pub fn feed(&mut self, bytes: &[u8], bodiless: bool) -> Result<(usize, Option<Answer>), Malformed> {
         let mut at = 0;
         while at < bytes.len() {
@@ -143,12 +143,12 @@ impl Reader {
                 State::Length { left } => {
                     let taken = u64::min(left, rest.len() as u64);
                     self.state = State::Length { left: left - taken };
-                    let bytes = usize::try_from(taken).expect("no more than there is");
-                    self.keep(&rest[..bytes]);
+                    let bytes = usize::try_from(taken).expect("at most the length of a slice");
+                    self.store(&rest[..bytes]);
                     (bytes, taken == left)
                 }
                 State::UntilClose => {
-                    self.keep(rest);
+                    self.store(rest);
                     (rest.len(), false)
                 }
                 State::Chunked(chunk) => self.feed_chunk(chunk, rest)?,
@@ -162,62 +162,56 @@ impl Reader {
         Ok((at, None))
     }
 
-    /// The server has closed the connection: the answer, when that was its end.
+    /// Ends the stream: the server has closed the connection. Returns the answer if the close was its end.
     pub fn end(&mut self) -> Option<Answer> {
         let whole = self.state == State::UntilClose;
         self.restart();
         whole.then_some(self.answer)
     }
 
-    /// Takes a head or a part of one; `true`: the answer is whole with it.
+    /// Takes a head or a part of one; `true`: the answer is complete with it.
     fn feed_head(&mut self, bytes: &[u8], bodiless: bool) -> Result<(usize, bool), Malformed> {
         if self.head.is_empty() {
             let Some((taken, head)) = parse_head(bytes)? else {
                 self.head.extend_from_slice(bytes);
-                return if self.head.len() > HEAD_BYTES_MAX {
-                    Err(Malformed::HeadTooLong)
-                } else {
-                    Ok((bytes.len(), false))
-                };
+                return self.wait_for_head(bytes.len());
             };
-            self.keep_head(&bytes[..taken], &head);
+            self.store_head(&bytes[..taken], &head);
             return Ok((taken, self.begin(&head, bodiless)));
         }
         let before = self.head.len();
         self.head.extend_from_slice(bytes);
-        let parsed = parse_head(&self.head)?;
-        let Some((end, head)) = parsed else {
-            return if self.head.len() > HEAD_BYTES_MAX {
-                Err(Malformed::HeadTooLong)
-            } else {
-                Ok((bytes.len(), false))
-            };
-        };
+        let Some((end, head)) = parse_head(&self.head)? else { return self.wait_for_head(bytes.len()) };
         let whole = std::mem::take(&mut self.head);
-        self.keep_head(&whole[..end], &head);
+        self.store_head(&whole[..end], &head);
         Ok((end - before, self.begin(&head, bodiless)))
     }
 
-    fn keep_head(&mut self, bytes: &[u8], head: &Head) {
-        if let Some(kept) = self.kept.as_deref_mut().filter(|_| head.answer.status >= 200) {
-            kept.head.clear();
-            kept.head.extend_from_slice(bytes);
-            // A large one is not held for as long as the connection lives.
-            kept.body = Vec::new();
+    /// Takes `bytes` of an incomplete head, unless the head has become too long.
+    fn wait_for_head(&self, bytes: usize) -> Result<(usize, bool), Malformed> {
+        if self.head.len() > HEAD_BYTES_MAX { Err(Malformed::HeadTooLong) } else { Ok((bytes, false)) }
+    }
+
+    fn store_head(&mut self, bytes: &[u8], head: &Head) {
+        if let Some(stored) = self.stored.as_deref_mut().filter(|_| head.answer.status >= 200) {
+            stored.head.clear();
+            stored.head.extend_from_slice(bytes);
+            // A new vector: the memory of a large body is not held for as long as the connection lives.
+            stored.body = Vec::new();
         }
     }
 
-    fn keep(&mut self, body: &[u8]) {
-        if let Some(kept) = &mut self.kept {
-            kept.add(body);
+    fn store(&mut self, body: &[u8]) {
+        if let Some(stored) = &mut self.stored {
+            stored.add(body);
         }
     }
 
-    /// Begins the body that the head announces; `true`: there is none.
+    /// Begins the body that the head announces; `true`: there is no body.
     fn begin(&mut self, head: &Head, bodiless: bool) -> bool {
         self.answer = head.answer;
         if (100..200).contains(&head.answer.status) {
-            // Another answer follows.
+            // The final answer follows.
             return false;
         }
         if bodiless || matches!(head.answer.status, 204 | 304) {
@@ -234,15 +228,15 @@ impl Reader {
         self.state == State::Length { left: 0 }
     }
 
-    /// Takes a piece of a chunked body; `true`: it was the last.
+    /// Takes a part of a chunked body; `true`: it was the last.
     fn feed_chunk(&mut self, chunk: Chunk, bytes: &[u8]) -> Result<(usize, bool), Malformed> {
         if let Chunk::Data { left } = chunk {
             let taken = u64::min(left, bytes.len() as u64);
             let left = left - taken;
             let next = if left == 0 { Chunk::DataEnd { carriage_return: false } } else { Chunk::Data { left } };
             self.state = State::Chunked(next);
-            let taken = usize::try_from(taken).expect("no more than there is");
-            self.keep(&bytes[..taken]);
+            let taken = usize::try_from(taken).expect("at most the length of a slice");
+            self.store(&bytes[..taken]);
             return Ok((taken, false));
         }
         let (next, whole) = next_of_chunk(chunk, bytes[0])?;
@@ -257,7 +251,7 @@ impl Default for Reader {
     }
 }
 
-/// One byte of the framing between chunks' data.
+/// Takes one byte of the framing around chunks.
 fn next_of_chunk(chunk: Chunk, byte: u8) -> Result<(Chunk, bool), Malformed> {
     let next = match (chunk, byte) {
         (Chunk::Size { digits: 0, .. }, b'\n') => return Err(Malformed::Chunk),
@@ -292,7 +286,7 @@ fn next_of_chunk(chunk: Chunk, byte: u8) -> Result<(Chunk, bool), Malformed> {
     Ok((next, false))
 }
 
-/// A head and its length, or `None` when its end is not there.
+/// Parses a head and returns its length; `None` if its end has not arrived.
 fn parse_head(bytes: &[u8]) -> Result<Option<(usize, Head)>, Malformed> {
     let Some((line, mut at)) = next_line(bytes, 0) else { return Ok(None) };
     let (answer, version_1_1) = parse_status_line(line)?;
@@ -308,11 +302,12 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(usize, Head)>, Malformed> {
     Ok(None)
 }
 
-/// A header line and where the next begins. Lines that begin with white space go on with the one before (RFC 9112, section 5.2).
+/// Returns a header line and the start of the next one. A line that begins with white space continues the previous
+/// one (RFC 9112, section 5.2).
 fn next_field(bytes: &[u8], from: usize) -> Option<(Cow<'_, [u8]>, usize)> {
     let (line, mut at) = next_line(bytes, from)?;
     let mut line = Cow::Borrowed(line);
-    // The empty line is the last of a head; what is behind it is not looked at.
+    // The empty line ends the head; the bytes after it are not read.
     while !line.is_empty() && matches!(bytes.get(at)?, b' ' | b'\t') {
         let (more, next) = next_line(bytes, at)?;
         let line = line.to_mut();
@@ -323,14 +318,14 @@ fn next_field(bytes: &[u8], from: usize) -> Option<(Cow<'_, [u8]>, usize)> {
     Some((line, at))
 }
 
-/// A line without its end, and where the next begins.
+/// Returns a line without its end, and the start of the next one.
 fn next_line(bytes: &[u8], from: usize) -> Option<(&[u8], usize)> {
     let end = from + memchr(b'\n', &bytes[from..])?;
     let line = &bytes[from..end];
     Some((line.strip_suffix(b"\r").unwrap_or(line), end + 1))
 }
 
-/// `HTTP/1.1 200 OK`, and whether the version is at least 1.1.
+/// Parses `HTTP/1.1 200 OK`. Returns also whether the version is at least 1.1.
 fn parse_status_line(line: &[u8]) -> Result<(Answer, bool), Malformed> {
     let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'0'..=b'9', b' ', a, b, c, rest @ ..] = line else {
         return Err(Malformed::StatusLine);
@@ -346,7 +341,7 @@ fn parse_status_line(line: &[u8]) -> Result<(Answer, bool), Malformed> {
 fn parse_header(line: &[u8], head: &mut Head) -> Result<(), Malformed> {
     let colon = memchr(b':', line).ok_or(Malformed::Header)?;
     let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-    // Most headers are none of these three, which their length tells.
+    // The length rules out most headers without a comparison.
     match name.len() {
         14 if name.eq_ignore_ascii_case(b"content-length") => {
             let length = parse_length(value)?;
@@ -358,7 +353,7 @@ fn parse_header(line: &[u8], head: &mut Head) -> Result<(), Malformed> {
         17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
             let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
             head.chunked = last.eq_ignore_ascii_case(b"chunked");
-            // What HTTP/1.1 called no coding at all until 2014.
+            // Until 2014, HTTP/1.1 used this name for no coding at all.
             head.other_coding = !head.chunked && !value.eq_ignore_ascii_case(b"identity");
         }
         10 if name.eq_ignore_ascii_case(b"connection") => {
@@ -375,7 +370,7 @@ fn parse_header(line: &[u8], head: &mut Head) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Names and values of the header lines of a head that was read, as they came.
+/// Returns the names and values of the header lines of a head, as received.
 #[must_use]
 pub fn header_lines(head: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut lines = Vec::new();
@@ -402,7 +397,7 @@ mod tests {
 
     use super::*;
 
-    /// All answers of a stream that is given in pieces of `piece` bytes, then closed.
+    /// Reads all answers of a stream that arrives in pieces of `piece` bytes and then closes.
     fn read(stream: &[u8], piece: usize) -> Result<Vec<(u16, bool)>, Malformed> {
         let mut reader = Reader::new();
         let mut answers = Vec::new();
@@ -470,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_is_no_coding() {
+    fn identity_is_not_a_coding() {
         reads(
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: Identity\r\nContent-Length: 5\r\n\r\nhello\
              HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
@@ -490,29 +485,29 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_kept_without_their_framing() {
+    fn answers_are_stored_without_their_framing() {
         let stream =
             b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nA:  b \r\n\r\n\
             5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n";
         for piece in 1..=stream.len() {
-            let mut reader = Reader::keeping();
+            let mut reader = Reader::storing();
             for bytes in stream.chunks(piece) {
                 let _ = reader.feed(bytes, false).expect("an answer");
             }
-            let kept = reader.kept().expect("it keeps");
-            assert_eq!(kept.body, b"hello world", "in pieces of {piece}");
-            let lines = header_lines(&kept.head);
+            let stored = reader.stored().expect("it keeps");
+            assert_eq!(stored.body, b"hello world", "in pieces of {piece}");
+            let lines = header_lines(&stored.head);
             let lines: Vec<_> = lines.iter().map(|(name, value)| (&name[..], &value[..])).collect();
             assert_eq!(lines, [(&b"Transfer-Encoding"[..], &b"chunked"[..]), (b"A", b"b")], "in pieces of {piece}");
         }
-        let mut reader = Reader::keeping();
+        let mut reader = Reader::storing();
         let _ = reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none", false).expect("an answer");
         let _ = reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n22", false).expect("an answer");
-        assert_eq!(reader.kept().expect("it keeps").body, b"22");
+        assert_eq!(reader.stored().expect("it keeps").body, b"22");
     }
 
     #[test]
-    fn interim_answers_are_passed_over() {
+    fn interim_answers_are_skipped() {
         reads(
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 201 C\r\nContent-Length: 0\r\n\r\n",
             &[(201, true)],
@@ -520,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connection_header_says_whether_it_goes_on() {
+    fn the_connection_header_decides_whether_the_connection_stays_open() {
         reads("HTTP/1.1 503 X\r\nConnection: foo, Close\r\nContent-Length: 0\r\n\r\n", &[(503, false)]);
         reads("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n", &[(200, true)]);
         reads("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", &[(200, false)]);
@@ -534,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_http_is_refused() {
+    fn bytes_that_are_not_http_are_rejected() {
         refuses("SSH-2.0-OpenSSH_9\r\n", Malformed::StatusLine);
         refuses("HTTP/2.0 200 OK\r\n", Malformed::StatusLine);
         refuses("HTTP/1.1 2x0 OK\r\n", Malformed::StatusLine);

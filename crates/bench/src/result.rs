@@ -1,8 +1,9 @@
-//! What a run has found, as data: the definitions of `--json` and of its schema, and what every other form of output is
-//! made from.
+//! The result of a run as data: the definitions of `--json` and of its schema. All other forms of output are made
+//! from it.
 //!
-//! Numbers are finite: what was not measured is `null` or absent, never NaN. Durations are microseconds with three decimals,
-//! which are the nanoseconds that were recorded. A change that breaks readers counts [`SCHEMA`] up.
+//! Numbers are finite: a value that was not measured is `null` or absent, never NaN. Durations are microseconds with
+//! three decimals, which are the recorded nanoseconds. A change that breaks readers increments the number in
+//! [`SCHEMA`].
 
 use std::collections::BTreeMap;
 
@@ -20,55 +21,58 @@ use crate::slo::Concern;
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "klad.bench/1";
 
-/// The percentiles that every table shows: those of wrk2, and 95.
+/// The percentiles in every table: those of wrk2, and p95.
 pub const PERCENTILES: [f64; 9] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999, 100.0];
 
-/// A percentile with fewer samples above it than this is marked: its value is that of single requests.
+/// A percentile with fewer samples above it is marked: its value depends on single requests.
 pub const SAMPLES_ABOVE_MIN: u64 = 10;
 
-/// One run, whole.
+/// The result of one run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunResult {
     /// `klad.bench/1`.
     pub schema: String,
-    /// Version of klad that made the load.
+    /// The version of klad that made the load.
     pub klad_version: String,
-    /// The command, as it was typed.
+    /// The command line.
     pub command: Vec<String>,
-    /// When the schedule began.
+    /// The time at which the schedule began.
     pub started: Started,
-    /// Where the load was made.
+    /// The machine that made the load.
     pub machine: Machine,
-    /// What it was sent to.
+    /// The server that received the load.
     pub target: Target,
-    /// What was asked for.
+    /// The load that was requested.
     pub load: Load,
-    /// When somebody ended the run early, from the start of the schedule; lengths and rates are those of what was run.
+    /// The time at which the run was ended early, from the start of the schedule; `null` if it was not. Lengths and
+    /// rates are those of the part that was run.
     pub interrupted_s: Option<f64>,
-    /// `false`: at least one check failed, and the figures are not to be believed.
+    /// `false` if at least one check failed: the figures are not reliable.
     pub valid: bool,
-    /// The generator's judgement on itself.
+    /// The generator's checks of its own run.
     pub checks: Vec<Check>,
-    /// What `--slo` asked for, and whether it was met.
+    /// The objectives of `--slo`, and whether they were met.
     pub slo: Option<Slo>,
-    /// Requests whose intended start lies after the warm-up.
+    /// Requests with an intended start after the warm-up.
     pub measured: Section,
-    /// Requests whose intended start lies in the warm-up; `null` without one.
+    /// Requests with an intended start in the warm-up; `null` without a warm-up.
     pub warm_up: Option<Section>,
-    /// The stages of the measured part, each for itself; empty when there is one only.
+    /// The stages of the measured part, one section for each; empty if there is only one stage.
     pub stages: Vec<Section>,
-    /// The longest time in the measured part without a good answer (served or not found within `good_within_us`), from its
-    /// beginning, between two, or to its end; looked at in hundredths of an interval, and at most two of them too short.
+    /// The longest time in the measured part without a good answer (served or not found within `good_within_us`):
+    /// from the beginning, between two good answers, or to the end. The resolution is a hundredth of an interval, so
+    /// the value may be up to two hundredths too short.
     pub longest_gap_s: f64,
-    /// The run in pieces of equal length, warm-up included, by the time of completion.
+    /// The run in intervals of equal length, including the warm-up, by the time at which requests ended.
     pub intervals: Vec<Interval>,
-    /// The measured part in at most ten equal groups of whole intervals, by the time of completion: what `klad bench compare`
-    /// has for repeats where there is one run. Empty where there is no whole interval, and in results of older versions.
+    /// The measured part in at most ten equal groups of whole intervals, by the time at which requests ended. `klad
+    /// bench compare` uses them as repeats if there is only one run. Empty if there is no whole interval, and in
+    /// results of older versions.
     #[serde(default)]
     pub pieces: Vec<Piece>,
 }
 
-/// When the schedule began.
+/// The time at which the schedule began.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Started {
     /// Wall clock, RFC 3339, UTC.
@@ -77,67 +81,68 @@ pub struct Started {
     pub monotonic_ns: u64,
 }
 
-/// Where the load was made.
+/// The machine that made the load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
-    /// Name of the host.
+    /// Host name.
     pub host: String,
     /// Name and release of the kernel.
     pub kernel: String,
     /// Model of the CPU.
     pub cpu: String,
-    /// Cores that the generator may use.
+    /// The number of cores that the generator may use.
     pub cores: usize,
     /// Memory, bytes.
     pub memory_bytes: u64,
-    /// CPU time that the hypervisor kept from this machine during the run, percent of all cores.
+    /// CPU time that the hypervisor gave to others during the run, percent of all cores; `null` if unknown.
     pub steal_percent: Option<f64>,
 }
 
-/// What the load was sent to.
+/// The server that received the load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Target {
-    /// As it was given.
+    /// The URL as given.
     pub url: String,
-    /// The address that was connected to.
+    /// The address to which the generator connected.
     pub address: String,
-    /// Whether that is this machine: generator and server then compete for its cores.
+    /// Whether the address belongs to this machine: generator and server then compete for its cores.
     pub same_machine: bool,
 }
 
-/// What was asked for.
+/// The load that was requested.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Load {
-    /// Open: starts follow a schedule. Closed: a start follows each answer.
+    /// Open: requests start by a schedule. Closed: a request starts after each answer.
     pub mode: Mode,
     /// `constant` or `poisson`; `null` in closed mode.
     pub arrival: Option<String>,
-    /// Of arrivals, keys and values.
+    /// The seed of arrivals, keys and values.
     pub seed: u64,
-    /// Stages with rates and lengths, the warm-up not included.
+    /// Stages with rates and lengths, without the warm-up.
     pub stages: Vec<Stage>,
     /// Length of the warm-up.
     pub warm_up_s: f64,
     /// Length of the measured part.
     pub duration_s: f64,
-    /// How long the run waited, at its end, for answers that were under way.
+    /// The longest time that the run waits, at its end, for answers to requests in flight.
     pub drain_s: f64,
     /// Deadline of each request, from its intended start.
     pub timeout_s: f64,
-    /// Connections that were opened before the start.
+    /// The number of connections that were opened before the start.
     pub connections: usize,
-    /// Connections that could be opened on demand; equal to `connections` when the number is fixed.
+    /// The largest number of connections; equal to `connections` if the number is fixed.
     pub connections_max: usize,
-    /// Threads of the generator.
+    /// The number of generator threads.
     pub threads: usize,
-    /// Whether they ask for the ends of their waits, instead of being woken, where they have a core for it.
+    /// Whether threads poll at the end of a wait, if their core is nearly free, instead of sleeping.
     #[serde(default = "yes")]
     pub polls: bool,
-    /// The script that wrote the requests, as its path was given; `null`: there was none. Each thread runs it for itself.
+    /// The path of the script that wrote the requests; `null` without a script. Each thread runs the script
+    /// separately.
     #[serde(default)]
     pub script: Option<String>,
-    /// Requests of each start: more than 1 where a script sends several in a pipeline. All figures count starts, whose
-    /// status is the highest of their answers'.
+    /// Requests of each start: more than 1 if a script sends several in a pipeline. All figures count starts. The
+    /// status of a start is the highest status among its answers.
     #[serde(default = "one")]
     pub requests_per_start: u32,
     /// Operations and their weights, keys and values, in words.
@@ -155,29 +160,29 @@ fn yes() -> bool {
 /// One stage of the schedule.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Stage {
-    /// Requests per second at its start; `null` in closed mode.
+    /// Requests per second at the beginning; `null` in closed mode.
     pub from_per_s: Option<f64>,
-    /// Requests per second at its end.
+    /// Requests per second at the end; `null` in closed mode.
     pub to_per_s: Option<f64>,
-    /// Its length.
+    /// Length of the stage.
     pub duration_s: f64,
 }
 
-/// One judgement of the generator on its own run.
+/// One of the generator's checks of its own run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
-    /// `send_lag`, `generator_cpu`, `rate`, `connections`, `machine_limits`.
+    /// `send_lag`, `generator_cpu`, `rate`, `connections` or `machine_limits`.
     pub name: String,
-    /// Whether it holds.
+    /// Whether the check passed.
     pub passed: bool,
     /// The figure and its bound, in words.
     pub detail: String,
 }
 
-/// The outcome of `--slo`.
+/// The objectives of `--slo`, and whether they were met.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Slo {
-    /// As it was given.
+    /// The objectives as given.
     pub text: String,
     /// Whether every objective is met.
     pub met: bool,
@@ -188,113 +193,120 @@ pub struct Slo {
 /// One objective.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Objective {
-    /// As it was given.
+    /// The objective as given.
     pub text: String,
-    /// What it is about.
+    /// The aspect of the server that the objective is about.
     #[serde(default)]
     pub concern: Concern,
-    /// What was measured, in words; `null` when there is nothing to measure it by.
+    /// The measured value, in words; `null` if nothing was measured.
     pub measured: Option<String>,
-    /// Whether it is met.
+    /// Whether the objective is met.
     pub met: bool,
 }
 
-/// A part of the run: all requests whose *intended start* lies in it, however late they ended.
+/// A part of the run: all requests whose *intended start* lies in it, no matter when they ended.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Section {
-    /// Its length.
+    /// Length of the part.
     pub duration_s: f64,
-    /// Requests that were intended to start.
+    /// The number of intended starts.
     pub scheduled: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that were not sent by the end of the schedule; among `timed_out` or `unfinished`, at their age at that time.
+    /// Requests that were not sent by the end of the schedule. They are among `timed_out` or `unfinished`, with their
+    /// age at that time.
     pub unsent: u64,
-    /// Requests that were sent and had no answer at the end of the drain; among `unfinished`, at their age at that time.
+    /// Requests that were sent and had no answer at the end of the drain. They are among `unfinished`, with their age
+    /// at that time.
     pub in_flight_at_end: u64,
-    /// `scheduled` by the length.
+    /// `scheduled` divided by the length.
     pub scheduled_per_s: f64,
-    /// `sent` by the length.
+    /// `sent` divided by the length.
     pub sent_per_s: f64,
-    /// Answers of any kind that came in this part, whenever their requests were to start, by the length.
+    /// All answers that arrived in this part, no matter when their requests should have started, divided by the
+    /// length.
     pub answered_per_s: f64,
-    /// Of these, served, or for a workload of keys not found, within `good_within_us` of their intended start, by the length.
+    /// The good ones among these answers, divided by the length: served, or for a workload of keys not found, within
+    /// `good_within_us` of the intended start.
     pub goodput_per_s: f64,
     /// Longest response time of a good answer.
     pub good_within_us: f64,
-    /// Bytes of answers, heads included.
+    /// Bytes of answers, including heads.
     pub bytes_received: u64,
-    /// Bytes of requests, heads included.
+    /// Bytes of requests, including heads.
     pub bytes_sent: u64,
-    /// Requests by outcome; all outcomes are there, and together they are `scheduled`.
+    /// Requests by outcome. All outcomes are present, and their sum is `scheduled`.
     pub outcomes: BTreeMap<Outcome, u64>,
     /// Answers by HTTP status.
     pub statuses: BTreeMap<u16, u64>,
     /// Failures by kind.
     pub errors: BTreeMap<String, u64>,
-    /// Response time, from the intended start, of requests served, not found, timed out and unfinished (these two at their
-    /// age): neither refusals nor failures improve it, and nothing that was waited for is missing.
+    /// Response time, from the intended start, of requests that were served, not found, timed out or unfinished (the
+    /// last two with their age). Rejected and failed requests are left out, so they do not improve the distribution.
+    /// Requests without an answer are included.
     pub response: Distribution,
-    /// Service time, from the actual send, of the same requests, as far as they were sent.
+    /// Service time, from the actual send, of those of the same requests that were sent.
     pub service: Distribution,
-    /// How late the generator itself was: from the moment when a request could be sent to the moment when it was.
+    /// The lateness of the generator itself: from the moment at which a request could be sent to the moment at which
+    /// it was sent.
     pub send_lag: Distribution,
-    /// Each operation and outcome for itself.
+    /// One cell for each operation and outcome.
     pub cells: Vec<Cell>,
 }
 
-/// One operation with one outcome.
+/// The requests of one operation with one outcome.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Cell {
     /// The operation.
     pub operation: Operation,
     /// The outcome.
     pub outcome: Outcome,
-    /// From the intended start.
+    /// Response time, from the intended start.
     pub response: Distribution,
-    /// From the actual send.
+    /// Service time, from the actual send.
     pub service: Distribution,
 }
 
-/// A piece of the run, by the time of completion.
+/// An interval of the run, by the time at which requests ended.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
-    /// Its start, from the start of the schedule.
+    /// Beginning of the interval, from the start of the schedule.
     pub start_s: f64,
-    /// Its length.
+    /// Length of the interval.
     pub length_s: f64,
-    /// Whether it begins in the warm-up.
+    /// Whether the interval begins in the warm-up.
     pub warm_up: bool,
-    /// What the schedule asked for, per second; `null` in closed mode.
+    /// The scheduled rate, per second; `null` in closed mode.
     pub scheduled_per_s: Option<f64>,
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that ended, by outcome; those that are 0 are left out.
+    /// Requests that ended, by outcome; outcomes without a request are absent.
     pub outcomes: BTreeMap<Outcome, u64>,
-    /// Answers served or not found within `good_within_us`.
+    /// Answers that were served or not found within `good_within_us`.
     pub good: u64,
-    /// Response time as in [`Section::response`]; `null` when nothing ended.
+    /// Response time as in [`Section::response`]; `null` if no request ended.
     pub response: Option<Summary>,
-    /// The generator's lag; `null` when nothing was sent.
+    /// Send lag; `null` if no request was sent.
     pub send_lag: Option<Summary>,
 }
 
-/// A part of the measured part: all requests that *ended* in it, whenever they were to start.
+/// A piece of the measured part: all requests that *ended* in it, no matter when they should have started.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Piece {
-    /// Its start, from the start of the schedule.
+    /// Beginning of the piece, from the start of the schedule.
     pub start_s: f64,
-    /// Its length, the same for all.
+    /// Length of the piece, the same for all pieces.
     pub length_s: f64,
-    /// Of these, served, or for a workload of keys not found, within `good_within_us` of their intended start, by the length.
+    /// Good answers divided by the length: served, or for a workload of keys not found, within `good_within_us` of
+    /// the intended start.
     pub goodput_per_s: f64,
-    /// Requests that ended in it, by outcome; those that are 0 are left out.
+    /// Requests that ended in the piece, by outcome; outcomes without a request are absent.
     pub outcomes: BTreeMap<Outcome, u64>,
     /// Response time as in [`Section::response`].
     pub response: Distribution,
 }
 
-/// A distribution in few words.
+/// A distribution in five figures.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Median.
@@ -305,43 +317,44 @@ pub struct Summary {
     pub p99_us: f64,
     /// 99.9th percentile.
     pub p999_us: f64,
-    /// Largest.
+    /// Maximum.
     pub max_us: f64,
 }
 
 /// A distribution.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Distribution {
-    /// Samples.
+    /// The number of samples.
     pub count: u64,
-    /// `null` without samples, as all that follows.
+    /// Mean; `null` without samples, as all fields below.
     pub mean_us: Option<f64>,
     /// Standard deviation.
     pub stddev_us: Option<f64>,
-    /// Smallest.
+    /// Minimum.
     pub min_us: Option<f64>,
-    /// Largest.
+    /// Maximum.
     pub max_us: Option<f64>,
-    /// 50, 75, 90, 95, 99, 99.9, 99.99, 99.999, 100; empty without samples.
+    /// The percentiles 50, 75, 90, 95, 99, 99.9, 99.99, 99.999 and 100; empty without samples.
     pub percentiles: Vec<Percentile>,
-    /// The histogram itself, nanoseconds: HdrHistogram V2, compressed, base64. `null` without samples.
+    /// The histogram in nanoseconds: HdrHistogram V2, compressed, base64. `null` without samples.
     pub histogram: Option<String>,
 }
 
 /// A point of a distribution.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Percentile {
-    /// Percent.
+    /// The percentile, 0 to 100.
     pub percentile: f64,
-    /// The value that so many percent do not exceed.
+    /// The value that this percentage of the samples does not exceed.
     pub value_us: f64,
-    /// Samples that lie above it, by rank: what the value rests on.
+    /// The number of samples above the value, by rank.
     pub samples_above: u64,
-    /// `false`: fewer than 10 samples lie above, so the value is that of single requests. Always `true` at 100.
+    /// `false` if fewer than 10 samples lie above, so that the value depends on single requests. Always `true` at
+    /// 100.
     pub enough: bool,
 }
 
-/// Nanoseconds as microseconds.
+/// Converts nanoseconds to microseconds.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 ns, which are 104 days")]
 pub fn micros(nanos: Nanos) -> f64 {
@@ -349,7 +362,7 @@ pub fn micros(nanos: Nanos) -> f64 {
 }
 
 impl Summary {
-    /// Of a histogram in nanoseconds; `None` without samples.
+    /// Summarizes a histogram of nanoseconds; `None` without samples.
     #[must_use]
     pub fn of(histogram: &Histogram<u64>) -> Option<Summary> {
         let at = |percentile| micros(value_at(histogram, percentile));
@@ -364,7 +377,7 @@ impl Summary {
 }
 
 impl Distribution {
-    /// Of a histogram in nanoseconds.
+    /// Makes a distribution from a histogram of nanoseconds.
     #[must_use]
     pub fn of(histogram: &Histogram<u64>) -> Distribution {
         if histogram.is_empty() {
@@ -381,25 +394,25 @@ impl Distribution {
         }
     }
 
-    /// The histogram, nanoseconds, which is empty without samples.
+    /// Returns the histogram, in nanoseconds; empty without samples.
     ///
     /// # Errors
-    /// When it is not what [`Distribution::of`] has written, or does not hold as many samples as it should.
+    /// If the text was not written by [`Distribution::of`], or if its number of samples is not `count`.
     pub fn to_histogram(&self) -> anyhow::Result<Histogram<u64>> {
         let histogram = match &self.histogram {
             None => recorder::histogram(),
             Some(text) => {
-                let bytes = base64::engine::general_purpose::STANDARD.decode(text).context("no base64")?;
+                let bytes = base64::engine::general_purpose::STANDARD.decode(text).context("it is not base64")?;
                 Deserializer::new()
                     .deserialize(&mut bytes.as_slice())
-                    .map_err(|error| anyhow!("no compressed HdrHistogram: {error:?}"))?
+                    .map_err(|error| anyhow!("it is not a compressed HdrHistogram: {error:?}"))?
             }
         };
-        ensure!(histogram.len() == self.count, "{} samples instead of {}", histogram.len(), self.count);
+        ensure!(histogram.len() == self.count, "it has {} samples instead of {}", histogram.len(), self.count);
         Ok(histogram)
     }
 
-    /// The value at one of [`PERCENTILES`]; `None` without samples.
+    /// Returns one of [`PERCENTILES`]; `None` without samples.
     #[must_use]
     pub fn at(&self, percentile: f64) -> Option<&Percentile> {
         self.percentiles.iter().find(|point| (point.percentile - percentile).abs() < 1e-9)
@@ -407,7 +420,7 @@ impl Distribution {
 }
 
 impl Percentile {
-    /// One point of a histogram in nanoseconds, which must not be empty.
+    /// Makes one point from a histogram of nanoseconds, which must not be empty.
     #[must_use]
     pub fn of(histogram: &Histogram<u64>, percentile: f64) -> Percentile {
         let samples_above = samples_above(histogram.len(), percentile);
@@ -420,16 +433,16 @@ impl Percentile {
     }
 }
 
-/// The value that `percentile` of the samples do not exceed, nanoseconds; 0 without samples.
+/// Returns the value, in nanoseconds, that `percentile` of the samples do not exceed; 0 without samples.
 #[must_use]
 pub fn value_at(histogram: &Histogram<u64>, percentile: f64) -> Nanos {
-    // 99.9 / 100 is a little more than 0.999, which would make rank 19,981 of 19,980; the allowance is below one rank for
-    // any count that a run can reach.
+    // 99.9 / 100 is slightly more than 0.999, which would select rank 19,981 instead of 19,980 of 20,000 samples. The
+    // correction is less than one rank for any count that a run can reach.
     let quantile = percentile / 100.0 * (1.0 - 1e-13);
     histogram.value_at_quantile(quantile).min(histogram.max())
 }
 
-/// How many of `count` samples have a higher rank than the one at `percentile`.
+/// The number of samples among `count` with a higher rank than the one at `percentile`.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -447,7 +460,7 @@ fn encode(histogram: &Histogram<u64>) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// A result of 100 requests, for tests.
+/// Makes a result of 100 requests, for tests.
 #[doc(hidden)]
 #[must_use]
 pub fn sample() -> RunResult {
@@ -512,14 +525,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_null_and_not_a_number_that_is_none() {
+    fn a_distribution_without_samples_has_null_and_not_nan() {
         let json = serde_json::to_value(Distribution::of(&Histogram::new(3).expect("3 digits"))).expect("json");
         assert_eq!(json["count"], 0);
         assert!(json["mean_us"].is_null());
     }
 
     #[test]
-    fn a_histogram_is_read_back_and_one_that_is_damaged_is_noticed() {
+    fn a_histogram_is_read_back_and_a_damaged_one_is_noticed() {
         let mut histogram = recorder::histogram();
         histogram.record_n(123_456, 7).expect("in range");
         let distribution = Distribution::of(&histogram);

@@ -1,4 +1,5 @@
-//! One `klad bench`: plan, fill, load, judge, report. Called by `main`.
+//! One command of `klad bench` from beginning to end: plan, fill, load, check, report. Called by klad's `main`, by
+//! this crate's `main`, and by `klad_lab`.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -13,14 +14,14 @@ use hdrhistogram::serialization::V2DeflateSerializer;
 
 use crate::args::{BenchArgs, BenchCommand, When};
 use crate::author::Authors;
-use crate::checks::{self, Evidence};
+use crate::checks::{self, CheckInputs};
 use crate::collector::Spectrum;
 use crate::compare;
 use crate::files::{self, IntervalLog};
-use crate::generator::{NEVER, Returned, Shared};
+use crate::generator::{NEVER, ReturnedStarts, Shared};
 use crate::knee;
 use crate::machine::{self, CpuTimes};
-use crate::page::{self, Heat};
+use crate::page::{self, HeatCounts};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::recorder::Outcome;
@@ -28,29 +29,29 @@ use crate::result::{Interval, RunResult, SCHEMA, Started, Target};
 use crate::schedule::{Phase, Phases, SECOND, Source, nanos, seconds};
 use crate::scripts;
 use crate::text;
-use crate::threads::{self, Driven};
+use crate::threads::{self, FinishedRun};
 use crate::workload::Workload;
 use klad_base::os::descriptors;
 use klad_base::os::output;
 use klad_base::sync::Mutex;
 
-/// How a run, or a comparison, that could be made has ended.
+/// The verdict on a run, a comparison or a search that could be made. It decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Valid, and every objective is met; B is not slower.
+    /// Valid, and every objective is met; in a comparison, B is not slower.
     Met,
-    /// Valid, and an objective is missed; B is slower, at some figure at least.
+    /// Valid, but an objective is missed; in a comparison, B is slower at one figure or more.
     Missed,
-    /// The figures are not to be believed.
+    /// The figures are not reliable.
     NotValid,
 }
 
-/// Why there was no run.
+/// Why no run was made.
 #[derive(Debug)]
 pub enum Error {
-    /// The options make no sense together.
+    /// The options contradict each other.
     Usage(anyhow::Error),
-    /// Something else.
+    /// Any other error.
     Failed(anyhow::Error),
 }
 
@@ -60,11 +61,11 @@ impl From<anyhow::Error> for Error {
     }
 }
 
-/// Descriptors that are not connections: standard streams, an epoll for each thread, files.
+/// Descriptors that are not connections: standard streams, files, and one epoll for each thread.
 const OTHER_DESCRIPTORS: u64 = 300;
 
-/// Runs what the command line asks for, and turns the end into an exit code for scripts (docs/bench.md). A failure is written
-/// to stderr behind `program`, the name that the user typed.
+/// Runs the command and returns its exit code (docs/bench.md). An error is written to stderr after `program`, the
+/// name that the user typed.
 #[must_use]
 pub fn run_to_exit_code(args: &BenchArgs, program: &str) -> ExitCode {
     let (error, code) = match run(args) {
@@ -78,10 +79,10 @@ pub fn run_to_exit_code(args: &BenchArgs, program: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Makes a run and reports it.
+/// Runs the command line: a run with its report, a comparison, or a search.
 ///
 /// # Errors
-/// When options contradict each other, the server cannot be reached, the database cannot be filled, or a file cannot be
+/// If options contradict each other, the server cannot be reached, the database cannot be filled, or a file cannot be
 /// written.
 pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
     if let Some(command) = &args.command {
@@ -98,7 +99,7 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
     let cores = cores();
     let mut plan = Plan::new(args, cores).map_err(Error::Usage)?;
     check_descriptors(plan.load.connections_max)?;
-    // Before the run, so that a wrong path costs no run.
+    // Files are created before the run, so that a wrong path is found before any load.
     let json = args.json.as_deref().filter(|path| *path != Path::new("-")).map(files::create).transpose()?;
     let hgrm = args.hgrm.as_deref().map(files::create).transpose()?;
     let mut hlog = args.hlog.as_deref().map(files::create).transpose()?;
@@ -110,21 +111,21 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
         fill(&plan, address, *keys, workload, args.progress)?;
     }
     let cpu_before = CpuTimes::read();
-    let mut heat = html.is_some().then(Heat::new);
-    let (driven, intervals) = load(&plan, address, args.progress, hlog.as_mut(), heat.as_mut())?;
+    let mut heat = html.is_some().then(HeatCounts::new);
+    let (finished, intervals) = load(&plan, address, args.progress, hlog.as_mut(), heat.as_mut())?;
     let steal = CpuTimes::read().zip(cpu_before).and_then(|(now, before)| now.steal_percent_since(before));
     if let Some(hlog) = hlog {
         files::finish(hlog)?;
     }
-    let (result, spectrum) = conclude(args, &plan, address, &driven, intervals, cores, steal);
+    let (result, spectrum) = conclude(args, &plan, address, &finished, intervals, cores, steal);
     if let Some(hgrm) = hgrm {
-        files::fill(hgrm, &text::percentile_spectrum(&spectrum.response))?;
+        files::write(hgrm, &text::percentile_spectrum(&spectrum.response))?;
     }
     if let Some(json) = json {
-        files::fill(json, &files::json(&result))?;
+        files::write(json, &files::json(&result))?;
     }
     if let Some((html, heat)) = html.zip(heat) {
-        files::fill(html, &page::html(&result, &spectrum, &heat, nanos(args.requests.lag_max)))?;
+        files::write(html, &page::html(&result, &spectrum, &heat, nanos(args.requests.lag_max)))?;
     }
     print(&if json_to_stdout { files::json(&result) } else { text::report(&result, &spectrum) })?;
     script.done(&result, &spectrum.response)?;
@@ -139,7 +140,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// PUTs the keys of `--fill`, if they are asked for.
+/// PUTs the keys of `--fill`, if the option is given.
 ///
 /// # Errors
 /// As [`run`].
@@ -152,7 +153,7 @@ pub(super) fn fill_for(args: &BenchArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// One run of several, without `--fill` and without files.
+/// Makes one of several runs, without `--fill` and without files.
 ///
 /// # Errors
 /// As [`run`].
@@ -162,9 +163,9 @@ pub(super) fn measure(args: &BenchArgs) -> Result<RunResult, Error> {
     let address = plan.url.reach()?;
     scripts::load(&mut plan, address, true)?;
     let cpu_before = CpuTimes::read();
-    let (driven, intervals) = load(&plan, address, args.progress, None, None)?;
+    let (finished, intervals) = load(&plan, address, args.progress, None, None)?;
     let steal = CpuTimes::read().zip(cpu_before).and_then(|(now, before)| now.steal_percent_since(before));
-    Ok(conclude(args, &plan, address, &driven, intervals, cores, steal).0)
+    Ok(conclude(args, &plan, address, &finished, intervals, cores, steal).0)
 }
 
 fn check_descriptors(connections_max: usize) -> anyhow::Result<()> {
@@ -173,15 +174,15 @@ fn check_descriptors(connections_max: usize) -> anyhow::Result<()> {
     descriptors::grow_table(wanted.min(limit));
     ensure!(
         limit >= wanted,
-        "{connections_max} connections need {wanted} descriptors, and the limit is {limit}: raise it (ulimit -n)"
+        "{connections_max} connections need {wanted} file descriptors, but the limit is {limit}; raise it with ulimit -n"
     );
     Ok(())
 }
 
-/// PUTs the first keys, as fast as it goes.
+/// PUTs the first `keys` keys as fast as possible.
 fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, when: When) -> anyhow::Result<()> {
     let shared = &plan.shared;
-    // As long as it takes: the count ends it.
+    // The count of keys ends this phase, not its length.
     let phases = Phases::new(0, &[Phase { from: 0.0, to: 0.0, length: nanos(Duration::from_hours(24 * 365)) }]);
     let filling = Arc::new(Shared {
         phases,
@@ -197,16 +198,16 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
         authors: Authors::default(),
         failure: Mutex::new(None),
         interrupted: AtomicU64::new(NEVER),
-        returned: Returned::default(),
+        returned: ReturnedStarts::default(),
         #[cfg(test)]
         planted: None,
     });
     let progress = Progress::of_fill(when, keys);
     let (mut filled, mut failed) = (0, false);
-    let driven = threads::drive(&filling, address, plan.threads, plan.connections, |_, interval, _| {
+    let finished = threads::drive(&filling, address, plan.threads, plan.connections, |_, interval, _| {
         filled += interval.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
         progress.filled(filled);
-        // One that is not taken is not filled by going on.
+        // A key that was not taken cannot be filled any more: end the fill.
         if interval.outcomes.iter().any(|(outcome, count)| *outcome != Outcome::Served && *count > 0) {
             failed = true;
             filling.end_early(0);
@@ -214,8 +215,8 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
         Ok(())
     })?;
     progress.finish();
-    let (section, _) = driven.collector.measured();
-    ensure!(failed || driven.interrupted.is_none(), "interrupted while {filled} of {keys} keys were filled");
+    let (section, _) = finished.collector.measured();
+    ensure!(failed || finished.interrupted.is_none(), "interrupted after {filled} of {keys} keys were filled");
     let served = section.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
     ensure!(
         served == keys,
@@ -226,71 +227,72 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
     Ok(())
 }
 
-/// The run itself.
+/// Makes the load, and returns the finished run with its intervals.
 fn load(
     plan: &Plan,
     address: SocketAddr,
     when: When,
-    hlog: Option<&mut (std::path::PathBuf, std::io::BufWriter<std::fs::File>)>,
-    mut heat: Option<&mut Heat>,
-) -> anyhow::Result<(Driven, Vec<Interval>)> {
+    hlog: Option<&mut files::OutputFile>,
+    mut heat: Option<&mut HeatCounts>,
+) -> anyhow::Result<(FinishedRun, Vec<Interval>)> {
     let shared = &plan.shared;
     let mut serializer = V2DeflateSerializer::new();
     let mut unbegun = hlog.map(|file| (file, &mut serializer));
     let mut log = None;
     let progress = Progress::of_run(when, Duration::from_nanos(shared.phases.end()));
     let mut intervals = Vec::new();
-    let driven = threads::drive(shared, address, plan.threads, plan.connections, |started_unix_ms, interval, tally| {
-        progress.show(interval);
-        if let Some((file, serializer)) = unbegun.take() {
-            log = Some(IntervalLog::begin(file, serializer, since_1970(started_unix_ms))?);
-        }
-        if let Some(log) = &mut log {
-            log.add(interval, tally)?;
-        }
-        if let Some(heat) = &mut heat {
-            heat.add(interval, tally);
-        }
-        intervals.push(interval.clone());
-        Ok(())
-    });
+    let finished =
+        threads::drive(shared, address, plan.threads, plan.connections, |started_unix_ms, interval, tally| {
+            progress.show(interval);
+            if let Some((file, serializer)) = unbegun.take() {
+                log = Some(IntervalLog::begin(file, serializer, since_1970(started_unix_ms))?);
+            }
+            if let Some(log) = &mut log {
+                log.add(interval, tally)?;
+            }
+            if let Some(heat) = &mut heat {
+                heat.add(interval, tally);
+            }
+            intervals.push(interval.clone());
+            Ok(())
+        });
     progress.finish();
     if let Some(why) = shared.failure.lock().take() {
         bail!("the script failed: {why}");
     }
-    Ok((driven?, intervals))
+    Ok((finished?, intervals))
 }
 
 fn conclude(
     args: &BenchArgs,
     plan: &Plan,
     address: SocketAddr,
-    driven: &Driven,
+    finished: &FinishedRun,
     intervals: Vec<Interval>,
     cores: usize,
     steal: Option<f64>,
 ) -> (RunResult, Spectrum) {
     let shared = &plan.shared;
-    let (measured, spectrum) = driven.collector.measured();
-    let checks = checks::judge(&Evidence {
+    let (measured, spectrum) = finished.collector.measured();
+    let checks = checks::judge(&CheckInputs {
         mode: shared.mode(),
         section: &measured,
         lag_max: nanos(args.requests.lag_max),
-        cpu_shares: &driven.cpu_shares,
+        cpu_shares: &finished.cpu_shares,
         connections: plan.connections,
-        connected: driven.connected,
-        unconnected: driven.unconnected,
+        connected: finished.connected,
+        unconnected: finished.unconnected,
         grown: shared.connections_max.map(|max| (shared.connections.load(Ordering::Relaxed), max)),
     });
-    let started = since_1970(driven.started_unix_ms);
+    let started = since_1970(finished.started_unix_ms);
     let result = RunResult {
         schema: SCHEMA.to_owned(),
         klad_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: without_secrets(std::env::args()),
-        interrupted_s: driven.interrupted.map(seconds),
+        interrupted_s: finished.interrupted.map(seconds),
         started: Started {
             utc: humantime::format_rfc3339_millis(started).to_string(),
-            monotonic_ns: driven.started_monotonic_ns,
+            monotonic_ns: finished.started_monotonic_ns,
         },
         machine: machine::describe(cores, steal),
         target: Target {
@@ -303,16 +305,16 @@ fn conclude(
         checks,
         slo: args.slo.as_ref().map(|objectives| objectives.judge(&measured, &spectrum.response)),
         measured,
-        warm_up: driven.collector.warm_up(),
-        stages: driven.collector.stages(),
-        longest_gap_s: seconds(driven.collector.longest_gap()),
+        warm_up: finished.collector.warm_up(),
+        stages: finished.collector.stages(),
+        longest_gap_s: seconds(finished.collector.longest_gap()),
         intervals,
-        pieces: driven.collector.pieces(),
+        pieces: finished.collector.pieces(),
     };
     (result, spectrum)
 }
 
-/// The command, without the values of headers that say who may do what: results are published.
+/// Returns the command line without the values of headers that hold credentials, because results are published.
 fn without_secrets(arguments: impl Iterator<Item = String>) -> Vec<String> {
     const SECRET: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
     let hide = |argument: String| match argument.split_once(':') {
@@ -328,10 +330,10 @@ fn since_1970(millis: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
 }
 
-/// Writes to the standard output.
+/// Writes `text` to the standard output.
 ///
 /// # Errors
-/// When that fails.
+/// If the write fails.
 pub fn print(text: &str) -> anyhow::Result<()> {
     output::stdout().and_then(|mut stdout| stdout.write_all(text.as_bytes())).context("cannot write the result")
 }

@@ -1,12 +1,13 @@
-//! When requests are to start: a list of intended starts that nothing the server does can change.
+//! The schedule: a list of intended starts that no behaviour of the server can change.
 //!
-//! A schedule is a rate over time, in stages that are steps or ramps. Its integral N(t) is the number of requests that are
-//! due by t. Constant arrivals start where N is a whole number; Poisson arrivals where N is a sum of exponential gaps of
-//! mean 1, which is the exact way to make a Poisson process whose rate changes (Çinlar's inversion). Both need only the
-//! inverse of N, which is closed for a rate that is linear in time.
+//! A schedule is a rate over time, in stages that are steps or ramps. Its integral N(t) is the number of requests
+//! that are due by time t. Constant arrivals start where N is a whole number. Poisson arrivals start where N is a sum
+//! of exponential gaps of mean 1, which is the exact way to make a Poisson process with a changing rate (Çinlar's
+//! inversion). Both need only the inverse of N, which has a closed form for a rate that is linear in time.
 //!
-//! All threads draw from one schedule, each the next start when it has a connection free for it, so that no thread's
-//! connections are idle while requests wait for another's. Called by the generator's threads.
+//! All threads take starts from one schedule. A thread takes the next start only when it has a free connection. So no
+//! thread's connections are idle while requests wait for a connection of another thread. Called by the generator
+//! threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,55 +21,56 @@ use serde::{Deserialize, Serialize};
 
 use klad_base::sync::Mutex;
 
-/// Nanoseconds since the start of the schedule.
+/// Nanoseconds; as a time, since the start of the schedule.
 pub type Nanos = u64;
 
 /// One second.
 pub const SECOND: Nanos = 1_000_000_000;
 
-/// What starts a request.
+/// What makes a request start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The schedule.
     Open,
-    /// The answer before it, on the same connection.
+    /// The answer to the previous request on the same connection.
     Closed,
 }
 
-/// Gaps between intended starts.
+/// The distribution of the gaps between intended starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Arrival {
-    /// Equal.
+    /// Equal gaps.
     Constant,
-    /// As from many independent clients: exponential, with bursts.
+    /// Exponential gaps, as from many independent clients, with bursts.
     Poisson,
 }
 
-/// A piece of the schedule; the rate goes from `from` to `to` in a straight line.
+/// A phase of the schedule. The rate changes linearly from `from` to `to`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// Requests per second at its start; 0 or more.
+    /// Requests per second at the beginning; 0 or more.
     pub from: f64,
-    /// Requests per second at its end; 0 or more, not 0 at both ends in open mode.
+    /// Requests per second at the end; 0 or more. In open mode `from` and `to` are not both 0.
     pub to: f64,
-    /// Its length.
+    /// Length of the phase.
     pub length: Nanos,
 }
 
 impl Phase {
-    /// Requests due from its start to `seconds` later.
+    /// The number of requests that are due in the first `seconds` of the phase.
     fn due(&self, seconds: f64) -> f64 {
         let slope = (self.to - self.from) / self.seconds();
         self.from * seconds + slope * seconds * seconds / 2.0
     }
 
-    /// Requests due in all of it.
+    /// The number of requests that are due in the whole phase.
     fn due_in_all(&self) -> f64 {
         f64::midpoint(self.from, self.to) * self.seconds()
     }
 
-    /// Seconds from its start until `count` requests are due: the root of `due`, in the form that is stable for any slope.
+    /// The time in seconds until `count` requests are due: the root of `due`, in the form that is stable for any
+    /// slope.
     fn until_due(&self, count: f64) -> f64 {
         if count <= 0.0 && self.from > 0.0 {
             return 0.0;
@@ -83,29 +85,29 @@ impl Phase {
     }
 }
 
-/// Nanoseconds as seconds.
+/// Converts nanoseconds to seconds.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 ns, which are 104 days")]
 pub fn seconds(nanos: Nanos) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// A length of time; at most 584 years.
+/// Converts a duration to nanoseconds; at most 584 years.
 #[must_use]
 pub fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The whole run: the warm-up, which may have no length, then the measured stages.
+/// The phases of a run: the warm-up, which may have length 0, then the measured stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phases(Vec<Phase>);
 
 impl Phases {
-    /// Phase 0 is the warm-up, at the first stage's first rate; the others are `stages`, of which there is at least one.
+    /// Phase 0 is the warm-up, at the first rate of the first stage. The other phases are `stages`, at least one.
     #[must_use]
     pub fn new(warm_up: Nanos, stages: &[Phase]) -> Phases {
-        assert!(!stages.is_empty(), "a run without a stage would measure nothing");
-        // A ramp from nothing has no rate to warm up with: its end's is the nearest.
+        assert!(!stages.is_empty(), "a run needs at least one stage");
+        // A ramp from 0 has no first rate to warm up at, so the warm-up uses its last rate.
         let rate = if stages[0].from > 0.0 { stages[0].from } else { stages[0].to };
         let mut all = vec![Phase { from: rate, to: rate, length: warm_up }];
         all.extend_from_slice(stages);
@@ -124,13 +126,13 @@ impl Phases {
         self.0[0].length
     }
 
-    /// When the last phase ends.
+    /// End of the last phase.
     #[must_use]
     pub fn end(&self) -> Nanos {
         self.0.iter().map(|phase| phase.length).sum()
     }
 
-    /// The phase that `at` lies in; the last for times after the end.
+    /// The index of the phase that contains `at`; the last phase for times after the end.
     #[must_use]
     pub fn at(&self, at: Nanos) -> usize {
         let mut end = 0;
@@ -143,9 +145,9 @@ impl Phases {
         self.0.len() - 1
     }
 
-    /// The same, ended at `at`: later phases have no length.
+    /// The same phases, ended at `at`: later phases have length 0.
     #[must_use]
-    pub fn cut(&self, at: Nanos) -> Phases {
+    pub fn truncated(&self, at: Nanos) -> Phases {
         let mut left = at;
         let cut = |phase: &Phase| {
             let length = phase.length.min(left);
@@ -160,7 +162,7 @@ impl Phases {
         Phases(self.0.iter().map(cut).collect())
     }
 
-    /// Requests due in `from..to`, as the rate has it.
+    /// The number of requests that are due in `from..to` according to the rates.
     #[must_use]
     pub fn due(&self, from: Nanos, to: Nanos) -> f64 {
         self.due_by(to) - self.due_by(from)
@@ -177,32 +179,32 @@ impl Phases {
     }
 }
 
-/// One request that is to be.
+/// A request that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// When it is to start.
+    /// Its intended start.
     pub intended: Nanos,
-    /// Its phase.
+    /// The index of its phase.
     pub phase: usize,
 }
 
-/// Intended starts, in order.
+/// The intended starts of a run, in order.
 #[derive(Debug)]
 pub struct Schedule {
     phases: Phases,
     arrival: Arrival,
     random: Xoshiro256PlusPlus,
-    /// The phase that the next start is looked for in, and when that phase begins.
+    /// The phase of the next start, and the beginning of that phase.
     phase: usize,
     phase_start: Nanos,
-    /// Requests due before that phase.
+    /// The number of requests due before that phase.
     due_before: f64,
-    /// Where N is at the next start.
+    /// The value of N at the next start.
     position: f64,
 }
 
 impl Schedule {
-    /// The same `seed` gives the same starts, on every machine.
+    /// The same `seed` gives the same starts on every machine.
     #[must_use]
     pub fn new(phases: Phases, arrival: Arrival, seed: u64) -> Schedule {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -228,8 +230,8 @@ impl Iterator for Schedule {
         loop {
             let phase = self.phases.all().get(self.phase)?;
             let end = self.due_before + phase.due_in_all();
-            // The allowance is far below one request: a whole number that rounding has put just under the end of a phase
-            // belongs to the next.
+            // The tolerance is far below one request: a whole number that rounding has put just before the end of a
+            // phase belongs to the next phase.
             if phase.length > 0 && self.position < end - 1e-6 {
                 let after = seconds_to_nanos(phase.until_due(self.position - self.due_before));
                 let start = Start { intended: self.phase_start + after.min(phase.length - 1), phase: self.phase };
@@ -248,25 +250,25 @@ fn seconds_to_nanos(seconds: f64) -> Nanos {
     (seconds * 1e9).round() as Nanos
 }
 
-/// Where threads get their next start from.
+/// Where the threads take their starts from.
 #[derive(Debug)]
 pub enum Source {
-    /// The schedule, shared. A lock held for some 20 ns for each request.
+    /// The shared schedule. Each request holds its lock for about 20 ns.
     Open(Mutex<Schedule>),
-    /// No schedule: a start whenever a connection is free, until the phases end.
+    /// No schedule: a start for each free connection, until the phases end.
     Closed,
-    /// As `Closed`, until so many are given out.
+    /// Like `Closed`, until this many starts have been taken.
     Count(AtomicU64),
 }
 
 impl Source {
-    /// `count` starts, as fast as they go.
+    /// A source of `count` starts, as fast as possible.
     #[must_use]
     pub fn count(count: u64) -> Source {
         Source::Count(AtomicU64::new(count))
     }
 
-    /// The next start, which is the caller's from now on; `None`: there are no more. `now` is the start in closed mode.
+    /// Takes the next start; `None` if there are no more. In closed mode the intended start is `now`.
     pub fn take(&self, now: Nanos, phases: &Phases) -> Option<Start> {
         match self {
             Source::Open(schedule) => schedule.lock().next(),
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_at_a_crooked_rate_has_as_many_starts_as_it_should() {
+    fn a_long_run_at_a_fractional_rate_has_the_exact_number_of_starts() {
         let phases = phases(0, &[(14_999.7, 14_999.7, 100)]);
         assert_eq!(starts(&phases, Arrival::Constant, 1).len(), 1_499_970);
     }
@@ -331,9 +333,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_leaves_what_was_before_it() {
+    fn truncated_phases_keep_what_was_before_the_end() {
         let whole = phases(SECOND, &[(0.0, 20.0, 10), (5.0, 5.0, 10)]);
-        let cut = whole.cut(6 * SECOND);
+        let cut = whole.truncated(6 * SECOND);
         assert_eq!(cut.end(), 6 * SECOND);
         assert_eq!(cut.all()[1], Phase { from: 0.0, to: 10.0, length: 5 * SECOND });
         assert_eq!(cut.all()[2].length, 0);
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_starts_have_the_rate_and_the_spread_of_poisson() {
+    fn poisson_starts_have_the_rate_and_variance_of_poisson() {
         let phases = phases(0, &[(1000.0, 1000.0, 100)]);
         let starts = starts(&phases, Arrival::Poisson, 7);
         let mut counts = [0_u32; 100];
@@ -359,7 +361,7 @@ mod tests {
         }
         let mean = f64::from(counts.iter().sum::<u32>()) / 100.0;
         let variance = counts.iter().map(|count| (f64::from(*count) - mean).powi(2)).sum::<f64>() / 99.0;
-        // Five standard errors on either side; constant arrivals would have no variance at all.
+        // Five standard errors on either side; constant arrivals would have no variance.
         assert!((mean - 1000.0).abs() < 5.0 * (1000.0_f64 / 100.0).sqrt(), "{mean}");
         assert!((variance / 1000.0 - 1.0).abs() < 5.0 * (2.0_f64 / 99.0).sqrt(), "{variance}");
     }

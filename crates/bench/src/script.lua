@@ -1,7 +1,7 @@
--- The table `wrk` as scripts of wrk and wrk2 know it, and what wrk does around their functions.
+-- The table `wrk` for scripts of wrk and wrk2, and the code that wrk runs around their functions.
 --
--- The names, what each function may be given, and what it leaves behind in the tables that it is given are wrk's
--- (https://github.com/wg/wrk/blob/master/SCRIPTING). Read by every Lua state of `klad bench --script` before the script.
+-- Names, arguments, and changes to tables that are passed as arguments are those of wrk
+-- (https://github.com/wg/wrk/blob/master/SCRIPTING). Every Lua state of `klad bench --script` runs this before the script.
 
 wrk = { scheme = "http", host = "localhost", method = "GET", path = "/", headers = {} }
 package.loaded.wrk = wrk
@@ -10,11 +10,11 @@ local function is_callable(name)
     return type(_G[name]) == "function"
 end
 
--- A request as it is sent. What is nil comes from `wrk`.
+-- Returns the bytes of a request. Arguments that are nil default to the fields of `wrk`.
 function wrk.format(method, path, headers, body)
     headers = headers or wrk.headers
     body = body or wrk.body
-    -- Both are seen by whoever gave the table, as with wrk.
+    -- As in wrk, this changes the caller's table.
     headers["Host"] = headers["Host"] or wrk.headers["Host"]
     -- A body may be a number.
     headers["Content-Length"] = body and string.len(body)
@@ -25,7 +25,7 @@ function wrk.format(method, path, headers, body)
     return table.concat(lines, "\r\n") .. "\r\n\r\n" .. (body or "")
 end
 
--- Keeps the addresses that take a connection.
+-- Sets `wrk.addrs` to the addresses that accept a connection.
 function wrk.resolve(host, service)
     wrk.addrs = {}
     for _, address in ipairs(wrk.lookup(host, service)) do
@@ -35,7 +35,7 @@ function wrk.resolve(host, service)
     end
 end
 
--- In the state of the whole run, once for each thread.
+-- Called in the Lua state of the run, once for each thread.
 function wrk.setup(thread)
     thread.addr = wrk.addrs[1]
     if is_callable("setup") then
@@ -43,7 +43,7 @@ function wrk.setup(thread)
     end
 end
 
--- In the state of a thread.
+-- Called in the Lua state of each thread.
 function wrk.init(arguments)
     if not wrk.headers["Host"] then
         local host = wrk.host:find(":", 1, true) and "[" .. wrk.host .. "]" or wrk.host

@@ -1,4 +1,5 @@
-//! Lua scripts of wrk and wrk2, as they are: `request`, `response`, `setup`, `init`, `delay`, `done`, `wrk` and its functions.
+//! Runs Lua scripts of wrk and wrk2 unchanged: `request`, `response`, `setup`, `init`, `delay`, `done`, `wrk` and its
+//! functions.
 //!
 //! ```text
 //!     the run's state ── setup(thread) ──▶ a state for each thread ── init(args), request(), delay(), response(…)
@@ -6,9 +7,10 @@
 //!            └──────────────── done(…), thread:get ────┘
 //! ```
 //!
-//! As in wrk, every thread has a Lua state of its own, in which the whole script is run again: a counter in it counts the requests
-//! of one thread. What wrk does in Lua is in `script.lua`; what its C does is here. Scripts are programs of whoever starts the
-//! run, and may do what that user may. Called by `runner`.
+//! As in wrk, every thread has its own Lua state, in which the whole script runs again. A counter in the script
+//! therefore counts the requests of one thread. `script.lua` contains what wrk does in Lua; this module contains what
+//! wrk does in C. A script is a program of the user who starts the run, and has all of that user's permissions.
+//! Called by `scripts`.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::path::Path;
@@ -21,16 +23,16 @@ use mlua::{
     AnyUserData, Function, Lua, LuaString, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value,
 };
 
-use crate::author::{Author, Written};
+use crate::author::{Author, Pipeline};
 use crate::response::header_lines;
 use crate::schedule::Nanos;
 use crate::script_report;
 use klad_base::sync::Mutex;
 
-/// wrk's table, and what wrk does around the functions of a script.
+/// wrk's table, and the code that wrk runs around the functions of a script.
 const PRELUDE: &str = include_str!("script.lua");
 
-/// What a script prints goes to the standard error.
+/// Redirects the output of a script to the standard error.
 const QUIET: &str = "
     io.stdout = io.stderr
     io.output(io.stderr)
@@ -39,28 +41,28 @@ const QUIET: &str = "
         io.write('\\n')
     end";
 
-/// Tables within tables that may pass from one state to another.
+/// The largest nesting depth of a table that passes from one state to another.
 const DEPTH_MAX: usize = 64;
 
-/// For `wrk.connect`, and for the addresses that `wrk.addrs` holds.
+/// The longest wait of `wrk.connect`, and for each address in `wrk.addrs`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a script is told of the run.
+/// The facts about the run that a script can see.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Of the URL, without brackets.
+    /// The host of the URL, without brackets.
     pub host: String,
-    /// As it stands in the URL; `None`: it does not.
+    /// The port as given in the URL; `None` if the URL has none.
     pub port: Option<String>,
-    /// Path and query.
+    /// Path and query of the URL.
     pub path: String,
     /// Names and values of `--header`.
     pub headers: Vec<(String, String)>,
-    /// The URL, then what was given for the script.
+    /// The URL, then the arguments for the script.
     pub arguments: Vec<String>,
-    /// Where threads connect to, unless the script says otherwise.
+    /// The address to which threads connect, unless the script chooses another.
     pub address: SocketAddr,
-    /// What the script prints must not get into the result: it goes to the standard error.
+    /// Whether the output of the script goes to the standard error, because the result is on the standard output.
     pub quiet: bool,
 }
 
@@ -69,11 +71,11 @@ pub struct Setting {
 pub struct Script {
     lua: Lua,
     threads: Vec<Arc<Thread>>,
-    /// Requests of each start, as the first has them.
+    /// The number of requests in each start, as in the first one.
     pub pipeline: u32,
 }
 
-/// What both its own state and that of the run know of a thread.
+/// The state of a thread that its own Lua state and that of the run share.
 #[derive(Debug)]
 struct Thread {
     lua: Lua,
@@ -82,11 +84,11 @@ struct Thread {
 }
 
 impl Script {
-    /// Runs the script once for the run and once for each of `threads` threads, `setup` and `init` included; as in wrk, the first
-    /// thread's `request` is called once more than it is sent, to see what it makes.
+    /// Runs the script once for the run and once for each of `threads` threads, including `setup` and `init`. As in
+    /// wrk, the first thread's `request` is called once more than its requests are sent, to inspect what it makes.
     ///
     /// # Errors
-    /// When it cannot be read, fails, or makes no request.
+    /// If the script cannot be read, fails, or makes no request.
     pub fn load(path: &Path, setting: &Setting, threads: usize) -> anyhow::Result<(Script, Vec<Box<dyn Author>>)> {
         let source = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let name = path.display().to_string();
@@ -98,7 +100,7 @@ impl Script {
         for number in 0..threads {
             let address = Mutex::new(setting.address);
             let thread = Arc::new(Thread { lua: load()?, address, stopped: AtomicBool::new(false) });
-            script.introduce(&thread, setting).map_err(failed)?;
+            script.set_up_thread(&thread, setting).map_err(failed)?;
             let mut author = LuaAuthor::new(thread.clone()).map_err(failed)?;
             if number == 0 {
                 let mut first = Vec::new();
@@ -106,7 +108,7 @@ impl Script {
                 script.pipeline = written.map_or(1, |written| written.requests);
                 ensure!(
                     written.is_none() || requests_in(&first).is_some(),
-                    "the script's request is no HTTP request: {}",
+                    "the script's request() returned text that is not an HTTP request: {}",
                     String::from_utf8_lossy(&first[..first.len().min(200)]).escape_debug()
                 );
             }
@@ -116,8 +118,8 @@ impl Script {
         Ok((script, authors))
     }
 
-    /// `setup` in the state of the run, then `init` in that of the thread.
-    fn introduce(&self, thread: &Arc<Thread>, setting: &Setting) -> mlua::Result<()> {
+    /// Calls `setup` in the state of the run, then `init` in that of the thread.
+    fn set_up_thread(&self, thread: &Arc<Thread>, setting: &Setting) -> mlua::Result<()> {
         let own: Table = thread.lua.globals().get("wrk")?;
         own.set("thread", handle(&thread.lua, thread)?)?;
         let run: Table = self.lua.globals().get("wrk")?;
@@ -129,10 +131,10 @@ impl Script {
         own.get::<Function>("init")?.call(arguments)
     }
 
-    /// Calls `done`, where there is one, and writes out what the script has printed.
+    /// Calls `done` if the script has it, and flushes the script's output.
     ///
     /// # Errors
-    /// When it fails.
+    /// If `done` fails.
     pub fn done(&self, report: &script_report::Report) -> anyhow::Result<()> {
         let call = || -> mlua::Result<()> {
             if let Value::Function(done) = self.lua.globals().get("done")? {
@@ -145,12 +147,12 @@ impl Script {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "as `map_err` calls it")]
+#[expect(clippy::needless_pass_by_value, reason = "the signature that `map_err` needs")]
 fn failed(error: mlua::Error) -> anyhow::Error {
     anyhow!("the script failed: {error}")
 }
 
-/// A state in which the script has run.
+/// Creates a Lua state and runs the script in it.
 fn state(source: &[u8], name: &str, setting: &Setting) -> mlua::Result<Lua> {
     let lua = new_state();
     if setting.quiet {
@@ -171,14 +173,15 @@ fn state(source: &[u8], name: &str, setting: &Setting) -> mlua::Result<Lua> {
     Ok(lua)
 }
 
-#[expect(unsafe_code, reason = "LuaJIT with all of its libraries")]
+#[expect(unsafe_code, reason = "scripts get LuaJIT with all of its libraries")]
 fn new_state() -> Lua {
-    // SAFETY: what `ffi`, `debug` and modules in C can do to this process, the user who gave the script can do without it: a
-    // script is a program of that user. wrk gives scripts these libraries too, and scripts in the field use them.
+    // SAFETY: `ffi`, `debug` and C modules can do to this process what the user who gave the script can do anyway,
+    // because the script is a program of that user. wrk also gives scripts these libraries, and existing scripts use
+    // them.
     unsafe { Lua::unsafe_new() }
 }
 
-/// Fills `wrk.addrs`. The one that klad itself has reached stands first.
+/// Fills `wrk.addrs`. If no address accepts a connection, it contains the address that klad bench has chosen.
 fn resolve(lua: &Lua, setting: &Setting) -> mlua::Result<()> {
     let wrk: Table = lua.globals().get("wrk")?;
     let service = setting.port.clone().unwrap_or_else(|| "http".to_owned());
@@ -194,10 +197,10 @@ fn lookup(host: &str, service: &str) -> mlua::Result<Vec<Address>> {
     let port = match service {
         "http" => 80,
         "https" => 443,
-        number => number.parse().map_err(|_| mlua::Error::runtime(format!("{service:?} is no port")))?,
+        number => number.parse().map_err(|_| mlua::Error::runtime(format!("{service:?} is not a port")))?,
     };
     let found =
-        (host, port).to_socket_addrs().map_err(|why| mlua::Error::runtime(format!("cannot find {host}: {why}")))?;
+        (host, port).to_socket_addrs().map_err(|why| mlua::Error::runtime(format!("cannot resolve {host}: {why}")))?;
     Ok(found.map(Address).collect())
 }
 
@@ -206,12 +209,12 @@ fn connects(address: &AnyUserData) -> mlua::Result<bool> {
     Ok(TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_ok())
 }
 
-/// What wrk gives for a field that an object of its own does not have: the field's name.
-pub(super) fn unknown<T>(lua: &Lua, _: &T, name: Value) -> mlua::Result<Option<LuaString>> {
+/// Returns the value that wrk's own objects give for an unknown field: the field's name.
+pub(super) fn missing_field<T>(lua: &Lua, _: &T, name: Value) -> mlua::Result<Option<LuaString>> {
     lua.coerce_string(name)
 }
 
-/// What `wrk.lookup` finds.
+/// An address that `wrk.lookup` has found.
 struct Address(SocketAddr);
 
 impl UserData for Address {
@@ -220,20 +223,20 @@ impl UserData for Address {
     }
 }
 
-/// A thread, as scripts see it. Its own state has one, so that it must not keep the thread.
-struct Handle(Weak<Thread>);
+/// A thread as scripts see it. The reference is weak, because the thread's own Lua state holds a handle.
+struct ThreadHandle(Weak<Thread>);
 
 fn handle(lua: &Lua, thread: &Arc<Thread>) -> mlua::Result<AnyUserData> {
-    lua.create_userdata(Handle(Arc::downgrade(thread)))
+    lua.create_userdata(ThreadHandle(Arc::downgrade(thread)))
 }
 
-impl Handle {
+impl ThreadHandle {
     fn thread(&self) -> mlua::Result<Arc<Thread>> {
-        self.0.upgrade().ok_or_else(|| mlua::Error::runtime("the thread is gone"))
+        self.0.upgrade().ok_or_else(|| mlua::Error::runtime("the thread has ended"))
     }
 }
 
-impl UserData for Handle {
+impl UserData for ThreadHandle {
     fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
         fields.add_field_method_get("addr", |_, this| Ok(Address(*this.thread()?.address.lock())));
         fields.add_field_method_set("addr", |_, this, address: AnyUserData| {
@@ -243,17 +246,17 @@ impl UserData for Handle {
     }
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
-        methods.add_meta_method(MetaMethod::Index, unknown);
+        methods.add_meta_method(MetaMethod::Index, missing_field);
         methods.add_method("get", |lua, this, name: LuaString| {
             let thread = this.thread()?;
             let theirs = &thread.lua;
             let value: Value = theirs.globals().get(theirs.create_string(name.as_bytes())?)?;
-            Plain::of(&value, 0)?.into_value(lua)
+            PortableValue::of(&value, 0)?.into_value(lua)
         });
         methods.add_method("set", |_, this, (name, value): (LuaString, Value)| {
             let thread = this.thread()?;
             let theirs = &thread.lua;
-            let (name, value) = (Plain::string(&name), Plain::of(&value, 0)?.into_value(theirs)?);
+            let (name, value) = (PortableValue::string(&name), PortableValue::of(&value, 0)?.into_value(theirs)?);
             theirs.globals().set(theirs.create_string(name)?, value)
         });
         methods.add_method("stop", |_, this, ()| {
@@ -263,41 +266,43 @@ impl UserData for Handle {
     }
 }
 
-/// A value on its way from one state to another.
-enum Plain {
+/// A value that passes from one Lua state to another.
+enum PortableValue {
     Nil,
     Boolean(bool),
     Integer(mlua::Integer),
     Number(f64),
     Text(Vec<u8>),
-    Table(Vec<(Plain, Plain)>),
+    Table(Vec<(PortableValue, PortableValue)>),
     Address(SocketAddr),
 }
 
-impl Plain {
+impl PortableValue {
     fn string(text: &LuaString) -> Vec<u8> {
         text.as_bytes().to_vec()
     }
 
-    fn of(value: &Value, depth: usize) -> mlua::Result<Plain> {
+    fn of(value: &Value, depth: usize) -> mlua::Result<PortableValue> {
         Ok(match value {
-            Value::Nil => Plain::Nil,
-            Value::Boolean(value) => Plain::Boolean(*value),
-            Value::Integer(value) => Plain::Integer(*value),
-            Value::Number(value) => Plain::Number(*value),
-            Value::String(value) => Plain::Text(Plain::string(value)),
+            Value::Nil => PortableValue::Nil,
+            Value::Boolean(value) => PortableValue::Boolean(*value),
+            Value::Integer(value) => PortableValue::Integer(*value),
+            Value::Number(value) => PortableValue::Number(*value),
+            Value::String(value) => PortableValue::Text(PortableValue::string(value)),
             Value::Table(_) if depth == DEPTH_MAX => {
-                return Err(mlua::Error::runtime("a table in itself cannot pass from one thread to another"));
+                return Err(mlua::Error::runtime(
+                    "a table that contains itself cannot pass from one thread to another",
+                ));
             }
             Value::Table(table) => {
                 let mut pairs = Vec::new();
                 for pair in table.pairs::<Value, Value>() {
                     let (key, value) = pair?;
-                    pairs.push((Plain::of(&key, depth + 1)?, Plain::of(&value, depth + 1)?));
+                    pairs.push((PortableValue::of(&key, depth + 1)?, PortableValue::of(&value, depth + 1)?));
                 }
-                Plain::Table(pairs)
+                PortableValue::Table(pairs)
             }
-            Value::UserData(data) if data.is::<Address>() => Plain::Address(data.borrow::<Address>()?.0),
+            Value::UserData(data) if data.is::<Address>() => PortableValue::Address(data.borrow::<Address>()?.0),
             other => {
                 let kind = other.type_name();
                 return Err(mlua::Error::runtime(format!("a {kind} cannot pass from one thread to another")));
@@ -307,13 +312,13 @@ impl Plain {
 
     fn into_value(self, lua: &Lua) -> mlua::Result<Value> {
         Ok(match self {
-            Plain::Nil => Value::Nil,
-            Plain::Boolean(value) => Value::Boolean(value),
-            Plain::Integer(value) => Value::Integer(value),
-            Plain::Number(value) => Value::Number(value),
-            Plain::Text(value) => Value::String(lua.create_string(value)?),
-            Plain::Address(address) => Value::UserData(lua.create_userdata(Address(address))?),
-            Plain::Table(pairs) => {
+            PortableValue::Nil => Value::Nil,
+            PortableValue::Boolean(value) => Value::Boolean(value),
+            PortableValue::Integer(value) => Value::Integer(value),
+            PortableValue::Number(value) => Value::Number(value),
+            PortableValue::Text(value) => Value::String(lua.create_string(value)?),
+            PortableValue::Address(address) => Value::UserData(lua.create_userdata(Address(address))?),
+            PortableValue::Table(pairs) => {
                 let table = lua.create_table()?;
                 for (key, value) in pairs {
                     table.raw_set(key.into_value(lua)?, value.into_value(lua)?)?;
@@ -324,21 +329,21 @@ impl Plain {
     }
 }
 
-/// A script as the author of one thread's requests.
+/// The script as the author of one thread's requests.
 #[derive(Debug)]
 struct LuaAuthor {
     thread: Arc<Thread>,
-    requests: Source,
+    requests: RequestSource,
     wants_answers: bool,
     delays: bool,
 }
 
 #[derive(Debug)]
-enum Source {
-    /// The script makes each, by the function that its name stands for at that time.
+enum RequestSource {
+    /// The script's `request` makes each request.
     Each,
-    /// It is the same each time.
-    Always { bytes: Vec<u8>, written: Written },
+    /// All requests are equal.
+    Always { bytes: Vec<u8>, pipeline: Pipeline },
 }
 
 impl LuaAuthor {
@@ -346,18 +351,18 @@ impl LuaAuthor {
         let globals = thread.lua.globals();
         let is_function = |name: &str| -> mlua::Result<bool> { Ok(matches!(globals.get(name)?, Value::Function(_))) };
         let requests = if is_function("request")? {
-            Source::Each
+            RequestSource::Each
         } else {
             let always: Function = globals.get::<Table>("wrk")?.get("request")?;
             let bytes = always.call::<LuaString>(())?.as_bytes().to_vec();
-            let written = requests_in(&bytes).unwrap_or(Written { requests: 1, bodiless: 0 });
-            Source::Always { bytes, written }
+            let pipeline = requests_in(&bytes).unwrap_or(Pipeline { requests: 1, bodiless: 0 });
+            RequestSource::Always { bytes, pipeline }
         };
         let (wants_answers, delays) = (is_function("response")?, is_function("delay")?);
         Ok(LuaAuthor { thread, requests, wants_answers, delays })
     }
 
-    /// A function of the script, as it is now: scripts put others in their places while they run.
+    /// Returns the present value of a global function, because scripts replace functions while they run.
     fn now(&self, name: &str) -> mlua::Result<Option<Function>> {
         Ok(match self.thread.lua.globals().get(name)? {
             Value::Function(function) => Some(function),
@@ -365,8 +370,8 @@ impl LuaAuthor {
         })
     }
 
-    /// What `request` returns, or `wrk.request` where it is no function any more.
-    fn made(&self) -> mlua::Result<Value> {
+    /// Returns the result of `request`, or of `wrk.request` if `request` is not a function any more.
+    fn call_request(&self) -> mlua::Result<Value> {
         let request = match self.now("request")? {
             Some(request) => request,
             None => self.thread.lua.globals().get::<Table>("wrk")?.get("request")?,
@@ -376,26 +381,26 @@ impl LuaAuthor {
 }
 
 impl Author for LuaAuthor {
-    fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Written>, String> {
+    fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Pipeline>, String> {
         match &self.requests {
-            Source::Always { bytes, written } => {
+            RequestSource::Always { bytes, pipeline } => {
                 into.extend_from_slice(bytes);
-                Ok(Some(*written))
+                Ok(Some(*pipeline))
             }
-            Source::Each => {
-                let made = self.made().map_err(|error| format!("request() failed: {error}"))?;
+            RequestSource::Each => {
+                let made = self.call_request().map_err(|error| format!("request() failed: {error}"))?;
                 if made.is_nil() && self.has_stopped() {
                     return Ok(None);
                 }
                 let kind = made.type_name();
-                // A number is its digits.
+                // A number becomes its digits.
                 let Ok(Some(made)) = self.thread.lua.coerce_string(made) else {
-                    return Err(format!("request() returned a {kind}, not the text of a request"));
+                    return Err(format!("request() returned a {kind} instead of the text of a request"));
                 };
                 let begin = into.len();
                 into.extend_from_slice(&made.as_bytes());
-                // What is no request is sent all the same: to see what the server makes of it may be the point.
-                Ok(Some(requests_in(&into[begin..]).unwrap_or(Written { requests: 1, bodiless: 0 })))
+                // Text that is not a request is sent nevertheless: the user may want to see how the server reacts.
+                Ok(Some(requests_in(&into[begin..]).unwrap_or(Pipeline { requests: 1, bodiless: 0 })))
             }
         }
     }
@@ -413,7 +418,7 @@ impl Author for LuaAuthor {
             self.now("delay")?.map_or(Ok(None), |delay| delay.call::<Option<f64>>(()))
         };
         let millis = call().map_err(|error| format!("delay() failed: {error}"))?;
-        // Whole milliseconds, as wrk takes them; nothing is none.
+        // Whole milliseconds, as in wrk; nil means no delay.
         Ok(Some((millis.unwrap_or(0.0) as u64).saturating_mul(1_000_000)))
     }
 
@@ -443,13 +448,13 @@ impl Author for LuaAuthor {
     }
 }
 
-/// The requests that follow each other in `bytes`; `None` when they are not whole HTTP/1 requests.
-fn requests_in(mut bytes: &[u8]) -> Option<Written> {
-    let mut written = Written { requests: 0, bodiless: 0 };
+/// Counts the requests in `bytes`; `None` if they are not complete HTTP/1 requests.
+fn requests_in(mut bytes: &[u8]) -> Option<Pipeline> {
+    let mut written = Pipeline { requests: 0, bodiless: 0 };
     while !bytes.is_empty() {
         let mut headers = vec![httparse::EMPTY_HEADER; 16];
         let (request, head) = loop {
-            // As many as there may be lines.
+            // There cannot be more headers than lines.
             let (count, lines) = (headers.len(), memchr::memchr_iter(b'\n', bytes).count());
             let mut request = httparse::Request::new(&mut headers);
             match request.parse(bytes) {
@@ -464,7 +469,7 @@ fn requests_in(mut bytes: &[u8]) -> Option<Written> {
         written.requests += 1;
         let named = |name: &str| request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
         if named("Transfer-Encoding").is_some() {
-            // Where it ends only its chunks say; nothing is looked for behind it.
+            // Only its chunks say where the body ends, so no request is expected after it.
             return Some(written);
         }
         let length = match named("Content-Length") {

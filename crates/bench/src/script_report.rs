@@ -1,4 +1,5 @@
-//! What `done` is told of a run: `summary`, `latency` and `requests`, in wrk's units. Called by `runner` and `script`.
+//! The report of a run for a script's `done`: `summary`, `latency` and `requests`, in wrk's units. Called by
+//! `scripts` and `script`.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +8,27 @@ use mlua::{Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods};
 
 use crate::recorder::{Failure, Outcome};
 use crate::result::{Interval, RunResult};
-use crate::script::unknown;
+use crate::script::missing_field;
 
-/// A run in wrk's words.
+/// The report of a run in wrk's terms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Length of the measured part, microseconds.
     duration: u64,
-    /// Answers.
+    /// The number of answers.
     requests: u64,
-    /// Bytes of answers, heads included.
+    /// Bytes of answers, including heads.
     bytes: u64,
-    /// Names as in `summary.errors`.
+    /// Errors by their names in `summary.errors`.
     errors: Vec<(&'static str, u64)>,
     /// Response times, microseconds.
     latency: Stats,
-    /// Answers per second of one thread, a sample for each interval.
+    /// Answers per second and thread, with one sample for each interval.
     rates: Stats,
 }
 
 impl Report {
-    /// Of a run, and the response times of its measured part in nanoseconds.
+    /// Makes the report of a run with these response times of its measured part, in nanoseconds.
     #[must_use]
     pub fn of(result: &RunResult, response: &Histogram<u64>) -> Report {
         let measured = &result.measured;
@@ -62,7 +63,7 @@ impl Report {
         }
     }
 
-    /// As arguments of `done`.
+    /// Returns the arguments of `done`.
     pub(super) fn in_lua(&self, lua: &Lua) -> mlua::Result<(Table, Stats, Stats)> {
         let summary = lua.create_table()?;
         summary.set("duration", self.duration)?;
@@ -88,7 +89,7 @@ fn whole(value: f64) -> u64 {
     value.round() as u64
 }
 
-/// Values with how often each was there, in order.
+/// Values in ascending order, with the number of their occurrences.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Stats {
     values: Vec<(u64, u64)>,
@@ -119,7 +120,7 @@ impl Stats {
         if self.count == 0 { 0.0 } else { self.sum_of(|value| value) / self.count as f64 }
     }
 
-    /// Of a sample, as wrk has it.
+    /// The sample standard deviation, as in wrk.
     #[expect(clippy::cast_precision_loss, reason = "a count")]
     fn stdev(&self) -> f64 {
         if self.count < 2 {
@@ -150,11 +151,10 @@ impl UserData for Stats {
     }
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
-        methods.add_meta_method(MetaMethod::Index, unknown);
+        methods.add_meta_method(MetaMethod::Index, missing_field);
         methods.add_method("percentile", |_, this, percent: f64| Ok(this.percentile(percent)));
         methods.add_meta_method(MetaMethod::Len, |_, this, ()| Ok(this.values.len()));
-        // The value with this number, from 1, and how often it was there.
-        // Beyond the last there are none of 0, as in wrk.
+        // Returns the value with this number, from 1, and its count. After the last value both are 0, as in wrk.
         methods.add_meta_method(MetaMethod::Call, |_, this, number: i64| {
             let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
             Ok(index.and_then(|index| this.values.get(index)).copied().unwrap_or((0, 0)))
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_those_of_the_values() {
+    fn statistics_follow_from_the_values() {
         let stats = Stats::new(BTreeMap::from([(10, 98), (20, 1), (1_000, 1)]));
         assert_eq!((stats.min(), stats.max(), stats.percentile(50.0), stats.percentile(99.0)), (10, 1_000, 10, 20));
         assert_eq!(stats.percentile(100.0), 1_000);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_read_them_as_in_wrk() {
+    fn scripts_read_statistics_as_in_wrk() {
         let lua = Lua::new();
         let stats = Stats::new(BTreeMap::from([(10, 98), (1_000, 2)]));
         lua.globals().set("latency", stats).expect("set");

@@ -1,4 +1,4 @@
-//! The script of a run, if it has one and this klad was built with Lua; else nothing. Called by `runner`.
+//! The script of a run, if it has one and if this crate was built with Lua. Called by `runner`.
 
 use std::net::SocketAddr;
 
@@ -7,22 +7,22 @@ use hdrhistogram::Histogram;
 use crate::plan::Plan;
 use crate::result::RunResult;
 
-/// The script of a run, or none.
-pub(super) struct Loaded {
+/// The script of a run; empty if there is none.
+pub(super) struct RunScript {
     #[cfg(feature = "scripts")]
     script: Option<crate::script::Script>,
 }
 
-/// Loads the plan's script, where it has one, and lets it write the requests. `quiet`: what it prints must not be on the standard
-/// output.
+/// Loads the plan's script, if it has one, and makes it the author of the requests. `quiet`: the script's output must
+/// not go to the standard output.
 ///
 /// # Errors
-/// When the script fails.
+/// If the script fails.
 #[cfg(feature = "scripts")]
-pub(super) fn load(plan: &mut Plan, address: SocketAddr, quiet: bool) -> anyhow::Result<Loaded> {
+pub(super) fn load(plan: &mut Plan, address: SocketAddr, quiet: bool) -> anyhow::Result<RunScript> {
     use crate::author::Authors;
     use crate::script::{Script, Setting};
-    let Some((path, options)) = plan.script.clone() else { return Ok(Loaded { script: None }) };
+    let Some((path, options)) = plan.script.clone() else { return Ok(RunScript { script: None }) };
     let setting = Setting {
         host: plan.url.host().to_owned(),
         port: plan.url.given_port(),
@@ -36,23 +36,23 @@ pub(super) fn load(plan: &mut Plan, address: SocketAddr, quiet: bool) -> anyhow:
     plan.load.requests_per_start = script.pipeline;
     let shared = std::sync::Arc::get_mut(&mut plan.shared).expect("no thread of the run has been started");
     shared.authors = Authors::new(authors);
-    Ok(Loaded { script: Some(script) })
+    Ok(RunScript { script: Some(script) })
 }
 
-/// There is none: a plan with a script is refused.
+/// Returns no script: without Lua, a plan with a script was already rejected.
 ///
 /// # Errors
 /// Never.
 #[cfg(not(feature = "scripts"))]
-pub(super) fn load(_: &mut Plan, _: SocketAddr, _: bool) -> anyhow::Result<Loaded> {
-    Ok(Loaded {})
+pub(super) fn load(_: &mut Plan, _: SocketAddr, _: bool) -> anyhow::Result<RunScript> {
+    Ok(RunScript {})
 }
 
-impl Loaded {
-    /// Tells the script what became of the run.
+impl RunScript {
+    /// Gives the script the report of the run.
     ///
     /// # Errors
-    /// When the script fails.
+    /// If the script fails.
     pub(super) fn done(&self, result: &RunResult, response: &Histogram<u64>) -> anyhow::Result<()> {
         #[cfg(feature = "scripts")]
         if let Some(script) = &self.script {

@@ -1,76 +1,76 @@
-//! What all threads of a run share: its parts, where starts come from, when it ends. Called by `generator`, `threads` and
-//! `runner`.
+//! The state that all threads of a run share: its phases, the source of starts, its end. Called by `generator`,
+//! `threads` and `runner`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::author::Authors;
-use crate::recorder::{Ended, Outcome, Recorder};
+use crate::recorder::{Outcome, Recorder, RequestEnd};
 use crate::schedule::{Mode, Nanos, Phases, Source, Start};
 use crate::workload::{Requests, Workload};
 use klad_base::sync::Mutex;
 
-/// What all threads of a run share.
+/// The state that all threads of a run share.
 #[derive(Debug)]
 pub struct Shared {
-    /// The run's parts.
+    /// The phases of the run.
     pub phases: Phases,
-    /// Where starts come from.
+    /// The source of starts.
     pub source: Source,
-    /// What is sent.
+    /// The requests to send.
     pub workload: Arc<Workload>,
     /// Deadline of a request, from its intended start.
     pub timeout: Nanos,
-    /// How long to wait at the end for answers under way.
+    /// How long to wait at the end for answers to requests in flight.
     pub drain: Nanos,
-    /// The ends of waits are polled.
+    /// Whether threads may poll at the end of a wait.
     pub polls: bool,
-    /// Longest response time of goodput.
+    /// Longest response time that counts as goodput.
     pub good_within: Nanos,
     /// Length of an interval.
     pub interval: Nanos,
-    /// Connections of all threads may grow to so many; `None`: their number is fixed.
+    /// The largest number of connections of all threads; `None` if the number is fixed.
     pub connections_max: Option<usize>,
-    /// Connections of all threads.
+    /// The present number of connections of all threads.
     pub connections: AtomicUsize,
-    /// Who writes the requests of each thread, where it is not `workload`.
+    /// The authors of the requests, if a script writes them instead of `workload`.
     pub authors: Authors,
-    /// Why the run was given up.
+    /// Why the run was aborted.
     pub failure: Mutex<Option<String>>,
-    /// When somebody has asked the run to end early; [`NEVER`] while nobody has.
+    /// When the run was ended early; [`NEVER`] if it was not.
     pub interrupted: AtomicU64,
-    /// Starts that were taken from the source, by threads that will not send them.
-    pub returned: Returned,
-    /// A mistake that the tests must notice.
+    /// Starts that were taken from the source by threads that will not send them.
+    pub returned: ReturnedStarts,
+    /// A defect that the tests must notice.
     #[cfg(test)]
-    pub planted: Option<crate::simulated::Planted>,
+    pub planted: Option<crate::simulated::GeneratorDefect>,
 }
 
-/// Starts that wait for another thread: those which the threads held that their scripts have stopped.
+/// Starts that another thread must send, because the script of the thread that took them has stopped.
 #[derive(Debug, Default)]
-pub struct Returned {
+pub struct ReturnedStarts {
     starts: Mutex<Vec<Start>>,
-    /// Of them, read before each start of the run: that takes no lock.
+    /// The number of `starts`. Threads read it before each start, without taking the lock.
     count: AtomicUsize,
 }
 
-/// No interruption.
+/// The value of `interrupted` in a run that was not ended early.
 pub const NEVER: Nanos = Nanos::MAX;
 
 impl Shared {
-    /// When the schedule ends, or has been ended.
+    /// The end of the schedule, or the earlier time at which it was ended.
     #[must_use]
     pub fn end(&self) -> Nanos {
         self.phases.end().min(self.interrupted.load(Ordering::Relaxed))
     }
 
-    /// Whether somebody has had enough of waiting for the last answers.
+    /// Whether the run was interrupted during the drain, so that it must not wait for more answers.
     pub(super) fn was_interrupted_in_drain(&self) -> bool {
         let at = self.interrupted.load(Ordering::Relaxed);
         at != NEVER && at >= self.phases.end()
     }
 
-    /// Open or closed.
+    /// Whether the load is open or closed.
     #[must_use]
     pub fn mode(&self) -> Mode {
         match self.source {
@@ -79,12 +79,13 @@ impl Shared {
         }
     }
 
-    /// Ends the schedule at `at`, unless it ends before.
+    /// Ends the schedule at `at`, unless it ends earlier.
     pub(super) fn end_early(&self, at: Nanos) {
         self.interrupted.fetch_min(at, Ordering::Relaxed);
     }
 
-    /// The next start: one that another thread was to send, or of the source; `now` is when a closed one begins.
+    /// Takes the next start: a returned one if there is any, else one from the source. In closed mode the start is
+    /// `now`.
     pub(super) fn take_start(&self, now: Nanos) -> Option<Start> {
         if self.returned.count.load(Ordering::Acquire) > 0
             && let Some(start) = self.returned.starts.lock().pop()
@@ -95,10 +96,10 @@ impl Shared {
         self.source.take(now, &self.phases)
     }
 
-    /// A start of an open schedule that this thread will not send.
+    /// Returns a start of an open schedule that this thread will not send.
     pub(super) fn return_start(&self, start: Start) {
         #[cfg(test)]
-        if self.planted == Some(crate::simulated::Planted::StartsLost) {
+        if self.planted == Some(crate::simulated::GeneratorDefect::StartsLost) {
             return;
         }
         let mut starts = self.returned.starts.lock();
@@ -106,21 +107,21 @@ impl Shared {
         self.returned.count.fetch_add(1, Ordering::Release);
     }
 
-    /// Ends the run, which has come to nothing.
-    pub(super) fn give_up(&self, why: String) {
+    /// Aborts the run for the reason `why`.
+    pub(super) fn abort(&self, why: String) {
         self.failure.lock().get_or_insert(why);
         self.end_early(0);
     }
 
-    /// A thread starts nothing more; the last one ends the run.
+    /// Counts a thread whose script has stopped; the last one ends the run.
     pub(super) fn thread_stopped(&self, now: Nanos) {
         if self.authors.stopped() {
             self.end_early(now);
         }
     }
 
-    /// One more connection, if there may be.
-    pub(super) fn grow(&self) -> bool {
+    /// Allows one more connection, if the limit is not reached.
+    pub(super) fn try_grow(&self) -> bool {
         let Some(max) = self.connections_max else { return false };
         let grown = self
             .connections
@@ -132,22 +133,24 @@ impl Shared {
         self.connections_max.is_some_and(|max| self.connections.load(Ordering::Relaxed) < max)
     }
 
-    /// How a request that was never sent ends: with the schedule, or with its deadline if that was earlier. Its age is taken
-    /// at the end of the schedule and not of the drain, in which nothing is sent: it is to be the least that it would have
-    /// taken.
-    pub(super) fn unsent(&self, start: Start, requests: &mut Requests) -> Ended {
+    /// How a request ends that was never sent: with the schedule, or with its deadline if that is earlier. Its age is
+    /// taken at the end of the schedule, not of the drain, because nothing is sent during the drain. So the age is
+    /// the least time that the request would have taken.
+    pub(super) fn unsent(&self, start: Start, requests: &mut Requests) -> RequestEnd {
         let age = self.end().saturating_sub(start.intended);
         let outcome = if age >= self.timeout { Outcome::TimedOut } else { Outcome::Unfinished };
         let operation = requests.operation();
-        Ended { phase: start.phase, operation, outcome, response: age.min(self.timeout), service: None }
+        RequestEnd { phase: start.phase, operation, outcome, response: age.min(self.timeout), service: None }
     }
 
-    /// Records what no thread has taken from the schedule by the end of the run. To be called when all threads have ended.
-    pub fn record_rest(&self, recorder: &mut Recorder) {
+    /// Records the starts that no thread has taken by the end of the run. Must be called after all threads have
+    /// ended.
+    pub fn record_untaken_starts(&self, recorder: &mut Recorder) {
         let mut requests = Requests::new(self.workload.clone(), 0);
         let end = self.end();
-        // There may be millions, and those that follow each other differ by less than the histogram can tell.
-        let mut alike: Option<(Ended, u64)> = None;
+        // There may be millions of them. Neighbours differ by less than the histogram's resolution, so they are
+        // grouped.
+        let mut alike: Option<(RequestEnd, u64)> = None;
         if self.mode() == Mode::Closed {
             return;
         }

@@ -1,8 +1,10 @@
-//! The generator against a simulated server on a simulated clock: what it reports must be what can be calculated.
+//! Tests of the generator against a simulated server with a simulated clock: its report must equal the calculated
+//! result.
 //!
-//! Nothing but the kernel is replaced. The schedule, the generator, the reading of answers, the recorder, the collector and
-//! the percentiles are those of a real run; a thousand seconds take less than one. Each scenario knows, by arithmetic of its
-//! own, what every single request must have been recorded with. Each has a planted defect that it must notice.
+//! Only the kernel is replaced. The schedule, the generator, the reader of answers, the recorder, the collector and
+//! the percentiles are those of a real run; a thousand simulated seconds take less than one second. Each scenario
+//! calculates independently what must have been recorded for each request. Each has a planted defect, which it must
+//! notice.
 
 pub(super) mod world;
 
@@ -11,49 +13,49 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use self::world::{DRAIN, END, RATE, Reply, Scenario, WARM_UP};
-use crate::author::{Author, Authors, Written};
-use crate::recorder::{Ended, Outcome};
+use crate::author::{Author, Authors, Pipeline};
+use crate::recorder::{Outcome, RequestEnd};
 use crate::result::Section;
 use crate::schedule::{Nanos, Phase, Phases, SECOND, Source};
 use crate::shared::Shared;
 
 const MILLISECOND: Nanos = 1_000_000;
 
-/// A mistake that a load tester could make.
+/// A defect that a load tester could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
+pub enum GeneratorDefect {
     /// Coordinated omission: the wait before the send is not counted.
     LatencyFromSend,
-    /// Requests that the run has not seen the end of are forgotten.
+    /// Requests without an end at the end of the run are forgotten.
     UnfinishedDropped,
-    /// A refusal is an answer like any other.
+    /// A rejection counts as a served request.
     RefusedAsServed,
-    /// Every failure is left out.
+    /// Failures are left out.
     FailedDropped,
-    /// What falls due while the generator is not run is not its fault.
+    /// Requests that become due while the generator does not run are not counted as late.
     StallsUnseen,
-    /// What a thread that stops has taken from the schedule is nobody's.
+    /// A start that was taken from the schedule is lost when its thread stops.
     StartsLost,
 }
 
-impl Planted {
-    /// What is recorded instead.
-    pub fn apply(planted: Option<Planted>, mut ended: Ended) -> Option<Ended> {
+impl GeneratorDefect {
+    /// Returns what the defective recorder records instead; `None`: nothing.
+    pub fn apply(planted: Option<GeneratorDefect>, mut ended: RequestEnd) -> Option<RequestEnd> {
         match (planted, ended.outcome) {
-            (Some(Planted::LatencyFromSend), _) => ended.response = ended.service.unwrap_or(0),
-            (Some(Planted::UnfinishedDropped), Outcome::Unfinished)
-            | (Some(Planted::FailedDropped), Outcome::Failed) => return None,
-            (Some(Planted::RefusedAsServed), Outcome::Refused) => ended.outcome = Outcome::Served,
+            (Some(GeneratorDefect::LatencyFromSend), _) => ended.response = ended.service.unwrap_or(0),
+            (Some(GeneratorDefect::UnfinishedDropped), Outcome::Unfinished)
+            | (Some(GeneratorDefect::FailedDropped), Outcome::Failed) => return None,
+            (Some(GeneratorDefect::RefusedAsServed), Outcome::Refused) => ended.outcome = Outcome::Served,
             _ => {}
         }
         Some(ended)
     }
 }
 
-/// Response times that must have been recorded in the measured part, by outcome.
+/// The response times, by outcome, that must have been recorded in the measured part.
 type Expected = BTreeMap<Outcome, Vec<Nanos>>;
 
-/// When the request with this number is to start.
+/// The intended start of the request with this number.
 fn intended(number: u64) -> Nanos {
     number * SECOND / RATE
 }
@@ -62,7 +64,8 @@ fn numbers() -> std::ops::Range<u64> {
     WARM_UP * RATE / SECOND..END * RATE / SECOND
 }
 
-/// Holds what was reported against what is true: counts exactly, every percentile within HdrHistogram's three digits.
+/// Compares a report with the expected times: counts exactly, and every percentile within HdrHistogram's three
+/// digits.
 fn check(section: &Section, expected: &Expected) -> Result<(), String> {
     let scheduled: usize = expected.values().map(Vec::len).sum();
     if section.scheduled != scheduled as u64 {
@@ -74,7 +77,7 @@ fn check(section: &Section, expected: &Expected) -> Result<(), String> {
         if section.outcomes[&outcome] != times.len() as u64 {
             return Err(format!("{} {outcome:?} instead of {}", section.outcomes[&outcome], times.len()));
         }
-        if outcome.is_waited_for() {
+        if outcome.counts_for_latency() {
             waited_for.extend_from_slice(times);
         }
         let cell = section.cells.iter().find(|cell| cell.outcome == outcome);
@@ -92,7 +95,7 @@ fn check_percentiles(name: &str, points: &[crate::result::Percentile], mut times
         return Err(format!("{name}: {} percentiles of {} requests", points.len(), times.len()));
     }
     for point in points {
-        // Percentiles have three decimals at the most.
+        // Percentiles have at most three decimals.
         let thousandths = (point.percentile * 1e3).round() as usize;
         let rank = (times.len() * thousandths).div_ceil(100_000).max(1);
         let exact = crate::result::micros(times[rank - 1]);
@@ -110,7 +113,7 @@ fn all(outcome: Outcome, time: impl Fn(u64) -> Nanos) -> Expected {
     BTreeMap::from([(outcome, numbers().map(time).collect())])
 }
 
-/// One millisecond for each.
+/// Every answer takes one millisecond.
 fn constant(_: u64, at: Nanos) -> Reply {
     Reply::Answer { at: at + MILLISECOND, status: 200 }
 }
@@ -133,7 +136,7 @@ fn freeze(_: u64, at: Nanos) -> Reply {
     Reply::Answer { at: at + MILLISECOND, status: 200 }
 }
 
-/// With a connection for each, what arrives in the freeze waits for its end.
+/// With a connection for each request, requests during the freeze wait for its end.
 fn frozen_on_demand() -> Expected {
     all(Outcome::Served, |number| {
         let start = intended(number);
@@ -142,7 +145,8 @@ fn frozen_on_demand() -> Expected {
     })
 }
 
-/// With `connections`, a request starts when the one so many before it has ended: answers come in order.
+/// With a fixed number of connections, a request starts when the one `connections` before it has ended: answers come
+/// in order.
 fn frozen_fixed(connections: usize) -> Expected {
     let mut ends: Vec<Nanos> = Vec::new();
     for number in 0..numbers().end {
@@ -157,21 +161,21 @@ fn frozen_fixed(connections: usize) -> Expected {
 fn a_freeze_is_seen_by_every_request_that_should_have_run_in_it() {
     let (_, on_demand) = Scenario::on_demand(freeze).run();
     assert_eq!(check(&on_demand, &frozen_on_demand()), Ok(()));
-    // 1,000 of 20,000 requests waited; the hundredth part of all waited 0.8 s and more.
+    // 1,000 of 20,000 requests waited, and 1 % of all waited 0.8 s or more.
     let p99 = on_demand.response.at(99.0).expect("there").value_us;
     assert!((p99 - 802_000.0).abs() < 1_000.0, "{p99}");
     let (_, fixed) = Scenario::fixed(freeze).run();
     assert_eq!(check(&fixed, &frozen_fixed(64)), Ok(()));
-    // From the send, only those on a connection have waited.
+    // Counted from the send, only the requests on a connection have waited.
     assert!(fixed.service.at(99.0).expect("there").value_us < 1_001.0);
 }
 
 #[test]
 fn twin_coordinated_omission_is_noticed() {
-    let planted = Some(Planted::LatencyFromSend);
+    let planted = Some(GeneratorDefect::LatencyFromSend);
     let (_, fixed) = Scenario { planted, ..Scenario::fixed(freeze) }.run();
     assert!(check(&fixed, &frozen_fixed(64)).is_err());
-    // A single connection for each request hides nothing, even from the send.
+    // With a connection for each request, even times from the send hide nothing.
     let (_, on_demand) = Scenario { planted, ..Scenario::on_demand(freeze) }.run();
     assert_eq!(check(&on_demand, &frozen_on_demand()), Ok(()));
 }
@@ -185,7 +189,7 @@ fn one_in_a_hundred(number: u64) -> Nanos {
 }
 
 #[test]
-fn one_in_a_hundred_is_slow_and_no_more() {
+fn exactly_one_in_a_hundred_is_slow() {
     for scenario in [Scenario::fixed(one_in_a_hundred_slow), Scenario::on_demand(one_in_a_hundred_slow)] {
         let (_, measured) = scenario.run();
         assert_eq!(check(&measured, &all(Outcome::Served, one_in_a_hundred)), Ok(()));
@@ -206,15 +210,15 @@ fn every_tenth_refused(number: u64, at: Nanos) -> Reply {
 }
 
 #[test]
-fn refusals_have_a_histogram_of_their_own() {
+fn rejections_have_their_own_histogram() {
     let (_, measured) = Scenario::fixed(every_tenth_refused).run();
     assert_eq!(check(&measured, &every_tenth(Outcome::Refused, 1_000)), Ok(()));
     assert!((measured.goodput_per_s - 900.0).abs() < 1e-9);
 }
 
 #[test]
-fn twin_refusals_among_the_served_are_noticed() {
-    let planted = Some(Planted::RefusedAsServed);
+fn twin_rejections_counted_as_served_are_noticed() {
+    let planted = Some(GeneratorDefect::RefusedAsServed);
     let (_, measured) = Scenario { planted, ..Scenario::fixed(every_tenth_refused) }.run();
     assert!(check(&measured, &every_tenth(Outcome::Refused, 1_000)).is_err());
 }
@@ -224,7 +228,7 @@ fn every_tenth_reset(number: u64, at: Nanos) -> Reply {
 }
 
 #[test]
-fn resets_are_failures_and_the_rest_goes_on() {
+fn resets_are_failures_and_the_run_continues() {
     for scenario in [Scenario::fixed(every_tenth_reset), Scenario::on_demand(every_tenth_reset)] {
         let (_, measured) = scenario.run();
         assert_eq!(check(&measured, &every_tenth(Outcome::Failed, 2 * MILLISECOND)), Ok(()));
@@ -234,7 +238,7 @@ fn resets_are_failures_and_the_rest_goes_on() {
 
 #[test]
 fn twin_failures_left_out_are_noticed() {
-    let planted = Some(Planted::FailedDropped);
+    let planted = Some(GeneratorDefect::FailedDropped);
     let (_, measured) = Scenario { planted, ..Scenario::fixed(every_tenth_reset) }.run();
     assert!(check(&measured, &every_tenth(Outcome::Failed, 2 * MILLISECOND)).is_err());
 }
@@ -245,7 +249,7 @@ fn silent(number: u64, at: Nanos) -> Reply {
     if at < SILENT_FROM { constant(number, at) } else { Reply::Never }
 }
 
-/// What has a connection waits to the end of the drain, what has none to the end of the run.
+/// Requests with a connection wait until the end of the drain, the others until the end of the schedule.
 fn silence_fixed(connections: u64) -> Expected {
     let first = SILENT_FROM * RATE / SECOND;
     let (before, after): (Vec<u64>, Vec<u64>) = numbers().partition(|number| *number < first);
@@ -260,7 +264,7 @@ fn silence_fixed(connections: u64) -> Expected {
 }
 
 #[test]
-fn what_a_silent_server_leaves_open_counts_at_its_age() {
+fn requests_without_an_answer_count_with_their_age() {
     let (_, fixed) = Scenario::fixed(silent).run();
     assert_eq!(check(&fixed, &silence_fixed(64)), Ok(()));
     assert_eq!((fixed.in_flight_at_end, fixed.unsent), (64, 10_000 - 64));
@@ -270,8 +274,8 @@ fn what_a_silent_server_leaves_open_counts_at_its_age() {
 }
 
 #[test]
-fn twin_open_requests_that_are_dropped_are_noticed() {
-    let planted = Some(Planted::UnfinishedDropped);
+fn twin_dropped_unfinished_requests_are_noticed() {
+    let planted = Some(GeneratorDefect::UnfinishedDropped);
     let (_, measured) = Scenario { planted, ..Scenario::fixed(silent) }.run();
     assert!(check(&measured, &silence_fixed(64)).is_err());
 }
@@ -287,7 +291,7 @@ fn deadlines_end_requests_at_their_time_sent_or_not() {
     let (_, on_demand) = Scenario { timeout, ..Scenario::on_demand(silent) }.run();
     assert_eq!(check(&on_demand, &expected), Ok(()));
 
-    // With few connections most are never sent, and no wait is counted beyond the deadline.
+    // With few connections most requests are never sent, and no wait is longer than the deadline.
     let (_, fixed) = Scenario { timeout, ..Scenario::fixed(silent) }.run();
     assert_eq!(fixed.outcomes[&Outcome::TimedOut] + fixed.outcomes[&Outcome::Unfinished], 10_000);
     assert!(fixed.outcomes[&Outcome::Unfinished] <= 2_000);
@@ -296,41 +300,41 @@ fn deadlines_end_requests_at_their_time_sent_or_not() {
 }
 
 #[test]
-fn closed_load_sends_when_the_answer_is_there() {
+fn closed_load_sends_after_each_answer() {
     let phases = Phases::new(SECOND, &[Phase { from: 0.0, to: 0.0, length: 4 * SECOND }]);
     let scenario = Scenario { connections: 8, ..Scenario::fixed(constant) };
     let (measured, _) = scenario.run_source(phases.clone(), Source::Closed).measured();
     assert_eq!(measured.outcomes[&Outcome::Served], 8 * 4_000);
     let (counted, _) = scenario.run_source(phases, Source::count(100)).measured();
-    assert_eq!(counted.scheduled, 0, "a hundred are done within the warm-up");
+    assert_eq!(counted.scheduled, 0, "a hundred requests end within the warm-up");
 }
 
 #[test]
-fn an_interrupted_run_reports_what_was_run() {
+fn an_interrupted_run_reports_the_part_that_was_run() {
     let (phases, source) = world::source();
     let mut collector = Scenario { interrupted: 7 * SECOND, ..Scenario::fixed(constant) }.run_source(phases, source);
-    collector.cut(7 * SECOND);
+    collector.truncate(7 * SECOND);
     let (measured, _) = collector.measured();
     assert_eq!((measured.scheduled, measured.outcomes[&Outcome::Served]), (5_000, 5_000));
     assert!((measured.sent_per_s - 1_000.0).abs() < 1e-9);
 }
 
-/// With connections that are all busy, so that answers wait unread and no request finds one free.
-fn stalled(planted: Option<Planted>) -> (Section, Section) {
+/// A run with a stall of the generator, in which answers wait unread because the only connection is busy.
+fn stalled(planted: Option<GeneratorDefect>) -> (Section, Section) {
     let stall = Some((10 * SECOND, 300 * MILLISECOND));
     Scenario { connections: 1, stall, planted, ..Scenario::fixed(constant) }.run()
 }
 
 #[test]
-fn a_generator_that_was_not_run_says_so() {
-    // 300 of 20,000 fell due in 300 ms.
+fn a_stall_of_the_generator_shows_in_the_send_lag() {
+    // 300 of 20,000 requests became due in 300 ms.
     let (_, section) = stalled(None);
     assert!((270_000.0..=300_000.0).contains(&section.send_lag.at(99.9).expect("there").value_us));
 }
 
 #[test]
-fn twin_a_stall_that_is_blamed_on_the_server_is_noticed() {
-    let (_, section) = stalled(Some(Planted::StallsUnseen));
+fn twin_an_ignored_stall_is_noticed() {
+    let (_, section) = stalled(Some(GeneratorDefect::StallsUnseen));
     assert!(section.send_lag.at(99.9).expect("there").value_us < 2_000.0);
 }
 
@@ -343,7 +347,7 @@ fn late(_: u64, at: Nanos) -> Reply {
 }
 
 #[test]
-fn rates_count_what_came_in_time() {
+fn rates_count_answers_by_the_time_at_which_they_arrived() {
     let (_, section) = Scenario { connections: 1, ..Scenario::fixed(slow) }.run();
     assert!((section.answered_per_s - 100.0).abs() <= 0.1, "{}", section.answered_per_s);
     let (warm_up, section) = Scenario::on_demand(late).run();
@@ -351,7 +355,7 @@ fn rates_count_what_came_in_time() {
 }
 
 #[test]
-fn intervals_show_when_it_happened() {
+fn intervals_show_when_requests_ended() {
     let (phases, source) = world::source();
     let mut collector = Scenario::on_demand(freeze).run_source(phases, source);
     let rows: Vec<_> = std::iter::from_fn(|| collector.next_interval(true)).map(|(row, _)| row).collect();
@@ -359,7 +363,7 @@ fn intervals_show_when_it_happened() {
     assert!(rows[0].warm_up && rows[1].warm_up && !rows[2].warm_up);
     assert_eq!((done(11), done(12), done(13)), (1_000, 1, 1_999));
     assert_eq!((rows[12].sent, rows[12].scheduled_per_s), (1_000, Some(1_000.0)));
-    // The freeze of a second, seen to a hundredth on either side.
+    // The freeze lasts a second; the resolution is a hundredth of an interval at each end.
     let gap = collector.longest_gap();
     assert!((980 * MILLISECOND..=SECOND).contains(&gap), "{gap}");
     let (phases, source) = world::source();
@@ -369,12 +373,12 @@ fn intervals_show_when_it_happened() {
 }
 
 #[test]
-fn pieces_are_the_measured_part_in_equal_parts() {
+fn pieces_are_equal_parts_of_the_measured_part() {
     let (phases, source) = world::source();
     let pieces = Scenario::on_demand(freeze).run_source(phases, source).pieces();
     let done: Vec<u64> = pieces.iter().map(|piece| piece.response.count).collect();
-    // What the freeze of the thirteenth second has put off ends in the sixth piece, as it would have without; the answer of
-    // the last request of the warm-up is in the first piece, and that of the last of all in none.
+    // The freeze is in the thirteenth second. Requests that it delays end in the sixth piece, as they would without
+    // it. The first piece has the answer of the last warm-up request, and no piece has that of the very last request.
     assert_eq!(done, [2_000; 10]);
     assert!(pieces[5].response.at(75.0).expect("there").value_us > 400_000.0);
     assert!(pieces[4].response.at(100.0).expect("there").value_us < 1_002.0);
@@ -384,20 +388,20 @@ fn pieces_are_the_measured_part_in_equal_parts() {
     }
 }
 
-/// What a run of the usual length shares.
+/// The shared state of a run of the usual length.
 pub(super) fn shared_for_tests() -> Arc<Shared> {
     let (phases, source) = world::source();
     Arc::new(Scenario::fixed(constant).shared(phases, source))
 }
 
-/// Has enough after so many answers: then its thread has a start in hand.
+/// An author that stops after this many answers, while its thread has taken the next start.
 #[derive(Debug)]
-struct Few(usize);
+struct StopsAfter(usize);
 
-impl Author for Few {
-    fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Written>, String> {
+impl Author for StopsAfter {
+    fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Pipeline>, String> {
         into.extend_from_slice(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
-        Ok(Some(Written { requests: 1, bodiless: 0 }))
+        Ok(Some(Pipeline { requests: 1, bodiless: 0 }))
     }
 
     fn delay(&mut self) -> Result<Option<Nanos>, String> {
@@ -422,22 +426,22 @@ impl Author for Few {
     }
 }
 
-/// Two threads, of which the first stops in the middle of the run.
-fn one_that_stops(planted: Option<Planted>) -> Section {
+/// A run of two threads, of which the first stops in the middle.
+fn one_that_stops(planted: Option<GeneratorDefect>) -> Section {
     let scenario = Scenario { planted, ..Scenario::fixed(constant) };
     let (phases, source) = world::source();
     let mut shared = scenario.shared(phases, source);
-    shared.authors = Authors::new(vec![Box::new(Few(5_000)), Box::new(Few(usize::MAX))]);
+    shared.authors = Authors::new(vec![Box::new(StopsAfter(5_000)), Box::new(StopsAfter(usize::MAX))]);
     scenario.run_threads(shared, 2).measured().0
 }
 
 #[test]
-fn what_a_thread_that_stops_has_in_hand_another_sends() {
+fn a_start_of_a_stopped_thread_is_sent_by_another() {
     let section = one_that_stops(None);
     assert_eq!((section.scheduled, section.outcomes[&Outcome::Served]), (20_000, 20_000));
 }
 
 #[test]
-fn twin_a_start_that_stops_with_its_thread_is_noticed() {
-    assert_eq!(one_that_stops(Some(Planted::StartsLost)).scheduled, 19_999);
+fn twin_a_start_that_is_lost_with_its_thread_is_noticed() {
+    assert_eq!(one_that_stops(Some(GeneratorDefect::StartsLost)).scheduled, 19_999);
 }

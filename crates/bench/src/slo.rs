@@ -1,4 +1,4 @@
-//! Objectives: `p99<5ms,refused<0.1%`.
+//! Objectives such as `p99<5ms,refused<0.1%`.
 //!
 //! ```text
 //!     objectives = objective *( "," objective )
@@ -9,7 +9,7 @@
 //!                / "rate" / "goodput"                                        answers, good answers; bound is a rate
 //! ```
 //!
-//! Called by `args` (reads) and `runner` (judges).
+//! Called by `args` (parses) and `runner` (judges).
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 use crate::recorder::Outcome;
 use crate::result::{self, Section, micros, value_at};
 use crate::text::time_us;
-use crate::units::{Rate, duration};
+use crate::units::{Rate, duration, plain_number};
 
-/// All objectives of a run, as they were given.
+/// All objectives of a run, as given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objectives {
     text: String,
@@ -35,7 +35,7 @@ struct Objective {
     text: String,
     figure: Figure,
     comparison: Comparison,
-    /// Microseconds, percent, or per second.
+    /// In microseconds, percent, or per second.
     bound: f64,
 }
 
@@ -57,7 +57,7 @@ enum Comparison {
     MoreOrEqual,
 }
 
-/// What an objective is about.
+/// The aspect of the server that an objective is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Concern {
@@ -66,7 +66,7 @@ pub enum Concern {
     Latency,
     /// Requests that were refused.
     Refusals,
-    /// Requests that failed, timed out, were left open, not found or not served.
+    /// Requests that failed, timed out, were unfinished, not found or not served.
     Failures,
     /// Answers per second.
     Throughput,
@@ -84,7 +84,7 @@ impl Figure {
 }
 
 impl Objectives {
-    /// So many answers a second have to come, or more, whatever is sent.
+    /// The largest number of answers per second that an objective demands as a minimum; `None` if no objective does.
     #[must_use]
     pub fn answers_wanted(&self) -> Option<f64> {
         let wanted = self.all.iter().filter(|objective| {
@@ -101,8 +101,8 @@ impl fmt::Display for Objectives {
     }
 }
 
-/// An error at a place of the text.
-struct Wrong {
+/// A parse error at a position of the text.
+struct ParseError {
     at: usize,
     why: String,
 }
@@ -115,7 +115,7 @@ impl FromStr for Objectives {
         let mut at = 0;
         for part in text.split(',') {
             let indent = part.len() - part.trim_start().len();
-            let objective = parse(part.trim(), at + indent).map_err(|Wrong { at, why }| {
+            let objective = parse(part.trim(), at + indent).map_err(|ParseError { at, why }| {
                 let column = text[..at.min(text.len())].chars().count();
                 format!("{why}\n    {text}\n    {:column$}^", "")
             })?;
@@ -126,13 +126,13 @@ impl FromStr for Objectives {
     }
 }
 
-fn parse(text: &str, at: usize) -> Result<Objective, Wrong> {
+fn parse(text: &str, at: usize) -> Result<Objective, ParseError> {
     let Some(sign) = text.find(['<', '>']) else {
         let why = "an objective is a figure, one of < <= > >=, and a bound, such as p99<5ms".to_owned();
-        return Err(Wrong { at: at + text.len(), why });
+        return Err(ParseError { at: at + text.len(), why });
     };
     let name = text[..sign].trim();
-    let figure = parse_figure(name).map_err(|why| Wrong { at, why })?;
+    let figure = parse_figure(name).map_err(|why| ParseError { at, why })?;
     let rest = &text[sign..];
     let (comparison, after) = match rest.as_bytes() {
         [b'<', b'=', ..] => (Comparison::LessOrEqual, 2),
@@ -142,7 +142,7 @@ fn parse(text: &str, at: usize) -> Result<Objective, Wrong> {
     };
     let bound_text = rest[after..].trim_start();
     let at_bound = at + text.len() - bound_text.len();
-    let bound = parse_bound(figure, bound_text).map_err(|why| Wrong { at: at_bound, why })?;
+    let bound = parse_bound(figure, bound_text).map_err(|why| ParseError { at: at_bound, why })?;
     Ok(Objective { text: text.to_owned(), figure, comparison, bound })
 }
 
@@ -157,27 +157,24 @@ fn parse_figure(name: &str) -> Result<Figure, String> {
         "goodput" => return Ok(Figure::Goodput),
         _ => {}
     }
-    let known =
-        "p50, p99.9 and the like, mean, max, served, not_found, refused, failed, timed_out, unfinished, rate, goodput";
-    let percent = name.strip_prefix('p').ok_or_else(|| format!("{name:?} is no figure; there are {known}"))?;
-    let plain = !percent.is_empty() && percent.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    match percent.parse::<f64>() {
-        Ok(percent) if plain && percent > 0.0 && percent <= 100.0 => Ok(Figure::Percentile(percent)),
-        _ => Err(format!("{name:?} is no percentile above 0 and up to 100")),
+    let known = "p50, p99.9 and other percentiles, mean, max, served, not_found, refused, failed, timed_out, unfinished, rate, goodput";
+    let percent = name.strip_prefix('p').ok_or_else(|| format!("{name:?} is not a figure; the figures are {known}"))?;
+    match plain_number(percent) {
+        Some(percent) if percent > 0.0 && percent <= 100.0 => Ok(Figure::Percentile(percent)),
+        _ => Err(format!("{name:?} is not a percentile above 0 and up to 100")),
     }
 }
 
 fn parse_bound(figure: Figure, text: &str) -> Result<f64, String> {
     match figure {
-        Figure::Percentile(_) | Figure::Mean | Figure::Max => {
-            duration(text).map(|bound| bound.as_secs_f64() * 1e6).map_err(|why| format!("{text:?} is no time: {why}"))
-        }
+        Figure::Percentile(_) | Figure::Mean | Figure::Max => duration(text)
+            .map(|bound| bound.as_secs_f64() * 1e6)
+            .map_err(|why| format!("{text:?} is not a time: {why}")),
         Figure::Share(_) => {
-            let number = text.strip_suffix('%').ok_or_else(|| format!("{text:?} is no share; use for example 0.1%"))?;
-            let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-            match number.parse::<f64>() {
-                Ok(share) if plain && share <= 100.0 => Ok(share),
-                _ => Err(format!("{text:?} is no share from 0% to 100%")),
+            let number = text.strip_suffix('%').ok_or_else(|| format!("{text:?} is not a percentage, such as 0.1%"))?;
+            match plain_number(number) {
+                Some(share) if share <= 100.0 => Ok(share),
+                _ => Err(format!("{text:?} is not a percentage from 0% to 100%")),
             }
         }
         Figure::Rate | Figure::Goodput => text.parse::<Rate>().map(|rate| rate.0),
@@ -185,7 +182,7 @@ fn parse_bound(figure: Figure, text: &str) -> Result<f64, String> {
 }
 
 impl Objectives {
-    /// Judges the measured part and its response times, in nanoseconds.
+    /// Judges the measured part and its response times, which are in nanoseconds.
     #[must_use]
     pub fn judge(&self, section: &Section, response: &Histogram<u64>) -> result::Slo {
         let objectives: Vec<_> = self.all.iter().map(|objective| objective.judge(section, response)).collect();
@@ -211,7 +208,7 @@ impl Objective {
         result::Objective { text: self.text.clone(), concern: self.figure.concern(), measured, met }
     }
 
-    /// In the unit of the bound; `None` without a request.
+    /// The measured value in the unit of the bound; `None` without requests.
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     fn measured(&self, section: &Section, response: &Histogram<u64>) -> Option<f64> {
         let timed = |value: f64| (!response.is_empty()).then_some(value);
@@ -254,13 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_meets_no_objective() {
+    fn without_measurements_no_objective_is_met() {
         let objectives: Objectives = "p99<1h".parse().expect("valid");
         assert!(!objectives.judge(&Section::default(), &crate::recorder::histogram()).met);
     }
 
     #[test]
-    fn an_error_points_at_its_place() {
+    fn an_error_points_at_its_position() {
         let pointed = |text: &str| {
             let error = text.parse::<Objectives>().expect_err("wrong");
             error.lines().last().expect("a line").find('^').expect("a mark") - 4

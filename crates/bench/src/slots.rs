@@ -1,8 +1,8 @@
-//! The connections of one thread: which are free, which have a request under way and since when.
+//! The connections of one thread: which are free, and which have a request in flight, since when.
 //!
-//! A fixed number of connections takes turns, the longest idle first, so that all stay in use and the server's threads get
-//! equal shares; a closed one is opened anew when its turn comes. Connections opened on demand are used like a stack, so
-//! that no more are open than are needed. Called by `generator`.
+//! A fixed number of connections is used in turn, the longest idle first. So all stay in use, and the server's
+//! threads get equal shares. A closed connection is opened again when it is used. Connections on demand are used like
+//! a stack, so that no more are open than necessary. Called by `generator`.
 
 use std::collections::VecDeque;
 
@@ -10,69 +10,71 @@ use crate::response::Reader;
 use crate::schedule::{Nanos, Start};
 use crate::workload::Request;
 
-/// State of a connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Link {
-    /// There is none.
+pub(super) enum ConnectionState {
+    /// Not open.
     Closed,
-    /// It is being made.
+    /// Being opened.
     Connecting,
-    /// It is made.
+    /// Open.
     Open,
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Current {
+pub(super) struct InFlight {
     pub(super) intended: Nanos,
     pub(super) phase: usize,
     pub(super) request: Request,
-    /// When its first byte was sent; `None`: the connection is being made.
+    /// When its first byte was sent; `None` while the connection is being opened.
     pub(super) sent: Option<Nanos>,
-    /// Answers that came, of several.
+    /// The number of its answers that have arrived.
     pub(super) answered: u32,
-    /// The worst status of these; 0 before the first.
+    /// The highest status among these answers; 0 before the first.
     pub(super) status: u16,
 }
 
-impl Current {
-    pub(super) fn new(start: Start, request: Request) -> Current {
-        Current { intended: start.intended, phase: start.phase, request, sent: None, answered: 0, status: 0 }
+impl InFlight {
+    pub(super) fn new(start: Start, request: Request) -> InFlight {
+        InFlight { intended: start.intended, phase: start.phase, request, sent: None, answered: 0, status: 0 }
     }
 }
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Slot {
-    pub(super) link: Link,
+    pub(super) state: ConnectionState,
     pub(super) reader: Reader,
-    /// A request that the connection has not taken whole, and how much of it it has.
+    /// A request that the connection has not taken completely, and the number of bytes that it has taken.
     pub(super) unsent: Vec<u8>,
     pub(super) taken: usize,
-    pub(super) current: Option<Current>,
-    /// Since when it has had nothing to do.
+    pub(super) current: Option<InFlight>,
+    /// When it became free.
     pub(super) free_since: Nanos,
-    /// Neighbours among those under way.
+    /// Neighbours in the list of requests in flight.
     before: Option<usize>,
     after: Option<usize>,
 }
 
-/// All of them.
+/// All connections of a thread.
 #[derive(Debug)]
 pub(super) struct Slots {
     all: Vec<Slot>,
-    /// Free ones. In a stack the next is at the back; one that is given back closed goes to the front.
+    /// Free connections. For a stack, the next one is at the back, and a closed one is put at the front.
     free: VecDeque<usize>,
     stack: bool,
-    /// Whether answers are kept.
+    /// Whether readers store answers.
     keep: bool,
-    /// The list of those under way, by intended start: all have the same time, so the first is the first to be too late.
+    /// The ends of the list of requests in flight, by intended start. All have the same timeout, so the oldest
+    /// reaches its deadline first.
     oldest: Option<usize>,
     newest: Option<usize>,
 }
 
 impl Slots {
-    /// `count` free, closed connections; `stack`: more may come; `keep`: answers are kept until the next.
+    /// Creates `count` free, closed connections. `stack`: more may be added. `keep`: each answer is stored until the
+    /// next one.
     pub(super) fn new(count: usize, stack: bool, keep: bool) -> Slots {
         let mut slots = Slots { all: Vec::new(), free: VecDeque::new(), stack, keep, oldest: None, newest: None };
         for _ in 0..count {
@@ -82,11 +84,11 @@ impl Slots {
         slots
     }
 
-    /// One more, closed and not among the free.
+    /// Adds a connection, which is closed and not free.
     pub(super) fn add(&mut self) -> usize {
         self.all.push(Slot {
-            link: Link::Closed,
-            reader: if self.keep { Reader::keeping() } else { Reader::new() },
+            state: ConnectionState::Closed,
+            reader: if self.keep { Reader::storing() } else { Reader::new() },
             unsent: Vec::new(),
             taken: 0,
             current: None,
@@ -97,33 +99,33 @@ impl Slots {
         self.all.len() - 1
     }
 
-    /// How many there are, free or not.
+    /// The number of connections, free or not.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether `take` would find one.
+    /// Whether there is a free connection.
     pub(super) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Takes a free one.
+    /// Takes a free connection.
     pub(super) fn take(&mut self) -> Option<usize> {
         if self.stack { self.free.pop_back() } else { self.free.pop_front() }
     }
 
-    /// Gives one back that has nothing to do since `now`.
-    pub(super) fn give_back(&mut self, slot: usize, now: Nanos) {
+    /// Puts a connection that has been idle since `now` back among the free ones.
+    pub(super) fn release(&mut self, slot: usize, now: Nanos) {
         self.all[slot].free_since = now;
-        if self.stack && self.all[slot].link == Link::Closed {
+        if self.stack && self.all[slot].state == ConnectionState::Closed {
             self.free.push_front(slot);
         } else {
             self.free.push_back(slot);
         }
     }
 
-    /// Gives a request to a slot that was taken.
-    pub(super) fn begin(&mut self, slot: usize, current: Current) {
+    /// Assigns a request to a connection that was taken.
+    pub(super) fn begin(&mut self, slot: usize, current: InFlight) {
         let newest = self.newest.replace(slot);
         match newest {
             Some(newest) => self.all[newest].after = Some(slot),
@@ -135,11 +137,11 @@ impl Slots {
         (own.before, own.after) = (newest, None);
     }
 
-    /// Takes the request of a slot, if it has one.
-    pub(super) fn end(&mut self, slot: usize) -> Option<Current> {
+    /// Removes and returns the request of a connection, if it has one.
+    pub(super) fn end(&mut self, slot: usize) -> Option<InFlight> {
         let own = &mut self.all[slot];
         let current = own.current.take()?;
-        // What a large request has grown goes with it: connections would add up to the memory of one each.
+        // The memory of a large request is freed, or each connection would come to hold that much.
         (own.unsent, own.taken) = (Vec::new(), 0);
         let (before, after) = (own.before.take(), own.after.take());
         match before {
@@ -153,10 +155,10 @@ impl Slots {
         Some(current)
     }
 
-    /// The slot whose request was intended first, of those under way.
+    /// The connection whose request has the earliest intended start, and that start.
     pub(super) fn oldest(&self) -> Option<(usize, Nanos)> {
         let slot = self.oldest?;
-        Some((slot, self.all[slot].current.expect("it is under way").intended))
+        Some((slot, self.all[slot].current.expect("it has a request").intended))
     }
 }
 
@@ -179,13 +181,13 @@ mod tests {
     use super::*;
     use crate::recorder::Operation;
 
-    fn current(intended: Nanos) -> Current {
+    fn current(intended: Nanos) -> InFlight {
         let request = Request { operation: Operation::Get, key: 0, answers: 1, bodiless: 0 };
-        Current::new(Start { intended, phase: 0 }, request)
+        InFlight::new(Start { intended, phase: 0 }, request)
     }
 
     #[test]
-    fn those_under_way_are_in_order_whichever_ends_first() {
+    fn the_oldest_request_is_known_whichever_ends_first() {
         let mut slots = Slots::new(4, false, false);
         for intended in 1..=4 {
             let slot = slots.take().expect("free");
@@ -203,19 +205,19 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_number_takes_turns_and_a_stack_reuses_the_last_open_one() {
+    fn a_fixed_number_is_used_in_turn_and_a_stack_reuses_the_last_open_one() {
         let mut turns = Slots::new(3, false, false);
         let first = turns.take().expect("free");
-        turns.give_back(first, 5);
+        turns.release(first, 5);
         assert_eq!(turns.take(), Some(1));
         let mut stack = Slots::new(2, true, false);
-        stack[0].link = Link::Open;
-        stack[1].link = Link::Open;
+        stack[0].state = ConnectionState::Open;
+        stack[1].state = ConnectionState::Open;
         let top = stack.take().expect("free");
-        stack.give_back(top, 5);
+        stack.release(top, 5);
         assert_eq!(stack.take(), Some(top));
-        stack[top].link = Link::Closed;
-        stack.give_back(top, 5);
-        assert_eq!(stack.take(), Some(0), "an open one before a closed one");
+        stack[top].state = ConnectionState::Closed;
+        stack.release(top, 5);
+        assert_eq!(stack.take(), Some(0), "an open connection before a closed one");
     }
 }

@@ -1,9 +1,10 @@
-//! The kernel's connections: non-blocking sockets behind one epoll for each thread.
+//! The real network: non-blocking sockets with one epoll for each thread.
 //!
-//! Each socket is registered once, edge-triggered for both directions, so a request costs one send, one receive and its
-//! share of a wait, and no change of registrations (wrk makes two for each request). Waits are bounded in nanoseconds
-//! (`epoll_pwait2`), with the thread's timer slack, by default 50 µs, turned off: on a quiet machine a wait ends 4 to 20 µs
-//! after its time. So the last 50 µs of a wait are polled (`polling`), unless others want the core. Called by `generator`.
+//! Each socket is registered once, edge-triggered for both directions. A request therefore costs one send, one
+//! receive and its share of a wait, and no change of registrations (wrk makes two for each request). Waits have a
+//! resolution of nanoseconds (`epoll_pwait2`), and the thread's timer slack, 50 µs by default, is turned off. Even so
+//! a wait ends 4 to 20 µs late on a quiet machine. The last 50 µs of a wait are therefore polled (`polling`), unless
+//! other threads want the core. Called by `generator`.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -16,16 +17,16 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::network::{Network, Read, Ready};
+use crate::network::{Network, ReadOutcome, ReadyEvent};
 use crate::polling::{POLL_MAX, Polling, Schedstat};
 use crate::recorder::Failure;
 use crate::schedule::{Nanos, SECOND};
 use klad_base::clock;
 
-/// Events that are taken with one wait.
+/// The largest number of events that one wait returns.
 const EVENTS_MAX: usize = 256;
 
-/// Longest single wait. It bounds what a clock that was set wrong could do.
+/// The longest single wait. It limits the effect of a clock that was set wrong.
 const WAIT_MAX: Nanos = 100 * SECOND;
 
 /// The connections of one thread.
@@ -35,38 +36,38 @@ pub struct Sockets {
     connections: Vec<Option<Socket>>,
     events: Vec<epoll::Event>,
     polling: Polling<Schedstat>,
-    /// The start of the schedule. Until it is set, times count from the making of this.
+    /// The start of the schedule. Until it is set, times count from the creation of this value.
     origin: Instant,
 }
 
 impl Sockets {
-    /// For connections to `address`, all made and used on the calling thread, which `polls` for the ends of its waits where
-    /// it has the core for it.
+    /// Creates sockets for connections to `address`. They must be made and used on the calling thread. With `polls`,
+    /// the thread polls at the end of its waits while its core is nearly free.
     ///
     /// # Errors
-    /// When the kernel is older than 5.11, or has no descriptor left.
+    /// If the kernel is older than 5.11, or no file descriptor is left.
     pub fn new(address: SocketAddr, polls: bool) -> anyhow::Result<Sockets> {
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("cannot turn off timer slack")?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make an epoll")?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot create an epoll")?;
         let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut events = vec![none; EVENTS_MAX];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         epoll::wait(&epoll, events.as_mut_slice(), Some(&at_once))
-            .context("waits of less than a millisecond need Linux 5.11 or later (epoll_pwait2)")?;
+            .context("klad bench needs Linux 5.11 or later, for waits shorter than a millisecond (epoll_pwait2)")?;
         let polling = Polling::new(Schedstat::of_this_thread(), polls);
         Ok(Sockets { address, epoll, connections: Vec::new(), events, polling, origin: clock::now() })
     }
 
-    /// CPU time, nanoseconds, that this thread has spent in waits where it could have slept.
+    /// CPU time, nanoseconds, in polls that found nothing, where this thread could have slept.
     #[must_use]
-    pub fn polled_in_vain(&self) -> Nanos {
-        self.polling.fruitless()
+    pub fn empty_poll_ns(&self) -> Nanos {
+        self.polling.empty_poll_ns()
     }
 
-    /// Sets the start of the schedule.
+    /// Sets the start of the schedule, from which times count.
     pub fn set_origin(&mut self, origin: Instant) {
         self.origin = origin;
-        self.polling.forget_times();
+        self.polling.reset();
     }
 
     fn open(&mut self, connection: usize) -> Result<bool, Errno> {
@@ -88,42 +89,42 @@ impl Sockets {
         Ok(connected)
     }
 
-    /// Waits for events, for `timeout` at the most; returns how many there are.
-    fn ask(&mut self, timeout: Nanos) -> usize {
+    /// Waits for events for at most `timeout`; returns their number.
+    fn epoll_wait(&mut self, timeout: Nanos) -> usize {
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout / SECOND).expect("at most WAIT_MAX"),
             tv_nsec: i64::try_from(timeout % SECOND).expect("less than a second"),
         };
-        // An error can only be an interruption, after which the caller looks at the clock again.
+        // The only possible error is an interruption; the caller then reads the clock again.
         epoll::wait(&self.epoll, self.events.as_mut_slice(), Some(&timeout)).unwrap_or(0)
     }
 
-    /// Asks for events, once at least, until there are any or it is `until`; returns how many there are.
+    /// Polls for events at least once, until there are any or it is `until`; returns their number.
     fn poll(&mut self, until: Nanos) -> usize {
         let mut now = self.now();
         loop {
-            let count = self.ask(0);
+            let count = self.epoll_wait(0);
             if count > 0 {
                 return count;
             }
             let begin = std::mem::replace(&mut now, self.now());
-            self.polling.found_nothing(begin, now, until);
+            self.polling.add_empty_poll(begin, now, until);
             if now >= until {
                 return 0;
             }
         }
     }
 
-    /// Waits for events up to `until`, at the latest; returns how many there are.
+    /// Waits for events until `until` at the latest; returns their number.
     fn wait_for_events(&mut self, until: Nanos) -> usize {
         let now = self.now();
         let left = until.saturating_sub(now).min(WAIT_MAX);
-        if !self.polling.may(now) {
-            return self.ask(left);
+        if !self.polling.polls_now(now) {
+            return self.epoll_wait(left);
         }
         let asleep = left.saturating_sub(POLL_MAX);
-        let count = if asleep > 0 { self.ask(asleep) } else { 0 };
-        // What was interrupted is gone on with by the caller.
+        let count = if asleep > 0 { self.epoll_wait(asleep) } else { 0 };
+        // If the wait was interrupted early, the caller waits again.
         let near = asleep == 0 || until.saturating_sub(self.now()) <= POLL_MAX;
         if count == 0 && near { self.poll(until) } else { count }
     }
@@ -133,7 +134,7 @@ impl Sockets {
     }
 }
 
-/// Why a connection could not be made.
+/// The failure that an error of connect means.
 fn connect_failure(error: Errno) -> Failure {
     match error {
         Errno::ADDRNOTAVAIL => Failure::Ports,
@@ -171,35 +172,35 @@ impl Network for Sockets {
         }
     }
 
-    fn read(&mut self, connection: usize, into: &mut [u8]) -> Read {
-        let Some(socket) = self.socket(connection) else { return Read::Broken };
+    fn read(&mut self, connection: usize, into: &mut [u8]) -> ReadOutcome {
+        let Some(socket) = self.socket(connection) else { return ReadOutcome::Broken };
         loop {
             match rustix::net::recv(socket, &mut *into, RecvFlags::empty()) {
-                Ok((_, 0)) => return Read::End,
-                Ok((_, count)) => return Read::Bytes(count),
-                Err(Errno::AGAIN) => return Read::Nothing,
+                Ok((_, 0)) => return ReadOutcome::End,
+                Ok((_, count)) => return ReadOutcome::Bytes(count),
+                Err(Errno::AGAIN) => return ReadOutcome::Nothing,
                 Err(Errno::INTR) => {}
-                Err(_) => return Read::Broken,
+                Err(_) => return ReadOutcome::Broken,
             }
         }
     }
 
     fn close(&mut self, connection: usize) {
-        // Closing the descriptor takes it out of the epoll as well.
+        // Closing the descriptor also removes it from the epoll.
         if let Some(socket) = self.connections.get_mut(connection) {
             *socket = None;
         }
     }
 
-    fn wait(&mut self, until: Nanos, ready: &mut Vec<Ready>) {
+    fn wait(&mut self, until: Nanos, ready: &mut Vec<ReadyEvent>) {
         ready.clear();
         let count = self.wait_for_events(until);
         for event in &self.events[..count] {
-            // Copied: the kernel's struct is packed.
+            // Copied, because the kernel's struct is packed.
             let flags = event.flags;
             let broken = epoll::EventFlags::ERR | epoll::EventFlags::HUP | epoll::EventFlags::RDHUP;
-            ready.push(Ready {
-                // A closed connection's last event may still be among these; its number then tells of nothing to read.
+            ready.push(ReadyEvent {
+                // The last event of a closed connection may be among these. Nothing can be read from its number then.
                 connection: usize::try_from(event.data.u64()).expect("it was a usize"),
                 readable: flags.intersects(epoll::EventFlags::IN | broken),
                 writable: flags.intersects(epoll::EventFlags::OUT | broken),
@@ -222,8 +223,9 @@ mod tests {
         (listener, sockets)
     }
 
-    /// Signals end waits early; the load's loop goes on then, and so does this.
-    fn wait_whole(sockets: &mut Sockets, length: Nanos, ready: &mut Vec<Ready>) {
+    /// Waits for `length`. A signal may end a wait early; the generator's loop then waits again, as this function
+    /// does.
+    fn wait_whole(sockets: &mut Sockets, length: Nanos, ready: &mut Vec<ReadyEvent>) {
         let until = sockets.now() + length;
         while sockets.now() < until {
             sockets.wait(until, ready);
@@ -234,35 +236,35 @@ mod tests {
     #[test]
     fn waits_end_at_their_time_and_only_their_ends_are_polled() {
         let (_listener, mut sockets) = listening();
-        let mut ready = vec![Ready { connection: 7, readable: true, writable: false, ended: false }];
-        // Whether it polls at all depends on what else the machine does.
+        let mut ready = vec![ReadyEvent { connection: 7, readable: true, writable: false, ended: false }];
+        // Whether the thread polls at all depends on the load of the machine.
         for _ in 0..60 {
-            let (before, now) = (sockets.polled_in_vain(), sockets.now());
+            let (before, now) = (sockets.empty_poll_ns(), sockets.now());
             wait_whole(&mut sockets, 20_000_000, &mut ready);
-            let (polled, took) = (sockets.polled_in_vain() - before, sockets.now() - now);
+            let (polled, took) = (sockets.empty_poll_ns() - before, sockets.now() - now);
             assert!(polled <= POLL_MAX && took >= 20_000_000, "{polled} ns of {took} were polled");
         }
     }
 
     #[test]
-    fn a_poll_sees_what_has_come_also_when_its_time_is_over() {
+    fn a_poll_finds_an_event_even_after_its_time() {
         let (listener, mut sockets) = listening();
         sockets.connect(0).expect("it listens");
         let (mut other, _) = listener.accept().expect("connected");
         other.write_all(b"x").expect("taken");
         let late = clock::now() + std::time::Duration::from_mins(1);
         let readable = loop {
-            assert!(clock::now() < late, "what was written has never come");
+            assert!(clock::now() < late, "the written byte has not arrived");
             let now = sockets.now();
-            // An event tells of all that has come so far.
+            // An event covers all that has arrived so far.
             let count = sockets.poll(now);
-            // Copied: the kernel's struct is packed.
+            // Copied, because the kernel's struct is packed.
             let flags = sockets.events[0].flags;
             if count > 0 && flags.contains(epoll::EventFlags::IN) {
                 break sockets.read(0, &mut [0; 8]);
             }
         };
-        assert_eq!(readable, Read::Bytes(1));
-        assert_eq!(sockets.polled_in_vain(), 0, "no time was left in these waits");
+        assert_eq!(readable, ReadOutcome::Bytes(1));
+        assert_eq!(sockets.empty_poll_ns(), 0, "these waits had no time left");
     }
 }

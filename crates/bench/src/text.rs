@@ -1,8 +1,8 @@
-//! The result for people: wrk2's text, line by line, so that what reads it goes on working, and between its parts what
-//! wrk2 does not say.
+//! The result as text. It equals wrk2's output line for line, so that programs that read wrk2's output can read it.
+//! Between wrk2's parts it has lines that wrk2 does not print.
 //!
-//! wrk2's parts are the head, `Thread Stats`, `Latency Distribution`, `Detailed Percentile spectrum`, and the lines at the
-//! end; their formats are those of its source. Called by `runner`, and by `files` for the spectrum.
+//! wrk2's parts are the head, `Thread Stats`, `Latency Distribution`, `Detailed Percentile spectrum`, and the lines
+//! at the end. Their formats come from wrk2's source. Called by `runner`.
 
 use std::fmt::Write as _;
 
@@ -13,13 +13,21 @@ use crate::recorder::Outcome;
 use crate::result::{Distribution, Interval, RunResult, Section, micros, value_at};
 use crate::schedule::Mode;
 
-/// wrk2's percentiles.
+/// Appends a formatted line to a string.
+macro_rules! line {
+    ($text:expr, $($arguments:tt)*) => {
+        writeln!($text, $($arguments)*).expect("a string takes every character")
+    };
+}
+pub(crate) use line;
+
+/// The percentiles that wrk2 prints.
 const WRK2_PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0];
 
-/// Points of the spectrum for each halving of the distance to 100 %, as in wrk2.
+/// The points of the spectrum for each halving of the distance to 100 %, as in wrk2.
 const TICKS_PER_HALF_DISTANCE: u32 = 5;
 
-/// Microseconds as wrk2 writes them: `1.05ms`.
+/// Formats microseconds as wrk2 does, such as `1.05ms`.
 #[must_use]
 pub fn time_us(micros: f64) -> String {
     let (value, unit) = match micros {
@@ -30,6 +38,12 @@ pub fn time_us(micros: f64) -> String {
         _ => (micros / 3600e6, "h"),
     };
     format!("{value:.2}{unit}")
+}
+
+/// Formats a percentile of a distribution; `-` without samples.
+#[must_use]
+pub fn time_at(distribution: &Distribution, percentile: f64) -> String {
+    distribution.at(percentile).map_or_else(|| "-".to_owned(), |point| time_us(point.value_us))
 }
 
 fn binary(bytes: f64) -> String {
@@ -51,36 +65,36 @@ fn metric(count: f64) -> String {
     format!("{value:.2}{unit}")
 }
 
-/// The whole text.
+/// Returns the whole text.
 #[must_use]
 pub fn report(result: &RunResult, spectrum: &Spectrum) -> String {
     let mut text = String::new();
     for check in result.checks.iter().filter(|check| !check.passed) {
-        line(&mut text, format_args!("NOT VALID: {}: {}", check.name, check.detail));
+        line!(text, "NOT VALID: {}: {}", check.name, check.detail);
     }
     if !result.valid {
-        line(&mut text, format_args!("The figures below are not to be believed.\n"));
+        line!(text, "The figures below are not reliable.\n");
     }
     if let Some(warning) = unserved(&result.measured) {
-        line(&mut text, format_args!("WARNING: {warning}\n"));
+        line!(text, "WARNING: {warning}\n");
     }
     head(&mut text, result);
     thread_stats(&mut text, result, &spectrum.response);
     latency_distribution(&mut text, &spectrum.response);
-    line(&mut text, format_args!("\n  Detailed Percentile spectrum:"));
+    line!(text, "\n  Detailed Percentile spectrum:");
     text.push_str(&percentile_spectrum(&spectrum.response));
-    line(&mut text, format_args!("----------------------------------------------------------"));
+    line!(text, "----------------------------------------------------------");
     percentiles(&mut text, &result.measured);
     outcomes(&mut text, &result.measured);
     let gap = time_us(result.longest_gap_s * 1e6);
-    line(&mut text, format_args!("  Longest time without an answer served or not found within that: {gap}"));
+    line!(text, "  Longest time without a good answer (served or not found within that time): {gap}");
     stages(&mut text, result);
     judgement(&mut text, result);
     totals(&mut text, &result.measured, result.load.requests_per_start);
     text
 }
 
-/// What makes figures meaningless though they are right.
+/// Returns a warning if no request was served, so that the figures say nothing about the server.
 #[must_use]
 pub fn unserved(section: &Section) -> Option<String> {
     let count = |outcome| section.outcomes.get(&outcome).copied().unwrap_or(0);
@@ -91,27 +105,22 @@ pub fn unserved(section: &Section) -> Option<String> {
     let statuses: Vec<_> = section.statuses.keys().map(u16::to_string).collect();
     Some(match not_found {
         0 => format!(
-            "nothing was served (statuses: {})",
+            "no request was served (statuses: {})",
             if statuses.is_empty() { "none".into() } else { statuses.join(", ") }
         ),
-        _ => "nothing was found: is the path right, and are the keys there (--fill)?".to_owned(),
+        _ => "nothing was found: is the path correct, and do the keys exist (--fill)?".to_owned(),
     })
-}
-
-fn line(text: &mut String, arguments: std::fmt::Arguments) {
-    text.write_fmt(arguments).expect("a string takes every character");
-    text.push('\n');
 }
 
 fn head(text: &mut String, result: &RunResult) {
     let load = &result.load;
     if let Some(interrupted) = result.interrupted_s {
-        line(text, format_args!("Ended early, {interrupted:.3}s after the start"));
+        line!(text, "Ended early, {interrupted:.3}s after the start");
     }
-    line(text, format_args!("Running {} test @ {}", seconds(load.duration_s), result.target.url));
-    line(text, format_args!("  {} threads and {} connections", load.threads, load.connections));
+    line!(text, "Running {} test @ {}", seconds(load.duration_s), result.target.url);
+    line!(text, "  {} threads and {} connections", load.threads, load.connections);
     if load.connections_max > load.connections {
-        line(text, format_args!("  Connections on demand, up to {}", load.connections_max));
+        line!(text, "  Connections on demand, up to {}", load.connections_max);
     }
     match load.mode {
         Mode::Open => {
@@ -125,43 +134,31 @@ fn head(text: &mut String, result: &RunResult) {
                 })
                 .collect();
             let arrival = load.arrival.as_deref().unwrap_or_default();
-            line(text, format_args!("  Open load, {arrival} arrivals: {}; seed {}", stages.join(", "), load.seed));
-            line(
-                text,
-                format_args!("  Latency is counted from the intended start of each request: no coordinated omission"),
-            );
+            line!(text, "  Open load, {arrival} arrivals: {}; seed {}", stages.join(", "), load.seed);
+            line!(text, "  Latency counts from the intended start of each request: no coordinated omission");
         }
         Mode::Closed => {
-            line(
-                text,
-                format_args!("  Closed load: latency is counted from the send, and what the server put off is omitted"),
-            );
+            line!(text, "  Closed load: latency counts from the send, so it suffers from coordinated omission");
         }
     }
-    line(text, format_args!("  {}", load.workload));
+    line!(text, "  {}", load.workload);
     if load.requests_per_start > 1 {
         let each = load.requests_per_start;
-        line(
+        line!(
             text,
-            format_args!(
-                "  Each start sends {each} requests in a pipeline, and ends with the last answer; Requests/sec counts all"
-            ),
+            "  Each start sends {each} requests in a pipeline and ends with the last answer; Requests/sec counts all requests"
         );
     }
     if let Some(warm_up) = &result.warm_up {
-        let at = |percentile| {
-            warm_up.response.at(percentile).map_or_else(|| "-".to_owned(), |point| time_us(point.value_us))
-        };
-        line(
+        let at = |percentile| time_at(&warm_up.response, percentile);
+        line!(
             text,
-            format_args!(
-                "  Warm-up {}, kept apart: {} requests, p50 {}, p99 {}, max {}",
-                seconds(warm_up.duration_s),
-                warm_up.scheduled,
-                at(50.0),
-                at(99.0),
-                at(100.0)
-            ),
+            "  Warm-up {}, reported separately: {} requests, p50 {}, p99 {}, max {}",
+            seconds(warm_up.duration_s),
+            warm_up.scheduled,
+            at(50.0),
+            at(99.0),
+            at(100.0)
         );
     }
 }
@@ -172,7 +169,7 @@ fn seconds(seconds: f64) -> String {
 
 fn thread_stats(text: &mut String, result: &RunResult, response: &Histogram<u64>) {
     let cell = |value: String, width: usize| {
-        // As in wrk: units of one letter are padded, so that digits stand below each other.
+        // As in wrk: units of one letter are padded, so that the digits are aligned.
         let letters = value.chars().rev().take_while(char::is_ascii_alphabetic).count();
         format!(
             "{:>width$}{}",
@@ -181,13 +178,13 @@ fn thread_stats(text: &mut String, result: &RunResult, response: &Histogram<u64>
             width = width - (2 - letters.min(2))
         )
     };
-    line(text, format_args!("  Thread Stats{:>6}{:>11}{:>8}{:>12}", "Avg", "Stdev", "Max", "+/- Stdev"));
+    line!(text, "  Thread Stats{:>6}{:>11}{:>8}{:>12}", "Avg", "Stdev", "Max", "+/- Stdev");
     let mut row = |name: &str, format: fn(f64) -> String, [mean, stdev, max, within]: [f64; 4]| {
         let (mean, stdev, max) = (cell(format(mean), 8), cell(format(stdev), 10), cell(format(max), 9));
-        line(text, format_args!("    {name:<10}{mean}{stdev}{max}{within:>8.2}%"));
+        line!(text, "    {name:<10}{mean}{stdev}{max}{within:>8.2}%");
     };
     row("Latency", time_us, spread_of_histogram(response));
-    // Without the drain, whose few answers are no rate.
+    // Without the intervals of the drain, which have only a few answers.
     let end = result.load.warm_up_s + result.load.duration_s;
     let measured = |row: &&Interval| !row.warm_up && row.start_s < end;
     let rates: Vec<f64> = result.intervals.iter().filter(measured).map(rate).collect();
@@ -200,7 +197,8 @@ fn rate(row: &Interval) -> f64 {
     row.outcomes.values().sum::<u64>() as f64 / row.length_s
 }
 
-/// Mean, standard deviation, maximum, percent of values within one standard deviation of the mean; in microseconds.
+/// Mean, standard deviation and maximum in microseconds, and the percentage of values within one standard deviation
+/// of the mean.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -229,126 +227,106 @@ fn spread(values: &[f64]) -> [f64; 4] {
 }
 
 fn latency_distribution(text: &mut String, response: &Histogram<u64>) {
-    line(text, format_args!("  Latency Distribution (HdrHistogram - Recorded Latency)"));
+    line!(text, "  Latency Distribution (HdrHistogram - Recorded Latency)");
     for percentile in WRK2_PERCENTILES {
         let value = micros(value_at(response, percentile));
-        line(text, format_args!("{percentile:>7.3}%  {:>8}", time_us(value)));
+        line!(text, "{percentile:>7.3}%  {:>8}", time_us(value));
     }
 }
 
-/// wrk2's `Detailed Percentile spectrum`, in milliseconds; also the content of `.hgrm` files.
+/// Returns wrk2's `Detailed Percentile spectrum`, in milliseconds. It is also the content of `.hgrm` files.
 #[must_use]
 pub fn percentile_spectrum(histogram: &Histogram<u64>) -> String {
     let mut text = String::new();
-    line(
-        &mut text,
-        format_args!("{:>12} {:>12} {:>12} {:>14}\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)"),
-    );
+    line!(text, "{:>12} {:>12} {:>12} {:>14}\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");
     let mut through = 0;
     for point in histogram.iter_quantiles(TICKS_PER_HALF_DISTANCE) {
         through += point.count_since_last_iteration();
         let value = micros(point.value_iterated_to().min(histogram.max())) / 1e3;
         let quantile = point.quantile_iterated_to();
         let inverse = if quantile < 1.0 { format!("{:.2}", 1.0 / (1.0 - quantile)) } else { "inf".to_owned() };
-        line(&mut text, format_args!("{value:>12.3} {quantile:>12.6} {through:>12} {inverse:>14}"));
+        line!(text, "{value:>12.3} {quantile:>12.6} {through:>12} {inverse:>14}");
     }
     let (mean, stdev) =
         if histogram.is_empty() { (0.0, 0.0) } else { (histogram.mean() / 1e6, histogram.stdev() / 1e6) };
-    line(&mut text, format_args!("#[Mean    = {mean:>12.3}, StdDeviation   = {stdev:>12.3}]"));
-    line(
-        &mut text,
-        format_args!("#[Max     = {:>12.3}, Total count    = {:>12}]", micros(histogram.max()) / 1e3, histogram.len()),
-    );
-    line(&mut text, format_args!("#[Buckets = {:>12}, SubBuckets     = {:>12}]", buckets(histogram), 2048));
+    line!(text, "#[Mean    = {mean:>12.3}, StdDeviation   = {stdev:>12.3}]");
+    line!(text, "#[Max     = {:>12.3}, Total count    = {:>12}]", micros(histogram.max()) / 1e3, histogram.len());
+    line!(text, "#[Buckets = {:>12}, SubBuckets     = {:>12}]", buckets(histogram), 2048);
     text
 }
 
-/// Buckets of 2,048 values that a histogram of three digits has, each twice as wide as the one before.
+/// The number of buckets of 2,048 values in a histogram of three digits. Each bucket is twice as wide as the previous
+/// one.
 fn buckets(histogram: &Histogram<u64>) -> u32 {
     (u64::BITS - histogram.high().leading_zeros()).saturating_sub(11) + 1
 }
 
 fn percentiles(text: &mut String, section: &Section) {
-    line(text, format_args!("\n  Percentile      Response       Service      Send lag  Samples above"));
-    let value = |distribution: &Distribution, percentile| {
-        distribution.at(percentile).map_or_else(|| "-".to_owned(), |point| time_us(point.value_us))
-    };
+    line!(text, "\n  Percentile      Response       Service      Send lag  Samples above");
     let mut marked = false;
     for point in &section.response.percentiles {
         let mark = if point.enough { "" } else { " *" };
         marked |= !point.enough;
-        line(
+        line!(
             text,
-            format_args!(
-                "  {:>9}% {:>13} {:>13} {:>13} {:>14}{mark}",
-                point.percentile,
-                time_us(point.value_us),
-                value(&section.service, point.percentile),
-                value(&section.send_lag, point.percentile),
-                point.samples_above
-            ),
+            "  {:>9}% {:>13} {:>13} {:>13} {:>14}{mark}",
+            point.percentile,
+            time_us(point.value_us),
+            time_at(&section.service, point.percentile),
+            time_at(&section.send_lag, point.percentile),
+            point.samples_above
         );
     }
     if section.response.count == 0 {
-        line(text, format_args!("  no request was served, not found, timed out or left open"));
+        line!(text, "  no request was served, not found, timed out or unfinished");
     }
     if marked {
-        line(text, format_args!("  * fewer than 10 samples above: the value of single requests"));
+        line!(text, "  * fewer than 10 samples above: the value depends on single requests");
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn outcomes(text: &mut String, section: &Section) {
-    line(
-        text,
-        format_args!("\n  Outcome                  Count     Share         p50         p99       p99.9         Max"),
-    );
+    line!(text, "\n  Outcome                  Count     Share         p50         p99       p99.9         Max");
     for cell in &section.cells {
         let name = format!("{} {}", cell.operation.name(), cell.outcome.name());
         let share = cell.response.count as f64 / section.scheduled.max(1) as f64 * 100.0;
-        let at =
-            |percentile| cell.response.at(percentile).map_or_else(|| "-".to_owned(), |point| time_us(point.value_us));
-        line(
+        let at = |percentile| time_at(&cell.response, percentile);
+        line!(
             text,
-            format_args!(
-                "  {name:<18} {:>11} {share:>8.3}% {:>11} {:>11} {:>11} {:>11}",
-                cell.response.count,
-                at(50.0),
-                at(99.0),
-                at(99.9),
-                at(100.0)
-            ),
+            "  {name:<18} {:>11} {share:>8.3}% {:>11} {:>11} {:>11} {:>11}",
+            cell.response.count,
+            at(50.0),
+            at(99.0),
+            at(99.9),
+            at(100.0)
         );
     }
     if !section.statuses.is_empty() {
         let all: Vec<_> = section.statuses.iter().map(|(status, count)| format!("{status} {count}")).collect();
-        line(text, format_args!("  Statuses: {}", all.join(", ")));
+        line!(text, "  Statuses: {}", all.join(", "));
     }
     if !section.errors.is_empty() {
         let all: Vec<_> = section.errors.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        line(text, format_args!("  Failures: {}", all.join(", ")));
+        line!(text, "  Failures: {}", all.join(", "));
     }
     let open = section.outcomes.get(&Outcome::Unfinished).copied().unwrap_or(0);
     if open > 0 {
-        line(
+        line!(
             text,
-            format_args!(
-                "  Left open at the end: {} in flight, {} never sent; counted at their age, which is the least they would have taken",
-                section.in_flight_at_end,
-                open.saturating_sub(section.in_flight_at_end)
-            ),
+            "  Unfinished at the end: {} in flight, {} never sent; they count with their age, the least time that they would have taken",
+            section.in_flight_at_end,
+            open.saturating_sub(section.in_flight_at_end)
         );
     }
-    line(
+    line!(
         text,
-        format_args!(
-            "  Scheduled {:.2}/s, sent {:.2}/s, answered {:.2}/s, goodput {:.2}/s (served or not found within {})",
-            section.scheduled_per_s,
-            section.sent_per_s,
-            section.answered_per_s,
-            section.goodput_per_s,
-            time_us(section.good_within_us)
-        ),
+        "  Scheduled {:.2}/s, sent {:.2}/s, answered {:.2}/s, goodput {:.2}/s (served or not found within {})",
+        section.scheduled_per_s,
+        section.sent_per_s,
+        section.answered_per_s,
+        section.goodput_per_s,
+        time_us(section.good_within_us)
     );
 }
 
@@ -356,28 +334,23 @@ fn stages(text: &mut String, result: &RunResult) {
     if result.stages.is_empty() {
         return;
     }
-    line(
+    line!(
         text,
-        format_args!(
-            "\n  Stage            Scheduled/s      Sent/s   Goodput/s         p50         p99       p99.9         Max"
-        ),
+        "\n  Stage            Scheduled/s      Sent/s   Goodput/s         p50         p99       p99.9         Max"
     );
     for (index, stage) in result.stages.iter().enumerate() {
-        let at =
-            |percentile| stage.response.at(percentile).map_or_else(|| "-".to_owned(), |point| time_us(point.value_us));
-        line(
+        let at = |percentile| time_at(&stage.response, percentile);
+        line!(
             text,
-            format_args!(
-                "  {:<16} {:>11.1} {:>11.1} {:>11.1} {:>11} {:>11} {:>11} {:>11}",
-                format!("{} ({})", index + 1, seconds(stage.duration_s)),
-                stage.scheduled_per_s,
-                stage.sent_per_s,
-                stage.goodput_per_s,
-                at(50.0),
-                at(99.0),
-                at(99.9),
-                at(100.0)
-            ),
+            "  {:<16} {:>11.1} {:>11.1} {:>11.1} {:>11} {:>11} {:>11} {:>11}",
+            format!("{} ({})", index + 1, seconds(stage.duration_s)),
+            stage.scheduled_per_s,
+            stage.sent_per_s,
+            stage.goodput_per_s,
+            at(50.0),
+            at(99.0),
+            at(99.9),
+            at(100.0)
         );
     }
 }
@@ -385,51 +358,41 @@ fn stages(text: &mut String, result: &RunResult) {
 fn judgement(text: &mut String, result: &RunResult) {
     text.push('\n');
     for check in &result.checks {
-        line(
-            text,
-            format_args!("  {} {}: {}", if check.passed { "ok    " } else { "FAILED" }, check.name, check.detail),
-        );
+        line!(text, "  {} {}: {}", if check.passed { "ok    " } else { "FAILED" }, check.name, check.detail);
     }
     if result.target.same_machine {
-        line(text, format_args!("  note   generator and server share this machine's {} cores", result.machine.cores));
+        line!(text, "  note   generator and server share the {} cores of this machine", result.machine.cores);
     }
     if let Some(steal) = result.machine.steal_percent.filter(|steal| *steal >= 1.0) {
-        line(text, format_args!("  note   the hypervisor kept {steal:.1}% of the CPU time for others"));
+        line!(text, "  note   the hypervisor gave {steal:.1}% of the CPU time to others");
     }
     if let Some(slo) = &result.slo {
         for objective in &slo.objectives {
             let verdict = if objective.met { "met   " } else { "MISSED" };
             let measured = objective.measured.as_deref().unwrap_or("nothing was measured");
-            line(text, format_args!("  {verdict} {}: {measured}", objective.text));
+            line!(text, "  {verdict} {}: {measured}", objective.text);
         }
     }
 }
 
+/// Writes wrk2's last lines. They count requests, which are more than the starts if a script sends pipelines.
 #[expect(clippy::cast_precision_loss, reason = "counts of bytes")]
-/// Of all requests, where a start has several.
 fn totals(text: &mut String, section: &Section, requests_per_start: u32) {
     let answered = section.statuses.values().sum::<u64>() * u64::from(requests_per_start);
-    line(
-        text,
-        format_args!(
-            "  {answered} requests in {:.2}s, {}B read",
-            section.duration_s,
-            binary(section.bytes_received as f64)
-        ),
-    );
+    line!(text, "  {answered} requests in {:.2}s, {}B read", section.duration_s, binary(section.bytes_received as f64));
     let error = |names: &[&str]| names.iter().filter_map(|name| section.errors.get(*name)).sum::<u64>();
     let connect = error(&["connect", "no_port_left", "no_descriptor_left"]);
     let read = error(&["reset", "closed", "malformed"]);
     let own_timeouts = section.outcomes.get(&Outcome::TimedOut).copied().unwrap_or(0)
         - section.statuses.get(&504).copied().unwrap_or(0);
     if connect + read + own_timeouts > 0 {
-        line(text, format_args!("  Socket errors: connect {connect}, read {read}, write 0, timeout {own_timeouts}"));
+        line!(text, "  Socket errors: connect {connect}, read {read}, write 0, timeout {own_timeouts}");
     }
     let others: u64 = section.statuses.iter().filter(|(status, _)| !(200..400).contains(*status)).map(|(_, n)| n).sum();
     if others > 0 {
-        line(text, format_args!("  Non-2xx or 3xx responses: {others}"));
+        line!(text, "  Non-2xx or 3xx responses: {others}");
     }
-    line(text, format_args!("Requests/sec: {:>9.2}", section.answered_per_s * f64::from(requests_per_start)));
+    line!(text, "Requests/sec: {:>9.2}", section.answered_per_s * f64::from(requests_per_start));
     let received = if section.duration_s > 0.0 { section.bytes_received as f64 / section.duration_s } else { 0.0 };
-    line(text, format_args!("Transfer/sec: {:>10}B", binary(received)));
+    line!(text, "Transfer/sec: {:>10}B", binary(received));
 }

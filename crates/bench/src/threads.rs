@@ -1,8 +1,9 @@
-//! The threads of a run: started, connected, set off at the same moment, and listened to until they end.
+//! The threads of a run: starts and connects them, begins the schedule on all of them at once, and collects their
+//! records.
 //!
 //! ```text
-//!     klad-bench-0 … klad-bench-N ── filled recorders ──▶ the calling thread: collector, progress, interval log
-//!                                 ◀─ empty ones ────────
+//!     klad-bench-0 … klad-bench-N ── full recorders ──▶ the calling thread: collector, progress, interval log
+//!                                 ◀─ empty recorders ──
 //! ```
 //!
 //! Called by `runner`.
@@ -26,25 +27,25 @@ use crate::socket::Sockets;
 use klad_base::clock;
 use klad_base::sync::{BoundedQueue, Cause, Condvar, Mutex, PushError, spawn_thread};
 
-/// Filled recorders that may wait for the collector, for each thread: seconds of it not running. Then a thread goes on with
-/// the recorder it has, and its intervals become longer.
+/// Full recorders, for each thread, that may wait for the collector: the collector may stop for this many intervals.
+/// If the queue is full, a thread goes on with its recorder, so its intervals become longer.
 const DELIVERIES_MAX: usize = 16;
 
-/// For all connections to be made before the start.
+/// The longest wait for all connections before the start.
 const CONNECT_PATIENCE: Nanos = 5 * SECOND;
 
-/// For one connection, when none could be made.
+/// The longest wait for a single connection, when no other could be made.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A filled recorder.
+/// A full recorder on its way to the collector.
 struct Delivery {
     thread: usize,
     interval: u64,
     recorder: Recorder,
 }
 
-/// What the threads and the caller share beside the run itself.
-struct Crew {
+/// The queues and the start time that the threads and their caller share.
+struct Channels {
     filled: BoundedQueue<Delivery>,
     empty: BoundedQueue<Recorder>,
     ready: BoundedQueue<anyhow::Result<(usize, Option<Failure>)>>,
@@ -56,31 +57,32 @@ struct Crew {
 /// The start of the schedule.
 #[derive(Clone, Copy)]
 enum Origin {
-    /// Connections are still being made.
+    /// Not known: connections are still being made.
     Unknown,
-    /// It is now.
+    /// The moment of the start.
     At(Instant),
     /// There will be no run.
     Never,
 }
 
-/// What a thread leaves.
-struct Left {
+/// What a thread returns at its end.
+struct ThreadResult {
     recorder: Recorder,
     cpu: CpuShares,
 }
 
-/// CPU time of a thread, each as a share of the run's time, from 0.0 to 1.0.
+/// The CPU time of a thread, in shares of the run's time, from 0.0 to 1.0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuShares {
-    /// What its work took.
+    /// Share of work.
     pub used: f64,
-    /// In polls that found nothing, where it could have slept and had time left.
+    /// Share of polls that found nothing. The thread could have slept, so it had time left.
     pub polled: f64,
 }
 
 impl CpuShares {
-    /// Of `cpu` nanoseconds on a core in `run`, of which `polled` were in vain.
+    /// Computes the shares from `cpu` nanoseconds of CPU time in a run of length `run`, with `polled` nanoseconds in
+    /// empty polls.
     #[expect(clippy::cast_precision_loss, reason = "shares")]
     fn of(cpu: u64, polled: u64, run: u128) -> CpuShares {
         let share = |part: u64| part as f64 / run.max(1) as f64;
@@ -88,38 +90,38 @@ impl CpuShares {
     }
 }
 
-/// A run that has ended.
+/// The records of a run that has ended.
 #[derive(Debug)]
-pub struct Driven {
-    /// All that was recorded.
+pub struct FinishedRun {
+    /// All records, added up.
     pub collector: Collector,
-    /// Of each thread.
+    /// The CPU shares of each thread.
     pub cpu_shares: Vec<CpuShares>,
-    /// Connections that were made before the start.
+    /// The number of connections that were made before the start.
     pub connected: usize,
-    /// Why others were not; `None`: there are no others.
+    /// Why the other connections were not made; `None` if all were made.
     pub unconnected: Option<Failure>,
-    /// When the run was ended early, from its start.
+    /// When the run was ended early, from its start; `None` if it was not.
     pub interrupted: Option<Nanos>,
-    /// The start on `CLOCK_MONOTONIC`, nanoseconds.
+    /// The start of the schedule on `CLOCK_MONOTONIC`, nanoseconds.
     pub started_monotonic_ns: u64,
-    /// The start, milliseconds since 1970.
+    /// The start of the schedule, milliseconds since 1970.
     pub started_unix_ms: u64,
 }
 
-/// Makes the load of `shared` on `threads` threads with `connections` connections. `show` is called with the
-/// start (milliseconds since 1970) and each interval, and ends the run when it fails.
+/// Makes the load of `shared` with `threads` threads and `connections` connections. Calls `show` with the start
+/// (milliseconds since 1970) and each interval; an error from `show` ends the run.
 ///
 /// # Errors
-/// When no connection can be made, or what `show` returned.
+/// If no connection can be made, or if `show` fails.
 pub fn drive(
     shared: &Arc<Shared>,
     address: SocketAddr,
     threads: usize,
     connections: usize,
     mut show: impl FnMut(u64, &Interval, &Tally) -> anyhow::Result<()>,
-) -> anyhow::Result<Driven> {
-    let crew = Arc::new(Crew {
+) -> anyhow::Result<FinishedRun> {
+    let channels = Arc::new(Channels {
         filled: BoundedQueue::new(DELIVERIES_MAX * threads),
         empty: BoundedQueue::new(DELIVERIES_MAX * threads),
         ready: BoundedQueue::new(threads),
@@ -130,24 +132,24 @@ pub fn drive(
     let handles: Vec<_> = (0..threads)
         .map(|thread| {
             let share = connections / threads + usize::from(thread < connections % threads);
-            start_thread(crew.clone(), shared.clone(), address, thread, share)
+            start_thread(channels.clone(), shared.clone(), address, thread, share)
         })
         .collect();
-    let (connected, unconnected) = connect_all(&crew, threads, address)?;
+    let (connected, unconnected) = connect_all(&channels, threads, address)?;
     let started_unix_ms = clock::unix_ms();
     let started_monotonic_ns = clock::monotonic_ns();
     let origin = clock::now();
     let watch = interrupt::watch()?;
-    watch.over(shared, origin);
-    crew.set_off(Origin::At(origin));
+    watch.set_run(shared, origin);
+    channels.announce_origin(Origin::At(origin));
 
     let mut collector =
         Collector::new(shared.phases.clone(), shared.mode(), threads, shared.interval, shared.good_within);
-    while let Some(mut delivery) = crew.filled.pop() {
+    while let Some(mut delivery) = channels.filled.pop() {
         collector.add(delivery.thread, delivery.interval, &delivery.recorder);
         delivery.recorder.clear();
-        // A full queue means that there are enough.
-        let _ = crew.empty.push(delivery.recorder);
+        // If the queue is full, there are enough empty recorders.
+        let _ = channels.empty.push(delivery.recorder);
         while let Some((interval, tally)) = collector.next_interval(false) {
             show(started_unix_ms, &interval, &tally)?;
         }
@@ -155,15 +157,23 @@ pub fn drive(
     let cpu_shares = gather(handles, shared, &mut collector);
     let interrupted = (shared.end() < shared.phases.end()).then(|| shared.end());
     if let Some(at) = interrupted {
-        collector.cut(at);
+        collector.truncate(at);
     }
     while let Some((interval, tally)) = collector.next_interval(true) {
         show(started_unix_ms, &interval, &tally)?;
     }
-    Ok(Driven { collector, cpu_shares, connected, unconnected, interrupted, started_monotonic_ns, started_unix_ms })
+    Ok(FinishedRun {
+        collector,
+        cpu_shares,
+        connected,
+        unconnected,
+        interrupted,
+        started_monotonic_ns,
+        started_unix_ms,
+    })
 }
 
-/// Not one connection could be made.
+/// The error when not a single connection could be made.
 #[derive(Debug)]
 pub struct NoConnection(String);
 
@@ -173,101 +183,111 @@ impl fmt::Display for NoConnection {
     }
 }
 
-/// Waits until every thread has made its connections; returns how many there are, and why there are no more.
-fn connect_all(crew: &Crew, threads: usize, address: SocketAddr) -> anyhow::Result<(usize, Option<Failure>)> {
+/// Waits until every thread has made its connections. Returns their number, and why there are not more.
+fn connect_all(channels: &Channels, threads: usize, address: SocketAddr) -> anyhow::Result<(usize, Option<Failure>)> {
     let mut connected = 0;
     let mut failure = None;
     for _ in 0..threads {
-        match crew.ready.pop().expect("it is never closed") {
+        match channels.ready.pop().expect("it is never closed") {
             Ok((count, why)) => {
                 connected += count;
                 failure = failure.or(why);
             }
             Err(error) => {
-                crew.set_off(Origin::Never);
+                channels.announce_origin(Origin::Never);
                 return Err(error);
             }
         }
     }
     if connected == 0 {
-        crew.set_off(Origin::Never);
-        let Some(why) = failure else { bail!("no connection was asked for") };
-        ensure!(why != Failure::Descriptors, "cannot connect to {address}: no descriptor is left (ulimit -n)");
-        ensure!(why != Failure::Ports, "cannot connect to {address}: no local port is left");
-        // Once more, for the kernel's words.
+        channels.announce_origin(Origin::Never);
+        let Some(why) = failure else { bail!("no connection was requested") };
+        ensure!(why != Failure::Descriptors, "cannot connect to {address}: no file descriptor is left (ulimit -n)");
+        ensure!(
+            why != Failure::Ports,
+            "cannot connect to {address}: no local port is left (net.ipv4.ip_local_port_range)"
+        );
+        // Connect once more to get the kernel's error message.
         TcpStream::connect_timeout(&address, RETRY_TIMEOUT)
             .with_context(|| NoConnection(format!("cannot connect to {address}")))?;
-        return Err(anyhow!("none could be made in time").context(NoConnection(format!("no connection to {address}"))));
+        return Err(
+            anyhow!("no connection was made in time").context(NoConnection(format!("no connection to {address}")))
+        );
     }
     Ok((connected, failure))
 }
 
-/// What the threads leave, and what none of them has taken from the schedule.
-fn gather(handles: Vec<JoinHandle<Option<Left>>>, shared: &Shared, collector: &mut Collector) -> Vec<CpuShares> {
+/// Waits for the threads, and adds their last records and the starts that no thread has taken.
+fn gather(
+    handles: Vec<JoinHandle<Option<ThreadResult>>>,
+    shared: &Shared,
+    collector: &mut Collector,
+) -> Vec<CpuShares> {
     let mut cpu_shares = Vec::new();
     for handle in handles {
         if let Some(left) = handle.join().expect("a panic ends the process") {
-            collector.add_rest(&left.recorder);
+            collector.add_undelivered(&left.recorder);
             cpu_shares.push(left.cpu);
         }
     }
     let mut rest = Recorder::new(shared.phases.all().len());
-    shared.record_rest(&mut rest);
-    collector.add_rest(&rest);
+    shared.record_untaken_starts(&mut rest);
+    collector.add_undelivered(&rest);
     cpu_shares
 }
 
 fn start_thread(
-    crew: Arc<Crew>,
+    channels: Arc<Channels>,
     shared: Arc<Shared>,
     address: SocketAddr,
     thread: usize,
     connections: usize,
-) -> JoinHandle<Option<Left>> {
+) -> JoinHandle<Option<ThreadResult>> {
     spawn_thread(&format!("klad-bench-{thread}"), move || {
-        let left = run_thread(&crew, shared, address, thread, connections);
-        if crew.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            crew.filled.close();
+        let left = run_thread(&channels, shared, address, thread, connections);
+        if channels.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            channels.filled.close();
         }
         left
     })
 }
 
 fn run_thread(
-    crew: &Crew,
+    channels: &Channels,
     shared: Arc<Shared>,
     address: SocketAddr,
     thread: usize,
     connections: usize,
-) -> Option<Left> {
+) -> Option<ThreadResult> {
     let phases = shared.phases.all().len();
     let address = shared.authors.address(thread).unwrap_or(address);
     let sockets = match Sockets::new(address, shared.polls) {
         Ok(sockets) => sockets,
         Err(error) => {
-            crew.ready.push(Err(error)).unwrap_or_else(|_| unreachable!("there is a place for each thread"));
+            channels.ready.push(Err(error)).unwrap_or_else(|_| unreachable!("there is a place for each thread"));
             return None;
         }
     };
     let mut generator = Generator::new(shared, sockets, thread, connections, |interval, recorder: &mut Recorder| {
-        crew.deliver(thread, interval, recorder, phases);
+        channels.deliver(thread, interval, recorder, phases);
     });
     let connected = generator.connect(CONNECT_PATIENCE);
-    crew.ready.push(Ok(connected)).unwrap_or_else(|_| unreachable!("there is a place for each thread"));
-    let origin = crew.wait_for_origin()?;
+    channels.ready.push(Ok(connected)).unwrap_or_else(|_| unreachable!("there is a place for each thread"));
+    let origin = channels.wait_for_origin()?;
     generator.network().set_origin(origin);
-    let (cpu_before, vain_before) = (clock::thread_cpu_ns(), generator.network().polled_in_vain());
+    let (cpu_before, empty_before) = (clock::thread_cpu_ns(), generator.network().empty_poll_ns());
     generator.run();
     let cpu = CpuShares::of(
         clock::thread_cpu_ns().saturating_sub(cpu_before),
-        generator.network().polled_in_vain().saturating_sub(vain_before),
+        generator.network().empty_poll_ns().saturating_sub(empty_before),
         clock::now().saturating_duration_since(origin).as_nanos(),
     );
-    Some(Left { recorder: generator.into_recorder(), cpu })
+    Some(ThreadResult { recorder: generator.into_recorder(), cpu })
 }
 
-impl Crew {
-    /// Hands a filled recorder over, and leaves an empty one; or leaves it as it is when the collector is far behind.
+impl Channels {
+    /// Hands a full recorder over and leaves an empty one. If the collector is far behind, the recorder stays as it
+    /// is.
     fn deliver(&self, thread: usize, interval: u64, recorder: &mut Recorder, phases: usize) {
         let fresh = self.empty.try_pop().unwrap_or_else(|| Recorder::new(phases));
         let delivery = Delivery { thread, interval, recorder: std::mem::replace(recorder, fresh) };
@@ -276,7 +296,7 @@ impl Crew {
         }
     }
 
-    fn set_off(&self, origin: Origin) {
+    fn announce_origin(&self, origin: Origin) {
         *self.origin.lock() = origin;
         self.origin_known.notify_all();
     }
@@ -298,9 +318,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn polls_in_vain_are_no_work() {
+    fn empty_polls_are_not_work() {
         assert_eq!(CpuShares::of(900, 400, 1000), CpuShares { used: 0.5, polled: 0.4 });
-        // Two clocks, read one after the other.
+        // The two clocks are read one after the other, so `polled` may be larger than `cpu`.
         assert_eq!(CpuShares::of(300, 400, 1000), CpuShares { used: 0.0, polled: 0.4 });
     }
 }

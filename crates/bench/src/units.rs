@@ -1,4 +1,5 @@
-//! Words of the command line that are figures: rates, stages, sizes, counts, times.
+//! Parses the figures of the command line: rates, stages, sizes, counts, times. Called by clap, and by `slo` and
+//! `klad_lab`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use crate::schedule::{Phase, nanos};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate(pub f64);
 
-/// Fastest rate that is taken, per second: beyond what any generator sends, and few enough that the starts which were not
-/// sent are counted in little time.
+/// The largest rate that is accepted, per second. No generator sends more, and the starts that were not sent can
+/// still be counted quickly.
 const RATE_MAX: f64 = 1e7;
 
 impl FromStr for Rate {
@@ -31,33 +32,34 @@ fn rate_or_zero(text: &str) -> Result<f64, String> {
         Some((at, 'M')) => (&number[..at], 1e6),
         _ => (number, 1.0),
     };
-    let hint = || format!("{text:?} is no rate; use for example 500/s, 20k/s or 1.5M/s");
-    // Only digits and a point: "inf", "nan" and "1e9" are numbers to the parser below, and no rates.
-    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
-        return Err(hint());
-    }
-    let rate = number.parse::<f64>().map_err(|_| hint())? * factor;
+    let hint = || format!("{text:?} is not a rate, such as 500/s, 20k/s or 1.5M/s");
+    let rate = plain_number(number).ok_or_else(hint)? * factor;
     if rate > RATE_MAX { Err(format!("{text:?} is more than {RATE_MAX} per second")) } else { Ok(rate) }
 }
 
-/// A share from its percent: `2%`, more than 0 and up to 100.
+/// Parses a number of digits and a point only: `f64` also accepts "inf", "nan", "-1" and "1e9".
+pub(super) fn plain_number(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    text.parse().ok().filter(|_| plain)
+}
+
+/// Parses a percentage above 0 and up to 100, such as `2%`, to a share from 0 to 1.
 ///
 /// # Errors
-/// When it is something else.
+/// If the text is something else.
 pub fn share(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
-    let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    match number.parse::<f64>() {
-        Ok(percent) if plain && percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
-        _ => Err(format!("{text:?} is no percentage above 0 and up to 100; use for example 2%")),
+    match plain_number(number) {
+        Some(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err(format!("{text:?} is not a percentage above 0 and up to 100, such as 2%")),
     }
 }
 
-/// Steps and ramps: `5k/s:10s,5k/s..20k/s:30s`.
+/// Steps and ramps, such as `5k/s:10s,5k/s..20k/s:30s`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stages(pub Vec<Phase>);
 
-/// Stages have their own histograms, so their number is bounded.
+/// The largest number of stages: each stage has its own histograms.
 const STAGES_MAX: usize = 100;
 
 impl FromStr for Stages {
@@ -66,7 +68,7 @@ impl FromStr for Stages {
     fn from_str(text: &str) -> Result<Stages, String> {
         let stages = text.split(',').map(|stage| parse_stage(stage.trim())).collect::<Result<Vec<_>, _>>()?;
         if stages.len() > STAGES_MAX {
-            return Err(format!("{} stages are more than {STAGES_MAX}", stages.len()));
+            return Err(format!("{} stages are more than the limit of {STAGES_MAX}", stages.len()));
         }
         Ok(Stages(stages))
     }
@@ -74,42 +76,43 @@ impl FromStr for Stages {
 
 fn parse_stage(text: &str) -> Result<Phase, String> {
     let hint = "use RATE:TIME or RATE..RATE:TIME, for example 5k/s:10s,5k/s..20k/s:30s";
-    let (rates, length) = text.split_once(':').ok_or_else(|| format!("{text:?} is no stage; {hint}"))?;
+    let (rates, length) = text.split_once(':').ok_or_else(|| format!("{text:?} is not a stage; {hint}"))?;
     let (from, to) = rates.split_once("..").unwrap_or((rates, rates));
     let (from, to) = (rate_or_zero(from)?, rate_or_zero(to)?);
     if from <= 0.0 && to <= 0.0 {
-        return Err(format!("stage {text:?} asks for no request at all"));
+        return Err(format!("stage {text:?} has no requests: a rate must be more than 0"));
     }
     Ok(Phase { from, to, length: nanos(duration(length)?) })
 }
 
-/// Longest time that an option takes: a day. HdrHistogram's range in wrk2, and far from where nanoseconds would overflow.
+/// The longest time that an option accepts: a day. It is the range of wrk2's histogram, and far below an overflow of
+/// nanoseconds.
 const TIME_MAX: Duration = Duration::from_hours(24);
 
-/// A time of more than nothing.
+/// Parses a time of more than 0.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let duration = duration_or_zero(text)?;
-    if duration.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(duration) }
+    if duration.is_zero() { Err("must be more than 0".to_owned()) } else { Ok(duration) }
 }
 
-/// A time.
+/// Parses a time.
 ///
 /// # Errors
-/// No time with a unit, or more than a day.
+/// If the text is not a time with a unit, or more than a day.
 pub fn duration_or_zero(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; use for example 500ms or 30s"))?;
-    if duration > TIME_MAX { Err("must be a day at most".to_owned()) } else { Ok(duration) }
+    if duration > TIME_MAX { Err("must be at most a day".to_owned()) } else { Ok(duration) }
 }
 
-/// A number of at least 1; `10k` and `5M` are understood.
+/// Parses a number of at least 1; `10k` and `5M` are accepted.
 pub(super) fn count(text: &str) -> Result<u64, String> {
     let count = count_or_zero(text)?;
     if count == 0 { Err("must be at least 1".to_owned()) } else { Ok(count) }
 }
 
-/// A number of at least 0.
+/// Parses a number of at least 0.
 pub(super) fn count_or_zero(text: &str) -> Result<u64, String> {
-    let hint = || format!("{text:?} is no count; use for example 1000, 64k or 5M");
+    let hint = || format!("{text:?} is not a count, such as 1000, 64k or 5M");
     let (number, factor) = match text.char_indices().next_back() {
         Some((at, 'k' | 'K')) => (&text[..at], 1_000),
         Some((at, 'M')) => (&text[..at], 1_000_000),
@@ -119,7 +122,7 @@ pub(super) fn count_or_zero(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(hint)
 }
 
-/// An exponent of a Zipf distribution.
+/// Parses an exponent of a Zipf distribution.
 pub(super) fn exponent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(exponent) if (0.0..=10.0).contains(&exponent) => Ok(exponent),
@@ -127,16 +130,16 @@ pub(super) fn exponent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Sizes, both ends included.
+/// A range of sizes, including both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeRange {
-    /// Smallest, bytes.
+    /// The smallest size, bytes.
     pub min: usize,
-    /// Largest, bytes.
+    /// The largest size, bytes.
     pub max: usize,
 }
 
-/// Largest value that the generator sends, bytes: a request is built in memory, whole, for each connection that is sending.
+/// The largest value that the generator sends, bytes. Each connection that sends holds a whole request in memory.
 const VALUE_BYTES_MAX: u64 = 64 << 20;
 
 impl FromStr for SizeRange {
@@ -145,13 +148,12 @@ impl FromStr for SizeRange {
     fn from_str(text: &str) -> Result<SizeRange, String> {
         let (min, max) = text.split_once("..").unwrap_or((text, text));
         let (min, max) = (size(min)?, size(max)?);
-        if min > max { Err(format!("{text:?} ends before it begins")) } else { Ok(SizeRange { min, max }) }
+        if min > max { Err(format!("{text:?} ends below its beginning")) } else { Ok(SizeRange { min, max }) }
     }
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    let size: ByteSize =
-        text.parse().map_err(|_| format!("{text:?} is no size; use for example 100B, 4KiB, 1..4KiB"))?;
+    let size: ByteSize = text.parse().map_err(|_| format!("{text:?} is not a size, such as 100B, 4KiB or 1..4KiB"))?;
     if size.0 > VALUE_BYTES_MAX {
         return Err(format!("{text:?} is more than {}", ByteSize(VALUE_BYTES_MAX)));
     }
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_may_be_short() {
+    fn counts_may_have_suffixes() {
         assert_eq!(count("2M"), Ok(2_000_000));
         assert_eq!(count_or_zero("0"), Ok(0));
         assert!(count("0").is_err());

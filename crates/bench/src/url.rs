@@ -1,4 +1,5 @@
-//! Where requests go: `http://HOST[:PORT][/PATH]`, with `{key}` where the key belongs. Called by `plan` and `runner`.
+//! The URL of a server: `http://HOST[:PORT][/PATH]`, with `{key}` in the place of the key. Called by `plan`, `runner`
+//! and `knee`.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::str::FromStr;
@@ -6,24 +7,24 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// Stands for the key in a path.
+/// The placeholder for the key in a path.
 const KEY: &str = "{key}";
 
-/// klad's own point operations.
+/// The target of klad's own operations on a key.
 const KLAD_TARGET: &str = "/v0/entity?id={key}";
 
-/// For one address to be connected to, when the name has several.
+/// The longest wait for one address, if the name has several.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A URL, taken apart.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Host and port as they were given: the `Host` header.
+    /// Host and port as given, for the `Host` header.
     pub authority: String,
-    /// Name or address, without brackets.
+    /// The name or address, without brackets.
     host: String,
     port: u16,
-    /// Path and query; empty when there is none.
+    /// Path and query; empty if there are none.
     target: String,
 }
 
@@ -31,9 +32,9 @@ impl FromStr for Url {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Url, String> {
-        let hint = || format!("{text:?} is no URL such as http://127.0.0.1:8080");
+        let hint = || format!("{text:?} is not a URL such as http://127.0.0.1:8080");
         if text.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("https:")) {
-            return Err("klad bench speaks plain HTTP only, not https".to_owned());
+            return Err("klad bench supports plain HTTP only, not https".to_owned());
         }
         let (scheme, rest) = text.split_once("://").ok_or_else(hint)?;
         if !scheme.eq_ignore_ascii_case("http") {
@@ -61,10 +62,11 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// The request's target, cut at each `{key}`. A workload of keys needs one; without a path it is klad's.
+    /// Returns the request's target, split at each `{key}`. With `keys`, it must have one; without a path it is
+    /// klad's own.
     ///
     /// # Errors
-    /// When a workload of keys has a path without a place for the key.
+    /// If `keys` is set and the path has no `{key}`.
     pub fn target(&self, keys: bool) -> anyhow::Result<Vec<Vec<u8>>> {
         let target = match self.target.as_str() {
             "" | "/" if keys => KLAD_TARGET,
@@ -73,40 +75,41 @@ impl Url {
         };
         ensure!(
             !keys || target.contains(KEY),
-            "the URL's path has no {KEY}: where does the key go? Such as http://{}{}",
+            "the URL's path must contain {KEY} in the place of the key, such as http://{}{}",
             self.authority,
             KLAD_TARGET
         );
         Ok(target.split(KEY).map(|piece| piece.as_bytes().to_vec()).collect())
     }
 
-    /// Name or address, without brackets.
+    /// The name or address, without brackets.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port as it was given; `None`: it was not.
+    /// The port as given; `None` if the URL has none.
     #[must_use]
     pub fn given_port(&self) -> Option<String> {
         let after_host = self.authority.rsplit(']').next().unwrap_or_default();
         after_host.contains(':').then(|| self.port.to_string())
     }
 
-    /// Path and query as they were given, `/` where there are none.
+    /// Path and query as given; `/` if there are none.
     #[must_use]
     pub fn path(&self) -> &str {
         if self.target.is_empty() { "/" } else { &self.target }
     }
 
-    /// The host's address; where it has several, as `localhost` may, the first that can be connected to.
+    /// Resolves the host to an address. If it has several, as `localhost` may have, returns the first one that
+    /// accepts a connection.
     ///
     /// # Errors
-    /// When there is none.
+    /// If there is no such address.
     pub fn reach(&self) -> anyhow::Result<SocketAddr> {
         let addresses: Vec<_> = (self.host.as_str(), self.port)
             .to_socket_addrs()
-            .with_context(|| format!("cannot find {}", self.host))?
+            .with_context(|| format!("cannot resolve {}", self.host))?
             .collect();
         if let [only] = addresses[..] {
             return Ok(only);
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         assert_eq!(parts("http://h:8080"), ("h".into(), 8080, String::new()));
         assert_eq!(parts("http://h/a?b={key}#c"), ("h".into(), 80, "/a?b={key}".into()));
         assert_eq!(parts("HTTP://h"), ("h".into(), 80, String::new()));

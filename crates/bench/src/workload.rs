@@ -1,7 +1,7 @@
-//! What is sent: operations by their weights, keys and values, as the bytes of requests.
+//! Builds requests: chooses operations by their weights, and writes keys and values as bytes of HTTP.
 //!
-//! Everything that can be is prepared before the run; a request is then some copies into a buffer that is kept. Called by
-//! the generator's threads, each with a [`Requests`] of its own.
+//! As much as possible is prepared before the run. A request is then a few copies into a buffer that is used again.
+//! Called by the generator threads, each with its own [`Requests`].
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use std::sync::Arc;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::author::{Author, Written};
+use crate::author::{Author, Pipeline};
 use crate::keys::{Chooser, KeyFormat, Keys, write_number};
 use crate::recorder::Operation;
 use crate::units::SizeRange;
 
-/// What `--workload` asks for.
+/// The operations of `--workload`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
-    /// As it was given.
+    /// The name as given.
     pub name: String,
-    /// Operations with their weights, which are above 0.
+    /// Operations with their weights, which are more than 0.
     pub weights: Vec<(Operation, f64)>,
-    /// YCSB's keys are zipfian.
+    /// Whether keys are zipfian by default, as in YCSB.
     pub zipfian: bool,
 }
 
@@ -44,36 +44,36 @@ impl FromStr for Mix {
 }
 
 fn parse_mixed(text: &str) -> Result<Vec<(Operation, f64)>, String> {
-    let hint = || format!("{text:?} is none of get, put, delete, mixed:95/5, ycsb-a, ycsb-b, ycsb-c");
+    let hint = || format!("{text:?} is not one of get, put, delete, mixed:95/5, ycsb-a, ycsb-b, ycsb-c");
     let (gets, puts) = text.strip_prefix("mixed:").and_then(|shares| shares.split_once('/')).ok_or_else(hint)?;
     let share = |text: &str| text.parse::<u8>().map_err(|_| hint()).map(f64::from);
     let (gets, puts) = (share(gets)?, share(puts)?);
     if (gets + puts - 100.0).abs() > 0.5 {
-        return Err(format!("{text:?}: the shares of get and put are percent, and make 100 together"));
+        return Err(format!("{text:?}: the shares of get and put are percentages, and their sum must be 100"));
     }
     let all = [(Operation::Get, gets), (Operation::Put, puts)];
     Ok(all.into_iter().filter(|(_, share)| *share > 0.0).collect())
 }
 
-/// Values that PUT sends.
+/// The values that PUT sends.
 #[derive(Debug)]
 pub enum Values {
-    /// Bytes without a pattern, as compressed data has: storage that compresses would otherwise be flattered.
+    /// Random bytes, which do not compress; compressible values would make a store that compresses look faster.
     Random {
-        /// Their sizes.
+        /// The sizes of values.
         sizes: SizeRange,
-        /// Each value is a piece of it.
+        /// Random bytes; each value is a part of them.
         pool: Vec<u8>,
     },
-    /// Text from the key's number.
+    /// Text made from the key's number.
     Format(KeyFormat),
 }
 
-/// Values begin at one of so many places of the pool, so that no two in a row are equal.
+/// The number of places in the pool at which a value may begin, so that consecutive values differ.
 const POOL_OFFSETS: usize = 64 << 10;
 
 impl Values {
-    /// Random bytes; the same for the same `seed`.
+    /// Random bytes, the same for the same `seed`.
     #[must_use]
     pub fn random(sizes: SizeRange, seed: u64) -> Values {
         let mut pool = vec![0; sizes.max + POOL_OFFSETS];
@@ -82,53 +82,54 @@ impl Values {
     }
 }
 
-/// Request line and headers, with places for the key.
+/// The request line and headers, with places for the key.
 #[derive(Clone, Debug)]
 pub struct Template {
-    /// The request's target, cut at each `{key}`.
+    /// The request's target, split at each `{key}`.
     pub target: Vec<Vec<u8>>,
-    /// Header lines, each with its end, `Host` among them.
+    /// Header lines with their line ends, including `Host`.
     pub headers: Vec<u8>,
 }
 
-/// A request that is the same each time, but for its key if it has one.
+/// A request that is the same each time, except for its key if it has one.
 #[derive(Clone, Debug)]
-pub struct Fixed {
+pub struct FixedRequest {
     /// Its method.
     pub method: String,
     /// Its body, if it has one.
     pub body: Option<Vec<u8>>,
 }
 
-/// All that the threads share.
+/// The requests of a run, shared by its threads.
 #[derive(Debug)]
 pub struct Workload {
-    /// Operations with their weights; one with weight 1 when `fixed` is there.
+    /// Operations with their weights; if `fixed` is set, only [`Operation::Request`].
     pub weights: Vec<(Operation, f64)>,
-    /// Head of every request.
+    /// The head of every request.
     pub template: Template,
-    /// What [`Operation::Request`] sends.
-    pub fixed: Option<Fixed>,
-    /// Their keys.
+    /// The request that [`Operation::Request`] sends.
+    pub fixed: Option<FixedRequest>,
+    /// The keys to choose from.
     pub keys: Keys,
-    /// Of zipfian and latest keys.
+    /// The exponent of zipfian and latest keys.
     pub zipf_exponent: f64,
-    /// What PUT sends.
+    /// The values that PUT sends.
     pub values: Values,
-    /// Of all choices.
+    /// The seed of all choices.
     pub seed: u64,
 }
 
-/// A request as it was built.
+/// A request that was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it asks for.
+    /// Its operation.
     pub operation: Operation,
     /// The number of its key.
     pub key: u64,
-    /// Answers that it has: more than one where a script sends requests in a pipeline.
+    /// The number of its answers: more than one if a script sends requests in a pipeline.
     pub answers: u32,
-    /// Which of the first 64 answers have no body, whatever their heads say, because they are to HEAD; bit 0 is the first.
+    /// A bit mask of those among the first 64 answers that have no body because they answer a HEAD; bit 0 is the
+    /// first.
     pub bodiless: u64,
 }
 
@@ -140,20 +141,20 @@ impl Request {
     }
 }
 
-/// The requests of one thread.
+/// Makes the requests of one thread.
 #[derive(Debug)]
 pub struct Requests {
     workload: Arc<Workload>,
     chooser: Chooser,
     random: Xoshiro256PlusPlus,
-    /// The key before it is percent-encoded.
+    /// The key before percent-encoding.
     key: Vec<u8>,
     value: Vec<u8>,
     author: Option<Box<dyn Author>>,
 }
 
 impl Requests {
-    /// For the thread with this number: each has random numbers of its own.
+    /// The requests of the thread with this number. Each thread has its own random numbers.
     #[must_use]
     pub fn new(workload: Arc<Workload>, thread: usize) -> Requests {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(workload.seed);
@@ -164,18 +165,18 @@ impl Requests {
         Requests { workload, chooser, random, key: Vec::new(), value: Vec::new(), author: None }
     }
 
-    /// The same, but for what an author writes.
+    /// Lets an author write the requests, if there is one.
     #[must_use]
-    pub fn by(self, author: Option<Box<dyn Author>>) -> Requests {
+    pub fn with_author(self, author: Option<Box<dyn Author>>) -> Requests {
         Requests { author, ..self }
     }
 
-    /// Who writes the requests, if not this.
+    /// The author that writes the requests, if there is one.
     pub fn author(&mut self) -> Option<&mut (dyn Author + 'static)> {
         self.author.as_deref_mut()
     }
 
-    /// Chooses an operation.
+    /// Chooses an operation by the weights.
     pub fn operation(&mut self) -> Operation {
         let weights = &self.workload.weights;
         if weights.len() == 1 {
@@ -189,17 +190,17 @@ impl Requests {
             }
             at -= weight;
         }
-        // Rounding alone leads here.
+        // Only rounding errors lead here.
         weights[0].0
     }
 
-    /// Appends the next request. `None`: there is none, as its author has stopped.
+    /// Appends the next request; `None`: there is none, because its author has stopped.
     ///
     /// # Errors
-    /// When its author fails, in words.
+    /// A message, if the author fails.
     pub fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Request>, String> {
         if let Some(author) = &mut self.author {
-            let of = |Written { requests: answers, bodiless }| Request {
+            let of = |Pipeline { requests: answers, bodiless }| Request {
                 operation: Operation::Request,
                 key: 0,
                 answers,
@@ -217,7 +218,7 @@ impl Requests {
         Ok(Some(self.write(operation, key, into)))
     }
 
-    /// The request for `key` has ended.
+    /// Records that a request has ended.
     pub fn settle(&self, request: Request) {
         if request.operation == Operation::Put {
             self.workload.keys.settle(request.key);
@@ -248,8 +249,8 @@ impl Requests {
         into.extend_from_slice(&workload.template.headers);
         match (&workload.fixed, operation) {
             (_, Operation::Put) => write_body(value(&workload.values, key, &mut self.value, &mut self.random), into),
-            (Some(Fixed { body: Some(body), .. }), _) => write_body(body, into),
-            // Methods whose requests have a body as a rule say that they have none (RFC 9110, section 8.6).
+            (Some(FixedRequest { body: Some(body), .. }), _) => write_body(body, into),
+            // A method that usually has a body must say that it has none (RFC 9110, section 8.6).
             (Some(_), _) if matches!(method, "POST" | "PUT" | "PATCH") => write_body(b"", into),
             _ => into.extend_from_slice(b"\r\n"),
         }
@@ -279,7 +280,7 @@ fn write_body(body: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(body);
 }
 
-/// Leaves what RFC 3986 calls unreserved as it is.
+/// Appends bytes, percent-encoding all but the unreserved characters of RFC 3986.
 fn percent_encode(bytes: &[u8], into: &mut Vec<u8>) {
     for byte in bytes {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
@@ -294,9 +295,9 @@ fn percent_encode(bytes: &[u8], into: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::{Names, Order};
+    use crate::keys::{KeyNames, Order};
 
-    fn workload(mix: &str, target: &[&str], fixed: Option<Fixed>) -> Arc<Workload> {
+    fn workload(mix: &str, target: &[&str], fixed: Option<FixedRequest>) -> Arc<Workload> {
         let weights =
             if fixed.is_some() { vec![(Operation::Request, 1.0)] } else { mix.parse::<Mix>().expect("valid").weights };
         Arc::new(Workload {
@@ -306,7 +307,7 @@ mod tests {
                 headers: b"Host: h\r\n".to_vec(),
             },
             fixed,
-            keys: Keys::new(Names::Format("k {}".parse().expect("valid")), Order::Sequential, 0, None),
+            keys: Keys::new(KeyNames::Format("k {}".parse().expect("valid")), Order::Sequential, 0, None),
             zipf_exponent: 0.99,
             values: Values::Format("v{}".parse().expect("valid")),
             seed: 1,
@@ -315,12 +316,12 @@ mod tests {
 
     fn next(requests: &mut Requests) -> String {
         let mut bytes = Vec::new();
-        requests.next(&mut bytes).expect("nobody fails");
+        requests.next(&mut bytes).expect("there is no author that could fail");
         String::from_utf8(bytes).expect("text")
     }
 
     #[test]
-    fn requests_are_those_of_the_protocol() {
+    fn requests_follow_the_protocol() {
         let mut requests = Requests::new(workload("put", &["/v0/entity?id=", ""], None), 0);
         assert_eq!(next(&mut requests), "PUT /v0/entity?id=k%200 HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nv0");
         assert_eq!(next(&mut requests), "PUT /v0/entity?id=k%201 HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nv1");
@@ -330,12 +331,12 @@ mod tests {
 
     #[test]
     fn a_fixed_request_is_sent_as_it_was_given() {
-        let fixed = Fixed { method: "POST".to_owned(), body: Some(b"hello".to_vec()) };
+        let fixed = FixedRequest { method: "POST".to_owned(), body: Some(b"hello".to_vec()) };
         let mut requests = Requests::new(workload("", &["/a"], Some(fixed)), 0);
         assert_eq!(next(&mut requests), "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello");
-        let fixed = Fixed { method: "HEAD".to_owned(), body: None };
+        let fixed = FixedRequest { method: "HEAD".to_owned(), body: None };
         let mut requests = Requests::new(workload("", &["/a"], Some(fixed)), 0);
-        let head = requests.next(&mut Vec::new()).expect("nobody fails").expect("nobody stops");
+        let head = requests.next(&mut Vec::new()).expect("no author fails").expect("no author stops");
         assert!(head.is_bodiless(0) && !head.is_bodiless(1) && !head.is_bodiless(64));
     }
 

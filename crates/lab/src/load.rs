@@ -15,7 +15,7 @@ use crate::server::RunningServer;
 use crate::variant_runs::served;
 use klad_base::clock;
 use klad_base::sync::spawn_thread;
-use klad_bench::admin::{Looking, PATIENCE};
+use klad_bench::admin::{PATIENCE, QueueSampler};
 use klad_bench::interrupt::{self, Watch};
 use klad_bench::result::RunResult;
 use klad_profile::pprof;
@@ -97,11 +97,11 @@ impl Load<'_> {
         repeat: usize,
         watch: &Watch,
     ) -> anyhow::Result<(LabRun, Vec<String>)> {
-        let looking = server.admin.as_ref().map(Looking::start);
+        let looking = server.admin.as_ref().map(QueueSampler::start);
         let (cpu_before, compactions_before) = (server.cpu(), server.compactions());
         let run = self.run(server, &out.join(file), watch);
         let (cpu, compactions) = (server.cpu(), server.compactions());
-        let (queues, mut missing) = looking.map(Looking::end).unwrap_or_default();
+        let (queues, mut missing) = looking.map(QueueSampler::end).unwrap_or_default();
         let run = run?;
         let slowest = server.slowest().unwrap_or_else(|error| {
             missing.push(format!("no slowest requests: {error:#}"));

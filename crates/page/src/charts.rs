@@ -1,12 +1,12 @@
-//! Charts as data: what `page.js` draws. A chart is a figure of the page, with its data as JSON inside.
+//! Charts as data, which `page.js` draws. A chart is a `figure` element of the page that contains its data as JSON.
 //!
-//! Values are finite or absent, never NaN; they are written with five significant digits, which is more than an eye can see.
-//! Nothing here knows what is measured. Called by whoever makes a page.
+//! Values are finite or absent, never NaN. They have five significant digits, more than a chart can show. This module
+//! knows nothing about the measured data. Called by all code that makes pages.
 
 use maud::{Markup, PreEscaped, Render, html};
 use serde::{Serialize, Serializer};
 
-/// Lines over a common x.
+/// A chart of lines over a common x axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chart {
     #[serde(skip)]
@@ -21,7 +21,7 @@ pub struct Chart {
     rules: Vec<Rule>,
 }
 
-/// Counts over x and y, as colours; the colour follows the logarithm of the count.
+/// A map of counts over x and y. The colour follows the logarithm of the count.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeatMap {
     #[serde(skip)]
@@ -38,7 +38,7 @@ pub struct HeatMap {
     marks: Vec<Mark>,
 }
 
-/// What stands around a drawing.
+/// The texts around a chart.
 #[derive(Clone, Debug)]
 struct Frame {
     id: String,
@@ -46,88 +46,89 @@ struct Frame {
     caption: String,
 }
 
-/// One axis.
+/// An axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Axis {
-    /// How values become places.
+    /// How values map to positions.
     pub scale: Scale,
-    /// What values are.
+    /// The unit of the values.
     pub unit: Unit,
-    /// From and to, in the unit; `None`: as the values are, a linear y from 0.
+    /// The ends of the axis in its unit. `None`: the range of the values; a linear y axis begins at 0.
     pub range: Option<[f64; 2]>,
-    /// Whether the reader may choose between linear and logarithmic.
+    /// Whether the reader can switch between linear and logarithmic.
     pub switch: bool,
 }
 
-/// How values become places on an axis.
+/// How values map to positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Scale {
-    /// Evenly.
+    /// A linear scale.
     Linear,
-    /// By powers of ten; 0 is drawn at the foot of the axis and says so there, what is below 0 is not drawn.
+    /// A logarithmic scale. 0 is drawn at the bottom of the axis with the label 0. Negative values are not drawn.
     Log,
-    /// `HdrHistogram`'s: the value is 1 ÷ (1 − quantile), at least 1, and its logarithm is the place; ticks say 0 %, 90 %,
-    /// 99 % and so on. What lies beyond `samples`, the number of samples, is the maximum.
+    /// `HdrHistogram`'s percentile scale. The value is 1 ÷ (1 − quantile), at least 1, and its logarithm is the
+    /// position; the ticks are 0 %, 90 %, 99 % and so on. Positions beyond the number of samples are the maximum.
     Percentile {
-        /// Samples that the quantiles are of.
+        /// The number of samples.
         samples: u64,
     },
 }
 
-/// What values are, for ticks and read-outs.
+/// The unit of the values, for ticks and values at the cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Seconds since the beginning, as `h:mm:ss` where it is long.
+    /// Seconds since the start, `h:mm:ss` for long ranges.
     Elapsed,
-    /// Microseconds; shown in ns, µs, ms or s.
+    /// Microseconds, shown in ns, µs, ms or s.
     Micros,
-    /// Per second.
+    /// A rate per second.
     PerSecond,
     /// A whole number.
     Count,
-    /// 0 to 100.
+    /// A percentage, 0 to 100.
     Percent,
     /// A number without a unit.
     Plain,
 }
 
-/// One line.
+/// A line of a chart.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
-    /// As in the legend.
+    /// The name in the legend.
     pub name: String,
-    /// One of the palette of `page.css`.
+    /// A colour of the palette in `page.css`.
     pub colour: Colour,
-    /// How it is drawn.
+    /// The style of the line.
     pub style: Style,
-    /// From this index on it rests on little, and is drawn dashed with its points.
+    /// The index from which on few samples support the values. From there on the line is dashed and shows its points.
     pub weak_from: Option<usize>,
-    /// A value for each x, or none.
+    /// A value or `None` for each x.
     #[serde(serialize_with = "values")]
     pub values: Vec<Option<f64>>,
 }
 
-/// Colours that are told apart in light and dark, and by colour-blind readers; `page.css` says what they are.
+/// A colour of the palette in `page.css`. The colours can be told apart in light and dark schemes and by colour-blind
+/// readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Colour {
-    /// The first choice.
+    /// The first colour.
     Blue,
-    /// Against blue.
+    /// The second colour, in contrast to blue.
     Orange,
-    /// What is well.
+    /// Good values.
     Green,
-    /// What is not.
+    /// Bad values.
     Red,
-    /// A third.
+    /// The third colour.
     Purple,
-    /// A fourth.
+    /// The fourth colour.
     Yellow,
-    /// Beside the point.
+    /// Values in the background.
     Grey,
-    /// The lowest of an ordered five; they grow darker (in the dark: lighter).
+    /// The lowest of five ordered colours, from light to dark (in a dark scheme, from dark to light).
     Step1,
     /// The second of five.
     Step2,
@@ -139,7 +140,7 @@ pub enum Colour {
     Step5,
 }
 
-/// How a series is drawn. A value between two gaps is a point in each.
+/// The style of a series. In every style, a value between two gaps is drawn as a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Style {
@@ -147,73 +148,74 @@ pub enum Style {
     Line,
     /// A dashed line.
     Dashed,
-    /// A line over a tinted area.
+    /// A line with a tinted area below it.
     Area,
-    /// Points alone.
+    /// Points without a line.
     Points,
-    /// A thin line without values at the cursor. Neighbours of one name have one key in the legend.
+    /// A thin line without values at the cursor. Adjacent thin series with the same name share one key in the legend.
     Thin,
 }
 
-/// A part of x that is set apart.
+/// A highlighted range of x.
 #[derive(Clone, Debug, Serialize)]
 pub struct Band {
-    /// Where it begins, in the unit of x.
+    /// The start, in the unit of x.
     pub from: f64,
-    /// Where it ends.
+    /// The end, in the unit of x.
     pub to: f64,
-    /// Stands in it where there is room.
+    /// The label in the legend.
     pub label: String,
 }
 
-/// A place on x.
+/// A marked position on x.
 #[derive(Clone, Debug, Serialize)]
 pub struct Mark {
-    /// Where, in the unit of x.
+    /// The position, in the unit of x.
     pub at: f64,
-    /// Stands beside it where there is room.
+    /// The label beside the mark. It is left out if it does not fit.
     pub label: String,
 }
 
-/// A value on y that others are held against.
+/// A reference value on y.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rule {
-    /// Where, in the unit of y.
+    /// The value, in the unit of y.
     pub at: f64,
-    /// Stands at its end.
+    /// The label at the end of the reference line.
     pub label: String,
 }
 
-/// One column of a heat map: counts from the bucket `from` upwards, those of 0 at its ends left out.
+/// A column of a heat map: the index of the first bucket, and the counts from there on. Zeros at both ends are left
+/// out.
 #[derive(Clone, Debug, Serialize)]
 struct HeatColumn(usize, Vec<u64>);
 
 impl Axis {
-    /// From the lowest value, or from 0 upwards for a y, to the highest.
+    /// Returns a linear axis. It ends at the highest value. An x axis begins at the lowest value, a y axis at 0.
     #[must_use]
     pub fn linear(unit: Unit) -> Axis {
         Axis { scale: Scale::Linear, unit, range: None, switch: false }
     }
 
-    /// By powers of ten.
+    /// Returns a logarithmic axis.
     #[must_use]
     pub fn log(unit: Unit) -> Axis {
         Axis { scale: Scale::Log, ..Axis::linear(unit) }
     }
 
-    /// Seconds from `from` to `to`.
+    /// Returns an axis of seconds from `from` to `to`.
     #[must_use]
     pub fn time(from: f64, to: f64) -> Axis {
         Axis { range: Some([from, to]), ..Axis::linear(Unit::Elapsed) }
     }
 
-    /// Quantiles of so many samples; see [`Scale::Percentile`].
+    /// Returns an axis of quantiles of `samples` samples; see [`Scale::Percentile`].
     #[must_use]
     pub fn percentile(samples: u64) -> Axis {
         Axis { scale: Scale::Percentile { samples }, ..Axis::linear(Unit::Percent) }
     }
 
-    /// With a switch between linear and logarithmic.
+    /// Adds a switch between linear and logarithmic.
     #[must_use]
     pub fn switched(self) -> Axis {
         Axis { switch: true, ..self }
@@ -221,19 +223,19 @@ impl Axis {
 }
 
 impl Series {
-    /// A line; `values` has as many as the chart has places on x.
+    /// Returns a line. `values` has one entry for each x of the chart.
     #[must_use]
     pub fn line(name: impl Into<String>, colour: Colour, values: Vec<Option<f64>>) -> Series {
         Series { name: name.into(), colour, style: Style::Line, weak_from: None, values }
     }
 
-    /// In another style.
+    /// Changes the style.
     #[must_use]
     pub fn styled(self, style: Style) -> Series {
         Series { style, ..self }
     }
 
-    /// Dashed from this index on; see [`Series::weak_from`].
+    /// Sets [`Series::weak_from`].
     #[must_use]
     pub fn weak_from(self, index: Option<usize>) -> Series {
         Series { weak_from: index, ..self }
@@ -241,30 +243,37 @@ impl Series {
 }
 
 impl Chart {
-    /// With places on x, which ascend, and no line yet. `id` is unique in its page, a name as in a URL.
+    /// Returns a chart without lines. `at` has the positions on x, ascending. `id` is unique in its page and valid in
+    /// a URL fragment.
+    ///
+    /// # Panics
+    /// If `at` does not ascend.
     #[must_use]
     pub fn new(id: &str, title: &str, x: Axis, y: Axis, at: Vec<f64>) -> Chart {
-        assert!(at.is_sorted_by(|a, b| a < b), "places on x ascend");
+        assert!(at.is_sorted_by(|a, b| a < b), "the positions on x must ascend");
         let frame = Frame { id: id.to_owned(), title: title.to_owned(), caption: String::new() };
         Chart { frame, x, y, at, series: Vec::new(), bands: Vec::new(), marks: Vec::new(), rules: Vec::new() }
     }
 
-    /// A sentence or two below the title.
+    /// Sets one or two sentences below the title.
     #[must_use]
     pub fn caption(mut self, caption: impl Into<String>) -> Chart {
         self.frame.caption = caption.into();
         self
     }
 
-    /// One more line, drawn over those before.
+    /// Adds a line on top of the earlier ones.
+    ///
+    /// # Panics
+    /// If the line does not have an entry for each x.
     #[must_use]
     pub fn with(mut self, series: Series) -> Chart {
-        assert_eq!(series.values.len(), self.at.len(), "a value or none for each x");
+        assert_eq!(series.values.len(), self.at.len(), "a series needs an entry for each x");
         self.series.push(series);
         self
     }
 
-    /// Parts and places of x.
+    /// Adds highlighted ranges and marks on x.
     #[must_use]
     pub fn set_apart(mut self, bands: &[Band], marks: &[Mark]) -> Chart {
         self.bands.extend_from_slice(bands);
@@ -272,7 +281,7 @@ impl Chart {
         self
     }
 
-    /// A value that the lines are held against; the y axis reaches it.
+    /// Adds a reference value on y. The y axis extends to it.
     #[must_use]
     pub fn rule(mut self, at: f64, label: impl Into<String>) -> Chart {
         self.rules.push(Rule { at, label: label.into() });
@@ -281,8 +290,11 @@ impl Chart {
 }
 
 impl HeatMap {
-    /// `x_edges` and `y_edges` ascend and bound `columns`, each of which has a count for each bucket of y, from the lowest;
-    /// `counted` says what is counted, in the plural.
+    /// Returns a heat map. `x_edges` and `y_edges` ascend and are the bounds of the cells. Each of `columns` has
+    /// counts for the buckets of y, from the lowest on. `counted` names the counted things in the plural.
+    ///
+    /// # Panics
+    /// If the number of columns or counts does not match the edges.
     #[must_use]
     pub fn new(
         id: &str,
@@ -292,22 +304,22 @@ impl HeatMap {
         [x_edges, y_edges]: [Vec<f64>; 2],
         columns: &[Vec<u64>],
     ) -> HeatMap {
-        assert_eq!(columns.len() + 1, x_edges.len(), "columns lie between edges");
-        assert!(columns.iter().all(|column| column.len() < y_edges.len()), "buckets lie between edges");
+        assert_eq!(columns.len() + 1, x_edges.len(), "each column needs two edges");
+        assert!(columns.iter().all(|column| column.len() < y_edges.len()), "each bucket needs two edges");
         let frame = Frame { id: id.to_owned(), title: title.to_owned(), caption: String::new() };
         let columns = columns.iter().map(|column| HeatColumn::of(column)).collect();
         let counted = counted.to_owned();
         HeatMap { frame, x, y, counted, x_edges, y_edges, columns, bands: Vec::new(), marks: Vec::new() }
     }
 
-    /// A sentence or two below the title.
+    /// Sets one or two sentences below the title.
     #[must_use]
     pub fn caption(mut self, caption: impl Into<String>) -> HeatMap {
         self.frame.caption = caption.into();
         self
     }
 
-    /// Parts and places of x.
+    /// Adds highlighted ranges and marks on x.
     #[must_use]
     pub fn set_apart(mut self, bands: &[Band], marks: &[Mark]) -> HeatMap {
         self.bands.extend_from_slice(bands);
@@ -346,7 +358,7 @@ impl Frame {
                     @if !self.caption.is_empty() { p { (self.caption) } }
                 }
                 div.legend {}
-                // Stands there until the script takes it away: a page whose script was lost must not look empty.
+                // The script removes this text. Without the script, the page must not look empty.
                 div.plot { p.undrawn { "Not drawn: the script of this page has not run." } }
                 script.data type="application/json" { (json(data)) }
             }
@@ -354,24 +366,24 @@ impl Frame {
     }
 }
 
-/// JSON that can stand in a `script` element: nothing in it ends the element or begins a comment.
+/// Serialises as JSON for a `script` element: nothing in it ends the element or begins a comment.
 fn json(data: &impl Serialize) -> PreEscaped<String> {
     let json = serde_json::to_string(data).expect("text, numbers and lists of them");
-    // All three stand within strings only, where JSON has another way to write them.
+    // The three characters can only occur in strings, where JSON allows these escapes.
     PreEscaped(json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"))
 }
 
-/// A number of so many significant digits.
+/// Rounds to `digits` significant digits. Returns `None` for values that are not finite.
 fn rounded(value: f64, digits: usize) -> Option<f64> {
     let text = format!("{value:.*e}", digits - 1);
-    value.is_finite().then(|| text.parse().expect("a number as it is written"))
+    value.is_finite().then(|| text.parse().expect("a formatted number is a number"))
 }
 
 fn values<S: Serializer>(values: &[Option<f64>], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(values.iter().map(|value| value.and_then(|value| rounded(value, 5))))
 }
 
-/// Neighbours on x must stay apart.
+/// Serialises positions with nine digits, so that adjacent ones stay distinct.
 fn places<S: Serializer>(places: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(places.iter().map(|place| rounded(*place, 9)))
 }
@@ -386,25 +398,25 @@ mod tests {
     }
 
     #[test]
-    fn data_cannot_break_out_of_its_script_and_is_read_back_as_it_was() {
+    fn data_cannot_end_its_script_element_and_is_read_back_unchanged() {
         let name = "</script><script>alert(1)</script><!-- & \u{2028} '\"";
         let page = chart(name).render().into_string();
         assert_eq!(page.matches("<script").count(), 1, "{page}");
         assert_eq!(page.matches("</script").count(), 1, "{page}");
         assert!(!page.contains("<!--"), "{page}");
         let data = page.split("application/json\">").nth(1).and_then(|rest| rest.split("</script>").next());
-        let data: serde_json::Value = serde_json::from_str(data.expect("there")).expect("JSON");
+        let data: serde_json::Value = serde_json::from_str(data.expect("the page has data")).expect("JSON");
         assert_eq!(data["series"][0]["name"], name);
     }
 
     #[test]
-    fn twin_data_that_is_not_escaped_breaks_out() {
+    fn twin_data_without_escapes_ends_its_script_element() {
         let data = serde_json::to_string(&chart("</script><script>alert(1)</script>")).expect("JSON");
         assert_eq!(data.matches("<script").count(), 1);
     }
 
     #[test]
-    fn what_is_no_number_is_absent() {
+    fn nan_values_become_null() {
         let data = serde_json::to_value(chart("name")).expect("JSON");
         assert_eq!(data["series"][0]["values"], serde_json::json!([1.0, null, null, 1.2346]));
         assert_eq!(data["at"], serde_json::json!([0.0, 1.0, 2.0, 3.5]));

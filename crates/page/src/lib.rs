@@ -1,5 +1,5 @@
-//! Pages that need nothing but themselves: one HTML file with its charts, readable from a disk without a network, on a phone
-//! and on a wide screen, in light and dark.
+//! Self-contained HTML pages with charts: one file that works from disk without a network, on narrow and wide
+//! screens, in light and dark colour schemes.
 //!
 //! ```text
 //!     parts (tables, key figures) ─┐
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! ```
-//! use klad::page::{Axis, Chart, Colour, Page, Series, Unit};
+//! use klad_page::{Axis, Chart, Colour, Page, Series, Unit};
 //!
 //! let chart = Chart::new("rate", "Rate", Axis::time(0.0, 2.0), Axis::linear(Unit::PerSecond), vec![0.5, 1.5])
 //!     .with(Series::line("answered", Colour::Blue, vec![Some(990.0), Some(1_010.0)]));
@@ -15,8 +15,8 @@
 //! assert!(page.starts_with("<!DOCTYPE html>"));
 //! ```
 //!
-//! It must never fetch anything, never lose a chart without a word, and never know what is measured: that is for its
-//! callers, `bench::page` first.
+//! A page must never fetch anything, and must show a message in place of a chart that it cannot draw. This crate
+//! knows nothing about the measured data. Called by the reports of `klad-bench` and `klad-lab`.
 
 mod charts;
 pub mod numbers;
@@ -26,7 +26,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
 pub use charts::{Axis, Band, Chart, Colour, HeatMap, Mark, Rule, Scale, Series, Style, Unit};
 
-/// Drawing: see `vendor/README.md`.
+/// The chart library: see `vendor/README.md`.
 const UPLOT: &str = include_str!("vendor/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("vendor/uPlot.min.css");
 const UPLOT_LICENCE: &str = include_str!("vendor/LICENSE");
@@ -34,10 +34,10 @@ const UPLOT_LICENCE: &str = include_str!("vendor/LICENSE");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The browser fetches nothing, whatever stands in the page.
+/// The content security policy: the browser fetches nothing, whatever the page contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
-/// A page that is put together from above.
+/// A page, built from top to bottom.
 #[derive(Clone, Debug)]
 pub struct Page {
     title: String,
@@ -45,26 +45,26 @@ pub struct Page {
 }
 
 impl Page {
-    /// Without content; `title` is for the browser's tab.
+    /// Returns an empty page. The browser's tab shows `title`.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Page {
         Page { title: title.into(), body: String::new() }
     }
 
-    /// One more part, at its end: markup, a [`Chart`], a [`HeatMap`].
+    /// Appends a part: markup, a [`Chart`] or a [`HeatMap`].
     #[must_use]
     pub fn with(mut self, part: impl Render) -> Page {
         part.render_to(&mut self.body);
         self
     }
 
-    /// A part with a heading.
+    /// Appends a section with a heading.
     #[must_use]
     pub fn section(self, heading: &str, content: &Markup) -> Page {
         self.with(html! { section { h2 { (heading) } (content) } })
     }
 
-    /// The file.
+    /// Returns the content of the HTML file.
     #[must_use]
     pub fn into_html(self) -> String {
         let page = html! {
@@ -82,8 +82,8 @@ impl Page {
                 }
                 body {
                     main {
-                        noscript { (parts::banner(parts::Tone::Warning, "The charts need scripts", &[
-                            "Scripts are off in this browser, or for this file. The tables are complete.".to_owned(),
+                        noscript { (parts::banner(parts::Tone::Warning, "The charts need JavaScript", &[
+                            "JavaScript is disabled here. The tables are complete.".to_owned(),
                         ])) }
                         (PreEscaped(&self.body))
                     }
@@ -96,16 +96,17 @@ impl Page {
     }
 }
 
-/// uPlot's licence asks for its text in every copy.
+/// Returns the comment with uPlot's licence, which must be in every copy.
 fn licences() -> Markup {
-    html! { (PreEscaped("<!--\nThe charts are drawn by uPlot 1.6.32, unchanged, under this licence:\n\n")) (PreEscaped(UPLOT_LICENCE)) (PreEscaped("\n-->\n")) }
+    let introduction = "The charts use uPlot 1.6.32, unchanged, under this licence:";
+    PreEscaped(format!("<!--\n{introduction}\n\n{UPLOT_LICENCE}\n-->\n"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What of a page would leave its place.
+    /// Returns everything in the page that could fetch something.
     fn faults(page: &str) -> Vec<String> {
         let mut faults = Vec::new();
         for word in ["src=", "@import", "url(", "fetch(", "XMLHttpRequest", "WebSocket", "sendBeacon"] {
@@ -122,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn a_page_fetches_nothing_and_holds_the_licence_of_what_it_holds() {
+    fn a_page_fetches_nothing_and_contains_the_licence_of_uplot() {
         let page = Page::new("title").into_html();
         assert_eq!(faults(&page), Vec::<String>::new());
-        assert!(page.contains("(v1.6.32)"), "the version that the comment names is the one that is there");
+        assert!(page.contains("(v1.6.32)"), "the comment must name the version of uPlot");
         assert!(page.contains("Permission is hereby granted, free of charge"));
         assert!(page.contains("default-src 'none'"));
-        // Each of them stands in an element or a comment that it must not end.
+        // Each text is inside an element or a comment, and must not end it.
         assert!(!UPLOT_LICENCE.contains("--") && !UPLOT.contains("</") && !SCRIPT.contains("</"));
         assert!(!UPLOT_STYLE.contains("</") && !STYLE.contains("</"));
     }
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_and_parts_are_text_and_no_markup() {
+    fn titles_and_parts_are_escaped() {
         let markup = "</title><script>alert(1)</script>";
         let cells = vec![vec![parts::Cell::from(markup)]];
         let tile = parts::Tile { name: markup.into(), value: markup.into(), note: markup.into(), ..Default::default() };

@@ -1,7 +1,7 @@
-//! Numbers for people, as the tables of a page show them; `page.js` writes the same forms at the cursor. A space that does not
-//! break stands before the unit. Called by whoever makes a page.
+//! Formats numbers for the tables of a page. `page.js` uses the same formats for values at the cursor. A non-breaking
+//! space comes before the unit. Called by all code that makes pages.
 
-/// Three significant digits, more before the point if there are.
+/// Formats with three significant digits, or with more if the integer part is longer.
 fn three_digits(value: f64) -> String {
     match value.abs() {
         ..9.995 => format!("{value:.2}"),
@@ -10,14 +10,14 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 fn grouped(digits: &str) -> String {
     let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |digits| ("-", digits));
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     format!("{sign}{}", groups.join(","))
 }
 
-/// Microseconds: `350 µs`, `1.05 ms`.
+/// Formats microseconds: `350 µs`, `1.05 ms`.
 #[must_use]
 pub fn micros(value: f64) -> String {
     let (value, unit) = match value {
@@ -29,7 +29,7 @@ pub fn micros(value: f64) -> String {
     if value == 0.0 { "0\u{a0}µs".to_owned() } else { format!("{}\u{a0}{unit}", three_digits(value)) }
 }
 
-/// A bound that somebody has chosen, microseconds, as they would write it: `2 ms`, `1.5 s`, `30 s`.
+/// Formats a configured bound in microseconds without trailing zeros: `2 ms`, `1.5 s`, `30 s`.
 #[must_use]
 pub fn bound_micros(value: f64) -> String {
     let text = micros(value);
@@ -38,7 +38,7 @@ pub fn bound_micros(value: f64) -> String {
     format!("{digits}\u{a0}{unit}")
 }
 
-/// A length of time in seconds: `30 s`, `1.5 s`, `1 h 30 min`.
+/// Formats a duration in seconds: `30 s`, `1.5 s`, `1 h 30 min`.
 #[must_use]
 pub fn seconds(value: f64) -> String {
     if value < 60.0 {
@@ -51,7 +51,7 @@ pub fn seconds(value: f64) -> String {
     parts.iter().map(|(count, unit)| format!("{count}\u{a0}{unit}")).collect::<Vec<_>>().join(" ")
 }
 
-/// `12,345/s`, with a decimal below 1,000.
+/// Formats a rate: `12,345/s`, with one decimal below 1,000.
 #[must_use]
 pub fn per_second(value: f64) -> String {
     if value == 0.0 {
@@ -61,13 +61,13 @@ pub fn per_second(value: f64) -> String {
     format!("{}/s", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// `1,234,567`.
+/// Formats a count: `1,234,567`.
 #[must_use]
 pub fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
-/// A part of a whole in percent; what is not nothing is not shown as nothing, nor what is not all as all.
+/// Formats a share in percent. Only 0 is shown as `0 %`, and only the whole as `100 %`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts")]
 pub fn share(part: u64, whole: u64) -> String {
@@ -84,9 +84,9 @@ pub fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// `1.50 GiB`.
+/// Formats bytes: `1.50 GiB`.
 #[must_use]
-#[expect(clippy::cast_precision_loss, reason = "for people")]
+#[expect(clippy::cast_precision_loss, reason = "only three digits are shown")]
 pub fn bytes(value: u64) -> String {
     let bytes = value as f64;
     let (value, unit) = match bytes {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_three_digits_and_the_unit_that_fits() {
+    fn times_have_three_digits_and_a_suitable_unit() {
         let cases = [
             (0.0, "0 µs"),
             (0.35, "350 ns"),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_grouped_and_rates_have_decimals_where_they_are_small() {
+    fn counts_are_grouped_and_small_rates_have_decimals() {
         assert_eq!((count(0), count(999), count(1_234_567)), ("0".into(), "999".into(), "1,234,567".into()));
         let rates = [0.0, 0.25, 100.0, 999.96, 19_999.6].map(per_second);
         assert_eq!(rates, ["0/s", "0.2/s", "100/s", "1,000/s", "20,000/s"]);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_nothing_or_all_only_if_it_is() {
+    fn only_exact_shares_are_shown_as_0_or_100_percent() {
         let cases = [
             ((0, 10), "0 %"),
             ((10, 10), "100 %"),

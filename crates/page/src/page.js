@@ -1,14 +1,15 @@
-// Turns the data of a page's figures into charts (uPlot) and heat maps. What it cannot draw it says in the chart's place;
-// when it is done, <html> has data-drawn: how many figures were drawn. Plain ES2017. The data is that of charts.rs.
+// Draws the charts (with uPlot) and heat maps of a page from the data in its figures, which charts.rs writes. If a
+// chart cannot be drawn, a message takes its place. At the end, the attribute data-drawn of <html> has the number of
+// drawn figures. Plain ES2017.
 (function () {
 "use strict";
 
 const root = document.documentElement;
 const schemes = window.matchMedia("(prefers-color-scheme: dark)");
-const NARROW = 560; // px; below it a chart is a phone's
+const NARROW = 560; // px; narrower charts have the phone layout
 const NBSP = "\u00a0";
 
-// Numbers, in the forms of numbers.rs.
+// Number formats, the same as in numbers.rs.
 
 function plain(value) {
     return String(Number(value.toPrecision(6)));
@@ -48,7 +49,7 @@ function rate(value) {
     return value < 999.95 ? value.toFixed(1).replace(/\.0$/, "") : grouped(value.toFixed(0));
 }
 
-// For each unit: at a tick, and at the cursor; `span` is what the axis shows.
+// The formats of each unit: at a tick, and at the cursor. `span` is the visible range of the axis.
 const UNITS = {
     elapsed: { tick: elapsed, exact: elapsed },
     micros: { tick: (value) => time(value, plain), exact: (value) => time(value, threeDigits) },
@@ -58,19 +59,19 @@ const UNITS = {
     plain: { tick: thousands, exact: threeDigits },
 };
 
-// `place` is 1 / (1 - quantile).
-function percentile(place, samples) {
-    if (place > samples) return "max";
-    const decades = Math.log10(place);
+// `position` is 1 / (1 - quantile).
+function percentile(position, samples) {
+    if (position > samples) return "max";
+    const decades = Math.log10(position);
     const digits = Number.isInteger(decades) ? decades - 2 : Math.ceil(decades) - 1;
-    return (100 - 100 / place).toFixed(Math.max(0, digits)) + NBSP + "%";
+    return (100 - 100 / position).toFixed(Math.max(0, digits)) + NBSP + "%";
 }
 
-function written(axis, value, form, span) {
+function formatted(axis, value, form, span) {
     return axis.scale.kind === "percentile" ? percentile(value, axis.scale.samples) : UNITS[axis.unit][form](value, span);
 }
 
-// Scales: where axes begin and end, and where their ticks are.
+// Scales: the range and the ticks of each axis.
 
 const SECONDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
 
@@ -78,7 +79,7 @@ function isLog(axis, state) {
     return axis.scale.kind === "percentile" || (axis.switch && state ? state.log : axis.scale.kind === "log");
 }
 
-// The next of 1, 2, 5, 10 ... that is not above (`direction` -1) or not below (1) a value.
+// Rounds a value to 1, 2, 5 or 10 times a power of ten: down (`direction` -1) or up (1).
 function round(value, direction) {
     const power = Math.pow(10, Math.floor(Math.log10(value) + 1e-9));
     const steps = [1, 2, 5, 10].map((step) => step * power);
@@ -100,7 +101,7 @@ function logTicks(from, to) {
     return ticks;
 }
 
-// Where 0 is drawn on a logarithmic axis: at its foot, below all that is more. `null` where there is no 0.
+// Returns the position of 0 on a logarithmic axis: below all positive values. `null` if no value is 0.
 function footOf(values) {
     if (!values.some((value) => value === 0)) return null;
     const least = values.reduce((least, value) => (value > 0 && value < least ? value : least), Infinity);
@@ -108,9 +109,9 @@ function footOf(values) {
 }
 
 function percentileTicks(to, samples, width) {
-    const room = width / Math.log10(to); // px for each further 9
-    const ticks = room >= 110 ? [1, 2] : [1];
-    const every = Math.max(1, Math.ceil(64 / room));
+    const decadeWidth = width / Math.log10(to); // px for each additional 9
+    const ticks = decadeWidth >= 110 ? [1, 2] : [1];
+    const every = Math.max(1, Math.ceil(64 / decadeWidth));
     for (let power = every; Math.pow(10, power) <= samples; power += every) ticks.push(Math.pow(10, power));
     return ticks;
 }
@@ -118,7 +119,7 @@ function percentileTicks(to, samples, width) {
 function xRange(axis, places) {
     const [first, last] = [places[0], places[places.length - 1]];
     const whole = axis.range || (first < last ? [first, last] : isLog(axis) ? [first / 2, first * 2] : [first - 0.5, first + 0.5]);
-    // What is asked for within the places is a part that the reader has chosen.
+    // A range within the data is a part that the reader has selected.
     return (u, from, to) => (from == null || places.length < 2 || (from <= first && to >= last) ? whole : [from, to]);
 }
 
@@ -135,13 +136,13 @@ function yRange(axis, rules, log, foot) {
     };
 }
 
-// Colours are those of the style sheet, which knows light and dark.
+// Colours come from the style sheet, which supports light and dark schemes.
 
 function colour(name) {
     return getComputedStyle(root).getPropertyValue("--" + name).trim();
 }
 
-function mixed(stops, part) {
+function mixedColour(stops, part) {
     const place = part * (stops.length - 1);
     const index = Math.min(Math.floor(place), stops.length - 2);
     const channel = (stop, at) => parseInt(stops[stop].slice(1 + 2 * at, 3 + 2 * at), 16);
@@ -156,7 +157,7 @@ function ramp() {
     return colour("heat").split(/[\s,]+/);
 }
 
-// What stands around a drawing.
+// The elements around a chart.
 
 function element(name, attributes, ...children) {
     const made = document.createElement(name);
@@ -181,7 +182,7 @@ function bandKeys(data) {
     return labels.map((label) => element("span", { class: "key" }, swatch("band", colour("band")), label));
 }
 
-// Series that share a key: thin neighbours of one name.
+// Groups the series that share a key in the legend: adjacent thin series of one name.
 function groupedSeries(all) {
     return all.reduce((groups, series, index) => {
         const before = all[index - 1];
@@ -192,7 +193,7 @@ function groupedSeries(all) {
     }, []);
 }
 
-// A key for each series, or for several thin ones, which turns it off and on, and the values at the cursor.
+// Makes the legend: a key for each group of series, which hides or shows it, and the values at the cursor.
 function lineLegend(state) {
     const { data, legend } = state;
     const at = element("span", { class: "at" });
@@ -210,7 +211,7 @@ function lineLegend(state) {
                 else state.hidden.delete(index);
             }
             build(state);
-            // The keys were made anew: whoever steers by keyboard stays where they were.
+            // The keys are new elements, so a keyboard user's focus must be restored.
             focus(state, "button.key", group);
         });
         return key;
@@ -219,12 +220,12 @@ function lineLegend(state) {
     return (u) => {
         const index = u.cursor.idx;
         const span = u.scales.x.max - u.scales.x.min;
-        at.textContent = index == null ? "" : written(data.x, data.at[index], "exact", span);
+        at.textContent = index == null ? "" : formatted(data.x, data.at[index], "exact", span);
         groups.forEach(([first], group) => {
             const series = data.series[first];
             const value = index == null ? null : series.values[index];
-            const silent = index == null || series.style === "thin";
-            values[group].textContent = silent ? "" : value == null ? "–" : written(data.y, value, "exact", 0);
+            const isEmpty = index == null || series.style === "thin";
+            values[group].textContent = isEmpty ? "" : value == null ? "–" : formatted(data.y, value, "exact", 0);
         });
     };
 }
@@ -243,11 +244,11 @@ function heatLegend(state, most) {
             return;
         }
         const column = bucket(data.x_edges, u.posToVal(left, "x"));
-        // Where the cursor is in another chart, it is at this time here, and at no height.
+        // If the cursor is in another chart, this chart knows its time, but not its y position.
         const row = top == null || top < 0 || !u.over.matches(":hover") ? null : bucket(data.y_edges, u.posToVal(top, "y"));
         const span = u.scales.x.max - u.scales.x.min;
         const words = (axis, edges, index) => {
-            const [from, to] = [edges[index], edges[index + 1]].map((value) => written(axis, value, "exact", span));
+            const [from, to] = [edges[index], edges[index + 1]].map((value) => formatted(axis, value, "exact", span));
             return from + " – " + to;
         };
         const parts = column == null ? [] : [words(data.x, data.x_edges, column)];
@@ -286,7 +287,7 @@ function scaleSwitch(state) {
     place.replaceChildren(choice("linear", false, 0), choice("log", true, 1));
 }
 
-// Drawing.
+// Charts.
 
 function axes(data, state, width) {
     const narrow = width < NARROW;
@@ -299,21 +300,21 @@ function axes(data, state, width) {
         filter: (u, splits) => splits,
     };
     const x = Object.assign({}, common, { size: 26, gap: 6, space: narrow ? 64 : 80 });
-    x.values = (u, splits) => splits.map((value) => written(data.x, value, "tick", u.scales.x.max - u.scales.x.min));
+    x.values = (u, splits) => splits.map((value) => formatted(data.x, value, "tick", u.scales.x.max - u.scales.x.min));
     if (data.x.unit === "elapsed") x.incrs = SECONDS;
     if (data.x.scale.kind === "percentile") x.splits = (u, axis, from, to) => percentileTicks(to, data.x.scale.samples, u.width - 76);
     else if (isLog(data.x)) x.splits = (u, axis, from, to) => logTicks(from, to);
     const y = Object.assign({}, common, { size: narrow ? 52 : 64, gap: 6, space: 36 });
-    y.values = (u, splits) => splits.map((value) => written(data.y, value, "tick", 0));
+    y.values = (u, splits) => splits.map((value) => formatted(data.y, value, "tick", 0));
     if (isLog(data.y, state)) y.splits = (u, axis, from, to) => logTicks(from, to);
     if (isLog(data.y, state) && state.foot != null) {
         y.splits = (u, axis, from, to) => [state.foot].concat(logTicks(from * 2.5, to));
-        y.values = (u, splits) => splits.map((value) => written(data.y, value === state.foot ? 0 : value, "tick", 0));
+        y.values = (u, splits) => splits.map((value) => formatted(data.y, value === state.foot ? 0 : value, "tick", 0));
     }
     return [x, y];
 }
 
-// Parts of x that are set apart lie under everything.
+// Draws the highlighted ranges of x below everything else.
 function drawBands(data) {
     return (u) => {
         const { left, top, width, height } = u.bbox;
@@ -328,7 +329,7 @@ function drawBands(data) {
     };
 }
 
-// Places on x and values on y that are named.
+// Draws the marks on x and the reference values on y.
 function drawMarks(data) {
     return (u) => {
         const { left, top, width, height } = u.bbox;
@@ -353,8 +354,8 @@ function drawMarks(data) {
         data.marks.forEach((mark, index) => {
             const place = places[index];
             line(place, top, place, top + height);
-            const room = (index + 1 < places.length ? places[index + 1] : left + width) - place;
-            if (ctx.measureText(mark.label).width + 8 * size < room) {
+            const space = (index + 1 < places.length ? places[index + 1] : left + width) - place;
+            if (ctx.measureText(mark.label).width + 8 * size < space) {
                 ctx.textBaseline = "top";
                 ctx.fillText(mark.label, place + 4 * size, top + 3 * size);
             }
@@ -370,7 +371,8 @@ function drawMarks(data) {
     };
 }
 
-// A point for each value, where there are few, or that has no neighbour to draw a line to.
+// Returns the indexes of the values that are drawn as points: all of them if there are few, otherwise only those
+// without a neighbour to draw a line to.
 function pointsOf(values, style, weakFrom) {
     const all = [];
     const alone = [];
@@ -461,7 +463,7 @@ function drawHeat(data, most) {
             const across = Math.max(1, xs[column + 1] - xs[column]);
             counts.forEach((count, above) => {
                 if (count === 0) return;
-                if (!colours.has(count)) colours.set(count, mixed(stops, most > 1 ? Math.log(count) / Math.log(most) : 1));
+                if (!colours.has(count)) colours.set(count, mixedColour(stops, most > 1 ? Math.log(count) / Math.log(most) : 1));
                 u.ctx.fillStyle = colours.get(count);
                 const row = first + above;
                 u.ctx.fillRect(xs[column], ys[row + 1], across, Math.max(1, ys[row] - ys[row + 1]));
@@ -486,7 +488,7 @@ function heat(state, width, height) {
             y: { distr: isLog(data.y, state) ? 3 : 1, range: ends[1] },
         },
         axes: axes(data, state, width),
-        // uPlot wants a series; what is drawn are the cells.
+        // uPlot requires a series. It draws nothing here; `drawHeat` draws the cells.
         series: [{}, { paths: () => null, points: { show: false } }],
         hooks: {
             drawClear: [drawBands(data)],
@@ -500,13 +502,13 @@ function heightFor(width) {
     return width < NARROW ? 230 : 280;
 }
 
-function say(state, outcome, words) {
+function showMessage(state, outcome, words) {
     state.plot.replaceChildren(element("p", { class: outcome, role: outcome === "failed" ? "alert" : "note" }, words));
     state.legend.replaceChildren();
     state.outcome = outcome;
 }
 
-// Draws a figure, or says why it cannot.
+// Draws a figure, or shows a message in its place.
 function build(state) {
     if (state.chart) state.chart.destroy();
     state.chart = null;
@@ -523,9 +525,9 @@ function build(state) {
         state.chart = draw(state, width, heightFor(width));
         state.width = width;
         if (state.chart) state.outcome = "drawn";
-        else say(state, "empty", "There is nothing to draw: no value was recorded.");
+        else showMessage(state, "empty", "There is nothing to draw: no value was recorded.");
     } catch (error) {
-        say(state, "failed", "This chart could not be drawn: " + error.message);
+        showMessage(state, "failed", "This chart could not be drawn: " + error.message);
     }
     state.figure.dataset.state = state.outcome;
 }
@@ -548,12 +550,12 @@ schemes.addEventListener("change", () => {
     count(states);
 });
 
-// Widths change with the window, and when a phone is turned.
+// The width changes with the window, and when a phone is rotated.
 const observer = new ResizeObserver(() => {
     for (const state of states) {
         const width = Math.max(200, Math.floor(state.plot.clientWidth));
         if (!state.chart || width === state.width) continue;
-        // Ticks and fonts depend on the width too, where it passes from a phone's to another.
+        // A change between the narrow and the wide layout also changes ticks and fonts.
         if (width < NARROW === state.width < NARROW) state.chart.setSize({ width, height: heightFor(width) });
         else build(state);
         state.width = width;

@@ -1,24 +1,24 @@
-//! Parts of a page that are not drawn: banners, key figures, tables, facts. What depends on a colour also has a sign or a
-//! word. Called by whoever makes a page.
+//! The parts of a page that are not charts: banners, key figures, tables, facts. Each part that has a colour also has
+//! a sign or a word with the same meaning. Called by all code that makes pages.
 
 use maud::{Markup, html};
 
-/// How something is to be taken.
+/// The rating of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
-    /// As it is.
+    /// No rating.
     #[default]
     Plain,
-    /// It is well.
+    /// Good.
     Good,
-    /// To be known.
+    /// Worth knowing.
     Warning,
-    /// It is not well.
+    /// Bad.
     Bad,
 }
 
 impl Tone {
-    /// Of what holds or does not.
+    /// Returns `Good` if `well`, otherwise `Bad`.
     #[must_use]
     pub fn of(well: bool) -> Tone {
         if well { Tone::Good } else { Tone::Bad }
@@ -43,7 +43,7 @@ impl Tone {
     }
 }
 
-/// A verdict: a word, and sentences that say why.
+/// Returns a banner: a word, and sentences that explain it.
 #[must_use]
 pub fn banner(tone: Tone, word: &str, sentences: &[String]) -> Markup {
     html! {
@@ -60,17 +60,17 @@ pub fn banner(tone: Tone, word: &str, sentences: &[String]) -> Markup {
 /// A key figure.
 #[derive(Clone, Debug, Default)]
 pub struct Tile {
-    /// What it is.
+    /// The name of the figure.
     pub name: String,
     /// The figure with its unit.
     pub value: String,
-    /// What belongs to it, in a few words.
+    /// A note of a few words below the figure, or empty.
     pub note: String,
-    /// Good is shown as plain: only what needs a look has a colour.
+    /// The rating. `Good` looks like `Plain`, so that only figures that need attention have a colour.
     pub tone: Tone,
 }
 
-/// Key figures, side by side as far as there is room.
+/// Returns the key figures side by side, as many per row as fit.
 #[must_use]
 pub fn tiles(tiles: &[Tile]) -> Markup {
     html! {
@@ -86,7 +86,7 @@ pub fn tiles(tiles: &[Tile]) -> Markup {
     }
 }
 
-/// Names with what they stand for.
+/// Returns a list of names and values.
 #[must_use]
 pub fn facts(facts: &[(&str, String)]) -> Markup {
     html! {
@@ -106,7 +106,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// With a tone, whose sign stands before it.
+    /// Returns a cell with a rating, whose sign comes before the text.
     #[must_use]
     pub fn toned(tone: Tone, text: impl Into<String>) -> Cell {
         Cell { text: text.into(), tone }
@@ -122,9 +122,9 @@ impl<T: Into<String>> From<T> for Cell {
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub enum Column {
-    /// Words, from the left.
+    /// Left-aligned text.
     Words(&'static str),
-    /// Figures, digit below digit.
+    /// Right-aligned figures.
     Figures(&'static str),
 }
 
@@ -143,10 +143,13 @@ impl Column {
     }
 }
 
-/// A table in a box of its own, which is scrolled where the screen is narrower; the first column names the row.
+/// Returns a table that scrolls sideways on a narrow screen. The first column names the row.
+///
+/// # Panics
+/// If a row does not have one cell for each column.
 #[must_use]
 pub fn table(title: &str, columns: &[Column], rows: &[Vec<Cell>]) -> Markup {
-    assert!(rows.iter().all(|row| row.len() == columns.len()), "{title}: a cell for each column");
+    assert!(rows.iter().all(|row| row.len() == columns.len()), "{title}: each row needs one cell for each column");
     html! {
         div.scroll tabindex="0" role="region" aria-label=(title) {
             table {

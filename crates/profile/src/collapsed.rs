@@ -1,4 +1,4 @@
-//! Profiles as text, a stack to a line: what `flamegraph.pl`, speedscope and grep read.
+//! The collapsed text format: one stack per line, for `flamegraph.pl`, speedscope and grep.
 //!
 //! ```text
 //!   # title: CPU time
@@ -8,7 +8,8 @@
 //!   klad-worker-0;main;f;g 10101010
 //! ```
 //!
-//! Only the shown value is in it. Called by `http::admin`, `picture`, and whoever reads a file again.
+//! It contains only the shown value. Called by the admin listener of `klad-server`, and by code that reads such
+//! files.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -16,10 +17,10 @@ use std::time::Duration;
 
 use crate::{Error, Name, Profile, Sample, ValueType};
 
-/// The longest line that is read, bytes: 16 Ki frames of long names.
+/// The longest line that is read, bytes: 16 Ki frames with long names.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// The text.
+/// Writes a profile in this format.
 #[must_use]
 pub fn write(profile: &Profile<Name>) -> String {
     let mut text = String::new();
@@ -29,7 +30,7 @@ pub fn write(profile: &Profile<Name>) -> String {
     }
     let threads = profile.samples.iter().any(|sample| !sample.thread.is_empty());
     if threads {
-        // Or a reader could not tell a thread's name from a function's.
+        // Without this line a reader could not tell a thread's name from a function's.
         let _ = writeln!(text, "# root: thread");
     }
     for (name, value) in &profile.facts {
@@ -37,24 +38,24 @@ pub fn write(profile: &Profile<Name>) -> String {
     }
     for sample in &profile.samples {
         let value = sample.values.get(profile.shown).copied().unwrap_or_default();
-        // Such as what was allocated and is freed, where what is in use is shown.
+        // For example a stack whose allocations were all freed, in a profile of memory in use.
         if value == 0 {
             continue;
         }
         let thread = threads.then_some(if sample.thread.is_empty() { "?" } else { &sample.thread });
         let frames = sample.frames.iter().rev().map(|frame| &**frame);
         let words: Vec<String> = thread.into_iter().chain(frames).map(frame).collect();
-        // A stack of which nothing is known is still a stack.
+        // An unknown stack must still have a name.
         let stack = if words.is_empty() { "[unknown]".to_owned() } else { words.join(";") };
         let _ = writeln!(text, "{stack} {value}");
     }
     text
 }
 
-/// Reads what [`write`] has written, and what other programs write in this form.
+/// Reads the output of [`write`], and files that other programs write in this format.
 ///
 /// # Errors
-/// [`Error::Malformed`] for a line that is neither a fact nor a stack with a figure.
+/// [`Error::Malformed`] for a line that is neither a fact nor a stack with a value.
 pub fn read(text: &str) -> Result<Profile<Name>, Error> {
     let mut profile = Profile {
         title: "profile".to_owned(),
@@ -71,7 +72,7 @@ pub fn read(text: &str) -> Result<Profile<Name>, Error> {
     for (number, line) in text.lines().enumerate() {
         let malformed = |why: &str| Error::Malformed(format!("line {}: {why}", number + 1));
         if line.len() > LINE_BYTES_MAX {
-            return Err(malformed("it is too long"));
+            return Err(malformed("the line is too long"));
         }
         if let Some(fact) = line.strip_prefix("# ") {
             match fact.split_once(": ") {
@@ -89,8 +90,8 @@ pub fn read(text: &str) -> Result<Profile<Name>, Error> {
         if line.trim().is_empty() || line.starts_with('#') {
             continue;
         }
-        let (stack, value) = line.rsplit_once(' ').ok_or_else(|| malformed("there is no figure"))?;
-        let value = value.parse().map_err(|_| malformed("the figure is no number"))?;
+        let (stack, value) = line.rsplit_once(' ').ok_or_else(|| malformed("the value is missing"))?;
+        let value = value.parse().map_err(|_| malformed("the value is not a number"))?;
         let (thread, stack) = if threads { stack.split_once(';').unwrap_or((stack, "")) } else { ("", stack) };
         let mut one = |frame: &str| -> Name {
             if let Some(known) = names.get(frame) {
@@ -108,7 +109,7 @@ pub fn read(text: &str) -> Result<Profile<Name>, Error> {
     Ok(profile)
 }
 
-/// `;` ends a frame and the last space ends the stack.
+/// Replaces characters with a meaning in this format: `;` ends a frame, and the last space ends the stack.
 fn frame(name: &str) -> String {
     name.chars()
         .map(|letter| match letter {
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_read() {
+    fn files_of_other_programs_can_be_read() {
         let read_back = read("a;b c;d 5\n\n#x\na 7\n").expect("well formed");
         assert_eq!(read_back.samples.len(), 2);
         let frames: Vec<&str> = read_back.samples[0].frames.iter().map(|frame| &**frame).collect();
@@ -151,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read_again(profile in any_profile()) {
+        fn a_written_profile_is_read_back(profile in any_profile()) {
             let read_back = read(&write(&profile)).expect("well formed");
             prop_assert_eq!(&read_back.title, &profile.title);
             prop_assert_eq!(&read_back.facts, &profile.facts);

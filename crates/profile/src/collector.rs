@@ -1,4 +1,5 @@
-//! The thread klad-profiler: it empties the rings of `sampling` while somebody takes a profile, and is not there otherwise.
+//! The thread klad-profiler. It empties the rings of `sampling` during a profile. It runs only while a profile is
+//! being taken.
 //!
 //! Called by `cpu` and `locks`.
 
@@ -11,14 +12,14 @@ use crate::{Error, heap};
 use klad_base::clock;
 use klad_base::sync::{self, Cause, Condvar, Mutex};
 
-/// Rings are emptied so often. A ring holds what comes in several times as long.
+/// The interval at which rings are emptied. A ring holds the events of several intervals.
 pub const INTERVAL: Duration = Duration::from_millis(50);
 
-/// At a window's end, what other threads are just writing into a ring is waited for so long. A thread writes for a microsecond,
-/// unless it is preempted.
+/// At the end of a window, how long to wait for threads that are writing into a ring. A write takes a microsecond,
+/// unless the thread is preempted.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Says, after a pause, whether it is worth to look into a ring again; for the end of a window.
+/// Returns a function for the end of a window that yields, and then tells whether to look into a ring again.
 pub fn patience() -> impl FnMut() -> bool {
     let deadline = clock::now() + PATIENCE;
     move || {
@@ -27,10 +28,10 @@ pub fn patience() -> impl FnMut() -> bool {
     }
 }
 
-/// What is called; `None` once its registration is gone.
+/// A registered function, or `None` after its registration has ended.
 type Call = Mutex<Option<Box<dyn FnMut() + Send>>>;
 
-/// Somebody's wish to be called; dropping it ends it, and waits for a call that is under way.
+/// A registered function. Dropping it ends the calls, and waits for a call in progress.
 pub struct Registration {
     call: Arc<Call>,
 }
@@ -54,11 +55,11 @@ struct State {
 static STATE: Mutex<State> = Mutex::new(State { calls: Vec::new(), running: None });
 static CHANGED: Condvar = Condvar::new();
 
-/// Calls `call` every [`INTERVAL`] or so, on the thread klad-profiler, until the registration is dropped. `call` must not drop
-/// a registration, and whoever drops one must hold no lock that `call` takes.
+/// Calls `call` about every [`INTERVAL`] on the thread klad-profiler until the registration is dropped. `call` must
+/// not drop a registration. The thread that drops a registration must hold no lock that `call` takes.
 ///
 /// # Errors
-/// [`Error::Refused`] when the machine can start no more threads.
+/// [`Error::Refused`] if the machine cannot start another thread.
 pub fn register(call: Box<dyn FnMut() + Send>) -> Result<Registration, Error> {
     let call = Arc::new(Mutex::new(Some(call)));
     let mut state = STATE.lock();
@@ -74,7 +75,7 @@ pub fn register(call: Box<dyn FnMut() + Send>) -> Result<Registration, Error> {
 }
 
 impl Registration {
-    /// Calls now, on this thread; not while the other thread does.
+    /// Calls the function on this thread, after a call in progress on the other thread has ended.
     pub fn call_now(&self) {
         if let Some(call) = &mut *self.call.lock() {
             call();
@@ -98,7 +99,7 @@ impl Drop for Registration {
         }
         drop(state);
         if let Some(running) = ended {
-            // A panic has ended the process.
+            // A panic has already ended the process.
             let _ = running.thread.join();
         }
     }
@@ -107,7 +108,7 @@ impl Drop for Registration {
 fn run(stop: &AtomicBool) {
     heap::leave_this_thread_out();
     let mut state = STATE.lock();
-    // Whoever comes after the last has gone starts another thread: this one only looks at its own flag.
+    // A registration after the last one has ended starts another thread, so this thread checks only its own flag.
     while !stop.load(Ordering::Relaxed) {
         let calls = state.calls.clone();
         drop(state);
@@ -129,7 +130,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     #[test]
-    fn calls_until_it_is_dropped_and_not_after() {
+    fn a_function_is_called_until_its_registration_is_dropped() {
         let calls = Arc::new(AtomicU64::new(0));
         let own = calls.clone();
         let registration = register(Box::new(move || {
@@ -138,13 +139,13 @@ mod tests {
         .expect("a thread");
         let deadline = clock::now() + Duration::from_secs(30);
         while calls.load(Ordering::SeqCst) < 3 {
-            assert!(clock::now() < deadline, "it is not called");
+            assert!(clock::now() < deadline, "the function is not called");
             std::thread::yield_now();
         }
         registration.call_now();
         drop(registration);
         let before = calls.load(Ordering::SeqCst);
-        // Another one's calls, after which the first would have been called as well.
+        // When another function is called, the first one would have been called as well.
         let signal = Arc::new(sync::Signal::default());
         let raise = signal.clone();
         let _other = register(Box::new(move || raise.raise())).expect("a thread");
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn comes_and_goes_from_many_threads() {
+    fn many_threads_can_register_and_drop() {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 sync::spawn_thread("test-register", || {

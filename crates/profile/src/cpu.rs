@@ -1,17 +1,18 @@
 //! CPU profiles: where threads use CPU time.
 //!
 //! ```text
-//!   start ──▶ a timer on each thread's CPU time ──SIGPROF──▶ sampling::signal ──ring──▶ look, every 50 ms ──▶ each window's totals
-//!                ▲                                                                      │
-//!                └────────── threads that have come and gone, every 100 ms ◀────────────┘
+//!   start ──▶ a timer on each thread's CPU time ──SIGPROF──▶ sampling::signal ──ring──▶ collect, every 50 ms
+//!                ▲                                                                        │       │
+//!                └────────── threads that have begun and ended, every 100 ms ◀────────────┘       ▼
+//!                                                                                    the totals of each window
 //! ```
 //!
-//! A thread is asked where it is each time it has used a period of CPU time, in klad or in the kernel on its behalf; one that
-//! waits costs nothing and shows nowhere. All threads are seen, those of RocksDB too, and klad-profiler itself under its name,
-//! so that what profiling costs can be read off the profile. Not seen are threads that take no signals (jemalloc's).
+//! A thread is sampled each time it has used one period of CPU time, in klad or in the kernel on its behalf. A thread
+//! that waits costs nothing and does not appear. All threads are sampled, including RocksDB's, and klad-profiler
+//! under its own name, so that a profile shows its own cost. Threads that block signals (jemalloc's) are not sampled.
 //!
-//! Windows that overlap share the timers, hence the rate; each adds up for itself. When the last one ends, no timer, thread or
-//! descriptor is left; the handler and the ring stay.
+//! Overlapping windows share the timers, and so the rate; each window has its own totals. After the end of the last
+//! window no timer, thread or descriptor is left; the signal handler and the ring stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,59 +26,59 @@ use klad_base::sampling::timer::ThreadTimer;
 use klad_base::sampling::{signal, walk};
 use klad_base::sync::Mutex;
 
-/// No higher rate, Hz: the kernel looks at timers once in its tick, of which it has 1,000 a second at most.
+/// The highest sampling rate, Hz. The kernel checks timers once per tick, at most 1,000 times a second.
 pub const HZ_MAX: u32 = 1000;
 
-/// Windows at a time; one more is answered that they are busy. Each holds up to 16 MiB.
+/// The number of windows at a time. One more is rejected as busy. Each holds up to 16 MiB.
 pub const WINDOWS_MAX: usize = 8;
 
-/// Threads are looked for each second time that the collector comes by, hence every 100 ms.
-const LOOKS_FOR_EACH_SEARCH: u32 = 2;
+/// Every second run of the collector looks for new threads, so every 100 ms.
+const COLLECTIONS_PER_SEARCH: u32 = 2;
 
-/// A CPU profile that is being taken; dropping it ends it.
+/// A CPU profile that is being taken. Dropping it ends it.
 #[derive(Debug)]
 pub struct Window {
-    /// `None` once it has ended.
+    /// The window's number, or `None` once it has ended.
     number: Option<u64>,
     hz: u32,
     began: Instant,
     began_unix_ns: u64,
 }
 
-/// What is common to all windows: there is one while there is a window.
+/// The sampler that all windows share. It exists while there is a window.
 static SAMPLER: Mutex<Option<Sampler>> = Mutex::new(None);
 
-/// Sessions and windows are numbered in one row. 0 is nobody's.
+/// The next number of a session or window. 0 means no session.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 struct Sampler {
     hz: u32,
-    /// What its timers' signals carry: those of an earlier one are not counted.
+    /// The session that the signals of its timers carry. Signals of an earlier session are not counted.
     session: u64,
     timers: BTreeMap<i32, ThreadTimer>,
-    /// Timers that were ever started.
+    /// The number of timers ever started.
     timers_started: u64,
-    /// So many had none when they were looked for last.
+    /// The number of threads without a timer at the last search.
     threads_without: u64,
-    looks: u32,
-    windows: Vec<Taking>,
+    collections: u32,
+    windows: Vec<OpenWindow>,
     registration: Option<Registration>,
 }
 
-/// A window while it is open.
-struct Taking {
+/// An open window.
+struct OpenWindow {
     number: u64,
-    /// Of each stack the periods and the events.
+    /// The periods and the events of each stack.
     totals: Totals<Key>,
     lost_before: u64,
     started_before: u64,
-    /// At most so many threads had none at one time.
+    /// The largest number of threads without a timer at one time.
     threads_without: u64,
 }
 
-/// What a window has seen.
-struct Taken {
-    /// Under the lock, when the ring was emptied: what came later is not in it.
+/// The results of a window.
+struct ClosedWindow {
+    /// The time at which the ring was emptied under the lock. Later samples are not included.
     ended: Instant,
     totals: Totals<Key>,
     lost: u64,
@@ -86,14 +87,14 @@ struct Taken {
 }
 
 impl Window {
-    /// Begins, at `hz` of 1 to [`HZ_MAX`]. Two at a time share one rate.
+    /// Starts a profile at `hz`, 1 to [`HZ_MAX`]. All profiles at a time have the same rate.
     ///
     /// # Errors
-    /// [`Error::Busy`] when one of another rate is being taken, or [`WINDOWS_MAX`] are; [`Error::Refused`] when the system
-    /// lets klad have no timer, no handler or no look at its own stacks.
+    /// [`Error::Busy`] if a profile with another rate, or [`WINDOWS_MAX`] profiles, are being taken.
+    /// [`Error::Refused`] if the system denies a timer, the signal handler, or reading klad's own stacks.
     ///
     /// # Panics
-    /// When `hz` is out of its range.
+    /// If `hz` is out of range.
     pub fn start(hz: u32) -> Result<Window, Error> {
         assert!((1..=HZ_MAX).contains(&hz), "{hz} Hz");
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -101,16 +102,16 @@ impl Window {
         if sampler.is_none() {
             *sampler = Some(Sampler::start(hz)?);
         }
-        let Some(running) = &mut *sampler else { unreachable!("it was started above") };
+        let Some(running) = &mut *sampler else { unreachable!("the sampler was started above") };
         if running.hz != hz {
             return Err(Error::Busy(format!("a CPU profile at {} Hz", running.hz)));
         }
         if running.windows.len() >= WINDOWS_MAX {
             return Err(Error::Busy(format!("{WINDOWS_MAX} CPU profiles at a time")));
         }
-        // What was seen until now is of the other windows only.
+        // The samples until now belong only to the other windows.
         running.empty_ring(|| false);
-        running.windows.push(Taking {
+        running.windows.push(OpenWindow {
             number,
             totals: Totals::of_stacks(),
             lost_before: signal::samples().lost(),
@@ -120,15 +121,15 @@ impl Window {
         Ok(Window { number: Some(number), hz, began: clock::now(), began_unix_ns: clock::unix_ns() })
     }
 
-    /// Ends, and says what was seen: values `samples` (count) and `cpu` (nanoseconds).
+    /// Ends the profile. Returns it with the values `samples` (count) and `cpu` (nanoseconds).
     #[must_use]
     pub fn finish(mut self) -> Profile<Address> {
-        let number = self.number.take().expect("only this and dropping end it");
+        let number = self.number.take().expect("a window ends only here or when it is dropped");
         let taken = end(number);
         self.profile(&taken, taken.ended.saturating_duration_since(self.began))
     }
 
-    fn profile(&self, taken: &Taken, duration: Duration) -> Profile<Address> {
+    fn profile(&self, taken: &ClosedWindow, duration: Duration) -> Profile<Address> {
         let period_ns = 1_000_000_000 / u64::from(self.hz);
         let figures = |[periods, _]: [u64; 2]| vec![signed(periods), signed(periods.saturating_mul(period_ns))];
         let mut samples: Vec<_> = taken
@@ -157,7 +158,7 @@ impl Window {
         }
     }
 
-    fn facts(&self, taken: &Taken, duration: Duration) -> Vec<(String, String)> {
+    fn facts(&self, taken: &ClosedWindow, duration: Duration) -> Vec<(String, String)> {
         let c_library = tasks::c_library();
         let is_cut = |frames: &[Address]| {
             let reaches_root = frames.last().is_some_and(|last| c_library.iter().any(|range| range.contains(last)));
@@ -170,7 +171,7 @@ impl Window {
             events += its_events;
             cut += if is_cut(&key.frames) { its_events } else { 0 };
         }
-        // Short: it stands under the picture's title.
+        // This fact is short, because it is under the title of the flame graph.
         let clock = format!("CPU time of each thread, {} ms ticks", clock::kernel_tick().as_secs_f64() * 1e3);
         let facts = [
             ("events", events.to_string()),
@@ -179,7 +180,7 @@ impl Window {
             ("clock", clock),
             ("version", concat!("klad ", env!("CARGO_PKG_VERSION")).to_owned()),
             ("duration", format!("{:.3} s", duration.as_secs_f64())),
-            ("periods", format!("{periods}, of which {} passed between two looks", periods - events)),
+            ("periods", format!("{periods}, of which {} have no sample of their own", periods - events)),
             ("cut stacks", format!("{cut} of {events}")),
             ("threads", taken.threads.to_string()),
             ("threads without a timer", taken.threads_without.to_string()),
@@ -197,15 +198,15 @@ impl Drop for Window {
     }
 }
 
-/// Ends the window of this number, and all sampling with the last one.
-fn end(number: u64) -> Taken {
+/// Ends a window. With the last one, ends all sampling.
+fn end(number: u64) -> ClosedWindow {
     let mut sampler = SAMPLER.lock();
-    let running = sampler.as_mut().expect("there is one while there is a window");
+    let running = sampler.as_mut().expect("the sampler exists while there is a window");
     let ended = clock::now();
     let behind = running.empty_ring(collector::patience());
-    let index = running.windows.iter().position(|window| window.number == number).expect("it was not ended before");
+    let index = running.windows.iter().position(|window| window.number == number).expect("a window ends once");
     let window = running.windows.swap_remove(index);
-    let taken = Taken {
+    let taken = ClosedWindow {
         ended,
         totals: window.totals,
         lost: signal::samples().lost() - window.lost_before + behind,
@@ -217,18 +218,18 @@ fn end(number: u64) -> Taken {
         signal::take_samples_of(0);
     }
     drop(sampler);
-    // Without the lock, which the collector may wait for: it is waited for here.
+    // This waits for the collector, which may wait for the lock, so the lock is released first.
     drop(ended);
     taken
 }
 
-/// What the collector calls.
-fn look() {
+/// Empties the ring. The collector calls it.
+fn collect() {
     if let Some(sampler) = &mut *SAMPLER.lock() {
         sampler.empty_ring(|| false);
-        sampler.looks = sampler.looks.wrapping_add(1);
-        if sampler.looks.is_multiple_of(LOOKS_FOR_EACH_SEARCH) {
-            // Without /proc those threads stay that are known; at the start that was an error.
+        sampler.collections = sampler.collections.wrapping_add(1);
+        if sampler.collections.is_multiple_of(COLLECTIONS_PER_SEARCH) {
+            // Without /proc, the known threads stay. At the start this is an error.
             let _ = sampler.search();
         }
     }
@@ -245,16 +246,17 @@ impl Sampler {
             timers: BTreeMap::new(),
             timers_started: 0,
             threads_without: 0,
-            looks: 0,
+            collections: 0,
             windows: Vec::new(),
             registration: None,
         };
         signal::take_samples_of(sampler.session);
         let refused = sampler.search().map_err(|error| Error::Refused(format!("/proc/self/task: {error}")));
-        // Last, and nothing fails after it: it must not be dropped under the lock that `look` takes.
+        // This comes last, and cannot be followed by an error: the registration must not be dropped under the lock
+        // that `collect` takes.
         let registered = refused.and_then(|refused| match refused {
             Some(why) if sampler.timers.is_empty() => Err(Error::Refused(format!("a timer of CPU time: {why}"))),
-            _ => collector::register(Box::new(look)),
+            _ => collector::register(Box::new(collect)),
         });
         match registered {
             Ok(registration) => sampler.registration = Some(registration),
@@ -266,8 +268,8 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Gives a timer to each thread that has none, and takes it from those that have ended. Why the last one that could have
-    /// none was refused it.
+    /// Gives a timer to each thread that has none, and removes the timers of threads that have ended. Returns the
+    /// last error of a timer that could not be started.
     fn search(&mut self) -> std::io::Result<Option<std::io::Error>> {
         let threads: BTreeSet<i32> = tasks::all()?.into_iter().collect();
         self.timers.retain(|tid, timer| threads.contains(tid) && timer.is_live());
@@ -286,7 +288,7 @@ impl Sampler {
                     self.timers.insert(tid, timer);
                     self.timers_started += 1;
                 }
-                // It has ended since.
+                // The thread has ended meanwhile.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ESRCH)) => {}
                 Err(error) => {
                     without += 1;
@@ -301,7 +303,8 @@ impl Sampler {
         Ok(refused)
     }
 
-    /// Adds what waits in the ring to each window. How many could not be had, though `again` let them be waited for.
+    /// Adds the samples in the ring to each window. Returns how many samples it could not take, although it retried
+    /// while `again` returned `true`.
     fn empty_ring(&mut self, again: impl FnMut() -> bool) -> u64 {
         signal::samples().drain(again, |sample| {
             if sample.session != self.session {
@@ -315,10 +318,10 @@ impl Sampler {
     }
 }
 
-/// A part of a period, more than nothing, different for each thread: a thread that lives for half a period is seen every
-/// second time, and threads that work in step are not seen in step.
+/// Returns a part of a period, greater than 0 and different for each thread. So a thread that lives for half a period
+/// is sampled with a probability of one half, and threads that work in step are not sampled in step.
 fn part_of(period: Duration, tid: i32, number: u64) -> Duration {
-    // The finalizer of SplitMix64.
+    // This is the finalizer of SplitMix64.
     let seed = clock::monotonic_ns() ^ (u64::from(tid.cast_unsigned()) << 32) ^ number;
     let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

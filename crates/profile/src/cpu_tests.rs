@@ -1,4 +1,4 @@
-//! What CPU profiles and stacks of threads promise, in this process: truth, and an end without a trace.
+//! Tests of CPU profiles and thread captures in this process: the values are true, and nothing stays behind.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -13,16 +13,17 @@ use klad_base::clock::{now, thread_cpu_ns};
 use klad_base::sampling::walk;
 use klad_base::sync::{BoundedQueue, Mutex, MutexGuard, Signal, spawn_thread};
 
-/// Rates are the process's: tests that start CPU profiles take turns.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock()
+/// Runs one test at a time. The sampling rate belongs to the process, so tests that start CPU profiles cannot
+/// overlap.
+pub(crate) fn exclusive() -> MutexGuard<'static, ()> {
+    static EXCLUSIVE: Mutex<()> = Mutex::new(());
+    EXCLUSIVE.lock()
 }
 
-/// High enough that each tick of any kernel holds a period.
+/// A rate with at least one period in each tick of any kernel.
 const HZ: u32 = 997;
 
-// Constants differ, or the compiler would make one function of them.
+// The constants of the two functions differ, so that the compiler does not merge them.
 #[inline(never)]
 fn spin_three(mut state: u64) -> u64 {
     for _ in 0..20_000 {
@@ -39,7 +40,7 @@ fn spin_one(mut state: u64) -> u64 {
     state
 }
 
-/// Uses so much CPU time of this thread; how much it was.
+/// Uses `time` of CPU time on this thread. Returns how much it used, in nanoseconds.
 #[inline(never)]
 fn burn(spin: fn(u64) -> u64, time: Duration) -> u64 {
     let begin = thread_cpu_ns();
@@ -53,7 +54,7 @@ fn burn(spin: fn(u64) -> u64, time: Duration) -> u64 {
     }
 }
 
-/// Where the loops are: each is short.
+/// Returns the addresses of the function, which is short.
 fn code_of(function: fn(u64) -> u64) -> Range<u64> {
     let begin = |function: fn(u64) -> u64| (function as *const ()).addr() as u64;
     let own = begin(function);
@@ -62,7 +63,7 @@ fn code_of(function: fn(u64) -> u64) -> Range<u64> {
     own..end.min(own + 256)
 }
 
-/// CPU time that the profile gives to `thread` where `which` of its frames, nanoseconds.
+/// Returns the CPU time of `thread` in the stacks that `which` selects, in nanoseconds.
 fn cpu_ns(profile: &Profile<Address>, thread: &str, which: impl Fn(&[Address]) -> bool) -> u64 {
     let own = profile.samples.iter().filter(|sample| sample.thread == thread && which(&sample.frames));
     own.map(|sample| sample.values[1].cast_unsigned()).sum()
@@ -75,13 +76,14 @@ fn fact<'p>(profile: &'p Profile<Address>, name: &str) -> &'p str {
 
 const BURNER: &str = "test-burner";
 
-/// A profile of a thread that uses its time three to one, with what the thread's own clock says of each.
+/// Returns a profile of a thread that splits its time three to one between two functions, and the true times of both
+/// by the thread's own clock.
 fn three_to_one() -> (Profile<Address>, [u64; 2]) {
-    let window = Window::start(HZ).expect("nothing refuses it where tests run");
+    let window = Window::start(HZ).expect("the test environment allows profiles");
     let burner = spawn_thread(BURNER, || {
-        // A thread that begins within a window has no timer for up to 100 ms, and for longer when the collector has to wait for
-        // a processor: that would be missing on one side only.
-        until_it_has_a_timer();
+        // A thread that begins within a window has no timer for up to 100 ms, and longer if the collector waits for a
+        // core. That time would be missing only in the profile.
+        wait_for_own_timer();
         let mut truth = [0; 2];
         for _ in 0..4 {
             truth[0] += burn(spin_three, Duration::from_millis(900));
@@ -94,7 +96,7 @@ fn three_to_one() -> (Profile<Address>, [u64; 2]) {
 }
 
 /// Sleeps until the kernel lists a timer that signals the calling thread.
-fn until_it_has_a_timer() {
+fn wait_for_own_timer() {
     let own = format!("/tid.{}\n", rustix::thread::gettid().as_raw_nonzero());
     let (pause, deadline) = (Signal::default(), now() + Duration::from_mins(1));
     while !std::fs::read_to_string("/proc/self/timers").expect("the kernel lists timers").contains(&own) {
@@ -107,8 +109,8 @@ fn is_within_a_tenth(seen: u64, truth: u64) -> bool {
     seen.abs_diff(truth) * 10 <= truth
 }
 
-/// Whether the profile says of both loops, as the running function, what is true.
-fn judge(profile: &Profile<Address>, truth: [u64; 2]) -> Result<(), String> {
+/// Checks that the profile has the true times of both functions, as the running function.
+fn check(profile: &Profile<Address>, truth: [u64; 2]) -> Result<(), String> {
     let leaf = |function| {
         let code = code_of(function);
         cpu_ns(profile, BURNER, |frames| frames.first().is_some_and(|frame| code.contains(frame)))
@@ -123,25 +125,25 @@ fn judge(profile: &Profile<Address>, truth: [u64; 2]) -> Result<(), String> {
 
 #[test]
 fn cpu_time_is_given_to_the_functions_that_used_it() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     let (profile, truth) = three_to_one();
-    assert_eq!(judge(&profile, truth), Ok(()));
+    assert_eq!(check(&profile, truth), Ok(()));
     let events: u64 = fact(&profile, "events").parse().expect("a number");
     assert!(events >= 100, "{events}");
     assert_eq!(fact(&profile, "lost samples"), "0");
     assert_eq!(fact(&profile, "sampling rate"), "997 Hz");
-    // The callers are there: a stack without them would be two frames.
+    // Stacks without callers would have two frames.
     let deep = cpu_ns(&profile, BURNER, |frames| frames.len() >= 4);
     assert!(is_within_a_tenth(deep, truth[0] + truth[1]), "{deep} of {truth:?}");
 
-    // The planted defects, on the same profile.
+    // The planted defects, in the same profile.
     let mut leafless = profile.clone();
     for sample in &mut leafless.samples {
         sample.frames.remove(0);
     }
-    assert!(judge(&leafless, truth).is_err(), "a walk that drops the running function is noticed");
+    assert!(check(&leafless, truth).is_err(), "a walk without the running function is noticed");
     let mut unweighted = profile.clone();
-    let period = profile.period.as_ref().expect("there is one").1;
+    let period = profile.period.as_ref().expect("the profile has a period").1;
     let events = i64::try_from(events).expect("few");
     let periods: i64 = profile.samples.iter().map(|sample| sample.values[0]).sum();
     for sample in &mut unweighted.samples {
@@ -150,13 +152,13 @@ fn cpu_time_is_given_to_the_functions_that_used_it() {
     }
     let tick = klad_base::clock::kernel_tick();
     if tick >= Duration::from_millis(2) {
-        assert!(judge(&unweighted, truth).is_err(), "overruns that are forgotten are noticed");
+        assert!(check(&unweighted, truth).is_err(), "missing overruns are noticed");
     }
 }
 
 #[test]
-fn a_thread_that_starts_in_the_middle_is_seen() {
-    let _alone = alone();
+fn a_thread_that_starts_during_a_profile_is_sampled() {
+    let _exclusive = exclusive();
     let window = Window::start(HZ).expect("started");
     burn(spin_one, Duration::from_millis(20));
     let late = spawn_thread("test-late", || burn(spin_one, Duration::from_millis(800)));
@@ -167,8 +169,8 @@ fn a_thread_that_starts_in_the_middle_is_seen() {
 }
 
 #[test]
-fn windows_share_a_rate_and_each_sees_its_own_time() {
-    let _alone = alone();
+fn windows_share_a_rate_and_each_has_its_own_time() {
+    let _exclusive = exclusive();
     let outer = Window::start(HZ).expect("started");
     let busy = Window::start(99);
     assert!(matches!(busy, Err(Error::Busy(_))), "{busy:?}");
@@ -183,7 +185,7 @@ fn windows_share_a_rate_and_each_sees_its_own_time() {
     assert!(used(&outer, "test-first") > 0);
     assert!(used(&inner, "test-second") > 0);
     assert_eq!(used(&inner, "test-second"), used(&outer, "test-second"));
-    // With the last one the rate is free.
+    // After the last window, another rate is possible.
     drop(Window::start(99).expect("started"));
 }
 
@@ -204,23 +206,24 @@ fn every_thread_answers_with_its_stack() {
     let begin = (waits_here as *const ()).addr() as u64;
     let deadline = now() + Duration::from_mins(1);
     loop {
-        let threads = threads::capture().expect("nothing refuses it where tests run");
-        let found = threads.iter().find(|thread| thread.name == "test-waiting").expect("it is there");
-        // It may not be there yet.
+        let threads = threads::capture().expect("the test environment allows profiles");
+        let found = threads.iter().find(|thread| thread.name == "test-waiting").expect("the thread is listed");
+        // The thread may not have reached the wait yet.
         if found.state == 'S' && found.frames.iter().any(|frame| (begin..begin + 128).contains(frame)) {
             let own = rustix::thread::gettid().as_raw_nonzero().get();
-            let this = threads.iter().find(|thread| thread.tid == own).expect("the caller, too");
+            let this = threads.iter().find(|thread| thread.tid == own).expect("the calling thread is listed");
             assert!(this.frames.len() > 3 && this.cpu_time > Duration::ZERO, "{this:?}");
             break;
         }
         assert!(now() < deadline, "{found:x?}");
     }
     signal.raise();
-    assert!(waiting.join().expect("no panic"), "its wait has not ended early");
+    assert!(waiting.join().expect("no panic"), "the wait must end with the signal");
 }
 
-/// One of each kind of work that waits in the kernel: sockets, files and their syncs, pauses. Ends with the first error.
-fn works(stop: &AtomicBool) -> std::io::Result<u64> {
+/// Performs each kind of work that waits in the kernel: sockets, files and their syncs, sleeps. Ends at the first
+/// error.
+fn blocking_work(stop: &AtomicBool) -> std::io::Result<u64> {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let mut client = std::net::TcpStream::connect(listener.local_addr()?)?;
@@ -252,13 +255,13 @@ fn works(stop: &AtomicBool) -> std::io::Result<u64> {
 }
 
 #[test]
-fn nothing_fails_because_threads_are_asked() {
-    let _alone = alone();
+fn signals_to_threads_cause_no_errors() {
+    let _exclusive = exclusive();
     let stop = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = (0..2)
         .map(|_| {
             let stop = stop.clone();
-            spawn_thread("test-works", move || works(&stop))
+            spawn_thread("test-works", move || blocking_work(&stop))
         })
         .collect();
     let window = Window::start(HZ).expect("started");
@@ -275,27 +278,28 @@ fn nothing_fails_because_threads_are_asked() {
     assert!(answered > 100, "{answered}");
 }
 
-/// What a profile could leave behind.
+/// The resources that a profile could leave behind.
 #[derive(Debug, PartialEq, Eq)]
-struct Traces {
+struct Remains {
     timers: usize,
     descriptors: usize,
     threads: usize,
 }
 
-fn traces() -> Traces {
-    // Without the kernel's list of timers there would be nothing to judge by.
+fn remains() -> Remains {
+    // Without the kernel's list of timers this test could not fail.
     let timers = std::fs::read_to_string("/proc/self/timers").expect("the kernel lists timers");
     let entries = |directory| std::fs::read_dir(directory).expect("there is /proc").count();
-    Traces {
+    Remains {
         timers: timers.lines().filter(|line| line.starts_with("ID:")).count(),
         descriptors: entries("/proc/self/fd"),
         threads: entries("/proc/self/task"),
     }
 }
 
-/// As the test of this name in `module`, in a process of its own: what it counts is the process's.
-pub(crate) fn in_a_process_of_its_own(module: &str, test: &str) -> bool {
+/// Runs the test of this name in `module` in a process of its own, because it counts resources of the process.
+/// Returns `false` in that process.
+pub(crate) fn in_own_process(module: &str, test: &str) -> bool {
     const INSIDE: &str = "KLAD_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_some() {
         return false;
@@ -309,7 +313,7 @@ pub(crate) fn in_a_process_of_its_own(module: &str, test: &str) -> bool {
     true
 }
 
-/// Threads that allocate, lock, burn, and start threads that end, until told.
+/// Starts threads that allocate, lock, use CPU time, and start short threads, until `stop` is set.
 fn load(stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<()>> {
     let queue = Arc::new(BoundedQueue::new(16));
     let shared = Arc::new(Mutex::new(0_u64));
@@ -343,12 +347,12 @@ fn load(stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<()>> {
 
 #[test]
 fn a_thousand_profiles_under_load_leave_nothing_behind() {
-    if in_a_process_of_its_own(module_path!(), "a_thousand_profiles_under_load_leave_nothing_behind") {
+    if in_own_process(module_path!(), "a_thousand_profiles_under_load_leave_nothing_behind") {
         return;
     }
-    // The first takes what stays: the handler and the rings, and nothing that is counted here.
+    // The first profile creates what stays: the handler and the rings. Neither is counted here.
     drop(Window::start(HZ).expect("started"));
-    let before = traces();
+    let before = remains();
     let stop = Arc::new(AtomicBool::new(false));
     let threads = load(&stop);
     let seen = Arc::new(AtomicU64::new(0));
@@ -379,27 +383,27 @@ fn a_thousand_profiles_under_load_leave_nothing_behind() {
     for thread in threads {
         thread.join().expect("no panic");
     }
-    // Windows are a tick long, and other tests may have most of the processors.
+    // Windows are a tick long, and other tests may use most of the cores.
     let seen = seen.load(Ordering::Relaxed);
-    assert!(seen > 50, "it saw the load: {seen}");
-    comes_to(&before);
-    // The planted defect: a window that nobody ends.
+    assert!(seen > 50, "the profiles have samples of the load: {seen}");
+    wait_for(&before);
+    // The planted defect: a window that is never ended.
     std::mem::forget(Window::start(HZ).expect("started"));
-    assert_ne!(traces(), before, "a window that stays is noticed");
+    assert_ne!(remains(), before, "a window that stays open is noticed");
 }
 
-/// A thread that was joined may be listed for a moment longer.
-fn comes_to(before: &Traces) {
+/// Waits until only `before` remains. The kernel may list a joined thread for a moment longer.
+fn wait_for(before: &Remains) {
     let deadline = now() + Duration::from_secs(30);
-    while traces() != *before {
-        assert!(now() < deadline, "{:?} is left of {before:?}", traces());
+    while remains() != *before {
+        assert!(now() < deadline, "{:?} is left of {before:?}", remains());
         std::thread::yield_now();
     }
 }
 
-/// As a filter of a container does: `process_vm_readv` is not permitted to the calling thread any more.
-#[expect(unsafe_code, reason = "a filter is installed by a system call")]
-fn refuse_reads() {
+/// Denies `process_vm_readv` to the calling thread, as the system call filter of a container does.
+#[expect(unsafe_code, reason = "only a system call installs a filter")]
+fn deny_reads() {
     let step = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
         code: u16::try_from(code).expect("a small constant"),
         jt,
@@ -422,15 +426,15 @@ fn refuse_reads() {
 }
 
 #[test]
-fn a_system_that_refuses_to_read_is_known_before_anything_begins() {
-    let _alone = alone();
+fn a_denied_read_is_an_error_at_the_start() {
+    let _exclusive = exclusive();
     let refused = spawn_thread("test-refused", || {
-        refuse_reads();
-        let error = walk::check().expect_err("it is refused");
+        deny_reads();
+        let error = walk::check().expect_err("the read is denied");
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
-        assert_eq!(walk::Stack::here(0).frames().len(), 0, "nothing is read directly instead");
-        let window = Window::start(99).expect_err("no profile without stacks");
-        let captured = threads::capture().expect_err("nor this");
+        assert_eq!(walk::Stack::here(0).frames().len(), 0, "the walk does not read memory directly instead");
+        let window = Window::start(99).expect_err("a profile needs stacks");
+        let captured = threads::capture().expect_err("a capture needs stacks");
         (window.to_string(), captured.to_string())
     });
     let (window, captured) = refused.join().expect("no panic");

@@ -1,12 +1,13 @@
-//! Where memory is allocated: jemalloc's own sampling, read from its dumps.
+//! Allocation profiles, from the dumps of jemalloc's own sampling.
 //!
 //! ```text
-//!   malloc ─▶ every so many bytes, on average, jemalloc keeps the stack ─▶ prof.dump into a memfd ─▶ Profile<Address>
+//!   malloc ─▶ jemalloc keeps one stack per N bytes on average ─▶ prof.dump into a memfd ─▶ Profile<Address>
 //! ```
 //!
-//! jemalloc counts from the moment it is told to on, so what was allocated before is missing. It counts the sizes that it has
-//! given, its size classes, which are up to a quarter above what was asked for. RocksDB's memory is in it like klad's own.
-//! Called by `main`, which sets the rate, and by `http::admin`, on a thread that may wait.
+//! jemalloc counts from the moment when sampling is switched on, so earlier allocations are missing. It counts its
+//! size classes, which are up to a quarter larger than the requested sizes. RocksDB's memory is included, as klad's
+//! own is. Called by `main`, which sets the rate, and by the admin listener of `klad-server`, on a thread that may
+//! wait.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,35 +22,37 @@ use tikv_jemalloc_ctl::{Access as _, AsName as _};
 
 use crate::{Address, Error, Name, Profile, Sample, ValueType};
 use klad_base::clock;
-use klad_base::limits::HEAP_WINDOW_SAMPLE_BYTES;
 use klad_base::sync::Mutex;
 
-/// Switches and dumps are one at a time.
+/// The sample interval for a heap profile of a period if sampling is off otherwise: jemalloc's default.
+const HEAP_WINDOW_SAMPLE_BYTES: u64 = 512 << 10;
+
+/// Switches and dumps run one at a time.
 static STATE: Mutex<State> = Mutex::new(State { since_unix_ms: None, for_good: false, windows: 0 });
 
 struct State {
-    /// When jemalloc was last told to begin.
+    /// When sampling was last switched on.
     since_unix_ms: Option<u64>,
-    /// It samples until the end of the process, and not only while a window is open.
+    /// Whether sampling is on until the end of the process, not only while a window is open.
     for_good: bool,
-    /// Windows that need it to sample.
+    /// The number of windows that need sampling.
     windows: usize,
 }
 
-/// What is asked for.
+/// Which allocations a profile shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// What is in use.
+    /// Memory in use.
     Live,
-    /// All that was allocated, also what has been freed.
+    /// All allocations, including freed ones.
     Allocated,
 }
 
-/// The sampling of the process's allocations.
+/// The sampling of this process's allocations.
 #[derive(Debug)]
 pub struct Heap(());
 
-/// A time of which the difference will be seen; dropping it ends it.
+/// A time window; the profile is the difference between its end and its start. Dropping it ends it.
 #[derive(Debug)]
 pub struct Window {
     before: Dump,
@@ -57,10 +60,11 @@ pub struct Window {
 }
 
 impl Heap {
-    /// Samples from now on every `bytes` bytes on average (the next lower power of two), or not at all for 0.
+    /// Samples one allocation per `bytes` bytes on average from now on (rounded down to a power of two), or none for
+    /// 0.
     ///
     /// # Errors
-    /// [`Error::Refused`] where jemalloc was started without `prof:true`, as in programs that only use klad's library.
+    /// [`Error::Refused`] if jemalloc was started without `prof:true`, as in programs that only link klad's library.
     pub fn sample_every(bytes: u64) -> Result<(), Error> {
         let mut state = STATE.lock();
         if bytes == 0 {
@@ -72,10 +76,10 @@ impl Heap {
         switch(&mut state, true)
     }
 
-    /// What is known now.
+    /// Returns the profile of the current state.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`Error::Refused`] if jemalloc cannot write the dump.
     pub fn now(view: View) -> Result<Profile<Address>, Error> {
         let dump = dump(&STATE.lock())?;
         Ok(dump.profile(view, None))
@@ -83,10 +87,10 @@ impl Heap {
 }
 
 impl Window {
-    /// Begins, and samples at least as long as it lasts.
+    /// Starts a window, and switches sampling on for at least its duration.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`Error::Refused`] if jemalloc cannot sample or write a dump.
     pub fn start(view: View) -> Result<Window, Error> {
         let mut state = STATE.lock();
         if !state.for_good && state.windows == 0 {
@@ -96,7 +100,7 @@ impl Window {
         let before = match dump(&state) {
             Ok(before) => before,
             Err(error) => {
-                // No window will do it. What cannot be switched off was not on.
+                // There is no window that would switch sampling off. An error here means that it was not on.
                 if !state.for_good && state.windows == 0 {
                     let _ = switch(&mut state, false);
                 }
@@ -107,10 +111,10 @@ impl Window {
         Ok(Window { before, view })
     }
 
-    /// Ends, and says what has changed: figures of what is in use are negative where more was freed than allocated.
+    /// Ends the window. Returns what changed: values of memory in use are negative if more was freed than allocated.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`Error::Refused`] if jemalloc cannot write the dump.
     pub fn finish(self) -> Result<Profile<Address>, Error> {
         let after = dump(&STATE.lock())?;
         Ok(after.profile(self.view, Some(&self.before)))
@@ -122,7 +126,7 @@ impl Drop for Window {
         let mut state = STATE.lock();
         state.windows -= 1;
         if state.windows == 0 && !state.for_good {
-            // What cannot be switched off was not on.
+            // An error means that sampling was not on.
             let _ = switch(&mut state, false);
         }
     }
@@ -138,20 +142,20 @@ fn switch(state: &mut State, active: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Forgets what was seen, and sets the rate: `prof.reset` takes its logarithm.
+/// Discards all samples, and sets the rate. `prof.reset` takes the logarithm of the rate.
 fn reset(bytes: u64) -> Result<(), Error> {
     let lg_sample = bytes.max(1).ilog2() as usize;
     "prof.reset\0".name().write(lg_sample).map_err(refused("prof.reset"))
 }
 
-/// What the calling thread allocates from now on is not sampled. For threads that end soon: jemalloc keeps what it has seen of a
-/// thread for as long as the process lives, and a server that is scraped for a year must not grow by that.
+/// Excludes the calling thread's future allocations from sampling. Use it for threads that end soon: jemalloc keeps
+/// the samples of a thread as long as the process lives, so a server that is scraped for a year would grow.
 pub fn leave_this_thread_out() {
-    // An allocator without profiles refuses, and then there is nothing to leave out.
+    // An allocator without profiling returns an error, and then has no samples of this thread.
     let _ = "thread.prof.active\0".name().write(false);
 }
 
-/// A file in memory that jemalloc writes to, and the path to it, which lasts as long as the process.
+/// Returns a file in memory that jemalloc writes to, and its path. The file exists as long as the process.
 fn file_for_dumps() -> std::io::Result<&'static (File, &'static str)> {
     static FILE: OnceLock<(File, &'static str)> = OnceLock::new();
     if let Some(made) = FILE.get() {
@@ -162,7 +166,7 @@ fn file_for_dumps() -> std::io::Result<&'static (File, &'static str)> {
     Ok(FILE.get_or_init(|| (file, path.leak())))
 }
 
-/// One at a time: the state is held.
+/// Takes a dump. The caller holds the lock of the state, so dumps run one at a time.
 fn dump(state: &State) -> Result<Dump, Error> {
     let io = |error: std::io::Error| Error::Refused(format!("a file in memory for jemalloc's dump: {error}"));
     let (mut file, path) = file_for_dumps().map(|(file, path)| (file, *path)).map_err(io)?;
@@ -177,24 +181,24 @@ fn dump(state: &State) -> Result<Dump, Error> {
     Ok(dump)
 }
 
-/// What jemalloc has seen, in its order: in use, then all; objects, then bytes.
-type Seen = [i64; 4];
+/// jemalloc's counts of a stack, in its order: objects and bytes in use, then objects and bytes of all allocations.
+type Counts = [i64; 4];
 
-/// One of jemalloc's dumps.
+/// A dump of jemalloc.
 #[derive(Debug, Default)]
 struct Dump {
     taken_unix_ms: u64,
     since_unix_ms: Option<u64>,
-    /// Average bytes between two samples.
+    /// The average number of bytes between two samples.
     rate: u64,
-    /// Samples, over all time.
+    /// The number of samples since sampling began.
     samples: i64,
-    /// By stack, scaled up to what they stand for.
-    stacks: HashMap<Vec<Address>, Seen>,
+    /// The counts of each stack, scaled up from the samples.
+    stacks: HashMap<Vec<Address>, Counts>,
 }
 
 impl Dump {
-    /// Reads `heap_v2`:
+    /// Parses the format `heap_v2`:
     ///
     /// ```text
     ///   heap_v2/524288
@@ -213,11 +217,11 @@ impl Dump {
             let line = line.trim_start();
             if let Some(addresses) = line.strip_prefix("@ ") {
                 let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
-                // Each is where a call returns to.
+                // The addresses are return addresses.
                 let parsed = addresses.split_whitespace().map(|word| Some(hex(word)?.saturating_sub(1)));
                 stack = Some(parsed.collect::<Option<_>>().ok_or_else(malformed)?);
             } else if let Some(figures) = line.strip_prefix("t*: ") {
-                // The first is of all stacks together.
+                // The first such line has the sums of all stacks.
                 let Some(stack) = stack.take() else { continue };
                 let seen = figures_of(figures).ok_or_else(malformed)?;
                 dump.samples += seen[2].max(seen[0]);
@@ -234,9 +238,9 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The stacks, as they are or as they differ from `before`.
+    /// Returns the counts as a profile, or their difference from `before`.
     fn profile(self, view: View, before: Option<&Dump>) -> Profile<Address> {
-        // One that began anew in between has nothing in common with this one.
+        // If sampling began anew in between, the two dumps have nothing in common.
         let before = before.filter(|before| before.since_unix_ms == self.since_unix_ms);
         let none = HashMap::new();
         let earlier = before.map_or(&none, |before| &before.stacks);
@@ -250,7 +254,8 @@ impl Dump {
                 samples.push(Sample { thread: String::new(), frames: stack.clone(), values });
             }
         }
-        // One that is gone had nothing live, and jemalloc has forgotten all of it: what was live then has been freed.
+        // jemalloc forgets a stack once it has no live allocations, so the allocations that were live in `before`
+        // have been freed.
         for (stack, was) in earlier.iter().filter(|(stack, was)| !self.stacks.contains_key(*stack) && was[0] != 0) {
             samples.push(Sample { thread: String::new(), frames: stack.clone(), values: vec![0, 0, -was[0], -was[1]] });
         }
@@ -265,7 +270,7 @@ impl Dump {
             samples.iter().map(|sample: &Sample<Address>| sample.values[shown]).filter(|value| *value < 0).collect();
         if !less.is_empty() {
             let bytes = less.iter().fold(0_i64, |sum, value| sum.saturating_sub(*value));
-            let text = format!("what is less than before, {bytes} bytes in {} stacks: it has no width", less.len());
+            let text = format!("decreases of {bytes} bytes in {} stacks: they have no width", less.len());
             facts.push(("not drawn".to_owned(), text));
         }
         let began_unix_ms = before.map_or(self.taken_unix_ms, |before| before.taken_unix_ms);
@@ -292,31 +297,32 @@ impl Dump {
             Some(since) => {
                 let ago = Duration::from_secs(self.taken_unix_ms.saturating_sub(since) / 1_000);
                 let mut text = String::new();
-                let _ = write!(text, "{} ago; what was allocated before is missing", humantime::format_duration(ago));
+                let _ = write!(text, "{} ago; earlier allocations are missing", humantime::format_duration(ago));
                 text
             }
-            None => "never: --heap-sample is 0, so only ?seconds= sees anything".to_owned(),
+            None => "never: --heap-sample is 0, so only a profile with ?seconds= has samples".to_owned(),
         };
         [
             ("events", format!("{samples} sampled allocations")),
             ("sampling rate", format!("1 in {} bytes on average", self.rate)),
             ("not sampled", "the threads that take profiles".to_owned()),
             ("counted since", since),
-            ("sizes", "those of jemalloc's size classes, scaled up from the samples".to_owned()),
+            ("sizes", "jemalloc's size classes, scaled up from the samples".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec()
     }
 }
 
-/// `13: 6688 [13: 6688]`.
-fn figures_of(text: &str) -> Option<Seen> {
+/// Parses `13: 6688 [13: 6688]`.
+fn figures_of(text: &str) -> Option<Counts> {
     let mut numbers = text.split([' ', ':', '[', ']']).filter(|word| !word.is_empty()).map(str::parse::<i64>);
     let mut next = || numbers.next()?.ok();
     Some([next()?, next()?, next()?, next()?])
 }
 
-/// Of objects of `bytes / objects` bytes a share of 1 - exp(-size / rate) is sampled: jeprof's formula.
+/// Scales sampled counts up, with jeprof's formula: jemalloc samples a share of 1 - exp(-size / rate) of the objects,
+/// which have `bytes / objects` bytes on average.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate from samples")]
 fn scaled(objects: i64, bytes: i64, rate: u64) -> [i64; 2] {
     if objects <= 0 || bytes <= 0 || rate == 0 {
@@ -327,8 +333,8 @@ fn scaled(objects: i64, bytes: i64, rate: u64) -> [i64; 2] {
     [(objects as f64 * scale).round() as i64, (bytes as f64 * scale).round() as i64]
 }
 
-/// How many frames at the leaf are the allocator's: after them comes the function that has allocated.
-pub(super) fn own_frames(frames: &[Name]) -> usize {
+/// Returns how many frames at the leaf belong to the allocator. The next frame is the function that allocates.
+pub(super) fn allocator_frames(frames: &[Name]) -> usize {
     frames.iter().take_while(|name| is_of_allocator(name)).count()
 }
 
@@ -392,11 +398,11 @@ mod tests {
                         MAPPED_LIBRARIES:\n@ 0x99\n";
 
     #[test]
-    fn a_dump_is_scaled_up_to_what_its_samples_stand_for() {
+    fn the_samples_of_a_dump_are_scaled_up() {
         let dump = Dump::parse(DUMP).expect("well formed");
         assert_eq!((dump.rate, dump.samples, dump.stacks.len()), (524_288, 5, 2));
         let large = dump.stacks[&vec![0xf, 0x1f]];
-        // 1 / (1 - 1/e) of those of 512 KiB.
+        // The scale is 1 / (1 - 1/e) for objects of 512 KiB.
         assert_eq!(large, [3, 1_658_823, 6, 3_317_646]);
         let small = dump.stacks[&vec![0x2f]];
         assert_eq!((small[0], small[1], small[2]), (0, 0, 513));
@@ -409,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_the_later_less_the_earlier() {
+    fn a_difference_is_the_later_dump_minus_the_earlier() {
         let before = Dump::parse("heap_v2/1\n@ 0x10\n  t*: 5: 500 [5: 500]\n@ 0x50\n  t*: 1: 100 [1: 100]\n");
         let after = Dump::parse("heap_v2/1\n@ 0x10\n  t*: 2: 200 [7: 700]\n@ 0x20\n  t*: 1: 100 [1: 100]\n");
         let difference = after.expect("well formed").profile(View::Allocated, Some(&before.expect("well formed")));
@@ -427,23 +433,24 @@ mod tests {
         kept
     }
 
-    /// In a process of its own, because jemalloc takes `prof:true` only at start: each test here that needs it runs itself.
+    /// Runs the test in a process of its own, because jemalloc takes `prof:true` only at start. Returns whether this
+    /// is that process.
     fn in_own_process(test: &str) -> bool {
         if std::env::var_os("KLAD_TEST_HEAP").is_some() {
             return true;
         }
         let run = std::process::Command::new(std::env::current_exe().expect("a path"))
-            .args(["--exact", &format!("profile::heap::tests::{test}"), "--nocapture"])
+            .args(["--exact", &format!("heap::tests::{test}"), "--nocapture"])
             .env("KLAD_TEST_HEAP", "1")
             .env("MALLOC_CONF", "prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19")
             .output()
-            .expect("it runs");
+            .expect("the test binary starts");
         let said = String::from_utf8_lossy(&run.stdout);
         assert!(run.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&run.stderr));
         false
     }
 
-    /// Bytes of stacks that `function` is in.
+    /// Returns the bytes of the stacks that contain `function`.
     fn bytes_of(profile: Profile<Address>, function: &str) -> i64 {
         let named = Symbols::of_this_process().expect("there is /proc").name(profile);
         let has = |sample: &&Sample<Name>| sample.frames.iter().any(|frame| frame.contains(function));
@@ -451,16 +458,16 @@ mod tests {
     }
 
     #[test]
-    fn kept_memory_is_found_at_its_function_within_a_tenth() {
-        if !in_own_process("kept_memory_is_found_at_its_function_within_a_tenth") {
+    fn memory_in_use_is_found_at_its_function_within_a_tenth() {
+        if !in_own_process("memory_in_use_is_found_at_its_function_within_a_tenth") {
             return;
         }
-        Heap::sample_every(64 << 10).expect("it is compiled in");
+        Heap::sample_every(64 << 10).expect("profiling is compiled in");
         let kept = planted_keep(64 << 10, 1_024);
         let found = bytes_of(Heap::now(View::Live).expect("it samples"), "planted_keep");
         let truth = (64 << 20) + (64 << 10) * 16;
         assert!(found.abs_diff(truth).cast_signed() * 10 <= truth, "{found} of {truth}");
-        // The twin: what has been freed is not found again, and still counts as allocated.
+        // The twin: freed memory is not in use any more, but still counts as allocated.
         drop(kept);
         let live = bytes_of(Heap::now(View::Live).expect("it samples"), "planted_keep");
         assert!(live < truth / 10, "{live}");
@@ -471,23 +478,24 @@ mod tests {
         assert!(largest.frames[0].contains("planted_keep") || largest.frames[0].starts_with("alloc::"), "{largest:?}");
     }
 
-    /// Sets its flag, also when the test fails: threads that go on until they are told would keep the failure from being seen.
-    struct Over<'f>(&'f AtomicBool);
+    /// Sets its flag when it is dropped, even if the test fails: otherwise the other threads would run on, and the
+    /// failure would not be reported.
+    struct SetOnDrop<'f>(&'f AtomicBool);
 
-    impl Drop for Over<'_> {
+    impl Drop for SetOnDrop<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
 
     #[test]
-    fn sampling_goes_on_and_off_while_others_allocate() {
-        if !in_own_process("sampling_goes_on_and_off_while_others_allocate") {
+    fn sampling_can_be_switched_while_other_threads_allocate() {
+        if !in_own_process("sampling_can_be_switched_while_other_threads_allocate") {
             return;
         }
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let over = Over(&ended);
+            let over = SetOnDrop(&ended);
             let load = || {
                 while !ended.load(Ordering::Relaxed) {
                     std::hint::black_box(planted_keep(100, 5_000));
@@ -500,12 +508,13 @@ mod tests {
                 if round % 3 == 0 {
                     drop(window);
                 } else if round % 20 == 1 {
-                    // More than at a time when it had begun: what was sampled before its first look is not its own.
+                    // Waits until there is more than at the window's start: samples before its first dump do not
+                    // belong to it.
                     let seen = || bytes_of(Heap::now(View::Allocated).expect("it samples"), "planted_keep");
                     let before = seen();
                     let deadline = clock::now() + Duration::from_mins(1);
                     while seen() == before {
-                        assert!(clock::now() < deadline, "nothing is sampled any more in round {round}");
+                        assert!(clock::now() < deadline, "sampling has stopped in round {round}");
                     }
                     assert!(bytes_of(window.finish().expect("it ends"), "planted_keep") > 0, "round {round}");
                 } else {

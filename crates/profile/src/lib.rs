@@ -1,4 +1,4 @@
-//! CPU, allocation and lock profiles of the running process: taken, named, written.
+//! CPU, allocation and lock profiles of the running process: recording, symbol names, output formats.
 //!
 //! ```text
 //!   cpu, locks (rings of `sampling`), heap (jemalloc), threads ──▶ Profile<Address> ──symbols──▶ Profile<Name>
@@ -6,9 +6,9 @@
 //!                          pprof (protobuf) ◀── collapsed (text) ◀── picture (flame graph) ◀────────┘
 //! ```
 //!
-//! Taking a profile costs while it is taken and nothing else does: nothing runs, and no memory is held but what the first
-//! profile needed, while nobody asks. Nothing here may be called on a worker. Called by `http::admin`, and by
-//! `client::profile`, which reads what a server has sent.
+//! While no profile is being taken, nothing runs here, and only the memory that the first profile allocated is held.
+//! No function here may be called on a worker. Called by the admin listener of `klad-server`, and by
+//! `client::profile`, which reads the profiles of a server.
 
 #[cfg(target_os = "linux")]
 pub mod cpu;
@@ -45,73 +45,73 @@ pub mod top;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where an instruction is, in this process. Of a caller: the byte before the one it returns to, so that it lies within the
-/// call.
+/// The address of an instruction in this process. For a caller it is the byte before its return address, so that it
+/// lies within the call.
 pub type Address = u64;
 
-/// What a frame is called, for people. Inner parts of generic functions and hashes are left out.
+/// The readable name of a frame, without hashes and without the inner parts of generic types.
 pub type Name = Arc<str>;
 
-/// What one figure of each stack is.
+/// The type of one value of each sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueType {
-    /// As Go's profiles name it: `cpu`, `samples`, `inuse_space`, `contentions`, `delay`, ….
+    /// The name, as in Go's profiles: `cpu`, `samples`, `inuse_space`, `contentions`, `delay`, ….
     pub kind: String,
     /// `nanoseconds`, `count` or `bytes`.
     pub unit: String,
 }
 
 impl ValueType {
-    /// Of these words.
+    /// Returns a value type with this name and unit.
     #[must_use]
     pub fn new(kind: &str, unit: &str) -> ValueType {
         ValueType { kind: kind.to_owned(), unit: unit.to_owned() }
     }
 }
 
-/// A stack, and what was seen there.
+/// A stack and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample<F> {
-    /// The thread's name, the root of its stack; empty where the profile does not know threads.
+    /// The thread's name, which is the root of its stack. Empty if the profile does not record threads.
     pub thread: String,
-    /// The running function first, its callers after it.
+    /// The frames, the running function first, then its callers.
     pub frames: Vec<F>,
-    /// One figure for each of the profile's values, in their order.
+    /// One value for each of the profile's value types, in the same order.
     pub values: Vec<i64>,
 }
 
-/// What was seen, and how.
+/// A profile: its samples, and how they were taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile<F> {
-    /// What the picture shows, such as `CPU time`.
+    /// The title of the flame graph, such as `CPU time`.
     pub title: String,
-    /// What the figures are.
+    /// The value types.
     pub values: Vec<ValueType>,
-    /// Which of `values` is meant where only one can be shown.
+    /// The index of the value type that formats with a single value use.
     pub shown: usize,
-    /// Each stack of each thread once.
+    /// The samples. Each stack of each thread occurs once.
     pub samples: Vec<Sample<F>>,
-    /// One event stands for so much of what.
+    /// The sampling period: its type, and the amount that one event stands for.
     pub period: Option<(ValueType, i64)>,
-    /// When it began, ns since 1970.
+    /// The start, in nanoseconds since 1970.
     pub began_unix_ns: u64,
-    /// From the beginning to the end; zero for a state at one moment.
+    /// The duration, or zero for a state at one moment.
     pub duration: Duration,
-    /// What must be known to judge it, name and value, in this order: events, sampling rate, lost samples, clock, version, ….
-    /// They stand in every form.
+    /// Facts needed to judge the profile, as pairs of name and value in this order: events, sampling rate, lost
+    /// samples, clock, version, …. All formats contain them.
     pub facts: Vec<(String, String)>,
 }
 
-/// Why there is no profile.
+/// Why a profile could not be taken or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// One of another rate is being taken.
+    /// A profile with other settings is being taken.
     #[error("a profile with other settings is being taken: {0}")]
     Busy(String),
-    /// The system does not let klad look.
-    #[error("the system refuses what a profile needs: {0}")]
+    /// The system denies an operation that the profile needs.
+    #[error("the system denies an operation that the profile needs: {0}")]
     Refused(String),
-    /// What was read is no profile.
-    #[error("this is no profile: {0}")]
+    /// The input is not a valid profile.
+    #[error("this is not a valid profile: {0}")]
     Malformed(String),
 }

@@ -1,17 +1,17 @@
 //! Profiles of waits for locks, queues and conditions.
 //!
 //! ```text
-//!   threads that wait ──▶ sampling::waits ──▶ ring ── every 50 ms ──▶ each open window's totals ──▶ Seen: mutex, block, conditions
-//!                                       └──▶ slots ── at a window's end: who still waits ──────────┘
+//!   threads that wait ──▶ sampling::waits ──▶ ring ─ every 50 ms ──▶ totals of each window ──▶ mutex, block, conditions
+//!                                       └──▶ slots ─ at a window's end: open waits ──────────┘
 //! ```
 //!
-//! A wait that began before the window, or is not over at its end, counts with what of it lies in the window.
+//! A wait that began before the window, or has not ended at its end, counts only with its part inside the window.
 //!
-//! Only threads wait here. An operation in a queue of the executor is not a thread: it has no stack, and how long it waited
-//! is in the metrics. A worker that waits for its sockets is not kept by a lock, and not shown either; nor is what the
-//! profiler's own threads do.
+//! Only threads appear here. An operation in a queue of the executor is not a thread: it has no stack, and metrics
+//! show how long it waited. A worker that waits for its sockets does not wait for a lock, so it does not appear, nor
+//! do the profiler's own threads.
 //!
-//! Called by `http::admin`, not on a worker.
+//! Called by the admin listener of `klad-server`, not on a worker.
 
 mod judge;
 mod leaf;
@@ -33,45 +33,47 @@ use klad_base::sync::Mutex;
 
 pub use judge::is_contention;
 
-/// What the names of threads begin with that take profiles: the collector's, and those that work for a request for one. That
-/// they wait for each other is not klad's business.
+/// The prefix of the names of threads that take profiles: the collector's, and those that serve a request for a
+/// profile. Their waits for each other are left out.
 const PROFILERS: &str = "klad-profile";
 
-/// Threads whose last wait is kept in mind; above that, those are forgotten whose wait is known to be over. Hence never more than
-/// so many and what the ring holds.
+/// The number of threads whose last wait is remembered. Above it, threads are removed whose wait is known to have
+/// ended. So the number is never above this plus the capacity of the ring.
 const REMEMBERED_MAX: usize = 4096;
 
-/// A profile of waits that is being taken; dropping it ends it. Any number at a time, of one threshold.
+/// A lock profile that is being taken. Dropping it ends it. Any number can be taken at a time, with the same
+/// threshold.
 #[derive(Debug)]
 pub struct Window {
     id: u64,
     registration: Option<Registration>,
 }
 
-/// What a window saw. `conditions` waits for its names: [`Seen::named`] puts it where it belongs.
+/// The profiles of a window. Whether `conditions` belong to `mutex` depends on names: see [`LockProfiles::named`].
 #[derive(Debug)]
-pub struct Seen {
-    /// Waits for locks, and for klad's own conditions that stand for one: somebody else has what the thread needs. Values
-    /// `contentions` (count) and `delay` (nanoseconds). Without what `conditions` has to add.
+pub struct LockProfiles {
+    /// Waits for locks, and for klad's own conditions that need another thread's work. Values: `contentions` (count)
+    /// and `delay` (nanoseconds). It does not contain waits of `conditions`.
     pub mutex: Profile<Address>,
-    /// All waits, idle ones and `conditions` too; the same values.
+    /// All waits, including idle ones and `conditions`, with the same values.
     pub block: Profile<Address>,
-    /// Waits for conditions of RocksDB and of the C++ library; those whose names [`is_contention`] are `mutex`'s as well.
+    /// Waits for conditions of RocksDB and of the C++ library. Those for which [`is_contention`] is true also belong
+    /// to `mutex`.
     pub conditions: Profile<Address>,
     acquisitions: u64,
     threshold: Duration,
 }
 
-/// What a window saw, named.
+/// The profiles of a window, with names.
 #[derive(Debug)]
-pub struct Named {
-    /// As [`Seen::mutex`], with RocksDB's conditions that are waits for somebody else.
+pub struct NamedLockProfiles {
+    /// Waits as in [`LockProfiles::mutex`], and RocksDB's conditions that need another thread's work.
     pub mutex: Profile<Name>,
-    /// As [`Seen::block`].
+    /// All waits, as in [`LockProfiles::block`].
     pub block: Profile<Name>,
 }
 
-/// What is a wait's part in the profiles, as a key's kind.
+/// The class of a wait, stored as a key's kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum Class {
@@ -80,13 +82,13 @@ enum Class {
     Undecided,
 }
 
-/// A window's side that waits are added to.
-struct Open {
+/// An open window, to which waits are added.
+struct OpenWindow {
     id: u64,
     began_ns: u64,
     began_unix_ns: u64,
     counts: Counts,
-    /// Waits that began before the window: nobody has counted their acquisitions.
+    /// Waits that began before the window. Their acquisitions were not counted in it.
     earlier: u64,
     totals: Totals<Key>,
 }
@@ -94,20 +96,20 @@ struct Open {
 struct State {
     threshold: Duration,
     last_id: u64,
-    open: Vec<Open>,
-    /// When the last wait of each thread began that came out of the ring. A thread puts its wait there before it frees its slot,
-    /// and can be preempted in between: then the slot shows a wait that was added already.
-    over: BTreeMap<u32, u64>,
+    open: Vec<OpenWindow>,
+    /// The start of the last wait of each thread that came out of the ring. A thread puts its wait into the ring
+    /// before it frees its slot. If it is preempted in between, the slot shows a wait that was already added.
+    last_ended: BTreeMap<u32, u64>,
 }
 
 static STATE: Mutex<State> =
-    Mutex::new(State { threshold: Duration::ZERO, last_id: 0, open: Vec::new(), over: BTreeMap::new() });
+    Mutex::new(State { threshold: Duration::ZERO, last_id: 0, open: Vec::new(), last_ended: BTreeMap::new() });
 
 impl Window {
-    /// Begins; waits shorter than `threshold` are counted, not kept.
+    /// Starts a profile. Waits shorter than `threshold` are only counted.
     ///
     /// # Errors
-    /// [`Error::Busy`] when one of another threshold is being taken, [`Error::Refused`].
+    /// [`Error::Busy`] if a profile with another threshold is being taken, or [`Error::Refused`].
     pub fn start(threshold: Duration) -> Result<Window, Error> {
         walk::check().map_err(|error| Error::Refused(format!("process_vm_readv: {error}")))?;
         #[cfg(feature = "posix-locks")]
@@ -121,7 +123,7 @@ impl Window {
         }
         state.last_id += 1;
         let id = state.last_id;
-        state.open.push(Open {
+        state.open.push(OpenWindow {
             id,
             began_ns: clock::monotonic_ns(),
             began_unix_ns: clock::unix_ns(),
@@ -130,23 +132,24 @@ impl Window {
             totals: Totals::of_stacks(),
         });
         drop(state);
-        // Whatever fails from here on, the window's end closes what was opened.
+        // From here on, dropping the window closes it after any error.
         let mut window = Window { id, registration: None };
         window.registration = Some(collector::register(Box::new(|| STATE.lock().drain()))?);
         Ok(window)
     }
 
-    /// Ends, and says what was seen; what still waits counts until now.
+    /// Ends the profile. Waits that have not ended count until now.
     #[must_use]
-    pub fn finish(self) -> Seen {
+    pub fn finish(self) -> LockProfiles {
         let mut state = STATE.lock();
         state.drain();
         let ended_ns = clock::monotonic_ns();
-        // First who still waits, then the ring again: who stops waiting in between is in both, and one of both is left out. The
-        // other way round it could be in neither. Whose wait came out of the ring before, it is over, slot or not.
+        // This first reads the open waits, then the ring again. A wait that ends in between is in both, and one of
+        // the two is left out. In the other order it could be in neither. A wait that came out of the ring before has
+        // ended, even if its slot is not free yet.
         let mut still = Vec::new();
-        waits::look(|wait| still.push(wait));
-        still.retain(|wait| state.over.get(&wait.tid) != Some(&wait.began_ns));
+        waits::for_each_open(|wait| still.push(wait));
+        still.retain(|wait| state.last_ended.get(&wait.tid) != Some(&wait.began_ns));
         let mut window = state.close(self.id).expect("a window is open until it ends or is dropped");
         let both: HashSet<_> = still.iter().map(|wait| (wait.tid, wait.began_ns)).collect();
         let behind = waits::drain(collector::patience(), |wait| {
@@ -166,7 +169,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // Whoever has finished has closed it.
+        // After `finish` the window is already closed.
         drop(STATE.lock().close(self.id));
         drop(self.registration.take());
     }
@@ -175,33 +178,33 @@ impl Drop for Window {
 impl State {
     fn drain(&mut self) {
         waits::drain(|| false, |wait| self.add(&wait));
-        if self.over.len() > REMEMBERED_MAX {
+        if self.last_ended.len() > REMEMBERED_MAX {
             let mut slots = HashSet::new();
-            waits::look(|wait| _ = slots.insert((wait.tid, wait.began_ns)));
-            self.over.retain(|tid, began_ns| slots.contains(&(*tid, *began_ns)));
+            waits::for_each_open(|wait| _ = slots.insert((wait.tid, wait.began_ns)));
+            self.last_ended.retain(|tid, began_ns| slots.contains(&(*tid, *began_ns)));
         }
     }
 
     fn add(&mut self, wait: &Wait) {
-        self.over.insert(wait.tid, wait.began_ns);
+        self.last_ended.insert(wait.tid, wait.began_ns);
         for window in &mut self.open {
             window.add(wait.kind, wait.thread, (wait.began_ns, wait.ended_ns), wait.stack.frames());
         }
     }
 
-    fn close(&mut self, id: u64) -> Option<Open> {
+    fn close(&mut self, id: u64) -> Option<OpenWindow> {
         let position = self.open.iter().position(|window| window.id == id)?;
         let window = self.open.swap_remove(position);
         if self.open.is_empty() {
             waits::stop();
-            self.over.clear();
+            self.last_ended.clear();
         }
         Some(window)
     }
 }
 
-impl Open {
-    /// What of the wait lies in the window, if anything does.
+impl OpenWindow {
+    /// Adds the part of the wait that lies in the window, if any.
     fn add(&mut self, kind: Kind, thread: [u8; 16], (wait_began_ns, ended_ns): (u64, u64), frames: &[Address]) {
         let began_ns = wait_began_ns.max(self.began_ns);
         if ended_ns <= began_ns || thread.starts_with(PROFILERS.as_bytes()) {
@@ -212,7 +215,7 @@ impl Open {
         self.totals.add(key, [1, ended_ns - began_ns]);
     }
 
-    /// `false`: it is below the threshold yet, or the profiler's.
+    /// Adds an open wait. Returns `false` if it is still below the threshold, or belongs to a profiler thread.
     fn add_open(&mut self, wait: &OpenWait, now_ns: u64, threshold: Duration) -> bool {
         let name = std::fs::read(format!("/proc/self/task/{}/comm", wait.tid)).unwrap_or_default();
         let mut thread = [0; 16];
@@ -226,7 +229,7 @@ impl Open {
         true
     }
 
-    fn seen(self, ended_ns: u64, counts: Counts, threshold: Duration, still: usize) -> Seen {
+    fn seen(self, ended_ns: u64, counts: Counts, threshold: Duration, still: usize) -> LockProfiles {
         let before = self.counts;
         let acquisitions = (counts.own - before.own) + (counts.pthread - before.pthread) + self.earlier;
         let [beyond, _] = self.totals.beyond();
@@ -235,7 +238,7 @@ impl Open {
             ("waits below", (counts.below - before.below).to_string()),
             ("still waiting at the end", still.to_string()),
             ("lost", (counts.lost - before.lost).to_string()),
-            // All that were not over when the window began, and those that came.
+            // All that were open when the window began, and all that began in it.
             ("waits that could not be seen before their end", (counts.unseen - before.unseen_ended).to_string()),
             ("waits from before", self.earlier.to_string()),
             ("waits with stacks beyond the limit", beyond.to_string()),
@@ -245,10 +248,10 @@ impl Open {
                 if cfg!(feature = "posix-locks") {
                     (counts.pthread - before.pthread).to_string()
                 } else {
-                    "not seen, nor waits for them: built without the feature posix-locks".to_owned()
+                    "not recorded, nor are waits for them: klad was built without the feature posix-locks".to_owned()
                 },
             ),
-            // A lock that is only tried is nobody's wait, and its price would be another counter at each try.
+            // A failed try is not a wait. Counting tries would need another counter for each try.
             ("acquisitions not counted", "tries (trylock)".to_owned()),
             ("clock", "CLOCK_MONOTONIC".to_owned()),
             ("version", concat!("klad ", env!("CARGO_PKG_VERSION")).to_owned()),
@@ -272,7 +275,7 @@ impl Open {
                 facts: std::iter::once(waits).chain(facts).collect(),
             }
         };
-        Seen {
+        LockProfiles {
             mutex: profile("Waits for locks", |class| class == Class::Contention),
             block: profile("All waits", |_| true),
             conditions: profile("Waits for conditions", |class| class == Class::Undecided),
@@ -282,10 +285,10 @@ impl Open {
     }
 }
 
-impl Seen {
-    /// Names all addresses by `name`, and adds to `mutex` what the names of `conditions` say. What a thread has called is
-    /// the first name of each stack.
-    pub fn named(self, mut name: impl FnMut(Profile<Address>) -> Profile<Name>) -> Named {
+impl LockProfiles {
+    /// Names all addresses by `name`, and adds those waits of `conditions` to `mutex` whose names show contention.
+    /// Each stack begins with the function that the thread has called.
+    pub fn named(self, mut name: impl FnMut(Profile<Address>) -> Profile<Name>) -> NamedLockProfiles {
         let mut name = |addresses| leaf::as_called(name(addresses));
         let (mut mutex, block) = (name(self.mutex), name(self.block));
         let conditions = name(self.conditions).samples;
@@ -296,7 +299,7 @@ impl Seen {
         if let Some((_, value)) = mutex.facts.first_mut() {
             *value = waits;
         }
-        Named { mutex, block }
+        NamedLockProfiles { mutex, block }
     }
 }
 
@@ -314,7 +317,7 @@ impl Class {
     }
 }
 
-/// Each stack of each thread once, whatever it waited for.
+/// Returns the samples of the classes that belong to the profile: one for each stack of each thread.
 fn samples(totals: &Totals<Key>, belongs: fn(Class) -> bool) -> Vec<Sample<Address>> {
     let classes = [Class::Contention, Class::Idle, Class::Undecided];
     let mut all: HashMap<(&[u8; 16], &[Address]), [u64; 2]> = HashMap::new();
@@ -339,7 +342,7 @@ fn text_of_waits<F>(samples: &[Sample<F>], threshold: Duration, acquisitions: u6
     format!("{waits} waits above {} among {acquisitions} acquisitions", text_of(threshold))
 }
 
-/// In the largest unit that leaves no fraction.
+/// Formats a time in the largest unit without a fraction.
 fn text_of(time: Duration) -> String {
     match time.as_nanos() {
         0 => "0 s".to_owned(),

@@ -1,16 +1,16 @@
 "use strict";
-// The field asks inferno's own search, which marks the frames and says how much they are of the whole.
+// The search field uses inferno's search, which marks the matching frames and shows their share of the total.
 document.getElementById("find").addEventListener("submit", function (event) {
     event.preventDefault();
     var term = document.getElementById("term").value;
-    var said = document.getElementById("found");
-    if (searching) search_prompt(); // which, while it is on, takes the marks away
-    said.textContent = "";
+    var result = document.getElementById("found");
+    if (searching) search_prompt(); // during a search, this removes the marks
+    result.textContent = "";
     if (term === "") return;
     try {
         search(term);
-        said.textContent = searching ? document.getElementById("matched").textContent : "nothing matches";
+        result.textContent = searching ? document.getElementById("matched").textContent : "no match";
     } catch (error) {
-        said.textContent = error.message;
+        result.textContent = error.message;
     }
 });

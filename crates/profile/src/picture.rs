@@ -1,11 +1,11 @@
-//! Profiles as pictures: flame graphs, drawn by inferno.
+//! Flame graphs, drawn by inferno.
 //!
 //! ```text
-//!   Profile ──▶ lines of stacks ──inferno──▶ SVG ──▶ alone, or in a page with the facts and a field to search in
+//!   Profile ──▶ lines of stacks ──inferno──▶ SVG ──▶ alone, or in a page with the facts and a search field
 //! ```
 //!
-//! A picture says what it shows and how it was taken, also where nothing was seen. Called by `http::admin`, and by whoever
-//! reads a file again.
+//! A flame graph always says what it shows and how it was taken, even if it has no samples. Called by the admin
+//! listener of `klad-server`, and by code that reads profiles from files.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,34 +16,34 @@ use inferno::flamegraph::{self, Options};
 
 use crate::{Error, Name, Profile, ValueType};
 
-/// A page that needs nothing but itself, in light and dark, for wide and narrow screens.
+/// Returns a self-contained HTML page, in light and dark colour schemes, for wide and narrow screens.
 #[must_use]
 pub fn flame_graph(profile: &Profile<Name>) -> String {
     page(&profile.title, &[("", profile)], COLOURS, drawn(profile).as_deref())
 }
 
-/// The picture alone, with its facts in the subtitle.
+/// Returns only the SVG, with the facts in its subtitle.
 #[must_use]
 pub fn svg(profile: &Profile<Name>) -> String {
     drawn(profile).unwrap_or_else(|| empty_svg(&profile.title, &facts_line(profile)))
 }
 
-/// How `after` differs from `before`, as a picture alone; `names` say which is which. Its width is `after`'s. With `normalise`
-/// the figures of `before` are scaled so that both have the same total.
+/// Returns an SVG of the difference between two profiles. `names` are the names of `before` and `after`. The widths
+/// are those of `after`. With `normalise` the values of `before` are scaled to the total of `after`.
 ///
 /// # Errors
-/// [`Error::Malformed`] where the two are not of the same figure.
+/// [`Error::Malformed`] if the two profiles show different value types.
 pub fn difference(
     before: &Profile<Name>,
     after: &Profile<Name>,
     names: [&str; 2],
     normalise: bool,
 ) -> Result<String, Error> {
-    let compared = Compared::new(before, after, names, normalise)?;
-    Ok(compared.drawn()?.unwrap_or_else(|| empty_svg(&compared.title, &compared.subtitle())))
+    let comparison = Comparison::new(before, after, names, normalise)?;
+    Ok(comparison.drawn()?.unwrap_or_else(|| empty_svg(&comparison.title, &comparison.subtitle())))
 }
 
-/// The same as a page.
+/// Returns the difference between two profiles as an HTML page.
 ///
 /// # Errors
 /// As [`difference`].
@@ -53,33 +53,34 @@ pub fn difference_page(
     names: [&str; 2],
     normalise: bool,
 ) -> Result<String, Error> {
-    let compared = Compared::new(before, after, names, normalise)?;
+    let comparison = Comparison::new(before, after, names, normalise)?;
     let sides = [(names[0], before), (names[1], after)];
-    Ok(page(&compared.title, &sides, &compared.note(), compared.drawn()?.as_deref()))
+    Ok(page(&comparison.title, &sides, &comparison.note(), comparison.drawn()?.as_deref()))
 }
 
 /// Two profiles of one kind.
-struct Compared<'p> {
+struct Comparison<'p> {
     before: &'p Profile<Name>,
     after: &'p Profile<Name>,
     names: [&'p str; 2],
     title: String,
     normalise: bool,
-    /// In words, what of the first has no place in a picture whose widths are the second's.
+    /// A sentence about the stacks of the first profile that are not drawn, because the second profile does not have
+    /// them.
     gone: String,
 }
 
-impl<'p> Compared<'p> {
+impl<'p> Comparison<'p> {
     fn new(
         before: &'p Profile<Name>,
         after: &'p Profile<Name>,
         names: [&'p str; 2],
         normalise: bool,
-    ) -> Result<Compared<'p>, Error> {
+    ) -> Result<Comparison<'p>, Error> {
         before.check_comparable(after, names, normalise)?;
         let title = format!("{}: {} against {}", after.title, names[1], names[0]);
         let gone = gone(before, after);
-        Ok(Compared { before, after, names, title, normalise, gone })
+        Ok(Comparison { before, after, names, title, normalise, gone })
     }
 
     fn drawn(&self) -> Result<Option<String>, Error> {
@@ -96,7 +97,7 @@ impl<'p> Compared<'p> {
         Ok(draw(merged.lines(), &self.title, [self.direction(), self.subtitle()], &value, &mut PaletteMap::default()))
     }
 
-    /// In words: which colour is which has been drawn the wrong way round before, by others.
+    /// Returns the meaning of the colours as text.
     fn direction(&self) -> String {
         let [before, after] = self.names;
         let same = if self.normalise { "; scaled to the same total" } else { "" };
@@ -104,7 +105,7 @@ impl<'p> Compared<'p> {
         format!("red: more in {after} than in {before}; blue: less in {after}; widths are those of {after}{same}{gone}")
     }
 
-    /// As [`Self::direction`], for people who see the colours.
+    /// Returns the meaning of the colours as HTML with coloured words.
     fn note(&self) -> String {
         let [before, after] = self.names.map(escaped);
         let same = if self.normalise { "; scaled to the same total" } else { "" };
@@ -128,8 +129,9 @@ fn total(profile: &Profile<Name>) -> i64 {
     values.filter(|value| **value > 0).fold(0, |sum, value| sum.saturating_add(*value))
 }
 
-/// How much of `before` is in stacks that `after` has not: a picture of `after`'s widths has none for it.
-#[expect(clippy::cast_precision_loss, reason = "for people")]
+/// Returns the share of `before` in stacks that `after` does not have. They have no width in the flame graph of
+/// `after`.
+#[expect(clippy::cast_precision_loss, reason = "a percentage with one decimal")]
 fn gone(before: &Profile<Name>, after: &Profile<Name>) -> String {
     let drawn = |profile: &Profile<Name>| -> HashMap<String, i64> {
         let mut stacks = HashMap::new();
@@ -147,7 +149,7 @@ fn gone(before: &Profile<Name>, after: &Profile<Name>) -> String {
         return String::new();
     }
     format!(
-        "; {:.1} % of the first is in stacks that are gone, and not drawn",
+        "; {:.1} % of the first profile is in stacks that the second does not have, and is not drawn",
         100.0 * gone as f64 / total(before) as f64
     )
 }
@@ -157,12 +159,12 @@ fn facts_line(profile: &Profile<Name>) -> String {
     facts.join(" · ")
 }
 
-/// Stacks as inferno reads them: names keep their spaces, unlike in the text form.
+/// Returns the stacks in inferno's input format. Unlike in the text format, names keep their spaces.
 fn lines(profile: &Profile<Name>) -> String {
     let mut lines = String::new();
     for sample in &profile.samples {
         let value = sample.values.get(profile.shown).copied().unwrap_or_default();
-        // What was freed more than allocated has no width.
+        // A negative value, more freed than allocated, has no width.
         if value <= 0 {
             continue;
         }
@@ -175,7 +177,8 @@ fn lines(profile: &Profile<Name>) -> String {
     lines
 }
 
-/// `;` separates frames; and where the last word is a number, inferno would take it for the figure of another profile.
+/// Replaces characters with a meaning in inferno's format: `;` separates frames, and inferno would take a number at
+/// the end of a name for the value of another profile.
 fn frame(name: &str) -> String {
     let mut name: String = name
         .chars()
@@ -204,7 +207,7 @@ fn drawn(profile: &Profile<Name>) -> Option<String> {
         let colour = colour_of(&name);
         colours.insert(name, colour);
     }
-    // The roots last, of which the lowest has no name here: a thread may be called like a function.
+    // The roots come last and overwrite functions of the same name. The lowest root has an empty name here.
     for root in profile.samples.iter().map(|sample| frame(&sample.thread)).chain([String::new()]) {
         colours.insert(root, Color { r: 205, g: 205, b: 210 });
     }
@@ -212,7 +215,7 @@ fn drawn(profile: &Profile<Name>) -> Option<String> {
     draw(lines.lines(), &profile.title, [first_of(&facts), facts], &profile.shown_type(), &mut colours)
 }
 
-/// Whose a function is. Black text can be read on each.
+/// Returns the colour of the function's owner. Black text is readable on all of them.
 fn colour_of(name: &str) -> Color {
     let of = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
     let [r, g, b]: [u8; 3] = match name {
@@ -221,13 +224,14 @@ fn colour_of(name: &str) -> Color {
         name if name.contains("::") => [125, 185, 225],
         _ => [225, 205, 110],
     };
-    // Neighbours of one owner are told apart: by FNV-1a of the name, so that it is the same in each picture.
+    // Functions of one owner differ in lightness, by the FNV-1a hash of the name, so that it is the same in each
+    // flame graph.
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let lighter = u8::try_from(hash >> 27).expect("five bits");
     Color { r: r.saturating_add(lighter), g: g.saturating_add(lighter), b: b.saturating_add(lighter) }
 }
 
-/// The facts that fit a line of the picture; they begin with what matters most.
+/// Returns the facts that fit in one line. The most important facts come first.
 fn first_of(facts: &str) -> String {
     if facts.chars().count() <= LINE_CHARS {
         return facts.to_owned();
@@ -242,7 +246,8 @@ fn first_of(facts: &str) -> String {
     line + " …"
 }
 
-/// `lines` are the second line of the picture, and what stands in it unseen. `None` where there is nothing to draw.
+/// Draws a flame graph. `lines` are its visible second line, and its invisible notes. Returns `None` if there are no
+/// stacks.
 fn draw<'l>(
     stacks: impl Iterator<Item = &'l str>,
     title: &str,
@@ -254,15 +259,16 @@ fn draw<'l>(
     title.clone_into(&mut options.title);
     let [subtitle, notes] = lines;
     options.subtitle = Some(subtitle);
-    // They become a comment of XML, in which there are no two of these.
+    // The notes become an XML comment, which must not contain two hyphens.
     options.notes = notes.replace("--", "\u{2011}\u{2011}");
-    // What is the same in two profiles is white, and must be seen.
+    // In a difference, unchanged frames are white, and must be visible on the background.
     options.bgcolors = Some(BackgroundColor::Flat(Color { r: 228, g: 228, b: 234 }));
     options.palette_map = Some(colours);
     options.min_width = MIN_WIDTH_PERCENT;
-    // The same function has the same colour in two pictures.
+    // A function has the same colour in all flame graphs.
     options.deterministic = true;
-    // All in a row begin alike, with `rocksdb::` or `tokio::runtime::`: it is the ends that tell them apart.
+    // The names of a row often begin with the same module, such as `rocksdb::` or `tokio::runtime::`, and differ at
+    // the end.
     options.text_truncate_direction = flamegraph::TextTruncateDirection::Left;
     (options.count_name, options.factor) = match (value.kind.as_str(), value.unit.as_str()) {
         (_, "nanoseconds") => ("µs".to_owned(), 0.001),
@@ -274,14 +280,15 @@ fn draw<'l>(
     String::from_utf8(svg).ok()
 }
 
-/// The facts, each on a line.
+/// Returns an SVG that shows each fact on a line.
 fn empty_svg(title: &str, facts: &str) -> String {
     let mut svg = String::from(
         "<?xml version=\"1.0\" standalone=\"no\"?>\n<svg version=\"1.1\" width=\"1200\" height=\"320\" \
          viewBox=\"0 0 1200 320\" xmlns=\"http://www.w3.org/2000/svg\" font-family=\"monospace\" font-size=\"14\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#f4f4f4\"/>\n",
     );
-    let lines = [title, "Nothing was seen."].into_iter().chain(facts.split(" · ").flat_map(|part| part.split(" | ")));
+    let lines =
+        [title, "No samples were recorded."].into_iter().chain(facts.split(" · ").flat_map(|part| part.split(" | ")));
     for (number, line) in lines.enumerate() {
         let _ = writeln!(svg, "<text x=\"20\" y=\"{}\">{}</text>", 34 + number * 22, escaped(line));
     }
@@ -293,27 +300,29 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Characters in a line of the picture.
+/// The number of characters in a line of the flame graph.
 const LINE_CHARS: usize = 155;
 
-/// What is narrower is not drawn: a point, in which nothing can be seen.
+/// The smallest width that is drawn. Narrower frames would be invisible points.
 const MIN_WIDTH_PERCENT: f64 = 0.1;
 
-/// What [`colour_of`] means.
+/// The legend of [`colour_of`].
 const COLOURS: &str = "<span class=\"key\" style=\"background:#7dd587\">green</span> klad, \
                        <span class=\"key\" style=\"background:#fbb454\">orange</span> RocksDB, \
                        <span class=\"key\" style=\"background:#8cc8ee\">blue</span> other Rust and C++, \
                        <span class=\"key\" style=\"background:#eddb7d\">yellow</span> C, \
                        <span class=\"key\" style=\"background:#cdcdd2\">grey</span> threads; \
-                       what is below 0.1 % is not drawn";
+                       frames below 0.1 % are not drawn";
 
 const STYLE: &str = include_str!("picture.css");
 const SCRIPT: &str = include_str!("picture.js");
-/// The picture keeps its state in the page's address, which not every page may change, such as one inside another.
-const BEFORE: &str = "history.replaceState = (function (replace) { return function () { \
+/// The flame graph keeps its state in the page's address. Some pages may not change it, such as a page inside another
+/// one.
+const HISTORY_GUARD: &str = "history.replaceState = (function (replace) { return function () { \
                       try { replace.apply(history, arguments); } catch (error) {} }; })(history.replaceState);\n";
 
-/// `sides`: the name of each profile, or none, with its facts. `note` is HTML.
+/// Returns an HTML page. `sides` has the name of each profile, or an empty name, and the profile with its facts.
+/// `note` is HTML.
 fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&str>) -> String {
     let title = escaped(title);
     let mut page = format!(
@@ -322,7 +331,7 @@ fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&
          <title>klad: {title}</title>\n<style>\n{STYLE}</style>\n<h1>{title}</h1>\n"
     );
     if svg.is_some() {
-        // First, so that it is within reach on a phone.
+        // The search field comes first, so that it is within reach on a phone.
         let _ = write!(
             page,
             "<form id=\"find\"><input type=\"search\" id=\"term\" placeholder=\"regular expression\" aria-label=\"search\">\
@@ -340,18 +349,18 @@ fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&
         page.push_str("</dl>\n");
     }
     let Some(svg) = svg else {
-        page.push_str("<p class=\"empty\">Nothing was seen.</p>\n");
+        page.push_str("<p class=\"empty\">No samples were recorded.</p>\n");
         if sides.len() > 1 {
             let _ = writeln!(page, "<p class=\"note\">{note}</p>");
         }
         page.push_str("</html>\n");
         return page;
     };
-    // What stands before it is for files of its own.
+    // The text before the element is only for separate SVG files.
     let svg = svg.find("<svg").map_or(svg, |at| &svg[at..]);
     let _ = write!(
         page,
-        "<script>\n{BEFORE}</script>\n<div class=\"picture\">\n{svg}\n</div>\n<script>\n{SCRIPT}</script>\n</html>\n"
+        "<script>\n{HISTORY_GUARD}</script>\n<div class=\"picture\">\n{svg}\n</div>\n<script>\n{SCRIPT}</script>\n</html>\n"
     );
     page
 }
@@ -376,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_names_frames_and_facts() {
+    fn a_flame_graph_has_frames_and_facts() {
         let svg = svg(&example());
         for part in ["CPU time", "events: 3 · sampling rate: 99 Hz", "g&lt;T, [u8: 8]&gt; (10 µs, 33.33%)", "worker"]
         {
@@ -386,11 +395,14 @@ mod tests {
         for part in ["<dt>events</dt><dd>3</dd>", "<svg", "id=\"term\"", "prefers-color-scheme: dark"] {
             assert!(page.contains(part), "{part} is missing");
         }
-        assert!(!page.contains("<?xml") && !page.contains("<script src") && !page.contains("<link"), "it stands alone");
+        assert!(
+            !page.contains("<?xml") && !page.contains("<script src") && !page.contains("<link"),
+            "it is self-contained"
+        );
     }
 
     #[test]
-    fn each_owner_has_a_colour_of_its_own_that_black_can_be_read_on() {
+    fn each_owner_has_its_own_colour_on_which_black_is_readable() {
         let part = |value: u8| {
             let value = f64::from(value) / 255.0;
             if value <= 0.040_45 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
@@ -398,7 +410,7 @@ mod tests {
         let names = ["klad::server::worker::run", "rocksdb::DBImpl::Get", "tokio::runtime::park", "malloc"];
         let colours = names.map(colour_of);
         for (at, colour) in colours.iter().enumerate() {
-            // As WCAG 2.2 reckons.
+            // The formula of WCAG 2.2.
             let luminance = 0.2126 * part(colour.r) + 0.7152 * part(colour.g) + 0.0722 * part(colour.b);
             assert!((luminance + 0.05) / 0.05 > 7.0, "{}", names[at]);
             assert!(!colours[..at].contains(colour));
@@ -411,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_facts_fits_and_the_rest_is_not_lost() {
+    fn the_line_of_facts_fits_and_the_notes_have_the_rest() {
         let mut profile = example();
         profile.facts.push(("clock".to_owned(), "a word ".repeat(40)));
         profile.facts.push(("state".to_owned(), "--heap-sample is 0".to_owned()));
@@ -423,31 +435,36 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_picture_says_so_with_its_facts() {
+    fn an_empty_flame_graph_says_so_and_shows_its_facts() {
         let mut profile = with(&[]);
         profile.facts = vec![("waits".to_owned(), "0 waits above 10 µs among 1,203,443 acquisitions".to_owned())];
         for picture in
             [svg(&profile), flame_graph(&profile), difference(&profile, &profile, ["A", "B"], false).expect("alike")]
         {
-            assert!(picture.contains("Nothing was seen."), "{picture}");
+            assert!(picture.contains("No samples were recorded."), "{picture}");
             assert!(picture.contains("0 waits above 10 µs among 1,203,443 acquisitions"), "{picture}");
         }
     }
 
     #[test]
-    fn a_difference_says_how_much_of_the_first_it_cannot_draw() {
+    fn a_difference_says_how_much_of_the_first_profile_is_not_drawn() {
         let (before, after) = (with(&[("stays", 300), ("goes", 100)]), with(&[("stays", 300), ("comes", 7)]));
-        let words = "25.0 % of the first is in stacks that are gone";
+        let words = "25.0 % of the first profile is in stacks that the second does not have";
         for picture in [difference, difference_page] {
             assert!(picture(&before, &after, ["A", "B"], false).expect("alike").contains(words));
-            assert!(!picture(&after, &after, ["A", "B"], false).expect("alike").contains("are gone"));
-            // Of nothing, no picture can be drawn: what there was is said all the same.
+            assert!(
+                !picture(&after, &after, ["A", "B"], false).expect("alike").contains("that the second does not have")
+            );
+            // An empty profile has no flame graph, but the note about the first profile is still shown.
             let nothing = picture(&before, &with(&[]), ["A", "B"], false).expect("alike");
-            assert!(nothing.contains("100.0 % of the first") && nothing.contains("Nothing was seen."), "{nothing}");
+            assert!(
+                nothing.contains("100.0 % of the first profile") && nothing.contains("No samples were recorded."),
+                "{nothing}"
+            );
         }
     }
 
-    /// The rectangle's colour of a function.
+    /// Returns the colour of a function's rectangle.
     fn colour(svg: &str, name: &str) -> [u8; 3] {
         let after = svg.split(&format!("<title>{name} (")).nth(1).expect("it is drawn");
         let rgb = after.split("fill=\"rgb(").nth(1).expect("a colour").split(')').next().expect("its end");
@@ -456,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_grown_is_red_and_what_has_shrunk_is_blue() {
+    fn increases_are_red_and_decreases_are_blue() {
         let (before, after) = (with(&[("grows", 100), ("shrinks", 500)]), with(&[("grows", 400), ("shrinks", 200)]));
         let drawn = difference(&before, &after, ["old", "new"], false).expect("alike");
         let [red, _, blue] = colour(&drawn, "grows");
@@ -465,14 +482,14 @@ mod tests {
         assert!(red < blue, "{drawn}");
         assert!(drawn.contains("red: more in new than in old; blue: less in new"), "{drawn}");
         assert!(drawn.contains("old: events: 3") && drawn.contains("new: events: 3"), "both sides' facts");
-        // The twin: the other way round is the other way round.
+        // The twin: the opposite difference has the opposite colours.
         let reversed = difference(&after, &before, ["new", "old"], false).expect("alike");
         let [red, _, blue] = colour(&reversed, "grows");
         assert!(red < blue, "{reversed}");
     }
 
     #[test]
-    fn of_twice_as_much_nothing_differs_once_it_is_scaled() {
+    fn a_profile_scaled_to_the_same_total_has_no_difference() {
         let (before, after) = (with(&[("f", 100), ("g", 300)]), with(&[("f", 200), ("g", 600)]));
         let white = |normalise| {
             let drawn = difference(&before, &after, ["A", "B"], normalise).expect("alike");
@@ -486,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_end_stacks_or_add_figures() {
+    fn special_characters_in_names_do_not_change_the_stacks() {
         let svg = svg(&with(&[("a;b 7", 1_000), ("#c", 1_000), ("<script>", 1_000), ("x 1.5", 1_000)]));
         for name in ["a:b_7 (1 µs", "_#c (1 µs", "&lt;script&gt; (1 µs", "x_1.5 (1 µs"] {
             assert!(svg.contains(name), "{name} is missing in {svg}");

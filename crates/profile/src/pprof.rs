@@ -1,8 +1,8 @@
-//! Profiles as `go tool pprof`, Pyroscope and Parca read them: a gzipped protobuf.
+//! The format of `go tool pprof`, Pyroscope and Parca: a gzipped protobuf.
 //!
-//! The form is `profile.proto` of github.com/google/pprof. A thread's name is a label `thread` of its samples, and the outermost
-//! function of their stacks as well: no tool but our own draws labels. Called by `http::admin` and by whoever reads a file
-//! again.
+//! The messages are those of `profile.proto` of github.com/google/pprof. A thread's name is the label `thread` of its
+//! samples, and also the outermost function of their stacks, because other tools do not draw labels. Called by the
+//! admin listener of `klad-server`, and by code that reads such files.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -15,26 +15,27 @@ use prost::Message as _;
 
 use crate::{Error, Name, Profile, Sample, ValueType, wire};
 
-/// The largest profile that is read, bytes unpacked: more than klad writes for 100,000 stacks. A larger one is refused.
+/// The largest profile that is read, bytes after unpacking: more than klad writes for 100,000 stacks. A larger one is
+/// an error.
 pub const UNPACKED_BYTES_MAX: u64 = 64 << 20;
 
-/// The most frames that are read, in all stacks together: what is packed well unpacks to far more. 256 MiB of pointers.
+/// The most frames that are read, in all stacks together. A small file can unpack to far more. 256 MiB of pointers.
 const FRAMES_MAX: usize = 16 << 20;
 
-/// A comment that is this one's value, and not a fact.
+/// The name of the comment that holds the title.
 const TITLE: &str = "title";
 
 const THREAD: &str = "thread";
 
-/// The bytes of a file that such tools read.
+/// Encodes a profile.
 #[must_use]
 pub fn encode(profile: &Profile<Name>) -> Vec<u8> {
     let packed = Writer::default().write(profile).encode_to_vec();
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
-    gzip.write_all(&packed).and_then(|()| gzip.finish()).expect("memory takes all")
+    gzip.write_all(&packed).and_then(|()| gzip.finish()).expect("writing to memory cannot fail")
 }
 
-/// Gives strings and functions their numbers.
+/// Assigns numbers to strings and functions.
 #[derive(Default)]
 struct Writer {
     profile: wire::Profile,
@@ -44,7 +45,7 @@ struct Writer {
 
 impl Writer {
     fn write(mut self, profile: &Profile<Name>) -> wire::Profile {
-        // The first string is the empty one.
+        // The first string must be the empty one.
         self.string("");
         self.profile.sample_type = profile.values.iter().map(|value| self.value_type(value)).collect();
         let executable = std::env::current_exe().ok();
@@ -92,7 +93,7 @@ impl Writer {
         wire::ValueType { kind: self.string(&value.kind), unit: self.string(&value.unit) }
     }
 
-    /// One for each function: what is known of an address is its name.
+    /// Returns the location of a function. Addresses are not known here, so each function has one location.
     fn location(&mut self, name: &Name) -> u64 {
         if let Some(id) = self.locations.get(name) {
             return *id;
@@ -100,7 +101,8 @@ impl Writer {
         let id = self.locations.len() as u64 + 1;
         self.locations.insert(name.clone(), id);
         let text = self.string(name);
-        // Without a system's name: where both are the same, Go's tools take what stands in brackets out of the other.
+        // The system name is left empty: if both names are equal, Go's tools remove the text in brackets from one of
+        // them.
         self.profile.function.push(wire::Function { id, name: text, ..wire::Function::default() });
         let line = vec![wire::Line { function_id: id, line: 0 }];
         self.profile.location.push(wire::Location { id, mapping_id: 1, line, ..wire::Location::default() });
@@ -108,14 +110,14 @@ impl Writer {
     }
 }
 
-/// Reads such a file, gzipped or not; also those that Go and others have written.
+/// Decodes a profile, gzipped or not, of klad, Go or other programs.
 ///
 /// # Errors
-/// [`Error::Malformed`], also for what is larger than [`UNPACKED_BYTES_MAX`].
+/// [`Error::Malformed`], also if it is larger than [`UNPACKED_BYTES_MAX`].
 pub fn decode(bytes: &[u8]) -> Result<Profile<Name>, Error> {
     let unpacked = unpack(bytes)?;
     let profile = wire::Profile::decode(&*unpacked)
-        .map_err(|error| Error::Malformed(format!("it is not a protobuf of a profile: {error}")))?;
+        .map_err(|error| Error::Malformed(format!("it is not a pprof protobuf: {error}")))?;
     Reader::new(&profile)?.read()
 }
 
@@ -135,7 +137,7 @@ fn unpack(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(unpacked)
 }
 
-/// From numbers back to names.
+/// Resolves numbers to names.
 struct Reader<'p> {
     profile: &'p wire::Profile,
     /// The functions at each location, the innermost first.
@@ -187,12 +189,12 @@ impl<'p> Reader<'p> {
         let profile = self.profile;
         let values = profile.sample_type.iter().map(|value| self.value_type(value)).collect::<Result<Vec<_>, _>>()?;
         if values.is_empty() {
-            return Err(Error::Malformed("it does not say what its figures are".to_owned()));
+            return Err(Error::Malformed("it has no value types".to_owned()));
         }
         let samples =
             profile.sample.iter().map(|sample| self.sample(sample, values.len())).collect::<Result<Vec<_>, _>>()?;
         let shown = self.string(profile.default_sample_type)?;
-        // As pprof itself does: the last, where nothing is said.
+        // Without a default, pprof uses the last value type.
         let shown = values.iter().position(|value| value.kind == shown).unwrap_or(values.len() - 1);
         let mut title = None;
         let mut facts = Vec::new();
@@ -223,7 +225,7 @@ impl<'p> Reader<'p> {
 
     fn sample(&mut self, sample: &wire::Sample, width: usize) -> Result<Sample<Name>, Error> {
         if sample.value.len() != width {
-            return Err(Error::Malformed(format!("a sample has {} figures, not {width}", sample.value.len())));
+            return Err(Error::Malformed(format!("a sample has {} values, not {width}", sample.value.len())));
         }
         let mut frames = Vec::with_capacity(sample.location_id.len());
         for id in &sample.location_id {
@@ -231,7 +233,7 @@ impl<'p> Reader<'p> {
             let here = here.ok_or_else(|| Error::Malformed(format!("it has no location {id}")))?;
             let left = self.frames_left.checked_sub(here.len());
             self.frames_left =
-                left.ok_or_else(|| Error::Malformed("its stacks are too many or too deep".to_owned()))?;
+                left.ok_or_else(|| Error::Malformed("it has too many stacks, or its stacks are too deep".to_owned()))?;
             frames.extend_from_slice(here);
         }
         let mut thread = "";
@@ -256,9 +258,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(profile in any_profile()) {
-            let mut decoded = decode(&encode(&profile)).expect("its own");
-            // Of two values of one name the first is found.
+        fn an_encoded_profile_is_decoded(profile in any_profile()) {
+            let mut decoded = decode(&encode(&profile)).expect("encode writes valid profiles");
+            // If two value types have the same name, the first one is found.
             decoded.shown = profile.shown;
             prop_assert_eq!(decoded, profile);
         }
@@ -280,36 +282,36 @@ mod tests {
     }
 
     #[test]
-    fn a_small_file_that_unpacks_to_a_large_one_is_refused() {
+    fn a_small_file_that_unpacks_to_a_large_one_is_an_error() {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
         let zeros = vec![0; 1 << 20];
         for _ in 0..=UNPACKED_BYTES_MAX >> 20 {
-            gzip.write_all(&zeros).expect("memory takes all");
+            gzip.write_all(&zeros).expect("writing to memory cannot fail");
         }
-        let packed = gzip.finish().expect("memory takes all");
+        let packed = gzip.finish().expect("writing to memory cannot fail");
         assert!(packed.len() < 1 << 20);
-        let refused = decode(&packed).expect_err("too large").to_string();
-        assert!(refused.contains("larger than"), "{refused}");
+        let error = decode(&packed).expect_err("too large").to_string();
+        assert!(error.contains("larger than"), "{error}");
     }
 
     #[test]
-    fn few_bytes_that_stand_for_many_frames_are_refused() {
+    fn a_small_file_with_too_many_frames_is_an_error() {
         let mut profile = Writer::default().write(&example());
         let line = profile.location[0].line[0];
         profile.location[0].line = vec![line; 10_000];
         profile.sample[0].location_id = vec![1; 10_000];
-        let refused = decode(&profile.encode_to_vec()).expect_err("too many").to_string();
-        assert!(refused.contains("too deep"), "{refused}");
+        let error = decode(&profile.encode_to_vec()).expect_err("too many").to_string();
+        assert!(error.contains("too deep"), "{error}");
     }
 
     #[test]
-    fn what_others_leave_out_is_made_up_for() {
+    fn missing_names_are_replaced() {
         let mut profile = Writer::default().write(&example());
         let strings = &mut profile.string_table;
         strings.push("/usr/lib/libx.so.1".to_owned());
         let file = i64::try_from(strings.len() - 1).expect("few");
         profile.mapping.push(wire::Mapping { id: 7, filename: file, ..wire::Mapping::default() });
-        // Two functions in one place, the second inlined nowhere; no function; no file either.
+        // A location with two functions, a location without a function, and a location without a file.
         let inlined = [profile.location[0].line[0], profile.location[1].line[0]];
         profile.location[0].line = inlined.to_vec();
         profile.location[1] = wire::Location { id: 2, mapping_id: 7, ..wire::Location::default() };

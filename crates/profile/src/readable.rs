@@ -1,21 +1,22 @@
-//! From the linker's names to people's: `rocksdb::DBImpl::Write`, not `_ZN7rocksdb6DBImpl5WriteERKNS_12WriteOptionsE…`.
+//! Makes linker names readable: `rocksdb::DBImpl::Write` instead of `_ZN7rocksdb6DBImpl5WriteERKNS_12WriteOptionsE…`.
 //!
-//! A name begins with the module or type that it belongs to, whatever trait it is of, so that it sorts and is searched for by
-//! that, and so that no tool that cuts off what stands in brackets leaves `::poll`. What is left out: hashes, parameters, return
-//! types, parameters of generics where they are but letters, and what is deep inside of others. Called by `symbols`.
+//! A name begins with its module or type, even if it is a trait's method, so that names can be sorted and searched by
+//! it, and so that a tool that removes brackets does not leave only `::poll`. Left out are hashes, parameters, return
+//! types, generic parameters that are only letters, and deeply nested parts. Called by `symbols`.
 
 use cpp_demangle::DemangleOptions;
 
-/// Names longer than this lose the inner parts of their generic parameters, and if need be all of them.
+/// The length above which a name loses the inner parts of its generic parameters, and, if still too long, all of
+/// them.
 const LONG: usize = 100;
 
-/// Nothing longer is shown, bytes: some names of templates have thousands.
+/// The longest name, bytes. Some names of templates have thousands.
 const NAME_BYTES_MAX: usize = 400;
 
-/// What gcc puts behind the name of a copy that it has made for some callers, or of a part of a function.
+/// Suffixes that gcc adds to the name of a function's copy or part.
 const COPIES: [&str; 6] = [".constprop", ".part", ".isra", ".cold", ".lto_priv", ".llvm"];
 
-/// Demangled, and short enough to be read.
+/// Demangles and shortens a name.
 pub(super) fn readable(symbol: &str) -> String {
     let name = rust(symbol).or_else(|| cpp(symbol)).unwrap_or_else(|| plain(symbol).to_owned());
     let mut name = [1, 0]
@@ -28,7 +29,7 @@ pub(super) fn readable(symbol: &str) -> String {
     name
 }
 
-/// Of a copy the name of the original.
+/// Returns the name of the original of a copy.
 fn plain(symbol: &str) -> &str {
     let end = COPIES.iter().filter_map(|copy| symbol.find(copy)).min();
     end.filter(|end| *end > 0).map_or(symbol, |end| &symbol[..end])
@@ -36,13 +37,14 @@ fn plain(symbol: &str) -> &str {
 
 fn rust(symbol: &str) -> Option<String> {
     let demangled = rustc_demangle::try_demangle(symbol).ok()?;
-    // `{{closure}}` and `{closure#0}` are the older and the newer way to say the same.
+    // `{{closure}}` is the older form of `{closure#0}`.
     let name = format!("{demangled:#}").replace("{{", "{").replace("}}", "}");
-    Some(without_letters(&with_own_type_first(name)))
+    Some(without_letter_parameters(&with_own_type_first(name)))
 }
 
-/// `<a::T as b::Trait>::f`, `<a::T>::f`, `b::<impl a::T>::f` and `b::<impl b::Trait for a::T>::f` become `a::T::f`, and
-/// `f::<a::T>` becomes `f`. What is of no module keeps its form: `<u64 as core::fmt::Display>::fmt`, `core::num::<impl u64>::pow`.
+/// Turns `<a::T as b::Trait>::f`, `<a::T>::f`, `b::<impl a::T>::f` and `b::<impl b::Trait for a::T>::f` into
+/// `a::T::f`, and `f::<a::T>` into `f`. Types without a module keep their form: `<u64 as core::fmt::Display>::fmt`,
+/// `core::num::<impl u64>::pow`.
 fn with_own_type_first(mut name: String) -> String {
     let mut from = 0;
     while let Some(open) = name[from..].find('<').map(|at| from + at) {
@@ -58,7 +60,7 @@ fn with_own_type_first(mut name: String) -> String {
         } else if begins {
             before_word(inside, " as ").unwrap_or(inside)
         } else {
-            // What a generic function was made for says nothing of what it does, but for this one.
+            // The type arguments of a generic function are not needed, except those of `drop_in_place`.
             let end = if name[..open].ends_with("drop_in_place::") { open } else { close + 1 };
             name.replace_range(open - 2..end, "");
             from = open - 2;
@@ -74,14 +76,14 @@ fn with_own_type_first(mut name: String) -> String {
     name
 }
 
-/// Whether a type says which module it is of; one that is of another such type comes to it later.
+/// Returns whether a type names its module. A type inside `<…>` is resolved in a later step.
 fn is_path(name: &str) -> bool {
     let head = name.split('<').next().unwrap_or_default();
     name.starts_with('<') || (head.contains("::") && !head.contains([' ', '(', '[']))
 }
 
-/// Without the parameters of generics that are but letters: what they stand for is not known.
-fn without_letters(name: &str) -> String {
+/// Removes generic parameters that are only letters, because the name does not tell what they stand for.
+fn without_letter_parameters(name: &str) -> String {
     let is_letter = |word: &str| word == "_" || (word.starts_with(|c: char| c.is_ascii_uppercase()) && is_word(word));
     let (mut shown, mut rest) = (String::with_capacity(name.len()), name);
     while let Some(open) = rest.find('<') {
@@ -103,17 +105,17 @@ fn is_word(text: &str) -> bool {
 }
 
 fn cpp(symbol: &str) -> Option<String> {
-    // What is left to the name in other words: a copy that the compiler has made for one caller, or the cold part.
+    // The suffix marks a copy for one caller, or the cold part.
     let plain = symbol.split_once('.').map_or(symbol, |(plain, _)| plain);
-    // Alone, types have such names as well: `f` would be `float`.
+    // Without the prefix, types would also be demangled: `f` would become `float`.
     let parsed = plain.starts_with("_Z").then(|| cpp_demangle::Symbol::new(plain).ok())??;
     let name = parsed.demangle_with_options(&DemangleOptions::new().no_params().no_return_type()).ok()?;
     let name = without_noise(&name);
     Some(called_by_function(&name).unwrap_or(name))
 }
 
-/// What a `std::function` calls, which has the caller's name in its own: `std::_Function_handler<a (b), c::{lambda#1}>::_M_invoke`
-/// becomes `c::{lambda#1}::_M_invoke`.
+/// Returns the name that a `std::function` calls; its own name contains the caller's:
+/// `std::_Function_handler<a (b), c::{lambda#1}>::_M_invoke` becomes `c::{lambda#1}::_M_invoke`.
 fn called_by_function(name: &str) -> Option<String> {
     let handler = "std::_Function_handler";
     let open = name.starts_with(handler).then_some(handler.len())?;
@@ -122,8 +124,8 @@ fn called_by_function(name: &str) -> Option<String> {
     Some(format!("{}{}", &name[comma + 2..close], &name[close + 1..]))
 }
 
-/// Without what every C++ name has and nobody looks for: parameters of lambdas and of the functions they are in, namespaces
-/// that have no name, and what the standard library calls its strings.
+/// Removes common parts of C++ names: parameters of lambdas and of their functions, anonymous namespaces, and the
+/// standard library's long names of strings.
 fn without_noise(name: &str) -> String {
     const STRING: &str = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
     let name = name.replace(STRING, "std::string").replace("(anonymous namespace)::", "");
@@ -137,7 +139,7 @@ fn without_noise(name: &str) -> String {
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
             _ if depth > 0 => {}
-            // `a<b >` and what was before parameters.
+            // Spaces before these characters are removed, as in `a<b >` or after removed parameters.
             '>' | ',' | '#' if !shown.ends_with("operator") => {
                 shown.truncate(shown.trim_end().len());
                 shown.push(letter);
@@ -149,7 +151,7 @@ fn without_noise(name: &str) -> String {
     shown
 }
 
-/// Where the bracket ends that begins at `open`.
+/// Returns the index of the bracket that closes the one at `open`.
 fn closing(name: &str, open: usize) -> Option<usize> {
     let (mut depth, mut before) = (0_usize, ' ');
     for (at, letter) in name.char_indices().skip_while(|(at, _)| *at < open) {
@@ -168,31 +170,31 @@ fn closing(name: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// What stands before `word`, where that is in no brackets.
+/// Returns the text before the first `word` outside of brackets.
 fn before_word<'n>(name: &'n str, word: &str) -> Option<&'n str> {
     let at = name.match_indices(word).map(|(at, _)| at).find(|at| is_outside(&name[..*at]))?;
     Some(&name[..at])
 }
 
-/// What stands after it.
+/// Returns the text after the first `word` outside of brackets.
 fn after_word<'n>(name: &'n str, word: &str) -> Option<&'n str> {
     before_word(name, word).map(|before| &name[before.len() + word.len()..])
 }
 
-/// Whether all brackets that are opened are closed.
+/// Returns whether all opened brackets are closed.
 fn is_outside(text: &str) -> bool {
     let closed = text.matches('>').count() - text.matches("->").count();
     text.matches('<').count() == closed
 }
 
-/// With a depth of 1 `a<b<c>, d>::e` becomes `a<b<…>, d>::e`, with 0 `a<…>::e`.
+/// Replaces nested brackets: with a depth of 1, `a<b<c>, d>::e` becomes `a<b<…>, d>::e`; with 0, `a<…>::e`.
 fn without_inner_parts(name: &str, depth_max: usize) -> String {
     let (mut shown, mut depth, mut before) = (String::with_capacity(name.len()), 0_usize, ' ');
-    // `<T as Trait>::method` is no parameter.
+    // The bracket of `<T as Trait>::method` does not count.
     let deepest = depth_max + usize::from(name.starts_with('<'));
     for letter in name.chars() {
         match letter {
-            // `operator<`, `->` and the like are no brackets.
+            // `operator<`, `->` and the like are not brackets.
             '<' if !shown.ends_with("operator") && !shown.ends_with("operator<") => {
                 depth += 1;
                 if depth <= deepest {
@@ -219,15 +221,15 @@ fn without_inner_parts(name: &str, depth_max: usize) -> String {
 mod tests {
     use super::*;
 
-    fn are_read_so(names: &[(&str, &str)]) {
+    fn assert_readable(names: &[(&str, &str)]) {
         for (symbol, name) in names {
             assert_eq!(readable(symbol), *name, "{symbol}");
         }
     }
 
     #[test]
-    fn names_are_as_they_were_written() {
-        are_read_so(&[
+    fn names_are_demangled() {
+        assert_readable(&[
             ("_ZN7rocksdb6DBImpl5WriteERKNS_12WriteOptionsEPNS_10WriteBatchE", "rocksdb::DBImpl::Write"),
             ("_ZN7rocksdb6DBImpl9WriteImplEv.constprop.0", "rocksdb::DBImpl::WriteImpl"),
             ("_ZN4klad4http7service6answer17h0123456789abcdefE", "klad::http::service::answer"),
@@ -241,8 +243,8 @@ mod tests {
     }
 
     #[test]
-    fn names_of_rust_begin_with_their_module_and_hold_no_letters() {
-        are_read_so(&[
+    fn rust_names_begin_with_their_module_and_have_no_letter_parameters() {
+        assert_readable(&[
             (
                 "_RNvNvMs0_NtNtNtCsjrHSEGnQ3l9_3std3sys6thread4unixNtB7_6Thread3new12thread_start",
                 "std::sys::thread::unix::Thread::new::thread_start",
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn own_types_come_first_however_deep_they_are() {
+    fn own_types_come_first_at_any_depth() {
         for (name, read) in [
             ("tokio::time::<impl tokio::time::handle::Handle>::process", "tokio::time::handle::Handle::process"),
             ("a::b::<impl c::From<I> for alloc::boxed::Box<[I]>>::from_iter", "alloc::boxed::Box<[I]>::from_iter"),
@@ -299,17 +301,17 @@ mod tests {
         ] {
             assert_eq!(with_own_type_first(name.to_owned()), read);
         }
-        assert_eq!(without_letters("a::B<T, Bs,_>::c<u8>::d<e::F<G>>"), "a::B::c<u8>::d<e::F>");
-        assert_eq!(without_letters("<[T] as a::B<C>>::d"), "<[T] as a::B>::d");
+        assert_eq!(without_letter_parameters("a::B<T, Bs,_>::c<u8>::d<e::F<G>>"), "a::B::c<u8>::d<e::F>");
+        assert_eq!(without_letter_parameters("<[T] as a::B<C>>::d"), "<[T] as a::B>::d");
     }
 
     const HANDLER: &str = "_ZNSt17_Function_handlerIFN7rocksdb6StatusERKS1_RKNS0_17ParsedInternalKeyERKNS0_5SliceEPKNS0_18CompactionIteratorERNS0_17CompactionOutputsEEZNS0_13CompactionJob18CreateFileHandlersEPNS0_18SubcompactionStateERNSG_26SubcompactionKeyBoundariesEEUlS3_S6_S9_SC_SE_E0_E9_M_invokeERKSt9_Any_dataS3_S6_S9_OSC_SE_";
 
     #[test]
-    fn names_of_cpp_keep_what_tells_them_apart() {
+    fn cpp_names_keep_their_distinguishing_parts() {
         let put = "_ZN7rocksdb12_GLOBAL__N_116MemTableInserter9PutCFImplIZNS1_5PutCFEjRKNS_5SliceES5_EUlPNS_10WriteBatchEjS5_S5_E_EENS_\
                    6StatusEjS5_S5_NS_9ValueTypeET_PKNS_18ProtectionInfoKVOSImEE.constprop.0";
-        are_read_so(&[
+        assert_readable(&[
             (put, "rocksdb::MemTableInserter::PutCFImpl<rocksdb::MemTableInserter::PutCF::{lambda#1}>"),
             (
                 "_ZN7rocksdb12ShardedCacheINS_11clock_cache15ClockCacheShardINS1_19AutoHyperClockTableEEEE6LookupERKNS_5SliceEPKNS_5Cache15CacheItemHelperEPNS9_13CreateContextENS9_8PriorityEPNS_10StatisticsE",
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_lose_their_inner_parts_and_nothing_else() {
+    fn long_names_lose_only_their_inner_parts() {
         assert_eq!(without_inner_parts("a<b<c, d<e>>, f>::g<h>", 1), "a<b<…>, f>::g<h>");
         assert_eq!(without_inner_parts("a<b<c, d<e>>, f>::g<h>", 0), "a<…>::g<…>");
         assert_eq!(without_inner_parts("<a<b<c>> as d<e>>::f", 1), "<a<b<…>> as d<e>>::f");
@@ -341,12 +343,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_no_trouble() {
+    fn invalid_names_do_not_panic() {
         for odd in
             ["", "<", ">", "<>", "a::<", "<a as >::b", "_ZN", "_R", "operator<", "a->b", "::<>::", "(", ")", "_ZN3fooE"]
         {
             let _ = readable(odd);
-            let _ = without_letters(&with_own_type_first(odd.to_owned()));
+            let _ = without_letter_parameters(&with_own_type_first(odd.to_owned()));
             let _ = without_noise(odd);
             let _ = without_inner_parts(odd, 0);
         }

@@ -1,12 +1,12 @@
-//! From addresses to names: the ELF symbol tables of klad itself and of every library that is mapped into it.
+//! Finds the names of addresses in the ELF symbol tables of klad and of every library that is mapped into it.
 //!
 //! ```text
-//!   /proc/self/maps: address ─▶ file, offset ──program headers──▶ address in the file ──symbol table──▶ name ──▶ demangled
+//!   /proc/self/maps: address ─▶ file, offset ─program headers─▶ address in the file ─symbol table─▶ name ─▶ demangled
 //! ```
 //!
-//! No debug information is needed, and none is read: the tables alone, and of them functions alone. They are read at the first
-//! use and kept, because profiles come in groups: 4 MB and some 100 ms for klad with RocksDB. Names are demangled when they
-//! are asked for. Called by `http::admin`, on a thread that may wait for a disk.
+//! Only the functions of the symbol tables are read; no debug information is needed. The tables are read at first use
+//! and kept, because profiles are often taken several at a time: 4 MB and some 100 ms for klad with RocksDB. Names
+//! are demangled on demand. Called by the admin listener of `klad-server`, on a thread that may wait for a disk.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,16 +22,16 @@ use crate::readable::readable;
 use crate::{Address, Error, Name, Profile, Sample};
 use klad_base::sync::Mutex;
 
-/// The files whose symbols are known. Files are told apart by device and inode: a package that is upgraded while klad runs
-/// puts another file at the same path.
+/// The symbol tables that were read. A file is identified by device and inode, because the upgrade of a package puts
+/// another file at the same path while klad runs.
 static KNOWN: Mutex<Vec<(FileId, Arc<Table>)>> = Mutex::new(Vec::new());
 
 type FileId = (i32, i32, u64);
 
-/// What is mapped where, with the symbols of each file.
+/// The mappings of the process, with the symbols of each file.
 #[derive(Debug)]
 pub struct Symbols {
-    /// By `start`; they do not overlap.
+    /// Sorted by `start`, without overlaps.
     mappings: Vec<Mapping>,
 }
 
@@ -39,39 +39,40 @@ pub struct Symbols {
 struct Mapping {
     start: u64,
     end: u64,
-    /// In the file.
+    /// The offset in the file.
     offset: u64,
-    /// For an address that no symbol covers.
+    /// The name for addresses that no symbol covers.
     file: Name,
     table: Option<Arc<Table>>,
 }
 
-/// The functions of one file.
+/// The functions of a file.
 #[derive(Debug, Default)]
 struct Table {
-    /// Offset in the file, size there, and the address that the file's symbols count from: of each part that is loaded.
+    /// For each loaded segment: the offset in the file, the size in the file, and the address as the file's symbols
+    /// count it.
     segments: Vec<(u64, u64, u64)>,
-    /// By `start`, one for each address.
+    /// Sorted by `start`, one for each address.
     functions: Vec<Function>,
-    /// The names as the linker knows them, one after the other.
+    /// All mangled names, concatenated.
     names: String,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Function {
     start: u64,
-    /// To the next function, where the table says 0.
+    /// The size. If the table says 0, the function extends to the next one.
     size: u32,
     name_start: u32,
     name_len: u32,
 }
 
 impl Symbols {
-    /// Of this process, as it is now.
+    /// Returns the symbols of this process in its current state.
     ///
     /// # Errors
-    /// [`Error::Refused`] where `/proc` is not there. A library that cannot be read is no error: its functions are named after
-    /// the file.
+    /// [`Error::Refused`] if there is no `/proc`. An unreadable library is not an error: its functions get the name
+    /// of the file.
     pub fn of_this_process() -> Result<Symbols, Error> {
         let refused = |error: procfs::ProcError| Error::Refused(format!("reading /proc/self/maps: {error}"));
         let own = procfs::process::Process::myself().map_err(refused)?;
@@ -85,7 +86,7 @@ impl Symbols {
             let (label, table) = match &map.pathname {
                 MMapPath::Path(path) => {
                     let id = (map.dev.0, map.dev.1, map.inode);
-                    // The program's own file is there even when another one has taken its path.
+                    // The program's own file can be read even if another file has taken its path.
                     let own = executable.as_ref() == Some(path);
                     let at = if own { Path::new("/proc/self/exe") } else { path };
                     (file_name(path), Some(table_of(&mut known, id, at)))
@@ -101,8 +102,9 @@ impl Symbols {
         Ok(Symbols { mappings })
     }
 
-    /// The same profile with names, each stack of each thread once: what is two addresses can be one name. What the profiler
-    /// itself has left at the leaves is cut: the frames of its signal, and in profiles of allocations those of the allocator.
+    /// Names all frames. Each stack of each thread then occurs once, because two addresses can have the same name.
+    /// Frames of the profiler at the leaf are removed: the signal handler's, or, in allocation profiles, the
+    /// allocator's.
     #[must_use]
     pub fn name(&self, profile: Profile<Address>) -> Profile<Name> {
         let mut names = HashMap::new();
@@ -111,7 +113,7 @@ impl Symbols {
         let allocations = profile.values.iter().any(|value| value.kind.starts_with("alloc_"));
         let samples = profile.samples.into_iter().map(|sample| {
             let mut frames: Vec<Name> = sample.frames.into_iter().map(&mut one).collect();
-            let own = if allocations { heap::own_frames(&frames) } else { signal_frames(&frames) };
+            let own = if allocations { heap::allocator_frames(&frames) } else { signal_frames(&frames) };
             frames.drain(..own);
             Sample { thread: sample.thread, frames, values: sample.values }
         });
@@ -127,10 +129,10 @@ impl Symbols {
         }
     }
 
-    /// What is at `address`, for people.
+    /// Returns the readable name of the function at `address`.
     #[must_use]
     pub fn function(&self, address: Address) -> Name {
-        // Where Linux has itself, on all 64-bit machines.
+        // On all 64-bit machines, Linux occupies the upper half of the address space.
         if address >> 63 == 1 {
             return "[kernel]".into();
         }
@@ -145,7 +147,7 @@ impl Symbols {
     }
 }
 
-/// Adds up the samples of equal stacks.
+/// Sums the samples with equal stacks.
 fn merge(samples: impl Iterator<Item = Sample<Name>>) -> Vec<Sample<Name>> {
     let mut merged: Vec<Sample<Name>> = Vec::new();
     let mut places: HashMap<(String, Vec<Name>), usize> = HashMap::new();
@@ -162,9 +164,9 @@ fn merge(samples: impl Iterator<Item = Sample<Name>>) -> Vec<Sample<Name>> {
     merged
 }
 
-/// How many frames at the leaf are of the handler of a signal: up to the kernel's return from it.
+/// Returns how many frames at the leaf belong to a signal handler: all up to the frame to which the handler returns.
 fn signal_frames(frames: &[Name]) -> usize {
-    /// The handler, what it calls, and the frame that the kernel has made.
+    /// The handler, the functions that it calls, and the frame that the kernel has made.
     const MAX: usize = 8;
     frames
         .iter()
@@ -183,7 +185,7 @@ fn table_of(known: &mut Vec<(FileId, Arc<Table>)>, id: FileId, path: &Path) -> A
         return table.clone();
     }
     let table = Arc::new(Table::read(path).unwrap_or_else(|why| {
-        tracing::debug!(%why, path = %path.display(), "no names for the functions of a file");
+        tracing::debug!(%why, path = %path.display(), "cannot read symbols; profiles show the file name");
         Table::default()
     }));
     known.push((id, table.clone()));
@@ -193,7 +195,7 @@ fn table_of(known: &mut Vec<(FileId, Arc<Table>)>, id: FileId, path: &Path) -> A
 impl Table {
     fn read(path: &Path) -> Result<Table, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
-        // Reads the parts that are asked for, where the whole file would be some 25 MB of memory for a moment.
+        // This reads only the needed parts. The whole file would take some 25 MB of memory for a moment.
         let cache = ReadCache::new(file);
         let elf = object::File::parse(&cache).map_err(|error| error.to_string())?;
         let mut table = Table::default();
@@ -225,7 +227,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The name of the function at `offset` in the file.
+    /// Returns the name of the function at `offset` in the file.
     fn find(&self, offset: u64) -> Option<&str> {
         let inside = |(start, size, _): &&(u64, u64, u64)| offset >= *start && offset - start < *size;
         let (start, _, address) = self.segments.iter().find(inside)?;
@@ -237,11 +239,11 @@ impl Table {
     }
 }
 
-/// Of several names for one address the smallest is taken: `write` rather than `__write`, what is called rather than what
-/// is local.
+/// Orders the names of one address; the smallest is used: `write` rather than `__write`, a global name rather than a
+/// local one.
 fn preference<'n>(symbol: &(u64, u64, bool, &'n str)) -> (bool, usize, bool, usize, &'n str) {
     let (_, size, global, name) = symbol;
-    // `_Z` and `_R` are of mangled names.
+    // Mangled names begin with `_Z` or `_R`.
     let mangled = name.starts_with("_Z") || name.starts_with("_R");
     let underscores = if mangled { 0 } else { name.len() - name.trim_start_matches('_').len() };
     (*size == 0, underscores, !global, name.len(), name)
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_ours_and_of_libraries_have_their_names() {
+    fn functions_of_klad_and_of_libraries_have_names() {
         planted_here();
         let symbols = Symbols::of_this_process().expect("there is /proc");
         let name = |address: usize| symbols.function(address as u64).to_string();
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_functions_has_the_name_of_its_file() {
+    fn addresses_between_functions_have_the_name_of_their_file() {
         let function = |start, size| Function { start, size, name_start: 0, name_len: 1 };
         let functions = vec![function(100, 10), function(200, 5)];
         let table = Table { segments: vec![(0, 1_000, 0)], functions, names: "f".to_owned() };
@@ -298,7 +300,7 @@ mod tests {
             assert_eq!(table.find(offset), expected, "{offset}");
         }
         assert_eq!(table.find(205), None);
-        assert_eq!(table.find(2_000), None, "nothing of the file is loaded there");
+        assert_eq!(table.find(2_000), None, "no segment is loaded there");
         let file: Name = "[libx.so]".into();
         let mapping = Mapping { start: 0x1000, end: 0x2000, offset: 0, file, table: Some(Arc::new(table)) };
         let symbols = Symbols { mappings: vec![mapping] };
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nicer_of_two_names_is_taken() {
+    fn the_preferred_name_of_an_address_is_used() {
         let best = |names: &[(u64, bool, &'static str)]| {
             let symbols = names.iter().map(|(size, global, name)| (1, *size, *global, *name));
             symbols.min_by(|one, other| preference(one).cmp(&preference(other))).expect("some").3
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_a_signal_are_cut() {
+    fn frames_of_a_signal_handler_are_removed() {
         let names = |names: &[&str]| names.iter().map(|name| Name::from(*name)).collect::<Vec<_>>();
         assert_eq!(signal_frames(&names(&["handler", "__restore_rt", "f"])), 2);
         assert_eq!(signal_frames(&names(&["f", "g"])), 0);

@@ -1,27 +1,27 @@
-//! The threads of this process, as the kernel lists them.
+//! The threads of this process, as listed by the kernel.
 //!
 //! Called by `cpu` and `threads`.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// A file of one thread, or nothing: it may have ended.
+/// Reads a file of one thread. Returns `None` if it cannot be read, for example because the thread has ended.
 fn file_of(tid: i32, name: &str) -> Option<String> {
     let bytes = std::fs::read(format!("/proc/self/task/{tid}/{name}")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Numbers of all threads.
+/// Returns the numbers of all threads.
 ///
 /// # Errors
-/// Where there is no `/proc`.
+/// The system's error if there is no `/proc`.
 pub(super) fn all() -> std::io::Result<Vec<i32>> {
     let entries = std::fs::read_dir("/proc/self/task")?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Whether the thread takes SIGPROF. Some do not: jemalloc's thread takes no signal, and no thread does before its first
-/// function has begun.
+/// Returns whether the thread accepts SIGPROF. jemalloc's thread accepts no signal, and no thread does before its
+/// first function has begun.
 pub(super) fn takes_sigprof(tid: i32) -> bool {
     let blocked = file_of(tid, "status").and_then(|status| {
         let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
@@ -30,21 +30,21 @@ pub(super) fn takes_sigprof(tid: i32) -> bool {
     blocked.is_some_and(|mask| mask & (1 << (rustix::process::Signal::PROF.as_raw() - 1)) == 0)
 }
 
-/// What the thread is called.
+/// Returns the thread's name.
 pub(super) fn name(tid: i32) -> Option<String> {
     file_of(tid, "comm").map(|name| name.trim_end_matches('\n').to_owned())
 }
 
-/// Its state, as `ps` has it, and the CPU time that it has used.
+/// Returns the thread's state, as `ps` shows it, and the CPU time that it has used.
 pub(super) fn state(tid: i32) -> Option<(char, Duration)> {
     let stat = file_of(tid, "stat")?;
-    // The name stands in parentheses, and may hold some itself.
+    // The name is in parentheses, and may contain parentheses.
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
     let state = fields.next()?.chars().next()?;
-    // In nanoseconds, where the kernel was built to count them.
+    // The value is in nanoseconds, if the kernel was built to count them.
     let exact = file_of(tid, "schedstat").and_then(|text| text.split_whitespace().next()?.parse().ok());
     let cpu_time = exact.map(Duration::from_nanos).or_else(|| {
-        // In ticks. After the state: user time is the eleventh, system time the twelfth.
+        // The values are in ticks. After the state, user time is the eleventh field and system time the twelfth.
         let mut times = fields.skip(10).map_while(|ticks| ticks.parse::<u64>().ok());
         let ticks = times.next()?.saturating_add(times.next()?);
         Some(Duration::from_millis(ticks.saturating_mul(1000) / procfs::ticks_per_second().max(1)))
@@ -52,7 +52,8 @@ pub(super) fn state(tid: i32) -> Option<(char, Duration)> {
     Some((state, cpu_time))
 }
 
-/// Where the C library's code is: threads begin there. In a program that is linked statically, the whole program.
+/// Returns the address ranges of the C library, where threads begin. In a statically linked program, this is the
+/// whole program.
 pub(super) fn c_library() -> Vec<Range<u64>> {
     let inside = (libc::getpid as *const ()).addr() as u64;
     let Ok(maps) = procfs::process::Process::myself().and_then(|own| own.maps()) else { return Vec::new() };

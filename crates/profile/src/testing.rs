@@ -1,4 +1,4 @@
-//! Tests: profiles of any shape.
+//! Example profiles and generated profiles for tests.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::{Name, Profile, Sample, ValueType};
 
-/// Two stacks of one thread.
+/// Returns a profile with two stacks of one thread.
 pub(crate) fn example() -> Profile<Name> {
     let sample = |frames: &[&str], values: [i64; 2]| Sample {
         thread: "worker".to_owned(),
@@ -25,7 +25,7 @@ pub(crate) fn example() -> Profile<Name> {
     }
 }
 
-/// Without what the text form cannot hold: `;` and spaces in names.
+/// Generates profiles without `;` and spaces in names, which the text format cannot represent.
 pub(crate) fn any_profile() -> impl Strategy<Value = Profile<Name>> {
     let word = "[a-zA-Z_:<>]{1,9}";
     let fact = ("fact [a-z]{1,8}", "[a-z0-9 ]{0,8}[a-z0-9]");

@@ -1,8 +1,9 @@
-//! What every thread does now: its name, state and stack.
+//! Captures the name, state and stack of every thread.
 //!
-//! Each thread is sent SIGPROF and answers with its stack; see `sampling::signal`. One that waits in the kernel for what no
-//! signal ends, such as a disk, does not answer, and neither does one that takes no signals. Answers are not of one instant:
-//! they come within milliseconds of each other. Called by `http::admin`.
+//! This module sends SIGPROF to each thread, which answers with its stack; see `sampling::signal`. A thread that
+//! waits in the kernel uninterruptibly, for example for a disk, does not answer, nor does a thread that blocks the
+//! signal. The answers do not show one instant: they come within milliseconds of each other. Called by the admin
+//! listener of `klad-server`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,51 +15,51 @@ use klad_base::sampling::signal;
 use klad_base::sampling::walk;
 use klad_base::sync::{Mutex, Signal};
 
-/// Whoever has not answered after so long is shown without a stack.
+/// A thread that has not answered within this time is shown without a stack.
 const PATIENCE: Duration = Duration::from_millis(80);
 
-/// Answers are looked for so often.
+/// The interval at which answers are read.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Whoever has not answered is asked again after so many looks: a thread holds one SIGPROF at a time, and a CPU profile
-/// sends them as well.
+/// A thread that has not answered is asked again after this many reads. A thread can have one pending SIGPROF, and a
+/// CPU profile sends this signal as well.
 const LOOKS_BEFORE_ASKING_AGAIN: u32 = 20;
 
-/// So many threads are asked at a time: their answers find room.
+/// The number of threads that are asked at a time, so that their answers fit into the ring.
 const ASKED_MAX: usize = signal::STACKS_MAX / 2;
 
-/// A thread at one moment.
+/// The state of a thread at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
     /// Its number, as `top -H` shows it.
     pub tid: i32,
     /// Its name.
     pub name: String,
-    /// Its state, as `ps` has it: `R` runs or could, `S` waits, `D` waits for a disk.
+    /// Its state, as `ps` shows it: `R` runs or is ready to run, `S` sleeps, `D` waits for a disk.
     pub state: char,
-    /// What it has used.
+    /// The CPU time that it has used.
     pub cpu_time: Duration,
-    /// The running function first; empty when it did not answer.
+    /// Its stack, the running function first. Empty if it did not answer.
     pub frames: Vec<Address>,
 }
 
-/// One at a time.
+/// Captures run one at a time.
 static CAPTURING: Mutex<()> = Mutex::new(());
 
-/// Captures are numbered. 0 is nobody's.
+/// The number of the next capture. 0 means no capture.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// All threads of the process, by number. Takes some milliseconds, and 100 for each 128 threads when some do not answer: not
-/// for a worker.
+/// Returns all threads of the process, by number. This takes some milliseconds. If threads do not answer, it takes
+/// 100 ms for each 128 threads, so a worker must not call it.
 ///
 /// # Errors
-/// [`Error::Refused`] when the system lets klad have no handler, no list of its threads or no look at its own stacks.
+/// [`Error::Refused`] if the system denies the signal handler, the list of threads, or reading klad's own stacks.
 pub fn capture() -> Result<Vec<Thread>, Error> {
     walk::check().map_err(|error| Error::Refused(format!("process_vm_readv of klad's own memory: {error}")))?;
     signal::install().map_err(|error| Error::Refused(format!("a handler for SIGPROF: {error}")))?;
     let _one = CAPTURING.lock();
     let tids = tasks::all().map_err(|error| Error::Refused(format!("/proc/self/task: {error}")))?;
-    // States first: a thread that is asked runs to answer.
+    // States are read before threads are asked, because a thread runs to answer.
     let mut threads: BTreeMap<i32, Thread> = tids
         .into_iter()
         .filter_map(|tid| {
@@ -73,7 +74,7 @@ pub fn capture() -> Result<Vec<Thread>, Error> {
     Ok(threads.into_values().collect())
 }
 
-/// Asks these for their stacks, and waits for them.
+/// Asks these threads for their stacks, and waits for the answers.
 fn ask(tids: &[i32], threads: &mut BTreeMap<i32, Thread>) {
     let capture = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let answers = signal::answers();
@@ -84,7 +85,7 @@ fn ask(tids: &[i32], threads: &mut BTreeMap<i32, Thread>) {
     let mut looks = 0;
     loop {
         if looks % LOOKS_BEFORE_ASKING_AGAIN == 0 {
-            // Whoever has ended is not waited for.
+            // A thread that has ended is not waited for.
             open.retain(|tid| {
                 let asked = signal::ask(*tid, capture);
                 !asked.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
@@ -105,6 +106,6 @@ fn ask(tids: &[i32], threads: &mut BTreeMap<i32, Thread>) {
         pause.wait_timeout(LOOK);
     }
     signal::take_answers_of(0);
-    // What comes too late finds nobody.
+    // Late answers are discarded.
     while answers.pop().is_some() {}
 }

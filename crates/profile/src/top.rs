@@ -1,40 +1,40 @@
-//! The functions of a profile by what they cost themselves and with all that they call, and how that differs between two.
+//! The cost of each function, on its own and with the functions that it calls, and the difference of two profiles.
 //! Called by `client::profile`.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::{Error, Name, Profile, ValueType};
 
-/// What one function cost, in the profile's shown figure.
+/// The cost of a function, in the profile's shown value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// The function.
     pub name: Name,
-    /// While it was the running one.
+    /// The cost while the function itself was running.
     pub own: i64,
-    /// While it was anywhere on the stack. A stack on which it stands twice counts once.
+    /// The cost while the function was anywhere on the stack. A stack that contains it twice counts once.
     pub total: i64,
 }
 
-/// How a function's cost differs; what is more in the second profile is positive.
+/// The change of a function's cost. A positive value means more in the second profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The function.
     pub name: Name,
-    /// Of what it cost itself.
+    /// The change of the function's own cost.
     pub own: i64,
-    /// Of what it cost with all that it called.
+    /// The change of the cost including called functions.
     pub total: i64,
 }
 
 impl Profile<Name> {
-    /// The sum of the shown figure.
+    /// Returns the sum of the shown value.
     #[must_use]
     pub fn sum(&self) -> i64 {
         self.samples.iter().map(|sample| value(&sample.values, self.shown)).fold(0, i64::saturating_add)
     }
 
-    /// Each function once: the one that cost most itself first, then the one that cost most in all.
+    /// Returns each function once, sorted by its own cost and then by its total, largest first.
     #[must_use]
     pub fn top(&self) -> Vec<Cost> {
         let mut costs: HashMap<&Name, (i64, i64)> = HashMap::new();
@@ -58,53 +58,57 @@ impl Profile<Name> {
         costs
     }
 
-    /// Whether `after` can be compared with this one, of which `names` are the names: both are of the same figure, and to
-    /// `normalize` them, both have some of it.
+    /// Checks that `after` can be compared with this profile. Both must show the same value type, and with
+    /// `normalize` neither may be empty. `names` are the names of the two profiles.
     ///
     /// # Errors
-    /// [`Error::Malformed`], with the reason.
+    /// [`Error::Malformed`] with the reason.
     pub fn check_comparable(&self, after: &Profile<Name>, names: [&str; 2], normalize: bool) -> Result<(), Error> {
         let (one, other) = (self.shown_type(), after.shown_type());
         if one != other {
             let of = |value: &ValueType| format!("{}/{}", value.kind, value.unit);
             let what = format!("{} shows {} and {} shows {}", names[0], of(&one), names[1], of(&other));
-            return Err(Error::Malformed(format!("two profiles that differ in kind cannot be compared: {what}")));
+            return Err(Error::Malformed(format!("profiles of different kinds cannot be compared: {what}")));
         }
         match [self, after].iter().position(|profile| profile.sum() <= 0) {
             Some(side) if normalize => {
-                let text = format!("{} has nothing that could be scaled; compare them as they are", names[side]);
+                let text = format!(
+                    "the total of {} is not above 0, so it cannot be scaled; compare without --normalize",
+                    names[side]
+                );
                 Err(Error::Malformed(text))
             }
             _ => Ok(()),
         }
     }
 
-    /// What the shown figure is.
+    /// Returns the type of the shown value.
     #[must_use]
     pub fn shown_type(&self) -> ValueType {
         self.values.get(self.shown).cloned().unwrap_or_else(|| ValueType::new("samples", "count"))
     }
 
-    /// As a fraction, what this one's figures are multiplied by when they are compared with those of `after`.
+    /// Returns the factor, as a fraction, for this profile's values in a comparison with `after`.
     #[must_use]
     pub fn scale(&self, after: &Profile<Name>, normalize: bool) -> (i64, i64) {
         let (from, to) = (self.sum(), after.sum());
         if normalize && from > 0 && to > 0 { (from, to) } else { (1, 1) }
     }
 
-    /// All figures can be added up, with either sign, by whoever does.
+    /// Checks that all values can be summed, with any signs, without an overflow.
     pub(super) fn check_sums(&self) -> Result<(), Error> {
         for at in 0..self.values.len() {
             let mut sizes = self.samples.iter().map(|sample| value(&sample.values, at).checked_abs());
             sizes
                 .try_fold(0_i64, |sum, size| sum.checked_add(size?))
-                .ok_or_else(|| Error::Malformed("the sum of its figures is beyond what 63 bits hold".to_owned()))?;
+                .ok_or_else(|| Error::Malformed("the sum of its values exceeds 63 bits".to_owned()))?;
         }
         Ok(())
     }
 
-    /// How `after` differs from this one, the largest change first; functions that cost the same are left out. `normalize`
-    /// makes this one's sum that of `after` before they are compared, so that a longer run does not look like a slower one.
+    /// Returns the changes from this profile to `after`, the largest first. Functions without a change are left out.
+    /// With `normalize`, this profile's values are scaled to the sum of `after`, so that a longer run does not look
+    /// slower.
     #[must_use]
     pub fn changes(&self, after: &Profile<Name>, normalize: bool) -> Vec<Change> {
         let (from, to) = self.scale(after, normalize);
@@ -127,7 +131,7 @@ impl Profile<Name> {
     }
 }
 
-/// A profile that was read from outside may have a stack with too few figures.
+/// Returns the shown value. A profile that was read from a file may have a sample with too few values.
 fn value(values: &[i64], shown: usize) -> i64 {
     values.get(shown).copied().unwrap_or_default()
 }
@@ -139,7 +143,7 @@ mod tests {
     use super::*;
     use crate::Sample;
 
-    /// Stacks, leaf first, with a count that is not shown and a figure that is.
+    /// Returns a profile of stacks, leaf first, with a count that is not shown and a value that is.
     fn profile(stacks: &[(&str, i64)]) -> Profile<Name> {
         let sample = |(stack, value): &(&str, i64)| Sample {
             thread: "worker".to_owned(),
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_lack_or_overflow_do_no_harm() {
+    fn missing_and_overflowing_values_are_handled() {
         let mut odd = profile(&[("f", i64::MAX), ("f", i64::MAX), ("g", 1)]);
         odd.samples[2].values.clear();
         odd.samples.push(Sample { thread: String::new(), frames: Vec::new(), values: vec![1, 2] });
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_positive_where_there_is_more_afterwards() {
+    fn a_positive_change_means_more_in_the_second_profile() {
         let (before, after) = (profile(&[("a main", 10), ("b main", 10)]), profile(&[("a main", 25), ("c main", 1)]));
         let expected = [("a", 15, 15), ("b", -10, -10), ("c", 1, 1), ("main", 0, 6)];
         assert_eq!(differences(&before.changes(&after, false)), expected);
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn normalized_a_longer_run_is_no_change() {
+    fn a_longer_run_is_no_change_when_normalized() {
         let (before, after) = (profile(&[("a", 10), ("b", 30)]), profile(&[("a", 20), ("b", 60)]));
         assert_eq!(differences(&before.changes(&after, true)), []);
         assert_eq!(differences(&before.changes(&after, false)), [("b", 30, 30), ("a", 10, 10)]);

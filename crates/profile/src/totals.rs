@@ -1,4 +1,4 @@
-//! Adds up what was seen, for each stack, in bounded memory.
+//! Sums recorded values for each stack, in bounded memory.
 //!
 //! Called by `cpu` and `locks`.
 
@@ -7,34 +7,37 @@ use std::hash::Hash;
 
 use crate::Address;
 
-/// Bytes of the different stacks of one profile; what comes after is only counted, in [`Totals::beyond`]. A stack takes 0.1 to
-/// 1.1 KiB, by its depth, so that there is room for 14,000 at least. A server under mixed load shows two or three thousand.
+/// The memory for the different stacks of one profile, bytes. Further stacks are only counted, in [`Totals::beyond`].
+/// A stack takes 0.1 to 1.1 KiB, by its depth, so at least 14,000 fit. A server under mixed load shows two or three
+/// thousand.
 pub const STACKS_BYTES_MAX: usize = 16 << 20;
 
-/// Whose stack, and what happened there.
+/// The thread, the kind of event and the stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The thread's name, as [`klad_base::sampling::walk::thread_name`] has it. Threads of one name are one.
+    /// The thread's name, as from [`klad_base::sampling::walk::thread_name`]. Threads with the same name are summed
+    /// together.
     pub thread: [u8; 16],
-    /// What, as the profile numbers it.
+    /// The kind of event, in the profile's own numbering.
     pub kind: u32,
-    /// The running function first.
+    /// The frames, the running function first.
     pub frames: Box<[Address]>,
 }
 
 impl Key {
-    /// What it takes in [`Totals`], with its figures: the table is never emptier than 7/16, as it grows by doubling.
+    /// Returns the memory that the key and its values take in [`Totals`]. The table grows by doubling, so it is
+    /// always at least 7/16 full.
     fn bytes(&self) -> usize {
         const IN_TABLE: usize = (size_of::<Key>() + size_of::<[u64; 2]>() + 1) * 16 / 7;
         IN_TABLE + size_of_val(&*self.frames)
     }
 }
 
-/// Two figures for each key.
+/// Two sums for each key.
 #[derive(Clone, Debug)]
 pub struct Totals<K: Hash + Eq> {
     figures: HashMap<K, [u64; 2]>,
-    /// Of all keys together, and at most, as `size` has it.
+    /// The size of all keys together, as measured by `size`, and its limit.
     size_now: usize,
     size_max: usize,
     size: fn(&K) -> usize,
@@ -42,7 +45,7 @@ pub struct Totals<K: Hash + Eq> {
 }
 
 impl Totals<Key> {
-    /// Nothing yet, and never more than [`STACKS_BYTES_MAX`].
+    /// Returns empty totals of at most [`STACKS_BYTES_MAX`].
     #[must_use]
     pub fn of_stacks() -> Totals<Key> {
         Totals::new(STACKS_BYTES_MAX, Key::bytes)
@@ -50,13 +53,13 @@ impl Totals<Key> {
 }
 
 impl<K: Hash + Eq> Totals<K> {
-    /// Nothing yet, and never more keys than together have a `size` of `size_max`.
+    /// Returns empty totals. The sum of the `size` of all keys is at most `size_max`.
     #[must_use]
     pub fn new(size_max: usize, size: fn(&K) -> usize) -> Totals<K> {
         Totals { figures: HashMap::new(), size_now: 0, size_max, size, beyond: [0; 2] }
     }
 
-    /// Adds `figures` to those of `key`.
+    /// Adds `figures` to the sums of `key`.
     pub fn add(&mut self, key: K, figures: [u64; 2]) {
         if let Some(known) = self.figures.get_mut(&key) {
             *known = sum(*known, figures);
@@ -71,24 +74,24 @@ impl<K: Hash + Eq> Totals<K> {
         }
     }
 
-    /// What belongs to keys that found no room.
+    /// Returns the sums of the keys that did not fit.
     #[must_use]
     pub fn beyond(&self) -> [u64; 2] {
         self.beyond
     }
 
-    /// Each key with its figures, in no order.
+    /// Returns each key with its sums, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, [u64; 2])> {
         self.figures.iter().map(|(key, figures)| (key, *figures))
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.figures.len()
     }
 
-    /// Whether nothing was added.
+    /// Returns whether there is no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.figures.is_empty()
@@ -96,7 +99,8 @@ impl<K: Hash + Eq> Totals<K> {
 }
 
 impl<K: Hash + Eq + Clone> Totals<K> {
-    /// What was added since `earlier`, a former state of the same; keys without anything new are left out.
+    /// Returns what was added since `earlier`, which is an earlier state of the same totals. Keys without a change
+    /// are left out.
     #[must_use]
     pub fn since(&self, earlier: &Totals<K>) -> Totals<K> {
         let less = |now: [u64; 2], before: [u64; 2]| [0, 1].map(|index| now[index].saturating_sub(before[index]));
@@ -122,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn beyond_the_bound_only_a_count_grows() {
+    fn keys_beyond_the_limit_are_only_counted() {
         let mut totals = Totals::new(2, |_| 1);
         for key in [1, 2, 3, 1, 4] {
             totals.add(key, [1, 10]);
@@ -134,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn deep_stacks_find_room_for_fewer() {
+    fn fewer_deep_stacks_than_shallow_ones_fit() {
         let kept = |depth: usize| {
             let mut totals = Totals::of_stacks();
             for number in 0..300_000_u64 {
                 totals.add(Key { thread: [0; 16], kind: 0, frames: vec![number; depth].into() }, [1, 1]);
             }
-            assert_eq!(totals.len() as u64 + totals.beyond()[0], 300_000, "each is kept or counted");
+            assert_eq!(totals.len() as u64 + totals.beyond()[0], 300_000, "each stack is kept or counted");
             let frames = totals.iter().map(|(key, _)| size_of_val(&*key.frames)).sum::<usize>();
             assert!(frames + totals.figures.capacity() * (size_of::<Key>() + 16) <= STACKS_BYTES_MAX);
             totals.len()

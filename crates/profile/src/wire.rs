@@ -1,8 +1,9 @@
-//! The messages of `profile.proto` (github.com/google/pprof), as its numbers say; strings are numbers in `string_table`.
+//! The messages of `profile.proto` (github.com/google/pprof), with its field numbers. Strings are indexes into
+//! `string_table`.
 //!
 //! Called by `pprof`.
 
-/// The whole.
+/// The root message.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -31,7 +32,7 @@ pub(super) struct Profile {
     pub(super) default_sample_type: i64,
 }
 
-/// What figures are.
+/// The type of a value.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct ValueType {
     #[prost(int64, tag = "1")]
@@ -51,7 +52,7 @@ pub(super) struct Sample {
     pub(super) label: Vec<Label>,
 }
 
-/// A word about a sample.
+/// A label of a sample.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Label {
     #[prost(int64, tag = "1")]
@@ -64,7 +65,7 @@ pub(super) struct Label {
     pub(super) num_unit: i64,
 }
 
-/// A file in memory.
+/// A mapped file.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Mapping {
     #[prost(uint64, tag = "1")]
@@ -83,7 +84,7 @@ pub(super) struct Mapping {
     pub(super) has_functions: bool,
 }
 
-/// An address, and the functions there: the last has been called, the others are inlined into it.
+/// An address, and the functions at it: the last one was called, the others are inlined into it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Location {
     #[prost(uint64, tag = "1")]
@@ -96,7 +97,7 @@ pub(super) struct Location {
     pub(super) line: Vec<Line>,
 }
 
-/// A function, and the line in it.
+/// A function, and a line in it.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Line {
     #[prost(uint64, tag = "1")]

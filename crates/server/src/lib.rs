@@ -1,13 +1,13 @@
-//! Starts and stops the threads that serve, and hands connections to workers.
+//! Starts and stops the server's threads.
 //!
 //! ```text
-//!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; hyper, connections as local tasks
-//!   klad-admin     its own listener and runtime: answers whatever the workers do, from what they count (`figures`)
-//!   klad-figures   asks the allocator for its figures, which may wait
-//!   execution's threads (klad-commit, klad-storage-N, klad-sync, klad-upkeep, klad-care)
+//!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; connections as local tasks
+//!   klad-admin     the admin listener, with its own runtime: answers from what the workers count, never waits for them
+//!   klad-figures   reads the allocator's figures, which may wait
+//!   threads of execution and maintenance: klad-commit, klad-storage-N, klad-sync, klad-upkeep, klad-care
 //! ```
 //!
-//! Called by `main`, and by tests with engines of their own.
+//! `main` calls this, and so do tests with their own engines.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -19,106 +19,109 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::admin::control::Control;
-use crate::admin::{Admin, AllocatorWatch, Shares, listener as admin_thread};
+use crate::admin::{Admin, AllocatorFigures, Shares, listener as admin_thread};
 use crate::connection::worker;
 use crate::execution::Executor;
-use crate::execution::care::{Care, CareThread};
+use crate::execution::maintenance::{Maintenance, MaintenanceThread};
+use crate::http::api_error::ApiError;
 use crate::http::authorization::Authorization;
-use crate::http::refusal::Refusal;
 use crate::http::service;
-use crate::http::slow::{Extent, Slowest};
+use crate::limits::ALLOCATOR_READ_INTERVAL;
+use crate::observe::slowest::{Retention, Slowest};
 use crate::request_metrics::Requests;
 use klad_base::clock;
-use klad_base::limits::ALLOCATOR_LOOK_INTERVAL;
 use klad_base::os::descriptors;
 use klad_base::sync::{self, Live, Signal};
 use klad_storage::Engine;
 
 use crate::connection::accept;
-use crate::connection::peers::Refuser;
+use crate::connection::peers::PeerRejecter;
 
 pub mod net;
 
 pub mod connection;
 
-pub mod exchange;
 pub mod http;
+
+pub mod exchange;
+pub mod observe;
 
 pub mod execution;
 
 pub mod admin;
 
+pub mod limits;
 pub mod logs;
 pub mod request_metrics;
 pub mod tokens;
 
-pub use connection::Deadlines;
 use connection::figures::Figures;
 pub use connection::worker::Pulse;
+pub use exchange::Deadlines;
 pub use net::safety::Safety;
 
-/// What takes care of data has at least so long to end when klad stops: what is small is made to its end even when clients
-/// have used up the drain timeout.
-const CARE_PATIENCE_MIN: Duration = Duration::from_secs(1);
+/// When klad stops, a running maintenance operation has at least this long to finish, even if clients have used up the
+/// drain timeout. A small checkpoint can then complete.
+const MAINTENANCE_PATIENCE_MIN: Duration = Duration::from_secs(1);
 
-/// Everything that serving needs to know.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Workers.
+    /// The number of workers.
     pub threads: usize,
-    /// Of the limit of open files.
+    /// How the limit of open files is divided.
     pub shares: descriptors::Shares,
-    /// What may change while klad serves.
+    /// Settings that may change while klad serves.
     pub limits: Limits,
-    /// Of operations.
+    /// Settings of the execution strategy.
     pub execution: execution::Options,
-    /// Where checkpoints are made.
+    /// The directory for checkpoints.
     pub checkpoints: PathBuf,
-    /// Who may connect, and do what.
+    /// Tokens and TLS: who may connect, and what each client may do.
     pub safety: Safety,
 }
 
-/// Bounds that may change while klad serves; [`LiveLimits::set`].
+/// Limits that may change while klad serves, by [`LiveLimits::set`].
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Open connections, at most; then klad stops accepting until one closes.
+    /// The maximum of open connections. At the limit klad stops accepting until one closes.
     pub connections_max: usize,
-    /// Of them from one address, at most; then 503. `None`: no such limit.
+    /// The maximum of connections from one address; klad answers more with 503. `None`: no limit.
     pub connections_per_peer: Option<usize>,
-    /// Bytes of a request's head; of connections that are accepted from now on.
+    /// Bytes of a request's head, for connections that klad accepts from now on.
     pub head_bytes_max: usize,
-    /// What a connection may wait for, and how long.
+    /// How long klad waits for a client.
     pub deadlines: Deadlines,
-    /// After a longer turn a worker lets requests in by its gate; `None`: never.
-    pub turn_max: Option<Duration>,
-    /// What happens to connections when klad stops.
+    /// A worker's gate closes after a longer loop iteration. `None`: never.
+    pub iteration_max: Option<Duration>,
+    /// How klad treats connections when it stops.
     pub drain: Drain,
-    /// Of requests.
+    /// Settings of requests.
     pub service: service::Options,
-    /// Plain requests are read without hyper.
+    /// Whether workers read plain requests without hyper.
     pub fast_path: bool,
-    /// Of operations.
+    /// Limits of operations.
     pub operations: execution::Limits,
-    /// How the memory budget is shared out, for `/debug/memory`.
+    /// How the memory budget is divided, for `/debug/memory`.
     pub memory: Shares,
 }
 
-/// How klad stops serving.
+/// How klad stops.
 #[derive(Clone, Debug)]
 pub struct Drain {
-    /// It is not ready any more, and serves as ever, for so long.
+    /// klad is not ready, but serves as before, for this long.
     pub delay: Duration,
-    /// Then connections have so long to finish.
+    /// Then connections have this long to finish.
     pub timeout: Duration,
-    /// A connection without a request is kept for so long, then closed unless one has come. Zero: closed at once,
-    /// whatever has come.
+    /// klad keeps a connection without a request for this long, and closes it if no request has arrived. Zero: klad
+    /// closes it at once, even if a request has arrived.
     pub idle_patience: Duration,
-    /// Connections whose clients have begun to open them are accepted for so long. Zero: none is, not even those that wait
-    /// to be accepted.
+    /// klad still accepts for this long connections that clients have begun to open. Zero: klad accepts none, not even
+    /// those in the backlog.
     pub accept_patience: Duration,
 }
 
-/// A serving klad.
+/// A running server.
 pub struct Server {
     address: SocketAddr,
     admin_address: SocketAddr,
@@ -130,12 +133,12 @@ pub struct Server {
     admin: JoinHandle<()>,
     stop_figures: Arc<Signal>,
     figures: JoinHandle<()>,
-    care: CareThread,
+    maintenance: MaintenanceThread,
     storage: execution::Threads,
     limits: LiveLimits,
 }
 
-/// Changes the bounds of a serving klad.
+/// Reads and changes the limits of a running server.
 #[derive(Clone)]
 pub struct LiveLimits {
     limits: Arc<Live<Limits>>,
@@ -143,14 +146,14 @@ pub struct LiveLimits {
 }
 
 impl LiveLimits {
-    /// What holds now.
+    /// Returns the current limits.
     #[must_use]
     pub fn get(&self) -> Arc<Limits> {
         self.limits.get()
     }
 
-    /// Changes bounds, within [`SWEEP_INTERVAL`](klad_base::limits::SWEEP_INTERVAL). What is under way goes on under the old
-    /// ones; nothing that was admitted is refused for it.
+    /// Changes the limits. They take effect within [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL). Running
+    /// operations continue under the old limits.
     pub fn set(&self, limits: Limits) {
         self.executor.set_limits(&limits.operations);
         self.limits.set(limits);
@@ -158,10 +161,11 @@ impl LiveLimits {
 }
 
 impl Server {
-    /// Serves `engine` on `listener`, and itself on `admin_listener`; `control` makes what changes its bounds.
+    /// Starts to serve `engine` on `listener`, and the admin interface on `admin_listener`. `control` receives the
+    /// handle that changes the limits, and returns what answers `/config` and `/reload`.
     ///
     /// # Errors
-    /// When the kernel does not let the listeners be used.
+    /// When the kernel does not allow klad to use the listeners.
     pub fn start(
         options: &Options,
         engine: Arc<dyn Engine>,
@@ -173,41 +177,39 @@ impl Server {
         let admin_address = admin_listener.local_addr()?;
         listener.set_nonblocking(true)?;
         admin_listener.set_nonblocking(true)?;
-        let (care, care_thread) = Care::start(engine.clone(), options.checkpoints.clone());
+        let (maintenance, maintenance_thread) = Maintenance::start(engine.clone(), options.checkpoints.clone());
         let (executor, storage) = Executor::start(engine, &options.execution, &options.limits.operations);
         let limits = Live::new(options.limits.clone());
         let (stop, stopped) = watch::channel(false);
         let safety = options.safety.clone();
-        let requests = Arc::new(Requests::new(options.threads, Refusal::CODES));
-        let slowest = Arc::new(Slowest::new(options.threads, Extent::USUAL));
-        let start = |number| {
-            worker::start(
-                number,
-                limits.clone(),
-                executor.clone(),
-                requests.clone(),
-                slowest.clone(),
-                safety.clone(),
-                stopped.clone(),
-            )
+        let requests = Arc::new(Requests::new(options.threads, ApiError::CODES));
+        let slowest = Arc::new(Slowest::new(options.threads, Retention::DEFAULT));
+        let shared = worker::Shared {
+            limits: limits.clone(),
+            executor: executor.clone(),
+            requests: requests.clone(),
+            slowest: slowest.clone(),
+            safety: safety.clone(),
+            stopped: stopped.clone(),
         };
-        let (hands, mut serving): (Vec<_>, Vec<_>) = (0..options.threads).map(start).unzip();
-        let figures = figures_of(&hands, limits.clone());
-        let pulse = Pulse::of(&hands);
-        let refuser = Refuser::new(safety.tls.is_some(), options.shares.lingering);
+        let start = |number| worker::start(number, shared.clone());
+        let (handles, mut serving): (Vec<_>, Vec<_>) = (0..options.threads).map(start).unzip();
+        let figures = figures_of(&handles, limits.clone());
+        let pulse = Pulse::of(&handles);
+        let rejecter = PeerRejecter::new(safety.tls.is_some(), options.shares.lingering);
         let (accepts, live) = (figures.accept.clone(), limits.clone());
-        serving.push(accept::start(listener, hands, live, accepts, requests.clone(), refuser, stopped));
+        serving.push(accept::start(listener, handles, live, accepts, requests.clone(), rejecter, stopped));
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop_admin, admin_stopped) = watch::channel(false);
         let limits = LiveLimits { limits, executor: executor.clone() };
-        let allocator = Arc::<AllocatorWatch>::default();
+        let allocator = Arc::<AllocatorFigures>::default();
         let stop_figures = Arc::<Signal>::default();
-        let looking = watch_allocator(allocator.clone(), stop_figures.clone());
+        let figures_thread = start_allocator_figures(allocator.clone(), stop_figures.clone());
         let admin = {
             let figures = Arc::new(figures);
             let live = limits.clone();
             Admin {
-                care,
+                maintenance,
                 control: control(limits.clone()),
                 authorization: Authorization::new(safety.tokens.clone()),
                 executor,
@@ -222,13 +224,8 @@ impl Server {
                 profiler: admin::Profiler::default(),
             }
         };
-        let admin = admin_thread::start(
-            admin_listener,
-            admin,
-            safety.tls.filter(|_| safety.admin_tls),
-            options.shares.admin,
-            admin_stopped,
-        );
+        let tls = safety.tls.filter(|_| safety.admin_tls);
+        let admin = admin_thread::start(admin_listener, admin, tls, options.shares.admin, admin_stopped);
         Ok(Server {
             address,
             admin_address,
@@ -239,58 +236,60 @@ impl Server {
             stop_admin,
             admin,
             stop_figures,
-            figures: looking,
-            care: care_thread,
+            figures: figures_thread,
+            maintenance: maintenance_thread,
             storage,
             limits,
         })
     }
 
-    /// Where clients are served; with port 0 in the options, the port that the kernel chose.
+    /// The address of the data listener. With port 0 in the options, it has the port that the kernel chose.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where the admin listener is.
+    /// The address of the admin listener.
     #[must_use]
     pub fn admin_address(&self) -> SocketAddr {
         self.admin_address
     }
 
-    /// The bounds that may change.
+    /// The handle that changes the limits.
     #[must_use]
     pub fn limits(&self) -> &LiveLimits {
         &self.limits
     }
 
-    /// Whether the workers turn, as often as it is asked.
+    /// A monitor that tells whether all workers are alive.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
         self.pulse.clone()
     }
 
-    /// Is not ready any more; after the drain delay accepts what has come and no more, answers every request that has come
-    /// within the drain timeout, ends what was admitted, and syncs. Then a checkpoint that is being made has what is left of
-    /// the drain timeout, and at least a second, to end.
+    /// Stops the server.
+    ///
+    /// klad first reports that it is not ready and waits for the drain delay. Then it accepts the connections that are
+    /// already waiting, answers every request that arrives within the drain timeout, completes all admitted
+    /// operations, and syncs. A running checkpoint may take the rest of the drain timeout, but at least a second.
     ///
     /// # Errors
     /// When the last sync failed, in the engine's words.
     pub fn stop(self) -> Result<(), String> {
         self.stopping.store(true, Ordering::Release);
-        // Nobody raises it: whoever is in a hurry asks a second time, which ends the process.
+        // Always waits for the full delay. A second signal to stop ends the process.
         let drain = self.limits.get().drain.clone();
         Signal::default().wait_timeout(drain.delay);
         let draining = clock::now();
-        self.care.close();
+        self.maintenance.close();
         self.stop.send_replace(true);
         for thread in self.serving {
             thread.join().expect("a thread that panics ends the process");
         }
-        // First what was acknowledged: a disk that holds up a checkpoint does not hold up this.
+        // Storage first: acknowledged writes must be synced even if the disk is slow for a checkpoint.
         let synced = self.storage.stop();
         let left = drain.timeout.saturating_sub(clock::now().duration_since(draining));
-        self.care.stop(left.max(CARE_PATIENCE_MIN));
+        self.maintenance.stop(left.max(MAINTENANCE_PATIENCE_MIN));
         self.stop_admin.send_replace(true);
         self.stop_figures.raise();
         for thread in [self.admin, self.figures] {
@@ -300,12 +299,12 @@ impl Server {
     }
 }
 
-/// A thread that asks the allocator for its figures, which may wait.
-fn watch_allocator(allocator: Arc<AllocatorWatch>, stop: Arc<Signal>) -> JoinHandle<()> {
-    allocator.look();
+/// Starts the thread that reads the allocator's figures, which may wait.
+fn start_allocator_figures(allocator: Arc<AllocatorFigures>, stop: Arc<Signal>) -> JoinHandle<()> {
+    allocator.refresh();
     sync::spawn_thread("klad-figures", move || {
-        while !stop.wait_timeout(ALLOCATOR_LOOK_INTERVAL) {
-            allocator.look();
+        while !stop.wait_timeout(ALLOCATOR_READ_INTERVAL) {
+            allocator.refresh();
         }
     })
 }
@@ -318,7 +317,7 @@ fn figures_of(workers: &[worker::WorkerHandle], limits: Arc<Live<Limits>>) -> Fi
     }
 }
 
-/// A runtime for one thread, whose tasks stay on it.
+/// Returns a single-threaded runtime whose tasks stay on their thread.
 fn runtime() -> tokio::runtime::LocalRuntime {
     tokio::runtime::Builder::new_current_thread()
         .enable_io()

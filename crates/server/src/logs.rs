@@ -1,12 +1,13 @@
-//! Log lines: made where something happens, written by one thread, so that nobody ever waits for whoever reads them.
+//! Log lines. Any thread formats a line, and one thread writes all lines, so that no thread waits for the reader of
+//! the log.
 //!
 //! ```text
-//!   any thread ──tracing──▶ one line, formatted ──▶ buffer (LOG_BYTES_MAX, else dropped and counted) ──▶ klad-log ──▶ stderr
+//!   any thread ─tracing─▶ one formatted line ─▶ buffer (LOG_BYTES_MAX, else dropped and counted) ─▶ klad-log ─▶ stderr
 //! ```
 //!
-//! A pipe that nobody empties stops klad-log and nothing else. What may change while klad runs (the level, the access log,
-//! the threshold of the slow-request log) is in atomics here. Set up by `main`; used by all modules through `tracing`, and
-//! by `http` for lines about requests.
+//! A pipe that is never read blocks klad-log and no other thread. Settings that may change while klad runs are
+//! atomics here: the level, the access log, and the threshold of the slow-request log. `main` sets up the log. All
+//! modules use it through `tracing`; `http` asks it about lines for requests.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -20,41 +21,41 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_RESERVED, LOG_FLUSH_TIMEOUT, SLOW_REQUEST_LINES_MAX};
 use klad_base::clock;
-use klad_base::limits::{LOG_BYTES_MAX, LOG_BYTES_RESERVED, LOG_FLUSH_TIMEOUT, SLOW_REQUEST_LINES_MAX};
 use klad_base::metrics::Counter;
 use klad_base::metrics::text::Page;
 use klad_base::sync::{self, Cause, Condvar, Mutex, Signal};
 
-/// The target of the access log's lines: they come by their own option, whatever the level.
+/// The target of the access log's lines. They have their own option and ignore the level.
 pub const ACCESS: &str = "klad::access";
 
-/// How lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Text on a terminal, JSON elsewhere.
     Auto,
     /// A line for people, with fields as `name=value`.
     Text,
-    /// An object a line, with fields beside `timestamp`, `level` and `message`.
+    /// One JSON object in each line, with fields beside `timestamp`, `level` and `message`.
     Json,
 }
 
-/// What is written; each level includes those before it.
+/// The log level. Each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// A person must act.
+    /// An operator must act.
     Error,
-    /// A person should know.
+    /// An operator should know.
     Warn,
     /// What klad does.
     Info,
-    /// Why.
+    /// Details for finding causes.
     Debug,
 }
 
 impl Level {
-    /// The word that `--log-level` takes.
+    /// The word for `--log-level`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -82,75 +83,75 @@ static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
 static ACCESS_LOG: AtomicBool = AtomicBool::new(false);
 static SLOW_REQUEST_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Changes what is written from now on.
+/// Changes the level.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// What is written.
+/// The current level.
 #[must_use]
 pub fn level() -> Level {
     Level::ALL[usize::from(LEVEL.load(Ordering::Relaxed))]
 }
 
-/// Begins or ends the access log: a line for each request.
+/// Turns the access log on or off: a line for each request.
 pub fn set_access_log(on: bool) {
     ACCESS_LOG.store(on, Ordering::Relaxed);
 }
 
-/// Whether there is a line for each request.
+/// Whether the access log is on.
 #[must_use]
 pub fn access_log() -> bool {
     ACCESS_LOG.load(Ordering::Relaxed)
 }
 
-/// A request that takes so long has a line of its own; zero: none has.
+/// Sets the threshold of the slow-request log. Zero turns it off.
 pub fn set_slow_request(time: Duration) {
     SLOW_REQUEST_NS.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// From which time on a request has a line of its own; `None`: none has.
+/// The threshold of the slow-request log. `None`: it is off.
 #[must_use]
 pub fn slow_request() -> Option<Duration> {
     let time_ns = SLOW_REQUEST_NS.load(Ordering::Relaxed);
     (time_ns > 0).then(|| Duration::from_nanos(time_ns))
 }
 
-/// Whether a request that took so long has a line of its own.
+/// Whether a request that took `total_ns` needs a line in the slow-request log.
 #[must_use]
 pub fn is_slow(total_ns: u64) -> bool {
     let limit_ns = SLOW_REQUEST_NS.load(Ordering::Relaxed);
     limit_ns > 0 && total_ns >= limit_ns
 }
 
-/// What a process's log begins with; all but the format may change while it runs.
+/// The settings of a process's log. All but the format may change while it runs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How lines look.
+    /// The format of lines.
     pub format: Format,
-    /// What is written.
+    /// The level.
     pub level: Level,
-    /// Whether there is a line for each request.
+    /// Whether the access log is on.
     pub access_log: bool,
-    /// A request that takes so long has a line of its own; zero: none has.
+    /// The threshold of the slow-request log. Zero turns it off.
     pub slow_request: Duration,
 }
 
-/// Changes all that may change.
+/// Applies all settings that may change.
 pub fn change(options: &Options) {
     set_level(options.level);
     set_access_log(options.access_log);
     set_slow_request(options.slow_request);
 }
 
-/// Begins to write log lines to stderr. The first call counts: a process has one log.
+/// Begins to write log lines to stderr. Later calls only change settings, because a process has one log.
 pub fn start(options: &Options) {
     change(options);
     if LINES.set(Lines::default()).is_err() {
         return;
     }
     let lines = lines().expect("it was just set");
-    // Not joined: it may be stuck in stderr, and `flush` waits for what it is to write.
+    // Not joined: the thread may be blocked in stderr. `flush` waits for its lines.
     drop(sync::spawn_thread("klad-log", || lines.write_all()));
     let terminal = io::stderr().is_terminal();
     let wanted = dynamic_filter_fn(|metadata, _| {
@@ -170,20 +171,20 @@ pub fn start(options: &Options) {
     }
 }
 
-/// Waits until everything that was said has been written, for `timeout` at most; `false`: it has not, and whoever writes to
+/// Waits until all lines have been written, at most `timeout`. `false`: they have not been, and another write to
 /// stderr would wait too.
 #[must_use]
 pub fn flush(timeout: Duration) -> bool {
     lines().is_none_or(|lines| lines.wait_until_written(timeout))
 }
 
-/// From now on a panic ends the process: a server that has lost a thread would answer some and hang others, and a start
-/// recovers everything that was acknowledged. What was logged before comes out, then the panic's words; a stderr that takes
-/// nothing does not keep the process from ending.
+/// Makes a panic end the process. A server that has lost a thread would answer some requests and not others, and a
+/// start recovers everything that was acknowledged. klad first writes earlier lines, then the panic. A blocked stderr
+/// does not prevent the end.
 pub fn end_the_process_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        // Whatever lies in the way of the last words.
+        // Ends the process even if the following steps block.
         drop(sync::try_spawn_thread("klad-abort", || {
             Signal::default().wait_timeout(2 * LOG_FLUSH_TIMEOUT);
             std::process::abort();
@@ -195,17 +196,24 @@ pub fn end_the_process_on_panic() {
             let backtrace =
                 (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(backtrace));
             let thread = std::thread::current();
-            tracing::error!(thread = thread.name(), panic = %info, backtrace, "klad has met a defect of its own and ends");
+            tracing::error!(
+                thread = thread.name(), panic = %info, backtrace,
+                "klad has a defect and ends now; please report this line"
+            );
             let _ = flush(LOG_FLUSH_TIMEOUT);
         }
         std::process::abort();
     }));
 }
 
-/// The log's own figures.
+/// Writes the log's own metrics.
 pub fn write(page: &mut Page) {
     let dropped = lines().map_or(0, |lines| lines.dropped.get());
-    page.counter("klad_log_lines_dropped_total", "Log lines that found no room before stderr took them.", dropped);
+    page.counter(
+        "klad_log_lines_dropped_total",
+        "Log lines that klad dropped because stderr took them too slowly.",
+        dropped,
+    );
 }
 
 static LINES: OnceLock<Lines> = OnceLock::new();
@@ -218,9 +226,9 @@ fn lines() -> Option<&'static Lines> {
 #[derive(Debug, Default)]
 struct Lines {
     state: Mutex<State>,
-    /// There is something to write.
-    said: Condvar,
-    /// There is nothing left to write.
+    /// Signals that there is something to write.
+    not_empty: Condvar,
+    /// Signals that everything has been written.
     written: Condvar,
     dropped: Counter,
 }
@@ -233,8 +241,8 @@ struct State {
 }
 
 impl Lines {
-    /// Takes a line, or drops it; `urgent` ones find room when others do not any more.
-    fn say(&self, line: &[u8], urgent: bool) {
+    /// Adds a line, or drops it. `urgent` lines may use the reserved part of the buffer.
+    fn push(&self, line: &[u8], urgent: bool) {
         let limit = if urgent { LOG_BYTES_MAX } else { LOG_BYTES_MAX - LOG_BYTES_RESERVED };
         let mut state = self.state.lock();
         if state.waiting.len() + line.len() > limit {
@@ -245,12 +253,12 @@ impl Lines {
         state.waiting.extend_from_slice(line);
         state.lines += 1;
         drop(state);
-        self.said.notify_one();
+        self.not_empty.notify_one();
     }
 
-    /// klad-log: writes what was said, for ever.
+    /// The thread klad-log: writes lines for ever.
     fn write_all(&self) {
-        let (mut bytes, mut told) = (Vec::new(), 0);
+        let (mut bytes, mut reported) = (Vec::new(), 0);
         loop {
             let count = self.take(&mut bytes);
             let written = io::stderr().write_all(&bytes).is_ok();
@@ -259,21 +267,24 @@ impl Lines {
             }
             bytes.clear();
             let dropped = self.dropped.get();
-            if written && dropped > told {
-                // As a line of its own, after this one has left.
-                tracing::warn!(lines = dropped - told, "log lines were dropped: stderr took them too slowly");
-                told = dropped;
+            if written && dropped > reported {
+                // The next round writes this line.
+                tracing::warn!(
+                    lines = dropped - reported,
+                    "klad dropped log lines because stderr took them too slowly"
+                );
+                reported = dropped;
             }
         }
     }
 
-    /// Waits for something to write and moves it into `bytes`, which is empty and keeps its memory; how many lines?
+    /// Waits for lines and moves them into `bytes`, which is empty and keeps its memory. Returns their number.
     fn take(&self, bytes: &mut Vec<u8>) -> u64 {
         let mut state = self.state.lock();
         state.writing = false;
         while state.waiting.is_empty() {
             self.written.notify_all();
-            state = self.said.wait(state, Cause::Idle);
+            state = self.not_empty.wait(state, Cause::Idle);
         }
         state.writing = true;
         std::mem::swap(&mut state.waiting, bytes);
@@ -294,10 +305,10 @@ impl Lines {
     }
 }
 
-/// Makes a [`Line`] for each event.
+/// Creates a [`Line`] for each event.
 struct Writer(&'static Lines);
 
-/// Takes one event, which comes as a whole.
+/// Writes one event, which `tracing` passes as a whole.
 struct Line {
     lines: &'static Lines,
     urgent: bool,
@@ -317,7 +328,7 @@ impl<'w> MakeWriter<'w> for Writer {
 
 impl io::Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.lines.say(line, self.urgent);
+        self.lines.push(line, self.urgent);
         Ok(line.len())
     }
 
@@ -326,7 +337,7 @@ impl io::Write for Line {
     }
 }
 
-/// Lets so many lines through in each second, and counts the others.
+/// Allows a number of lines in each second, and counts the others.
 #[derive(Debug)]
 pub struct RateLimit {
     second: AtomicU64,
@@ -334,7 +345,7 @@ pub struct RateLimit {
     held_back: AtomicU64,
 }
 
-/// For the lines about slow requests, of all workers.
+/// The limit for lines about slow requests, of all workers.
 pub static SLOW_REQUESTS: RateLimit = RateLimit::new();
 
 impl RateLimit {
@@ -342,7 +353,8 @@ impl RateLimit {
         RateLimit { second: AtomicU64::new(0), lines: AtomicU64::new(0), held_back: AtomicU64::new(0) }
     }
 
-    /// Whether one more line may be written in this second. Where two threads begin a second together, it may be a few more.
+    /// Whether one more line may be written in this second. If two threads begin a second together, it may allow a few
+    /// more.
     pub fn allows(&self) -> bool {
         self.allows_in(now_s())
     }
@@ -358,7 +370,7 @@ impl RateLimit {
         allowed
     }
 
-    /// How many were held back in a second that is over; asked now and then, and told once.
+    /// Returns how many lines were suppressed in a past second, and resets the count.
     pub fn take_held_back(&self) -> Option<u64> {
         if self.held_back.load(Ordering::Relaxed) == 0 || self.second.load(Ordering::Relaxed) == now_s() {
             return None;
@@ -376,15 +388,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_beyond_the_bound_are_dropped_and_urgent_ones_later() {
+    fn lines_beyond_the_limit_are_dropped_and_urgent_lines_use_the_reserve() {
         let lines = Lines::default();
         let line = [b'x'; 1 << 10];
         let fits = (LOG_BYTES_MAX - LOG_BYTES_RESERVED) / line.len();
         for _ in 0..fits + 3 {
-            lines.say(&line, false);
+            lines.push(&line, false);
         }
         assert_eq!(lines.dropped.get(), 3);
-        lines.say(&line, true);
+        lines.push(&line, true);
         assert_eq!(lines.dropped.get(), 3);
         let mut bytes = Vec::new();
         assert_eq!(lines.take(&mut bytes), fits as u64 + 1);
@@ -393,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_has_so_many_lines_and_the_rest_is_counted() {
+    fn lines_beyond_the_limit_of_a_second_are_counted() {
         let limit = RateLimit::new();
         let allowed = (0..SLOW_REQUEST_LINES_MAX + 5).filter(|_| limit.allows_in(7)).count();
         assert_eq!(allowed as u64, SLOW_REQUEST_LINES_MAX);

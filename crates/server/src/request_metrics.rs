@@ -1,16 +1,16 @@
-//! What became of requests: how many, how they ended, how long they took and where. One set of counters for each worker,
-//! written by that worker alone, summed when somebody scrapes.
+//! The metrics of requests: how many, how they ended, how long they took and in which phase. Each worker writes its own
+//! counters; a scrape adds them up.
 //!
-//! A request that spent nothing in a phase is not recorded there on its way: at a scrape the difference between the requests
-//! that have ended and those that were recorded goes into the phase's first bucket. So each phase counts every request, and a
-//! read that memory answered pays for one histogram and not for six.
+//! A request that spent no time in a phase is not recorded in that phase's histogram. At a scrape, the difference
+//! between ended requests and recorded ones is added to the phase's first bucket. So each phase counts every request,
+//! but a read from memory writes one histogram and not six.
 //!
-//! Written by `http` and `server`; read by whoever builds `/metrics`.
+//! `http` and `connection` write, `admin` reads.
 
 use klad_base::metrics::text::{Kind, Page, SECONDS_OF_NS};
 use klad_base::metrics::{Counter, Histogram, Snapshot, Source};
 
-/// Words of a label, in the order of the values of its enum.
+/// Defines an enum with a label value for each variant.
 macro_rules! label {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $value:ident = $word:literal,)+ }) => {
         $(#[$about])*
@@ -18,10 +18,10 @@ macro_rules! label {
         pub enum $name { $($(#[$doc])* $value,)+ }
 
         impl $name {
-            /// All, in order.
+            /// All variants in order.
             pub const ALL: &'static [$name] = &[$($name::$value,)+];
 
-            /// As it stands in labels and log lines.
+            /// The value in labels and log lines.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $($name::$value => $word,)+ }
@@ -33,17 +33,17 @@ macro_rules! label {
 label! {
     /// What a request asks for.
     Op {
-        /// One key is read.
+        /// Reads one key.
         Get = "get",
-        /// One key is written.
+        /// Writes one key.
         Put = "put",
-        /// One key is removed.
+        /// Removes one key.
         Delete = "delete",
-        /// A range is read.
+        /// Reads a range.
         Range = "range",
-        /// Nothing: is anybody there?
+        /// Asks whether the server is up.
         Status = "status",
-        /// What klad does not know.
+        /// Anything else.
         Other = "other",
     }
 }
@@ -51,61 +51,61 @@ label! {
 label! {
     /// How a request ended.
     Outcome {
-        /// It was done.
+        /// The request was carried out.
         Ok = "ok",
-        /// There is no such key.
+        /// The key does not exist.
         NotFound = "not_found",
-        /// 4xx: the request is at fault, or its client was too slow. Nothing has happened.
+        /// 4xx: the request is wrong, or its client was too slow. Nothing has happened.
         ClientError = "client_error",
-        /// 503 and 507: klad would not, for now. Nothing has happened.
+        /// 503 and 507: klad rejected the request for now. Nothing has happened.
         Refused = "refused",
-        /// 504: its deadline passed before it was begun. Nothing has happened.
+        /// 504: the deadline passed before the operation began. Nothing has happened.
         Deadline = "deadline",
-        /// 500, or a range that was cut in its middle.
+        /// 500, or a range that ended early.
         Error = "error",
-        /// The connection ended before the whole answer was taken; what was asked for may have been done.
+        /// The connection ended before the client took the whole answer. The request may have been carried out.
         Aborted = "aborted",
     }
 }
 
 label! {
-    /// Where a request's time goes. What is left of the total is the worker's own work and the way between threads.
+    /// The phases of a request. The rest of its time is the worker's work, and the way between threads.
     Phase {
-        /// Waiting for the client to send the body.
+        /// Waits for the client to send the body.
         Receive = "receive",
-        /// Waiting for storage to begin; at the gate, where a worker has more than it can serve.
+        /// Waits for storage to begin, or at the gate of an overloaded worker.
         Queue = "queue",
-        /// In storage, but for the sync.
+        /// In storage, without the sync.
         Engine = "engine",
         /// In the log write with sync, which all writes of a batch share.
         Sync = "sync",
-        /// Waiting for the client to take the answer.
+        /// Waits for the client to take the answer.
         Write = "write",
     }
 }
 
-/// Durabilities of writes that were done, as their answers name them.
+/// The durabilities of completed writes, as in their answers.
 const DURABILITIES: [&str; 3] = ["sync", "async", "none"];
 
 const OPS: usize = Op::ALL.len();
 const OUTCOMES: usize = Outcome::ALL.len();
 const PHASES: usize = Phase::ALL.len();
 
-/// Reasons that are told apart; a constant, so that counters need no allocation. What is beyond counts as `other`.
+/// The maximum of distinct reasons. A constant, so that counters need no allocation. Other reasons count as `other`.
 const REASONS_MAX: usize = 64;
 
 /// A request that has ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
+pub struct EndedRequest {
     /// What it asked for.
     pub op: Op,
     /// How it ended.
     pub outcome: Outcome,
-    /// Of a write that was done: `sync`, `async` or `none`.
+    /// The durability of a completed write: `sync`, `async` or `none`.
     pub durability: Option<&'static str>,
-    /// From its head's arrival to the last byte of its answer, ns.
+    /// From the arrival of its head to the last byte of its answer, ns.
     pub total_ns: u64,
-    /// Of it, in each phase, ns.
+    /// The time in each phase, ns.
     pub phases_ns: [u64; PHASES],
     /// Bytes of its body.
     pub received_bytes: u64,
@@ -118,13 +118,13 @@ pub struct Ended {
 pub struct WorkerRequests {
     begun: Counter,
     ended: [[Histogram<21>; OUTCOMES]; OPS],
-    /// Of puts, then of deletes, that were done.
+    /// Completed puts, then completed deletes.
     written: [[Histogram<21>; DURABILITIES.len()]; 2],
     phases: [[Histogram<21>; PHASES]; OPS],
     received_bytes: [Counter; OPS],
     sent_bytes: [Counter; OPS],
     slow: Counter,
-    refused: [Counter; REASONS_MAX + 1],
+    rejected: [Counter; REASONS_MAX + 1],
     reasons: &'static [&'static str],
 }
 
@@ -139,18 +139,18 @@ impl WorkerRequests {
             received_bytes: [const { Counter::new() }; OPS],
             sent_bytes: [const { Counter::new() }; OPS],
             slow: Counter::new(),
-            refused: [const { Counter::new() }; REASONS_MAX + 1],
+            rejected: [const { Counter::new() }; REASONS_MAX + 1],
             reasons,
         }
     }
 
-    /// A request's head has come. On the worker only, as all that follows.
+    /// Counts a request whose head has arrived. Like all methods that write, only the worker calls it.
     pub fn begins(&self) {
         self.begun.add_owned(1);
     }
 
-    /// It has ended; once for each that has begun.
-    pub fn ends(&self, ended: &Ended) {
+    /// Counts the end of a request.
+    pub fn ends(&self, ended: &EndedRequest) {
         let op = ended.op as usize;
         let durability = ended.durability.and_then(|word| DURABILITIES.iter().position(|known| *known == word));
         let histogram = match (ended.op, ended.outcome, durability) {
@@ -174,18 +174,18 @@ impl WorkerRequests {
         }
     }
 
-    /// A request was refused, or what came was none; `reason` is the problem document's code where there is one.
-    pub fn refused(&self, reason: &str) {
+    /// Counts a rejection. `reason` is the code of the problem document, if there is one.
+    pub fn rejected(&self, reason: &str) {
         let index = self.reasons.iter().position(|known| *known == reason).unwrap_or(REASONS_MAX);
-        self.refused[index].add_owned(1);
+        self.rejected[index].add_owned(1);
     }
 
-    /// A request took longer than `--slow-request`.
+    /// Counts a request that took longer than `--slow-request`.
     pub fn was_slow(&self) {
         self.slow.add_owned(1);
     }
 
-    /// All that have ended, of one op.
+    /// The number of ended requests of one op.
     fn ended_of(&self, op: usize) -> u64 {
         let written = match Op::ALL[op] {
             Op::Put => &self.written[0][..],
@@ -201,15 +201,15 @@ impl WorkerRequests {
 pub struct Requests {
     workers: Vec<WorkerRequests>,
     reasons: &'static [&'static str],
-    /// Connections refused by the acceptor, which alone writes it.
+    /// Connections that the acceptor has rejected. Only the acceptor writes it.
     too_many_connections: Counter,
 }
 
-/// What a connection is refused for before it has a worker.
+/// The reason for rejecting a connection before it has a worker.
 const TOO_MANY_CONNECTIONS: &str = "too-many-connections";
 
 impl Requests {
-    /// For so many workers; requests are refused for `reasons`.
+    /// Creates the counters of `workers` workers; `reasons` are the known reasons for a rejection.
     #[must_use]
     pub fn new(workers: usize, reasons: &'static [&'static str]) -> Requests {
         Requests {
@@ -219,13 +219,13 @@ impl Requests {
         }
     }
 
-    /// The counters of worker `number`, which it alone may write.
+    /// The counters of worker `number`. Only that worker may write them.
     #[must_use]
     pub fn worker(&self, number: usize) -> &WorkerRequests {
         &self.workers[number]
     }
 
-    /// A connection was refused because its address has too many; on the acceptor only.
+    /// Counts a connection that was rejected because its address has too many. Only the acceptor calls this.
     pub fn too_many_connections(&self) {
         self.too_many_connections.add_owned(1);
     }
@@ -246,7 +246,7 @@ impl Requests {
         let mut family = page.family(
             "klad_http_request_duration_seconds",
             Kind::Histogram,
-            "Time from a request's head to the last byte of its answer.",
+            "Time from the arrival of a request's head to the last byte of its answer.",
         );
         for op in Op::ALL {
             let written = match op {
@@ -274,13 +274,14 @@ impl Requests {
         let mut family = page.family(
             "klad_http_request_phase_seconds",
             Kind::Histogram,
-            "Time of a request in each phase; the rest of its duration is the worker's.",
+            "Time of a request in each phase; the rest of its duration is the worker's own work.",
         );
         for op in Op::ALL {
             for phase in Phase::ALL {
                 let mut sum = self.sum_of(|worker| &worker.phases[*op as usize][*phase as usize]);
                 let ended = self.sum(|worker| worker.ended_of(*op as usize));
-                // Ended, and not recorded here: it spent nothing in this phase. Some may have ended since the first look.
+                // A request that ended but is not recorded here spent no time in this phase. Some may have ended since
+                // the first reading.
                 sum.counts[0] += ended.saturating_sub(sum.count());
                 family.histogram(&[("op", op.as_str()), ("phase", phase.as_str())], &sum, SECONDS_OF_NS);
             }
@@ -288,18 +289,26 @@ impl Requests {
     }
 
     fn write_counts(&self, page: &mut Page) {
-        // Ended first: what begins meanwhile is in flight, and nothing is negative.
+        // Read the ended requests first, so that the difference cannot be negative.
         let ended = self.sum(|worker| (0..OPS).map(|op| worker.ended_of(op)).sum());
         let begun = self.sum(|worker| worker.begun.get());
         #[expect(clippy::cast_precision_loss, reason = "there are no more than connections")]
         let in_flight = begun.saturating_sub(ended) as f64;
-        page.gauge("klad_http_requests_in_flight", "Requests whose answer has not been taken yet.", in_flight);
+        page.gauge(
+            "klad_http_requests_in_flight",
+            "Requests whose answer the client has not completely taken.",
+            in_flight,
+        );
         let slow = self.sum(|worker| worker.slow.get());
         page.counter("klad_slow_requests_total", "Requests that took longer than --slow-request.", slow);
         let late = self.sum(|worker| {
             worker.ended.iter().map(|outcomes| outcomes[Outcome::Deadline as usize].snapshot().count()).sum()
         });
-        page.counter("klad_deadline_dropped_total", "Requests whose deadline passed before they were begun.", late);
+        page.counter(
+            "klad_deadline_dropped_total",
+            "Requests whose deadline passed before their operation began.",
+            late,
+        );
         let mut family = page.family(
             "klad_http_request_body_bytes_total",
             Kind::Counter,
@@ -312,18 +321,21 @@ impl Requests {
         let mut family = page.family(
             "klad_http_response_body_bytes_total",
             Kind::Counter,
-            "Bytes of answers' bodies, without framing.",
+            "Bytes of response bodies, without framing.",
         );
         for op in Op::ALL {
             family.whole(&[("op", op.as_str())], self.sum(|worker| worker.sent_bytes[*op as usize].get()));
         }
-        let mut family =
-            page.family("klad_refused_total", Kind::Counter, "Requests and connections refused, by the answer's code.");
+        let mut family = page.family(
+            "klad_refused_total",
+            Kind::Counter,
+            "Rejected requests and connections, by the code in the answer.",
+        );
         for (index, reason) in self.reasons.iter().enumerate() {
-            family.whole(&[("reason", reason)], self.sum(|worker| worker.refused[index].get()));
+            family.whole(&[("reason", reason)], self.sum(|worker| worker.rejected[index].get()));
         }
         family.whole(&[("reason", TOO_MANY_CONNECTIONS)], self.too_many_connections.get());
-        family.whole(&[("reason", "other")], self.sum(|worker| worker.refused[REASONS_MAX].get()));
+        family.whole(&[("reason", "other")], self.sum(|worker| worker.rejected[REASONS_MAX].get()));
     }
 }
 
@@ -339,12 +351,12 @@ impl Source for Requests {
 mod tests {
     use super::*;
 
-    fn ended(op: Op, outcome: Outcome, durability: Option<&'static str>, phases_ns: [u64; PHASES]) -> Ended {
-        Ended { op, outcome, durability, total_ns: 20_000_000, phases_ns, received_bytes: 3, sent_bytes: 5 }
+    fn ended(op: Op, outcome: Outcome, durability: Option<&'static str>, phases_ns: [u64; PHASES]) -> EndedRequest {
+        EndedRequest { op, outcome, durability, total_ns: 20_000_000, phases_ns, received_bytes: 3, sent_bytes: 5 }
     }
 
     #[test]
-    fn what_one_worker_counts_is_summed_with_the_others() {
+    fn the_counters_of_all_workers_are_added_up() {
         let requests = Requests::new(2, &["overloaded"]);
         for number in 0..2 {
             let worker = requests.worker(number);
@@ -354,8 +366,8 @@ mod tests {
         }
         requests.worker(0).begins();
         requests.worker(0).ends(&ended(Op::Put, Outcome::Refused, None, [0; PHASES]));
-        requests.worker(0).refused("overloaded");
-        requests.worker(1).refused("new in this version");
+        requests.worker(0).rejected("overloaded");
+        requests.worker(1).rejected("new in this version");
         let mut page = Page::new();
         requests.write(&mut page);
         let text = page.finish();

@@ -1,8 +1,8 @@
-//! The bearer tokens that klad takes, from a file: who may read, and who may write as well.
+//! The bearer tokens from a token file: which may only read, and which may also write.
 //!
-//! Only digests are held. A token that a client sends is hashed and compared with every digest, each in full, so that the time
-//! says neither which one was nearest nor how far it was right. Nothing here ever prints a token. Loaded by `config`, asked by
-//! `http` for each request, reloaded by `main`.
+//! klad keeps only digests. It hashes a client's token and compares it with every digest completely, so that the time
+//! reveals neither the nearest digest nor how much of it matched. This module never prints a token. `config` loads the
+//! tokens, `http` asks for each request, `main` reloads.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
-use klad_base::limits::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TOKEN_FILE_BYTES_MAX, TOKENS_MAX};
+use crate::limits::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TOKEN_FILE_BYTES_MAX, TOKENS_MAX};
 use klad_base::sync::RwLock;
 
-/// What a token is good for.
+/// What a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Everything that changes nothing.
@@ -27,20 +27,20 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Why a file of tokens is not used. None of them quotes the file: it would quote a token.
+/// Why a token file is unusable. No error quotes the file, because that would reveal a token.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// The kernel gives no bytes, or they are no text.
+    /// The file cannot be read, or is not text.
     #[error("cannot read the tokens in {path}: {why}", path = path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The reason.
         why: String,
     },
-    /// More than any such file holds.
+    /// The file is too large for a token file.
     #[error(
-        "{path} is larger than {TOKEN_FILE_BYTES_MAX} bytes, or holds more than {TOKENS_MAX} tokens: is it a file of tokens?",
+        "{path} is larger than {TOKEN_FILE_BYTES_MAX} bytes, or has more than {TOKENS_MAX} tokens; is it a token file?",
         path = path.display()
     )]
     TooLarge {
@@ -52,12 +52,12 @@ pub enum Error {
     Line {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         why: LineError,
     },
-    /// With no token nobody could do anything.
+    /// There is no token, so no client could do anything.
     #[error("{path} holds no token; a line is for example: read-write TOKEN", path = path.display())]
     Empty {
         /// The file.
@@ -65,32 +65,32 @@ pub enum Error {
     },
 }
 
-/// What is wrong with a line.
+/// What is wrong with a line of a token file.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LineError {
-    /// Unknown first word.
-    #[error("a line begins with read-write or read-only")]
+    /// The first word is unknown.
+    #[error("a line must begin with read-write or read-only")]
     Access,
-    /// One word.
+    /// There is only one word.
     #[error("a token is missing")]
     Missing,
-    /// More than three words.
-    #[error("there is more than an access, a token and a name, which has no spaces")]
+    /// There are more than three words.
+    #[error("a line has an access, a token and at most one name, which has no spaces")]
     Words,
-    /// Easily guessed.
-    #[error("a token has at least {TOKEN_BYTES_MIN} characters")]
+    /// The token is easy to guess.
+    #[error("a token must have at least {TOKEN_BYTES_MIN} characters")]
     Short,
-    /// Would not fit comfortably into a header.
-    #[error("a token has at most {TOKEN_BYTES_MAX} characters")]
+    /// The token is too long for a header.
+    #[error("a token must have at most {TOKEN_BYTES_MAX} characters")]
     Long,
-    /// No client could send it.
-    #[error("a token is made of letters, digits and - . _ ~ + / =, as in RFC 6750")]
+    /// No client could send the token.
+    #[error("a token may have only letters, digits and - . _ ~ + / = (RFC 6750)")]
     Characters,
-    /// Not a digest.
-    #[error("after sha256: there are 64 hexadecimal digits")]
+    /// The text is not a digest.
+    #[error("sha256: must be followed by 64 hexadecimal digits")]
     Digest,
-    /// It would be good for both.
-    #[error("the same token stands in an earlier line")]
+    /// The token would have two access levels.
+    #[error("the same token is in an earlier line")]
     Twice,
 }
 
@@ -105,16 +105,16 @@ struct Entry {
 
 type Table = Arc<[Entry]>;
 
-/// The tokens of a file, as of the last time it was read.
+/// The tokens of a file, as of the last reading.
 pub struct Tokens {
     path: PathBuf,
     current: RwLock<Table>,
-    /// One more with each reload.
+    /// Rises with each reload.
     generation: AtomicU64,
 }
 
 impl Tokens {
-    /// Reads `path`.
+    /// Reads the tokens from `path`.
     ///
     /// # Errors
     /// [`Error`].
@@ -123,34 +123,34 @@ impl Tokens {
         Ok(Tokens { path: path.to_owned(), current: RwLock::new(table), generation: AtomicU64::new(0) })
     }
 
-    /// Reads the file again; the next request of each connection meets the new tokens. Returns how many there are.
+    /// Reads the file again. The next request of each connection uses the new tokens. Returns their number.
     ///
     /// # Errors
-    /// [`Error`]; the tokens are then as they were.
+    /// [`Error`]; the previous tokens remain in use.
     pub fn reload(&self) -> Result<usize, Error> {
         let table = read(&self.path)?;
         let count = table.len();
         *self.current.write() = table;
-        // After the table: whoever sees this number finds that table or a newer one.
+        // After the table: a thread that sees the new generation finds this table or a newer one.
         self.generation.fetch_add(1, Ordering::Release);
         Ok(count)
     }
 
-    /// How many there are.
+    /// The number of tokens.
     #[must_use]
     pub fn count(&self) -> usize {
         self.current.read().len()
     }
 }
 
-/// Without the digests: short tokens could be found from them.
+/// Omits the digests, because a short token can be found from its digest.
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Tokens").field("path", &self.path).field("count", &self.count()).finish_non_exhaustive()
     }
 }
 
-/// One thread's copy: a request costs a look at the generation, and no lock but after a reload.
+/// One thread's copy of the tokens. A request costs one read of the generation, and takes a lock only after a reload.
 pub struct View {
     tokens: Arc<Tokens>,
     generation: Cell<u64>,
@@ -158,16 +158,17 @@ pub struct View {
 }
 
 impl View {
-    /// Of `tokens`, for the calling thread.
+    /// Creates a copy for the calling thread.
     #[must_use]
     pub fn new(tokens: Arc<Tokens>) -> View {
-        // Before the table: an older number than the table's costs one more look, a newer one would hide a table.
+        // Before the table: an older generation than the table's costs one more look; a newer one would hide a new
+        // table.
         let generation = tokens.generation.load(Ordering::Acquire);
         let table = tokens.current.read().clone();
         View { tokens, generation: Cell::new(generation), table: RefCell::new(table) }
     }
 
-    /// What `token` is good for; `None`: nothing.
+    /// Returns what `token` allows. `None`: the token is unknown.
     #[must_use]
     pub fn access(&self, token: &[u8]) -> Option<Access> {
         let generation = self.tokens.generation.load(Ordering::Acquire);
@@ -179,14 +180,14 @@ impl View {
     }
 }
 
-/// [`Access`] as a number, which can be chosen without a branch; 0 is none.
+/// [`Access`] as a number, which can be selected without a branch. 0 means none.
 const READ_ONLY: u8 = 1;
 const READ_WRITE: u8 = 2;
 
-/// Looks at all entries, whichever is the right one.
+/// Compares with all entries, so that the time does not depend on the matching one.
 fn find(table: &[Entry], token: &[u8]) -> Option<Access> {
     if token.len() > TOKEN_BYTES_MAX {
-        // Whoever sent it knows how long it is.
+        // This reveals nothing: the sender knows the length.
         return None;
     }
     let digest = digest(token);
@@ -205,13 +206,13 @@ fn find(table: &[Entry], token: &[u8]) -> Option<Access> {
     }
 }
 
-/// With the hash of a cipher suite: there is no other way to SHA-256 among what klad is made of anyway.
+/// Returns the SHA-256 of a token. A cipher suite's hash is the only SHA-256 among klad's dependencies.
 fn digest(token: &[u8]) -> Digest {
     let suite = TLS13_AES_128_GCM_SHA256.tls13().expect("a suite of TLS 1.3, by its name");
     suite.common.hash_provider.hash(token).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// The group may read: root owns the file and klad runs as another user, who is reached by the group.
+/// The group may read: often root owns the file, and klad runs as another user in its group.
 const TOO_OPEN: u32 = 0o027;
 
 fn read(path: &Path) -> Result<Table, Error> {
@@ -225,11 +226,11 @@ fn read(path: &Path) -> Result<Table, Error> {
         return Err(Error::TooLarge { path: path.to_owned() });
     }
     if mode & TOO_OPEN != 0 {
-        // Files that a container mounts are often like this, and cannot be helped.
+        // Files that a container mounts often have such a mode, and the operator cannot change it.
         tracing::warn!(
             path = %path.display(), mode = %format!("{:o}", mode & 0o777),
-            "others than its owner and group may use the file of tokens, or its group may change it; \
-             chmod 640 or 600 keeps them out"
+            "users other than the owner and group can read or change the token file, or its group can change it; \
+             chmod 640 or 600 prevents that"
         );
     }
     let mut table: Vec<Entry> = Vec::new();
@@ -250,7 +251,7 @@ fn read(path: &Path) -> Result<Table, Error> {
     Ok(table.into())
 }
 
-/// What to do about the kernel's answer, where that can be said: who made the file is often not who reads it.
+/// Returns advice for the kernel's error. Often one user creates the file and another reads it.
 fn advice(cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -262,7 +263,7 @@ fn advice(cause: &io::Error) -> String {
     }
 }
 
-/// `None` where a line holds nothing.
+/// Parses a line. `None`: it is empty or a comment.
 fn parse(line: &str) -> Result<Option<Entry>, LineError> {
     let mut words = line.split_whitespace();
     let Some(first) = words.next().filter(|first| !first.starts_with('#')) else { return Ok(None) };
@@ -272,7 +273,7 @@ fn parse(line: &str) -> Result<Option<Entry>, LineError> {
         _ => return Err(LineError::Access),
     };
     let token = words.next().filter(|token| !token.starts_with('#')).ok_or(LineError::Missing)?;
-    // A name is for people, who must find the line to remove.
+    // The name is for people who look for the line to remove.
     let name = words.next().filter(|name| !name.starts_with('#'));
     if name.is_some() && words.next().is_some_and(|more| !more.starts_with('#')) {
         return Err(LineError::Words);
@@ -296,7 +297,7 @@ fn well_formed(token: &str) -> Result<&str, LineError> {
 
 fn from_hexadecimal(digits: &str) -> Option<Digest> {
     let mut digest = Digest::default();
-    // Bytes and not characters: a digit is one byte, and what is none fails below.
+    // Bytes and not characters: a digit is one byte, and other characters were rejected above.
     let pairs = digits.as_bytes().chunks_exact(2);
     if digits.len() != 2 * digest.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
@@ -325,7 +326,7 @@ mod tests {
         let table = table(&[&format!("read-only {other} reports"), &format!("read-write {TOKEN}")]);
         assert_eq!(find(&table, TOKEN.as_bytes()), Some(Access::ReadWrite));
         assert_eq!(find(&table, other.as_bytes()), Some(Access::ReadOnly));
-        // Every prefix, an extension, a change of each bit, other case, nothing, and more than any token has.
+        // Every prefix, an extension, a change of each bit, another case, nothing, and a token that is too long.
         for length in 0..TOKEN.len() {
             assert_eq!(find(&table, &TOKEN.as_bytes()[..length]), None, "{length}");
         }

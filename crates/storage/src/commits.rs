@@ -1,13 +1,14 @@
-//! What the commit section does: how many writes share a batch, and how long the log's syncs take.
+//! Metrics of the commit section: writes per batch, and the duration of log syncs.
 //!
-//! Written by the engine; read by whoever builds `/metrics`.
+//! The engines record them. `admin` writes them to `/metrics`.
 
 use std::time::Duration;
 
 use klad_base::metrics::Histogram;
 use klad_base::metrics::text::{Kind, Page, SECONDS_OF_NS};
 
-/// An engine's batches and syncs. A batch is counted once, so locked instructions are cheap enough here.
+/// Histograms of an engine's batches and syncs. They use atomic read-modify-write instructions: one or two per batch
+/// are cheap enough.
 #[derive(Debug)]
 pub struct Commits {
     sync_batches: Histogram<11>,
@@ -22,26 +23,27 @@ impl Default for Commits {
 }
 
 impl Commits {
-    /// A batch of so many writes was written to the log, with a sync or without.
+    /// Records a batch of `writes` that was written to the log, with or without a sync.
     pub fn committed(&self, writes: usize, sync: bool) {
         let batches = if sync { &self.sync_batches } else { &self.async_batches };
         batches.record(writes as u64);
     }
 
-    /// The log was synced, in so much time; a write with sync is one call, and its time is taken for the sync's.
+    /// Records a sync of the log that took `time`. A log write with sync is one call of the engine, so its whole
+    /// duration counts as the sync's.
     pub fn synced(&self, time: Duration) {
         self.syncs.record_time(time);
     }
 
-    /// All families.
+    /// Writes all metric families to `page`.
     pub fn write(&self, page: &mut Page) {
-        page.family("klad_commit_batch_writes", Kind::Histogram, "Writes that one batch of the log holds.")
+        page.family("klad_commit_batch_writes", Kind::Histogram, "Number of writes in one batch of the log.")
             .histogram(&[("durability", "sync")], &self.sync_batches.snapshot(), 1.0)
             .histogram(&[("durability", "async")], &self.async_batches.snapshot(), 1.0);
         page.family(
             "klad_wal_sync_seconds",
             Kind::Histogram,
-            "Time of one sync of the log, with the write it belongs to.",
+            "Duration of one sync of the log, including the log write before it if both are one call.",
         )
         .histogram(&[], &self.syncs.snapshot(), SECONDS_OF_NS);
     }

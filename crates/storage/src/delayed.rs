@@ -1,5 +1,5 @@
-//! An engine that takes its time: a slow disk to rehearse with (`--engine-delay`), or one that is slow now and then
-//! (`--engine-delay-every`). Made by `main`.
+//! A wrapper that delays the calls of an engine, to rehearse with a slow disk (`--engine-delay`) or with a disk that is
+//! slow from time to time (`--engine-delay-every`). Made by `main`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::commits::Commits;
 use crate::operation::{Durability, Error, Operation};
 use crate::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result, maintenance};
 
-/// Any engine, whose calls, or some of them, take a while longer.
+/// An engine whose calls are delayed.
 pub struct Delayed {
     inner: Arc<dyn Engine>,
     delay: Duration,
@@ -20,7 +20,7 @@ pub struct Delayed {
 }
 
 impl Delayed {
-    /// `inner`, with `delay` before every `every`th call, at least 1, that may wait for a disk.
+    /// Wraps `inner`. Sleeps for `delay` before one in `every` calls (at least 1) that may wait for a disk.
     #[must_use]
     pub fn new(inner: Arc<dyn Engine>, delay: Duration, every: u64) -> Delayed {
         Delayed { inner, delay, every, calls: AtomicU64::new(0) }
@@ -31,7 +31,7 @@ impl Delayed {
         if !call.is_multiple_of(self.every) {
             return;
         }
-        #[expect(clippy::disallowed_methods, reason = "to take time is what it is for")]
+        #[expect(clippy::disallowed_methods, reason = "the delay is the purpose of this engine")]
         thread::sleep(self.delay);
     }
 }
@@ -49,7 +49,7 @@ impl Engine for Delayed {
         self.inner.durability(asked)
     }
 
-    /// Nothing is in memory.
+    /// Always unknown, so that every read is delayed.
     fn read_cached(&self, _key: &[u8]) -> Option<Result> {
         None
     }
@@ -87,7 +87,7 @@ impl Engine for Delayed {
 
 impl Delayed {
     fn disk(&self) -> &dyn LocalDisk {
-        self.inner.local_disk().expect("asked for only where there is one")
+        self.inner.local_disk().expect("local_disk returned this object because the inner engine has a disk")
     }
 }
 
@@ -97,8 +97,8 @@ impl LocalDisk for Delayed {
         self.disk().sync()
     }
 
-    fn upkeep(&self) {
-        self.disk().upkeep();
+    fn housekeeping(&self) {
+        self.disk().housekeeping();
     }
 
     fn commits(&self) -> &Commits {
@@ -133,16 +133,16 @@ mod tests {
     use klad_base::clock;
 
     #[test]
-    fn only_every_so_manyth_call_waits() {
-        let slow = |every| {
+    fn one_call_in_every_n_is_delayed() {
+        let time_of_nine_calls = |every| {
             let engine = Delayed::new(Arc::new(MemoryEngine::new(1 << 20)), Duration::from_millis(2), every);
             let begin = clock::now();
             (0..9).for_each(|_| engine.wait());
             clock::now() - begin
         };
-        assert!(slow(1) >= Duration::from_millis(18));
-        // Nine calls of which none is the tenth sleep not once; the bound is for a machine that does something else.
-        assert!((0..20).any(|_| slow(10) < Duration::from_millis(2)));
-        assert!(slow(9) >= Duration::from_millis(2));
+        assert!(time_of_nine_calls(1) >= Duration::from_millis(18));
+        // None of nine calls is the tenth, so none sleeps. It is tried several times because the machine may be busy.
+        assert!((0..20).any(|_| time_of_nine_calls(10) < Duration::from_millis(2)));
+        assert!(time_of_nine_calls(9) >= Duration::from_millis(2));
     }
 }

@@ -1,8 +1,9 @@
-//! The only boundary between serving and storing.
+//! The only interface between the server and the storage engines.
 //!
-//! [`Engine`] knows nothing of HTTP, and nothing above it knows RocksDB or fjall. Each operation owns its [`Reply`], which the
-//! engine completes once, from any thread, before or after the call has returned: as an engine across a network does.
-//! What an engine can do is data ([`Capabilities`]); what only one on a disk of this machine has is [`LocalDisk`].
+//! [`Engine`] knows nothing of HTTP, and no code above it knows RocksDB or fjall. Each operation has a [`Reply`]. The
+//! engine completes the reply exactly once, from any thread, before or after the call returns, so the interface also
+//! fits an engine across a network. [`Capabilities`] lists what an engine supports. [`LocalDisk`] adds the calls of an
+//! engine whose data is on a disk of this machine.
 //!
 //! ```text
 //!   execution ──▶ Engine::read_cached      worker; never waits
@@ -11,7 +12,7 @@
 //!                       └──▶ Reply::complete, once for each operation
 //! ```
 //!
-//! Called by `execution`; engines are made by `main`.
+//! Called by `execution`. `main` creates the engines.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::operation::{Durability, Effect, Error, Operation, Outcome, Value, Wri
 pub mod operation;
 
 pub mod commits;
+pub mod limits;
 pub mod maintenance;
 pub mod observation;
 mod page;
@@ -42,57 +44,60 @@ pub use observation::{Check, Observation};
 pub(crate) use page::PageBuilder;
 pub use perf::Perf;
 
-/// What the names of checkpoints begin with while they are made or removed: a crash leaves them behind, and whoever makes
-/// the next one removes them.
+/// The prefix of a checkpoint's name while the checkpoint is being made or removed. A crash can leave such a directory
+/// behind. klad removes it at the next start and before it makes the next checkpoint.
 pub const PARTIAL: &str = ".partial-";
 
-/// How the tables of an engine that has some are compressed.
+/// The compression of an engine's table files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Compression {
-    /// Nothing is compressed.
+    /// No compression.
     None,
-    /// All but those that were just flushed, by LZ4: takes little CPU time.
+    /// Compresses all tables except those of level 0 (just flushed) with LZ4; costs little CPU time.
     Lz4,
-    /// As lz4, but the last level, which holds nine tenths of the data, by ZSTD: the smallest.
+    /// As lz4, but compresses the last level, which holds 90 % of the data, with ZSTD; needs the least disk space.
     Zstd,
 }
 
-/// How an operation ended.
+/// The result of one operation.
 pub type Result = std::result::Result<Outcome, Error>;
 
-/// Where the end of one operation goes. `complete` is called exactly once, from any thread, and does not wait.
+/// Receives the result of one operation. All methods may be called from any thread and never wait.
 pub trait Reply: Send + Sync {
-    /// The operation has ended.
+    /// Ends the operation. The engine calls it exactly once, after all other methods.
     fn complete(&self, result: Result);
 
-    /// The engine was done with the operation at `now`, after a log write with sync that took `sync`, or zero; said before the
-    /// end, by engines that look at the clock once for many.
+    /// Records that the engine finished the operation at `now`. `sync` is the duration of the synced log write, or
+    /// zero. Only engines that read the clock once for a whole batch call it.
     fn clocked(&self, _now: Instant, _sync: Duration) {}
 
-    /// What the engine had to do for the operation; said before the end, by engines that count it.
+    /// Records the engine's work for the operation. Only engines that count it call it.
     fn measured(&self, _perf: &Perf) {}
 
-    /// Whether there is room for a value of so many bytes, to be asked before one is copied that is larger than
-    /// [`CACHED_VALUE_BYTES_MAX`](klad_base::limits::CACHED_VALUE_BYTES_MAX), once; if not, the answer is `NoRoom`.
+    /// Reserves memory for a copy of a value of `value_bytes` and returns whether it was granted. The engine calls it
+    /// once, before it copies a value larger than
+    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX). If it returns false, the operation ends
+    /// with [`Error::NoRoom`].
     fn admits(&self, _value_bytes: usize) -> bool {
         true
     }
 }
 
-/// One write on its way into the engine, with where its end is told.
+/// One write that was handed to the engine, with its reply.
 pub struct Pending {
-    /// What is to be done.
+    /// The write.
     pub write: Write,
-    /// Told when the write has happened, or has not.
+    /// Receives the result of the write.
     pub reply: Arc<dyn Reply>,
 }
 
-/// What an engine does beyond points and ranges, by default nothing. What it does not is refused before it is handed over.
+/// What an engine supports beyond reads and writes of single keys and ranges. By default nothing. An operation that the
+/// engine does not support is rejected before it reaches the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own")]
 pub struct Capabilities {
-    /// Its calls may keep the calling thread waiting for a disk, and have answered when they return. Otherwise they return at
-    /// once, and answers may come later, from any thread and in any order.
+    /// A call may block the calling thread on the disk, and its reply is complete when it returns. If false, calls
+    /// return at once, and replies may be completed later, from any thread and in any order.
     pub blocks: bool,
     /// Changes with a condition.
     pub conditions: bool,
@@ -102,17 +107,17 @@ pub struct Capabilities {
     pub metadata: bool,
     /// Writes of several changes.
     pub batches: bool,
-    /// All writes have one order, which their versions tell, and a read that starts after one was acknowledged sees it or a
-    /// later one, whatever the key.
+    /// One total order of all writes, which is the order of their versions. A read that starts after a write was
+    /// acknowledged sees the state after that write or after a later one, for every key.
     pub global_order: bool,
-    /// Copies of all data while it is served ([`LocalDisk::checkpoint`]).
+    /// Copies of all data while klad serves ([`LocalDisk::checkpoint`]).
     pub checkpoints: bool,
     /// Compactions on request ([`LocalDisk::compact`]).
     pub compactions: bool,
 }
 
 impl Capabilities {
-    /// What `write` needs and the engine does not have.
+    /// The first capability that `write` needs and the engine lacks.
     #[must_use]
     pub fn lacks(&self, write: &Write) -> Option<&'static str> {
         let has = |needs: fn(&Value) -> bool| {
@@ -134,101 +139,103 @@ impl Capabilities {
 
 /// A store of keys and values, ordered by the bytes of the keys.
 ///
-/// What an acknowledgement means: a read of the key that starts after it sees the write or a later one; the write has the
-/// durability that the outcome names; no other write has its version.
+/// An acknowledged write guarantees: a read of the key that starts later sees this write or a later one; the write has
+/// the durability that the outcome names; no other write has its version.
 pub trait Engine: Send + Sync + 'static {
-    /// The name that `--engine` takes.
+    /// The engine's name as `--engine` takes it.
     fn name(&self) -> &'static str;
 
-    /// What it does; the same for as long as it lives.
+    /// The engine's capabilities. They never change.
     fn capabilities(&self) -> Capabilities;
 
-    /// The durability that an acknowledgement has when `asked` was asked for.
+    /// The durability that the engine acknowledges when a client asks for `asked`.
     fn durability(&self, asked: Durability) -> Durability;
 
-    /// Reads `key` if that needs no disk and copies little (a value of at most
-    /// [`CACHED_VALUE_BYTES_MAX`](klad_base::limits::CACHED_VALUE_BYTES_MAX)); `None` says nothing about the key: ask `execute`.
+    /// Reads `key` if the read needs no disk and the value has at most
+    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX). `None` means unknown: call `execute`.
     fn read_cached(&self, key: &[u8]) -> Option<Result>;
 
-    /// Begins one operation, and ends it too if calls block.
+    /// Starts one operation. If calls block, the operation has ended on return.
     fn execute(&self, operation: Operation, reply: Arc<dyn Reply>);
 
-    /// Begins all of `writes`, which must not be empty. An engine with a commit section does them as one: one log write, one
-    /// sync when any of them asked for it, in their order and visible together.
+    /// Starts all of `writes`, which must not be empty. An engine with a commit section makes one batch of them: one
+    /// log write, and one sync if any of them asks for it. The batch keeps their order and becomes visible at once.
     fn commit(&self, writes: Vec<Pending>) {
         for Pending { write, reply } in writes {
             self.execute(Operation::Write(write), reply);
         }
     }
 
-    /// As [`Engine::commit`], on a worker: if that waits for no sync, no other commit and no flush or compaction; else gives
-    /// all back, and nothing has happened. (Log writes go to the kernel's memory, and now and then a log file is made.)
+    /// As [`Engine::commit`], but never waits for a sync, another commit, a flush or a compaction, so that a worker
+    /// can call it. (It writes the log to the kernel's page cache, and sometimes creates a log file.)
     ///
     /// # Errors
-    /// The writes.
+    /// The unchanged writes if the engine would have to wait. Nothing has been written then.
     fn try_commit(&self, writes: Vec<Pending>) -> std::result::Result<(), Vec<Pending>> {
         Err(writes)
     }
 
-    /// Whether a write has a chance now; asked before a body is read.
+    /// Checks whether the engine currently takes writes of this kind. Called before a request body is read.
     ///
     /// # Errors
-    /// Why not: `NoSpace`, `MemoryFull` or `WritesStopped`.
+    /// The reason why not: `NoSpace`, `MemoryFull`, `Stalled` or `WritesStopped`.
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error>;
 
-    /// From now on the engine's caches take so many bytes at most; what is beyond goes little by little.
+    /// Limits the engine's caches to `bytes`. Entries beyond the new limit are evicted gradually.
     fn set_cache_bytes(&self, bytes: u64);
 
-    /// What must hold for writes and reads to be taken, each with its state now; never waits. Together they are what
-    /// [`Engine::writable`] says of a put.
+    /// The readiness checks with their current state. Never waits. All pass exactly when [`Engine::writable`] accepts a
+    /// put.
     fn checks(&self) -> Vec<Check> {
         vec![Check::of("storage", self.writable(ChangeKind::Put))]
     }
 
-    /// What the engine knew of itself when it last looked; never waits.
+    /// The latest observation of the engine's internal state. Never waits.
     fn observe(&self) -> Arc<Observation> {
         Arc::default()
     }
 
-    /// What it has to do with a disk of this machine; `None`: nothing.
+    /// The disk interface of an engine that keeps its data on a local disk; `None` for other engines.
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
         None
     }
 }
 
-/// What only an engine has whose data lies on a disk of this machine. All of it may wait for that disk.
+/// The additional interface of an engine whose data is on a disk of this machine. Every call may wait for that disk.
 pub trait LocalDisk: Engine {
-    /// Makes every acknowledged write safe from the death of the machine. After a failure no write is taken any more.
+    /// Makes every acknowledged write survive a machine crash. After a failure the engine takes no writes until the
+    /// next start.
     ///
     /// # Errors
-    /// When the engine could not sync, in its words.
+    /// The engine's message.
     fn sync(&self) -> std::result::Result<(), String>;
 
-    /// Looks after what need not be done within an operation: free space, version blocks, the observation. Called every
-    /// [`UPKEEP_INTERVAL`](klad_base::limits::UPKEEP_INTERVAL) by one thread.
-    fn upkeep(&self);
+    /// Does the periodic work outside of operations: reads the free space, reserves version blocks, updates the
+    /// observation. One thread calls it every [`HOUSEKEEPING_INTERVAL`](crate::limits::HOUSEKEEPING_INTERVAL).
+    fn housekeeping(&self);
 
-    /// What its commit section has done.
+    /// The metrics of the commit section.
     fn commits(&self) -> &Commits;
 
-    /// From now on writes are refused below so many free bytes.
+    /// Sets the disk reserve: with less than `bytes` free, writes are rejected.
     fn set_disk_reserve(&self, bytes: u64);
 
-    /// Makes `target` a data directory that holds every write which was acknowledged before the call, and durable. On an
-    /// error, and after a crash, there is no `target`. May take long; one at a time; operations go on.
+    /// Creates the data directory `target` with every write that was acknowledged before the call. It is durable on
+    /// return. After an error or a crash `target` does not exist. May take long; only one runs at a time; operations
+    /// continue.
     ///
     /// # Errors
-    /// [`maintenance::Error`]; nothing was made then.
+    /// [`maintenance::Error`]. Nothing was created then.
     fn checkpoint(&self, _target: &Path) -> std::result::Result<maintenance::Checkpoint, maintenance::Error> {
         Err(maintenance::Error::NotSupported { engine: self.name(), what: "checkpoints" })
     }
 
-    /// Rewrites everything without what was overwritten and removed; with `bottommost` also what nothing of that is in.
-    /// `go_on` is told how many pieces of how many are done, and answers whether to do another. May take long; one at a
-    /// time; operations go on.
+    /// Rewrites the tables without overwritten and removed entries. With `bottommost` it also rewrites tables of the
+    /// last level that contain no such entries. The engine calls `go_on(done, total)` before each piece and at the
+    /// end, and stops if it returns false. May take long; only one runs at a time; operations continue.
     ///
     /// # Errors
-    /// [`maintenance::Error`]; what was done until then stays done.
+    /// [`maintenance::Error`]. Pieces that were finished stay compacted.
     fn compact(
         &self,
         _bottommost: bool,
@@ -237,11 +244,12 @@ pub trait LocalDisk: Engine {
         Err(maintenance::Error::NotSupported { engine: self.name(), what: "compactions" })
     }
 
-    /// Ends the piece that [`LocalDisk::compact`] is at, unless it is about to begin one, and returns when it has ended.
+    /// Aborts the piece that [`LocalDisk::compact`] is compacting, and returns when it has ended. Has no effect
+    /// between two pieces.
     fn interrupt_compaction(&self) {}
 }
 
-/// The kind of a change whose body is not there yet.
+/// The kind of a change whose body has not been read yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
     /// Stores a value.

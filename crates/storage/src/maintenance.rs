@@ -1,7 +1,7 @@
-//! Data care as every engine knows it: checkpoints and compactions, what they answer, and why they are refused.
+//! Types of maintenance for all engines: results and errors of checkpoints and compactions.
 //!
-//! Plain data, and the lock on a directory of checkpoints; the work is the engine's. Called by `execution::care`, which lets
-//! one of them run at a time.
+//! This module holds plain data and the lock on a directory of checkpoints. The engines do the work. Called by
+//! `execution::maintenance`, which runs one task at a time.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,118 +9,125 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// A checkpoint that was made: a directory that `klad serve` opens.
+/// A finished checkpoint: a directory that `klad serve` can open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checkpoint {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// Bytes of its files; what is shared with the data directory counts as well.
+    /// The total size of its files in bytes, including files that it shares with the data directory.
     pub bytes: u64,
-    /// Of these, bytes that were written for it: all else are hard links.
+    /// The bytes that were written for it. All other files are hard links.
     pub bytes_written: u64,
-    /// How many files it has.
+    /// The number of its files.
     pub files: u64,
-    /// The engine's number of the last write that is in it for certain.
+    /// The engine's sequence number of the last write that it certainly contains.
     pub sequence: u64,
-    /// Its versions begin here: above all that were given out before it was made.
+    /// The first version that klad gives out when it serves the checkpoint, above all versions given out before.
     pub versions_begin: u64,
 }
 
-/// What the tables take.
+/// The disk space of the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Space {
-    /// How many tables.
+    /// The number of tables.
     pub tables: u64,
-    /// Their bytes.
+    /// Their total size in bytes.
     pub bytes: u64,
 }
 
-/// A compaction that ended.
+/// A finished compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Compaction {
-    /// Before it began.
+    /// The space before the compaction.
     pub before: Space,
-    /// When it had ended.
+    /// The space after the compaction.
     pub after: Space,
-    /// Pieces that the range of keys was cut into.
+    /// The number of pieces that the key range was split into.
     pub pieces: u64,
 }
 
-/// Why it was not done.
+/// Why a checkpoint or a compaction failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine has nothing of the kind.
+    /// The engine does not support this task.
     #[error("--engine {engine} has no {what}")]
     NotSupported {
         /// The engine.
         engine: &'static str,
-        /// `checkpoints`, `compactions`.
+        /// The missing capability: `checkpoints` or `compactions`.
         what: &'static str,
     },
-    /// No write is taken, so the engine is not to write for this either.
+    /// The engine takes no writes now, so it must not write for maintenance either.
     #[error("{0}")]
     NotWritable(crate::operation::Error),
-    /// It would not fit.
-    #[error("{needed_bytes} bytes may be needed and {free_bytes} are free on the file system of {}, of which {reserve_bytes} are the reserve: make room, or lower --disk-reserve", path.display())]
+    /// The free disk space is too small.
+    #[error(
+        "up to {needed_bytes} bytes are needed, but {free_bytes} are free on the file system of {}, of which \
+         {reserve_bytes} are the reserve: free disk space, or lower --disk-reserve",
+        path.display()
+    )]
     NoSpace {
-        /// Where.
+        /// A path on the file system.
         path: PathBuf,
-        /// Free there.
+        /// The free space.
         free_bytes: u64,
-        /// What it may take.
+        /// The space that the task may need.
         needed_bytes: u64,
         /// `--disk-reserve`.
         reserve_bytes: u64,
     },
-    /// The name is taken.
-    #[error("{} is there already", path.display())]
+    /// A checkpoint of this name exists.
+    #[error("{} exists already", path.display())]
     Exists {
-        /// What is there.
+        /// The existing file or directory.
         path: PathBuf,
     },
-    /// Another process makes or removes checkpoints beside it.
-    #[error("another klad is at work in {}, which has the same --checkpoints: one at a time", path.display())]
+    /// Another process makes or removes a checkpoint in the same directory.
+    #[error(
+        "another klad with the same --checkpoints makes or removes a checkpoint in {}: try again later",
+        path.display()
+    )]
     Shared {
         /// The directory of the checkpoints.
         path: PathBuf,
     },
-    /// What was made is not a checkpoint, and was not given its name.
-    #[error("the checkpoint is not whole: {} is missing or cannot be read", path.display())]
+    /// The new checkpoint lacks a file. klad deleted it.
+    #[error("the checkpoint is not complete: {} is missing or cannot be read", path.display())]
     NotWhole {
-        /// What it lacks.
+        /// The missing file.
         path: PathBuf,
     },
-    /// The kernel said no.
+    /// The kernel returned an error.
     #[error("cannot {action} {}: {cause}", path.display())]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
-    /// The data directory said no.
+    /// The data directory returned an error.
     #[error(transparent)]
     Directory(#[from] crate::disk::directory::Error),
     /// The engine failed.
     #[error("{why}")]
     Engine {
-        /// In its words.
+        /// The engine's message.
         why: String,
     },
-    /// Somebody asked for it to end.
-    #[error("it was cancelled; what was done stays done")]
+    /// The task was cancelled on request.
+    #[error("it was cancelled; finished parts stay")]
     Cancelled,
 }
 
-/// Takes a directory of checkpoints, which other processes may have too, for as long as the answer lives.
+/// Locks a directory of checkpoints against other processes, until the returned file is dropped.
 ///
-/// The kernel's lock on the directory itself: it ends with the process, and no file has to be made for it.
+/// It is the kernel's lock (`flock`) on the directory itself. It needs no file and ends with the process.
 ///
 /// # Errors
-/// [`Error::Shared`] while another process has it, [`Error::Io`].
-pub fn take_checkpoints(directory: &Path) -> Result<File, Error> {
+/// [`Error::Shared`] while another process holds the lock, [`Error::Io`].
+pub fn lock_checkpoints(directory: &Path) -> Result<File, Error> {
     let io_error = |action, cause| Error::Io { action, path: directory.to_owned(), cause };
     let lock = File::open(directory).map_err(|cause| io_error("open", cause))?;
     match lock.try_lock() {

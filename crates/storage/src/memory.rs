@@ -1,7 +1,7 @@
-//! The memory engine: an ordered map behind one lock. For tests, and as the yardstick of a server without a disk.
+//! The memory engine: an ordered map behind one lock. It serves tests, and benchmarks of the server without a disk.
 //!
-//! Its data ends with the process, so every acknowledgement says `none`, whatever was asked for. It never waits for a
-//! disk, so its calls are made on the workers. Made by `main`, called by `execution`.
+//! Its data is lost when the process ends, so it acknowledges every write with durability `none`. It never waits for a
+//! disk, so the workers call it directly. Made by `main`, called by `execution`.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use crate::observation::{Holding, Measure, number};
+use crate::observation::{Measure, MemoryUse, number};
 use crate::operation::{Change, Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version, Write};
 use crate::{Capabilities, ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result};
 use klad_base::clock;
 use klad_base::metrics::text::Kind;
 use klad_base::sync::RwLock;
 
-/// What an entry costs beyond the bytes of key and value: tree node, two reference-counted buffers, allocator classes.
-/// Measured with 1,000,000 entries of 20 bytes, put in scrambled order: 179 bytes of resident memory each.
+/// The memory of an entry beyond the bytes of its key and value: tree node, two reference-counted buffers, rounding by
+/// the allocator. Measured with 1,000,000 entries of 20 bytes, put in random order: 179 bytes of resident memory each.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// The map with its account.
+/// The engine.
 pub struct MemoryEngine {
     state: RwLock<State>,
     bytes_max: AtomicU64,
@@ -29,16 +29,17 @@ pub struct MemoryEngine {
 
 struct State {
     map: BTreeMap<Bytes, (Version, Bytes)>,
-    /// Charged for what is in the map.
+    /// The total charge of the entries in the map.
     bytes: u64,
     next_version: u64,
 }
 
 impl MemoryEngine {
-    /// Holds keys and values up to `bytes_max`, overhead included.
+    /// Makes an engine that holds entries up to `bytes_max`, including their overhead.
     #[must_use]
     pub fn new(bytes_max: u64) -> MemoryEngine {
-        // Microseconds since 1970: later than every version of an earlier process that wrote less than once a microsecond.
+        // Microseconds since 1970: above every version of an earlier process, unless that process wrote more than
+        // 1,000,000 times per second.
         let next_version = clock::unix_ms().saturating_mul(1_000).max(1);
         MemoryEngine {
             state: RwLock::new(State { map: BTreeMap::new(), bytes: 0, next_version }),
@@ -61,10 +62,10 @@ impl MemoryEngine {
         let state = self.state.read();
         let mut page = PageBuilder::new(step);
         let end = step.end.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        // BTreeMap::range panics where the start lies behind the end; the contract calls that an empty range.
+        // BTreeMap::range panics if the start is after the end; for the engine that is an empty range.
         if step.end.as_ref().is_none_or(|end| step.from < *end) {
             for (key, (_, value)) in state.map.range::<Bytes, _>((Bound::Included(&step.from), end)) {
-                if !page.has_room(key.len() + value.len()) {
+                if !page.fits(key.len() + value.len()) {
                     return page.stop_before(key, value.len());
                 }
                 page.add(key.clone(), value.clone());
@@ -75,10 +76,10 @@ impl MemoryEngine {
 }
 
 impl State {
-    /// Of a write with one change: it says that it has no batches.
+    /// Applies a write, which has one change because the engine does not support batches.
     fn apply(&mut self, write: Write, bytes_max: u64) -> Result {
         let [Change { key, effect, .. }] =
-            <[Change; 1]>::try_from(write.changes).expect("batches are refused before they come here");
+            <[Change; 1]>::try_from(write.changes).expect("batches are rejected before they reach the engine");
         let old = self.map.get(&key).map_or(0, |(_, value)| charge(&key, value));
         let new = match &effect {
             Effect::Put(value) => charge(&key, &value.payload),
@@ -92,7 +93,7 @@ impl State {
         self.next_version += 1;
         self.bytes = bytes;
         match effect {
-            // Both are copied: a value may be a slice of a much larger receive buffer.
+            // Copied, because a value may be a slice of a much larger receive buffer.
             Effect::Put(value) => {
                 self.map.insert(Bytes::copy_from_slice(&key), (version, Bytes::copy_from_slice(&value.payload)))
             }
@@ -148,7 +149,7 @@ impl Engine for MemoryEngine {
         vec![Check::of("memory", self.writable(ChangeKind::Put))]
     }
 
-    /// As of now: what is asked for is under a lock that nobody holds for longer than one operation.
+    /// The current state, not that of the last housekeeping: no thread holds the lock for longer than one operation.
     fn observe(&self) -> Arc<Observation> {
         let (bytes, entries) = {
             let state = self.state.read();
@@ -158,11 +159,11 @@ impl Engine for MemoryEngine {
         Arc::new(Observation {
             taken: None,
             measures: vec![
-                gauge("klad_memory_engine_used_bytes", "Charged for the entries of the memory engine.", bytes),
-                gauge("klad_memory_engine_limit_bytes", "What they may be charged together.", self.bytes_max()),
-                gauge("klad_memory_engine_entries", "Entries of the memory engine.", entries),
+                gauge("klad_memory_engine_used_bytes", "Size of all entries, including their overhead.", bytes),
+                gauge("klad_memory_engine_limit_bytes", "Maximum size of all entries.", self.bytes_max()),
+                gauge("klad_memory_engine_entries", "Number of entries in the memory engine.", entries),
             ],
-            memory: vec![Holding { name: "entries", bytes }],
+            memory: vec![MemoryUse { name: "entries", bytes }],
         })
     }
 }

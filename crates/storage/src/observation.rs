@@ -1,66 +1,67 @@
-//! What an engine says of itself: plain data, so that nothing above storage knows which engine it is.
+//! An engine's metrics as plain data, so that no code above storage depends on the engine.
 //!
-//! An observation is taken where waiting is allowed (`Engine::upkeep`) and read where it is not (the admin thread), so it is
-//! as old as the last upkeep; [`Observation::taken`] says when that was. Made by the engines, read by `http`.
+//! The housekeeping thread, which may wait, takes an observation (`LocalDisk::housekeeping`). The admin thread, which
+//! must not wait, reads the latest one. Its age is therefore up to one housekeeping interval; [`Observation::taken`]
+//! is its time. Made by the engines, read by `admin`.
 
 use std::time::Instant;
 
 use crate::operation::Error;
 use klad_base::metrics::text::{Kind, Page};
 
-/// What an engine knew of itself at one moment.
+/// The state of an engine at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
-    /// When; `None`: nothing was ever looked at, because the engine has no upkeep, or has had none yet.
+    /// The time of the observation. `None` if the engine has no housekeeping, or has not had one yet.
     pub taken: Option<Instant>,
-    /// For the metrics page. Each name is there once.
+    /// Metric families for `/metrics`. Each name occurs once.
     pub measures: Vec<Measure>,
-    /// What the engine holds in memory, without overlap.
-    pub memory: Vec<Holding>,
+    /// The engine's memory by purpose. The parts do not overlap.
+    pub memory: Vec<MemoryUse>,
 }
 
-/// One family of the metrics page.
+/// One metric family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
-    /// As Prometheus wants it: `klad_`, the area, what it is, the unit.
+    /// The name in Prometheus style: `klad_`, the area, the quantity, the unit.
     pub name: &'static str,
-    /// One sentence.
+    /// The help text, one sentence.
     pub help: &'static str,
     /// Counter or gauge.
     pub kind: Kind,
-    /// At least one, which differ in the label's value.
+    /// The samples, at least one. They differ in the label's value.
     pub samples: Vec<Sample>,
 }
 
-/// One value of a family.
+/// One sample of a metric family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Name and value, if the family has a label.
+    /// The label's name and value, if the family has a label.
     pub label: Option<(&'static str, String)>,
-    /// In the unit that the family's name ends in.
+    /// The value in the unit that the family's name ends in.
     pub value: f64,
 }
 
-/// Memory that the engine holds for one purpose.
+/// The engine's memory for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holding {
-    /// A word, such as `block_cache`.
+pub struct MemoryUse {
+    /// The purpose, such as `block_cache`.
     pub name: &'static str,
-    /// As the engine counts them.
+    /// The size as the engine counts it.
     pub bytes: u64,
 }
 
-/// One condition of being ready.
+/// One readiness check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// A word, such as `disk-space`.
+    /// The name, such as `disk-space`.
     pub name: &'static str,
-    /// Why it is not met.
+    /// The reason why the check fails; `None` if it passes.
     pub fault: Option<String>,
 }
 
 impl Check {
-    /// A condition that is met unless `result` is an error, in the error's words.
+    /// Makes a check that passes if `result` is ok, and otherwise fails with the error's message.
     #[must_use]
     pub fn of(name: &'static str, result: Result<(), Error>) -> Check {
         Check { name, fault: result.err().map(|error| error.to_string()) }
@@ -68,13 +69,13 @@ impl Check {
 }
 
 impl Measure {
-    /// A family with one sample.
+    /// Makes a family with one sample and no label.
     #[must_use]
     pub fn one(name: &'static str, kind: Kind, help: &'static str, value: f64) -> Measure {
         Measure { name, help, kind, samples: vec![Sample { label: None, value }] }
     }
 
-    /// A family with a sample for each value of `label`.
+    /// Makes a family with one sample for each value of `label`.
     #[must_use]
     pub fn each<L: ToString>(
         name: &'static str,
@@ -83,19 +84,19 @@ impl Measure {
         label: &'static str,
         values: impl IntoIterator<Item = (L, f64)>,
     ) -> Measure {
-        let sample = |(of, value): (L, f64)| Sample { label: Some((label, of.to_string())), value };
+        let sample = |(label_value, value): (L, f64)| Sample { label: Some((label, label_value.to_string())), value };
         Measure { name, help, kind, samples: values.into_iter().map(sample).collect() }
     }
 }
 
 impl Observation {
-    /// Puts the measures on a page.
+    /// Writes the metric families to a page.
     pub fn write(&self, page: &mut Page) {
         for measure in &self.measures {
             let mut family = page.family(measure.name, measure.kind, measure.help);
             for sample in &measure.samples {
                 match &sample.label {
-                    Some((name, of)) => family.sample(&[(name, of)], sample.value),
+                    Some((name, value)) => family.sample(&[(name, value)], sample.value),
                     None => family.sample(&[], sample.value),
                 };
             }
@@ -103,7 +104,7 @@ impl Observation {
     }
 }
 
-/// A count or a number of bytes as Prometheus reads numbers: exact up to 2^53.
+/// Converts a count or a number of bytes to the number type of Prometheus. Exact up to 2^53.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "Prometheus itself holds every value as a double")]
 pub fn number(value: u64) -> f64 {
@@ -116,9 +117,9 @@ mod tests {
 
     #[test]
     fn measures_become_families() {
-        let levels = Measure::each("klad_a_bytes", Kind::Gauge, "Of levels.", "level", [(0, 1.0), (6, 2.5)]);
+        let levels = Measure::each("klad_a_bytes", Kind::Gauge, "Size of each level.", "level", [(0, 1.0), (6, 2.5)]);
         let observation = Observation {
-            measures: vec![Measure::one("klad_b_total", Kind::Counter, "Of all.", number(7)), levels],
+            measures: vec![Measure::one("klad_b_total", Kind::Counter, "Total count.", number(7)), levels],
             ..Observation::default()
         };
         let mut page = Page::new();
@@ -130,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn a_check_says_what_is_wrong() {
-        assert_eq!(Check::of("room", Ok(())).fault, None);
-        let fault = Check::of("room", Err(Error::Stalled)).fault.expect("an error");
+    fn a_failed_check_contains_the_error_message() {
+        assert_eq!(Check::of("storage", Ok(())).fault, None);
+        let fault = Check::of("storage", Err(Error::Stalled)).fault.expect("an error");
         assert_eq!(fault, Error::Stalled.to_string());
     }
 }

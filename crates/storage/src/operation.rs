@@ -1,6 +1,6 @@
-//! What klad does, as plain data: operations, outcomes, versions, durability and the errors between them.
+//! Plain data types of the storage interface: operations, outcomes, versions, durability and errors.
 //!
-//! Everything above the storage boundary speaks in these types, and nothing here knows HTTP, a thread or an engine.
+//! All code above the storage interface uses these types. They know nothing of HTTP, threads or engines.
 //! Called by `storage`, `execution` and `http`.
 
 use std::fmt;
@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// The identity of one write: no other write has it, not even after a crash. It is the `ETag`.
+/// The unique number of one write. No other write ever has it, not even after a crash. Clients see it as the `ETag`.
 ///
-/// The engine chooses it. Above storage two versions are equal or not, and no more can be said of them: there is no order.
+/// The engine chooses it. Code above storage may only compare versions for equality; their order has no meaning there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version(u64);
 
 impl Version {
-    /// What an engine has chosen: 1 to `u64::MAX`. Called by engines only.
+    /// Makes a version of the number that an engine has chosen, 1 to `u64::MAX`. Called by engines only.
     #[must_use]
     pub const fn new(chosen: u64) -> Version {
         Version(chosen)
     }
 
-    /// What the engine has chosen, to be stored or shown.
+    /// The number that the engine has chosen.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -35,15 +35,16 @@ impl fmt::Display for Version {
     }
 }
 
-/// What an acknowledged write has survived, ordered from the weakest to the strongest.
+/// The durability of an acknowledged write, ordered from the weakest to the strongest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Nothing: the data ends with the process. Only the memory engine answers this.
+    /// The data is lost when the process ends. Only the memory engine acknowledges this.
     None,
-    /// The write-ahead log was written: safe when the process dies. When the machine does, at most the last
-    /// `--async-sync-interval` can be lost; of an engine with one order of writes, what survives is a prefix of it.
+    /// The write-ahead log was written. The write survives a crash of the process. A crash of the machine can lose at
+    /// most the writes of the last `--async-sync-interval`. With an engine of global order, the writes that survive are
+    /// a prefix of that order.
     Async,
-    /// The write-ahead log was synced (`fdatasync`): safe when the machine dies.
+    /// The write-ahead log was synced (`fdatasync`). The write survives a crash of the machine.
     Sync,
 }
 
@@ -58,7 +59,7 @@ impl Durability {
         }
     }
 
-    /// Reads what a client or an operator may ask for: `sync` or `async`.
+    /// Parses a durability that a client or an operator may ask for: `sync` or `async`.
     #[must_use]
     pub fn from_request(word: &str) -> Option<Durability> {
         match word {
@@ -75,68 +76,70 @@ impl fmt::Display for Durability {
     }
 }
 
-/// What an engine is asked to do.
+/// An operation for an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Reads a key: [`Outcome::Found`] or [`Outcome::NotFound`].
+    /// Reads a key. Ends with [`Outcome::Found`] or [`Outcome::NotFound`].
     Get {
         /// The key's bytes.
         key: Bytes,
     },
-    /// One step of a range: [`Outcome::Page`].
+    /// Reads one step of a range. Ends with [`Outcome::Page`].
     Scan(ScanStep),
-    /// [`Outcome::Written`].
+    /// Changes keys. Ends with [`Outcome::Written`].
     Write(Write),
 }
 
-/// Changes that take effect together or not at all, as one write with one version.
+/// An atomic group of changes with one version: all take effect, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// At least one; more than one need an engine with batches. Of two changes of a key the later one holds.
+    /// The changes, at least one. More than one requires an engine with batches. If two changes have the same key, the
+    /// later one wins.
     pub changes: Vec<Change>,
-    /// What the acknowledgement must mean, at least: `Sync` or `Async`.
+    /// The least durability of the acknowledgement: `Sync` or `Async`.
     pub durability: Durability,
 }
 
-/// What is to become of one key.
+/// A change of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Any bytes, at least one.
+    /// The key: any bytes, at least one.
     pub key: Bytes,
-    /// What must hold, or nothing of the write happens. Needs an engine with conditions.
+    /// The condition. If it does not hold, the whole write has no effect. Requires an engine with conditions.
     pub condition: Option<Condition>,
-    /// What is done to the key.
+    /// The effect on the key.
     pub effect: Effect,
 }
 
-/// What must hold of a key before it is changed.
+/// A condition on the present state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It holds a value.
+    /// The key has a value.
     Present,
-    /// It holds none.
+    /// The key has no value.
     Absent,
-    /// Its value is of this write.
+    /// The key has the value that this write stored.
     Is(Version),
 }
 
-/// What a change does to its key.
+/// The effect of a change on its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Create or overwrite; an empty value is a legal value.
+    /// Creates or overwrites the value. An empty value is legal.
     Put(Value),
-    /// Remove; removing what is absent is a write like any other and gets a version.
+    /// Removes the value. Removing an absent key is a write like any other and gets a version.
     Delete,
 }
 
-/// What a key is to hold.
+/// A value with its attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Value {
     /// The value's bytes.
     pub payload: Bytes,
-    /// Milliseconds since 1970 from which on the key counts as absent. Needs an engine with expiry.
+    /// The time from which on the key counts as absent, milliseconds since 1970. Requires an engine with expiry.
     pub expires_at_ms: Option<NonZeroU64>,
-    /// Content type and user metadata, encoded by the layer that uses them; empty is none. Needs an engine with metadata.
+    /// Content type and user metadata, encoded by the layer that uses them. Empty means none. Requires an engine with
+    /// metadata.
     pub metadata: Bytes,
 }
 
@@ -147,13 +150,13 @@ impl From<Bytes> for Value {
 }
 
 impl Write {
-    /// One change without a condition.
+    /// Makes a write of one change without a condition.
     #[must_use]
     pub fn of(key: Bytes, effect: Effect, durability: Durability) -> Write {
         Write { changes: vec![Change { key, condition: None, effect }], durability }
     }
 
-    /// Bytes of its keys and values.
+    /// The total size of keys and values in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.changes.iter().map(|change| change.key.len() + change.effect.payload_bytes()).sum()
@@ -161,7 +164,7 @@ impl Write {
 }
 
 impl Effect {
-    /// Bytes of the value; 0 of a removal.
+    /// The size of the value in bytes; 0 for a removal.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         match self {
@@ -171,20 +174,20 @@ impl Effect {
     }
 }
 
-/// One step of a scan: at most `entries_max` entries and `bytes_max` bytes of keys and values, in key order.
+/// One step of a scan in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanStep {
-    /// First key that may be answered.
+    /// The start of the range, inclusive.
     pub from: Bytes,
-    /// First key that may not be answered; `None` is "to the last key".
+    /// The end of the range, exclusive; `None` means to the last key.
     pub end: Option<Bytes>,
-    /// At least 1.
+    /// The maximum number of entries, at least 1.
     pub entries_max: usize,
-    /// Bytes of keys and values together.
+    /// The maximum total size of keys and values in bytes.
     pub bytes_max: usize,
 }
 
-/// One key and its value, as a scan answers them.
+/// One entry of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The key's bytes.
@@ -193,85 +196,84 @@ pub struct Entry {
     pub value: Bytes,
 }
 
-/// What a scan step found.
+/// The result of a scan step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Page {
-    /// Entries in key order, and where the next step starts (`None`: the range is at its end). The entries may be none
-    /// while there is a next step, where a step met only keys that are gone.
+    /// Entries in key order. The list may be empty although there is a next step, if this step met only absent keys.
     Entries {
-        /// Found in this step.
+        /// The entries of this step.
         entries: Vec<Entry>,
-        /// `from` of the next step.
+        /// `from` of the next step; `None` at the end of the range.
         next: Option<Bytes>,
     },
-    /// The first entry alone is larger than `bytes_max`: ask again with room for so many bytes.
+    /// The first entry alone is larger than `bytes_max`. The caller must repeat the step with a `bytes_max` of at least
+    /// `bytes`.
     TooLarge {
-        /// Key and value together.
+        /// The size of the entry's key and value together.
         bytes: usize,
     },
 }
 
-/// How an operation ended, when it ended well.
+/// The outcome of an operation that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The key is present.
     Found {
-        /// Of the write that stored the value.
+        /// The version of the write that stored the value.
         version: Version,
         /// The value's bytes.
         value: Bytes,
     },
     /// The key is absent, deleted or expired.
     NotFound,
-    /// The write has happened, with this durability.
+    /// The write has taken effect.
     Written {
-        /// Of this write.
+        /// The version of this write.
         version: Version,
-        /// What the write has survived by now, at least.
+        /// The durability that the write has at least.
         durability: Durability,
     },
-    /// A scan step's entries.
+    /// The entries of a scan step.
     Page(Page),
 }
 
-/// How an operation ended, when it did not end well. The first group has had no effect, ever; `Undetermined` is the only
-/// one that may have had one.
+/// The error of an operation that failed. An operation with any error but `Undetermined` has had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A bound was reached before anything was done.
+    /// A limit was reached before the operation was started.
     #[error("{what} (limit {limit})")]
     Overloaded {
-        /// Which bound, in words.
+        /// The limit in words.
         what: &'static str,
-        /// The bound's value, in the unit that `what` names.
+        /// The limit's value, in the unit that `what` names.
         limit: u64,
-        /// The wait that is to be expected, from measured service; `None`: nothing was measured yet.
+        /// The expected wait, computed from measured service times; `None` before the first measurement.
         retry_after: Option<Duration>,
     },
-    /// The engine does not do this; the operation was not begun.
+    /// The engine does not support the operation. It was not started.
     #[error("--engine {engine} has no {what}")]
     NotSupported {
         /// The engine.
         engine: &'static str,
-        /// `conditions`, `expiry`, `metadata`, `batches`.
+        /// The missing capability: `conditions`, `expiry`, `metadata` or `batches`.
         what: &'static str,
     },
-    /// Request bodies and large answers take all the room there is.
-    #[error("no room for {bytes} bytes of answer now")]
+    /// Request bodies and large responses use all of their memory budget.
+    #[error("there is no memory for a response of {bytes} bytes now")]
     NoRoom {
-        /// What the value needs.
+        /// The size of the value.
         bytes: u64,
     },
-    /// The deadline that the request set passed while it waited: it was not begun.
-    #[error("the deadline of the request passed before it was begun")]
+    /// The request's deadline passed while it waited. It was not started.
+    #[error("the deadline of the request passed before it was started")]
     DeadlinePassed,
-    /// The server is about to stop.
+    /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,
-    /// Free space has fallen below the reserve.
+    /// The free disk space is below the reserve.
     #[error("{free_bytes} bytes are free on the data directory's file system, the reserve is {reserve_bytes}")]
     NoSpace {
-        /// Bytes free to klad when last looked at.
+        /// The free space at the last check.
         free_bytes: u64,
         /// The configured reserve.
         reserve_bytes: u64,
@@ -282,37 +284,37 @@ pub enum Error {
         /// The engine's share of the memory budget.
         limit_bytes: u64,
     },
-    /// An earlier log write or sync failed: no write is taken until the server is started again.
+    /// An earlier log write or sync failed. The engine takes no writes until the server is started again.
     #[error("writes are refused until the server is started again, because {why}")]
     WritesStopped {
-        /// What failed.
+        /// The failure.
         why: String,
     },
-    /// Storage takes no writes until it has caught up with those it has.
-    #[error("storage has stopped taking writes until it has caught up")]
+    /// The engine takes no writes until its flushes and compactions have caught up.
+    #[error("storage takes no writes until its flushes and compactions have caught up")]
     Stalled,
-    /// No block of versions could be made durable; the next write tries again.
+    /// No block of versions could be reserved on disk. The next write tries again.
     #[error("no version could be reserved for the write: {why}")]
     NoVersion {
-        /// What failed.
+        /// The failure.
         why: String,
     },
     /// A read failed.
     #[error("the read failed: {why}")]
     ReadFailed {
-        /// The engine's words.
+        /// The engine's message.
         why: String,
     },
-    /// The stored record is not one that this klad can read.
+    /// This klad cannot decode the stored record.
     #[error("the stored record cannot be read: {why}")]
     Unreadable {
-        /// What the decoder met.
+        /// The decoder's message.
         why: String,
     },
-    /// A write failed after it was taken: it may or may not be stored.
+    /// The write failed after it was started. It may or may not be stored.
     #[error("the write failed and its outcome is undetermined: {why}")]
     Undetermined {
-        /// The engine's words.
+        /// The engine's message.
         why: String,
     },
 }

@@ -1,36 +1,36 @@
-//! What the engine had to do for an operation: plain data, so that nothing above storage knows which engine it is.
+//! The engine's work for one operation as plain data, so that no code above storage depends on the engine.
 //!
-//! Said through [`Reply::measured`](crate::Reply::measured) by engines that count it, kept by `execution`, shown by `http`.
+//! Engines that count it pass it to [`Reply::measured`](crate::Reply::measured). `execution` keeps it, `http` shows it.
 
-/// What a figure is counted in.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// How often.
+    /// A number of events.
     Count,
-    /// How many bytes.
+    /// A number of bytes.
     Bytes,
-    /// For how long, nanoseconds.
+    /// A duration in nanoseconds.
     Time,
 }
 
-/// Figures in their order, with names and units.
+/// Defines the figures in their order, with names and units.
 macro_rules! figures {
     ($($(#[$doc:meta])* $figure:ident = $name:literal, $unit:ident;)+) => {
-        /// What is counted of an operation.
+        /// One measured quantity of an operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Figure { $($(#[$doc])* $figure,)+ }
 
         impl Figure {
-            /// All, in order.
+            /// All figures in their order.
             pub const ALL: &'static [Figure] = &[$(Figure::$figure,)+];
 
-            /// As it stands in answers, without its unit.
+            /// The name in responses, without the unit.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Figure::$figure => $name,)+ }
             }
 
-            /// What it is counted in.
+            /// The unit of the value.
             #[must_use]
             pub const fn unit(self) -> Unit {
                 match self { $(Figure::$figure => Unit::$unit,)+ }
@@ -40,52 +40,53 @@ macro_rules! figures {
 }
 
 figures! {
-    /// Blocks of tables that were found in the cache.
+    /// Table blocks that were found in the block cache.
     BlockCacheHits = "block_cache_hits", Count;
-    /// Blocks that were read from files.
+    /// Table blocks that were read from files.
     BlockReads = "block_reads", Count;
-    /// Their size in the files.
+    /// The size in the files of the blocks that were read.
     BlockReadBytes = "block_read", Bytes;
-    /// In reading them.
+    /// Time to read blocks from files.
     BlockReadTime = "block_read", Time;
-    /// In unpacking them.
+    /// Time to decompress blocks.
     DecompressTime = "block_decompress", Time;
-    /// Tables that need not be looked into, because their filter said that the key is not in them.
+    /// Tables that were skipped because their filter excluded the key.
     FiltersUseful = "filters_useful", Count;
-    /// Tables whose filter said that the key may be in them.
+    /// Tables whose filter did not exclude the key.
     FiltersPassed = "filters_passed", Count;
-    /// Memtables that were asked for a key.
+    /// Memtables that were searched for a key.
     MemtablesAsked = "memtables_asked", Count;
-    /// In asking them.
+    /// Time to search memtables.
     MemtableReadTime = "memtable_read", Time;
-    /// In looking into tables, reading blocks included.
+    /// Time to search tables, including the reads of blocks.
     TableReadTime = "table_read", Time;
-    /// Entries that a range went past: one for each that it gave, and older ones of keys that were overwritten.
+    /// Entries that a range read passed: one for each entry that it returned, and older entries of overwritten keys.
     EntriesPassed = "entries_passed", Count;
-    /// Marks of removed keys that a range went past.
+    /// Deletion marks (tombstones) that a range read skipped.
     RemovalsSkipped = "removals_skipped", Count;
-    /// In waiting until another batch was written, before this one was begun.
+    /// Time that the batch waited for the commit section while another batch was in it.
     CommitSectionWait = "commit_section_wait", Time;
-    /// In writing the log, and syncing it if that was asked for.
+    /// Time to write the log, including the sync if there was one.
     LogWriteTime = "log_write", Time;
-    /// In filling the memtable.
+    /// Time to insert the batch into the memtable.
     MemtableWriteTime = "memtable_write", Time;
-    /// In which the engine held writes back, because flushes or compactions do not keep up.
+    /// Time that the engine delayed the write because flushes or compactions did not keep up.
     WriteDelayTime = "write_delay", Time;
-    /// In waiting for the engine's own lock.
+    /// Time that the operation waited for the engine's mutex.
     MutexWaitTime = "mutex_wait", Time;
-    /// In waiting for the engine's own threads.
+    /// Time that the operation waited for the engine's other threads (condition variables).
     ConditionWaitTime = "condition_wait", Time;
 }
 
 const FIGURES: usize = Figure::ALL.len();
 
-/// The figures of one operation, or of a request's operations together.
+/// The figures of one operation, or their sum over the operations of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Perf {
-    /// So many operations did this together: the writes of a batch. 1: it is one's own.
+    /// The number of operations that shared this work: the writes of one batch. 1 if the work was for one operation
+    /// only.
     pub shared_by: u32,
-    /// A bit for each figure: the others are not 0 but unknown.
+    /// A bit for each figure that is known. The values of the others have no meaning.
     known: u32,
     values: [u64; FIGURES],
 }
@@ -93,13 +94,13 @@ pub struct Perf {
 const _: () = assert!(FIGURES <= u32::BITS as usize);
 
 impl Perf {
-    /// Nothing is known yet.
+    /// Makes a set of figures that are all unknown.
     #[must_use]
     pub fn new(shared_by: u32) -> Perf {
         Perf { shared_by, known: 0, values: [0; FIGURES] }
     }
 
-    /// With one figure more.
+    /// Sets one figure.
     #[must_use]
     pub fn with(mut self, figure: Figure, value: u64) -> Perf {
         self.known |= 1 << figure as u32;
@@ -107,13 +108,14 @@ impl Perf {
         self
     }
 
-    /// One figure; nothing where it is unknown.
+    /// Returns the value of a figure; `None` if it is unknown.
     #[must_use]
     pub fn get(&self, figure: Figure) -> Option<u64> {
         (self.known & (1 << figure as u32) != 0).then(|| self.values[figure as usize])
     }
 
-    /// Another operation of the same request. What is not known of both is not known.
+    /// Adds the figures of another operation of the same request. A figure that is unknown in one of them becomes
+    /// unknown.
     pub fn add(&mut self, other: &Perf) {
         self.shared_by = self.shared_by.max(other.shared_by);
         self.known &= other.known;
@@ -122,7 +124,7 @@ impl Perf {
         }
     }
 
-    /// What is known, with its value.
+    /// Iterates over the known figures and their values.
     pub fn figures(&self) -> impl Iterator<Item = (Figure, u64)> {
         let known = self.known;
         let all = Figure::ALL.iter().copied().zip(self.values);
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_add_up_and_what_was_not_counted_is_unknown() {
+    fn a_sum_has_only_the_figures_that_both_operands_have() {
         let mut sum =
             Figure::ALL.iter().fold(Perf::new(1), |perf, figure| perf.with(*figure, 1)).with(Figure::BlockReads, 3);
         assert_eq!(sum.figures().count(), FIGURES);

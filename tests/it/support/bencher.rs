@@ -1,5 +1,4 @@
-//! Runs of `klad bench`: the built binary as a process of its own, whose result is held against all that every result must
-//! satisfy before a test sees it.
+//! Runs `klad bench` as a process, with the built binary. Every result is checked by `results` before a test sees it.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +9,7 @@ use serde_json::Value;
 
 use super::{PATIENCE, results};
 
-/// How a process has ended.
+/// The end of a process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -19,60 +18,60 @@ pub(crate) struct Ended {
     pub(crate) took: Duration,
 }
 
-/// A run to be made.
+/// A run that has not been started.
 #[derive(Clone, Debug)]
 pub(crate) struct Bencher {
     arguments: Vec<String>,
-    /// What follows `--`.
+    /// The arguments after `--`.
     last: Vec<String>,
 }
 
-/// A run that was made.
+/// A finished run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) ended: Ended,
-    /// What `--json` has written.
+    /// The result that `--json` has written.
     pub(crate) result: Value,
 }
 
-/// A process that was started, and does not outlive the test.
+/// A running process; dropping it kills the process.
 pub(crate) struct Running {
     pub(crate) child: Child,
     directory: tempfile::TempDir,
     started: Instant,
 }
 
-/// What tests want unless they say something else: short, and not judged by how busy the machine is.
+/// Default options of tests: short, and with checks that do not depend on the load of the machine.
 const DEFAULTS: [(&str, &str, &[&str]); 5] = [
     ("--rate", "100/s", &["--rate", "--stages", "--closed"]),
     ("--duration", "500ms", &["--duration", "--stages"]),
     ("--warm-up", "0s", &["--warm-up"]),
-    // The end of a drain is the last answer; this is for machines that stand still.
+    // The drain ends with the last answer. It is only this long on a machine that stalls.
     ("--drain", "10s", &["--drain"]),
     ("--lag-max", "10s", &["--lag-max"]),
 ];
 
 impl Bencher {
-    /// `klad bench URL`, and options that are separated by spaces.
+    /// `klad bench URL` with options that are separated by spaces.
     pub(crate) fn new(url: &str, options: &str) -> Bencher {
         let arguments = ["bench", url].into_iter().chain(options.split_whitespace()).map(str::to_owned).collect();
         Bencher { arguments, last: Vec::new() }
     }
 
-    /// An argument for a script.
+    /// Adds an argument for a script.
     pub(crate) fn last(mut self, argument: &str) -> Bencher {
         self.last.push(argument.to_owned());
         self
     }
 
-    /// An option whose value has a space in it, or is a path.
+    /// Adds an option whose value is a path or contains a space.
     pub(crate) fn arg(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Bencher {
         let value = value.as_ref().to_str().unwrap().to_owned();
         self.arguments.extend([name.to_owned(), value]);
         self
     }
 
-    /// Starts it, with the defaults of tests, and without a result as JSON.
+    /// Starts the run with the default options, without `--json`.
     pub(crate) fn start(&self) -> Running {
         let given = |names: &[&str]| self.arguments.iter().any(|argument| names.contains(&argument.as_str()));
         let missing = DEFAULTS.iter().filter(|(_, _, names)| !given(names));
@@ -82,7 +81,7 @@ impl Bencher {
         Running::start(options.chain(separator).chain(self.last.iter().map(String::as_str)))
     }
 
-    /// Makes it, and sees that its result is one.
+    /// Makes the run, and checks its result.
     pub(crate) fn run(&self) -> Run {
         let file = tempfile::NamedTempFile::new().unwrap();
         let ended = self.clone().arg("--json", file.path()).start().wait();
@@ -91,26 +90,26 @@ impl Bencher {
 }
 
 impl Run {
-    /// The result in `json`, which must satisfy what every result must.
+    /// Reads the result in `json`, and checks it.
     pub(crate) fn read(ended: Ended, json: &Path) -> Run {
-        assert!(matches!(ended.code, Some(0 | 3 | 4)), "there was no run: {ended:?}");
+        assert!(matches!(ended.code, Some(0 | 3 | 4)), "no run was made: {ended:?}");
         let result: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
         assert_eq!(results::faults(&result), Vec::<String>::new(), "{}", ended.stdout);
         assert_eq!(results::text_faults(&ended.stdout, &result), Vec::<String>::new(), "{}", ended.stdout);
         Run { ended, result }
     }
 
-    /// A count of the result, by its JSON pointer; a status or kind of error that is not there has none.
+    /// A count in the result, by its JSON pointer; 0 for an absent status or kind of error.
     pub(crate) fn count(&self, pointer: &str) -> u64 {
         results::count(&self.result, pointer)
     }
 
-    /// A count of the measured part.
+    /// A count in the measured part.
     pub(crate) fn measured(&self, pointer: &str) -> u64 {
         self.count(&format!("/measured/{pointer}"))
     }
 
-    /// Demands that the checks of these names have failed, and the others not.
+    /// Asserts that exactly the checks with these names have failed.
     pub(crate) fn assert_failed_checks(&self, expected: &[&str]) {
         let checks = self.result["checks"].as_array().unwrap();
         let failed: Vec<_> =
@@ -119,7 +118,7 @@ impl Run {
         assert_eq!(self.ended.code == Some(4), !expected.is_empty(), "{}", self.ended.stdout);
     }
 
-    /// Demands that every scheduled request was served, and that there were some.
+    /// Asserts that there were scheduled requests and that all of them were served.
     pub(crate) fn assert_all_served(&self) {
         assert!(self.measured("scheduled") > 0);
         assert_eq!(self.measured("outcomes/served"), self.measured("scheduled"), "{}", self.ended.stdout);
@@ -127,7 +126,7 @@ impl Run {
     }
 }
 
-/// Makes runs at the same time: they sleep most of theirs.
+/// Makes several runs at the same time, because each of them sleeps most of its time.
 pub(crate) fn together(runs: &[Bencher]) -> Vec<Run> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = runs.iter().map(|run| scope.spawn(|| run.run())).collect();
@@ -135,14 +134,14 @@ pub(crate) fn together(runs: &[Bencher]) -> Vec<Run> {
     })
 }
 
-/// `klad` with these arguments and no others, to its end.
+/// Runs `klad` with exactly these arguments.
 pub(crate) fn klad(arguments: &[&str]) -> Ended {
     Running::start(arguments.iter().copied()).wait()
 }
 
 impl Running {
     pub(crate) fn start<'a>(arguments: impl Iterator<Item = &'a str>) -> Running {
-        // Into files: a pipe that nobody reads would hold the process up.
+        // Output goes to files: a pipe that is not read could block the process.
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str| Stdio::from(File::create(directory.path().join(name)).unwrap());
         let mut command = Command::new(env!("CARGO_BIN_EXE_klad"));
@@ -152,17 +151,17 @@ impl Running {
         Running { child, directory, started }
     }
 
-    /// What it has said on its standard error until now.
+    /// The standard error until now.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("stderr")).unwrap()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub(crate) fn wait(self) -> Ended {
         self.wait_for(PATIENCE)
     }
 
-    /// The same, for what takes its time.
+    /// Waits for the end of the process with another time limit.
     pub(crate) fn wait_for(mut self, patience: Duration) -> Ended {
         let asked = Instant::now();
         let status = loop {

@@ -1,5 +1,5 @@
-//! An HTTP/1.1 client on a blocking socket, in clear or in TLS, which shows what a library would hide: chunks, order, the end of a
-//! connection.
+//! An HTTP/1.1 client on a blocking socket, in the clear or with TLS. It shows what a library hides: chunks, the
+//! order of answers, and the end of a connection.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::PATIENCE;
 
-/// One connection.
+/// A connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
-    /// `None`: in clear.
+    /// `None`: in the clear.
     pub(crate) tls: Option<Box<rustls::ClientConnection>>,
     buffer: Vec<u8>,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
-    /// The chunks, where the body came in chunks.
+    /// The chunks, if the body had chunks.
     pub(crate) chunks: Option<Vec<Vec<u8>>>,
 }
 
@@ -34,7 +34,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The version in `ETag` or `Klad-Version`.
+    /// Returns the version in `ETag` or `Klad-Version`.
     pub(crate) fn version(&self) -> u64 {
         let etag = self.header("etag").map(|etag| etag.trim_matches('"'));
         etag.or_else(|| self.header("klad-version")).expect("a version").parse().expect("a number")
@@ -65,9 +65,10 @@ impl Client {
         self.request("PUT", target, &[], Some(value))
     }
 
-    /// Stores a value, again for as long as klad says 503: on a machine that has other work, flushes fall behind who writes much.
+    /// Stores a value, and repeats the request while klad answers 503: on a busy machine RocksDB's flushes fall
+    /// behind and it stalls writes.
     pub(crate) fn store(&mut self, target: &str, value: &[u8]) {
-        super::wait_until("the value is taken", || {
+        super::wait_until("the value is stored", || {
             let status = self.put(target, value).status;
             assert!([201, 503].contains(&status), "{status}");
             status == 201
@@ -129,7 +130,7 @@ impl Client {
         }
     }
 
-    /// The next bytes; none: the end, which in TLS the server has announced.
+    /// Reads some bytes; 0 at the end of the connection, which with TLS the server must announce.
     pub(crate) fn read(&mut self, some: &mut [u8]) -> io::Result<usize> {
         match &mut self.tls {
             None => self.stream.read(some),
@@ -137,7 +138,7 @@ impl Client {
         }
     }
 
-    /// The next final answer; interim ones (100) are passed over.
+    /// Reads the next final answer and skips interim ones (1xx).
     pub(crate) fn answer(&mut self) -> io::Result<Answer> {
         loop {
             let answer = self.any_answer()?;
@@ -147,7 +148,7 @@ impl Client {
         }
     }
 
-    /// The next answer, interim ones included.
+    /// Reads the next answer, final or interim.
     pub(crate) fn any_answer(&mut self) -> io::Result<Answer> {
         let (status, headers) = self.head()?;
         let mut answer = Answer { status, headers, body: Vec::new(), chunks: None };
@@ -168,7 +169,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Status and headers of the next answer; the body is left to be read.
+    /// Reads status and headers of the next answer, and leaves its body.
     pub(crate) fn head(&mut self) -> io::Result<(u16, Vec<(String, String)>)> {
         loop {
             let mut storage = [httparse::EMPTY_HEADER; 32];
@@ -189,7 +190,7 @@ impl Client {
         }
     }
 
-    /// The next chunk; `None` is the final one.
+    /// Reads the next chunk; `None` at the last one.
     pub(crate) fn chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
         let line = loop {
             if let Some(end) = self.buffer.windows(2).position(|two| two == b"\r\n") {
@@ -206,7 +207,7 @@ impl Client {
         Ok((length > 0).then_some(chunk))
     }
 
-    /// What was read and not used yet.
+    /// Takes the bytes that were received and not used.
     pub(crate) fn take_buffered(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
     }
@@ -230,16 +231,16 @@ impl Client {
         }
     }
 
-    /// Whether nothing comes within `time`.
+    /// Returns whether no byte arrives within `time`.
     pub(crate) fn is_silent_for(&mut self, time: Duration) -> bool {
-        assert!(self.buffer.is_empty(), "an answer is there already");
+        assert!(self.buffer.is_empty(), "an answer has already arrived");
         self.stream.set_read_timeout(Some(time)).unwrap();
         let ended = self.fill();
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         matches!(ended, Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
     }
 
-    /// Whether the server closes the connection without another byte.
+    /// Returns whether the server closes the connection without sending another byte.
     pub(crate) fn is_closed_silently(&mut self) -> bool {
         let ended = self.fill();
         self.buffer.is_empty()

@@ -1,25 +1,25 @@
-//! `klad put` and its like as processes of their own.
+//! Runs `klad` commands as processes.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
-/// A command to be run.
+/// A command to run.
 pub(crate) struct Klad {
     command: Command,
     input: Vec<u8>,
 }
 
-/// How it has ended.
+/// The result of a command.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct Output {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }
 
 impl Klad {
-    /// `klad` with arguments that are separated by spaces, and nothing of what the environment says to klad.
+    /// `klad` with arguments separated by spaces, and without klad's variables from the environment.
     pub(crate) fn new(arguments: &str) -> Klad {
         let mut command = Command::new(env!("CARGO_BIN_EXE_klad"));
         for (name, _) in std::env::vars_os() {
@@ -31,7 +31,7 @@ impl Klad {
         Klad { command, input: Vec::new() }
     }
 
-    /// An argument as it stands.
+    /// Adds an argument unchanged.
     pub(crate) fn arg(mut self, argument: impl AsRef<std::ffi::OsStr>) -> Klad {
         self.command.arg(argument);
         self
@@ -42,7 +42,7 @@ impl Klad {
         self
     }
 
-    /// The server, through the environment.
+    /// Sets the server in the environment.
     pub(crate) fn at(self, address: SocketAddr) -> Klad {
         self.env("KLAD_URL", format!("http://{address}"))
     }
@@ -52,26 +52,26 @@ impl Klad {
         self
     }
 
-    pub(crate) fn run(mut self) -> Said {
+    pub(crate) fn run(mut self) -> Output {
         self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = self.command.spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
-        // A command that does not read all of it closes the pipe.
+        // A command that does not read all its input closes the pipe.
         let writer = std::thread::spawn(move || drop(input.write_all(&self.input)));
         let output = child.wait_with_output().unwrap();
         writer.join().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
-        Said { code: output.status.code(), stdout: output.stdout, stderr }
+        Output { code: output.status.code(), stdout: output.stdout, stderr }
     }
 
-    /// Runs it, demands exit code 0 and silence on the error output, and gives what it has printed.
+    /// Runs the command, requires exit code 0 and no error output, and returns the output.
     pub(crate) fn succeeds(self) -> Vec<u8> {
         let said = self.run();
         assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""), "{said:?}");
         said.stdout
     }
 
-    /// Runs it, demands an exit code and one line on the error output alone, and gives the line.
+    /// Runs the command, requires this exit code, no output and one line of error output, and returns the line.
     pub(crate) fn fails(self, code: i32) -> String {
         let said = self.run();
         assert_eq!((said.code, said.stdout.as_slice()), (Some(code), &b""[..]), "{said:?}");

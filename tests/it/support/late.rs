@@ -1,4 +1,4 @@
-//! An engine as one across a network: its calls return at once, and a thread of its own answers later and out of order. Its
+//! An engine like one across a network: its calls return at once, and a thread answers later and out of order. Its
 //! versions have no order either.
 
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use klad_storage::operation::{Durability, Error, Operation, Outcome, Version};
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Reply, Result};
 
-/// What comes so close upon each other is answered in the opposite order.
+/// Operations that arrive within this time of each other are answered in reverse order.
 const TOGETHER: Duration = Duration::from_millis(1);
 
-/// And at most so many.
+/// Maximum number of operations that are answered together.
 const TOGETHER_MAX: usize = 16;
 
-/// Odd, so that no two versions become one, and none becomes 0.
+/// Multiplier of versions. It is odd, so that versions stay distinct and none becomes 0.
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 type Job = (Operation, Arc<dyn Reply>);
@@ -25,7 +25,7 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    /// `swaps`: a defect, of two answers each goes to the other's operation.
+    /// `swaps`: a defect, two operations get each other's answer.
     pub(crate) fn new(inner: Arc<dyn Engine>, swaps: bool) -> Late {
         let (jobs, taken) = channel();
         let engine = inner.clone();
@@ -53,7 +53,7 @@ fn answer(engine: &dyn Engine, taken: &Receiver<Job>, swaps: bool) {
     }
 }
 
-/// Passes an outcome on with a version that tells no order.
+/// Passes a result on with a version that shows no order.
 struct Scattered(Arc<dyn Reply>);
 
 impl Reply for Scattered {
@@ -89,7 +89,7 @@ impl Engine for Late {
     }
 
     fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
-        self.jobs.send((operation, reply)).expect("the thread lives as long as this");
+        self.jobs.send((operation, reply)).expect("the thread runs as long as the engine exists");
     }
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {

@@ -1,16 +1,16 @@
-//! A server at work for as long as something is looked at.
+//! Keeps a server under load while a test does something else.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Over, Server, wait_until};
 
-/// Clients that ask as soon as they are answered.
+/// The number of clients. Each sends a request as soon as the previous one is answered.
 const CLIENTS: u64 = 8;
 
-/// So many requests are answered before anything is looked at.
+/// The number of answered requests before the test continues.
 const BEFORE: u64 = 200;
 
-/// Does `work` while values are written and read.
+/// Runs `work` while clients write and read values.
 pub(crate) fn loaded<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {

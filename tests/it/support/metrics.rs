@@ -1,8 +1,8 @@
-//! What `/metrics` says, as numbers.
+//! The values of `/metrics`.
 
 use super::Server;
 
-/// One scrape.
+/// The samples of one scrape.
 pub(crate) struct Metrics(Vec<Sample>);
 
 struct Sample {
@@ -22,7 +22,7 @@ impl Metrics {
         Metrics(text.lines().filter(|line| !line.starts_with('#')).map(parse).collect())
     }
 
-    /// The sum of all samples of this name that have these labels; 0 without any.
+    /// Returns the sum of all samples of this name with these labels; 0 if there is none.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has = |sample: &Sample, (name, value): &(&str, &str)| {
             sample.labels.iter().any(|(own, its)| own == name && its == value)
@@ -31,29 +31,29 @@ impl Metrics {
         samples.filter(|sample| labels.iter().all(|label| has(sample, label))).map(|sample| sample.value).sum()
     }
 
-    /// As [`Metrics::sum`], of a counter.
+    /// Like [`Metrics::sum`], for a counter.
     pub(crate) fn count(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters are whole")]
         let count = self.sum(name, labels) as u64;
         count
     }
 
-    /// Requests that ended so.
+    /// Returns the number of requests with this outcome.
     pub(crate) fn requests(&self, op: &str, outcome: &str) -> u64 {
         self.count("klad_http_request_duration_seconds_count", &[("op", op), ("outcome", outcome)])
     }
 
-    /// Seconds that all requests together spent in a phase.
+    /// Returns the seconds that all requests together spent in a phase.
     pub(crate) fn phase(&self, op: &str, phase: &str) -> f64 {
         self.sum("klad_http_request_phase_seconds_sum", &[("op", op), ("phase", phase)])
     }
 
-    /// Requests that have no answer yet.
+    /// Returns the number of requests without an answer.
     pub(crate) fn in_flight(&self) -> u64 {
         self.count("klad_http_requests_in_flight", &[])
     }
 
-    /// Refusals for this reason.
+    /// Returns the number of rejections for this reason.
     pub(crate) fn refused(&self, reason: &str) -> u64 {
         self.count("klad_refused_total", &[("reason", reason)])
     }

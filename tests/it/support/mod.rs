@@ -1,4 +1,4 @@
-//! Starting servers, speaking to them, and planting defects in them.
+//! Starts servers, sends requests to them, and plants defects in them.
 
 pub(crate) mod bencher;
 pub(crate) mod client;
@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 pub(crate) use client::{Answer, Client};
 pub(crate) use server::{Server, ServerBuilder};
 
-/// The engines that this build has, the default first.
+/// The engines of this build, the default first.
 pub(crate) const ENGINES: &[&str] = &[
     #[cfg(feature = "rocksdb")]
     "rocksdb",
@@ -44,7 +44,7 @@ pub(crate) const ENGINES: &[&str] = &[
     "memory",
 ];
 
-/// Those of them that keep data on a disk.
+/// The engines that keep data on a disk.
 pub(crate) const DURABLE_ENGINES: &[&str] = &[
     #[cfg(feature = "rocksdb")]
     "rocksdb",
@@ -52,7 +52,7 @@ pub(crate) const DURABLE_ENGINES: &[&str] = &[
     "fjall",
 ];
 
-/// The engines with every strategy, as `engine/strategy`; the engine alone is with the default one.
+/// Each engine with each strategy, as `engine/strategy`. The engine alone stands for the default strategy.
 pub(crate) const SETUPS: &[&str] = &[
     #[cfg(feature = "rocksdb")]
     "rocksdb",
@@ -80,26 +80,26 @@ pub(crate) const SETUPS: &[&str] = &[
     "late/stealing",
 ];
 
-/// The engine that the build has by default, but all of its answers come from another thread, later and out of order.
+/// The default engine, with answers that come late, out of order, and from another thread.
 pub(crate) const LATE_SETUPS: &[&str] = &["late", "late/inline", "late/pool", "late/stealing"];
 
-/// Whether nothing of this setup outlives its process: `late` is the default engine's.
+/// Whether data of this setup is lost when the process ends. `late` uses the default engine.
 pub(crate) fn keeps_nothing(setup: &str) -> bool {
     setup.starts_with("memory") || (setup.starts_with("late") && DURABLE_ENGINES.is_empty())
 }
 
-/// The strategies on the engines that block.
+/// The engines on a disk, with each strategy.
 pub(crate) fn durable_setups() -> impl Iterator<Item = &'static str> {
     SETUPS.iter().copied().filter(|setup| !setup.starts_with("memory") && !setup.starts_with("late"))
 }
 
-/// The strategies on RocksDB.
+/// RocksDB with each strategy.
 pub(crate) const ROCKSDB_SETUPS: &[&str] = &["rocksdb", "rocksdb/inline", "rocksdb/pool", "rocksdb/stealing"];
 
-/// Nothing that a test waits for takes so long, unless it is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+/// Maximum time of every wait in the tests. A wait that takes longer is a failure.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Linux' version: what it can do differs.
+/// Returns the version of Linux: its features differ.
 #[cfg(target_os = "linux")]
 pub(crate) fn kernel() -> (u32, u32) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -110,17 +110,17 @@ pub(crate) fn kernel() -> (u32, u32) {
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// When it does not within [`PATIENCE`].
+/// The condition does not hold within [`PATIENCE`].
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        assert!(Instant::now() < deadline, "timeout while waiting until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Sets its flag, also when the test fails: threads of a scope that go on until they are told would otherwise keep the failure
-/// from ever being seen.
+/// Sets its flag when dropped, also when the test fails. Scoped threads that run until the flag is set would
+/// otherwise hang and hide the failure.
 pub(crate) struct Over<'f>(pub(crate) &'f AtomicBool);
 
 impl Drop for Over<'_> {
@@ -129,7 +129,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A random generator whose seed is printed, and can be given by `KLAD_TEST_SEED`.
+/// Returns a random generator and prints its seed. `KLAD_TEST_SEED` sets the seed.
 pub(crate) fn random() -> fastrand::Rng {
     let seed = std::env::var("KLAD_TEST_SEED").ok().map_or_else(|| fastrand::u64(..), |text| text.parse().unwrap());
     println!("KLAD_TEST_SEED={seed}");
@@ -141,12 +141,12 @@ pub(crate) fn encode(key: &[u8]) -> String {
     key.iter().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// Resident memory of a process, bytes.
+/// Returns the resident memory of a process, bytes.
 pub(crate) fn resident_bytes(process: u32) -> u64 {
     status_bytes(process, "VmRSS:")
 }
 
-/// The most that it was since the process began.
+/// Returns the peak resident memory of a process, bytes.
 pub(crate) fn peak_resident_bytes(process: u32) -> u64 {
     status_bytes(process, "VmHWM:")
 }

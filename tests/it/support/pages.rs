@@ -1,20 +1,20 @@
-//! Pages as a browser shows them: in frames of a phone's width and of a wide screen's, in light or dark, looked at from outside
-//! while errors, requests and pixels are counted.
+//! Shows a page in a browser, in frames as wide as a phone and as a wide screen, in light or dark, and counts errors,
+//! requests and pixels from outside.
 
 use serde_json::{Value, json};
 
 use super::tools::browse;
 
-/// Widths in which every page must be well, CSS pixels.
+/// Widths in which every page must be usable, CSS pixels.
 pub(crate) const WIDTHS: [u64; 2] = [390, 1280];
 
-/// No text may be smaller, CSS pixels.
+/// Minimum size of text, CSS pixels.
 const FONT_MIN: f64 = 11.0;
 
-/// Of a series that is seen, so many pixels have its colour.
+/// Minimum number of pixels with the colour of a visible series.
 const PIXELS_MIN: u64 = 8;
 
-/// Before the page's own scripts: what goes wrong, and what it wants from elsewhere.
+/// Runs before the scripts of the page: records errors, and requests to elsewhere.
 const LISTENING: &str = "<script>window.seen = { errors: [], refused: [], media: [] };\
     (function () {\
         var ask = window.matchMedia.bind(window);\
@@ -26,7 +26,7 @@ const LISTENING: &str = "<script>window.seen = { errors: [], refused: [], media:
     window.addEventListener('securitypolicyviolation', function (event) { window.seen.refused.push(event.blockedURI); });\
     </script><meta charset=";
 
-/// Looks at a page from its parent; answers what [`faults`] reads.
+/// Inspects a page from its parent, for [`faults`].
 const LOOKING: &str = r"
 function channels(colour) { return (colour.match(/[\d.]+/g) || []).map(Number); }
 function pixels(canvas, wanted) {
@@ -107,7 +107,7 @@ async function use(frame, result) {
             return shown(w, figure);
         };
         seen.pointed = pointed(w, figure);
-        // The values at the cursor need room too.
+        // The values at the cursor need space too.
         result.wider = Math.max(result.wider, d.documentElement.scrollWidth - d.documentElement.clientWidth);
         if (figure.querySelector('.switch button')) {
             seen.switched = await click('.switch button[aria-pressed=false]');
@@ -122,8 +122,8 @@ async function use(frame, result) {
     result.wider = Math.max(result.wider, d.documentElement.scrollWidth - d.documentElement.clientWidth);
     result.errors = w.seen.errors;
 }
-// The scheme of a frame is that of the element that holds it. Browsers tell of a change when they paint, which is no certain
-// time here; so those who listen are told as soon as it has changed.
+// A frame has the colour scheme of the element that contains it. Browsers report a change when they paint, at an
+// uncertain time, so the script notifies the listeners itself.
 async function turn(frame, dark, result) {
     var w = frame.contentWindow, d = frame.contentDocument;
     var ink = function () {
@@ -159,12 +159,12 @@ frames.forEach(function (frame) {
 });
 ";
 
-/// What a browser shows of `page` in each of [`WIDTHS`].
+/// Returns what a browser shows of `page` in each of [`WIDTHS`].
 pub(crate) fn look(page: &str, dark: bool) -> Vec<Value> {
     assert!(page.contains("<meta charset="), "a page says how its text is encoded");
     let page = page.replacen("<meta charset=", LISTENING, 1);
     let quoted = serde_json::to_string(&page).unwrap().replace('<', "\\u003c");
-    // One over the other: a browser does not paint what nobody can see.
+    // The frames overlap: a browser does not paint what is outside the window.
     let frame =
         |width: &u64| format!("<iframe style=\"position:absolute;left:0;top:0\" width={width} height=900></iframe>");
     let frames: String = WIDTHS.iter().map(frame).collect();
@@ -181,14 +181,14 @@ pub(crate) fn look(page: &str, dark: bool) -> Vec<Value> {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What is wrong with what was seen; `figures` are those that must be drawn, in their order.
+/// Returns the faults of a page; `figures` are the ids of its figures, in their order.
 pub(crate) fn faults(seen: &[Value], dark: bool, figures: &[&str]) -> Vec<String> {
     assert_eq!(seen.len(), WIDTHS.len());
     let mut faults = Vec::new();
     for (seen, width) in seen.iter().zip(WIDTHS) {
         let mut fault = |what: String| faults.push(format!("{width}: {what}"));
         if seen["width"] != width {
-            fault(format!("the page is {} wide", seen["width"]));
+            fault(format!("the page has width {}", seen["width"]));
         }
         if seen["wider"] != 0 {
             fault(format!("it is {} wider than its window", seen["wider"]));
@@ -209,7 +209,7 @@ pub(crate) fn faults(seen: &[Value], dark: bool, figures: &[&str]) -> Vec<String
         let ids: Vec<_> =
             seen["figures"].as_array().unwrap().iter().map(|figure| figure["id"].as_str().unwrap()).collect();
         if ids != figures {
-            fault(format!("its figures are {ids:?}"));
+            fault(format!("the figures are {ids:?}"));
         }
         if seen["drawn"].as_str() != Some(&figures.len().to_string()) {
             fault(format!("{} figures are drawn", seen["drawn"]));
@@ -220,15 +220,15 @@ pub(crate) fn faults(seen: &[Value], dark: bool, figures: &[&str]) -> Vec<String
             }
         }
         if seen["ink"][0] == seen["ink"][1] {
-            fault("its colours do not follow the scheme when it changes".to_owned());
+            fault("the colours do not change with the colour scheme".to_owned());
         }
         for figure in seen["turned"].as_array().unwrap() {
             if figure["state"] == "drawn" && figure["colourful"].as_u64().unwrap() < PIXELS_MIN {
-                fault(format!("{}: nothing is seen when the scheme has changed", figure["id"]));
+                fault(format!("{}: nothing is visible after a change of the colour scheme", figure["id"]));
             }
         }
         if seen["drawn_after"].as_array().unwrap().iter().any(|state| state != "drawn") {
-            fault(format!("after it was used: {}", seen["drawn_after"]));
+            fault(format!("after use: {}", seen["drawn_after"]));
         }
     }
     faults
@@ -245,7 +245,7 @@ fn figure_faults(figure: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     if figure["kind"] == "heat" {
         if figure["colourful"].as_u64().unwrap() < PIXELS_MIN {
-            faults.push("no cell is seen".to_owned());
+            faults.push("no cell is visible".to_owned());
         }
     } else if most(figure) < PIXELS_MIN {
         faults.push(format!("no series is seen: {}", figure["series"]));
@@ -253,17 +253,17 @@ fn figure_faults(figure: &Value) -> Vec<String> {
     for after in ["switched", "again"] {
         let Some(seen) = figure.get(after) else { continue };
         if seen["state"] != "drawn" || most(seen) < PIXELS_MIN {
-            faults.push(format!("no series is seen when it was {after}: {}", seen["series"]));
+            faults.push(format!("no series is visible when it was {after}: {}", seen["series"]));
         }
     }
     let first = |seen: &Value| seen["series"][0]["pixels"].as_u64().unwrap();
-    // Of two series of one colour, the other keeps it when one is turned off.
+    // If another series has the same colour, the pixels remain when one is hidden.
     let alone =
         figure["series"].as_array().is_some_and(|all| all.iter().skip(1).all(|one| one["pixels"] != all[0]["pixels"]));
     if let Some(hidden) = figure.get("hidden")
         && (hidden["pixels"] == 0 || (alone && first(hidden) > first(figure) / 2))
     {
-        faults.push(format!("a series that is turned off is still there, or all are gone: {}", hidden["series"]));
+        faults.push(format!("a hidden series is still visible, or all are hidden: {}", hidden["series"]));
     }
     let figures = |text: &Value| text.as_str().is_some_and(|text| text.contains(|one: char| one.is_ascii_digit()));
     let pointed = &figure["pointed"];

@@ -1,5 +1,5 @@
-//! Servers with planted defects: this test binary runs itself as a server whose engine is wrapped in one that breaks a
-//! promise. A check that lets such a server pass checks nothing. Nothing of it is compiled into klad.
+//! Servers with planted defects. This test binary runs itself as a server whose engine is wrapped in one that breaks
+//! a promise. A check that does not find the defect is useless. None of this code is compiled into klad.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observati
 use super::late::Late;
 use super::plants;
 
-/// What is wrong with the engine.
+/// The defect of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     /// A `sync` write is acknowledged before its sync has succeeded.
@@ -35,53 +35,54 @@ pub(crate) enum Defect {
     VisibleBeforeSync,
     /// One acknowledged write in 50 is not stored.
     LosesWrites,
-    /// Versions begin anew with each start.
+    /// Versions begin again at each start.
     RepeatsVersions,
-    /// After a failed log write or sync it goes on as if nothing had been.
+    /// After a failed log write or sync, the engine continues as if it had succeeded.
     ForgetsFailure,
-    /// Writes that came together are committed one by one.
+    /// Writes that arrive together are committed one by one.
     SyncsEachWrite,
-    /// The end of a range is part of it.
+    /// The end of a range is included in the range.
     InclusiveEnd,
-    /// The first entry of each step but the first is missing.
+    /// The first entry of each scan step except the first one is missing.
     SkipsAtSteps,
-    /// A read that needs the disk takes a while. No defect but a slow disk.
+    /// A read from the disk is slow. This is a slow disk, not a defect.
     SlowDisk,
-    /// A read on the worker takes a while.
+    /// A read on the worker is slow.
     SlowCachedReads,
-    /// A large value is copied whether there is room or not, and [`AT_ONCE`] such copies are there at once.
-    CopiesWithoutRoom,
-    /// A write that is made on the worker takes a while.
-    SlowWritesHere,
-    /// A write that took long is answered as if it had been refused.
-    RefusesWhatWasDone,
+    /// A large value is copied without a permit of the memory budget, and [`AT_ONCE`] copies exist at the same time.
+    CopiesWithoutPermit,
+    /// A write on the worker is slow.
+    SlowWorkerWrites,
+    /// A write that took long is answered as if it had been rejected.
+    RejectsExecutedWrites,
     /// A write of the key `leak` is never answered.
-    ForgetsReplies,
-    /// The engine does not say how long its syncs took.
+    LosesReplies,
+    /// The engine does not report the time of its syncs.
     HidesSync,
-    /// Log lines are written by whoever has something to say.
-    LogsInPlace,
+    /// The thread that logs a line writes it to stderr itself.
+    LogsSynchronously,
     /// A write of the key `panic` panics.
     Panics,
-    /// Nothing is looked after between operations.
-    NeverLooks,
-    /// The third scan step fails: by then hyper has flushed what came before.
+    /// The engine does no maintenance between operations.
+    SkipsMaintenance,
+    /// The third scan step fails. hyper has flushed the first ones by then.
     FailsInMidRange,
-    /// What the engine says of itself is what it said the first time.
+    /// The engine always returns its first observation.
     FrozenObservation,
-    /// Asking the engine about itself waits for a disk that hangs.
+    /// An observation of the engine waits for a disk that hangs.
     SlowObservation,
-    /// At a stop, connections without a request that was begun are closed, whatever has come.
+    /// At a stop, klad closes connections without a request in progress at once, even if bytes have arrived.
     ClosesIdleAtOnce,
-    /// At a stop, connections that wait to be accepted are not.
-    DropsWhoWaitsToBeAccepted,
-    /// Reads of some keys do known amounts of work and waiting. No defect but a truth to hold profiles against.
+    /// At a stop, klad drops connections that wait to be accepted.
+    DropsUnacceptedConnections,
+    /// Reads of some keys do known amounts of work and waiting, which profiles must show. This is not a defect.
     Plants,
-    /// The same, but waits are of kinds that the lock profile does not see.
+    /// Like `Plants`, but with waits that the lock profile does not see.
     PlantsHookOff,
-    /// Answers come from another thread, later and out of order. No defect but an engine as one across a network.
+    /// Answers come from another thread, late and out of order, as from an engine across a network. This is not a
+    /// defect.
     AnswersLate,
-    /// The same, but of two answers that come together each is told the other's.
+    /// Like `AnswersLate`, but two operations that end together get each other's answer.
     SwapsAnswers,
 }
 
@@ -93,13 +94,13 @@ const ALL: [Defect; 27] = [
     Defect::FrozenObservation,
     Defect::SlowObservation,
     Defect::HidesSync,
-    Defect::LogsInPlace,
+    Defect::LogsSynchronously,
     Defect::Panics,
-    Defect::NeverLooks,
+    Defect::SkipsMaintenance,
     Defect::ClosesIdleAtOnce,
-    Defect::DropsWhoWaitsToBeAccepted,
-    Defect::CopiesWithoutRoom,
-    Defect::SlowWritesHere,
+    Defect::DropsUnacceptedConnections,
+    Defect::CopiesWithoutPermit,
+    Defect::SlowWorkerWrites,
     Defect::AcknowledgesBeforeSync,
     Defect::VisibleBeforeSync,
     Defect::LosesWrites,
@@ -111,35 +112,35 @@ const ALL: [Defect; 27] = [
     Defect::FailsInMidRange,
     Defect::SlowDisk,
     Defect::SlowCachedReads,
-    Defect::RefusesWhatWasDone,
-    Defect::ForgetsReplies,
+    Defect::RejectsExecutedWrites,
+    Defect::LosesReplies,
 ];
 
-/// How long slow reads take.
+/// Time of a slow read.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// How long a slow observation takes.
+/// Time of a slow observation.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// What counts as a write that took long.
+/// Minimum time of a write that counts as long.
 const LONG: Duration = Duration::from_millis(100);
 
 const DEFECT: &str = "KLAD_TEST_DEFECT";
 const ARGUMENTS: &str = "KLAD_TEST_ARGUMENTS";
 
-/// A command that runs this binary as a server with `defect`.
+/// Returns a command that runs this binary as a server with `defect`.
 pub(crate) fn command(defect: Defect, arguments: &[String]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "support::planted::runs_a_server_when_told_to", "--nocapture"])
+        .args(["--exact", "support::planted::serve_with_defect", "--nocapture"])
         .env(DEFECT, format!("{defect:?}"))
         .env(ARGUMENTS, arguments.join("\n"));
     command
 }
 
-/// Not a test but the other end of [`command`]: without its environment it has nothing to do.
+/// Not a test: the process that [`command`] starts. Does nothing without the variables of `command`.
 #[test]
-fn runs_a_server_when_told_to() {
+fn serve_with_defect() {
     let (Ok(defect), Ok(arguments)) = (std::env::var(DEFECT), std::env::var(ARGUMENTS)) else { return };
     let defect = ALL.into_iter().find(|one| format!("{one:?}") == defect).expect("a known defect");
     let arguments = ["klad"].into_iter().chain(arguments.lines());
@@ -148,17 +149,17 @@ fn runs_a_server_when_told_to() {
     let command_line = CommandLine::of(serve);
     let resolved = settings::load(&command_line).expect("valid");
     let mut config = settings::check(&resolved).expect("valid");
-    // Refused unless the environment has prepared jemalloc for it.
+    // jemalloc rejects it unless the environment has enabled profiling.
     #[cfg(target_os = "linux")]
     let _ = klad_profile::heap::Heap::sample_every(config.heap_sample_bytes);
     let drain = &mut config.server.limits.drain;
     match defect {
         Defect::ClosesIdleAtOnce => drain.idle_patience = Duration::ZERO,
-        Defect::DropsWhoWaitsToBeAccepted => drain.accept_patience = Duration::ZERO,
+        Defect::DropsUnacceptedConnections => drain.accept_patience = Duration::ZERO,
         _ => {}
     }
     let signals = Signals::take(|| std::process::exit(1)).expect("taken");
-    if defect == Defect::LogsInPlace {
+    if defect == Defect::LogsSynchronously {
         logs::set_access_log(config.logs.access_log);
         tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     } else {
@@ -242,7 +243,7 @@ struct Defective {
     held: Arc<Mutex<Vec<Held>>>,
 }
 
-/// Gives an outcome to whoever waits for it, here.
+/// Passes a result to the thread that waits for it.
 struct Collect(mpsc::SyncSender<Result>);
 
 impl Reply for Collect {
@@ -251,7 +252,7 @@ impl Reply for Collect {
     }
 }
 
-/// Passes an outcome on, changed.
+/// Changes a result before passing it on.
 struct Changed<F> {
     reply: Arc<dyn Reply>,
     change: F,
@@ -263,19 +264,19 @@ impl<F: Fn(Result) -> Result + Send + Sync> Reply for Changed<F> {
     }
 }
 
-/// Answers of reads that are there at once with [`Defect::CopiesWithoutRoom`].
+/// Number of results that are held at the same time with [`Defect::CopiesWithoutPermit`].
 const AT_ONCE: usize = 20;
 
-/// A result that waits for others, and where it goes then.
+/// A held result, and its destination.
 type Held = (Arc<dyn Reply>, Result);
 
-/// A reply that nobody asks for room, and that waits for others.
-struct Unasked {
+/// A reply that asks for no permit and holds its result until [`AT_ONCE`] are held.
+struct Unpermitted {
     reply: Arc<dyn Reply>,
     held: Arc<Mutex<Vec<Held>>>,
 }
 
-impl Reply for Unasked {
+impl Reply for Unpermitted {
     fn complete(&self, result: Result) {
         let mut held = self.held.lock().unwrap();
         held.push((self.reply.clone(), result));
@@ -321,7 +322,7 @@ impl Defective {
                 });
             }
             Defect::LosesWrites if number.is_multiple_of(50) => {
-                // A version of its own, so that only the loss can be noticed.
+                // The lost write gets a version, so that only the loss can be noticed.
                 let key = b"klad-test-lost".as_slice().into();
                 write.write = klad_storage::operation::Write::of(key, Effect::Delete, asked);
                 self.inner.commit(vec![write]);
@@ -338,7 +339,7 @@ impl Defective {
                 write.reply = Arc::new(Changed { reply, change });
                 self.inner.commit(vec![write]);
             }
-            Defect::RefusesWhatWasDone => {
+            Defect::RejectsExecutedWrites => {
                 let begun = std::time::Instant::now();
                 let done = self.commit_one(write);
                 reply.complete(if begun.elapsed() > LONG { Err(Error::DeadlinePassed) } else { done });
@@ -348,8 +349,8 @@ impl Defective {
                 self.inner.commit(vec![write]);
             }
             Defect::Panics if key(&write) == b"panic".as_slice() => panic!("planted panic"),
-            Defect::ForgetsReplies if key(&write) == b"leak".as_slice() => {
-                // As whoever loses it in a collection that is never emptied.
+            Defect::LosesReplies if key(&write) == b"leak".as_slice() => {
+                // The reply is kept forever in a leaked collection.
                 std::mem::forget(reply);
                 let _ = self.commit_one(write);
             }
@@ -424,9 +425,9 @@ impl Engine for Defective {
                 if self.defect == Defect::SlowDisk {
                     std::thread::sleep(SLOW);
                 }
-                let unasked = self.defect == Defect::CopiesWithoutRoom;
+                let unasked = self.defect == Defect::CopiesWithoutPermit;
                 let held = self.held.clone();
-                self.inner.execute(operation, if unasked { Arc::new(Unasked { reply, held }) } else { reply });
+                self.inner.execute(operation, if unasked { Arc::new(Unpermitted { reply, held }) } else { reply });
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
@@ -441,7 +442,7 @@ impl Engine for Defective {
     }
 
     fn try_commit(&self, writes: Vec<Pending>) -> std::result::Result<(), Vec<Pending>> {
-        if self.defect != Defect::SlowWritesHere {
+        if self.defect != Defect::SlowWorkerWrites {
             return Err(writes);
         }
         std::thread::sleep(SLOW);
@@ -479,14 +480,14 @@ impl Engine for Defective {
     }
 }
 
-/// Of a write as `/v0` makes them.
+/// Returns the key of a write as `/v0` makes it.
 fn key(write: &Pending) -> &[u8] {
     &write.write.changes[0].key
 }
 
 impl Defective {
     fn disk(&self) -> &dyn LocalDisk {
-        self.inner.local_disk().expect("asked for only where there is one")
+        self.inner.local_disk().expect("called only for engines with a disk")
     }
 }
 
@@ -495,9 +496,9 @@ impl LocalDisk for Defective {
         self.disk().sync()
     }
 
-    fn upkeep(&self) {
-        if self.defect != Defect::NeverLooks {
-            self.disk().upkeep();
+    fn housekeeping(&self) {
+        if self.defect != Defect::SkipsMaintenance {
+            self.disk().housekeeping();
         }
     }
 

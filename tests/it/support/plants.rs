@@ -1,15 +1,15 @@
-//! Plants: reads of certain keys do known amounts of work, allocation and waiting, each in a function with a name of its own, so
-//! that a profile of the server can be held against what the functions themselves have counted.
+//! Functions with known amounts of CPU time, allocation and waiting, for tests of profiles. Reads of certain keys
+//! call them, and each counts what it did.
 //!
 //! ```text
 //!   busy-a:MICROSECONDS, busy-b:…    CPU time, by the thread's own clock
-//!   alloc:PIECES, keep:PIECES        allocations of 1,024 bytes each, which is a size class of jemalloc; freed, kept
-//!   waits                            another thread waits for locks and a condition, and clocks its waits
+//!   alloc:PIECES, keep:PIECES        allocations of 1,024 bytes each, a size class of jemalloc; freed, kept
+//!   waits                            another thread waits for locks and a condition, and measures its waits
 //!   truth                            all sums so far, as JSON
 //! ```
 //!
-//! Each function does something after its inner call: a call in the last place would leave no frame. The two busy ones differ in
-//! a number, or the linker might make one of them. Called by `planted`.
+//! Each function does something after its inner call, because a tail call would leave no frame. The two busy
+//! functions differ in a number, so that the linker does not merge them. Called by `planted`.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -24,13 +24,13 @@ use klad_storage::operation::{Outcome, Version};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
-/// Bytes of each allocation: a size class, so that nothing is rounded up.
+/// Size of each allocation, bytes: a size class, so that jemalloc does not round it up.
 pub(crate) const PIECE_BYTES: usize = 1024;
 
-/// Times that each lock is waited for.
+/// Number of waits for each lock.
 const ROUNDS: u32 = 20;
 
-/// Time for which each is held.
+/// Time for which a lock is held.
 const HELD: Duration = Duration::from_millis(20);
 
 static BUSY_A_NS: AtomicU64 = AtomicU64::new(0);
@@ -41,7 +41,7 @@ static MUTEX_NS: AtomicU64 = AtomicU64::new(0);
 static PTHREAD_NS: AtomicU64 = AtomicU64::new(0);
 static CONDITION_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Does what `key` says, if it is a plant's; `hook_off`: waits while waits are not recorded.
+/// Executes `key` if it is one of these keys. `hook_off`: disable the recording of waits.
 pub(crate) fn answer(key: &[u8], hook_off: bool) -> Option<Result> {
     let key = std::str::from_utf8(key).ok()?;
     let (name, amount) = key.split_once(':').unwrap_or((key, "0"));
@@ -84,7 +84,7 @@ fn truth() -> serde_json::Value {
     })
 }
 
-/// CPU time of this thread, nanoseconds.
+/// Returns the CPU time of this thread, nanoseconds.
 fn used_ns() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
@@ -95,7 +95,7 @@ fn planted_busy_a(amount_ns: u64) -> u64 {
     let begun = used_ns();
     let mut number = 1_u64;
     while used_ns() - begun < amount_ns {
-        // About a millisecond: the look at the clock is a small part.
+        // About a millisecond, so that reading the clock takes a small part of it.
         for _ in 0..400_000 {
             number = black_box(number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
         }
@@ -119,7 +119,7 @@ type Piece = Box<MaybeUninit<[u8; PIECE_BYTES]>>;
 
 fn piece() -> Piece {
     let mut piece = Box::<[u8; PIECE_BYTES]>::new_uninit();
-    // Or the allocation would be left out.
+    // Otherwise the compiler would remove the allocation.
     black_box(piece.as_mut_ptr());
     piece
 }
@@ -131,7 +131,7 @@ fn planted_allocation(pieces: u64) {
     }
 }
 
-/// `kept` has room for all: its own growth would be counted here.
+/// `kept` must have enough capacity: its growth would be counted here.
 #[inline(never)]
 fn planted_keeping(pieces: u64, kept: &mut Vec<Piece>) {
     for _ in 0..pieces {
@@ -140,10 +140,10 @@ fn planted_keeping(pieces: u64, kept: &mut Vec<Piece>) {
     black_box(kept);
 }
 
-/// All kinds of waits, one after the other.
+/// Makes all kinds of waits, one after the other.
 fn wait(hook_off: bool) {
     if hook_off {
-        // As if nobody looked, whoever does.
+        // Disables the recording even while a profile is taken.
         klad_base::sampling::waits::stop();
     }
     let lock = sync::Mutex::new(());
@@ -172,8 +172,8 @@ fn wait(hook_off: bool) {
     add(&CONDITION_NS, waited);
 }
 
-/// `holder` is given what is to be done while it holds what `waiter` waits for; answers what all waits took. The barriers are
-/// std's, which no profile sees.
+/// Runs `holder`, which does the given work while it holds what `waiter` waits for. Returns the sum of all waits. The
+/// barriers are those of std, which no profile sees.
 fn contend(holder: impl Fn(&dyn Fn()), waiter: impl Fn() -> Duration + Sync) -> Duration {
     let barrier = Barrier::new(2);
     thread::scope(|scope| {
@@ -219,18 +219,18 @@ fn planted_waiter_condition(wait: impl Fn()) -> Duration {
     begun.elapsed()
 }
 
-/// A mutex as C and C++ have it.
+/// A mutex of the C library.
 mod pthread {
-    #![expect(unsafe_code, reason = "it is C's interface that is tested")]
+    #![expect(unsafe_code, reason = "tests the interface of C")]
 
     use std::cell::UnsafeCell;
 
-    /// Never moved while it is held: it is borrowed by all who use it.
+    /// Never moved while held, because all users borrow it.
     pub(super) struct Lock {
         mutex: Box<UnsafeCell<libc::pthread_mutex_t>>,
     }
 
-    // SAFETY: a mutex is made to be used by several threads; nothing else is in there.
+    // SAFETY: a mutex is made for use by several threads, and there is no other content.
     unsafe impl Sync for Lock {}
 
     impl Lock {
@@ -238,13 +238,13 @@ mod pthread {
             Lock { mutex: Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER)) }
         }
 
-        /// Does `work` with the lock held.
+        /// Runs `work` with the lock held.
         pub(super) fn hold(&self, work: &dyn Fn()) {
-            // SAFETY: the mutex was initialised, stays where it is, and this thread does not hold it.
+            // SAFETY: the mutex is initialised and does not move, and this thread does not hold it.
             let taken = unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
             assert_eq!(taken, 0);
             work();
-            // SAFETY: this thread has just taken it.
+            // SAFETY: this thread holds it.
             let given_back = unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
             assert_eq!(given_back, 0);
         }

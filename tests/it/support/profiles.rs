@@ -1,20 +1,20 @@
-//! Profiles as text, and the judges that hold them against a known truth. Each judge answers what is wrong.
+//! Profiles as text, and checks that compare them with known values. Each check returns the faults.
 
 use std::collections::BTreeMap;
 
-/// Figures may be wrong by so much of the truth.
+/// Maximum error, as a part of the true value.
 const TOLERANCE: f64 = 0.10;
 
-/// `# name: value` lines, then `thread;root;…;leaf N`.
+/// `# name: value` lines, then lines `thread;root;…;leaf N`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Profile {
     pub(crate) facts: BTreeMap<String, String>,
-    /// Figures of what has changed may be below zero.
+    /// Values of a difference may be negative.
     pub(crate) stacks: Vec<(Vec<String>, i64)>,
 }
 
 impl Profile {
-    /// Reads it, or says which line is none.
+    /// Parses a profile; the error has the wrong line.
     pub(crate) fn parse(text: &str) -> Result<Profile, String> {
         let mut profile = Profile::default();
         for line in text.lines() {
@@ -33,25 +33,25 @@ impl Profile {
         self.stacks.iter().map(|(_, count)| count).sum()
     }
 
-    /// Of all stacks that `function` is in.
+    /// Returns the sum of all stacks that contain `function`.
     pub(crate) fn amount(&self, function: &str) -> i64 {
         let holds = |stack: &[String]| stack.iter().any(|frame| frame.contains(function));
         self.stacks.iter().filter(|(stack, _)| holds(stack)).map(|(_, count)| count).sum()
     }
 }
 
-/// Whether `found` is far from `truth`, in words.
+/// Returns a fault if `found` differs too much from `truth`.
 fn far(what: &str, found: f64, truth: f64) -> Option<String> {
     let wrong = (found - truth).abs() > truth * TOLERANCE;
     wrong.then(|| format!("{what} is {found:.4} instead of {truth:.4}"))
 }
 
-/// Holds all that the profile has against the truth.
+/// Checks the total of a profile.
 pub(crate) fn total_faults(profile: &Profile, truth: f64) -> Vec<String> {
-    far("the whole", as_f64(profile.total()), truth).into_iter().collect()
+    far("the total", as_f64(profile.total()), truth).into_iter().collect()
 }
 
-/// Holds the share of each function, with its callees, in the whole against the truth.
+/// Checks the share of each function, with its callees, in the total.
 pub(crate) fn share_faults(profile: &Profile, truth: &[(&str, f64)]) -> Vec<String> {
     let total = profile.total();
     if total == 0 {
@@ -61,20 +61,20 @@ pub(crate) fn share_faults(profile: &Profile, truth: &[(&str, f64)]) -> Vec<Stri
     truth.iter().filter_map(|(function, truth)| far(&format!("{function}'s share"), share(function), *truth)).collect()
 }
 
-/// Holds how many times as much one function has as another against the truth.
+/// Checks the ratio of two functions.
 pub(crate) fn ratio_faults(profile: &Profile, more: &str, less: &str, truth: f64) -> Vec<String> {
     let found = as_f64(profile.amount(more)) / as_f64(profile.amount(less));
     let missing = || Some(format!("neither {more} nor {less} is there"));
     if found.is_nan() { missing() } else { far("the ratio", found, truth) }.into_iter().collect()
 }
 
-/// Holds what each function has, with its callees, against the truth.
+/// Checks the amount of each function, with its callees.
 pub(crate) fn amount_faults(profile: &Profile, truth: &[(&str, i64)]) -> Vec<String> {
     let fault = |(function, truth): &(&str, i64)| far(function, as_f64(profile.amount(function)), as_f64(*truth));
     truth.iter().filter_map(fault).collect()
 }
 
-/// What `go tool pprof -top -cum` prints, as shares of the whole, in which every function is a line.
+/// Parses the output of `go tool pprof -top -cum` into the share of each function in the total.
 pub(crate) fn top_shares(text: &str) -> BTreeMap<String, f64> {
     let mut shares = BTreeMap::new();
     for line in text.lines().skip_while(|line| !line.trim_start().starts_with("flat ")).skip(1) {
@@ -87,7 +87,7 @@ pub(crate) fn top_shares(text: &str) -> BTreeMap<String, f64> {
     shares
 }
 
-/// The same judgement on what another program has read.
+/// Checks the shares in the output of another program.
 pub(crate) fn top_faults(shares: &BTreeMap<String, f64>, truth: &[(&str, f64)]) -> Vec<String> {
     let share = |function: &str| -> f64 {
         shares.iter().filter(|(name, _)| name.contains(function)).map(|(_, share)| share).sum()

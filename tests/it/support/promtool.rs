@@ -1,10 +1,10 @@
-//! Prometheus' own judgement of what klad shows, and of what is written for Prometheus.
+//! Prometheus's `promtool`, which checks klad's metrics and the files for Prometheus.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Runs `promtool` with `arguments` and `input`; answers what it has said, if it is content.
+/// Runs `promtool` with `arguments` and `input`. Returns its output; the error is its output too.
 pub(crate) fn promtool(arguments: &[&str], input: &str) -> Result<String, String> {
     let mut child = Command::new(program())
         .args(arguments)
@@ -12,14 +12,14 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> Result<String, String
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|error| panic!("promtool cannot be run ({error}): tools/setup.sh brings it"));
+        .unwrap_or_else(|error| panic!("promtool cannot be run ({error}): tools/setup.sh installs it"));
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
     if output.status.success() { Ok(said) } else { Err(said) }
 }
 
-/// The one that `tools/setup.sh` has unpacked, else whichever is installed.
+/// Returns the one that `tools/setup.sh` has unpacked, or else the installed one.
 fn program() -> PathBuf {
     let cache =
         std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));

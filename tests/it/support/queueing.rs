@@ -1,5 +1,5 @@
-//! A server of known capacity: requests are served one after the other, each for the same time, however many connections there
-//! are and however fast the machine is. What `klad bench knee` is held against.
+//! A server of known capacity, for the tests of `klad bench knee`. It serves one request after the other, each for
+//! the same time, independent of the number of connections and of the speed of the machine.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Requests for which each may wait, before others are refused.
+/// The settings of the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queueing {
-    /// Requests per second.
+    /// The capacity, requests per second.
     pub(crate) capacity: f64,
-    /// Longest wait; a request that would wait longer is 503 at once.
+    /// The longest wait of a request. A request that would wait longer gets 503 at once.
     pub(crate) patience: Duration,
 }
 
-/// A running one; its listener closes when it is dropped.
+/// A running server; dropping it closes its listener.
 pub(crate) struct QueueingServer {
     pub(crate) address: SocketAddr,
     ended: Arc<AtomicBool>,
@@ -28,7 +28,7 @@ impl Queueing {
         let address = listener.local_addr().unwrap();
         let ended = Arc::<AtomicBool>::default();
         let server = QueueingServer { address, ended: ended.clone() };
-        // When the server will have served all that has come.
+        // The time at which the server will have served all requests so far.
         let free_at = Arc::new(Mutex::new(Instant::now()));
         std::thread::spawn(move || {
             for stream in listener.incoming() {

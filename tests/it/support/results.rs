@@ -1,4 +1,5 @@
-//! What every result of `klad bench` must satisfy, whatever the server has done. Each function says what it found wrong.
+//! Checks that every result of `klad bench` must pass, whatever the server has done. Each function returns the faults
+//! it found.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -13,17 +14,17 @@ use serde_json::Value;
 
 use super::wrk2::{self, Wrk2};
 
-/// As in JSON.
+/// The outcomes by their names in JSON.
 const OUTCOMES: [&str; 6] = ["served", "not_found", "refused", "failed", "timed_out", "unfinished"];
 
-/// Those that the distribution of response times is made of.
-const WAITED_FOR: [&str; 4] = ["served", "not_found", "timed_out", "unfinished"];
+/// The outcomes in the latency distribution.
+const LATENCY_OUTCOMES: [&str; 4] = ["served", "not_found", "timed_out", "unfinished"];
 
-/// What is wrong with a result.
+/// Returns the faults of a result.
 pub(crate) fn faults(result: &Value) -> Vec<String> {
     let mut faults = schema_faults(result);
     if !faults.is_empty() {
-        // The others rely on its shape.
+        // The other checks need a result of the correct shape.
         return faults;
     }
     let failed = result["checks"].as_array().unwrap().iter().any(|check| check["passed"] == false);
@@ -49,7 +50,7 @@ pub(crate) fn faults(result: &Value) -> Vec<String> {
     faults
 }
 
-/// What the program's own schema has against a result.
+/// Returns the violations of the program's own schema.
 pub(crate) fn schema_faults(result: &Value) -> Vec<String> {
     static VALIDATOR: OnceLock<Validator> = OnceLock::new();
     let validator = VALIDATOR.get_or_init(|| {
@@ -59,7 +60,7 @@ pub(crate) fn schema_faults(result: &Value) -> Vec<String> {
     validator.iter_errors(result).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
 
-/// A count, by its JSON pointer; a status or kind of error that is not there has none.
+/// Returns a count by its JSON pointer; 0 for an absent status or kind of error.
 pub(crate) fn count(value: &Value, pointer: &str) -> u64 {
     let optional = ["/statuses/", "/errors/"].iter().any(|part| pointer.contains(part));
     match value.pointer(pointer) {
@@ -69,7 +70,7 @@ pub(crate) fn count(value: &Value, pointer: &str) -> u64 {
     }
 }
 
-/// All counts of an object together.
+/// The sum of all counts of an object.
 fn sum(object: &Value) -> u64 {
     object.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
@@ -83,14 +84,14 @@ fn section_faults(name: &str, section: &Value, faults: &mut Vec<String>) {
         }
     };
     same("outcomes", section["outcomes"].as_object().unwrap().len() as u64, 6);
-    same("outcomes are what was scheduled", OUTCOMES.into_iter().map(outcome).sum(), own("/scheduled"));
+    same("outcomes and scheduled requests", OUTCOMES.into_iter().map(outcome).sum(), own("/scheduled"));
     let unmade: u64 =
         ["connect", "no_port_left", "no_descriptor_left"].map(|kind| own(&format!("/errors/{kind}"))).iter().sum();
-    same("what was sent and what was not", own("/sent") + own("/unsent") + unmade, own("/scheduled"));
+    same("sent and unsent requests", own("/sent") + own("/unsent") + unmade, own("/scheduled"));
     let own_timeouts = outcome("timed_out") - own("/statuses/504");
     let ended = sum(&section["statuses"]) + sum(&section["errors"]) + own_timeouts + outcome("unfinished");
-    same("each has a status, an error, or no end", ended, own("/scheduled"));
-    same("the latency distribution", own("/response/count"), WAITED_FOR.into_iter().map(outcome).sum());
+    same("statuses, errors and requests without an end", ended, own("/scheduled"));
+    same("the latency distribution", own("/response/count"), LATENCY_OUTCOMES.into_iter().map(outcome).sum());
     let cells = section["cells"].as_array().unwrap();
     for outcome in OUTCOMES {
         let of_outcome = cells.iter().filter(|cell| cell["outcome"] == outcome);
@@ -100,10 +101,10 @@ fn section_faults(name: &str, section: &Value, faults: &mut Vec<String>) {
             own(&format!("/outcomes/{outcome}")),
         );
     }
-    same("times of service", cells.iter().map(|cell| count(cell, "/service/count")).sum(), own("/sent"));
+    same("service times", cells.iter().map(|cell| count(cell, "/service/count")).sum(), own("/sent"));
     let open_at_most = outcome("timed_out") + outcome("unfinished");
     if own("/unsent") > open_at_most || own("/in_flight_at_end") > outcome("unfinished") {
-        faults.push(format!("{name}: more are unsent or in flight than timed out or were left open"));
+        faults.push(format!("{name}: more requests are unsent or in flight than timed out or were unfinished"));
     }
     let lags = own("/send_lag/count");
     if lags < own("/sent") || lags > own("/scheduled") {
@@ -118,7 +119,7 @@ fn section_faults(name: &str, section: &Value, faults: &mut Vec<String>) {
     }
 }
 
-/// The histogram that a distribution holds.
+/// Decodes the histogram of a distribution.
 pub(crate) fn histogram(distribution: &Value) -> Histogram<u64> {
     let Some(text) = distribution["histogram"].as_str() else { return Histogram::new(3).unwrap() };
     decode(text)
@@ -129,7 +130,7 @@ fn decode(text: &str) -> Histogram<u64> {
     Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap()
 }
 
-/// Compares a table of percentiles with its histogram, by counting.
+/// Compares a table of percentiles with its histogram, by counting samples.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "percent and nanoseconds")]
 fn distribution_faults(name: &str, distribution: &Value, faults: &mut Vec<String>) {
     let histogram = histogram(distribution);
@@ -141,7 +142,7 @@ fn distribution_faults(name: &str, distribution: &Value, faults: &mut Vec<String
     }
     for point in points {
         let [percent, value_us] = ["percentile", "value_us"].map(|field| point[field].as_f64().unwrap());
-        // Exact: percentiles have three decimals at the most.
+        // Exact, because percentiles have at most three decimals.
         let thousandths = (percent * 1e3).round() as u64;
         let rank = (total * thousandths).div_ceil(100_000);
         let mut below = 0;
@@ -181,7 +182,7 @@ fn interval_faults(result: &Value, faults: &mut Vec<String>) {
     }
 }
 
-/// What is wrong with the text beside its result.
+/// Returns the faults of the text, compared with its result.
 pub(crate) fn text_faults(text: &str, result: &Value) -> Vec<String> {
     let read = match wrk2::read(text) {
         Ok(read) => read,
@@ -197,7 +198,7 @@ pub(crate) fn text_faults(text: &str, result: &Value) -> Vec<String> {
     demand(text.starts_with("NOT VALID: ") != result["valid"].as_bool().unwrap(), "whether it is valid");
     let total = count(measured, "/response/count");
     demand(read.total_count == total, "the total count");
-    // What wrk calls a request is one of several of a start, where a script makes a pipeline.
+    // wrk counts requests. If a script sends pipelines, a start has several of them.
     let each = count(result, "/load/requests_per_start");
     demand(read.requests == sum(&measured["statuses"]) * each, "the requests");
     let rate = measured["answered_per_s"].as_f64().unwrap() * f64::from(u32::try_from(each).unwrap());
@@ -207,8 +208,8 @@ pub(crate) fn text_faults(text: &str, result: &Value) -> Vec<String> {
     demand(read.others_than_2xx_and_3xx == (others > 0).then_some(others), "the other answers");
     let own_timeouts = count(measured, "/outcomes/timed_out") - count(measured, "/statuses/504");
     let errors = sum(&measured["errors"]);
-    let told = read.socket_errors.map(|told| (told.connect + told.read + told.write, told.timeout));
-    demand(told == (errors + own_timeouts > 0).then_some((errors, own_timeouts)), "the socket errors");
+    let counted = read.socket_errors.map(|counted| (counted.connect + counted.read + counted.write, counted.timeout));
+    demand(counted == (errors + own_timeouts > 0).then_some((errors, own_timeouts)), "the socket errors");
     for (percent, time) in &read.latencies {
         let points = measured["response"]["percentiles"].as_array().unwrap();
         let point = points.iter().find(|point| (point["percentile"].as_f64().unwrap() - percent).abs() < 1e-9);
@@ -216,7 +217,7 @@ pub(crate) fn text_faults(text: &str, result: &Value) -> Vec<String> {
         demand((time.micros - expected).abs() <= time.resolution_micros * 0.51, &format!("the value at {percent}%"));
     }
     let left_open = count(measured, "/outcomes/unfinished") > 0;
-    demand(text.contains("  Left open at the end: ") == left_open, "what was left open");
+    demand(text.contains("  Unfinished at the end: ") == left_open, "the unfinished requests");
     faults.extend(spectrum_faults(&read));
     faults
 }
@@ -235,7 +236,7 @@ fn spectrum_faults(read: &Wrk2) -> Vec<String> {
         }
     }
     for point in &read.spectrum {
-        // Percentiles are printed with six decimals.
+        // The text has percentiles with six decimals.
         if (point.count as f64) < (point.quantile - 1e-6) * read.total_count as f64 || point.inverse.is_nan() {
             faults.push(format!("{point:?} counts too few"));
         }
@@ -249,7 +250,7 @@ fn spectrum_faults(read: &Wrk2) -> Vec<String> {
     faults
 }
 
-/// Pieces are whole intervals of the measured part: what ended in these ended in them.
+/// Checks that each piece contains what its intervals contain.
 fn piece_faults(result: &Value, faults: &mut Vec<String>) {
     let number = |value: &Value, pointer: &str| value.pointer(pointer).unwrap().as_f64().unwrap();
     let (intervals, pieces) = (result["intervals"].as_array().unwrap(), result["pieces"].as_array().unwrap());
@@ -267,19 +268,20 @@ fn piece_faults(result: &Value, faults: &mut Vec<String>) {
         let own: Vec<_> = own.collect();
         let of_intervals = |outcome: &str| own.iter().filter_map(|row| row["outcomes"][outcome].as_u64()).sum::<u64>();
         let of_piece = |outcome: &str| piece["outcomes"][outcome].as_u64().unwrap_or(0);
-        // What was never sent is counted when the rows of the intervals are closed, and may stand in the next one.
+        // Requests that were never sent are counted after the intervals are closed, so they may be in the next
+        // interval.
         let unsent = count(result, "/measured/unsent") > 0;
         let differs = |outcome: &str| {
             of_intervals(outcome) != of_piece(outcome) && !(unsent && ["timed_out", "unfinished"].contains(&outcome))
         };
-        let timed: u64 = WAITED_FOR.into_iter().map(of_piece).sum();
+        let timed: u64 = LATENCY_OUTCOMES.into_iter().map(of_piece).sum();
         let good: f64 = own.iter().map(|row| number(row, "/good")).sum();
         if !begins_well
             || OUTCOMES.into_iter().any(differs)
             || timed != count(piece, "/response/count")
             || (good / length - number(piece, "/goodput_per_s")).abs() > 1e-6
         {
-            faults.push(format!("piece {index} is not what its {} intervals are", own.len()));
+            faults.push(format!("piece {index} differs from its {} intervals", own.len()));
         }
         distribution_faults(&format!("piece {index}"), &piece["response"], faults);
         last = Some((start + length, length));
@@ -290,7 +292,8 @@ fn piece_faults(result: &Value, faults: &mut Vec<String>) {
     }
 }
 
-/// What is wrong with the interval log beside its result: by tag, it must hold what the cells hold, warm-up included.
+/// Returns the faults of an interval log: each tag must have the histogram of the result's cells, including the
+/// warm-up.
 pub(crate) fn log_faults(log: &[u8], result: &Value) -> Vec<String> {
     let mut logged: BTreeMap<String, Histogram<u64>> = BTreeMap::new();
     for entry in IntervalLogIterator::new(log) {
@@ -313,9 +316,11 @@ pub(crate) fn log_faults(log: &[u8], result: &Value) -> Vec<String> {
         }
     }
     let tags: std::collections::BTreeSet<_> = logged.keys().chain(expected.keys()).collect();
-    let told = |all: &BTreeMap<_, Histogram<u64>>, tag| all.get(tag).map_or(0, Histogram::len);
+    let counted = |all: &BTreeMap<_, Histogram<u64>>, tag| all.get(tag).map_or(0, Histogram::len);
     tags.into_iter()
         .filter(|tag| logged.get(*tag) != expected.get(*tag))
-        .map(|tag| format!("the log has {} of {tag}, and the result {}", told(&logged, tag), told(&expected, tag)))
+        .map(|tag| {
+            format!("the log has {} of {tag}, but the result {}", counted(&logged, tag), counted(&expected, tag))
+        })
         .collect()
 }

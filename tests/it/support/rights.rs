@@ -1,4 +1,4 @@
-//! klad as a user without rights, whoever runs the tests.
+//! Runs klad as a user without rights, even if root runs the tests.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -9,10 +9,10 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// Whose: nobody's.
+/// User and group id of `nobody`.
 pub(crate) const USER: u32 = 65_534;
 
-/// A copy of the binary, and its directory, which that user can reach.
+/// Copies the binary into a directory that this user can read.
 pub(crate) fn reachable() -> (TempDir, PathBuf) {
     let place = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap();
     let program = place.path().join("klad");
@@ -20,7 +20,7 @@ pub(crate) fn reachable() -> (TempDir, PathBuf) {
     (place, program)
 }
 
-/// Runs klad with `arguments` to its end.
+/// Runs klad with `arguments` and waits for its end.
 pub(crate) fn klad_without_rights(arguments: &[&OsStr]) -> Output {
     let (_place, program) = reachable();
     let mut command = Command::new(&program);

@@ -1,24 +1,24 @@
-//! A page of `/metrics`, read as the format says and no more: names, kinds, labels, values.
+//! A parsed page of `/metrics`: names, kinds, labels and values, by the rules of the format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Server;
 
-/// One page.
+/// A page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scrape {
-    /// By name.
+    /// The families by name.
     pub(crate) families: BTreeMap<String, Family>,
     samples: Vec<Sample>,
     pub(crate) text: String,
 }
 
-/// What a page says of a family.
+/// A family of metrics on a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Family {
     pub(crate) kind: String,
     pub(crate) help: String,
-    /// But `le`.
+    /// Names of the labels, except `le`.
     pub(crate) labels: BTreeSet<String>,
 }
 
@@ -37,14 +37,14 @@ impl Scrape {
     }
 
     /// # Panics
-    /// Where the text is not as the format says.
+    /// The text violates the format.
     pub(crate) fn read(text: &str) -> Scrape {
         let mut page = Scrape { text: text.to_owned(), ..Scrape::default() };
         let mut current = String::new();
         for line in text.lines() {
             if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
                 let family = Family { help: help.to_owned(), ..Family::default() };
-                assert!(page.families.insert(name.to_owned(), family).is_none(), "{name} is there twice");
+                assert!(page.families.insert(name.to_owned(), family).is_none(), "{name} occurs twice");
                 name.clone_into(&mut current);
             } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
                 assert_eq!(name, current, "the kind follows the help");
@@ -60,7 +60,7 @@ impl Scrape {
         page
     }
 
-    /// The family that a sample of this name, or a query for it, belongs to.
+    /// Returns the family of a sample, or of the name in a query.
     pub(crate) fn family_of<'n>(&self, name: &'n str) -> Option<&'n str> {
         if self.families.contains_key(name) {
             return Some(name);
@@ -71,10 +71,10 @@ impl Scrape {
             .find(|family| self.families.get(*family).is_some_and(|family| family.kind == "histogram"))
     }
 
-    /// The sum of all samples of `name` that have these labels.
+    /// Returns the sum of all samples of `name` with these labels.
     ///
     /// # Panics
-    /// When there is none.
+    /// There is no such sample.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has = |sample: &&Sample| {
             labels.iter().all(|(label, value)| sample.labels.get(*label).is_some_and(|own| own == value))
@@ -84,12 +84,12 @@ impl Scrape {
         found.iter().map(|sample| sample.value).sum()
     }
 
-    /// The one sample of `name`.
+    /// Returns the value of the only sample of `name`.
     pub(crate) fn value(&self, name: &str) -> f64 {
         self.sum(name, &[])
     }
 
-    /// Names, kinds and labels of both.
+    /// Adds names, kinds and labels of `other`.
     pub(crate) fn merge(&mut self, other: Scrape) {
         for (name, family) in other.families {
             let own = self.families.entry(name).or_insert_with(|| family.clone());
@@ -104,7 +104,7 @@ fn sample(line: &str) -> Sample {
     let value = value.parse().unwrap_or_else(|error| panic!("{line}: {error}"));
     let (name, labels) = head.split_once('{').unwrap_or((head, "}"));
     let labels = labels.strip_suffix('}').unwrap_or_else(|| panic!("no end in {line}"));
-    // No label of klad's holds a comma or a quotation mark.
+    // klad's labels contain no comma and no quotation mark.
     let pair = |pair: &str| {
         let (label, value) = pair.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
         (label.to_owned(), value.strip_suffix('"').unwrap_or_else(|| panic!("{line}")).to_owned())

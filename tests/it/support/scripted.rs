@@ -1,8 +1,8 @@
-//! A server that does what its script says, well or badly, and keeps every request byte for byte: what `klad bench` is held
-//! against where klad itself behaves too well.
+//! A server that follows a script, correct or faulty, and records every request byte for byte. The tests of `klad
+//! bench` use it for behaviour that klad itself does not have.
 //!
 //! ```text
-//!     klad bench ──▶ accept (one thread) ──▶ a thread for each connection: read a request, record it, play the script
+//!     klad bench ──▶ accept (one thread) ──▶ a thread for each connection: read a request, record it, answer
 //! ```
 
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -13,87 +13,88 @@ use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// How each request is answered, on every connection.
+/// How the server answers each request, on every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Script {
-    /// 200 with five bytes and a `Content-Length`; without the bytes where HEAD was asked.
+    /// 200 with a body of five bytes and a `Content-Length`; without the body for HEAD.
     Answers,
-    /// As `Answers`, with a header `X-Token: t7` and 201.
+    /// As `Answers`, but with status 201 and a header `X-Token: t7`.
     GivesToken,
-    /// As `Answers`, with another status.
+    /// As `Answers`, but with another status.
     AnswersWith(u16),
-    /// Each tenth is refused with 503, the others are answered.
+    /// Answers every tenth request with 503.
     RefusesEveryTenth,
-    /// Each tenth is answered with a reset of the connection.
+    /// Resets the connection instead of every tenth answer.
     ResetsEveryTenth,
-    /// Answers with `Connection: close`, and closes.
+    /// Answers with `Connection: close`, and closes the connection.
     AnnouncesClose,
-    /// Answers as if the connection went on, and closes it.
+    /// Answers as if the connection stayed open, and closes it.
     ClosesWhenIdle,
-    /// Closes in the middle of each answer.
+    /// Closes the connection in the middle of each answer.
     ClosesInTheMiddle,
-    /// Two chunks, with an extension and a trailer.
+    /// Answers in two chunks, with an extension and a trailer.
     Chunked,
-    /// No length: the end of the connection is the end of the answer.
+    /// Answers without a length: the end of the connection is the end of the answer.
     UntilClose,
-    /// HTTP/1.0 without `Connection: keep-alive`, and closes.
+    /// Answers with HTTP/1.0 without `Connection: keep-alive`, and closes the connection.
     Http10,
-    /// Each byte is a segment of its own.
+    /// Sends each byte in its own segment.
     ByteByByte,
-    /// 100 and 103 come before the answer.
+    /// Sends 100 and 103 before the answer.
     InterimFirst,
-    /// Two answers to one request.
+    /// Sends two answers to one request.
     AnswersTwice,
-    /// The greeting of another protocol.
+    /// Sends the greeting of another protocol.
     Garbage,
-    /// Reads, and says nothing.
+    /// Reads requests and never answers.
     Silent,
-    /// Reads bodies in pieces, with pauses, and answers then.
+    /// Reads bodies in pieces with pauses, then answers.
     ReadsSlowly,
-    /// Each tenth is answered after so many milliseconds, the others after so many.
+    /// Answers every tenth request after `tenth` milliseconds, and all others after `others`.
     Takes { tenth: u64, others: u64 },
-    /// Answers 503 as soon as it has the head, and closes with the body unread, which resets the connection.
+    /// Answers 503 after the head, and closes the connection without reading the body, which resets the connection.
     RefusesBeforeTheBody,
 }
 
-/// What was seen of the clients.
+/// What the server has received.
 #[derive(Default)]
 pub(crate) struct Record {
-    /// Whole requests, in the order of their ends.
+    /// Complete requests, in the order of their ends.
     pub(crate) requests: Vec<Vec<u8>>,
-    /// Connections so far.
+    /// The number of connections so far.
     pub(crate) accepted: usize,
-    /// Bytes of a next request that came before the answer to the one before.
+    /// Bytes of a request that arrived before the previous request was answered.
     pub(crate) too_early: usize,
 }
 
-/// A running server; its listener closes when it is dropped.
+/// A running server; dropping it closes its listener.
 pub(crate) struct Scripted {
     pub(crate) address: SocketAddr,
     record: Arc<Mutex<Record>>,
     ended: Arc<AtomicBool>,
 }
 
-/// A listener that never accepts: its kernel makes connections up to `backlog`, and lets others wait.
-pub(crate) struct Deaf {
+/// A listener that never accepts: the kernel opens connections up to `backlog`, and the others wait.
+pub(crate) struct NeverAccepts {
     pub(crate) address: SocketAddr,
     _listener: Socket,
 }
 
-/// Receive buffer of a slow reader, bytes, and what it reads at a time.
+/// The receive buffer of a slow reader, and the amount that it reads at a time, bytes.
 const SLOW_BYTES: usize = 64 << 10;
 
-/// Between the pieces that a slow reader reads.
+/// The pause between two reads of a slow reader.
 const SLOW_PAUSE: Duration = Duration::from_millis(1);
 
 impl Scripted {
     pub(crate) fn start(script: Script) -> Scripted {
         let socket = bound();
         if script == Script::ReadsSlowly {
-            // Connections inherit it.
+            // Accepted connections inherit the buffer size.
             socket.set_recv_buffer_size(SLOW_BYTES).unwrap();
         }
-        // Room for several runs that connect at once: a handshake that finds none is repeated after a second.
+        // Enough for several runs that connect at once: without a place in the backlog, a handshake is repeated after
+        // a second.
         socket.listen(4096).unwrap();
         let listener = TcpListener::from(socket);
         let address = listener.local_addr().unwrap();
@@ -116,7 +117,7 @@ impl Scripted {
         self.record.lock().unwrap()
     }
 
-    /// `http://ADDRESS` and `path`.
+    /// Returns `http://ADDRESS` and `path`.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -130,26 +131,26 @@ impl Drop for Scripted {
     }
 }
 
-impl Deaf {
-    pub(crate) fn start(backlog: i32) -> Deaf {
+impl NeverAccepts {
+    pub(crate) fn start(backlog: i32) -> NeverAccepts {
         let listener = bound();
         listener.listen(backlog).unwrap();
         let address = listener.local_addr().unwrap().as_socket().unwrap();
-        Deaf { address, _listener: listener }
+        NeverAccepts { address, _listener: listener }
     }
 }
 
-/// A socket at a port that the kernel chose.
+/// A socket with a port that the kernel chose.
 fn bound() -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
     socket
 }
 
-/// What follows an answer.
+/// What happens to the connection after an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
-    Goes,
+enum AfterAnswer {
+    Continues,
     Closes,
     Resets,
 }
@@ -184,14 +185,14 @@ impl Connection {
                 }
             }
             match then {
-                Then::Goes => {}
-                Then::Closes => return,
-                Then::Resets => return SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap(),
+                AfterAnswer::Continues => {}
+                AfterAnswer::Closes => return,
+                AfterAnswer::Resets => return SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap(),
             }
         }
     }
 
-    /// The next request, head and body; `None`: the client has gone.
+    /// Reads the next request, head and body; `None` if the client has closed the connection.
     fn request(&mut self) -> Option<Vec<u8>> {
         let (head, body) = loop {
             if let Some(lengths) = lengths(&self.buffer) {
@@ -211,7 +212,7 @@ impl Connection {
     }
 
     fn fill(&mut self) -> Option<()> {
-        // So little that a head whose body is to stay unread does not bring all of it along.
+        // A small amount, so that a body that must stay unread does not arrive together with its head.
         let most = if self.script == Script::ReadsSlowly { SLOW_BYTES } else { 16 << 10 };
         let before = self.buffer.len();
         self.buffer.resize(before + most, 0);
@@ -226,50 +227,54 @@ impl Connection {
     }
 }
 
-/// Lengths of a request's head and body, when the head is whole.
+/// Returns the lengths of a request's head and body, if the head is complete.
 fn lengths(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut request = httparse::Request::new(&mut headers);
-    let parsed = request.parse(bytes).expect("klad bench speaks HTTP");
+    let parsed = request.parse(bytes).expect("klad bench sends valid HTTP");
     let httparse::Status::Complete(head) = parsed else { return None };
     let length = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
     let body = length.map_or(0, |header| std::str::from_utf8(header.value).unwrap().parse().unwrap());
     Some((head, body))
 }
 
-/// The answer to the request with this number, from 1, and what follows it.
-fn answer(script: Script, number: usize, head: bool) -> (Vec<u8>, Then) {
+/// Returns the answer to the request with this number, from 1, and what follows it.
+fn answer(script: Script, number: usize, head: bool) -> (Vec<u8>, AfterAnswer) {
     let tenth = number.is_multiple_of(10);
     let plain = |status: u16| format!("HTTP/1.1 {status} Said\r\nContent-Length: 5\r\n\r\nhello");
     let (text, then) = match script {
-        Script::Answers if head => (plain(200).replace("hello", ""), Then::Goes),
-        Script::RefusesEveryTenth if tenth => (plain(503), Then::Goes),
-        Script::ResetsEveryTenth if tenth => (String::new(), Then::Resets),
+        Script::Answers if head => (plain(200).replace("hello", ""), AfterAnswer::Continues),
+        Script::RefusesEveryTenth if tenth => (plain(503), AfterAnswer::Continues),
+        Script::ResetsEveryTenth if tenth => (String::new(), AfterAnswer::Resets),
         Script::Answers
         | Script::RefusesEveryTenth
         | Script::ResetsEveryTenth
         | Script::ByteByByte
         | Script::Takes { .. }
-        | Script::ReadsSlowly => (plain(200), Then::Goes),
-        Script::GivesToken => (plain(201).replace("\r\n\r\n", "\r\nX-Token: t7\r\n\r\n"), Then::Goes),
-        Script::AnswersWith(status) => (plain(status), Then::Goes),
-        Script::AnnouncesClose => (plain(200).replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n"), Then::Closes),
-        Script::ClosesWhenIdle => (plain(200), Then::Closes),
-        Script::ClosesInTheMiddle => (plain(200).replace("hello", "hell"), Then::Closes),
+        | Script::ReadsSlowly => (plain(200), AfterAnswer::Continues),
+        Script::GivesToken => (plain(201).replace("\r\n\r\n", "\r\nX-Token: t7\r\n\r\n"), AfterAnswer::Continues),
+        Script::AnswersWith(status) => (plain(status), AfterAnswer::Continues),
+        Script::AnnouncesClose => {
+            (plain(200).replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n"), AfterAnswer::Closes)
+        }
+        Script::ClosesWhenIdle => (plain(200), AfterAnswer::Closes),
+        Script::ClosesInTheMiddle => (plain(200).replace("hello", "hell"), AfterAnswer::Closes),
         Script::Chunked => {
             let chunks = "2;why=\"not\"\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: yes\r\n\r\n";
-            (format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}"), Then::Goes)
+            (format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}"), AfterAnswer::Continues)
         }
-        Script::UntilClose => ("HTTP/1.1 200 OK\r\n\r\nhello".to_owned(), Then::Closes),
-        Script::Http10 => (plain(200).replace("HTTP/1.1", "HTTP/1.0"), Then::Closes),
+        Script::UntilClose => ("HTTP/1.1 200 OK\r\n\r\nhello".to_owned(), AfterAnswer::Closes),
+        Script::Http10 => (plain(200).replace("HTTP/1.1", "HTTP/1.0"), AfterAnswer::Closes),
         Script::InterimFirst => {
             let interim = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
-            (interim.to_owned() + &plain(200), Then::Goes)
+            (interim.to_owned() + &plain(200), AfterAnswer::Continues)
         }
-        Script::AnswersTwice => (plain(200) + &plain(500), Then::Goes),
-        Script::Garbage => ("SSH-2.0-OpenSSH_9.6\r\n".to_owned(), Then::Goes),
-        Script::Silent => (String::new(), Then::Goes),
-        Script::RefusesBeforeTheBody => (plain(503).replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n"), Then::Closes),
+        Script::AnswersTwice => (plain(200) + &plain(500), AfterAnswer::Continues),
+        Script::Garbage => ("SSH-2.0-OpenSSH_9.6\r\n".to_owned(), AfterAnswer::Continues),
+        Script::Silent => (String::new(), AfterAnswer::Continues),
+        Script::RefusesBeforeTheBody => {
+            (plain(503).replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n"), AfterAnswer::Closes)
+        }
     };
     (text.into_bytes(), then)
 }

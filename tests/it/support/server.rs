@@ -1,4 +1,4 @@
-//! A klad of its own for each test: the built binary, or this test binary with a planted defect.
+//! Starts one klad for each test: the built binary, or this test binary with a planted defect.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -23,17 +23,17 @@ pub(crate) struct ServerBuilder {
     under: Vec<String>,
 }
 
-/// A running klad; killed when dropped.
+/// A running klad. Dropping it kills the process.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
     log: Arc<Mutex<String>>,
-    /// The data's directory, where the server had none given.
+    /// The data directory, if the builder has none.
     _temporary: Option<TempDir>,
 }
 
-/// How a server that did not get to serving ended.
+/// The end of a server that did not start.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) status: ExitStatus,
@@ -41,7 +41,7 @@ pub(crate) struct Failed {
 }
 
 impl ServerBuilder {
-    /// `engine` or `engine/strategy`; `late` is the default engine, whose answers come late.
+    /// Sets engine and strategy from `engine` or `engine/strategy`. `late` is the default engine with late answers.
     pub(crate) fn new(setup: &str) -> ServerBuilder {
         let (engine, strategy) = setup.split_once('/').unwrap_or((setup, "adaptive"));
         let builder = ServerBuilder::default().arg("--execution", strategy);
@@ -56,7 +56,7 @@ impl ServerBuilder {
         self
     }
 
-    /// An option without a value.
+    /// Adds an option without a value.
     pub(crate) fn flag(mut self, name: &str) -> ServerBuilder {
         self.arguments.push(name.to_owned());
         self
@@ -82,7 +82,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Started by this program, which takes on klad's process.
+    /// Starts klad with this program, which must replace its process by klad.
     pub(crate) fn under(mut self, command: &[&str]) -> ServerBuilder {
         self.under = command.iter().map(|&word| word.to_owned()).collect();
         self
@@ -97,7 +97,7 @@ impl ServerBuilder {
         let data = self.data.clone().unwrap_or_else(|| temporary.as_ref().unwrap().path().to_owned());
         let mut child = self.spawn(&data);
         let (log, serving) = follow(&mut child);
-        // The sender is gone when the process has ended without serving.
+        // The channel closes when the process ends before it serves.
         if let Ok((address, admin)) = serving.recv_timeout(PATIENCE) {
             return Ok(Server { child, address, admin, log, _temporary: temporary });
         }
@@ -107,7 +107,7 @@ impl ServerBuilder {
         Err(Failed { status, log })
     }
 
-    /// The process alone, which may still be starting.
+    /// Starts the process without waiting until it serves.
     pub(crate) fn spawn(&self, data: &Path) -> Child {
         let mut arguments = vec!["serve".to_owned()];
         let listen = self.listen.map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
@@ -116,9 +116,9 @@ impl ServerBuilder {
             ("--admin-listen", "127.0.0.1:0"),
             ("--data", data.to_str().unwrap()),
             ("--disk-reserve", "1MiB"),
-            // A machine that others use too holds a write up for longer than the default; tests of ages give their own.
+            // On a busy machine a write may wait longer than the default. Tests of this limit set it themselves.
             ("--queue-age-max", "1m"),
-            // Elsewhere than on a terminal lines are JSON.
+            // The default is JSON if stderr is not a terminal.
             ("--log-format", "text"),
         ] {
             if !self.arguments.iter().any(|argument| argument == name) {
@@ -142,7 +142,7 @@ impl ServerBuilder {
 
 type Log = Arc<Mutex<String>>;
 
-/// Collects what the process says, and finds the line that names its addresses.
+/// Collects the log of the process, and finds the line with its addresses.
 fn follow(child: &mut Child) -> (Log, mpsc::Receiver<(SocketAddr, SocketAddr)>) {
     let log = Log::default();
     let (sender, receiver) = mpsc::channel();
@@ -161,7 +161,7 @@ fn follow(child: &mut Child) -> (Log, mpsc::Receiver<(SocketAddr, SocketAddr)>) 
     (log, receiver)
 }
 
-/// The addresses of clients and of the admin listener, if `line` is the one that names them; in text or JSON.
+/// Returns the addresses of the client and the admin listener if `line` contains them, in text or JSON.
 pub(crate) fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     let field = |name: &str| {
         let json = line.split_once(&format!("\"{name}\":\"")).and_then(|(_, after)| after.split('"').next());
@@ -180,7 +180,7 @@ impl Server {
         Client::connect(self.admin).get(target)
     }
 
-    /// As `admin`, with a method.
+    /// Sends a request with a method to the admin address.
     pub(crate) fn ask_admin(&self, method: &str, target: &str) -> super::Answer {
         Client::connect(self.admin).request(method, target, &[], None)
     }
@@ -197,13 +197,13 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Asks the server to stop, and waits for its end.
+    /// Sends SIGTERM and waits for the end of the process.
     pub(crate) fn stop(mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.wait()
     }
 
-    /// Ends the process as a crash would.
+    /// Kills the process.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

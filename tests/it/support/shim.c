@@ -1,6 +1,7 @@
-// Stands between klad and the kernel for the files that end in ".log" or ".jnl" (RocksDB's write-ahead log, fjall's journal): holds, slows or
-// fails their syncs and fails their writes, as the file "mode" in $KLAD_TEST_SHIM says at each call; adds a byte to the file
-// "syncs" for each sync. Holds the syncs of tables (".sst"), and of unfinished checkpoints, in modes of their own. See shim.rs.
+// A library between klad and the kernel for files that end in ".log" or ".jnl": RocksDB's write-ahead log and fjall's
+// journal. It holds, delays or fails their syncs and fails their writes. The file "mode" in $KLAD_TEST_SHIM selects
+// the action at each call. It appends a byte to the file "syncs" for each sync. Other modes hold the syncs of tables
+// (".sst") and of unfinished checkpoints. See shim.rs.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -119,7 +120,7 @@ ssize_t write(int fd, const void *bytes, size_t count) {
         return -1;
     }
     if (is_log(fd) && mode_is("full-disk")) {
-        // As a disk that takes a part before it is full.
+        // Like a disk that becomes full during the write.
         if (count > 1) return real_write(fd, bytes, count / 2);
         errno = ENOSPC;
         return -1;

@@ -1,4 +1,4 @@
-//! Data directories on the disk of a klad that has stopped: made, looked at, broken and put right again.
+//! Data directories of a stopped klad: fills, checks, damages and repairs them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,31 +6,31 @@ use std::process::Command;
 
 use super::ServerBuilder;
 
-/// How a command of klad ended.
+/// The result of a command of klad.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct CommandResult {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Ran {
+impl CommandResult {
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
 
-/// Runs `klad` with `arguments`, and `--data` of `data`.
-pub(crate) fn klad(data: &Path, arguments: &[&str]) -> Ran {
+/// Runs `klad` with `arguments` and `--data data`.
+pub(crate) fn klad(data: &Path, arguments: &[&str]) -> CommandResult {
     let mut command = Command::new(env!("CARGO_BIN_EXE_klad"));
     command.args(arguments).arg("--data").arg(data);
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    CommandResult { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-/// `klad check`.
-pub(crate) fn check(data: &Path) -> Ran {
+/// Runs `klad check`.
+pub(crate) fn check(data: &Path) -> CommandResult {
     klad(data, &["check"])
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn value(key: usize) -> Vec<u8> {
     std::iter::repeat_with(|| random.u8(..)).take(200).collect()
 }
 
-/// Stores `keys` keys and stops; everything lies in tables afterwards if `tables`, else in the log.
+/// Stores `keys` keys and stops klad. If `tables`, compacts all of them into tables; otherwise they are in the log.
 pub(crate) fn fill(data: &Path, keys: usize, tables: bool) -> ServerBuilder {
     let builder = ServerBuilder::new("rocksdb").data(data).arg("--threads", "1").arg("--memory", "64MiB");
     let server = builder.start();
@@ -56,7 +56,7 @@ pub(crate) fn fill(data: &Path, keys: usize, tables: bool) -> ServerBuilder {
     builder
 }
 
-/// Everything that [`fill`] has stored is there.
+/// Checks that everything that [`fill`] stored is present.
 pub(crate) fn holds(builder: &ServerBuilder, keys: usize) -> Result<(), String> {
     let server = builder.try_start().map_err(|failed| failed.log)?;
     let mut client = server.client();
@@ -69,29 +69,29 @@ pub(crate) fn holds(builder: &ServerBuilder, keys: usize) -> Result<(), String> 
     Ok(())
 }
 
-/// The largest of RocksDB's files with this ending.
+/// Returns the largest of RocksDB's files with this extension.
 pub(crate) fn largest(data: &Path, ending: &str) -> PathBuf {
     let files = std::fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap().path());
     let named = files.filter(|path| path.extension().is_some_and(|extension| extension == ending));
     named.max_by_key(|path| path.metadata().unwrap().len()).unwrap_or_else(|| panic!("no .{ending} file"))
 }
 
-/// The one file whose name begins so.
+/// Returns the only file whose name begins with `beginning`.
 pub(crate) fn named(data: &Path, beginning: &str) -> PathBuf {
     let files = std::fs::read_dir(data.join("rocksdb")).unwrap().map(|entry| entry.unwrap().path());
     let mut named = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(beginning));
     named.next().unwrap_or_else(|| panic!("no {beginning} file"))
 }
 
-/// Flips one bit.
+/// Flips one bit of a file.
 pub(crate) fn flip(path: &Path, position: u64, bit: u32) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[usize::try_from(position).unwrap()] ^= 1 << bit;
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Every file below a directory, with its bytes, but what klad may write when it refuses: the process id, and RocksDB's own
-/// notes.
+/// Returns every file below a directory with its bytes, except those that klad may write even if it refuses to start:
+/// the process id, and RocksDB's info log.
 pub(crate) fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![directory.to_owned()];

@@ -1,4 +1,4 @@
-//! Certificates that are made when a test runs, and clients that trust them.
+//! Certificates, created while a test runs, and clients that trust them.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::{Client, Server, ServerBuilder};
 
-/// Who signs certificates, and where they lie.
+/// A certificate authority, with the directory of its files.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: tempfile::TempDir,
@@ -28,7 +28,7 @@ impl Authority {
     pub(crate) fn new() -> Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "an authority of tests");
+        params.distinguished_name.push(DnType::CommonName, "test authority");
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let authority = Authority { issuer, directory: tempfile::tempdir().unwrap() };
         std::fs::write(authority.path("ca.pem"), authority.issuer.pem()).unwrap();
@@ -39,12 +39,12 @@ impl Authority {
         self.directory.path().join(name)
     }
 
-    /// A certificate of this machine, in `name.pem` and `name.key`, with a change.
+    /// Creates a certificate of this machine in `name.pem` and `name.key`, with a change.
     pub(crate) fn pair_with(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Pair {
         self.make(name, &KeyPair::generate().unwrap(), change)
     }
 
-    /// A certificate with a key of another kind.
+    /// Creates a certificate with the given key.
     pub(crate) fn pair_with_key(&self, name: &str, key: &KeyPair) -> Pair {
         self.make(name, key, |_| {})
     }
@@ -65,7 +65,7 @@ impl Authority {
         self.pair_with(name, |_| {})
     }
 
-    /// A server with a certificate of this authority, in `server.pem` and `server.key`.
+    /// Returns a server with a certificate of this authority, in `server.pem` and `server.key`.
     pub(crate) fn server(&self) -> ServerBuilder {
         self.server_of("memory")
     }
@@ -75,12 +75,12 @@ impl Authority {
         ServerBuilder::new(setup).tls(&pair.certificate, &pair.key)
     }
 
-    /// What a client needs that trusts this authority; `own` is a certificate of its own.
+    /// Returns the configuration of a client that trusts this authority; `own` is the client's certificate.
     pub(crate) fn client_config(&self, own: Option<&Pair>) -> ClientConfig {
         self.client_config_of(rustls::ALL_VERSIONS, own)
     }
 
-    /// The same, for a client that speaks only these versions.
+    /// Like `client_config`, for a client that speaks only these versions.
     pub(crate) fn client_config_of(
         &self,
         versions: &[&'static rustls::SupportedProtocolVersion],
@@ -100,7 +100,7 @@ impl Authority {
         }
     }
 
-    /// A client of `server` that trusts this authority.
+    /// Connects a client to `server` that trusts this authority.
     pub(crate) fn client(&self, server: &Server) -> Client {
         connect(server.address, self.client_config(None)).expect("a handshake")
     }
@@ -112,12 +112,12 @@ impl ServerBuilder {
     }
 }
 
-/// A client whose handshake is over.
+/// Connects a client and completes the handshake.
 pub(crate) fn connect(address: SocketAddr, config: ClientConfig) -> std::io::Result<Client> {
     shake(Client::try_connect(address)?, config)
 }
 
-/// The same, on a connection that stands.
+/// Completes the handshake on an open connection.
 pub(crate) fn shake(mut client: Client, config: ClientConfig) -> std::io::Result<Client> {
     let name = ServerName::try_from("localhost").unwrap();
     let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();

@@ -1,10 +1,10 @@
-//! Other people's programs that judge profiles: Go's pprof, and a browser.
+//! Other programs that read profiles: Go's pprof, and a browser.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Runs `go` with `arguments` in `directory`; answers what it has said, if it is content.
+/// Runs `go` with `arguments` in `directory`. Returns its output; the error is its output too.
 pub(crate) fn go(arguments: &[&str], directory: &Path) -> Result<String, String> {
     let output = Command::new("go")
         .args(arguments)
@@ -14,12 +14,12 @@ pub(crate) fn go(arguments: &[&str], directory: &Path) -> Result<String, String>
         .env("GO111MODULE", "off")
         .stdin(Stdio::null())
         .output()
-        .unwrap_or_else(|error| panic!("go cannot be run ({error}): tools/setup.sh brings it"));
+        .unwrap_or_else(|error| panic!("go cannot be run ({error}): tools/setup.sh installs it"));
     let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned()).concat();
     if output.status.success() { Ok(said) } else { Err(said) }
 }
 
-/// What `go tool pprof -top` says of `profile`, all of it, by the time that is spent in and below each function.
+/// Returns the complete output of `go tool pprof -top` for `profile`, sorted by cumulative value.
 pub(crate) fn top(profile: &[u8]) -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("profile"), profile).unwrap();
@@ -27,7 +27,7 @@ pub(crate) fn top(profile: &[u8]) -> Result<String, String> {
     go(&all, directory.path())
 }
 
-/// The page at `address` as a browser has it once its scripts have run; in dark colours if asked for.
+/// Returns the document at `address` after a browser has run its scripts; `dark`: with the dark colour scheme.
 pub(crate) fn browse(address: &str, dark: bool) -> String {
     let profile = tempfile::tempdir().unwrap();
     let scheme = format!("--blink-settings=preferredColorScheme={}", i32::from(!dark));
@@ -40,7 +40,7 @@ pub(crate) fn browse(address: &str, dark: bool) -> String {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|error| panic!("chromium cannot be run ({error}): tools/setup.sh brings it"));
+        .unwrap_or_else(|error| panic!("chromium cannot be run ({error}): tools/setup.sh installs it"));
     let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let read = |mut from: Box<dyn std::io::Read + Send>| {
         std::thread::spawn(move || {

@@ -1,7 +1,7 @@
-//! A reader of wrk2's output, as a script that draws its latencies would have it: strict in what wrk2's source prints the
-//! same way each time, and blind to what `klad bench` prints between wrk2's parts.
+//! Reads wrk2's output as a script would that plots its latencies. It is strict about what wrk2's source always
+//! prints, and ignores the lines that `klad bench` adds between wrk2's parts.
 
-/// What such a script takes from the text.
+/// The figures that such a script reads from the text.
 #[derive(Debug)]
 pub(crate) struct Wrk2 {
     /// The eight percentiles and their values.
@@ -15,7 +15,7 @@ pub(crate) struct Wrk2 {
     pub(crate) requests_per_s: f64,
 }
 
-/// A time, and how much of it the text can show.
+/// A time, and the resolution with which the text shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Time {
     pub(crate) micros: f64,
@@ -48,7 +48,7 @@ type Lines<'a> = std::str::Lines<'a>;
 /// Reads a whole text.
 ///
 /// # Errors
-/// With what is not as wrk2 has it.
+/// The first deviation from wrk2's format.
 pub(crate) fn read(text: &str) -> Result<Wrk2, String> {
     let mut lines = text.lines();
     let title = "  Latency Distribution (HdrHistogram - Recorded Latency)";

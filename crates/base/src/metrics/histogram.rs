@@ -1,11 +1,11 @@
-//! A histogram with fixed buckets, as Prometheus sums them.
+//! A histogram with fixed buckets that Prometheus can sum.
 
 use std::time::Duration;
 
 use crate::metrics::Counter;
 
-/// Counts values by bucket. `N` bounds make `N` buckets and one beyond them; a value belongs to the first bucket whose bound
-/// it does not exceed.
+/// Counts values by bucket. `N` bounds make `N` buckets and one more for larger values. A value belongs to the first
+/// bucket whose bound is not below it.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
@@ -14,18 +14,19 @@ pub struct Histogram<const N: usize> {
     sum: Counter,
 }
 
-/// What a histogram held at one moment; sums of several are made with [`Snapshot::add`].
+/// The contents of a histogram at one moment. [`Snapshot::add`] sums several of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// In the unit of the values, ascending.
+    /// The upper bounds of the buckets, ascending, in the unit of the values.
     pub bounds: &'static [u64],
-    /// Values of each bucket, not cumulative; one more than there are bounds.
+    /// The number of values in each bucket, not cumulative. There is one more count than there are bounds.
     pub counts: Vec<u64>,
-    /// Of all values.
+    /// The sum of all values.
     pub sum: u64,
 }
 
-/// Bounds for times in nanoseconds, 50 µs to 60 s, in steps of 1, 2.5 and 5 (and 10 µs, 25 µs below, where a cached read is).
+/// Bounds for times in nanoseconds: 50 µs to 60 s in steps of 1, 2.5 and 5, and also 10 µs and 25 µs, for cached
+/// reads.
 static TIMES_NS: [u64; 21] = [
     10_000,
     25_000,
@@ -50,11 +51,11 @@ static TIMES_NS: [u64; 21] = [
     60_000_000_000,
 ];
 
-/// Bounds for numbers of things, 1 to 1,024 in powers of two.
+/// Bounds for counts, 1 to 1,024 in powers of two.
 static COUNTS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024];
 
 impl Histogram<21> {
-    /// For times, recorded in nanoseconds.
+    /// Returns a histogram of times, recorded in nanoseconds.
     #[must_use]
     pub const fn times() -> Histogram<21> {
         Histogram::new(&TIMES_NS)
@@ -62,7 +63,7 @@ impl Histogram<21> {
 }
 
 impl Histogram<11> {
-    /// For numbers of things.
+    /// Returns a histogram of counts.
     #[must_use]
     pub const fn counts() -> Histogram<11> {
         Histogram::new(&COUNTS)
@@ -70,30 +71,30 @@ impl Histogram<11> {
 }
 
 impl<const N: usize> Histogram<N> {
-    /// With `bounds`, which ascend.
+    /// Returns an empty histogram with these bounds, which must ascend.
     #[must_use]
     pub const fn new(bounds: &'static [u64; N]) -> Histogram<N> {
         Histogram { bounds, buckets: [const { Counter::new() }; N], beyond: Counter::new(), sum: Counter::new() }
     }
 
-    /// Records `value`, on the one thread that owns this histogram.
+    /// Records `value`. Only the thread that owns this histogram may call it.
     pub fn record_owned(&self, value: u64) {
         self.bucket(value).add_owned(1);
         self.sum.add_owned(value);
     }
 
-    /// Records `value`, on any thread.
+    /// Records `value`. Any thread may call it.
     pub fn record(&self, value: u64) {
         self.bucket(value).add(1);
         self.sum.add(value);
     }
 
-    /// As [`Histogram::record_owned`], in nanoseconds.
+    /// Records `time` in nanoseconds, as [`Histogram::record_owned`] does.
     pub fn record_time_owned(&self, time: Duration) {
         self.record_owned(nanoseconds(time));
     }
 
-    /// As [`Histogram::record`], in nanoseconds.
+    /// Records `time` in nanoseconds, as [`Histogram::record`] does.
     pub fn record_time(&self, time: Duration) {
         self.record(nanoseconds(time));
     }
@@ -102,7 +103,8 @@ impl<const N: usize> Histogram<N> {
         self.buckets.get(self.bounds.partition_point(|bound| *bound < value)).unwrap_or(&self.beyond)
     }
 
-    /// What it holds now. Values that are recorded meanwhile may be in the sum and not in a bucket, or the other way round.
+    /// Returns the current contents. A value that another thread is recording may be in the sum and not yet in a
+    /// bucket, or the other way round.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let counts = self.buckets.iter().chain([&self.beyond]).map(Counter::get).collect();
@@ -115,19 +117,19 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl Snapshot {
-    /// Adds what another histogram with the same bounds held.
+    /// Adds the contents of another histogram with the same bounds.
     ///
     /// # Panics
-    /// When the bounds differ.
+    /// If the bounds differ.
     pub fn add(&mut self, other: &Snapshot) {
-        assert!(std::ptr::eq(self.bounds, other.bounds), "histograms of different shape are not added");
+        assert!(std::ptr::eq(self.bounds, other.bounds), "only histograms with the same bounds can be added");
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
         }
         self.sum = self.sum.wrapping_add(other.sum);
     }
 
-    /// How many values were recorded.
+    /// Returns the number of recorded values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

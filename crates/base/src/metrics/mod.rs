@@ -1,7 +1,8 @@
-//! Counting and timing, and the text that Prometheus reads.
+//! Counters, histograms, and the text format of Prometheus.
 //!
-//! Whoever counts owns its counters: a worker's are written by the worker alone, with a plain load and store, and summed when
-//! somebody scrapes. Nothing here takes a lock or allocates on the path of a request. Called by all modules.
+//! Each counter on the path of a request has one owner: a worker's counters are written by that worker alone, with a
+//! plain load and store, and summed at a scrape. Recording takes no lock and allocates nothing. Called by all
+//! modules.
 
 mod counter;
 mod histogram;
@@ -10,9 +11,9 @@ pub mod text;
 pub use counter::Counter;
 pub use histogram::{Histogram, Snapshot};
 
-/// Whoever has something to show on the metrics page. Asked by the admin thread, so it must not wait: not for a disk, and not
-/// for a lock that is held while anyone waits.
+/// A component that has families for the metrics page. The admin thread calls it, so it must not wait: neither for a
+/// disk, nor for a lock that another thread holds while it waits.
 pub trait Source: Send + Sync {
-    /// Puts its families on the page; nobody else's have the same names.
+    /// Writes the component's families to the page. No other component has families of the same names.
     fn write(&self, page: &mut text::Page);
 }

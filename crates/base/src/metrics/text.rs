@@ -1,6 +1,5 @@
-//! The text format that Prometheus scrapes, version 0.0.4. Written here and not by a library: those that exist keep counters
-//! of their own, behind locks, and klad's are its own; what is left is these lines, which `promtool check metrics` judges in
-//! a test.
+//! The Prometheus text format, version 0.0.4. The existing libraries keep their own counters behind locks, and klad
+//! has counters of its own, so klad writes the lines itself. A test checks them with `promtool check metrics`.
 //!
 //! ```text
 //!   # HELP klad_fsync_seconds Time of one sync of the log.
@@ -12,24 +11,24 @@ use std::fmt::Write as _;
 
 use crate::metrics::Snapshot;
 
-/// What the answer says it is.
+/// The value of the `Content-Type` header of the metrics page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Nanoseconds in the unit that Prometheus wants.
+/// The factor from nanoseconds to seconds, the unit of Prometheus.
 pub const SECONDS_OF_NS: f64 = 1e-9;
 
-/// What a family's values are.
+/// The type of a family's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows; its name ends in `_total`.
+    /// A value that only grows. The name of the family ends in `_total`.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
     /// Buckets, sum and count.
     Histogram,
 }
 
-/// A page in the making: families, one after the other.
+/// A metrics page under construction: a list of families.
 #[derive(Debug, Default)]
 pub struct Page(String);
 
@@ -41,13 +40,13 @@ pub struct Family<'p> {
 }
 
 impl Page {
-    /// An empty page.
+    /// Returns an empty page.
     #[must_use]
     pub fn new() -> Page {
         Page::default()
     }
 
-    /// Begins a family. Each name may begin only one; `help` is one sentence.
+    /// Begins a family. A page has at most one family of each name. `help` is one sentence.
     pub fn family<'p>(&'p mut self, name: &'p str, kind: Kind, help: &str) -> Family<'p> {
         debug_assert!(!help.contains(['\n', '\\']) && name.starts_with("klad_") || name.starts_with("process_"));
         let word = match kind {
@@ -59,17 +58,17 @@ impl Page {
         Family { page: &mut self.0, name }
     }
 
-    /// A counter without labels.
+    /// Writes a counter without labels.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.family(name, Kind::Counter, help).whole(&[], value);
     }
 
-    /// A gauge without labels.
+    /// Writes a gauge without labels.
     pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.family(name, Kind::Gauge, help).sample(&[], value);
     }
 
-    /// The text.
+    /// Returns the text of the page.
     #[must_use]
     pub fn finish(self) -> String {
         self.0
@@ -77,7 +76,7 @@ impl Page {
 }
 
 impl Family<'_> {
-    /// One sample of a counter or gauge.
+    /// Writes one sample of a counter or gauge.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Self {
         if value.is_infinite() {
             self.line("", labels, None, format_args!("{}Inf", if value > 0.0 { '+' } else { '-' }));
@@ -87,20 +86,20 @@ impl Family<'_> {
         self
     }
 
-    /// As [`Family::sample`], for a whole number however large.
+    /// Writes one sample that is a whole number, exactly and without an upper limit.
     pub fn whole(&mut self, labels: &[(&str, &str)], value: u64) -> &mut Self {
         self.line("", labels, None, format_args!("{value}"));
         self
     }
 
-    /// A histogram's samples; `unit` is what one of its values is in the unit of the family's name.
+    /// Writes the samples of a histogram. `unit` converts the recorded values to the unit in the family's name.
     pub fn histogram(&mut self, labels: &[(&str, &str)], snapshot: &Snapshot, unit: f64) -> &mut Self {
         let mut cumulative = 0;
         for (bound, count) in snapshot.bounds.iter().zip(&snapshot.counts) {
             cumulative += count;
             #[expect(clippy::cast_precision_loss, reason = "bounds are round numbers")]
             let bound = *bound as f64 * unit;
-            // Multiplying by a unit that is no binary fraction leaves digits that no one wrote.
+            // The multiplication leaves rounding errors in the last digits.
             let bound = (bound * 1e9).round() / 1e9;
             self.line("_bucket", labels, Some(&bound.to_string()), format_args!("{cumulative}"));
         }

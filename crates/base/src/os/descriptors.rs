@@ -1,11 +1,12 @@
-//! Open files of the process: how many there may be, and the kernel's table of them. Called by `config`, `main` and `bench`.
+//! The process's limit of open files, its division among clients and engine, and the kernel's descriptor table.
+//! Called by `config`, `main` and `bench`.
 
 use crate::limits::{
     ADMIN_CONNECTIONS_MAX, DESCRIPTORS_KEPT, DESCRIPTORS_OF_WORKER, DESCRIPTORS_OWN, ENGINE_FILES_MAX,
     ENGINE_FILES_MIN, REFUSED_LINGERING_MAX,
 };
 
-/// Raises the limit of open files as far as it goes, and returns it.
+/// Raises the soft limit of open files to the hard limit, and returns it.
 #[must_use]
 pub fn raise_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,21 +15,21 @@ pub fn raise_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How a limit of open files is shared out, so that neither clients nor a large store can take what the other needs: an engine
-/// that cannot open a file writes no more.
+/// The division of the limit of open files. Clients and a large store must not take each other's descriptors: an
+/// engine that cannot open a file stops writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     limit: u64,
-    /// What a klad of so many workers has open before it serves anybody.
+    /// Descriptors that klad has open with its workers before it serves a client.
     own: u64,
-    /// Connections of the admin listener.
+    /// The most connections of the admin listener.
     pub admin: u64,
-    /// Refused connections that are still open.
+    /// The most rejected connections that are still open.
     pub lingering: u64,
 }
 
 impl Shares {
-    /// Of a klad with so many workers.
+    /// Divides `limit` for a klad with `workers` workers.
     #[must_use]
     pub fn new(limit: u64, workers: u64) -> Shares {
         let few = |most: usize| (limit / 16).min(most as u64);
@@ -36,23 +37,23 @@ impl Shares {
         Shares { limit, own, admin: few(ADMIN_CONNECTIONS_MAX), lingering: few(REFUSED_LINGERING_MAX) }
     }
 
-    /// The limit that is shared out.
+    /// Returns the limit that is divided.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    fn kept(&self) -> u64 {
+    fn reserved(&self) -> u64 {
         self.own + self.admin + self.lingering
     }
 
-    /// How many connections there can be beside so many files of the engine.
+    /// Returns how many connections fit beside `files` files of the engine.
     #[must_use]
     pub fn connections_beside(&self, files: u64) -> u64 {
-        self.limit.saturating_sub(self.kept() + files)
+        self.limit.saturating_sub(self.reserved() + files)
     }
 
-    /// How many of them there are where nobody says: at least half of what there is, and at most what leaves
+    /// Returns the default number of connections: at least half of the limit, and otherwise all but
     /// [`DESCRIPTORS_KEPT`].
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -60,28 +61,28 @@ impl Shares {
         some.min(self.connections_beside(ENGINE_FILES_MIN))
     }
 
-    /// How many files the engine may keep open beside so many connections.
+    /// Returns how many files the engine may keep open beside `connections` connections.
     #[must_use]
     pub fn files_beside(&self, connections: u64) -> u64 {
-        let rest = self.limit.saturating_sub(self.kept() + connections);
+        let rest = self.limit.saturating_sub(self.reserved() + connections);
         rest.min(self.limit / 2).clamp(ENGINE_FILES_MIN, ENGINE_FILES_MAX)
     }
 
-    /// The least limit from which on a client can be served.
+    /// Returns the smallest limit with which klad can serve a client.
     #[must_use]
     pub fn limit_min(&self) -> u64 {
         let workers = (self.own - DESCRIPTORS_OWN) / DESCRIPTORS_OF_WORKER;
-        // Two sixteenths are for others.
+        // `admin` and `lingering` take one sixteenth each.
         let most = (self.own + ENGINE_FILES_MIN + 1) * 2;
         let too_few = |limit: &u64| Shares::new(*limit, workers).connections() == 0;
         (self.own..most).rev().find(too_few).map_or(self.own, |limit| limit + 1)
     }
 }
 
-/// Makes room for `count` descriptors in the process's table, before there are threads: the kernel doubles the table when it
-/// is full, and a process with threads then waits 7 to 15 ms for all of them (measured at 256, 512, 1,024 and 2,048
-/// connections opened on demand). The table never shrinks; an entry is 8 bytes of the kernel's. Where it fails the process is
-/// only less smooth.
+/// Makes room for `count` descriptors in the kernel's descriptor table. Call it before the first thread starts: the
+/// kernel doubles a full table, and a process with threads then waits 7 to 15 ms for all of them (measured at 256,
+/// 512, 1,024 and 2,048 connections opened on demand). The table never shrinks; an entry takes 8 bytes of kernel
+/// memory. If the call fails, later growth causes these waits.
 pub fn grow_table(count: u64) {
     let Ok(highest) = i32::try_from(count.saturating_sub(1)) else { return };
     drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), highest));
@@ -102,7 +103,7 @@ mod tests {
                     continue;
                 }
                 let files = shares.files_beside(connections);
-                let all = shares.kept() + files + connections;
+                let all = shares.reserved() + files + connections;
                 assert!(
                     files >= ENGINE_FILES_MIN && all <= limit,
                     "{shares:?}, {files} files, {connections} connections"

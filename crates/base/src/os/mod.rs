@@ -1,4 +1,4 @@
-//! What concerns the operating system and is shared by all programs of klad: open files, time slices, the standard output.
+//! Operating-system functions that all programs of klad share: open files, time slices, the standard output.
 
 pub mod descriptors;
 pub mod output;

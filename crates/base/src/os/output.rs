@@ -1,22 +1,23 @@
-//! The standard output, where the process has one.
+//! The standard output, if the process has one.
 //!
-//! Rust's library opens `/dev/null` in place of a standard stream that is closed when the process begins, so what is written
-//! there would seem to have arrived. `main` looks before that happens. Called by whoever prints a result.
+//! Rust's standard library opens `/dev/null` in place of a standard stream that is closed at process start, so output
+//! to it would seem to succeed. `main` therefore checks the stream before the library does. Called by all code that
+//! prints a result.
 
 use std::io::{self, Stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// The standard output was closed when the process began.
-pub fn was_closed() {
+/// Records that the standard output was closed when the process started.
+pub fn mark_closed() {
     IS_CLOSED.store(true, Ordering::Relaxed);
 }
 
-/// The standard output.
+/// Returns the standard output.
 ///
 /// # Errors
-/// `EBADF` if it was closed when the process began.
+/// `EBADF` if the standard output was closed when the process started.
 pub fn stdout() -> io::Result<Stdout> {
     if IS_CLOSED.load(Ordering::Relaxed) { Err(rustix::io::Errno::BADF.into()) } else { Ok(io::stdout()) }
 }

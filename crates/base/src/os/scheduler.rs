@@ -1,30 +1,32 @@
-//! What klad asks of the kernel's scheduler: short turns for the threads that carry requests.
+//! Requests shorter scheduler time slices for the threads that serve requests.
 //!
 //! ```text
-//!   as threads have it (1 to 3 ms):  ──flush──────────────────▶│──worker──▶    an event waits for the end of the turn
-//!   0.1 ms for the worker:           ──flush──▶│──worker──▶│──flush──▶         it takes the core at once
+//!   default slices (1 to 3 ms):   ──flush──────────────────▶│──worker──▶    events wait for the end of the slice
+//!   0.1 ms for the worker:        ──flush──▶│──worker──▶│──flush──▶         the worker gets the core at once
 //! ```
 //!
-//! Linux' scheduler promises each thread its share of a core, and chooses whose turn must end first; who asks for short ones is
-//! nearer to that, and since 6.12 a thread that wakes up takes the core from one with a longer turn (`kernel/sched/fair.c`,
-//! `PREEMPT_SHORT`), unless it has had more than its share. The share stays what it was, and nobody needs a privilege for it. Older kernels take the call and change
-//! nothing. Between two that both ask, neither takes the core from the other: a worker that is told of new requests while a
-//! batch is on its way waits until the commit thread sleeps, and has more of them to hand over
-//! (docs/decisions/2026-11-24-short-turns-for-the-committer.md). Called by `server::worker`
-//! and the strategies.
+//! The Linux scheduler gives each thread its share of a core and runs the thread with the earliest virtual deadline.
+//! A shorter time slice makes that deadline earlier. Since Linux 6.12 a thread that wakes up also preempts a thread
+//! with a longer slice (`kernel/sched/fair.c`, `PREEMPT_SHORT`), unless it has used more than its share. The share
+//! does not change, and the request needs no privilege. Older kernels accept the request and change nothing.
+//!
+//! Two threads that both have short slices do not preempt each other. A worker that receives new requests during a
+//! commit therefore waits until the commit thread sleeps, and then hands over a larger batch
+//! (docs/decisions/tail-latency.md). Called by the workers and the execution strategies of `klad-server`.
 
 #![expect(unsafe_code, reason = "system calls that no library wraps")]
 
 use std::time::Duration;
 
-/// The shortest that the kernel takes. For workers alone and with RocksDB's threads on the same core, the latest answer in a thousand came after 4.6 ms
-/// instead of 6.0 (docs/decisions/2026-11-21-tail.md).
+/// The shortest time slice that the kernel accepts. With short slices for workers only, and RocksDB's threads on the
+/// same core, p99.9 was 4.6 ms instead of 6.0 ms (docs/decisions/tail-latency.md).
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Of the calling thread, if it is one of the ordinary kind; what cannot be had is left as it is.
-pub fn shorten_turns() {
+/// Requests the shortest time slices for the calling thread, if it has the default scheduling policy. If the kernel
+/// rejects the request, the thread keeps its time slices.
+pub fn shorten_time_slices() {
     if let Err(error) = try_shorten() {
-        tracing::debug!(%error, "a thread keeps the scheduler's usual turns");
+        tracing::debug!(%error, "the kernel rejected shorter time slices; this thread keeps the default ones");
     }
 }
 
@@ -40,7 +42,7 @@ fn try_shorten() -> std::io::Result<()> {
         return Err(std::io::Error::last_os_error());
     }
     if attributes.sched_policy != libc::SCHED_OTHER.cast_unsigned() {
-        // Whoever has chosen another knows why.
+        // Another policy was chosen on purpose.
         return Ok(());
     }
     attributes.size = size;

@@ -1,10 +1,10 @@
-//! What runs inside other threads while a profile is taken: in a signal handler, in a lock that waits. It never allocates, takes
-//! no lock and makes no call that could.
+//! The parts of profiling that run inside other threads: in a signal handler, or in a lock that waits. This code
+//! never allocates, never takes a lock, and never calls a function that could.
 //!
 //! ```text
 //!   a thread of klad                                                  klad-profiler (profile::collector)
-//!     SIGPROF ──▶ signal ──▶ walk (its stack) ──▶ ring ─ ─ ─ ─ ─ ─ ─ ─ ─▶ pop, added up by profile::totals
-//!     sync, pthread ──▶ waits ──▶ walk ─────────▶ ring ─ ─ ─ ─ ─ ─ ─ ─ ─▶ pop, added up by profile::locks
+//!     SIGPROF ──▶ signal ──▶ walk (its stack) ──▶ ring ─ ─ ─ ─ ─ ─ ─ ─ ─▶ pop, summed by profile::totals
+//!     sync, pthread ──▶ waits ──▶ walk ─────────▶ ring ─ ─ ─ ─ ─ ─ ─ ─ ─▶ pop, summed by profile::locks
 //! ```
 //!
 //! Called by `sync` and `profile`.
@@ -31,25 +31,26 @@ pub use unwatched as waits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Another thread holds the lock.
+    /// A lock that another thread holds.
     Mutex,
-    /// Another thread writes.
+    /// A readers-writer lock to which another thread writes.
     RwLockRead,
-    /// Other threads read, or one writes.
+    /// A readers-writer lock that other threads read or another thread writes.
     RwLockWrite,
-    /// A condition of klad's own, with nothing to do: a consumer of an empty queue, a sleep between two rounds.
+    /// A condition of klad, while the thread has nothing to do: a consumer of an empty queue, or a sleep between two
+    /// rounds.
     Idle,
-    /// A condition of klad's own that somebody else's work makes true.
+    /// A condition of klad that the work of another thread makes true.
     Work,
-    /// A condition of the POSIX kind, in RocksDB or the C++ library: only the caller's name says whether it is idle.
+    /// A POSIX condition, in RocksDB or the C++ library. Only the caller's name tells whether the thread is idle.
     Foreign,
 }
 
-/// Whose locks were acquired.
+/// The implementation of the lock that was acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// `sync`'s.
+    /// A lock of `sync`.
     Own,
-    /// POSIX's: RocksDB, the C++ library, jemalloc.
+    /// A POSIX lock: RocksDB, the C++ library, jemalloc.
     Pthread,
 }

@@ -1,27 +1,28 @@
-//! A bounded queue between whoever sees an event, perhaps in a signal handler, and the one thread that adds events up.
+//! A bounded queue between producers of events, which may run in a signal handler, and the one thread that sums the
+//! events.
 //!
 //! ```text
 //!   slot      0          1          2          3
-//!   sequence  │ 4: free  │ 2: full  │ 3: full  │ 3: free │      of the position that may be written or, one more, read
+//!   sequence  │ 4: free  │ 2: full  │ 3: full  │ 3: free │      a slot is free at its position, full at position + 1
 //!                          ▲ next to pop         ▲ next to push
 //! ```
 //!
-//! Dmitry Vyukov's queue. A producer takes a position by one compare-and-swap, writes its slot and then sets the slot's
-//! sequence, which gives it to the consumer. Nobody ever waits for somebody else: a signal that interrupts a producer between
-//! the two finds the next position free and takes that one, and a consumer that meets the unfinished slot says that there
-//! is nothing, and comes again later. When the slot that is next was not emptied yet, the queue is full: the event is lost, and
-//! counted. Called by `signal`, and by the hooks in locks.
+//! This is Dmitry Vyukov's queue. A producer takes a position by one compare-and-swap, writes its slot, and then sets
+//! the slot's sequence, which gives the slot to the consumer. No thread ever waits for another one. A signal that
+//! interrupts a producer between these steps finds the next position free and takes that one. A consumer that meets
+//! an unfinished slot reports an empty queue and tries again later. If the next slot was not emptied yet, the queue
+//! is full; the event is lost, and counted. Called by `signal`, and by the hooks in locks.
 
-#![expect(unsafe_code, reason = "slots are written by whoever has taken their position, which no type says")]
+#![expect(unsafe_code, reason = "the producer that took a slot's position writes it, and no type expresses that")]
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The queue. `push` is async-signal-safe and lock-free; items are copied, and need no destructor.
+/// The queue. `push` is async-signal-safe and lock-free. Items are copied and need no destructor.
 pub struct Ring<T: Copy> {
     slots: Box<[Slot<T>]>,
-    /// Capacity less one: capacities are powers of two.
+    /// The capacity minus 1. The capacity is a power of two.
     mask: u64,
     pushed: Line,
     popped: Line,
@@ -29,17 +30,18 @@ pub struct Ring<T: Copy> {
 }
 
 struct Slot<T> {
-    /// The position that may be written; one more when it is written; the one of the next lap when it is read.
+    /// The position at which the slot may be written; that position plus 1 once it is written; the position of the
+    /// next lap once it is read.
     sequence: AtomicU64,
     item: UnsafeCell<MaybeUninit<T>>,
 }
 
-/// A counter alone in its cache line: producers and the consumer do not slow each other down.
+/// A counter in a cache line of its own, so that producers and the consumer do not slow each other down.
 #[repr(align(64))]
 struct Line(AtomicU64);
 
-// SAFETY: a slot's item is only touched by the one that has moved `pushed` or `popped` past its position, and given on by the
-// slot's sequence, with release and acquire.
+// SAFETY: only the thread that has moved `pushed` or `popped` past a slot's position touches the slot's item. It
+// passes the item on by the slot's sequence, with release and acquire.
 unsafe impl<T: Copy + Send> Sync for Ring<T> {}
 
 impl<T: Copy> std::fmt::Debug for Ring<T> {
@@ -53,10 +55,11 @@ impl<T: Copy> std::fmt::Debug for Ring<T> {
 }
 
 impl<T: Copy> Ring<T> {
-    /// Room for `capacity` items, a power of two of at least 2. Its memory is taken here, and touched as it is used.
+    /// Returns a ring with `capacity` slots, a power of two of at least 2. This reserves the memory; pages are
+    /// touched at first use.
     #[must_use]
     pub fn new(capacity: usize) -> Ring<T> {
-        assert!(capacity >= 2 && capacity.is_power_of_two(), "positions become slots by a mask");
+        assert!(capacity >= 2 && capacity.is_power_of_two(), "a mask maps positions to slots");
         let slot = |index| Slot { sequence: AtomicU64::new(index), item: UnsafeCell::new(MaybeUninit::uninit()) };
         let capacity = capacity as u64;
         let line = || Line(AtomicU64::new(0));
@@ -69,7 +72,7 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// Appends; `false`: there is no room, and the item counts as lost.
+    /// Appends an item. Returns `false` if the ring is full; the item is then lost, and counted.
     pub fn push(&self, item: T) -> bool {
         let mut position = self.pushed.0.load(Ordering::Relaxed);
         loop {
@@ -83,7 +86,7 @@ impl<T: Copy> Ring<T> {
                 let next = position + 1;
                 match self.pushed.0.compare_exchange_weak(position, next, Ordering::Relaxed, Ordering::Relaxed) {
                     Ok(_) => {
-                        // SAFETY: the position is this call's alone, and its slot was emptied.
+                        // SAFETY: only this call has the position, and its slot was emptied.
                         unsafe { (*slot.item.get()).write(item) };
                         slot.sequence.store(next, Ordering::Release);
                         return true;
@@ -91,13 +94,13 @@ impl<T: Copy> Ring<T> {
                     Err(now) => position = now,
                 }
             } else {
-                // Somebody has taken it since.
+                // Another producer has taken the position.
                 position = self.pushed.0.load(Ordering::Relaxed);
             }
         }
     }
 
-    /// Takes the oldest; `None`: there is none, or the oldest is still being written.
+    /// Takes the oldest item. Returns `None` if the ring is empty or the oldest item is still being written.
     pub fn pop(&self) -> Option<T> {
         let mut position = self.popped.0.load(Ordering::Relaxed);
         loop {
@@ -110,7 +113,7 @@ impl<T: Copy> Ring<T> {
             if sequence == next {
                 match self.popped.0.compare_exchange_weak(position, next, Ordering::Relaxed, Ordering::Relaxed) {
                     Ok(_) => {
-                        // SAFETY: the position is this call's alone, and its slot was written: its sequence says so.
+                        // SAFETY: only this call has the position, and the sequence shows that its slot was written.
                         let item = unsafe { (*slot.item.get()).assume_init_read() };
                         slot.sequence.store(position + self.mask + 1, Ordering::Release);
                         return Some(item);
@@ -123,8 +126,9 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// Takes what was pushed before the call, and no more, so that busy producers keep nobody here. A slot that is still being
-    /// written hides what is behind it: as long as `again` says so, it is waited for. How many could not be taken.
+    /// Takes the items that were pushed before the call, and not more, so that it ends even with busy producers. A
+    /// slot that is still being written hides the slots behind it; the call retries while `again` returns `true`.
+    /// Returns how many items it could not take.
     pub fn drain(&self, mut again: impl FnMut() -> bool, mut seen: impl FnMut(T)) -> u64 {
         let end = self.pushed.0.load(Ordering::Acquire);
         loop {
@@ -140,7 +144,7 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// Items that found no room, since the beginning.
+    /// Returns how many items were lost because the ring was full.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.0.load(Ordering::Relaxed)
@@ -160,13 +164,13 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn keeps_order_and_counts_what_finds_no_room() {
+    fn items_keep_their_order_and_lost_items_are_counted() {
         let ring = Ring::new(4);
         for lap in 0..3 {
             for item in 0..4 {
                 assert!(ring.push(lap * 10 + item));
             }
-            assert!(!ring.push(99), "it is full");
+            assert!(!ring.push(99), "the ring is full");
             for item in 0..4 {
                 assert_eq!(ring.pop(), Some(lap * 10 + item));
             }
@@ -176,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_being_written_holds_up_nobody() {
+    fn a_slot_that_is_being_written_does_not_block_other_producers() {
         let ring = Ring::new(4);
-        // As a producer that was interrupted after it had taken its position.
+        // A producer that is interrupted after it has taken its position leaves this state.
         ring.pushed.0.fetch_add(1, Ordering::Relaxed);
         assert!(ring.push(1) && ring.push(2) && ring.push(3));
-        assert!(!ring.push(4), "the unfinished one has the last slot");
-        assert_eq!(ring.pop(), None, "the oldest is not there yet");
+        assert!(!ring.push(4), "the unfinished item takes the last slot");
+        assert_eq!(ring.pop(), None, "the oldest item is not written yet");
         // SAFETY: the position was taken above.
         unsafe { (*ring.slots[0].item.get()).write(0) };
         ring.slots[0].sequence.store(1, Ordering::Release);
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_being_written_is_waited_for_and_then_counted_with_what_it_hides() {
+    fn drain_waits_for_an_unfinished_slot_and_then_counts_the_items_behind_it() {
         let ring = Ring::new(4);
         ring.pushed.0.fetch_add(1, Ordering::Relaxed);
         assert!(ring.push(1) && ring.push(2));
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_the_ring_is_emptied_stays_for_the_next_time() {
+    fn items_pushed_during_a_drain_stay_for_the_next_drain() {
         let ring = Ring::new(4);
         assert!(ring.push(1));
         let mut seen = 0;
@@ -219,9 +223,9 @@ mod tests {
         assert_eq!((behind, seen, ring.pop()), (0, 1, Some(1)));
     }
 
-    /// What a number of producers have pushed through a small ring: an item is as large as a stack, of one value
-    /// throughout, so that a torn one shows.
-    fn what_comes_through(producers: u64, each: u64) -> (Vec<[u64; 64]>, u64) {
+    /// Returns the items that came out of a small ring, and how many its producers pushed successfully. Each item is
+    /// as large as a stack and holds one value throughout, so that a torn item is noticed.
+    fn popped_items(producers: u64, each: u64) -> (Vec<[u64; 64]>, u64) {
         let ring = Arc::new(Ring::new(64));
         let threads: Vec<_> = (0..producers)
             .map(|producer| {
@@ -237,19 +241,19 @@ mod tests {
         }
         popped.extend(std::iter::from_fn(|| ring.pop()));
         let pushed: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
-        assert_eq!(pushed + ring.lost(), producers * each, "each was taken or counted");
+        assert_eq!(pushed + ring.lost(), producers * each, "each item was popped or counted as lost");
         (popped, pushed)
     }
 
-    /// Whether all came through once, whole, and in the order of each producer.
-    fn judge(popped: &[[u64; 64]], pushed: u64, each: u64) -> Result<(), String> {
+    /// Checks that each pushed item came out once and intact, and in the order of its producer.
+    fn check_items(popped: &[[u64; 64]], pushed: u64, each: u64) -> Result<(), String> {
         if popped.len() as u64 != pushed {
-            return Err(format!("{} of {pushed} came through", popped.len()));
+            return Err(format!("{} of {pushed} items came out", popped.len()));
         }
         let mut last = std::collections::HashMap::new();
         for item in popped {
             if item.iter().any(|word| *word != item[0]) {
-                return Err("one was torn".to_owned());
+                return Err("an item was torn".to_owned());
             }
             if last.insert(item[0] / each, item[0]).is_some_and(|before| before >= item[0]) {
                 return Err("the order of one producer is lost".to_owned());
@@ -259,23 +263,23 @@ mod tests {
     }
 
     #[test]
-    fn many_producers_lose_nothing_that_is_not_counted() {
+    fn with_many_producers_every_lost_item_is_counted() {
         let each = 50_000;
-        let (popped, pushed) = what_comes_through(4, each);
-        assert_eq!(judge(&popped, pushed, each), Ok(()));
+        let (popped, pushed) = popped_items(4, each);
+        assert_eq!(check_items(&popped, pushed, each), Ok(()));
     }
 
     #[test]
     fn twin_loss_repetition_and_tears_are_noticed() {
-        let (mut popped, pushed) = what_comes_through(2, 100);
-        let last = popped.pop().expect("there was one");
-        assert!(judge(&popped, pushed, 100).is_err(), "one is missing");
+        let (mut popped, pushed) = popped_items(2, 100);
+        let last = popped.pop().expect("there is an item");
+        assert!(check_items(&popped, pushed, 100).is_err(), "an item is missing");
         popped.push(popped[0]);
-        assert!(judge(&popped, pushed, 100).is_err(), "one came twice");
+        assert!(check_items(&popped, pushed, 100).is_err(), "an item came out twice");
         popped.pop();
         let mut torn = last;
         torn[63] += 1;
         popped.push(torn);
-        assert!(judge(&popped, pushed, 100).is_err(), "one is torn");
+        assert!(check_items(&popped, pushed, 100).is_err(), "an item is torn");
     }
 }

@@ -1,22 +1,22 @@
-//! The handler of SIGPROF: where is this thread?
+//! The handler of SIGPROF. It records the stack of the thread that it interrupts.
 //!
 //! ```text
-//!   a timer on its CPU time, session S ──▶ is S being taken?   ──▶ walk ──▶ ring of CPU samples
-//!   profile::threads, capture C        ──▶ is C being waited for? ──▶ walk ──▶ ring of stacks
-//!   anybody else                       ──▶ nothing
+//!   a timer on the thread's CPU time, session S ──▶ is S active?          ──▶ walk ──▶ ring of CPU samples
+//!   profile::threads, capture C                 ──▶ is C still waiting?   ──▶ walk ──▶ ring of stacks
+//!   any other sender                            ──▶ ignored
 //! ```
 //!
-//! The handler is installed with the first profile and stays for ever: a signal that was on its way when a profile ended
-//! would end the process if its action were the default one again. Session 0 is nobody's: off.
+//! The first profile installs the handler, and it stays installed: with the default action, a signal that arrives
+//! after the end of a profile would end the process. Session 0 means that no session is active.
 //!
-//! System calls are begun again (`SA_RESTART`), but for those that never are: `epoll_wait`, `poll`, `nanosleep`, and reads from
-//! sockets with a timeout end with `EINTR`; std, tokio, RocksDB and klad go on with them. The handler runs on the stack that
-//! it finds. The alternative one of Rust's threads (8 KiB) is for stack overflow, and with the registers of AVX-512 the kernel
-//! alone would take half of it.
+//! The kernel restarts interrupted system calls (`SA_RESTART`), except those that it never restarts: `epoll_wait`,
+//! `poll`, `nanosleep`, and reads from sockets with a timeout end with `EINTR`. std, tokio, RocksDB and klad handle
+//! that. The handler runs on the stack of the interrupted thread. The alternative stack of Rust's threads (8 KiB) is
+//! for stack overflow, and the kernel alone would use half of it for the registers of AVX-512.
 //!
 //! Called by `profile::cpu` and `profile::threads`.
 
-#![expect(unsafe_code, reason = "a signal handler is given pointers by the kernel")]
+#![expect(unsafe_code, reason = "the kernel passes pointers to a signal handler")]
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,34 +24,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::sampling::ring::Ring;
 use crate::sampling::walk::{self, Stack};
 
-/// CPU samples that wait to be added up; more are lost, and counted. They come at most once in a tick for each core, so in the
-/// 50 ms between two looks 12 for each core at the usual 250 Hz, 50 at 1,000 Hz: room for 40 cores and more. 2.2 MiB.
+/// The capacity of the ring of CPU samples. When it is full, samples are lost, and counted. A core makes at most one
+/// sample per tick, which is 12 in the 50 ms between two drains at the usual 250 Hz, or 50 at 1,000 Hz: enough for 40
+/// cores and more. 2.2 MiB.
 pub const SAMPLES_MAX: usize = 2048;
 
-/// Stacks of threads that were asked for and wait to be read, in steps of 20 ms or less. 270 KiB.
+/// The capacity of the ring of requested stacks, which is drained at least every 20 ms. 270 KiB.
 pub const STACKS_MAX: usize = 256;
 
-/// A thread was seen using CPU time.
+/// A sample of a thread that uses CPU time.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuSample {
-    /// Which session's timer it was.
+    /// The session of the timer.
     pub session: u64,
     /// The thread's name.
     pub thread: [u8; 16],
-    /// Periods that it stands for, at least 1.
+    /// The number of sampling periods that this sample stands for, at least 1.
     pub periods: u64,
-    /// Where it was.
+    /// The thread's stack.
     pub stack: Stack,
 }
 
 /// A thread's answer to [`ask`].
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// Which capture asked.
+    /// The capture that asked.
     pub capture: u64,
-    /// Who answers.
+    /// The thread that answers.
     pub tid: i32,
-    /// Where it was.
+    /// The thread's stack.
     pub stack: Stack,
 }
 
@@ -60,13 +61,13 @@ static SAMPLES: OnceLock<Ring<CpuSample>> = OnceLock::new();
 static CAPTURE: AtomicU64 = AtomicU64::new(0);
 static ANSWERS: OnceLock<Ring<Answer>> = OnceLock::new();
 
-/// Installs the handler, once.
+/// Installs the handler at the first call.
 ///
 /// # Errors
-/// What the system says; it was tried once, and is not tried again.
+/// The system's error. After a failure, later calls return the same error without another attempt.
 pub fn install() -> std::io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
-    // SAFETY: `handle` is a handler of three arguments, as SA_SIGINFO says, and does only what a handler may do.
+    // SAFETY: `handle` has the three arguments that SA_SIGINFO requires, and makes only async-signal-safe calls.
     let install = || unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;
@@ -80,31 +81,31 @@ pub fn install() -> std::io::Result<()> {
     INSTALLED.get_or_init(install).map_err(std::io::Error::from_raw_os_error)
 }
 
-/// CPU samples; its memory is taken with the first profile, and kept.
+/// Returns the ring of CPU samples. The first call allocates it, and it is never freed.
 pub fn samples() -> &'static Ring<CpuSample> {
     SAMPLES.get_or_init(|| Ring::new(SAMPLES_MAX))
 }
 
-/// Answers to [`ask`]; its memory is taken with the first capture, and kept.
+/// Returns the ring of answers to [`ask`]. The first call allocates it, and it is never freed.
 pub fn answers() -> &'static Ring<Answer> {
     ANSWERS.get_or_init(|| Ring::new(STACKS_MAX))
 }
 
-/// From now on timers of `session` count, and no others; 0: none do.
+/// Accepts samples of timers of `session` only. With 0, accepts none.
 pub fn take_samples_of(session: u64) {
     SESSION.store(session, Ordering::SeqCst);
 }
 
-/// From now on answers of `capture` are taken, and no others; 0: none are.
+/// Accepts answers to `capture` only. With 0, accepts none.
 pub fn take_answers_of(capture: u64) {
     CAPTURE.store(capture, Ordering::SeqCst);
 }
 
-/// Asks thread `tid` of this process for its stack: it answers in the ring, unless it has blocked the signal, or waits in the
-/// kernel for what no signal ends, or has another SIGPROF that it has not yet taken.
+/// Asks thread `tid` of this process for its stack. The answer goes to the ring. There is no answer if the thread has
+/// blocked the signal, waits in the kernel uninterruptibly, or has another pending SIGPROF.
 ///
 /// # Errors
-/// `ESRCH` when there is no such thread (any more); `EAGAIN` when too many signals wait.
+/// `ESRCH` if the thread does not exist (any more); `EAGAIN` if too many signals are pending.
 pub fn ask(tid: i32, capture: u64) -> std::io::Result<()> {
     // SAFETY: all zeros is a valid value: these are numbers.
     let mut information: SignalInformation = unsafe { std::mem::zeroed() };
@@ -112,22 +113,23 @@ pub fn ask(tid: i32, capture: u64) -> std::io::Result<()> {
     information.code = libc::SI_QUEUE;
     information.value = capture;
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: `information` is as large as the kernel reads, and filled as it must be for SI_QUEUE.
+    // SAFETY: `information` has the size that the kernel reads, and the fields that SI_QUEUE requires.
     let asked =
         unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, tid, libc::SIGPROF, &raw const information) };
     if asked == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// The kernel's `siginfo_t` on 64-bit machines, for `SI_TIMER` and `SI_QUEUE`; the C library has no names for all of it.
+/// The kernel's `siginfo_t` on 64-bit machines, for `SI_TIMER` and `SI_QUEUE`. The C library does not name all of its
+/// fields.
 #[repr(C)]
 struct SignalInformation {
     signal: i32,
     errno: i32,
     code: i32,
     unused: i32,
-    /// The timer's number; of `SI_QUEUE`: the sender's process.
+    /// The timer's number; for `SI_QUEUE`, the sender's process.
     timer_or_process: i32,
-    /// The timer's overrun; of `SI_QUEUE`: the sender's user.
+    /// The timer's overrun; for `SI_QUEUE`, the sender's user.
     overrun_or_user: i32,
     value: u64,
     rest: [u64; 12],
@@ -136,8 +138,8 @@ struct SignalInformation {
 const _: () = assert!(size_of::<SignalInformation>() == size_of::<libc::siginfo_t>());
 
 extern "C" fn handle(_signal: i32, information: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gives a handler with SA_SIGINFO both, for as long as it runs; of the information all bytes are there
-    // whatever the code is. `errno` is this thread's, and is put back.
+    // SAFETY: the kernel passes both pointers to a handler with SA_SIGINFO, and they are valid while it runs. All
+    // bytes of the information exist for every code. `errno` belongs to this thread, and is restored.
     unsafe {
         let errno = *libc::__errno_location();
         let information = &*information.cast::<SignalInformation>();

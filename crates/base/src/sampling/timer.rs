@@ -1,29 +1,29 @@
-//! A timer on the CPU time of one thread, which sends that thread SIGPROF.
+//! A timer on the CPU time of one thread. It sends SIGPROF to that thread.
 //!
-//! The kernel looks at these timers once in its tick, so a thread is not seen more often than that, whatever the rate;
-//! what a timer has missed meanwhile is in the overrun of its signal, and nothing is lost on average. The kernel's own work for
-//! a thread counts, and is charged to the stack that has asked for it. Called by `profile::cpu`.
+//! The kernel checks these timers once per tick, so a thread has at most one sample per tick, at any sampling rate.
+//! The periods that a timer missed are in the overrun of its signal, so the sum is correct on average. The kernel's
+//! own work for a thread counts too, and is charged to the stack that called the kernel. Called by `profile::cpu`.
 
 #![expect(unsafe_code, reason = "system calls that only the C library wraps")]
 
 use std::time::Duration;
 
-/// The timer; dropping it deletes it.
+/// The timer. Dropping it deletes it.
 #[derive(Debug)]
 pub struct ThreadTimer(libc::timer_t);
 
-// SAFETY: a timer's number belongs to the process; any thread may ask for it and delete it.
+// SAFETY: a timer's number belongs to the process. Any thread may query the timer and delete it.
 unsafe impl Send for ThreadTimer {}
 
 impl ThreadTimer {
-    /// Sends SIGPROF with `session` to thread `tid` of this process: first when the thread has used `first` of CPU time from
-    /// now on, then each `period`. Neither may be zero.
+    /// Starts a timer that sends SIGPROF with `session` to thread `tid` of this process: first after the thread has
+    /// used `first` of CPU time from now on, then after each `period`. Neither may be zero.
     ///
     /// # Errors
-    /// `EINVAL` or `ESRCH` when there is no such thread (any more), `EAGAIN` when there can be no more timers
+    /// `EINVAL` or `ESRCH` if the thread does not exist (any more); `EAGAIN` if the process has too many timers
     /// (`RLIMIT_SIGPENDING`).
     pub fn start(tid: i32, first: Duration, period: Duration, session: u64) -> std::io::Result<ThreadTimer> {
-        // The kernel's name for a thread's CPU clock (MAKE_THREAD_CPUCLOCK of `linux/posix-timers.h`).
+        // The kernel's identifier of a thread's CPU clock (MAKE_THREAD_CPUCLOCK of `linux/posix-timers.h`).
         let clock: libc::clockid_t = ((!tid) << 3) | 6;
         // SAFETY: all zeros is a valid value: these are numbers and a pointer.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
@@ -46,8 +46,8 @@ impl ThreadTimer {
         Ok(timer)
     }
 
-    /// Whether its thread still lives: the timer of one that has ended says that it is not set. A thread that got the same
-    /// number later is another one.
+    /// Returns whether the timer's thread still lives. After a thread's end the kernel reports its timer as not set,
+    /// even if a later thread has the same number.
     #[must_use]
     pub fn is_live(&self) -> bool {
         // SAFETY: all zeros is a valid value: these are numbers.
@@ -60,9 +60,9 @@ impl ThreadTimer {
 
 impl Drop for ThreadTimer {
     fn drop(&mut self) {
-        // SAFETY: the timer exists, and nobody uses it after this.
+        // SAFETY: the timer exists, and is not used after this.
         let deleted = unsafe { libc::timer_delete(self.0) };
-        debug_assert_eq!(deleted, 0, "it was created by `start`");
+        debug_assert_eq!(deleted, 0, "`start` created the timer");
     }
 }
 
@@ -79,26 +79,26 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn knows_whether_its_thread_lives() {
+    fn a_timer_knows_whether_its_thread_lives() {
         let (tid_sender, tid) = channel();
         let (end, ended) = channel::<()>();
         let thread = crate::sync::spawn_thread("test-timer", move || {
-            tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("waited for");
+            tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("the test waits for it");
             let _ = ended.recv();
         });
-        let tid = tid.recv().expect("sent");
-        // Session 0 is nobody's, and the thread uses no hour of CPU time.
+        let tid = tid.recv().expect("the thread sends its number");
+        // No profile has session 0, and the thread does not use an hour of CPU time.
         let hour = Duration::from_hours(1);
-        let timer = ThreadTimer::start(tid, hour, hour, 0).expect("it lives");
+        let timer = ThreadTimer::start(tid, hour, hour, 0).expect("the thread lives");
         assert!(timer.is_live());
         drop(end);
         thread.join().expect("no panic");
-        // Joined is not yet gone from the kernel's books.
+        // The kernel still knows a joined thread for a moment.
         let deadline = crate::clock::now() + Duration::from_secs(30);
         while timer.is_live() {
-            assert!(crate::clock::now() < deadline, "it seems to live on");
+            assert!(crate::clock::now() < deadline, "the thread does not end");
             std::thread::yield_now();
         }
-        assert!(ThreadTimer::start(tid, hour, hour, 0).is_err(), "there is no such thread");
+        assert!(ThreadTimer::start(tid, hour, hour, 0).is_err(), "the thread has ended");
     }
 }

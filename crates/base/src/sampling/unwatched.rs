@@ -1,19 +1,19 @@
-//! Where there is no lock profile, nobody looks at waits.
+//! Replaces `waits` on platforms without a lock profile: waits are not recorded.
 //!
-//! Called by `sync`, in place of `waits`.
+//! Called by `sync`.
 
 use crate::sampling::{Family, Kind};
 
-/// Never.
+/// Returns `false`: there is no lock profile.
 #[must_use]
-pub fn on() -> bool {
+pub fn is_profiling() -> bool {
     false
 }
 
-/// Counts nothing.
-pub fn count(_family: Family) {}
+/// Does nothing.
+pub fn count_acquisition(_family: Family) {}
 
-/// Waits.
+/// Calls `wait`.
 pub fn timed<R>(_kind: Kind, wait: impl FnOnce() -> R) -> R {
     wait()
 }

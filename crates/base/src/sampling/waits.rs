@@ -1,27 +1,31 @@
-//! Waits of threads, recorded by the thread that waits. A thread that finds a lock taken, or waits for a condition, says so
-//! in a slot as long as it waits, always: who hangs since an hour ago is why somebody looks now. While somebody looks, what
-//! has waited also goes to a ring, and acquisitions are counted. A lock that is free costs one relaxed load more than without
-//! all this, and a wait, which costs microseconds in any case, two looks at the clock and a slot.
+//! Records the waits of threads. The waiting thread itself does it.
+//!
+//! A thread that finds a lock taken, or waits for a condition, always fills a slot for as long as it waits. So a lock
+//! profile also shows waits that began long before the profile. During a lock profile, each finished wait also goes
+//! to a ring, and acquisitions are counted. A free lock costs one relaxed load more than without this module. A wait,
+//! which takes microseconds anyway, costs two clock reads and a slot.
 //!
 //! ```text
-//!   sync, pthread ── taken? ──▶ slot: kind, since, frame ──▶ the real wait ──▶ on, long? ring: from, to, stack ──▶ slot free
-//!                                  │ read at any time                                 │ drained
-//!                                  └────────────▶ profile::locks (open waits) ◀───────┘
+//!   sync, pthread ── taken? ──▶ slot: kind, since, frame ──▶ the real wait ──▶ profiling and long? ring ──▶ slot free
+//!                                  │ read at any time                              │ drained
+//!                                  └────────────▶ profile::locks (open waits) ◀────┘
 //! ```
 //!
-//! A thread may come here with any lock of the process in its hands, the allocator's own too, and before `main`. So nothing
-//! here may allocate, take a lock, use a thread-local that is made lazily or has a destructor, or ask for the bounds of a
-//! stack: the stack is walked by checked reads. That is also why the allocator's mutexes need no exception: what cannot
-//! come back to the allocator cannot wait for what it holds.
+//! A thread may call this module before `main`, and while it holds any lock of the process, including the
+//! allocator's. So this code must not allocate, take a lock, use a thread-local with lazy initialisation or a
+//! destructor, or ask for the bounds of a stack. The stack is walked by checked reads. For the same reason the
+//! allocator's mutexes need no special case: this code never enters the allocator, so it cannot wait for a lock of
+//! the allocator.
 //!
-//! A slot belongs to a wait, not to a thread, so a thread that ends leaves none behind. It holds where the waiting thread's
-//! frame is, not the stack: short waits, which are most, pay for no walk, and whoever reads slots walks the stack itself,
-//! which stands still as long as the wait lasts. The slot's sequence says whether it did.
+//! A slot belongs to a wait, not to a thread, so a thread that ends leaves no slot behind. The slot holds the address
+//! of the waiting thread's frame, not the stack: most waits are short, and they do not pay for a walk. The reader of
+//! a slot walks the stack, which does not change during the wait. The slot's sequence tells the reader whether the
+//! wait ended meanwhile.
 //!
-//! What is not seen before it ends: a wait that finds no slot, which is counted. A thread that is cancelled while it waits, as
-//! none of klad's is, would leave its slot behind.
+//! Limits: a wait that finds no slot is counted, but is not visible before it ends. A thread that is cancelled during
+//! a wait would leave its slot behind; klad cancels no threads.
 //!
-//! Called by `sync` and `pthread` for each wait, and by `profile::locks`, which reads.
+//! Called by `sync` and `pthread` for each wait, and by `profile::locks`, which reads the records.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -31,16 +35,18 @@ use crate::sampling::ring::Ring;
 use crate::sampling::walk::{Stack, now_ns, own_frame, thread_name};
 use crate::sampling::{Family, Kind};
 
-/// Waits that the ring holds until they are drained, 20 times a second: 80,000 waits a second. About 1 kB each.
+/// The number of waits that the ring holds. The ring is drained 20 times a second, so it takes 80,000 waits a second.
+/// A wait takes about 1 kB.
 const RING_CAPACITY: usize = 4096;
 
-/// Threads that can wait at one time and be seen before they have waited, the idle ones too. klad has tens.
+/// The number of threads that can wait at the same time and be visible, including idle threads. klad has tens of
+/// threads.
 const SLOTS: usize = 1024;
 
-/// Slots that a thread tries before it goes without one.
+/// The number of slots that a thread tries before it waits without one.
 const PROBES: u32 = 64;
 
-/// Counters are spread over so many cache lines; more threads than processors share one.
+/// The number of cache lines over which the counters are spread. With more threads than that, threads share a line.
 const SHARDS: usize = 64;
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -51,62 +57,64 @@ static COUNTS: [Shard; SHARDS] = [const { Shard::new() }; SHARDS];
 static THREADS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Where the thread looks for its shard and its slot; 0 before the first time.
+    /// The thread's start index for its shard and its slot; 0 before first use.
     static NUMBER: Cell<u32> = const { Cell::new(0) };
-    /// The kernel's number of the thread; 0 before the first time.
+    /// The kernel's number of the thread; 0 before first use.
     static TID: Cell<u32> = const { Cell::new(0) };
-    /// The thread is recording. Nothing that it calls then comes here again; if something did, it would go by unseen.
+    /// Whether the thread is recording a wait. Recording never waits, but if it did, that inner wait would not be
+    /// recorded.
     static RECORDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A wait that is over.
+/// A finished wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
-    /// What for.
+    /// What the thread waited for.
     pub kind: Kind,
     /// The kernel's number of the thread.
     pub tid: u32,
     /// The thread's name, padded with zeros.
     pub thread: [u8; 16],
-    /// When it began, on the monotonic clock.
+    /// The start of the wait on the monotonic clock, in nanoseconds.
     pub began_ns: u64,
-    /// When it ended.
+    /// The end of the wait on the monotonic clock, in nanoseconds.
     pub ended_ns: u64,
-    /// Where.
+    /// The stack of the waiting thread.
     pub stack: Stack,
 }
 
-/// A wait that is not over.
+/// A wait that has not ended.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenWait {
-    /// What for.
+    /// What the thread waits for.
     pub kind: Kind,
     /// The kernel's number of the thread.
     pub tid: u32,
-    /// When it began, on the monotonic clock.
+    /// The start of the wait on the monotonic clock, in nanoseconds.
     pub began_ns: u64,
-    /// Where.
+    /// The stack of the waiting thread.
     pub stack: Stack,
 }
 
-/// What was counted since the process began: waits without a slot always, the rest while anybody looked.
+/// Counters since process start. `unseen` and `unseen_ended` are always counted, the others only during a lock
+/// profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Locks of `sync` taken, and conditions waited for.
+    /// Locks of `sync` taken, and conditions of `sync` waited for.
     pub own: u64,
-    /// The same of POSIX's.
+    /// POSIX locks taken, and POSIX conditions waited for.
     pub pthread: u64,
-    /// Waits below the threshold.
+    /// Waits shorter than the threshold.
     pub below: u64,
-    /// Waits that found no slot: they are recorded, but cannot be seen before they end.
+    /// Waits that found no slot. They are recorded, but not visible before they end.
     pub unseen: u64,
-    /// Those of `unseen` that have ended.
+    /// The waits of `unseen` that have ended.
     pub unseen_ended: u64,
-    /// Waits that found no room in the ring.
+    /// Waits that were lost because the ring was full.
     pub lost: u64,
 }
 
-/// On a cache line of its own; two, as processors fetch them in pairs.
+/// One thread's share of the counters. It has two cache lines of its own, because processors fetch them in pairs.
 #[repr(align(128))]
 struct Shard {
     own: AtomicU64,
@@ -116,7 +124,8 @@ struct Shard {
     unseen_ended: AtomicU64,
 }
 
-/// Odd sequence: taken. The fields hold what they say once `since_ns` is not 0.
+/// A wait in progress. An odd sequence means that the slot is taken. The other fields are valid once `since_ns` is
+/// not 0.
 #[repr(align(128))]
 struct Slot {
     sequence: AtomicU64,
@@ -126,18 +135,18 @@ struct Slot {
     frame: AtomicU64,
 }
 
-/// Whether anybody looks.
+/// Returns whether a lock profile is being taken.
 #[inline]
 #[must_use]
-pub fn on() -> bool {
+pub fn is_profiling() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Counts an acquisition, or a wait for a condition, whose lock is acquired at its end. Not inlined: it would be in the way
-/// of whoever takes a free lock while nobody looks.
+/// Counts an acquisition, or a wait for a condition, which ends with an acquisition. It is not inlined, so that the
+/// fast path of a free lock stays short without a profile.
 #[cold]
 #[inline(never)]
-pub fn count(family: Family) {
+pub fn count_acquisition(family: Family) {
     let shard = Shard::mine();
     let counter = match family {
         Family::Own => &shard.own,
@@ -146,8 +155,9 @@ pub fn count(family: Family) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Waits by `wait`, and lets that be seen: as long as it lasts, and when it is over. The caller is the innermost frame that
-/// is recorded, so it must not be inlined, and must have something to do after this call, or its name is not seen.
+/// Calls `wait`, and makes the wait visible while it lasts and after it ended. The caller is the innermost recorded
+/// frame. So the caller must not be inlined, and must do something after this call; otherwise its name is not on the
+/// stack.
 #[cold]
 #[inline(never)]
 pub fn timed<R>(kind: Kind, wait: impl FnOnce() -> R) -> R {
@@ -160,8 +170,8 @@ pub fn timed<R>(kind: Kind, wait: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Begins to look; waits shorter than `threshold_ns` are counted, not kept. What an earlier look has left is thrown away.
-/// Not for two callers at a time.
+/// Starts recording. Waits shorter than `threshold_ns` are only counted. Discards what an earlier profile has left in
+/// the ring. Two threads must not call it at the same time.
 pub fn start(threshold_ns: u64) {
     let ring = RING.get_or_init(|| Ring::new(RING_CAPACITY));
     ring.drain(|| false, drop);
@@ -169,18 +179,18 @@ pub fn start(threshold_ns: u64) {
     ON.store(true, Ordering::SeqCst);
 }
 
-/// Looks no more.
+/// Stops recording.
 pub fn stop() {
     ON.store(false, Ordering::SeqCst);
 }
 
-/// Takes the waits that are over and were not taken yet; see [`Ring::drain`]. One caller at a time.
+/// Takes the finished waits out of the ring; see [`Ring::drain`]. Only one thread may call it at a time.
 pub fn drain(again: impl FnMut() -> bool, seen: impl FnMut(Wait)) -> u64 {
     RING.get().map_or(0, |ring| ring.drain(again, seen))
 }
 
-/// Calls `seen` for each wait that is not over.
-pub fn look(mut seen: impl FnMut(OpenWait)) {
+/// Calls `seen` for each wait that has not ended.
+pub fn for_each_open(mut seen: impl FnMut(OpenWait)) {
     for slot in &OPEN {
         if let Some(wait) = slot.read() {
             seen(wait);
@@ -188,7 +198,7 @@ pub fn look(mut seen: impl FnMut(OpenWait)) {
     }
 }
 
-/// What was counted so far.
+/// Returns the counters.
 #[must_use]
 pub fn counts() -> Counts {
     let mut all = Counts { lost: RING.get().map_or(0, Ring::lost), ..Counts::default() };
@@ -202,12 +212,12 @@ pub fn counts() -> Counts {
     all
 }
 
-struct Began {
+struct StartedWait {
     slot: Option<&'static Slot>,
     at_ns: u64,
 }
 
-fn begin(kind: Kind, frame: u64) -> Option<Began> {
+fn begin(kind: Kind, frame: u64) -> Option<StartedWait> {
     if RECORDING.replace(true) {
         return None;
     }
@@ -217,23 +227,23 @@ fn begin(kind: Kind, frame: u64) -> Option<Began> {
         Shard::mine().unseen.fetch_add(1, Ordering::Relaxed);
     }
     RECORDING.set(false);
-    Some(Began { slot, at_ns })
+    Some(StartedWait { slot, at_ns })
 }
 
-fn end(kind: Kind, began: &Began, frame: u64) {
-    if on() && !RECORDING.replace(true) {
+fn end(kind: Kind, began: &StartedWait, frame: u64) {
+    if is_profiling() && !RECORDING.replace(true) {
         record(kind, began.at_ns, frame);
         RECORDING.set(false);
     }
-    // After the ring has it: whoever sees the slot free finds the wait there.
+    // The slot is released after the push to the ring: a reader that sees the slot free finds the wait in the ring.
     match began.slot {
         Some(slot) => slot.release(),
         None => _ = Shard::mine().unseen_ended.fetch_add(1, Ordering::Relaxed),
     }
 }
 
-/// A wait as of a thread that is preempted at its end, when the ring has it and its slot is not free yet. What is given frees it.
-/// For tests.
+/// Simulates a thread that is preempted at the end of its wait, after the push to the ring and before the release of
+/// its slot. The returned function releases the slot. For tests.
 #[doc(hidden)]
 #[inline(never)]
 pub fn preempted(kind: Kind, wait: impl FnOnce()) -> impl FnOnce() {
@@ -269,7 +279,7 @@ fn tid() -> u32 {
     if known != 0 {
         return known;
     }
-    // One system call, and nothing else.
+    // This makes one system call and nothing else.
     let new = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     TID.set(new);
     new
@@ -317,7 +327,8 @@ impl Slot {
         let taken = sequence.is_multiple_of(2)
             && self.sequence.compare_exchange(sequence, sequence + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if taken {
-            // The store above comes before those of the fields: who reads one of them sees that the slot was taken.
+            // The store above comes before the stores to the fields, so a reader that sees one of them sees that the
+            // slot was taken.
             fence(Ordering::Release);
         }
         taken
@@ -337,7 +348,7 @@ impl Slot {
         let kind = Kind::of(self.kind.load(Ordering::Relaxed));
         let tid = self.tid.load(Ordering::Relaxed);
         let stack = Stack::above(self.frame.load(Ordering::Relaxed));
-        // The loads above come before the one below.
+        // The loads above come before the load below.
         fence(Ordering::Acquire);
         (self.sequence.load(Ordering::Relaxed) == before).then_some(OpenWait { kind, tid, began_ns, stack })
     }

@@ -1,64 +1,67 @@
-//! The stack of a thread, by its frame pointers, from inside that thread: in a signal handler or in a lock that waits.
+//! Walks the stack of a thread by its frame pointers, from inside that thread: in a signal handler, or in a lock that
+//! waits.
 //!
 //! ```text
-//!   frame pointer ──▶ │ caller's frame pointer │ ──▶ │ its caller's │ ──▶ …      klad, std, RocksDB and jemalloc are compiled
-//!                     │ return address         │     │ …            │            so (`.cargo/config.toml`)
+//!   frame pointer ──▶ │ caller's frame pointer │ ──▶ │ its caller's │ ──▶ …    klad, std, RocksDB and jemalloc
+//!                     │ return address         │     │ …            │          have them (`.cargo/config.toml`)
 //! ```
 //!
-//! Debian's libc and libstdc++ have no frame pointers: there the register may hold anything, so nothing is read directly.
-//! `process_vm_readv` on the own process says that memory is not there where a load would end the process. One call for each
-//! frame would cost half a microsecond each, so a window of the stack is read and walked in.
+//! Debian's libc and libstdc++ have no frame pointers. In their code the register may hold anything, so the walk does
+//! not read memory directly. It uses `process_vm_readv` on its own process, which returns an error for unreadable
+//! memory, where a load would end the process. One call for each frame would cost half a microsecond each, so the
+//! walk reads a window of the stack at a time.
 //!
-//! What is missing: a function that was interrupted before it has set its frame, or after it has given it up, loses its
-//! caller (not its caller's caller); one of libc that uses the register for something else loses all.
+//! Limits: if a function is interrupted before it has set up its frame, or after it has removed it, its caller is
+//! missing from the stack, but not the caller's caller. If a function of libc uses the register for other data, all
+//! callers are missing.
 //!
-//! All is async-signal-safe: no allocation, no lock, no thread-local, and `errno` is as before. Called by `signal`, and by
-//! the hooks in locks.
+//! All functions are async-signal-safe: no allocation, no lock, no thread-local, and `errno` is preserved. Called by
+//! `signal`, and by the hooks in locks.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Frames of a stack that are kept, the innermost; what lies beyond is cut. A request through hyper and tokio to RocksDB has
-/// some 60; `perf` keeps 127.
+/// The number of frames that a stack keeps: the innermost ones. The rest is cut. A request through hyper and tokio to
+/// RocksDB has some 60; `perf` keeps 127.
 pub const FRAMES_MAX: usize = 128;
 
-/// How much of the stack one call reads, bytes. Most stacks of klad are walked with two or three calls; a larger window costs
-/// more for each, a smaller one more calls.
+/// The bytes of the stack that one call reads. Most stacks of klad need two or three calls. A larger window makes
+/// each call more expensive, a smaller one needs more calls.
 const WINDOW_BYTES: usize = 2 << 10;
 
-/// A page, or a whole fraction of one: what can be read may end at a multiple of it.
+/// The size of a page, or a whole fraction of it. Readable memory ends at a multiple of it.
 const PAGE_BYTES: u64 = 4 << 10;
 
-/// A caller's frame is at most so far from its callee's, bytes: the size of a whole stack by default.
+/// The largest distance between a function's frame and its caller's, bytes: the default size of a whole stack.
 const FRAME_DISTANCE_MAX: u64 = 8 << 20;
 
-/// Frames lie at multiples of this: the ABI of x86-64 aligns the stack to 16 at every call; `AArch64`'s says nothing of
-/// where in a frame its record is.
+/// The alignment of frames. The ABI of x86-64 aligns the stack to 16 at every call; `AArch64`'s does not define where
+/// in a frame its record is.
 const FRAME_ALIGNMENT: u64 = if cfg!(target_arch = "x86_64") { 16 } else { 8 };
 
-/// No code lies below this address.
+/// The lowest possible address of code.
 const CODE_MIN: u64 = 4096;
 
 const WORDS: usize = WINDOW_BYTES / 8;
 
-/// Each window is at most two reads: it crosses at most one end of a page.
+/// A window crosses at most one page boundary, so it needs at most two reads.
 const _: () = assert!(WINDOW_BYTES as u64 <= PAGE_BYTES);
 
-/// Where a thread is and how it came there.
+/// The stack of a thread: its position, and the calls that led there.
 #[derive(Clone, Copy)]
 pub struct Stack {
     len: u32,
     frames: [u64; FRAMES_MAX],
 }
 
-/// What a walk begins with.
+/// The registers with which a walk begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Registers {
-    /// Of the instruction that is to be executed next.
+    /// The address of the next instruction.
     pub instruction: u64,
-    /// Of the running function, or of its caller.
+    /// The frame pointer of the running function, or of its caller.
     pub frame: u64,
-    /// The end of the stack.
+    /// The stack pointer.
     pub stack: u64,
 }
 
@@ -69,18 +72,18 @@ impl std::fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// No frame.
+    /// A stack without frames.
     pub const EMPTY: Stack = Stack { len: 0, frames: [0; FRAMES_MAX] };
 
-    /// The running function first, its callers after it. Of a caller: the byte before the one it returns to, so that it lies
-    /// within the call.
+    /// Returns the frames, the running function first, then its callers. For a caller this is the byte before its
+    /// return address, so that it lies within the call.
     #[must_use]
     pub fn frames(&self) -> &[u64] {
         &self.frames[..self.len as usize]
     }
 
-    /// Of the calling thread, from the caller of this function on; `skip` frames are left out: with 1 the first is the
-    /// caller's caller. Functions that the compiler has put into their callers have no frame.
+    /// Returns the calling thread's stack, from the caller of this function on, without the first `skip` frames. With
+    /// `skip` 1 the first frame is the caller's caller. Inlined functions have no frame.
     #[inline(never)]
     #[must_use]
     pub fn here(skip: usize) -> Stack {
@@ -90,11 +93,12 @@ impl Stack {
         stack
     }
 
-    /// Of the thread that a signal has interrupted; `context` is the third argument of its handler.
+    /// Returns the stack of the thread that a signal has interrupted. `context` is the third argument of the signal
+    /// handler.
     ///
     /// # Safety
-    /// `context` is what the kernel gave to a handler that is still running.
-    #[expect(unsafe_code, reason = "the kernel hands over a pointer")]
+    /// `context` comes from the kernel, and its handler is still running.
+    #[expect(unsafe_code, reason = "the kernel passes a pointer")]
     #[must_use]
     pub unsafe fn of_context(context: *const libc::ucontext_t) -> Stack {
         // SAFETY: the caller promises that it points to the context.
@@ -102,7 +106,7 @@ impl Stack {
         Stack::of(registers(context))
     }
 
-    /// From these registers, which may hold anything.
+    /// Returns the stack that begins with these registers, which may hold anything.
     #[must_use]
     pub fn of(registers: Registers) -> Stack {
         let mut stack = Stack::EMPTY;
@@ -112,7 +116,7 @@ impl Stack {
         stack
     }
 
-    /// Of the callers of the function whose frame this is, which may be another thread's.
+    /// Returns the callers of the function that has this frame. The frame may belong to another thread.
     #[must_use]
     pub fn above(frame: u64) -> Stack {
         let mut stack = Stack::EMPTY;
@@ -120,7 +124,7 @@ impl Stack {
         stack
     }
 
-    /// Appends what the chain that begins at `frame` holds, but for the first `skip`.
+    /// Appends the frames of the chain that begins at `frame`, without the first `skip`.
     fn follow(&mut self, mut frame: u64, mut low: u64, mut skip: usize) {
         let mut window = Window { base: 0, words: 0, bytes: [MaybeUninit::uninit(); WORDS] };
         while (self.len as usize) < FRAMES_MAX {
@@ -137,15 +141,15 @@ impl Stack {
                 self.frames[self.len as usize] = return_address - 1;
                 self.len += 1;
             }
-            // A caller's frame lies above: what does not is a cycle, or no frame. `frame` is far below the end of the
-            // address space, or it could not have been read.
+            // A caller's frame is at a higher address. Otherwise the chain is a cycle, or this is no frame. The
+            // addition cannot overflow: `frame` was readable, so it is far below the end of the address space.
             low = frame + 16;
             frame = caller;
         }
     }
 }
 
-/// A part of the stack, copied.
+/// A copied part of the stack.
 struct Window {
     base: u64,
     words: usize,
@@ -153,7 +157,7 @@ struct Window {
 }
 
 impl Window {
-    /// The two words at `at`, a multiple of eight.
+    /// Returns the two words at `at`, a multiple of eight.
     fn pair(&mut self, at: u64) -> Option<(u64, u64)> {
         let inside = |window: &Window| {
             let index = usize::try_from(at.checked_sub(window.base)? / 8).ok()?;
@@ -166,7 +170,7 @@ impl Window {
             self.base = at;
             inside(self)?
         };
-        #[expect(unsafe_code, reason = "words that were read")]
+        #[expect(unsafe_code, reason = "reads words that were written by the kernel")]
         // SAFETY: `read` has written the first `words`, and `index + 1` is below that.
         unsafe {
             Some((self.bytes[index].assume_init(), self.bytes[index + 1].assume_init()))
@@ -174,10 +178,10 @@ impl Window {
     }
 }
 
-/// Reads memory of this process from `from` on, as much as there is; how many words were read.
+/// Reads memory of this process from address `from` on, as much as is readable. Returns the number of words.
 fn read(from: u64, into: &mut [MaybeUninit<u64>; WORDS]) -> usize {
     let Some(end) = from.checked_add(WINDOW_BYTES as u64) else { return 0 };
-    // What can be read may end between two pages: each is asked for on its own.
+    // Readable memory may end between two pages, so each page is requested separately.
     let page_end = (from | (PAGE_BYTES - 1)).saturating_add(1).min(end);
     #[expect(clippy::cast_possible_truncation, reason = "addresses and parts of a page, as wide as pointers are here")]
     let part = |from: u64, to: u64| libc::iovec {
@@ -187,8 +191,8 @@ fn read(from: u64, into: &mut [MaybeUninit<u64>; WORDS]) -> usize {
     let remote = [part(from, page_end), part(page_end, end)];
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: WINDOW_BYTES };
     #[expect(unsafe_code, reason = "a system call that the C library wraps")]
-    // SAFETY: the kernel writes at most `WINDOW_BYTES` to `local`, which is as long, and answers with an error where the
-    // remote side cannot be read. `errno` is this thread's, and is put back.
+    // SAFETY: the kernel writes at most `WINDOW_BYTES` to `local`, which has that length, and returns an error if the
+    // remote side is not readable. `errno` belongs to this thread, and is restored.
     let bytes = unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
@@ -199,41 +203,44 @@ fn read(from: u64, into: &mut [MaybeUninit<u64>; WORDS]) -> usize {
     usize::try_from(bytes).unwrap_or(0) / 8
 }
 
-/// Whether this process may read its own memory by way of the kernel, without which there is no walk.
+/// Checks that this process may read its own memory through the kernel. Without this permission there is no stack
+/// walk.
 ///
 /// # Errors
-/// What the system says: a filter of system calls, as containers have them, may refuse it.
+/// The system's error. A filter of system calls, as containers have it, may deny the call.
 pub fn check() -> std::io::Result<()> {
     let known = [0x6b6c_6164_u64, 1];
     let mut buffer = [MaybeUninit::uninit(); WORDS];
     if read(known.as_ptr().expose_provenance() as u64, &mut buffer) >= 2 {
         return Ok(());
     }
-    // Once more, for what the system says; `read` has kept it to itself.
+    // `read` discards the error, so this repeats the call to get it.
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 16 };
     let remote = libc::iovec { iov_base: known.as_ptr().cast_mut().cast(), iov_len: 16 };
     #[expect(unsafe_code, reason = "a system call that the C library wraps")]
-    // SAFETY: both sides are 16 bytes of this function's.
+    // SAFETY: both sides are 16 bytes of this function's variables.
     let bytes = unsafe { libc::process_vm_readv(own_process(), &raw const local, 1, &raw const remote, 1, 0) };
     if bytes == 16 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// The calling thread's name, at most 15 bytes and zeros. The kernel knows it whatever happens to the thread afterwards.
+/// Returns the calling thread's name, at most 15 bytes, padded with zeros. The name comes from the kernel, so it is
+/// available even while the thread ends.
 #[must_use]
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0_u8; 16];
     #[expect(unsafe_code, reason = "a system call that the C library wraps")]
-    // SAFETY: the kernel writes 16 bytes at most, the last one zero. The call cannot fail, so it leaves `errno` alone.
+    // SAFETY: the kernel writes at most 16 bytes, the last of which is zero. The call cannot fail, so `errno` does
+    // not change.
     unsafe {
         libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
     }
     name
 }
 
-/// As `clock::monotonic_ns`, which cannot be asked here: the first time, it allocates.
+/// Returns the same time as `clock::monotonic_ns`, which allocates at its first call and so cannot be used here.
 pub(super) fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    #[expect(unsafe_code, reason = "the clock without preparations has no safe form")]
+    #[expect(unsafe_code, reason = "the clock function that never allocates has no safe form")]
     // SAFETY: the C library writes to `now`, and nothing else. It does not fail: Linux has this clock.
     unsafe {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
@@ -241,21 +248,21 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// As [`thread_name`] has it, as text.
+/// Returns a name from [`thread_name`] as text.
 #[must_use]
 pub fn text_of(name: [u8; 16]) -> String {
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     String::from_utf8_lossy(&name[..end]).into_owned()
 }
 
-/// `getpid` is a system call; a process keeps its number.
+/// Returns the process's number. It is cached, because `getpid` is a system call and the number never changes.
 fn own_process() -> libc::pid_t {
     static OWN: AtomicI32 = AtomicI32::new(0);
     let known = OWN.load(Ordering::Relaxed);
     if known != 0 {
         return known;
     }
-    #[expect(unsafe_code, reason = "the standard library's own would do, but promises nothing to a signal handler")]
+    #[expect(unsafe_code, reason = "the standard library does not promise that its function is async-signal-safe")]
     // SAFETY: it takes nothing and cannot fail.
     let own = unsafe { libc::getpid() };
     OWN.store(own, Ordering::Relaxed);
@@ -275,10 +282,10 @@ fn registers(context: &libc::ucontext_t) -> Registers {
     Registers { instruction: machine.pc, frame: machine.regs[29], stack: machine.sp }
 }
 
-/// The frame pointer of the function that this is put into.
+/// Returns the frame pointer of the function into which this is inlined.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "a frame of its own would be the answer")]
-#[expect(unsafe_code, reason = "a register has no name in Rust")]
+#[expect(clippy::inline_always, reason = "without inlining, it would return its own frame")]
+#[expect(unsafe_code, reason = "Rust cannot read a register")]
 pub(super) fn own_frame() -> u64 {
     let frame: u64;
     #[cfg(target_arch = "x86_64")]
@@ -309,7 +316,7 @@ mod tests {
         std::hint::black_box(inner(skip))
     }
 
-    /// Whether `address` is in `function`, which is short, and not in the other one.
+    /// Returns whether `address` is in `function`, which is short, and not in the other function.
     fn is_in(address: u64, function: fn(usize) -> Stack) -> bool {
         let begin = |function: fn(usize) -> Stack| (function as *const ()).addr() as u64;
         let own = begin(function);
@@ -318,17 +325,17 @@ mod tests {
     }
 
     #[test]
-    fn its_own_stack_begins_with_its_caller() {
+    fn own_stack_begins_with_the_caller() {
         let stack = outer(0);
         assert!(is_in(stack.frames()[0], inner), "{stack:x?}");
         assert!(is_in(stack.frames()[1], outer), "{stack:x?}");
         assert!(is_in(outer(1).frames()[0], outer));
-        assert!(stack.frames().len() > 4, "the test's own callers: {stack:x?}");
+        assert!(stack.frames().len() > 4, "the test's own callers are missing: {stack:x?}");
         assert!(outer(FRAMES_MAX * 2).frames().is_empty());
     }
 
     #[test]
-    fn twin_a_walk_that_drops_its_first_frame_is_noticed() {
+    fn twin_a_walk_without_its_first_frame_is_noticed() {
         assert!(!is_in(outer(1).frames()[0], inner));
     }
 
@@ -352,27 +359,27 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_is_none_ends() {
+    fn a_walk_along_an_invalid_chain_ends() {
         #[repr(align(16))]
         struct Words([u64; 8]);
         let mut words = Words([0x5000; 8]);
         let base = address_of(&words.0);
-        // Its own caller.
+        // A frame that is its own caller.
         words.0[0] = base;
         assert_eq!(walked(base, base), 2, "one return address, then a frame that is not above the last");
-        // Two that call each other.
+        // Two frames that are each other's caller.
         words.0[0] = base + 32;
         words.0[4] = base;
         assert_eq!(walked(base, base), 3);
-        // Misaligned.
+        // A misaligned frame.
         words.0[0] = base + 33;
         assert_eq!(walked(base, base), 2);
         assert_eq!(walked(base + 1, base), 1);
-        // Where nothing can be read.
+        // Unreadable addresses.
         for nowhere in [0, 16, 1 << 46, 1 << 47, u64::MAX - 15, u64::MAX - 4095, !15] {
             assert_eq!(walked(nowhere, nowhere.saturating_sub(1 << 20)), 1, "{nowhere:x}");
         }
-        // Below the stack, and far above it.
+        // A frame below the stack pointer, and one far above it.
         assert_eq!(walked(base, base + 16), 1);
         assert_eq!(walked(base, base - FRAME_DISTANCE_MAX - 16), 1);
         // No return address.
@@ -382,10 +389,10 @@ mod tests {
     }
 
     #[test]
-    #[expect(unsafe_code, reason = "a page that cannot be read is made by system calls")]
-    fn a_stack_that_ends_at_an_unreadable_page_is_walked_to_its_end() {
+    #[expect(unsafe_code, reason = "only system calls make a page unreadable")]
+    fn a_stack_at_an_unreadable_page_is_walked_to_its_end() {
         let page = usize::try_from(PAGE_BYTES).expect("small");
-        // SAFETY: a mapping of its own, of two pages of which the second is then made unreadable.
+        // SAFETY: a new mapping of two pages, of which the second is then made unreadable.
         let base = unsafe {
             let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             let base = libc::mmap(std::ptr::null_mut(), page * 2, access, flags, -1, 0);
@@ -396,7 +403,7 @@ mod tests {
         let first = base.expose_provenance() as u64;
         let end = first + PAGE_BYTES;
         let words = base.cast::<u64>();
-        // The last frame of the page is whole; it names one that would be half in the next page.
+        // The last frame of the page is complete. It points to a frame of which half would be on the next page.
         for (index, word) in
             [(page / 8 - 2, end), (page / 8 - 1, 0x7001), (page / 8 - 4, end - 16), (page / 8 - 3, 0x7000)]
         {
@@ -407,13 +414,13 @@ mod tests {
         assert_eq!(stack.frames(), [0x1234, 0x6fff, 0x7000]);
         assert_eq!(walked(end - 16, end - 64), 2);
         assert_eq!(walked(end, end - 64), 1);
-        // SAFETY: nobody uses it after this.
+        // SAFETY: the mapping is not used after this.
         unsafe { libc::munmap(base, page * 2) };
     }
 
     #[test]
-    #[expect(unsafe_code, reason = "errno has no name in Rust")]
-    fn errno_is_kept() {
+    #[expect(unsafe_code, reason = "Rust has no safe access to errno")]
+    fn errno_is_preserved() {
         // SAFETY: errno is this thread's.
         unsafe { *libc::__errno_location() = 4711 };
         assert_eq!(walked(1 << 46, 1 << 46), 1);
@@ -423,7 +430,7 @@ mod tests {
 
     #[test]
     fn this_process_may_read_itself() {
-        check().expect("nothing refuses it where tests run");
+        check().expect("the test environment allows process_vm_readv");
     }
 
     #[test]
@@ -434,7 +441,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_registers_and_any_memory_give_some_stack(
+        fn any_registers_and_any_memory_give_a_stack(
             words in proptest::collection::vec(any::<u64>(), 64),
             links in proptest::collection::vec((0..63_usize, 0..70_u64), 0..40),
             frame in prop_oneof![any::<u64>(), (0..520_u64)],

@@ -1,5 +1,5 @@
-//! What else differs between the sides, beside what is compared: told before the figures, because it may be what made them.
-//! Called by `judge`.
+//! Finds other differences between the two sides, such as another rate or another machine. They are reported before
+//! the figures, because they may have caused a difference. Called by `judge`.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,11 @@ use crate::result::{RunResult, Stage};
 use crate::schedule::Mode;
 use crate::text::time_us;
 
-/// Shares of keys that were not found may differ by so much: more, and the servers did not hold the same.
+/// The largest difference between the shares of keys that were not found. If it is larger, the servers did not hold
+/// the same data.
 const NOT_FOUND_APART: f64 = 0.001;
 
-/// Why figures of `a` or `b` are not to be believed; a run each.
+/// Lists the runs of `a` and `b` that are not valid, with the checks that failed.
 #[must_use]
 pub fn not_valid(a: &Side, b: &Side) -> Vec<String> {
     let all = a.runs.iter().chain(&b.runs).filter(|run| !run.result.valid);
@@ -25,7 +26,7 @@ pub fn not_valid(a: &Side, b: &Side) -> Vec<String> {
     all.map(why).collect()
 }
 
-/// What differs, in words.
+/// Lists the other differences between the sides, in words.
 #[must_use]
 pub fn warnings(a: &Side, b: &Side, together: (&Observed, &Observed)) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -52,15 +53,16 @@ pub fn warnings(a: &Side, b: &Side, together: (&Observed, &Observed)) -> Vec<Str
     if (not_found_a - not_found_b).abs() > NOT_FOUND_APART {
         let percent = |share: f64| format!("{:.2} %", share * 100.0);
         let (one, other) = (percent(not_found_a), percent(not_found_b));
-        warnings.push(format!("different data: {one} of the requests of A were not found, {other} of B's"));
+        warnings.push(format!("different data: {one} of the requests of A and {other} of those of B were not found"));
     }
     if a.runs.iter().chain(&b.runs).any(|run| run.result.load.mode == Mode::Closed) {
-        warnings.push("closed load: response times omit what the server put off; goodput is what tells".to_owned());
+        warnings
+            .push("closed load: response times suffer from coordinated omission; compare goodput instead".to_owned());
     }
     warnings
 }
 
-/// What should be the same for all runs, with its name.
+/// The facts that should be equal for all runs, with their names.
 fn facts(run: &RunResult) -> Vec<(&'static str, String)> {
     let (load, machine) = (&run.load, &run.machine);
     let mode = match load.mode {
@@ -85,18 +87,18 @@ fn facts(run: &RunResult) -> Vec<(&'static str, String)> {
         ("version of the generator", run.klad_version.clone()),
         ("machine", format!("{} ({}, {} cores, {memory})", machine.host, machine.cpu, machine.cores)),
         ("kernel", machine.kernel.clone()),
-        ("place of the server", if run.target.same_machine { "this machine" } else { "another machine" }.to_owned()),
+        ("location of the server", if run.target.same_machine { "this machine" } else { "another machine" }.to_owned()),
     ]
 }
 
-/// What was sent, and not to whom: two servers have two addresses.
+/// The workload without the address of the server, because two servers have two addresses.
 fn workload(run: &RunResult) -> String {
     let url = run.target.url.as_str();
     let path = url.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or("/");
     if url.is_empty() { run.load.workload.clone() } else { run.load.workload.replace(url, path) }
 }
 
-/// Stages in words: what they ask for, and how long.
+/// Describes stages in words: their rates and lengths.
 #[must_use]
 pub fn stages(stages: &[Stage]) -> String {
     let words = |stage: &Stage| match (stage.from_per_s, stage.to_per_s) {
@@ -107,7 +109,7 @@ pub fn stages(stages: &[Stage]) -> String {
     stages.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for people")]
+#[expect(clippy::cast_precision_loss, reason = "for display")]
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
@@ -117,10 +119,10 @@ mod tests {
     use super::*;
     use crate::compare::trials::{run_of, side_of};
 
-    /// One thing that is changed, and what must be said of it.
+    /// A change of a run, and the words that must be in a warning about it.
     type Change = (fn(&mut RunResult), &'static str);
 
-    /// What is said when one thing of B is changed.
+    /// Returns the warnings when `change` is applied to B's run.
     fn said(change: impl FnOnce(&mut RunResult)) -> Vec<String> {
         let (a, mut b) = (side_of(vec![run_of(1, vec![])]), side_of(vec![run_of(2, vec![])]));
         change(&mut b.runs[0].result);
@@ -129,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn equal_loads_on_one_machine_are_not_warned_of() {
+    fn equal_loads_on_one_machine_cause_no_warning() {
         assert_eq!(said(|_| {}), Vec::<String>::new());
-        assert_eq!(said(|run| run.load.seed = 99), Vec::<String>::new(), "repeats should differ in it");
+        assert_eq!(said(|run| run.load.seed = 99), Vec::<String>::new(), "repeats should have different seeds");
     }
 
     #[test]
-    fn the_address_of_a_server_is_no_part_of_the_workload_and_its_path_is() {
+    fn the_workload_includes_the_path_of_the_url_but_not_its_address() {
         let sent_to = |url: &str| {
             let mut run = run_of(1, vec![]);
             run.target.url = url.to_owned();
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_differs_is_said() {
+    fn every_difference_causes_a_warning() {
         let changes: [Change; 16] = [
             (|run| run.load.mode = Mode::Closed, "different load: A open; B closed"),
             (
@@ -164,7 +166,7 @@ mod tests {
             (|run| run.klad_version = "9.9".into(), "different version of the generator"),
             (|run| run.machine.host = "other".into(), "different machine"),
             (|run| run.machine.kernel = "other".into(), "different kernel"),
-            (|run| run.target.same_machine = true, "different place of the server"),
+            (|run| run.target.same_machine = true, "different location of the server"),
             (|run| run.interrupted_s = Some(3.0), "was ended early, 3.0s"),
             (|run| run.started = run_of(1, vec![]).started, "compared with itself"),
             (

@@ -1,47 +1,46 @@
-//! What the user of `klad bench compare` typed. Called by `bench::args`.
+//! The command line of `klad bench compare`. Called by `bench::args`.
 
 use std::path::PathBuf;
 
 use clap::Args;
+
+use crate::units::plain_number;
 
 /// Options of `klad bench compare`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Exit codes: 0 B is faster, or there is no difference beyond the noise; 1 they cannot be compared; 2 wrong usage;\n\
 3 B is slower at some figure; 4 a run is not valid.\n\
-docs/bench.md explains what is compared, and how.")]
+docs/bench.md explains the comparison.")]
 pub struct CompareArgs {
-    /// Result that is compared with; several runs of it with commas between them, or a directory of them.
+    /// The first side: a result, several runs separated by commas, or a directory of results.
     #[arg(value_name = "A.json")]
     pub before: String,
-    /// Result that is judged; several runs of it with commas between them, or a directory of them.
+    /// The second side, which is judged: a result, several runs separated by commas, or a directory of results.
     #[arg(value_name = "B.json")]
     pub after: String,
 
-    /// Differences of times and of goodput up to this do not matter.
+    /// Ignore differences of times and goodput up to this percentage. Increase it to see only large differences.
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     pub tolerance: f64,
-    /// Judge runs too that are not valid, instead of exit code 4.
+    /// Judge runs that are not valid too, instead of ending with exit code 4.
     #[arg(long)]
     pub allow_invalid: bool,
-    /// The comparison as JSON; - is the standard output, instead of the text.
+    /// Write the comparison as JSON to this file; - writes it to the standard output, instead of the text.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// The comparison as a page: charts and a table in one file, for a browser.
+    /// Write the comparison as an HTML page: charts and a table in one file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
 
-/// A part of one, from 0 to 1, that was typed as percent: `2%`, `0.5%`.
+/// Parses a percentage from 0 to 100, such as `2%` or `0.5%`, to a share from 0 to 1.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim_end();
-    let hint = || format!("{text:?} is no percentage from 0% to 100%; use for example 2%");
-    // Only digits and a point: "inf", "nan" and "-1" are numbers to the parser below.
-    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
-        return Err(hint());
+    match plain_number(number) {
+        Some(percent) if percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err(format!("{text:?} is not a percentage from 0% to 100%, such as 2%")),
     }
-    let percent = number.parse::<f64>().map_err(|_| hint())?;
-    if percent <= 100.0 { Ok(percent / 100.0) } else { Err(hint()) }
 }
 
 #[cfg(test)]

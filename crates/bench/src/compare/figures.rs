@@ -1,4 +1,4 @@
-//! The figures that are compared, of a repeat or of a whole side. Called by `judge`.
+//! The figures that are compared, for a repeat or for a whole side. Called by `judge` and `klad_lab`.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,28 @@ use hdrhistogram::Histogram;
 use crate::recorder::{Outcome, histogram};
 use crate::result::{Percentile, Piece, SAMPLES_ABOVE_MIN, Section, micros};
 
-/// Percentiles that are judged, as far as there are samples.
+/// The percentiles that are judged, if there are enough samples.
 pub const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
 
-/// Outcomes whose shares are judged: a side that refuses half of its requests answers the others quickly.
+/// The outcomes whose shares are judged. A side that rejects half of its requests may answer the others quickly.
 const SHARES: [Outcome; 4] = [Outcome::Refused, Outcome::Failed, Outcome::TimedOut, Outcome::Unfinished];
 
-/// A figure.
+/// A figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Figure {
-    /// Response time that so many percent do not exceed.
+    /// The response time that this percentage of the requests does not exceed.
     Percentile(f64),
-    /// Mean response time.
+    /// The mean response time.
     Mean,
-    /// Longest response time: that of a single request, which is shown and not judged.
+    /// The maximum response time. It depends on a single request, so it is shown but not judged.
     Max,
-    /// Good answers, per second.
+    /// Good answers per second.
     Goodput,
-    /// Requests of an outcome, of all.
+    /// The share of requests with this outcome among all requests.
     Share(Outcome),
 }
 
-/// What the values of a figure are.
+/// The unit of a figure, and which direction is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Microseconds; less is better.
@@ -41,7 +41,7 @@ pub enum Unit {
 }
 
 impl Figure {
-    /// All, in the order of the table.
+    /// All figures, in the order of the table.
     #[must_use]
     pub fn all() -> Vec<Figure> {
         let percentiles = PERCENTILES.into_iter().map(Figure::Percentile);
@@ -49,7 +49,7 @@ impl Figure {
         percentiles.chain(others).chain(SHARES.into_iter().map(Figure::Share)).collect()
     }
 
-    /// As in tables and JSON: `p99.9`, `mean`, `goodput`, `refused`.
+    /// The name in tables and JSON: `p99.9`, `mean`, `goodput`, `refused`.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -61,7 +61,7 @@ impl Figure {
         }
     }
 
-    /// What its values are.
+    /// The unit of the figure.
     #[must_use]
     pub fn unit(self) -> Unit {
         match self {
@@ -71,7 +71,7 @@ impl Figure {
         }
     }
 
-    /// Its value; `None` where nothing was observed that has one.
+    /// The value of the figure; `None` if there was no request that has one.
     #[must_use]
     pub fn value(self, observed: &Observed) -> Option<f64> {
         let response = &observed.response;
@@ -85,7 +85,7 @@ impl Figure {
         }
     }
 
-    /// Why the value of a repeat is not one to judge by; `None`: it is.
+    /// Why the figure of a repeat cannot be judged; `None` if it can.
     #[must_use]
     pub fn lacks(self, repeat: &Observed) -> Option<String> {
         match self {
@@ -104,53 +104,53 @@ impl Figure {
     }
 }
 
-/// `p99.9`.
+/// Returns the name of a percentile, such as `p99.9`.
 #[must_use]
 pub fn percentile_name(percent: f64) -> String {
     format!("p{percent}")
 }
 
-/// What was observed in a repeat, or on a side.
+/// The requests of a repeat or of a side.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// Response times as in `Section::response`, nanoseconds.
     pub response: Histogram<u64>,
-    /// Good answers.
+    /// The number of good answers.
     good: f64,
-    /// Time.
+    /// The length in seconds.
     seconds: f64,
     /// Requests by outcome.
     outcomes: BTreeMap<Outcome, u64>,
 }
 
 impl Observed {
-    /// Nothing, in no time.
+    /// No requests in a time of length 0.
     #[must_use]
     pub fn nothing() -> Observed {
         Observed { response: histogram(), good: 0.0, seconds: 0.0, outcomes: BTreeMap::new() }
     }
 
-    /// The measured part of a run.
+    /// Takes the measured part of a run.
     ///
     /// # Errors
-    /// When its histogram cannot be read.
+    /// If its histogram cannot be read.
     pub fn of_section(section: &Section) -> anyhow::Result<Observed> {
         let response = section.response.to_histogram().context("the histogram of its response times is damaged")?;
         let (good, outcomes) = (section.goodput_per_s * section.duration_s, section.outcomes.clone());
         Ok(Observed { response, good, seconds: section.duration_s, outcomes })
     }
 
-    /// A piece of a run.
+    /// Takes a piece of a run.
     ///
     /// # Errors
-    /// When its histogram cannot be read.
+    /// If its histogram cannot be read.
     pub fn of_piece(piece: &Piece) -> anyhow::Result<Observed> {
         let response = piece.response.to_histogram().context("the histogram of a piece is damaged")?;
         let (good, outcomes) = (piece.goodput_per_s * piece.length_s, piece.outcomes.clone());
         Ok(Observed { response, good, seconds: piece.length_s, outcomes })
     }
 
-    /// Adds what `other` has observed.
+    /// Adds the requests of `other`.
     pub fn add(&mut self, other: &Observed) {
         self.response.add(&other.response).expect("it grows");
         self.good += other.good;
@@ -160,13 +160,13 @@ impl Observed {
         }
     }
 
-    /// Requests that ended.
+    /// The number of requests that ended.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.outcomes.values().sum()
     }
 
-    /// Requests of an outcome of all that ended; `None` without any.
+    /// The share of requests with an outcome among all that ended; `None` if none ended.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     pub fn share(&self, outcome: Outcome) -> Option<f64> {
@@ -174,13 +174,13 @@ impl Observed {
         (all > 0).then(|| own as f64 / all as f64)
     }
 
-    /// Good answers per second; 0 where there was no time.
+    /// Good answers per second; 0 if the length is 0.
     #[must_use]
     pub fn goodput_per_s(&self) -> f64 {
         if self.seconds > 0.0 { self.good / self.seconds } else { 0.0 }
     }
 
-    /// Good answers.
+    /// The number of good answers.
     #[must_use]
     pub fn good(&self) -> f64 {
         self.good
@@ -198,16 +198,16 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_needs_samples_above_it_and_the_longest_is_never_judged() {
+    fn a_percentile_needs_samples_above_it_and_the_maximum_is_never_judged() {
         assert_eq!(Figure::Percentile(99.0).lacks(&observed(1_000)), None);
         assert!(Figure::Percentile(99.0).lacks(&observed(999)).expect("too few").contains("9 samples above"));
         assert!(Figure::Percentile(50.0).lacks(&observed(0)).is_some() && Figure::Mean.lacks(&observed(0)).is_some());
         assert!(Figure::Max.lacks(&observed(1_000_000)).is_some());
-        assert_eq!(Figure::Goodput.lacks(&observed(0)), None, "no answer is a goodput, of 0");
+        assert_eq!(Figure::Goodput.lacks(&observed(0)), None, "without answers the goodput is 0");
     }
 
     #[test]
-    fn observations_add_up() {
+    fn requests_are_added_up() {
         let mut all = Observed { seconds: 1.0, good: 10.0, ..observed(10) };
         all.outcomes.insert(Outcome::Served, 10);
         let mut other = Observed { seconds: 3.0, good: 0.0, ..observed(30) };

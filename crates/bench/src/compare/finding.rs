@@ -1,71 +1,73 @@
-//! What a comparison has found, as data: the definition of its JSON form, and what its text is made from.
+//! The finding of a comparison as data: the definition of its JSON form. The text and the page are made from it.
 //!
-//! Numbers are finite: what is not known is `null`. Percentages are of A; of shares they are percentage points. A change that
-//! breaks readers counts [`SCHEMA`] up. Called by `judge` (fills), `text` and `compare`.
+//! Numbers are finite: an unknown value is `null`. Percentages are relative to A; for shares they are percentage
+//! points. A change that breaks readers increments the number in [`SCHEMA`]. Called by `judge` (fills), `text`,
+//! `page`, `compare` and `klad_lab`.
 
 use serde::Serialize;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "klad.bench.compare/1";
 
-/// Whether B is faster or slower.
+/// The verdict on B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Better at some figure, worse at none.
+    /// Better at one figure or more, worse at none.
     Faster,
-    /// Worse at some figure, better at none.
+    /// Worse at one figure or more, better at none.
     Slower,
-    /// Better at some figure, worse at another.
+    /// Better at one figure or more, worse at another.
     Mixed,
-    /// Nothing that equal sides would not show.
+    /// Equal sides would show the same.
     NoDifference,
-    /// There is nothing to tell noise by.
+    /// There are no repeats, so differences cannot be distinguished from noise.
     NotJudged,
 }
 
-/// Whether B is better or worse at one figure.
+/// The verdict on one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
-    /// A shorter time, more goodput, a smaller share.
+    /// B has a shorter time, more goodput, or a smaller share.
     Better,
-    /// A longer time, less goodput, a larger share.
+    /// B has a longer time, less goodput, or a larger share.
     Worse,
-    /// The interval holds 0, or the difference is within the tolerance.
+    /// The interval contains 0, or the difference is within the tolerance.
     NoDifference,
-    /// Not judged, for the reason that is given.
+    /// Not judged; `why_not` has the reason.
     NotJudged,
 }
 
-/// A comparison, whole.
+/// The finding of one comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// `klad.bench.compare/1`.
     pub schema: &'static str,
-    /// Version of klad that compared.
+    /// The version of the klad that compared.
     pub klad_version: &'static str,
-    /// Overall.
+    /// The verdict over all figures.
     pub verdict: Verdict,
-    /// The verdict in words, with the figures that it rests on.
+    /// The verdict in words, with its figures.
     pub sentence: String,
-    /// `false`: at least one run is not valid, and its figures are not to be believed.
+    /// `false` if at least one run is not valid: its figures are not reliable.
     pub valid: bool,
-    /// Runs that are not valid, with the checks that failed.
+    /// The runs that are not valid, with the checks that failed.
     pub not_valid: Vec<String>,
-    /// What differs beside what is compared, in words.
+    /// Other differences between the sides, in words.
     pub warnings: Vec<String>,
     /// The runs of A.
     pub a: Vec<Source>,
     /// The runs of B.
     pub b: Vec<Source>,
-    /// What repeats each other.
+    /// The repeats that were compared.
     pub repeats: RepeatsUsed,
-    /// How often a difference is called one where there is none.
+    /// The confidence of the verdict.
     pub confidence: Confidence,
-    /// Each figure, in the order of the table.
+    /// All figures, in the order of the table.
     pub figures: Vec<FigureFound>,
-    /// Half the width of p99's interval: a smaller difference these runs could not have shown. `null` when it was not judged.
+    /// Half the width of p99's interval: these runs could not show a smaller difference. `null` if p99 was not
+    /// judged.
     pub smallest_at_p99_percent: Option<f64>,
 }
 
@@ -74,45 +76,45 @@ pub struct Finding {
 pub struct Source {
     /// The file.
     pub path: String,
-    /// When it was started, RFC 3339, UTC.
+    /// The start of the run, RFC 3339, UTC.
     pub started_utc: String,
-    /// What it was sent to.
+    /// The URL that received the load.
     pub url: String,
     /// The load, in words.
     pub load: String,
-    /// Requests of its measured part.
+    /// The number of requests in its measured part.
     pub requests: u64,
-    /// Whether its checks were passed.
+    /// Whether the run is valid.
     pub valid: bool,
 }
 
-/// What was taken for repeats.
+/// The repeats that were compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct RepeatsUsed {
     /// `runs` or `pieces`.
     pub kind: &'static str,
-    /// Whether they were compared in pairs.
+    /// Whether repeats were compared in pairs.
     pub paired: bool,
-    /// How many A has.
+    /// The number of repeats of A.
     pub a: usize,
-    /// How many B has.
+    /// The number of repeats of B.
     pub b: usize,
-    /// The same in words, and what such repeats do not know.
+    /// The same in words, with the limits of such repeats.
     pub note: String,
 }
 
-/// How sure the verdict is.
+/// The confidence of the verdict.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Confidence {
-    /// That no interval of all figures together misses its true difference, percent.
+    /// The probability that the intervals of all figures contain the true differences, percent.
     pub together_percent: f64,
-    /// That the interval of one figure does not, percent.
+    /// The probability for the interval of one figure, percent.
     pub each_percent: f64,
-    /// Figures that were judged.
+    /// The number of figures that were judged.
     pub figures: usize,
-    /// `--tolerance`: differences of times and goodput up to this do not matter, percent.
+    /// `--tolerance`: differences of times and goodput up to this are ignored, percent.
     pub tolerance_percent: f64,
-    /// Differences of shares up to this do not matter, percentage points.
+    /// Differences of shares up to this are ignored, percentage points.
     pub share_tolerance_points: f64,
 }
 
@@ -123,32 +125,32 @@ pub struct FigureFound {
     pub figure: String,
     /// `us`, `per_s` or `share`.
     pub unit: &'static str,
-    /// Of A, all its runs together.
+    /// The value of A, over all its runs together.
     pub a: Option<f64>,
-    /// Of B, all its runs together.
+    /// The value of B, over all its runs together.
     pub b: Option<f64>,
-    /// How much more B has than A, by the mean over repeats: percent, or percentage points of shares.
+    /// B minus A, by the mean over the repeats: percent, or percentage points for shares.
     pub difference_percent: Option<f64>,
-    /// Lower end of the interval in which the true difference lies.
+    /// The lower end of the interval that contains the true difference.
     pub low_percent: Option<f64>,
-    /// Upper end.
+    /// The upper end.
     pub high_percent: Option<f64>,
-    /// Better or worse.
+    /// Whether B is better or worse.
     pub verdict: Judgement,
-    /// Why it was not judged.
+    /// Why the figure was not judged.
     pub why_not: Option<String>,
 }
 
 impl Finding {
-    /// As JSON, with a line feed at its end.
+    /// Returns the finding as JSON, with a line feed at the end.
     #[must_use]
     pub fn json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("it has no maps");
+        let mut text = serde_json::to_string_pretty(self).expect("a finding has no maps");
         text.push('\n');
         text
     }
 
-    /// A figure by its name.
+    /// Returns a figure by its name.
     #[must_use]
     pub fn figure(&self, name: &str) -> Option<&FigureFound> {
         self.figures.iter().find(|figure| figure.figure == name)

@@ -1,29 +1,30 @@
-//! The interval in which a difference lies, from repeats: Student's t, with unequal variances (Welch) or in pairs.
+//! The confidence interval of a difference between repeats: Student's t, with unequal variances (Welch) or in pairs.
 //!
-//! Repeats are taken for independent and, in the scale that they come in (logarithms, for times), for normal: the mean of
-//! several is near enough to that, and a stray repeat widens the interval instead of moving it alone. Called by `judge`.
+//! Repeats are assumed to be independent, and normally distributed in their scale (logarithms, for times). The mean
+//! of several repeats is close enough to that. An outlier widens the interval and does not only move it. Called by
+//! `judge` and `klad_lab`.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
-/// A difference and how far off it may be.
+/// A difference with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// B less A.
+    /// B minus A.
     pub difference: f64,
-    /// The true difference lies within so much of it, as often as was asked for. Finite and more than 0.
+    /// The half width of the interval: finite and more than 0.
     pub half_width: f64,
 }
 
 impl Estimate {
-    /// Whether no difference at all would be a surprise.
+    /// Whether 0 lies outside the interval.
     #[must_use]
     pub fn excludes_zero(&self) -> bool {
         self.difference.abs() > self.half_width
     }
 }
 
-/// Of repeats that have nothing to do with each other (Welch's t, with the degrees of freedom of Welch and Satterthwaite);
-/// at least two each. Values are known to `resolution` only, so that equal ones do not make an interval of no width. The
+/// The interval for independent repeats, at least two on each side: Welch's t, with the degrees of freedom of Welch
+/// and Satterthwaite. Values are rounded to `resolution`, so equal values do not make an interval of width 0. The
 /// interval misses the true difference with probability `error`.
 #[must_use]
 pub fn apart(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
@@ -35,7 +36,8 @@ pub fn apart(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     Estimate { difference: mean_b - mean_a, half_width: quantile(freedom, error) * squared.sqrt() }
 }
 
-/// Of repeats that were made in pairs, each of `a` beside the one of `b` at the same place; at least two.
+/// The interval for repeats in pairs: each value of `a` belongs to the value of `b` at the same index. At least two
+/// pairs.
 #[must_use]
 pub fn in_pairs(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();
@@ -44,18 +46,18 @@ pub fn in_pairs(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     Estimate { difference: mean, half_width: quantile(count(&differences) - 1.0, error) * squared.sqrt() }
 }
 
-/// Variance of an error that is even over a width.
+/// The variance of a rounding error that is uniform over `resolution`.
 fn rounding(resolution: f64) -> f64 {
     resolution.powi(2) / 12.0
 }
 
-/// How many standard errors lie on each side of the difference.
+/// The number of standard errors on each side of the difference.
 fn quantile(freedom: f64, error: f64) -> f64 {
     let student = StudentsT::new(0.0, 1.0, freedom).expect("more than 0 degrees of freedom");
     student.inverse_cdf(1.0 - error / 2.0)
 }
 
-/// Mean, and variance as of a sample.
+/// The mean and the sample variance.
 fn moments(values: &[f64]) -> (f64, f64) {
     let mean = values.iter().sum::<f64>() / count(values);
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_tables() {
+    fn quantiles_equal_those_of_published_tables() {
         for (freedom, error, expected) in [
             (1.0, 0.05, 12.7062),
             (2.0, 0.0002, 70.7001),
@@ -90,20 +92,20 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_those_that_arithmetic_gives() {
-        // Means 2 and 5, variances 1 and 4: Welch's freedom is 25/9 / (1/9/2 + 16/9/2) = 2.94118.
+    fn intervals_equal_the_calculated_ones() {
+        // Means 2 and 5, variances 1 and 4: Welch's degrees of freedom are 25/9 / (1/9/2 + 16/9/2) = 2.94118.
         let found = apart(&[1.0, 2.0, 3.0], &[3.0, 5.0, 7.0], 0.0, 0.05);
         near(found.difference, 3.0);
         near(found.half_width / (5.0_f64 / 3.0).sqrt(), quantile(50.0 / 17.0, 0.05));
         assert!(!found.excludes_zero(), "{found:?}");
-        // In pairs 2, 3, 4: the mean is 3, its standard error 1/√3.
+        // In pairs the differences are 2, 3 and 4: the mean is 3, its standard error 1/√3.
         let found = in_pairs(&[1.0, 2.0, 3.0], &[3.0, 5.0, 7.0], 0.0, 0.05);
         near(found.half_width, 4.3027 / 3.0_f64.sqrt());
         assert!(found.excludes_zero());
     }
 
     #[test]
-    fn equal_values_are_known_to_their_resolution_and_no_better() {
+    fn equal_values_have_an_interval_of_their_resolution() {
         for method in [apart, in_pairs] {
             let found = method(&[1.0, 1.0], &[1.001, 1.001], 0.001, 0.001);
             assert!(!found.excludes_zero() && found.half_width.is_finite(), "{found:?}");
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_that_both_share_cancels_in_pairs_only() {
+    fn common_drift_cancels_in_pairs_only() {
         let drift = [0.0, 0.1, 0.2, 0.3, 0.4];
         let slower: Vec<f64> =
             drift.iter().zip([0.031, 0.03, 0.029, 0.03, 0.03]).map(|(drift, by)| drift + by).collect();

@@ -1,8 +1,9 @@
-//! The judgement: each figure with its interval, then all together. Called by `compare`.
+//! Judges each figure by its confidence interval, then all figures together. Called by `compare` and `klad_lab`.
 //!
-//! Of a hundred comparisons of equal sides at most one may call them different. Each of the figures that are judged is a
-//! chance to err, so each gets its part of that one (Bonferroni); their intervals then hold together, which those of Holm's
-//! procedure do not. A difference must also be larger than the tolerance: with enough repeats the smallest becomes certain.
+//! At most one in a hundred comparisons of equal sides may find a difference. Each judged figure is a chance of an
+//! error, so each gets an equal part of that probability (Bonferroni). The intervals then hold together, which those
+//! of Holm's procedure do not. A difference must also exceed the tolerance, because with enough repeats even the
+//! smallest difference becomes significant.
 
 use crate::compare::alike;
 use crate::compare::figures::{Figure, Observed, Unit};
@@ -12,29 +13,29 @@ use crate::compare::repeats::{self, Kind, Repeats};
 use crate::compare::sides::Side;
 use crate::compare::text;
 
-/// How many of all comparisons of equal sides may find a difference.
+/// The probability that a comparison of equal sides finds a difference.
 const ERROR: f64 = 0.01;
 
-/// Differences of shares up to this do not matter: one request in a thousand.
+/// Differences of shares up to this are ignored: one request in a thousand.
 const SHARE_TOLERANCE: f64 = 0.001;
 
-/// The end of an interval that is further up than this has no meaning, percent.
+/// An end of an interval above this is not reported, percent.
 const UNBOUNDED: f64 = 1e6;
 
-/// Histograms have three digits.
+/// The relative resolution of a histogram with three digits.
 const RESOLUTION: f64 = 0.001;
 
-/// By what is judged.
+/// The rules of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Relative differences up to this do not matter.
+    /// Relative differences up to this are ignored.
     pub tolerance: f64,
     #[cfg(test)]
-    pub(super) planted: Option<crate::compare::trials::Planted>,
+    pub(super) planted: Option<crate::compare::trials::JudgementDefect>,
 }
 
 impl Rules {
-    /// With this tolerance.
+    /// Rules with this tolerance.
     #[must_use]
     pub fn new(tolerance: f64) -> Rules {
         Rules {
@@ -45,33 +46,33 @@ impl Rules {
     }
 }
 
-/// A figure whose repeats can be compared, in the scale in which their differences are taken.
+/// A figure whose repeats can be compared, in the scale of their differences.
 struct Prepared {
     a: Vec<f64>,
     b: Vec<f64>,
-    /// Whether they are logarithms; else parts of one.
+    /// Whether the values are logarithms; otherwise they are shares.
     logarithms: bool,
-    /// To which the values are known.
+    /// The resolution of the values.
     resolution: f64,
-    /// A difference that does not matter.
+    /// Differences up to this are ignored.
     tolerance: f64,
 }
 
-/// What is compared: the runs of both sides as they were given, added up, and apart.
+/// What is compared: the runs of both sides, their sums, and their repeats.
 pub struct Evidence<'s> {
     /// A and B.
     pub sides: (&'s Side, &'s Side),
-    /// All of A, and all of B.
+    /// All requests of A, and all requests of B.
     pub together: (Observed, Observed),
-    /// What repeats each other.
+    /// The repeats of both sides.
     pub repeats: Repeats,
 }
 
 impl<'s> Evidence<'s> {
-    /// Of both sides.
+    /// Collects what is needed to compare `b` with `a`.
     ///
     /// # Errors
-    /// When a histogram cannot be read.
+    /// If a histogram cannot be read.
     pub fn of(a: &'s Side, b: &'s Side) -> anyhow::Result<Evidence<'s>> {
         Ok(Evidence { sides: (a, b), together: (together(a)?, together(b)?), repeats: Repeats::of(a, b)? })
     }
@@ -84,7 +85,7 @@ pub fn judge(evidence: &Evidence, rules: Rules) -> Finding {
     let shown = Figure::all().into_iter().filter(|figure| is_shown(*figure, of_a, of_b));
     let prepared: Vec<_> = shown.map(|figure| (figure, prepare(figure, repeats, (of_a, of_b), rules))).collect();
     let judged = prepared.iter().filter(|(_, prepared)| prepared.is_ok()).count();
-    let error = ERROR / f64::from(u32::try_from(judged.max(1)).expect("a dozen"));
+    let error = ERROR / f64::from(u32::try_from(judged.max(1)).expect("there are few figures"));
     let figures: Vec<_> = prepared
         .into_iter()
         .map(|(figure, prepared)| {
@@ -132,7 +133,7 @@ pub fn judge(evidence: &Evidence, rules: Rules) -> Finding {
     finding
 }
 
-/// All runs of a side added up.
+/// Adds up all runs of a side.
 fn together(side: &Side) -> anyhow::Result<Observed> {
     let mut all = Observed::nothing();
     for run in &side.runs {
@@ -141,13 +142,14 @@ fn together(side: &Side) -> anyhow::Result<Observed> {
     Ok(all)
 }
 
-/// Shares of what never happened are not worth a line, and no chance to err.
+/// Whether a figure is shown. A share of an outcome that never occurred is left out, so it is not a chance of an
+/// error either.
 fn is_shown(figure: Figure, a: &Observed, b: &Observed) -> bool {
     let is_some = |observed: &Observed| figure.value(observed).is_some_and(|value| value > 0.0);
     figure.unit() != Unit::Share || is_some(a) || is_some(b)
 }
 
-/// The repeats of a figure, or why it is not judged.
+/// Prepares the repeats of a figure; the error says why it cannot be judged.
 fn prepare(
     figure: Figure,
     repeats: &Repeats,
@@ -155,7 +157,7 @@ fn prepare(
     rules: Rules,
 ) -> Result<Prepared, String> {
     #[cfg(test)]
-    crate::compare::trials::Planted::leaves_out(rules.planted, figure)?;
+    crate::compare::trials::JudgementDefect::leaves_out(rules.planted, figure)?;
     for (name, side) in [("A", &repeats.a), ("B", &repeats.b)] {
         if side.len() < 2 {
             return Err("no repeats".to_owned());
@@ -166,7 +168,7 @@ fn prepare(
     }
     let values = |side: &[Observed]| side.iter().filter_map(|repeat| figure.value(repeat)).collect::<Vec<_>>();
     let (a, b) = (values(&repeats.a), values(&repeats.b));
-    // A count is known to one.
+    // A count has a resolution of one request.
     let one_of = |all: f64| RESOLUTION.max(1.0 / all.max(1.0));
     let each = || repeats.a.iter().chain(&repeats.b);
     Ok(match figure.unit() {
@@ -174,7 +176,8 @@ fn prepare(
             let resolution = one_of(each().map(requests).fold(f64::INFINITY, f64::min));
             Prepared { a, b, logarithms: false, resolution, tolerance: SHARE_TOLERANCE }
         }
-        // There is no logarithm of nothing: parts of what there was.
+        // A value of 0 has no logarithm, so the values are compared as shares of A's value over all requests, or of
+        // B's.
         Unit::PerSecond | Unit::Micros if a.iter().chain(&b).any(|value| *value <= 0.0) => {
             let [of_a, of_b] = [together.0, together.1].map(|side| figure.value(side).unwrap_or(0.0));
             let whole = if of_a > 0.0 { of_a } else { of_b.max(f64::MIN_POSITIVE) };
@@ -201,20 +204,20 @@ fn requests(observed: &Observed) -> f64 {
     observed.ended() as f64
 }
 
-#[cfg_attr(not(test), expect(unused_variables, reason = "rules hold what tests plant"))]
+#[cfg_attr(not(test), expect(unused_variables, reason = "only tests use the rules, to plant defects"))]
 fn estimate(prepared: &Prepared, paired: bool, error: f64, rules: Rules) -> Estimate {
     let method = if paired { interval::in_pairs } else { interval::apart };
     let estimate = method(&prepared.a, &prepared.b, prepared.resolution, error);
     #[cfg(test)]
-    let estimate = crate::compare::trials::Planted::apply(rules.planted, estimate);
+    let estimate = crate::compare::trials::JudgementDefect::apply(rules.planted, estimate);
     estimate
 }
 
-/// A figure that is judged.
+/// Returns a figure that is judged.
 fn found(figure: Figure, (a, b): (Option<f64>, Option<f64>), prepared: &Prepared, estimate: Estimate) -> FigureFound {
     let percent = |difference: f64| {
         let part = if prepared.logarithms { difference.exp_m1() } else { difference };
-        // No more than all can be missing, and no more than all requests can end one way.
+        // A loss ends at 100 %, and a share at 100 points.
         let most = if figure.unit() == Unit::Share { 100.0 } else { f64::INFINITY };
         Some((part * 100.0).clamp(-100.0, most)).filter(|percent| *percent < UNBOUNDED)
     };

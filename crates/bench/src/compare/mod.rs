@@ -1,15 +1,15 @@
-//! `klad bench compare`: whether B is faster or slower than A, and how sure that is.
+//! `klad bench compare`: is B faster or slower than A, and how certain is that?
 //!
 //! ```text
-//!     A.json,…  ─▶ sides ─▶ alike: what else differs ────────────┐
+//!     A.json,…  ─▶ sides ─▶ alike: other differences ────────────┐
 //!     B.json,…      │                                            ▼
 //!                   └─▶ repeats ─▶ judge, figure by figure ─▶ finding ─▶ text, JSON, page, exit code
-//!                        files,      figures, interval
-//!                        or pieces
+//!                        runs or     figures, interval
+//!                        pieces
 //! ```
 //!
-//! A difference is only one when it is larger than what two equal sides would show as often as once in a hundred
-//! comparisons, all figures together. What cannot be judged is said, and never taken for equal. Called by `runner`.
+//! A difference counts only if it is larger than equal sides would show in one of a hundred comparisons, over all
+//! figures together. A figure that cannot be judged is reported as such, and never as equal. Called by `runner`.
 
 use std::path::Path;
 
@@ -44,22 +44,22 @@ pub mod text;
 #[cfg(test)]
 mod trials;
 
-/// Compares two sides and reports it.
+/// Compares two sides and reports the finding.
 ///
 /// # Errors
-/// When a file is no result, when there is nothing to judge by (after what there is was printed), or when the finding cannot
-/// be written.
+/// If a file is not a result, if no figure can be judged (the values are printed before the error), or if the finding
+/// cannot be written.
 pub fn run(args: &CompareArgs) -> Result<runner::Verdict, Error> {
     let (a, b) = (Side::read(&args.before)?, Side::read(&args.after)?);
     let evidence = Evidence::of(&a, &b)?;
     let finding = judge::judge(&evidence, Rules::new(args.tolerance));
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     if let Some(path) = args.json.as_deref().filter(|_| !to_stdout) {
-        files::fill(files::create(path)?, &finding.json())?;
+        files::write(files::create(path)?, &finding.json())?;
     }
     if let Some(path) = &args.html {
         let together = (&evidence.together.0, &evidence.together.1);
-        files::fill(files::create(path)?, &page::html(&finding, together, &evidence.repeats))?;
+        files::write(files::create(path)?, &page::html(&finding, together, &evidence.repeats))?;
     }
     print(&if to_stdout { finding.json() } else { text::report(&finding) })?;
     conclude(&finding, args.allow_invalid)

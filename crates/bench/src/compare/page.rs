@@ -1,5 +1,6 @@
-//! The comparison as a page (`--html`): the verdict, both distributions with their repeats, the differences with their
-//! intervals, and the table. It shows what the finding says, and judges nothing. Called by `compare`.
+//! The comparison as an HTML page (`--html`): the verdict, both distributions with their repeats, the differences
+//! with their intervals, and the table. The page shows the finding and makes no judgement of its own. Called by
+//! `compare`.
 
 use hdrhistogram::Histogram;
 use maud::{Markup, html};
@@ -12,13 +13,13 @@ use crate::result::Percentile;
 use klad_page::parts::{self, Cell, Column, Tile, Tone};
 use klad_page::{Axis, Chart, Colour, Page, Series, Style, Unit};
 
-/// Points of the percentile plot for each halving of the distance to 100 %.
+/// The points of the percentile plot for each halving of the distance to 100 %.
 const POINTS_PER_HALF_DISTANCE: f64 = 4.0;
 
-/// Figures that stand at the top.
+/// The figures at the top of the page.
 const KEY_FIGURES: [&str; 4] = ["p50", "p99", "p99.9", "goodput"];
 
-/// The file, from the finding, all of A and of B, and their repeats.
+/// Returns the page, from the finding, all requests of A and of B, and their repeats.
 #[must_use]
 pub fn html(finding: &Finding, together: (&Observed, &Observed), repeats: &Repeats) -> String {
     let title = format!("{} against {}", name(&finding.b), name(&finding.a));
@@ -52,7 +53,7 @@ fn banners(finding: &Finding) -> Markup {
         Verdict::Slower => (Tone::Bad, "B is slower"),
         Verdict::Mixed => (Tone::Bad, "Mixed"),
         Verdict::NoDifference => (Tone::Good, "No difference beyond the noise"),
-        Verdict::NotJudged => (Tone::Warning, "Cannot be compared"),
+        Verdict::NotJudged => (Tone::Warning, "The sides cannot be compared"),
     };
     let mut sentences = vec![finding.sentence.clone()];
     if let Some(smallest) = finding.smallest_at_p99_percent {
@@ -86,7 +87,7 @@ fn tiles(finding: &Finding) -> Vec<Tile> {
     KEY_FIGURES.iter().filter_map(|name| finding.figure(name)).map(tile).collect()
 }
 
-/// Both distributions: all requests together, and each repeat.
+/// The chart of both distributions: all requests together, and each repeat.
 fn latency((a, b): (&Observed, &Observed), repeats: &Repeats) -> Chart {
     let samples = a.response.len().max(b.response.len());
     let at = places(samples);
@@ -96,8 +97,8 @@ fn latency((a, b): (&Observed, &Observed), repeats: &Repeats) -> Chart {
         let values = points.iter().map(|point| Some(point.as_ref()?.value_us)).collect();
         (Series::line(name, colour, values), weak)
     };
-    let caption = "Response times by percentile, all requests of a side together, and thin each repeat of it. \
-                   Dashed: fewer than 10 samples above, so these are single requests.";
+    let caption = "Response times by percentile: all requests of a side together, and each repeat as a thin line. \
+                   Dashed: fewer than 10 samples above, so the values depend on single requests.";
     let axes = (Axis::percentile(samples), Axis::log(Unit::Micros).switched());
     let mut chart = Chart::new("percentiles", "Latency by percentile", axes.0, axes.1, at.clone()).caption(caption);
     let sides = [("A", Colour::Blue, a, &repeats.a), ("B", Colour::Orange, b, &repeats.b)];
@@ -114,7 +115,7 @@ fn latency((a, b): (&Observed, &Observed), repeats: &Repeats) -> Chart {
     chart
 }
 
-/// Places on the axis, as 1 ÷ (1 − quantile), as long as a sample lies above.
+/// The positions on the axis, as 1 ÷ (1 − quantile), as long as a sample lies above.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn places(samples: u64) -> Vec<f64> {
     let halvings = (0_u32..).map(|step| 2_f64.powf(f64::from(step) / POINTS_PER_HALF_DISTANCE));
@@ -127,7 +128,7 @@ fn point(histogram: &Histogram<u64>, place: f64) -> Option<Percentile> {
     there.then(|| Percentile::of(histogram, 100.0 - 100.0 / place))
 }
 
-/// The difference at each percentile that was judged, and its interval.
+/// The chart of the difference at each judged percentile, with its interval.
 fn differences(finding: &Finding, (a, b): (&Observed, &Observed)) -> Chart {
     let samples = a.response.len().max(b.response.len());
     let judged = PERCENTILES.iter().filter_map(|percentile| {
@@ -138,7 +139,7 @@ fn differences(finding: &Finding, (a, b): (&Observed, &Observed)) -> Chart {
     let values = |of: fn(&FigureFound) -> Option<f64>| judged.iter().map(|(_, figure)| of(figure)).collect();
     let confidence = &finding.confidence;
     let caption = format!(
-        "How much longer B takes than A, by the mean over repeats. All intervals together hold at {:.0} %.",
+        "How much longer B takes than A, by the mean over the repeats. All intervals together hold at {:.0} %.",
         confidence.together_percent
     );
     let at = judged.iter().map(|(place, _)| *place).collect();
@@ -173,7 +174,7 @@ fn table(finding: &Finding) -> Markup {
     let rows: Vec<_> = finding.figures.iter().map(row).collect();
     html! {
         (parts::table("Differences", &columns, &rows))
-        p { "A and B: all requests together. Difference: mean over repeats, as percent of A; of shares, percentage points (pt)." }
+        p { "A and B: all requests together. Difference: mean over the repeats, as percent of A; for shares, percentage points (pt)." }
     }
 }
 
@@ -193,8 +194,11 @@ fn facts(finding: &Finding) -> Markup {
         ("Figures judged", confidence.figures.to_string()),
         ("Confidence", format!("{:.0} % together, {:.2} % each", confidence.together_percent, confidence.each_percent)),
         (
-            "Does not matter",
-            format!("up to {} %, of shares {} points", confidence.tolerance_percent, confidence.share_tolerance_points),
+            "Ignored",
+            format!(
+                "up to {} %, for shares {} points",
+                confidence.tolerance_percent, confidence.share_tolerance_points
+            ),
         ),
         ("Compared by", format!("klad {}", finding.klad_version)),
     ])

@@ -1,7 +1,8 @@
-//! What repeats each other on each side: runs, where both sides have several, else pieces of runs. Called by `judge`.
+//! Chooses the repeats of each side: runs, if both sides have several, otherwise pieces of runs. Called by `judge`.
 //!
-//! Runs know how two starts of a server differ, and how the machine drifts in between; pieces of one run do not. Repeats are
-//! compared in pairs where that takes away what both share: runs that were made in turn, and pieces of a load that changes.
+//! Runs show how two starts of a server differ, and how the machine drifts between them; pieces of one run do not.
+//! Repeats are compared in pairs if that removes a common influence: runs that were made in turn, and pieces of a
+//! load that changes.
 
 use anyhow::Context as _;
 
@@ -9,10 +10,11 @@ use crate::compare::alike::stages;
 use crate::compare::figures::Observed;
 use crate::compare::sides::{Run, Side};
 
-/// Pairs have half of the degrees of freedom. Below so many the interval gets wider by that than drift usually makes it.
+/// The smallest number of pairs. Pairs have half the degrees of freedom, so with fewer pairs the interval widens by
+/// more than drift usually does.
 pub const PAIRS_MIN: usize = 5;
 
-/// What the repeats are.
+/// The kind of repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Whole runs.
@@ -24,23 +26,23 @@ pub enum Kind {
 /// The repeats of both sides.
 #[derive(Debug)]
 pub struct Repeats {
-    /// What they are.
+    /// Their kind.
     pub kind: Kind,
-    /// Whether those at the same place belong together; both sides have as many then.
+    /// Whether the repeats with the same index form pairs; both sides then have equally many.
     pub paired: bool,
-    /// Of A.
+    /// The repeats of A.
     pub a: Vec<Observed>,
-    /// Of B.
+    /// The repeats of B.
     pub b: Vec<Observed>,
-    /// Why there are not at least two on each side.
+    /// Why a side has fewer than two repeats; `None` if both have enough.
     pub missing: Option<String>,
 }
 
 impl Repeats {
-    /// Of both sides.
+    /// Chooses the repeats of both sides.
     ///
     /// # Errors
-    /// When a histogram cannot be read.
+    /// If a histogram cannot be read.
     pub fn of(a: &Side, b: &Side) -> anyhow::Result<Repeats> {
         if a.runs.len() > 1 && b.runs.len() > 1 { Repeats::of_runs(a, b) } else { Repeats::of_pieces(a, b) }
     }
@@ -69,39 +71,38 @@ impl Repeats {
             return Ok(Repeats { kind: Kind::Pieces, paired: false, a: Vec::new(), b: Vec::new(), missing });
         }
         let (of_a, of_b) = (pieces(a)?, pieces(b)?);
-        // Where the load changes, the pieces at one place have one load, and no others.
+        // If the load changes, only pieces at the same position have the same load.
         let single = a.runs.len() == 1 && b.runs.len() == 1 && of_a.len() == of_b.len();
         let paired = single && changes(&a.runs[0]) && words(&a.runs[0]) == words(&b.runs[0]);
         Ok(Repeats { kind: Kind::Pieces, paired, a: of_a, b: of_b, missing })
     }
 }
 
-/// The measured part of a run.
+/// Takes the measured part of a run.
 ///
 /// # Errors
-/// When its histogram cannot be read; the file is in the error.
+/// If its histogram cannot be read; the error contains the file.
 pub fn whole(run: &Run) -> anyhow::Result<Observed> {
     Observed::of_section(&run.result.measured).with_context(|| run.path.display().to_string())
 }
 
-/// What a side lacks to be compared by pieces.
+/// Returns what a side lacks to be compared by pieces.
 fn missing(side: &Side) -> Option<String> {
-    let advice = "give several runs of each side, with commas between them";
+    let advice = "give several runs of each side, separated by commas";
     let without = side.runs.iter().find(|run| run.result.pieces.is_empty());
     if let Some(run) = without {
         let path = run.path.display();
         return Some(format!(
-            "{path} has no pieces to tell noise by: an older klad made it, or it has measured for less than two seconds; {advice}"
+            "{path} has no pieces to measure the noise by: an older klad made it, or its measured part is too short; {advice}"
         ));
     }
     let pieces: usize = side.runs.iter().map(|run| run.result.pieces.len()).sum();
     let path = side.runs[0].path.display();
-    (pieces < 2).then(|| {
-        format!("{path} has one piece only, and noise is told by two at least: make a longer run, or {advice}")
-    })
+    (pieces < 2)
+        .then(|| format!("{path} has only one piece, but the noise needs at least two: make a longer run, or {advice}"))
 }
 
-/// The order in which the runs of each side were made, where they were made in turn: A B A B, or A B B A.
+/// Returns the order in which the runs of each side were made, if they were made in turn: A B A B, or A B B A.
 fn in_turn(a: &Side, b: &Side) -> Option<(Vec<usize>, Vec<usize>)> {
     if a.runs.len() != b.runs.len() {
         return None;
@@ -125,7 +126,7 @@ fn in_turn(a: &Side, b: &Side) -> Option<(Vec<usize>, Vec<usize>)> {
     Some((of_a, of_b))
 }
 
-/// Whether a run's load is not the same all the time.
+/// Whether the load of a run changes over time.
 fn changes(run: &Run) -> bool {
     let rates = run.result.load.stages.iter().flat_map(|stage| [stage.from_per_s, stage.to_per_s]);
     let rates: Vec<f64> = rates.flatten().collect();
@@ -142,7 +143,7 @@ mod tests {
     use crate::compare::trials::{piece_of, run_of, side_of};
     use crate::recorder::histogram;
 
-    /// A side of runs that were started in these seconds.
+    /// A side with one run for each of these start times in seconds.
     fn started(seconds: &[u64]) -> Side {
         side_of(seconds.iter().map(|second| run_of(*second, vec![])).collect())
     }
@@ -160,7 +161,7 @@ mod tests {
         assert!(paired(&[8, 9, 4, 5, 1], &[2, 3, 6, 7, 10]), "A B B A, in any order of the files");
         assert!(!paired(&[1, 2, 3, 4, 5], &[6, 7, 8, 9, 10]), "one side after the other");
         assert!(!paired(&[1, 3, 5, 7, 9], &[2, 4, 6, 8, 10, 11]), "one more of B");
-        assert!(!paired(&[1, 3, 5, 7], &[2, 4, 6, 8]), "few pairs");
+        assert!(!paired(&[1, 3, 5, 7], &[2, 4, 6, 8]), "too few pairs");
         let (one, other) = in_turn(&started(&[5, 1]), &started(&[6, 2])).expect("in turn");
         assert_eq!((one, other), (vec![1, 0], vec![1, 0]), "the first of A beside the first of B");
     }
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_is_compared_by_its_pieces_and_in_pairs_where_its_load_changes() {
+    fn one_run_is_compared_by_pieces_and_in_pairs_if_its_load_changes() {
         let kind = |a: &Side, b: &Side| {
             let repeats = Repeats::of(a, b).expect("readable");
             (repeats.kind, repeats.paired, repeats.missing.is_some())
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(kind(&ramp, &ramp), (Kind::Pieces, true, false));
         assert_eq!(kind(&ramp, &of_pieces(10, 3e3)), (Kind::Pieces, false, false), "another ramp");
         assert_eq!(kind(&steady, &of_pieces(0, 1e3)), (Kind::Pieces, false, true), "an older result");
-        assert_eq!(kind(&of_pieces(1, 1e3), &steady), (Kind::Pieces, false, true), "one second");
+        assert_eq!(kind(&of_pieces(1, 1e3), &steady), (Kind::Pieces, false, true), "one piece");
         assert_eq!(kind(&steady, &started(&[1, 2])), (Kind::Pieces, false, true));
     }
 }

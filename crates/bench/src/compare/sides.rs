@@ -1,4 +1,4 @@
-//! The runs of each side, from files. Errors name the file and what is wrong with it. Called by `compare`.
+//! Reads the runs of each side from files. Errors name the file and the problem. Called by `compare`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,31 +11,31 @@ use crate::result::{RunResult, SCHEMA};
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The file that it was read from.
+    /// The file of the run.
     pub path: PathBuf,
-    /// What it has found.
+    /// The result in the file.
     pub result: RunResult,
 }
 
 /// The runs of one side; at least one.
 #[derive(Clone, Debug)]
 pub struct Side {
-    /// In the order in which they were given; those of a directory by their names.
+    /// The runs, in the order given; those of a directory by their names.
     pub runs: Vec<Run>,
 }
 
 impl Side {
-    /// Reads what was given: a file, a directory of `.json` files, or several of either with commas between them.
+    /// Reads a side: a file, a directory of `.json` files, or several of these separated by commas.
     ///
     /// # Errors
-    /// When a file cannot be read or is no result of this version's schema, when a directory has none, and when the same run
-    /// was given twice.
+    /// If a file cannot be read or is not a result with this version's schema, if a directory has no result, or if
+    /// the same run is given twice.
     pub fn read(given: &str) -> anyhow::Result<Side> {
         let mut paths = Vec::new();
-        // A name may have a comma in it.
+        // The name of a file may contain a comma.
         let names = if Path::new(given).exists() { vec![given] } else { given.split(',').collect() };
         for name in names {
-            ensure!(!name.is_empty(), "{given:?} names no file between two commas");
+            ensure!(!name.is_empty(), "{given:?} has no file name between two commas");
             let path = Path::new(name);
             if path.is_dir() { paths.extend(results_in(path)?) } else { paths.push(path.to_owned()) }
         }
@@ -52,7 +52,7 @@ impl Side {
         for (index, run) in self.runs.iter().enumerate() {
             if let Some(other) = self.runs[..index].iter().find(|other| other.is_same_as(run)) {
                 let (one, two) = (other.path.display(), run.path.display());
-                bail!("{one} and {two} are the same run, which is no repeat of itself");
+                bail!("{one} and {two} are the same run; a run cannot be a repeat of itself");
             }
         }
         Ok(())
@@ -60,7 +60,7 @@ impl Side {
 }
 
 impl Run {
-    /// Whether both are one run, in two files or in one that was given twice.
+    /// Whether both are the same run, in one file or in two.
     #[must_use]
     pub fn is_same_as(&self, other: &Run) -> bool {
         let identity = |run: &Run| {
@@ -71,7 +71,7 @@ impl Run {
     }
 }
 
-/// The `.json` files of a directory, by their names.
+/// Lists the `.json` files of a directory, by their names.
 fn results_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let cannot = || format!("cannot read {}", directory.display());
     let mut found = Vec::new();
@@ -81,7 +81,7 @@ fn results_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
             found.push(path);
         }
     }
-    ensure!(!found.is_empty(), "{}: no .json file is in it", directory.display());
+    ensure!(!found.is_empty(), "{}: the directory has no .json file", directory.display());
     found.sort();
     Ok(found)
 }
@@ -91,18 +91,18 @@ fn read(path: &Path) -> anyhow::Result<RunResult> {
 }
 
 fn parse(bytes: &[u8]) -> anyhow::Result<RunResult> {
-    ensure!(!bytes.is_empty(), "is empty: was the run ended before its end?");
+    ensure!(!bytes.is_empty(), "is empty: was the run ended before its result was written?");
     let value: Value = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         Category::Eof => anyhow!("is truncated: {error}"),
         Category::Io | Category::Syntax | Category::Data => anyhow!("is not JSON: {error}"),
     })?;
     match value.get("schema").map(Value::as_str) {
-        None => bail!("is JSON, but no result of klad bench: it has no schema"),
+        None => bail!("is JSON, but not a result of klad bench: it has no schema"),
         Some(Some(SCHEMA)) => {}
-        Some(Some(other)) => bail!("its schema is {other}, and only {SCHEMA} can be compared"),
-        Some(None) => bail!("its schema is no text; {SCHEMA} was expected"),
+        Some(Some(other)) => bail!("has the schema {other}, but only {SCHEMA} can be compared"),
+        Some(None) => bail!("has a schema that is not text; {SCHEMA} was expected"),
     }
-    serde_json::from_value(value).map_err(|error| anyhow!("says that it is {SCHEMA}, and is not: {error}"))
+    serde_json::from_value(value).map_err(|error| anyhow!("does not follow its schema {SCHEMA}: {error}"))
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_several_and_a_directory_are_read() {
+    fn a_file_several_files_and_a_directory_are_read() {
         let directory = tempfile::tempdir().expect("a directory");
         let json = |second: u64| serde_json::to_vec(&run_of(second, vec![])).expect("json");
         let one = written(directory.path(), "b,1.json", &json(1));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_named_with_what_is_wrong() {
+    fn a_wrong_file_is_named_with_its_problem() {
         let directory = tempfile::tempdir().expect("a directory");
         let whole = serde_json::to_vec(&run_of(1, vec![])).expect("json");
         let mut other: Value = serde_json::from_slice(&whole).expect("json");
@@ -149,7 +149,7 @@ mod tests {
             ("empty.json", &b""[..], "is empty"),
             ("cut.json", &whole[..whole.len() / 2], "is truncated"),
             ("wrk.json", b"Running 30s test", "is not JSON"),
-            ("list.json", b"[1]", "no result of klad bench"),
+            ("list.json", b"[1]", "not a result of klad bench"),
             ("newer.json", &newer, "klad.bench/2"),
             ("odd.json", &odd, "many"),
         ] {
@@ -158,13 +158,13 @@ mod tests {
             assert!(complaint.contains(&path) && complaint.contains(words), "{name}: {complaint}");
         }
         assert!(complaint("/nowhere/at.json").contains("/nowhere/at.json"));
-        assert!(complaint("a.json,,b.json").contains("names no file"), "{}", complaint("a.json,,b.json"));
+        assert!(complaint("a.json,,b.json").contains("no file name"), "{}", complaint("a.json,,b.json"));
         let empty = tempfile::tempdir().expect("a directory");
         assert!(complaint(empty.path().to_str().expect("plain")).contains("no .json"));
     }
 
     #[test]
-    fn a_run_is_no_repeat_of_itself() {
+    fn a_run_given_twice_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let json = serde_json::to_vec(&run_of(1, vec![])).expect("json");
         let (one, copy) = (written(directory.path(), "1.json", &json), written(directory.path(), "2.json", &json));

@@ -1,43 +1,38 @@
-//! The comparison for people. Called by `compare`; `judge` puts its sentences into the finding.
+//! The comparison as text, and the sentences of the finding. Called by `compare`, `page` and `judge`.
 
 use std::fmt::Write as _;
 
 use crate::compare::finding::{FigureFound, Finding, Judgement, Source, Verdict};
 use crate::compare::repeats::{Kind, Repeats};
-use crate::text::time_us;
+use crate::text::{line, time_us};
 
-/// Files of a side that are named one by one; the others are counted.
+/// The number of files of a side that are named; the others are counted.
 const FILES_SHOWN: usize = 4;
 
-fn line(text: &mut String, arguments: std::fmt::Arguments) {
-    text.write_fmt(arguments).expect("a string takes every character");
-    text.push('\n');
-}
-
-/// The whole text.
+/// Returns the whole text.
 #[must_use]
 pub fn report(finding: &Finding) -> String {
     let mut text = String::new();
     for run in &finding.not_valid {
-        line(&mut text, format_args!("NOT VALID: {run}"));
+        line!(text, "NOT VALID: {run}");
     }
     if !finding.valid {
-        line(&mut text, format_args!("The figures of such runs are not to be believed.\n"));
+        line!(text, "The figures of these runs are not reliable.\n");
     }
     for warning in &finding.warnings {
-        line(&mut text, format_args!("WARNING: {warning}"));
+        line!(text, "WARNING: {warning}");
     }
     if !finding.warnings.is_empty() {
         text.push('\n');
     }
     side(&mut text, "A", &finding.a);
     side(&mut text, "B", &finding.b);
-    line(&mut text, format_args!("  {}", finding.repeats.note));
+    line!(text, "  {}", finding.repeats.note);
     confidence(&mut text, finding);
     table(&mut text, &finding.figures);
-    line(&mut text, format_args!("\n{}", finding.sentence));
+    line!(text, "\n{}", finding.sentence);
     if let Some(smallest) = finding.smallest_at_p99_percent {
-        line(&mut text, format_args!("{}", self::smallest(smallest)));
+        line!(text, "{}", self::smallest(smallest));
     }
     text
 }
@@ -52,8 +47,8 @@ fn side(text: &mut String, name: &str, runs: &[Source]) {
         count => format!("{count} runs"),
     };
     let (from, load) = (&runs[0].started_utc, &runs[0].load);
-    line(text, format_args!("{name} {}{others}", paths.join(", ")));
-    line(text, format_args!("  {count} from {from} on, {requests} requests, {load}, {}", runs[0].url));
+    line!(text, "{name} {}{others}", paths.join(", "));
+    line!(text, "  {count} from {from} on, {requests} requests, {load}, {}", runs[0].url);
 }
 
 fn confidence(text: &mut String, finding: &Finding) {
@@ -61,70 +56,66 @@ fn confidence(text: &mut String, finding: &Finding) {
     if confidence.figures == 0 {
         return;
     }
-    line(
+    line!(
         text,
-        format_args!(
-            "  Intervals hold at {:.0} % for all {} figures together ({:.2} % each). Up to {} % ({} points of shares) does not matter",
-            confidence.together_percent,
-            confidence.figures,
-            confidence.each_percent,
-            confidence.tolerance_percent,
-            confidence.share_tolerance_points,
-        ),
+        "  The intervals of all {} figures together hold at {:.0} % ({:.2} % each). Differences up to {} % ({} points for shares) are ignored",
+        confidence.figures,
+        confidence.together_percent,
+        confidence.each_percent,
+        confidence.tolerance_percent,
+        confidence.share_tolerance_points
     );
-    line(text, format_args!("  A and B: all requests together. Difference: mean over repeats, as percent of A"));
+    line!(text, "  A and B: all requests together. Difference: mean over the repeats, as percent of A");
 }
 
-/// What the repeats are, and what they do not know.
+/// Describes the repeats, and what they cannot show.
 #[must_use]
 pub fn repeats_note(repeats: &Repeats) -> String {
     let (a, b) = (repeats.a.len(), repeats.b.len());
     let together = match (repeats.kind, repeats.paired) {
-        (Kind::Runs, true) => ", in pairs: the runs were made in turn, so that drift of the machine cancels",
-        (Kind::Pieces, true) => ", in pairs: the load changes, and pieces at one place have the same",
+        (Kind::Runs, true) => ", in pairs: the runs were made in turn, so drift of the machine cancels",
+        (Kind::Pieces, true) => ", in pairs: the load changes, and pieces at the same position have the same load",
         (_, false) => "",
     };
     match repeats.kind {
         _ if repeats.missing.is_some() => "Repeats: none".to_owned(),
         Kind::Runs => format!("Repeats: {a} runs of A and {b} of B{together}"),
         Kind::Pieces => format!(
-            "Repeats: {a} pieces of A's run and {b} of B's{together}. They know nothing of how two starts of a server differ: \
-             several runs of each would"
+            "Repeats: {a} pieces of A's run and {b} of B's{together}. Pieces do not show how two starts of a server differ; \
+             several runs of each side do"
         ),
     }
 }
 
 fn table(text: &mut String, figures: &[FigureFound]) {
-    line(text, format_args!("\n  Figure                A            B   Difference   Interval              Verdict"));
+    line!(text, "\n  Figure                A            B   Difference   Interval              Verdict");
     for figure in figures {
-        line(
+        line!(
             text,
-            format_args!(
-                "  {:<10} {:>12} {:>12} {:>12}   {:<21} {}",
-                figure.figure,
-                value(figure, figure.a),
-                value(figure, figure.b),
-                difference(figure),
-                interval(figure),
-                verdict(figure),
-            ),
+            "  {:<10} {:>12} {:>12} {:>12}   {:<21} {}",
+            figure.figure,
+            value(figure, figure.a),
+            value(figure, figure.b),
+            difference(figure),
+            interval(figure),
+            verdict(figure)
         );
     }
 }
 
-/// A value of a figure with its unit.
+/// Formats a value of a figure with its unit.
 #[must_use]
 pub fn value(figure: &FigureFound, value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| written(figure, value))
 }
 
-/// How much more B has.
+/// Formats the difference of a figure.
 #[must_use]
 pub fn difference(figure: &FigureFound) -> String {
     figure.difference_percent.map_or_else(|| "-".to_owned(), |by| signed(figure, by))
 }
 
-/// From where to where the difference may lie.
+/// Formats the interval of a figure.
 #[must_use]
 pub fn interval(figure: &FigureFound) -> String {
     match (figure.low_percent, figure.high_percent) {
@@ -134,7 +125,7 @@ pub fn interval(figure: &FigureFound) -> String {
     }
 }
 
-/// The judgement of a figure, or why there is none.
+/// Returns the verdict on a figure, or the reason why it was not judged.
 #[must_use]
 pub fn verdict(figure: &FigureFound) -> String {
     match &figure.why_not {
@@ -143,13 +134,13 @@ pub fn verdict(figure: &FigureFound) -> String {
     }
 }
 
-/// How small a difference would have been seen.
+/// Says how small a difference these runs could show.
 #[must_use]
 pub fn smallest(percent: f64) -> String {
     format!("At p99 these runs could show a difference of {percent:.1} % or more.")
 }
 
-/// A value with its unit.
+/// Formats a value with its unit.
 fn written(figure: &FigureFound, value: f64) -> String {
     match figure.unit {
         "us" => time_us(value),
@@ -158,7 +149,7 @@ fn written(figure: &FigureFound, value: f64) -> String {
     }
 }
 
-/// Above this, digits say nothing.
+/// Larger percentages are not shown as digits.
 const PERCENT_SHOWN_MAX: f64 = 9_999.0;
 
 fn bare(figure: &FigureFound, percent: f64) -> String {
@@ -172,7 +163,7 @@ fn signed(figure: &FigureFound, percent: f64) -> String {
     format!("{} {}", bare(figure, percent), if figure.unit == "share" { "pt" } else { "%" })
 }
 
-/// The judgement in the word that fits the figure.
+/// Returns the verdict in a word that fits the figure.
 fn word(figure: &FigureFound) -> &'static str {
     match (figure.verdict, figure.unit) {
         (Judgement::Better, "us") => "faster",
@@ -186,7 +177,7 @@ fn word(figure: &FigureFound) -> &'static str {
     }
 }
 
-/// The verdict in words; `missing`: why there are no repeats.
+/// Returns the verdict in words; `missing` says why there are no repeats.
 #[must_use]
 pub fn sentence(finding: &Finding, missing: Option<&str>) -> String {
     let named = |judgement| {
@@ -203,10 +194,10 @@ pub fn sentence(finding: &Finding, missing: Option<&str>) -> String {
     }
 }
 
-/// `p99 10.1 % (8.9 to 11.3 %)`.
+/// Describes a difference, such as `p99 10.1 % (8.9 to 11.3 %)`.
 fn phrase(figure: &FigureFound) -> String {
     let (by, low, high) = (figure.difference_percent, figure.low_percent, figure.high_percent);
-    // All three have the same sign, or the figure would not differ.
+    // All three have the same sign, because otherwise the figure would not differ.
     let [by, low, high] = [by, low, high].map(|percent| percent.map(f64::abs));
     let shares = figure.unit == "share";
     let digits = |percent: f64| match shares {
@@ -224,7 +215,7 @@ fn phrase(figure: &FigureFound) -> String {
         (Some(low), Some(high)) => format!(" ({} to {} {unit})", digits(low.min(high)), digits(low.max(high))),
         _ => String::new(),
     };
-    let by = by.map_or_else(|| "more than can be told".to_owned(), |by| format!("{} {unit}", digits(by)));
+    let by = by.map_or_else(|| "more than can be shown".to_owned(), |by| format!("{} {unit}", digits(by)));
     format!("{} {by}{more}{ends}", figure.figure)
 }
 
@@ -247,26 +238,32 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_told_by_their_size_and_way() {
-        let told = |unit, verdict, by| phrase(&figure(unit, verdict, by));
-        assert_eq!(told("us", Judgement::Worse, [10.12, 8.91, 11.34]), "it 10.1 % (8.9 to 11.3 %)");
-        assert_eq!(told("us", Judgement::Better, [-10.0, -12.0, -8.0]), "it 10.0 % (8.0 to 12.0 %)");
-        assert_eq!(told("per_s", Judgement::Worse, [-50.0, -51.0, -49.0]), "it 50.0 % less (49.0 to 51.0 %)");
-        assert_eq!(told("per_s", Judgement::Better, [5.0, 4.0, 6.0]), "it 5.0 % more (4.0 to 6.0 %)");
-        assert_eq!(told("share", Judgement::Worse, [1.5, 1.25, 1.75]), "it 1.50 points more (1.25 to 1.75 points)");
-        assert_eq!(told("share", Judgement::Better, [-1.5, -1.75, -1.25]), "it 1.50 points less (1.25 to 1.75 points)");
-        assert_eq!(told("us", Judgement::Worse, [20_000.0, 300.0, 2e9]), "it over 9999 % (300.0 to over 9999 %)");
+    fn differences_are_described_by_size_and_direction() {
+        let phrase_of = |unit, verdict, by| phrase(&figure(unit, verdict, by));
+        assert_eq!(phrase_of("us", Judgement::Worse, [10.12, 8.91, 11.34]), "it 10.1 % (8.9 to 11.3 %)");
+        assert_eq!(phrase_of("us", Judgement::Better, [-10.0, -12.0, -8.0]), "it 10.0 % (8.0 to 12.0 %)");
+        assert_eq!(phrase_of("per_s", Judgement::Worse, [-50.0, -51.0, -49.0]), "it 50.0 % less (49.0 to 51.0 %)");
+        assert_eq!(phrase_of("per_s", Judgement::Better, [5.0, 4.0, 6.0]), "it 5.0 % more (4.0 to 6.0 %)");
+        assert_eq!(
+            phrase_of("share", Judgement::Worse, [1.5, 1.25, 1.75]),
+            "it 1.50 points more (1.25 to 1.75 points)"
+        );
+        assert_eq!(
+            phrase_of("share", Judgement::Better, [-1.5, -1.75, -1.25]),
+            "it 1.50 points less (1.25 to 1.75 points)"
+        );
+        assert_eq!(phrase_of("us", Judgement::Worse, [20_000.0, 300.0, 2e9]), "it over 9999 % (300.0 to over 9999 %)");
     }
 
     #[test]
-    fn columns_stand_below_each_other() {
+    fn columns_are_aligned() {
         let mut text = String::new();
         let judged = figure("us", Judgement::NoDifference, [0.5, -1.0, 2.0]);
         let not = FigureFound { why_not: Some("why".to_owned()), a: None, difference_percent: None, ..judged.clone() };
         let unbounded = FigureFound { high_percent: None, ..judged.clone() };
         table(&mut text, &[judged, not, unbounded]);
         let lines: Vec<_> = text.lines().skip(1).collect();
-        let at = |line: &str, word: &str| line.find(word).expect("it is there") + word.len();
+        let at = |line: &str, word: &str| line.find(word).expect("the line has it") + word.len();
         assert_eq!(at(lines[0], " A"), at(lines[1], "1.00us"), "{text}");
         assert_eq!(at(lines[0], "Difference"), at(lines[1], "+0.5 %"), "{text}");
         assert_eq!(lines[0].find("Interval"), lines[1].find("-1.0 to +2.0 %"), "{text}");

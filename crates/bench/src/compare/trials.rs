@@ -1,5 +1,6 @@
-//! Tests: comparisons of sides of which it is known whether they differ, made by chance from seeds and by the generator on
-//! the simulated clock. A judge that errs too often is noticed, and so are judges with a planted mistake.
+//! Tests of the judgement: comparisons of sides that are known to be equal or different. The sides are random with
+//! fixed seeds, or made by the generator on the simulated clock. A judgement that errs too often is noticed, and so
+//! are planted defects.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,33 +19,33 @@ use crate::compare::{conclude, page, runner, text};
 use crate::recorder::{Outcome, histogram};
 use crate::result::{Distribution, Load, Piece, RunResult, Section, Stage, Started, sample};
 use crate::schedule::{Nanos, SECOND};
-use crate::simulated::world::{self, Reply, Scenario, Script};
+use crate::simulated::world::{self, Reply, Scenario, ServerBehaviour};
 
-/// A mistake that a judge could make.
+/// A defect that a judgement could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Planted {
-    /// A difference is one, whatever the repeats say.
+pub(super) enum JudgementDefect {
+    /// Every difference counts, whatever the repeats show.
     NoiseIgnored,
-    /// Only medians are looked at.
+    /// Only medians are compared.
     MediansOnly,
-    /// Only response times are looked at.
+    /// Only response times are compared.
     TimesOnly,
 }
 
-impl Planted {
-    /// Whether a figure is left out.
-    pub(super) fn leaves_out(planted: Option<Planted>, figure: Figure) -> Result<(), String> {
+impl JudgementDefect {
+    /// Returns an error if the defective judgement leaves a figure out.
+    pub(super) fn leaves_out(planted: Option<JudgementDefect>, figure: Figure) -> Result<(), String> {
         let left_out = match planted {
-            Some(Planted::MediansOnly) => figure != Figure::Percentile(50.0),
-            Some(Planted::TimesOnly) => matches!(figure, Figure::Goodput | Figure::Share(_)),
-            Some(Planted::NoiseIgnored) | None => false,
+            Some(JudgementDefect::MediansOnly) => figure != Figure::Percentile(50.0),
+            Some(JudgementDefect::TimesOnly) => matches!(figure, Figure::Goodput | Figure::Share(_)),
+            Some(JudgementDefect::NoiseIgnored) | None => false,
         };
         if left_out { Err("planted".to_owned()) } else { Ok(()) }
     }
 
-    /// What is taken for the interval.
-    pub(super) fn apply(planted: Option<Planted>, estimate: Estimate) -> Estimate {
-        let half_width = if planted == Some(Planted::NoiseIgnored) { 0.0 } else { estimate.half_width };
+    /// Returns the interval that the defective judgement uses.
+    pub(super) fn apply(planted: Option<JudgementDefect>, estimate: Estimate) -> Estimate {
+        let half_width = if planted == Some(JudgementDefect::NoiseIgnored) { 0.0 } else { estimate.half_width };
         Estimate { half_width, ..estimate }
     }
 }
@@ -53,11 +54,11 @@ fn judge(a: &Side, b: &Side, rules: Rules) -> anyhow::Result<Finding> {
     Ok(crate::compare::judge::judge(&Evidence::of(a, b)?, rules))
 }
 
-fn rules(planted: Option<Planted>) -> Rules {
+fn rules(planted: Option<JudgementDefect>) -> Rules {
     Rules { planted, ..Rules::new(0.02) }
 }
 
-/// A run that was started in this second, with nothing measured but 10,000 requests served.
+/// A run that was started in this second, in which 10,000 requests were served and nothing else was measured.
 pub(super) fn run_of(second: u64, pieces: Vec<Piece>) -> RunResult {
     let stage = Stage { from_per_s: Some(1e3), to_per_s: Some(1e3), duration_s: 20.0 };
     let sample = sample();
@@ -73,13 +74,13 @@ pub(super) fn run_of(second: u64, pieces: Vec<Piece>) -> RunResult {
     }
 }
 
-/// A side of these runs.
+/// A side with these runs.
 pub(super) fn side_of(runs: Vec<RunResult>) -> Side {
     let named = |(index, result): (usize, RunResult)| Run { path: PathBuf::from(format!("{index}.json")), result };
     Side { runs: runs.into_iter().enumerate().map(named).collect() }
 }
 
-/// A piece of two seconds in which all were served.
+/// A piece of two seconds in which all requests were served.
 pub(super) fn piece_of(number: u64, response: &Histogram<u64>) -> Piece {
     let served = BTreeMap::from([(Outcome::Served, response.len())]);
     let Section { goodput_per_s, outcomes, response, .. } = section_of(response, &served);
@@ -101,26 +102,26 @@ fn section_of(response: &Histogram<u64>, outcomes: &BTreeMap<Outcome, u64>) -> S
     }
 }
 
-/// How a server answers by chance.
+/// A server with random response times.
 #[derive(Clone, Copy)]
 struct Server {
-    /// Times of the slowest in fifty, beside what they would be.
+    /// A factor for the times of the slowest 2 % of requests.
     slowest: f64,
-    /// All times.
+    /// A factor for all times.
     all: f64,
-    /// Standard deviation of what all times of a repeat have in common.
+    /// The standard deviation of the influence that all times of a repeat have in common.
     noise: f64,
-    /// Every tenth repeat has a disturbance in which 15 of 1,000 wait 10 ms.
+    /// Whether one in ten repeats has a disturbance, in which 15 of 1,000 requests wait 10 ms.
     disturbed: bool,
 }
 
 const SAME: Server = Server { slowest: 1.0, all: 1.0, noise: 0.03, disturbed: true };
 
-/// Requests of a repeat.
+/// Requests in a repeat.
 const REQUESTS: u64 = 3_000;
 
 impl Server {
-    /// Response times: around a millisecond, with a tail.
+    /// Makes the response times of a repeat: around a millisecond, with a tail.
     fn repeat(self, random: &mut Xoshiro256PlusPlus) -> Histogram<u64> {
         let normal = |random: &mut Xoshiro256PlusPlus| -> f64 { StandardNormal.sample(random) };
         let common = (self.noise * normal(random)).exp() * self.all;
@@ -134,7 +135,7 @@ impl Server {
         response
     }
 
-    /// A run in ten pieces.
+    /// Makes a run of ten pieces.
     fn in_pieces(self, random: &mut Xoshiro256PlusPlus) -> Side {
         let mut all = histogram();
         let pieces: Vec<_> = (0..10)
@@ -149,7 +150,7 @@ impl Server {
         side_of(vec![run])
     }
 
-    /// A run of its own for each of these seconds, in which all times are so many times longer.
+    /// Makes one run for each of these seconds; the factor beside it multiplies all times.
     fn in_runs(self, random: &mut Xoshiro256PlusPlus, seconds: &[(u64, f64)]) -> Side {
         let run = |(second, longer): &(u64, f64)| {
             let response = Server { all: self.all * longer, ..self }.repeat(random);
@@ -160,9 +161,9 @@ impl Server {
     }
 }
 
-/// A time in nanoseconds that a standard normal makes: a millisecond in the middle, its logarithm 0.3 wide.
+/// Turns a standard normal value into a time in nanoseconds: median 1 ms, standard deviation of the logarithm 0.3.
 fn time_of(normal: f64, slowest: f64) -> f64 {
-    // One in fifty is beyond.
+    // One in fifty values is larger.
     let slow = if normal > 2.0537 { slowest } else { 1.0 };
     1e6 * (0.3 * normal).exp() * slow
 }
@@ -176,8 +177,12 @@ fn seeded(seed: u64) -> Xoshiro256PlusPlus {
     Xoshiro256PlusPlus::seed_from_u64(seed)
 }
 
-/// What a judge has to say on two sides, in each of so many trials.
-fn trials(count: u64, planted: Option<Planted>, sides: fn(&mut Xoshiro256PlusPlus) -> (Side, Side)) -> Vec<Finding> {
+/// Judges two sides in each of `count` trials.
+fn trials(
+    count: u64,
+    planted: Option<JudgementDefect>,
+    sides: fn(&mut Xoshiro256PlusPlus) -> (Side, Side),
+) -> Vec<Finding> {
     let trial = |seed| {
         let (a, b) = sides(&mut seeded(seed));
         judge(&a, &b, rules(planted)).expect("readable")
@@ -185,7 +190,7 @@ fn trials(count: u64, planted: Option<Planted>, sides: fn(&mut Xoshiro256PlusPlu
     (0..count).map(trial).collect()
 }
 
-/// In how many of a thousand something was found.
+/// In how many of a thousand findings `is` holds.
 fn per_mille(findings: &[Finding], is: impl Fn(&Finding) -> bool) -> usize {
     findings.iter().filter(|finding| is(finding)).count() * 1_000 / findings.len()
 }
@@ -203,7 +208,7 @@ fn same_runs(random: &mut Xoshiro256PlusPlus) -> (Side, Side) {
     (SAME.in_runs(random, &seconds(0)), SAME.in_runs(random, &seconds(10)))
 }
 
-/// A tenth slower at p99, without disturbances: with one in ten repeats, p99 is what disturbs.
+/// B is 10 % slower at p99. There are no disturbances: with one in ten repeats, p99 would measure the disturbances.
 fn slower_pieces(random: &mut Xoshiro256PlusPlus) -> (Side, Side) {
     let before = Server { disturbed: false, ..SAME };
     (before.in_pieces(random), Server { slowest: 1.1, ..before }.in_pieces(random))
@@ -222,30 +227,31 @@ fn equal_sides_are_seldom_called_different() {
 }
 
 #[test]
-fn twin_a_judge_that_ignores_the_noise_is_noticed() {
+fn twin_ignored_noise_is_noticed() {
     for sides in [same_pieces as fn(&mut _) -> _, same_runs] {
-        let alarms = per_mille(&trials(50, Some(Planted::NoiseIgnored), sides), differs);
+        let alarms = per_mille(&trials(50, Some(JudgementDefect::NoiseIgnored), sides), differs);
         assert!(alarms > 500, "only {alarms} of 1,000");
     }
 }
 
 #[test]
-fn a_tenth_at_p99_is_found_and_not_at_p50() {
+fn ten_percent_at_p99_are_found_at_p99_and_not_at_p50() {
     let findings = trials(200, None, slower_pieces);
     let found = per_mille(&findings, |finding| named(finding, "p99") && finding.verdict == Verdict::Slower);
     assert!(found > 900, "found in {found} of 1,000");
     let elsewhere = per_mille(&findings, |finding| named(finding, "p50") || named(finding, "p90"));
-    assert!(elsewhere < 20, "{elsewhere} of 1,000 name the median, or nine in ten");
+    assert!(elsewhere < 20, "{elsewhere} of 1,000 name p50 or p90");
 }
 
 #[test]
-fn twin_a_judge_that_compares_medians_only_is_noticed() {
-    let found = per_mille(&trials(50, Some(Planted::MediansOnly), slower_pieces), |finding| named(finding, "p99"));
+fn twin_a_comparison_of_medians_only_is_noticed() {
+    let found =
+        per_mille(&trials(50, Some(JudgementDefect::MediansOnly), slower_pieces), |finding| named(finding, "p99"));
     assert_eq!(found, 0);
 }
 
-/// A server on the simulated clock, its noise by a seed: of each request, and of all requests of a second.
-fn noisy(seed: u64, slowest: f64) -> impl Script + Copy {
+/// A server on the simulated clock with random noise: of each request, and common to all requests of a second.
+fn noisy(seed: u64, slowest: f64) -> impl ServerBehaviour + Copy {
     let normal = move |of: u64| -> f64 { StandardNormal.sample(&mut seeded((seed << 32) | of)) };
     move |number, at| {
         let common = (0.02 * normal((1 << 31) | (at / SECOND))).exp();
@@ -253,7 +259,7 @@ fn noisy(seed: u64, slowest: f64) -> impl Script + Copy {
     }
 }
 
-/// What the generator makes of it.
+/// Makes a run of the generator against that server.
 fn measured(seed: u64, slowest: f64) -> Side {
     let (phases, source) = world::source();
     let collector = Scenario::fixed(noisy(seed, slowest)).run_source(phases, source);
@@ -261,12 +267,12 @@ fn measured(seed: u64, slowest: f64) -> Side {
     side_of(vec![RunResult { measured: collector.measured().0, ..run }])
 }
 
-fn compared(seed: u64, slowest: f64, planted: Option<Planted>) -> Finding {
+fn compared(seed: u64, slowest: f64, planted: Option<JudgementDefect>) -> Finding {
     judge(&measured(2 * seed, 1.0), &measured(2 * seed + 1, slowest), rules(planted)).expect("readable")
 }
 
 #[test]
-fn runs_of_the_generator_against_one_server_compare_as_equal() {
+fn runs_against_one_server_compare_as_equal() {
     for seed in 0..50 {
         let finding = compared(seed, 1.0, None);
         assert_eq!(
@@ -279,7 +285,7 @@ fn runs_of_the_generator_against_one_server_compare_as_equal() {
 }
 
 #[test]
-fn runs_of_the_generator_against_a_server_with_a_slower_tail_do_not() {
+fn runs_against_a_server_with_a_slower_tail_differ() {
     for seed in 0..20 {
         let finding = compared(seed, 1.1, None);
         assert!(named(&finding, "p99") && !named(&finding, "p50"), "seed {seed}: {}", finding.sentence);
@@ -296,17 +302,20 @@ fn runs_of_the_generator_against_a_server_with_a_slower_tail_do_not() {
 }
 
 #[test]
-fn twin_planted_mistakes_show_in_runs_of_the_generator() {
-    assert!((0..50).any(|seed| differs(&compared(seed, 1.0, Some(Planted::NoiseIgnored)))), "all 50 must be equal");
-    assert!((0..5).all(|seed| !named(&compared(seed, 1.1, Some(Planted::MediansOnly)), "p99")));
+fn twin_planted_defects_show_in_runs_of_the_generator() {
+    assert!(
+        (0..50).any(|seed| differs(&compared(seed, 1.0, Some(JudgementDefect::NoiseIgnored)))),
+        "all 50 must be equal"
+    );
+    assert!((0..5).all(|seed| !named(&compared(seed, 1.1, Some(JudgementDefect::MediansOnly)), "p99")));
 }
 
-/// Runs of which so many in a hundred were refused, at once.
+/// Runs in which this percentage of the requests was rejected at once.
 fn refusing(seconds: std::ops::Range<u64>, percent: u64) -> Side {
     let run = |second| {
         let mut response = histogram();
         let served = 10_000 - percent * 100;
-        // Whoever refuses half has time for the others.
+        // A server that rejects half of its requests has more time for the others.
         response.record_n(2_000_000 - percent * 10_000 + second * 1_000, served).expect("in range");
         let outcomes = BTreeMap::from([(Outcome::Served, served), (Outcome::Refused, percent * 100)]);
         RunResult { measured: section_of(&response, &outcomes), ..run_of(second, Vec::new()) }
@@ -314,12 +323,12 @@ fn refusing(seconds: std::ops::Range<u64>, percent: u64) -> Side {
     side_of(seconds.map(run).collect())
 }
 
-fn judged(a: &Side, b: &Side, planted: Option<Planted>) -> Finding {
+fn judged(a: &Side, b: &Side, planted: Option<JudgementDefect>) -> Finding {
     judge(a, b, rules(planted)).expect("readable")
 }
 
 #[test]
-fn a_side_that_refuses_half_is_not_called_faster() {
+fn a_side_that_rejects_half_is_not_called_faster() {
     let finding = judged(&refusing(0..5, 0), &refusing(5..10, 50), None);
     assert_eq!(finding.verdict, Verdict::Mixed);
     assert!(
@@ -328,7 +337,7 @@ fn a_side_that_refuses_half_is_not_called_faster() {
         finding.sentence
     );
     assert!(finding.sentence.contains("refused 50.00 points more") && finding.sentence.contains("and faster: p50"));
-    // One that answers nothing has no time to be judged by.
+    // A side without answers has no response times to judge.
     let finding = judged(&refusing(0..5, 0), &refusing(5..10, 100), None);
     assert_eq!(finding.verdict, Verdict::Slower);
     assert!(finding.figure("p50").is_some_and(|figure| figure.verdict == Judgement::NotJudged));
@@ -338,24 +347,24 @@ fn a_side_that_refuses_half_is_not_called_faster() {
 }
 
 #[test]
-fn no_more_than_all_can_be_missing() {
+fn a_loss_is_at_most_100_percent() {
     let mut uneven = refusing(0..2, 0);
     uneven.runs.extend(refusing(2..4, 20).runs);
     let finding = judged(&uneven, &refusing(5..9, 100), None);
     let goodput = finding.figure("goodput").expect("shown");
     assert_eq!((goodput.low_percent, goodput.verdict), (Some(-100.0), Judgement::Worse), "{goodput:?}");
-    assert!(goodput.high_percent.is_some_and(|high| high > -90.0), "the noise of the other end stays: {goodput:?}");
+    assert!(goodput.high_percent.is_some_and(|high| high > -90.0), "the other end keeps its noise: {goodput:?}");
     let refused = finding.figure("refused").expect("shown");
     assert_eq!(refused.high_percent, Some(100.0), "{refused:?}");
 }
 
 #[test]
-fn twin_a_judge_that_looks_at_times_only_is_noticed() {
-    let finding = judged(&refusing(0..5, 0), &refusing(5..10, 50), Some(Planted::TimesOnly));
+fn twin_a_comparison_of_times_only_is_noticed() {
+    let finding = judged(&refusing(0..5, 0), &refusing(5..10, 50), Some(JudgementDefect::TimesOnly));
     assert_eq!(finding.verdict, Verdict::Faster);
 }
 
-/// A machine that gets slower by 0.4 % with each second, and two servers in turn, one of them 5 % slower.
+/// Two servers measured in the given orders, B 5 % slower, on a machine that becomes 0.4 % slower with each second.
 fn drifting(order: [[u64; 6]; 2]) -> Finding {
     let steady = Server { noise: 0.0, disturbed: false, ..SAME };
     let drift = |seconds: [u64; 6]| {
@@ -368,16 +377,16 @@ fn drifting(order: [[u64; 6]; 2]) -> Finding {
 }
 
 #[test]
-fn drift_of_the_machine_cancels_where_runs_were_made_in_turn() {
+fn drift_of_the_machine_cancels_if_runs_were_made_in_turn() {
     let finding = drifting([[0, 11, 20, 31, 40, 51], [1, 10, 21, 30, 41, 50]]);
     assert!(finding.repeats.paired && named(&finding, "p50"), "{}", finding.sentence);
-    // The twin: the same runs, but so that no pairs can be made.
+    // The twin: the same servers, but in an order that makes no pairs.
     let finding = drifting([[0, 1, 21, 30, 40, 51], [10, 11, 20, 31, 41, 50]]);
     assert!(!finding.repeats.paired && !named(&finding, "p50"), "{}", finding.sentence);
 }
 
 #[test]
-fn a_difference_within_the_tolerance_does_not_matter_however_certain() {
+fn a_difference_within_the_tolerance_is_ignored_even_if_it_is_certain() {
     let side = |seconds: std::ops::Range<u64>, nanos: u64| {
         let run = |second| {
             let mut response = histogram();
@@ -393,17 +402,17 @@ fn a_difference_within_the_tolerance_does_not_matter_however_certain() {
 }
 
 #[test]
-fn results_without_pieces_are_compared_by_files_and_one_alone_says_what_is_missing() {
+fn results_without_pieces_need_several_runs() {
     let finding = judged(&refusing(0..1, 0), &refusing(5..6, 0), None);
     assert_eq!(finding.verdict, Verdict::NotJudged);
     assert!(finding.sentence.contains("0.json has no pieces") && finding.sentence.contains("several runs"));
     assert!(finding.figures.iter().all(|figure| figure.verdict == Judgement::NotJudged));
-    assert!(finding.figure("p50").is_some_and(|figure| figure.a.is_some()), "the values are shown all the same");
+    assert!(finding.figure("p50").is_some_and(|figure| figure.a.is_some()), "the values are shown nevertheless");
     assert_eq!(judged(&refusing(0..2, 0), &refusing(5..7, 0), None).repeats.kind, "runs");
 }
 
 #[test]
-fn exit_codes_follow_from_the_verdict_and_from_the_checks_of_the_runs() {
+fn exit_codes_follow_from_the_verdict_and_the_validity_of_the_runs() {
     use runner::Verdict::{Met, Missed, NotValid};
     let code = |finding: &Finding, allow| conclude(finding, allow).ok();
     let equal = judged(&refusing(0..5, 0), &refusing(5..10, 0), None);
@@ -420,8 +429,8 @@ fn exit_codes_follow_from_the_verdict_and_from_the_checks_of_the_runs() {
 }
 
 #[test]
-fn what_is_not_known_is_null_in_json_and_said_in_the_text() {
-    // Two runs that differ much: the interval has no upper end that a number could be.
+fn unknown_values_are_null_in_json_and_named_in_the_text() {
+    // The two runs of a side differ so much that the upper end of the interval is too large to report.
     let side = |seconds: [u64; 2], times: [u64; 2]| {
         let run = |(second, time): (u64, u64)| {
             let mut response = histogram();
@@ -440,7 +449,7 @@ fn what_is_not_known_is_null_in_json_and_said_in_the_text() {
 }
 
 #[test]
-fn a_page_says_what_the_finding_says_and_nothing_that_was_given_becomes_markup() {
+fn a_page_shows_the_finding_and_turns_no_input_into_markup() {
     let page = |a: &Side, b: &Side| {
         let evidence = Evidence::of(a, b).expect("readable");
         let finding = crate::compare::judge::judge(&evidence, rules(None));

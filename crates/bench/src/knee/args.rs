@@ -1,4 +1,4 @@
-//! What the user of `klad bench knee` typed.
+//! The command line of `klad bench knee`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,29 +13,29 @@ use crate::units::{self, Rate};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Exit codes: 0 the knee was found, or is above --to; 1 the search could not be made; 2 wrong usage; 3 no rate meets --slo;\n\
-4 the generator was the limit, the runs were too unsteady, or the search was broken off. docs/bench.md explains the search.")]
+4 the generator was the limit, runs differed too much, or the search was broken off. docs/bench.md explains the search.")]
 pub struct KneeArgs {
     /// Server, as for a run.
     #[arg(value_name = "URL")]
     pub url: String,
 
-    /// What is sent, and over which connections.
+    /// Requests, connections and limits, as for a run.
     #[command(flatten)]
     pub requests: RequestArgs,
 
-    /// Objectives such as 'p99<5ms,refused<0.1%': the knee is the highest rate that meets them all.
+    /// Objectives such as 'p99<5ms,refused<0.1%'. The knee is the highest rate that meets all of them.
     #[arg(long, value_name = "OBJECTIVES", help_heading = "Search")]
     pub slo: Objectives,
-    /// Rate of the first level; while levels are good, the next has twice the rate.
+    /// Rate of the first level. The rate doubles from level to level while levels are good.
     #[arg(long, value_name = "RATE", default_value = "1k/s", help_heading = "Search")]
     pub from: Rate,
-    /// Highest rate.
+    /// Highest rate to try.
     #[arg(long, value_name = "RATE", help_heading = "Search")]
     pub to: Option<Rate>,
-    /// The first bad rate is at most so much above the last good one.
+    /// Precision of the search: the first bad rate is at most this percentage above the last good one.
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = units::share, help_heading = "Search")]
     pub precision: f64,
-    /// Runs of the last good and of the first bad rate; most of each must agree.
+    /// Number of runs of the last good and the first bad rate. A rate is good if most of its runs are good.
     #[arg(
         long,
         value_name = "N",
@@ -44,30 +44,31 @@ pub struct KneeArgs {
         help_heading = "Search"
     )]
     pub repeats: u8,
-    /// Measured part of each level.
+    /// Length of the measured part of each level. Increase it if runs at the same rate differ.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, help_heading = "Search")]
     pub level: Duration,
-    /// Before the measured part of each level, at its rate.
+    /// Length of the warm-up of each level, at its rate.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration_or_zero, help_heading = "Search")]
     pub warm_up: Duration,
 
-    /// Admin address of the klad that is loaded, as http://HOST:PORT: profiles and queues at the edge.
+    /// Admin address of the loaded klad, as http://HOST:PORT. The search then records profiles and queues at the last
+    /// good and the first bad rate.
     #[arg(long, value_name = "URL", help_heading = "Evidence")]
     pub admin: Option<String>,
-    /// File with the token for the admin address.
+    /// Read the token for the admin address from this file.
     #[arg(long, value_name = "FILE", requires = "admin", help_heading = "Evidence")]
     pub admin_token_file: Option<PathBuf>,
-    /// Directory for CPU profiles and metrics of the last good and the first bad rate, in runs of their own.
+    /// Write CPU profiles of the last good and the first bad rate, taken in separate runs, to this directory.
     #[arg(long, value_name = "DIR", requires = "admin", help_heading = "Evidence")]
     pub evidence: Option<PathBuf>,
 
-    /// Result as JSON; - is the standard output, instead of the text.
+    /// Write the result as JSON to this file; - writes it to the standard output, instead of the text.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub json: Option<PathBuf>,
-    /// Result as a page: charts, levels, profiles and queues in one file, for a browser.
+    /// Write the result as an HTML page: charts, levels, profiles and queues in one file.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
-    /// A line for each level on stderr; auto: when it is a terminal.
+    /// Write a line for each level on stderr.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
     pub progress: When,
 }

@@ -1,7 +1,8 @@
-//! What a klad says of itself while a level runs: a CPU profile, and its queues once a second, from its admin address.
+//! Records a klad under load at the last good and the first bad rate: a CPU profile, and its queues once a second,
+//! from its admin port.
 //!
-//! Taken in runs of their own after the search, because looking costs the server time that the search must not pay for. That it
-//! cannot be had is said, and is no failure of the search. Called by `knee`.
+//! This happens in separate runs after the search, because it costs the server time and would change the result. If
+//! evidence cannot be recorded, the report says so, and the search is still successful. Called by `knee`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,87 +10,90 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
-use crate::admin::{Admin, Looking, Over, PATIENCE};
+use crate::admin::{Admin, PATIENCE, QueueSampler, StopSignal};
 use crate::knee::args::KneeArgs;
-use crate::knee::result::{Evidence, Found, Level};
+use crate::knee::result::{Evidence, Level, SearchResult};
 use crate::runner::Error;
 use crate::url::Url;
 use klad_base::clock;
 use klad_base::sync::spawn_thread;
 
-/// Longest CPU profile.
+/// The longest CPU profile.
 const PROFILE_MAX: Duration = Duration::from_secs(30);
 
-/// What every klad says of itself.
+/// A metric that every klad has.
 const KLAD: &[u8] = b"klad_build_info{";
 
-/// Where evidence comes from and goes to; nothing when it was not asked for.
+/// Where evidence comes from and where it is written; nothing if it was not requested.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(super) struct EvidenceRecorder {
     source: Option<Arc<Admin>>,
     directory: Option<PathBuf>,
     warm_up: Duration,
     level: Duration,
 }
 
-impl Witness {
-    /// Asks the admin address for its metrics once, so that a wrong one is known before the search.
-    pub(super) fn new(args: &KneeArgs) -> Result<Witness, Error> {
+impl EvidenceRecorder {
+    /// Reads the metrics of the admin port once, so that a wrong address is found before the search.
+    pub(super) fn new(args: &KneeArgs) -> Result<EvidenceRecorder, Error> {
         let source = match &args.admin {
             None => None,
             Some(url) => {
                 let url = url.parse::<Url>().map_err(|why| Error::Usage(anyhow::anyhow!("--admin: {why}")))?;
                 let token = args.admin_token_file.as_deref().map(token).transpose()?;
                 let admin = Admin { url, token };
-                let metrics = admin.get("/metrics", PATIENCE).context("--admin does not answer")?;
+                let metrics = admin.get("/metrics", PATIENCE).context("the address of --admin does not answer")?;
                 if !metrics.windows(KLAD.len()).any(|window| window == KLAD) {
-                    return Err(Error::Failed(anyhow::anyhow!("--admin is no klad: its metrics do not say so")));
+                    return Err(Error::Failed(anyhow::anyhow!(
+                        "the address of --admin is not a klad: its metrics lack klad_build_info"
+                    )));
                 }
                 Some(Arc::new(admin))
             }
         };
         if let Some(directory) = &args.evidence {
-            std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+            std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         }
-        Ok(Witness { source, directory: args.evidence.clone(), warm_up: args.warm_up, level: args.level })
+        Ok(EvidenceRecorder { source, directory: args.evidence.clone(), warm_up: args.warm_up, level: args.level })
     }
 
-    /// Runs the last good and the first bad rate once more, and looks at the server meanwhile.
+    /// Runs the last good and the first bad rate once more, and records the server meanwhile.
     pub(super) fn gather(
         &self,
-        found: &mut Found,
+        found: &mut SearchResult,
         mut run: impl FnMut(f64) -> Result<Level, Error>,
     ) -> Result<Vec<Evidence>, Error> {
         let Some(admin) = &self.source else { return Ok(Vec::new()) };
         let mut all = Vec::new();
         for (good, edge) in [(true, found.good), (false, found.bad)] {
             let Some(edge) = edge else { continue };
-            let looking = Looking::start(admin);
+            let sampler = QueueSampler::start(admin);
             let profiling = {
-                let (admin, over) = (admin.clone(), looking.over());
+                let (admin, stop) = (admin.clone(), sampler.stop_signal());
                 let (warm_up, length) = (self.warm_up, self.level.min(PROFILE_MAX));
-                spawn_thread("klad-bench-prof", move || profile(&admin, &over, warm_up, length))
+                spawn_thread("klad-bench-prof", move || profile(&admin, &stop, warm_up, length))
             };
             let level = run(edge.rate_per_s);
-            let (queues, mut missing) = looking.end();
+            let (queues, mut missing) = sampler.end();
             let profiled = profiling.join().expect("a panic ends the process");
             let level = match level {
                 Ok(level) => level,
                 Err(Error::Failed(why)) => {
-                    // The search itself is whole.
-                    found.broken_off = Some(format!("the runs for evidence, at {:.1}/s: {why:#}", edge.rate_per_s));
+                    // The search itself is complete.
+                    found.broken_off = Some(format!("in the runs for evidence, at {:.1}/s: {why:#}", edge.rate_per_s));
                     break;
                 }
                 Err(error) => return Err(error),
             };
-            let taken = profiled.map_err(|why| missing.push(format!("no CPU profile: {why:#}"))).unwrap_or_default();
-            let profile = if taken.is_empty() { None } else { self.keep(good, &taken)? };
-            all.push(Evidence { good, level, profile, queues, missing, taken });
+            let profile_bytes =
+                profiled.map_err(|why| missing.push(format!("no CPU profile: {why:#}"))).unwrap_or_default();
+            let profile = if profile_bytes.is_empty() { None } else { self.keep(good, &profile_bytes)? };
+            all.push(Evidence { good, level, profile, queues, missing, profile_bytes });
         }
         Ok(all)
     }
 
-    /// Writes a profile, and says where.
+    /// Writes a profile, and returns its path.
     fn keep(&self, good: bool, profile: &[u8]) -> anyhow::Result<Option<String>> {
         let Some(directory) = &self.directory else { return Ok(None) };
         let name = if good { "last-good.cpu.pb.gz" } else { "first-bad.cpu.pb.gz" };
@@ -102,13 +106,13 @@ impl Witness {
 fn token(path: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let token = text.trim().to_owned();
-    ensure!(!token.is_empty() && !token.contains(char::is_whitespace), "{} holds no token", path.display());
+    ensure!(!token.is_empty() && !token.contains(char::is_whitespace), "{} does not contain a token", path.display());
     Ok(token)
 }
 
-/// A profile of the measured part, or of most of it.
-fn profile(admin: &Admin, over: &Over, warm_up: Duration, length: Duration) -> anyhow::Result<Vec<u8>> {
-    ensure!(!over.by(clock::now() + warm_up), "the run ended in its warm-up");
+/// Takes a profile of the measured part, or of its first 30 seconds.
+fn profile(admin: &Admin, stop: &StopSignal, warm_up: Duration, length: Duration) -> anyhow::Result<Vec<u8>> {
+    ensure!(!stop.wait_until(clock::now() + warm_up), "the run ended in its warm-up");
     let seconds = length.as_secs_f64().max(0.001);
     admin.get(&format!("/debug/pprof/profile?seconds={seconds:.3}"), length + PATIENCE)
 }

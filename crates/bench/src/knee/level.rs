@@ -1,42 +1,42 @@
-//! One level of the search: what its run has found, and what stopped it. Called by `knee`.
+//! One level of the search: the result of its run, and why it is not good. Called by `knee`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::knee::result::{Purpose, Stop};
+use crate::knee::result::{Purpose, StopReason};
 use crate::recorder::Outcome;
 use crate::result::{RunResult, Section, Slo};
-use crate::text::time_us;
+use crate::text::time_at;
 
-/// Checks of a run, and what their failing stands for. `rate` is not among them: that starts were not sent because all connections
-/// were busy is the server's doing, and shows in response times. Connections that were not made are the server's doing too, unless
-/// `machine_limits` has failed with them.
-const CHECKS: [(&str, Stop); 4] = [
-    ("send_lag", Stop::Generator),
-    ("generator_cpu", Stop::Generator),
-    ("machine_limits", Stop::Generator),
-    ("connections", Stop::Failures),
+/// The checks of a run that make a level bad, and the reason that each stands for. `rate` is not among them: if
+/// requests were not sent because all connections were busy, the server was the cause, and response times show it.
+/// The server is also the cause of missing connections, unless `machine_limits` has failed too.
+const CHECKS: [(&str, StopReason); 4] = [
+    ("send_lag", StopReason::Generator),
+    ("generator_cpu", StopReason::Generator),
+    ("machine_limits", StopReason::Generator),
+    ("connections", StopReason::Failures),
 ];
 
 /// A run at one rate.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Level {
-    /// The rate that was asked for, per second.
+    /// The scheduled rate, per second.
     pub rate_per_s: f64,
-    /// Why it was run.
+    /// Why the level was run.
     pub purpose: Purpose,
-    /// Whether every objective was met, and the generator was up to it.
+    /// Whether every objective was met and the generator could make the load.
     pub good: bool,
-    /// `false`: the generator was not up to it, and the rate was run again; the search knows nothing of this run.
+    /// `false` if the generator could not make the load and the level was repeated: the search ignores this run.
     #[serde(default = "counted")]
     pub counted: bool,
-    /// What was not met: empty when it was good.
-    pub stopped_by: Vec<Stop>,
+    /// Why the level is not good; empty if it is good.
+    pub stopped_by: Vec<StopReason>,
     /// The same in words, with figures.
     pub reasons: Vec<String>,
-    /// Each objective.
+    /// The objectives, and whether they were met.
     pub slo: Slo,
-    /// Requests whose intended start lies after the level's warm-up.
+    /// Requests with an intended start after the level's warm-up.
     pub measured: Section,
 }
 
@@ -45,17 +45,17 @@ fn counted() -> bool {
 }
 
 impl Level {
-    /// The same, run again because of the generator.
+    /// Marks the level as repeated because of the generator.
     pub(super) fn not_counted(self) -> Level {
         Level { counted: false, ..self }
     }
 
-    /// Whether what the server would have done is not known.
+    /// Whether the generator could not make the load, so that the server's limit is unknown.
     pub(super) fn is_of_generator(&self) -> bool {
-        self.stopped_by.contains(&Stop::Generator)
+        self.stopped_by.contains(&StopReason::Generator)
     }
 
-    /// For people.
+    /// The verdict in words.
     pub(super) fn verdict(&self) -> String {
         match (self.good, self.counted) {
             (true, _) => "good".to_owned(),
@@ -74,7 +74,7 @@ impl Level {
             reasons.push(format!("{}: {}", check.name, check.detail));
         }
         for objective in slo.objectives.iter().filter(|objective| !objective.met) {
-            stopped_by.push(Stop::of(objective.concern));
+            stopped_by.push(StopReason::of(objective.concern));
             let measured = objective.measured.as_deref().unwrap_or("nothing was measured");
             reasons.push(format!("{}: {measured}", objective.text));
         }
@@ -92,19 +92,16 @@ impl Level {
         }
     }
 
-    /// Share of requests with one of these outcomes, 0 to 1.
+    /// The share of requests with one of these outcomes, from 0 to 1.
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     pub(super) fn share_of(&self, outcomes: &[Outcome]) -> f64 {
         let count: u64 = outcomes.iter().filter_map(|outcome| self.measured.outcomes.get(outcome)).sum();
         count as f64 / self.measured.scheduled.max(1) as f64
     }
 
-    /// In a line.
+    /// Describes the level in one line.
     pub(super) fn line(&self) -> String {
-        let at = |percentile| {
-            let point = self.measured.response.at(percentile);
-            point.map_or_else(|| "-".to_owned(), |point| time_us(point.value_us))
-        };
+        let at = |percentile| time_at(&self.measured.response, percentile);
         let verdict = self.verdict();
         format!(
             "{:>10.0}/s  goodput {:>10.1}/s  p50 {:>9}  p99 {:>9}  {:<8} {verdict}",

@@ -1,11 +1,13 @@
-//! `klad bench knee`: the highest rate that meets an objective.
+//! `klad bench knee`: finds the highest rate that meets an objective.
 //!
 //! ```text
-//!     search ── rate ──▶ runner (one run) ── result ──▶ level: good, or what it was stopped by ──▶ search
-//!        └── found ──▶ evidence (a CPU profile and the queues of the last good and the first bad rate) ──▶ text, JSON, page
+//!     search ── rate ──▶ runner (one run) ── result ──▶ level: good, or the reason why not ──▶ search
+//!        └── finding ──▶ evidence: CPU profile and queues at the last good and the first bad rate
+//!               └──▶ text, JSON, page
 //! ```
 //!
-//! Every level is a run of `klad bench` with open load, judged by `--slo` and by the generator's own checks. Called by `runner`.
+//! Each level is a run of `klad bench` with open load, judged by `--slo` and by the generator's own checks. Called by
+//! `runner`.
 
 pub mod args;
 mod evidence;
@@ -21,9 +23,9 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 
 use self::args::KneeArgs;
-use self::evidence::Witness;
+use self::evidence::EvidenceRecorder;
 use self::level::Level;
-use self::result::{Found, KneeResult, Purpose};
+use self::result::{KneeResult, Purpose, SearchResult};
 use self::search::{Bounds, Search, Step};
 use crate::args::BenchArgs;
 use crate::files;
@@ -34,40 +36,42 @@ use crate::runner::{self, Error, Verdict};
 use crate::threads::NoConnection;
 use crate::units::Rate;
 
-/// Rates below this are not looked at: a level of ten seconds would hold no hundred requests.
+/// The lowest rate to try: below it a level of ten seconds would have fewer than a hundred requests.
 const RATE_LEAST: f64 = 10.0;
 
-/// No higher than this without `--to`: more than one generator can send.
+/// The highest rate without `--to`: more than one generator can send.
 const RATE_MOST: f64 = 10e6;
 
-/// Where a number of answers is wanted, the first level asks for so many times as much: as many requests as answers would miss it
-/// by a hair.
+/// If `--slo` demands a number of answers, the first level has this multiple of that number. At exactly that number
+/// the objective would be missed narrowly.
 const ABOVE_WANTED: f64 = 1.05;
 
-/// A level that the generator was not up to says nothing of the server: it is run so often again before it counts as bad.
+/// How often a level is repeated if the generator could not make its load, because such a level says nothing about
+/// the server. After that it counts as bad.
 const GENERATOR_AGAIN: usize = 2;
 
-/// How long a server that cannot be reached any more is waited for: what was too much for it may be over soon.
+/// The pauses before new attempts to reach a server that has become unreachable, because an overload may soon be
+/// over.
 const RETRY_PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(6)];
 
-/// Searches, and reports what was found. What ends the search early is part of that; only without a single level there is nothing
-/// to report.
+/// Searches, and reports the finding. An error during the search ends it early and is part of the report. Only
+/// without a single level there is nothing to report.
 ///
 /// # Errors
-/// As [`runner::run`].
+/// As for [`runner::run`].
 pub fn run(args: &KneeArgs) -> Result<Verdict, Error> {
     let bounds = bounds(args)?;
-    // Before the search, so that a wrong path costs none.
+    // Files are created before the search, so that a wrong path is found before any load.
     let json = args.json.as_deref().filter(|path| *path != Path::new("-")).map(files::create).transpose()?;
     let html = args.html.as_deref().map(files::create).transpose()?;
-    let witness = Witness::new(args)?;
+    let recorder = EvidenceRecorder::new(args)?;
     let note = Note::new(args.progress);
     let _watch = interrupt::watch()?;
     runner::fill_for(&level_args(args, bounds.from))?;
     let mut search = Search::new(bounds);
     let mut levels: Vec<Level> = Vec::new();
     let mut first: Option<RunResult> = None;
-    // How often this rate was run in vain.
+    // How often the present rate has been repeated because of the generator.
     let mut again = 0;
     let (found, broken_off) = loop {
         let (rate, purpose) = match search.next() {
@@ -96,11 +100,11 @@ pub fn run(args: &KneeArgs) -> Result<Verdict, Error> {
             Err(error) => return Err(error),
         }
     };
-    let first = first.context("nothing was measured")?;
-    let mut edge = Found::of(found, broken_off, |rate| search.tally(rate));
+    let first = first.context("no level was run")?;
+    let mut edge = SearchResult::of(found, broken_off, |rate| search.tally(rate));
     let evidence = match edge.outcome {
         result::Outcome::BrokenOff => Vec::new(),
-        _ => witness.gather(&mut edge, |rate| {
+        _ => recorder.gather(&mut edge, |rate| {
             let level = Level::of(rate, Purpose::Evidence, &measure(args, rate, true, &note)?);
             note.say(&level.line());
             Ok(level)
@@ -110,7 +114,7 @@ pub fn run(args: &KneeArgs) -> Result<Verdict, Error> {
     report(args, &result, json, html)
 }
 
-/// Runs one level. With `again`, a server that could be reached before is given some time.
+/// Runs one level. With `again`, a server that was reachable before is tried again after a pause.
 fn measure(args: &KneeArgs, rate: f64, again: bool, note: &Note) -> Result<RunResult, Error> {
     let mut pauses = RETRY_PAUSES.iter().filter(|_| again);
     loop {
@@ -120,14 +124,14 @@ fn measure(args: &KneeArgs, rate: f64, again: bool, note: &Note) -> Result<RunRe
                 not_interrupted()?;
                 if let Some(at) = run.interrupted_s {
                     let why =
-                        format!("the script has stopped its threads after {at:.3} s: a level needs all of its time");
+                        format!("the script stopped its threads after {at:.3} s, but a level needs its whole time");
                     return Err(Error::Failed(anyhow!(why)));
                 }
                 return Ok(run);
             }
             Err(Error::Failed(why)) if why.downcast_ref::<NoConnection>().is_some() => {
                 let Some(pause) = pauses.next() else { return Err(Error::Failed(why)) };
-                note.say(&format!("{why:#}; once more in {} s", pause.as_secs()));
+                note.say(&format!("{why:#}; trying again in {} s", pause.as_secs()));
                 interrupt::sleep(*pause);
             }
             Err(error) => return Err(error),
@@ -142,39 +146,41 @@ fn not_interrupted() -> Result<(), Error> {
 fn report(
     args: &KneeArgs,
     result: &KneeResult,
-    json: Option<files::Created>,
-    html: Option<files::Created>,
+    json: Option<files::OutputFile>,
+    html: Option<files::OutputFile>,
 ) -> Result<Verdict, Error> {
     if let Some(html) = html {
-        files::fill(html, &page::html(result))?;
+        files::write(html, &page::html(result))?;
     }
     if let Some(json) = json {
-        files::fill(json, &result.json())?;
+        files::write(json, &result.json())?;
     }
     let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
     runner::print(&if json_to_stdout { result.json() } else { text::report(result) })?;
     Ok(result.verdict())
 }
 
+/// Returns the limits of the search.
+///
 /// # Errors
-/// Where `--slo` asks for more answers than there may be requests.
+/// If `--slo` demands more answers than `--to` allows requests.
 fn bounds(args: &KneeArgs) -> Result<Bounds, Error> {
     let to = args.to.as_ref().map_or(RATE_MOST, |to| to.0);
     let (mut from, mut least) = (args.from.0, RATE_LEAST.min(args.from.0));
     if let Some(answers) = args.slo.answers_wanted() {
         if answers >= to {
             return Err(Error::Usage(anyhow!(
-                "--slo {} asks for more answers than {to:.0} requests a second can have: no rate up to there meets it",
+                "--slo {} demands more answers than {to:.0} requests a second can have, so no rate up to that can meet it",
                 args.slo
             )));
         }
-        // Fewer requests than answers are wanted cannot meet it.
+        // With fewer requests than demanded answers the objective cannot be met.
         (from, least) = (from.max(answers * ABOVE_WANTED), least.max(answers));
     }
     Ok(Bounds { from, to, least, precision: args.precision, repeats: usize::from(args.repeats) })
 }
 
-/// The run of one level.
+/// Returns the options of the run of one level.
 fn level_args(args: &KneeArgs, rate: f64) -> BenchArgs {
     BenchArgs {
         command: None,

@@ -1,29 +1,30 @@
-//! A search as a page: the offered rate against goodput and response times, every level, the queues and CPU profiles of the last
-//! good and the first bad rate. Called by `knee`.
+//! The result of a search as an HTML page: the offered rate against goodput and response times, every level, and the
+//! queues and CPU profiles at the last good and the first bad rate. Called by `knee`.
 
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use crate::knee::result::{Evidence, KneeResult, Level, Outcome, Purpose, Stop};
+use crate::knee::result::{Evidence, KneeResult, Level, Outcome, Purpose, StopReason};
 use crate::knee::text::conclusion;
+use crate::page::tables;
 use crate::recorder;
 use klad_page::parts::{Cell, Column, Tile, Tone};
 use klad_page::{Axis, Band, Chart, Colour, Page, Series, Style, Unit, numbers, parts};
 use klad_profile::{picture, pprof};
 
-/// Series that are drawn: what their names begin with, and what is said of them.
+/// The metrics that are drawn: the prefix of their names, a title, and a unit.
 const QUEUES: [(&str, &str, Unit); 4] = [
-    ("klad_http_requests_in_flight", "Requests under way", Unit::Count),
-    ("klad_operations_in_use", "Operations under way in storage", Unit::Count),
-    ("klad_queue_depth", "Operations that wait", Unit::Count),
-    ("klad_queue_oldest_seconds", "For how long the oldest has waited, seconds", Unit::Plain),
+    ("klad_http_requests_in_flight", "Requests in flight", Unit::Count),
+    ("klad_operations_in_use", "Operations in flight in storage", Unit::Count),
+    ("klad_queue_depth", "Waiting operations", Unit::Count),
+    ("klad_queue_oldest_seconds", "Wait of the oldest operation, seconds", Unit::Plain),
 ];
 
-/// Lines of one chart.
+/// The colours of the lines of one chart.
 const COLOURS: [Colour; 6] = [Colour::Blue, Colour::Orange, Colour::Green, Colour::Purple, Colour::Red, Colour::Yellow];
 
-/// The file.
+/// Returns the page.
 pub(super) fn html(result: &KneeResult) -> String {
     let all = by_rate(&result.levels);
     let levels: Vec<_> = all.iter().copied().filter(|level| level.counted).collect();
@@ -40,12 +41,12 @@ pub(super) fn html(result: &KneeResult) -> String {
         .section("Offered rate", &html! { (goodput(result, &levels)) (latency(result, &levels)) (shares(&levels)) })
         .section("Levels", &table(&all));
     if !result.evidence.is_empty() {
-        page = page.section("What the server did at the edge", &evidence(result));
+        page = page.section("The server at the last good and the first bad rate", &evidence(result));
     }
     page.section("The search", &facts(result)).into_html()
 }
 
-/// In order of their rates, and of their runs.
+/// Sorts levels by rate; those of one rate stay in the order of their runs.
 fn by_rate(levels: &[Level]) -> Vec<&Level> {
     let mut all: Vec<_> = levels.iter().collect();
     all.sort_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s));
@@ -56,7 +57,7 @@ fn verdict(result: &KneeResult) -> Markup {
     let mut lines = conclusion(result).into_iter().map(|line| line.trim().to_owned());
     let word = lines.next().unwrap_or_default();
     let tone = match result.found.outcome {
-        _ if result.stopped_by().contains(&Stop::Generator) => Tone::Warning,
+        _ if result.stopped_by().contains(&StopReason::Generator) => Tone::Warning,
         Outcome::Found | Outcome::NotReached => Tone::Good,
         Outcome::NoneGood => Tone::Bad,
         Outcome::Unsteady | Outcome::BrokenOff => Tone::Warning,
@@ -80,14 +81,14 @@ fn tiles(result: &KneeResult) -> Vec<Tile> {
     ]
 }
 
-/// Rates that were run, each once.
+/// The rates that were run, each once.
 fn rates(levels: &[&Level]) -> Vec<f64> {
     let mut rates: Vec<_> = levels.iter().map(|level| level.rate_per_s).collect();
     rates.dedup_by(|one, other| one.total_cmp(other).is_eq());
     rates
 }
 
-/// The middle of a figure over all runs of each rate; of those that have it.
+/// The median of a figure over the runs of each rate, of those runs that have the figure.
 fn medians(levels: &[&Level], figure: impl Fn(&Level) -> Option<f64>) -> Vec<Option<f64>> {
     let median = |rate: f64| {
         let runs = levels.iter().filter(|level| level.rate_per_s.total_cmp(&rate).is_eq());
@@ -98,7 +99,7 @@ fn medians(levels: &[&Level], figure: impl Fn(&Level) -> Option<f64>) -> Vec<Opt
     rates(levels).into_iter().map(median).collect()
 }
 
-/// What is beyond the last good rate.
+/// The band of rates above the last good one.
 fn beyond(result: &KneeResult, levels: &[&Level]) -> Vec<Band> {
     let last = levels.last().map_or(0.0, |level| level.rate_per_s);
     let from = result.found.good.map_or(0.0, |edge| edge.rate_per_s);
@@ -110,7 +111,9 @@ fn goodput(result: &KneeResult, levels: &[&Level]) -> Chart {
     let at = rates(levels);
     let offered = at.iter().copied().map(Some).collect();
     Chart::new("goodput", "Goodput", Axis::linear(Unit::PerSecond), Axis::linear(Unit::PerSecond), at)
-        .caption("What was offered, and what of it was answered well in time; the middle run of each rate.")
+        .caption(
+            "The offered rate, and the rates of answers and of good answers; the median over the runs of each rate.",
+        )
         .with(Series::line("answered", Colour::Orange, medians(levels, |level| Some(level.measured.answered_per_s))))
         .with(Series::line("offered", Colour::Grey, offered).styled(Style::Dashed))
         .with(Series::line("goodput", Colour::Blue, medians(levels, |level| Some(level.measured.goodput_per_s))))
@@ -122,7 +125,7 @@ fn latency(result: &KneeResult, levels: &[&Level]) -> Chart {
         medians(levels, move |level: &Level| level.measured.response.at(percentile).map(|point| point.value_us))
     };
     Chart::new("latency", "Response time", Axis::linear(Unit::PerSecond), Axis::log(Unit::Micros), rates(levels))
-        .caption("From the intended start of each request; the middle run of each rate.")
+        .caption("Response time counts from the intended start of each request; the median over the runs of each rate.")
         .with(Series::line("p50", Colour::Step1, at(50.0)))
         .with(Series::line("p99", Colour::Step3, at(99.0)))
         .with(Series::line("p99.9", Colour::Step5, at(99.9)))
@@ -134,7 +137,7 @@ fn shares(levels: &[&Level]) -> Chart {
     let share =
         |outcomes: &'static [recorder::Outcome]| medians(levels, move |level| Some(level.share_of(outcomes) * 100.0));
     Chart::new("shares", "Not served", Axis::linear(Unit::PerSecond), Axis::linear(Unit::Percent), rates(levels))
-        .caption("Shares of all requests that were to be sent.")
+        .caption("Shares of all scheduled requests.")
         .with(Series::line("refused", Colour::Orange, share(&[Refused])))
         .with(Series::line("failed, timed out, unfinished", Colour::Red, share(&[Failed, TimedOut, Unfinished])))
 }
@@ -155,10 +158,7 @@ fn table(levels: &[&Level]) -> Markup {
     let rows: Vec<Vec<Cell>> = levels
         .iter()
         .map(|level| {
-            let at = |percentile| {
-                let point = level.measured.response.at(percentile);
-                point.map_or_else(|| "–".to_owned(), |point| numbers::micros(point.value_us))
-            };
+            let at = |percentile| tables::at(&level.measured.response, percentile);
             let percent = |outcomes| format!("{:.3} %", level.share_of(outcomes) * 100.0);
             let verdict = level.verdict();
             vec![
@@ -180,8 +180,8 @@ fn table(levels: &[&Level]) -> Markup {
 fn evidence(result: &KneeResult) -> Markup {
     html! {
         p {
-            "Runs of their own, which do not count in the search: looking costs the server time. Profiles open when they are \
-             clicked on."
+            "These are separate runs, which do not count in the search, because recording costs the server time. Click on a profile \
+             to open it."
         }
         @for one in &result.evidence { (one_evidence(one)) }
         (difference(&result.evidence))
@@ -199,7 +199,7 @@ fn one_evidence(evidence: &Evidence) -> Markup {
         h3 { (name) ": " (rate) }
         @for missing in &evidence.missing { (parts::banner(Tone::Warning, "Missing", std::slice::from_ref(missing))) }
         @for (prefix, title, unit) in QUEUES { (queues(evidence, prefix, title, unit)) }
-        @if let Ok(profile) = pprof::decode(&evidence.taken) {
+        @if let Ok(profile) = pprof::decode(&evidence.profile_bytes) {
             (embedded(&format!("CPU profile at {rate}"), &picture::flame_graph(&profile)))
         }
     }
@@ -212,7 +212,7 @@ fn queues(evidence: &Evidence, prefix: &str, title: &str, unit: Unit) -> Markup 
         let most = names.entry(name).or_insert(0.0);
         *most = most.max(*value);
     }
-    // What says something first; there are more queues than colours in none of the models of execution.
+    // The largest values first: an execution model may have more queues than there are colours.
     let mut names: Vec<_> = names.into_iter().collect();
     names.sort_by(|one, other| other.1.total_cmp(&one.1));
     if names.is_empty() || samples.is_empty() {
@@ -230,18 +230,20 @@ fn queues(evidence: &Evidence, prefix: &str, title: &str, unit: Unit) -> Markup 
     html! { (chart) }
 }
 
-/// What the server spends its time on beyond the knee that it does not below.
+/// The difference between the two profiles: where the server spends more or less time beyond the knee.
 fn difference(all: &[Evidence]) -> Markup {
     let [good, bad] = all else { return html! {} };
-    let (Ok(before), Ok(after)) = (pprof::decode(&good.taken), pprof::decode(&bad.taken)) else { return html! {} };
+    let (Ok(before), Ok(after)) = (pprof::decode(&good.profile_bytes), pprof::decode(&bad.profile_bytes)) else {
+        return html! {};
+    };
     if let Ok(page) = picture::difference_page(&before, &after, ["last good", "first bad"], true) {
-        embedded("What differs: red is more at the first bad rate", &page)
+        embedded("Difference of the profiles: red takes more time at the first bad rate", &page)
     } else {
         html! {}
     }
 }
 
-/// A page in the page, which is laid out when it is opened.
+/// Embeds a page in this page; the browser lays it out when it is opened.
 fn embedded(title: &str, page: &str) -> Markup {
     html! {
         details.embedded {
@@ -253,9 +255,9 @@ fn embedded(title: &str, page: &str) -> Markup {
 
 fn facts(result: &KneeResult) -> Markup {
     let load = &result.load;
-    let evidence = result.levels.iter().filter(|level| level.purpose == Purpose::Repeat).count();
+    let repeats = result.levels.iter().filter(|level| level.purpose == Purpose::Repeat).count();
     parts::facts(&[
-        ("Levels", format!("{}, {evidence} of them repeats", result.levels.len())),
+        ("Levels", format!("{}, {repeats} of them repeats", result.levels.len())),
         (
             "Each",
             format!("{} after {} of warm-up", numbers::seconds(load.duration_s), numbers::seconds(load.warm_up_s)),

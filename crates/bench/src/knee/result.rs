@@ -1,4 +1,4 @@
-//! What a search has found, as data: the definitions of `klad bench knee --json`. Called by `knee`.
+//! The result of a search as data: the definitions of `klad bench knee --json`. Called by `knee` and `klad_lab`.
 
 use std::collections::BTreeMap;
 
@@ -15,45 +15,45 @@ use crate::slo::Concern;
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "klad.knee/1";
 
-/// One search, whole.
+/// The result of one search.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KneeResult {
     /// `klad.knee/1`.
     pub schema: String,
-    /// Version of klad that made the load.
+    /// The version of klad that made the load.
     pub klad_version: String,
-    /// The command, as it was typed.
+    /// The command line.
     pub command: Vec<String>,
-    /// When the first level began.
+    /// The time at which the first level began.
     pub started: Started,
-    /// Where the load was made.
+    /// The machine that made the load.
     pub machine: Machine,
-    /// What it was sent to.
+    /// The server that received the load.
     pub target: Target,
-    /// What each level asked for, at the rate of the first.
+    /// The load of each level, with the rate of the first.
     pub load: Load,
-    /// The objectives.
+    /// The objectives as given.
     pub slo: String,
-    /// The first bad rate is at most so much above the last good one, as a share.
+    /// The first bad rate is at most this share above the last good one.
     pub precision: f64,
-    /// What was found.
-    pub found: Found,
-    /// Every level, in the order of their runs.
+    /// The finding.
+    pub found: SearchResult,
+    /// All levels, in the order of their runs.
     pub levels: Vec<Level>,
-    /// What was seen of the server at the last good and the first bad rate, in runs of their own.
+    /// What was recorded of the server at the last good and the first bad rate, in separate runs.
     pub evidence: Vec<Evidence>,
 }
 
-/// What was found.
+/// The finding of a search.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Found {
+pub struct SearchResult {
     /// How the search ended.
     pub outcome: Outcome,
-    /// The highest rate that was good more often than not, per second; `null` when none was.
+    /// The highest rate with more good than bad runs; `null` if there is none.
     pub good: Option<Edge>,
-    /// The lowest rate above it that was not; `null` when all were good.
+    /// The lowest rate above it without more good than bad runs; `null` if all rates were good.
     pub bad: Option<Edge>,
-    /// What kept the search, or the runs for evidence after it, from their end; `null`: nothing.
+    /// Why the search, or the runs for evidence after it, ended early; `null` if they did not.
     #[serde(default)]
     pub broken_off: Option<String>,
 }
@@ -62,26 +62,26 @@ pub struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Between `good` and `bad` is no more than the precision.
+    /// `good` and `bad` differ by no more than the precision.
     Found,
-    /// The highest rate that was allowed is good.
+    /// The highest allowed rate is good.
     NotReached,
     /// The lowest rate is bad.
     NoneGood,
-    /// Runs at the same rate differed so much that the search was given up.
+    /// Runs at the same rate differed so much that the search gave up.
     Unsteady,
-    /// It was interrupted, or the server could not be reached any more.
+    /// The search was interrupted, or the server became unreachable.
     BrokenOff,
 }
 
-/// A rate at the edge.
+/// The last good or the first bad rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Edge {
-    /// Per second.
+    /// Requests per second.
     pub rate_per_s: f64,
-    /// Runs that were good.
+    /// The number of good runs.
     pub good_runs: usize,
-    /// Runs that were not.
+    /// The number of bad runs.
     pub bad_runs: usize,
 }
 
@@ -91,23 +91,23 @@ pub struct Edge {
 pub enum Purpose {
     /// To find a bad rate.
     Ramp,
-    /// To narrow what is between good and bad.
+    /// To narrow the range between the good and the bad rate.
     Bisect,
-    /// To see whether it was chance.
+    /// To confirm that an earlier run was not an outlier.
     Repeat,
-    /// To look at the server; does not count in the search, because looking costs the server time.
+    /// To record the server. The run does not count in the search, because recording costs the server time.
     Evidence,
 }
 
-/// What stands against a rate.
+/// Why a rate is not good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Stop {
-    /// The generator was not up to it: what the server would have done is not known.
+pub enum StopReason {
+    /// The generator could not make the load, so the server's limit is unknown.
     Generator,
     /// Response times.
     Latency,
-    /// Requests that were refused.
+    /// Rejected requests.
     Refusals,
     /// Requests that failed, timed out, or were not served.
     Failures,
@@ -115,48 +115,53 @@ pub enum Stop {
     Throughput,
 }
 
-/// What was seen of the server in one run.
+/// What was recorded of the server in one run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
-    /// Whether the rate is the last good one; else it is the first bad one.
+    /// `true` for the last good rate, `false` for the first bad one.
     pub good: bool,
     /// The run.
     pub level: Level,
-    /// File with the CPU profile; `null` when it could not be taken.
+    /// The file of the CPU profile; `null` if no profile was taken.
     pub profile: Option<String>,
     /// The server's queues, once a second.
     pub queues: Vec<QueueSample>,
-    /// What could not be had, and why.
+    /// What could not be recorded, and why.
     pub missing: Vec<String>,
-    /// The profile itself; empty when there is none.
+    /// The bytes of the profile; empty if no profile was taken.
     #[serde(skip)]
-    pub taken: Vec<u8>,
+    pub profile_bytes: Vec<u8>,
 }
 
-/// The queues at one moment.
+/// The server's queues at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueSample {
-    /// Since the run began, seconds.
+    /// The time since the run began, seconds.
     pub at_s: f64,
-    /// What waits, what is under way and what was refused, by series as the server names them: `klad_queue_…`,
-    /// `klad_operations_in_use`, `klad_http_requests_in_flight`, `klad_body_room_used_bytes`, `klad_refused_total`.
+    /// Waiting operations, operations in flight and rejected requests, by the names of the server's metrics:
+    /// `klad_queue_…`, `klad_operations_in_use`, `klad_http_requests_in_flight`, `klad_body_room_used_bytes`,
+    /// `klad_refused_total`.
     pub values: BTreeMap<String, f64>,
 }
 
-impl Found {
-    pub(super) fn of(found: search::Found, broken_off: Option<String>, tally: impl Fn(f64) -> (usize, usize)) -> Found {
+impl SearchResult {
+    pub(super) fn of(
+        found: search::SearchOutcome,
+        broken_off: Option<String>,
+        tally: impl Fn(f64) -> (usize, usize),
+    ) -> SearchResult {
         let edge = |rate_per_s| {
             let (good_runs, bad_runs) = tally(rate_per_s);
             Edge { rate_per_s, good_runs, bad_runs }
         };
         let (outcome, good, bad) = match found {
-            search::Found::Knee { good, bad } => (Outcome::Found, Some(good), Some(bad)),
-            search::Found::NotReached { good } => (Outcome::NotReached, Some(good), None),
-            search::Found::NoneGood { bad } => (Outcome::NoneGood, None, Some(bad)),
-            search::Found::Unsteady { good, bad } => (Outcome::Unsteady, good, bad),
+            search::SearchOutcome::Knee { good, bad } => (Outcome::Found, Some(good), Some(bad)),
+            search::SearchOutcome::NotReached { good } => (Outcome::NotReached, Some(good), None),
+            search::SearchOutcome::NoneGood { bad } => (Outcome::NoneGood, None, Some(bad)),
+            search::SearchOutcome::Unsteady { good, bad } => (Outcome::Unsteady, good, bad),
         };
         let outcome = if broken_off.is_some() { Outcome::BrokenOff } else { outcome };
-        Found { outcome, good: good.map(edge), bad: bad.map(edge), broken_off }
+        SearchResult { outcome, good: good.map(edge), bad: bad.map(edge), broken_off }
     }
 }
 
@@ -171,7 +176,7 @@ impl From<search::Purpose> for Purpose {
 }
 
 impl Purpose {
-    /// As in JSON.
+    /// The name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -183,25 +188,25 @@ impl Purpose {
     }
 }
 
-impl Stop {
-    pub(super) fn of(concern: Concern) -> Stop {
+impl StopReason {
+    pub(super) fn of(concern: Concern) -> StopReason {
         match concern {
-            Concern::Latency => Stop::Latency,
-            Concern::Refusals => Stop::Refusals,
-            Concern::Failures => Stop::Failures,
-            Concern::Throughput => Stop::Throughput,
+            Concern::Latency => StopReason::Latency,
+            Concern::Refusals => StopReason::Refusals,
+            Concern::Failures => StopReason::Failures,
+            Concern::Throughput => StopReason::Throughput,
         }
     }
 
-    /// As in JSON.
+    /// The name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Stop::Generator => "generator",
-            Stop::Latency => "latency",
-            Stop::Refusals => "refusals",
-            Stop::Failures => "failures",
-            Stop::Throughput => "throughput",
+            StopReason::Generator => "generator",
+            StopReason::Latency => "latency",
+            StopReason::Refusals => "refusals",
+            StopReason::Failures => "failures",
+            StopReason::Throughput => "throughput",
         }
     }
 }
@@ -210,7 +215,7 @@ impl KneeResult {
     pub(super) fn new(
         args: &KneeArgs,
         first: RunResult,
-        found: Found,
+        found: SearchResult,
         levels: Vec<Level>,
         evidence: Vec<Evidence>,
     ) -> KneeResult {
@@ -230,17 +235,17 @@ impl KneeResult {
         }
     }
 
-    /// With a line feed at its end.
+    /// Returns the result as JSON, with a line feed at the end.
     #[must_use]
     pub fn json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("its maps have keys that are text");
+        let mut text = serde_json::to_string_pretty(self).expect("all map keys are text");
         text.push('\n');
         text
     }
 
-    /// What stood against the first bad rate, in all its runs.
+    /// Why the first bad rate is not good, over all its runs.
     #[must_use]
-    pub fn stopped_by(&self) -> Vec<Stop> {
+    pub fn stopped_by(&self) -> Vec<StopReason> {
         let Some(bad) = self.found.bad else { return Vec::new() };
         let runs = self
             .levels
@@ -252,10 +257,10 @@ impl KneeResult {
         all
     }
 
-    /// What the exit code says.
+    /// Returns the verdict, which decides the exit code.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        let generator = self.stopped_by().contains(&Stop::Generator);
+        let generator = self.stopped_by().contains(&StopReason::Generator);
         match self.found.outcome {
             Outcome::Unsteady | Outcome::BrokenOff => Verdict::NotValid,
             Outcome::Found | Outcome::NoneGood if generator => Verdict::NotValid,

@@ -1,82 +1,84 @@
-//! Where to look next for the highest rate that is good: from below upwards, then between the last good and the first bad one,
-//! then both of these again and again, because a single run may have been lucky or unlucky.
+//! Chooses the next rate in the search for the highest good rate. The rate doubles until one is bad. Then the range
+//! between the last good and the first bad rate is halved. Then both are run again, because a single run may be an
+//! outlier.
 //!
-//! Knows nothing of servers: it is told what was found, and says which rate comes next. Called by `knee`.
+//! This module knows nothing about servers: it receives the results of runs and returns the next rate. Called by
+//! `knee`.
 
 use std::cmp::Ordering;
 
-/// Runs of one search at the most.
+/// The largest number of runs in a search.
 const RUNS_MAX: usize = 80;
 
-/// How to search.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// Where to begin, per second.
+    /// The first rate, per second.
     pub from: f64,
-    /// No higher than this, per second.
+    /// The highest rate, per second.
     pub to: f64,
-    /// No lower than this, per second.
+    /// The lowest rate, per second.
     pub least: f64,
-    /// The first bad rate is at most so much above the last good one, as a share.
+    /// The first bad rate is at most this share above the last good one.
     pub precision: f64,
-    /// Runs of these two.
+    /// The number of runs of these two rates.
     pub repeats: usize,
 }
 
 /// Why a rate is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To find a bad one.
+    /// To find a bad rate.
     Ramp,
-    /// To narrow what is between good and bad.
+    /// To narrow the range between the good and the bad rate.
     Bisect,
-    /// To see whether it was chance.
+    /// To confirm that an earlier run was not an outlier.
     Repeat,
 }
 
-/// What to do next.
+/// The next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
     /// Measure this rate.
     Measure(f64, Purpose),
-    /// The search has ended.
-    Done(Found),
+    /// End the search.
+    Done(SearchOutcome),
 }
 
-/// What was found.
+/// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Found {
-    /// Good at the first, bad at the second, and no more between them than the precision.
+pub enum SearchOutcome {
+    /// The knee lies between these two rates, which differ by no more than the precision.
     Knee {
         /// The highest good rate.
         good: f64,
         /// The lowest bad rate.
         bad: f64,
     },
-    /// Good up to the highest rate that was allowed.
+    /// All rates up to the highest allowed one are good.
     NotReached {
-        /// That rate.
+        /// The highest rate.
         good: f64,
     },
-    /// Bad down to the lowest.
+    /// All rates down to the lowest one are bad.
     NoneGood {
-        /// The lowest that was measured.
+        /// The lowest rate that was measured.
         bad: f64,
     },
-    /// So unsteady that the number of runs was used up.
+    /// The number of runs was used up, because runs at the same rate differ too much.
     Unsteady {
-        /// The highest rate that was good more often than not, if there is one.
+        /// The highest rate with more good than bad runs, if there is one.
         good: Option<f64>,
-        /// The lowest above it that was not.
+        /// The lowest rate above it without more good than bad runs, if there is one.
         bad: Option<f64>,
     },
 }
 
-/// A search under way.
+/// A search in progress.
 #[derive(Clone, Debug)]
 pub struct Search {
     bounds: Bounds,
-    /// Each rate that was measured, in order, with how often it was good and how often not.
+    /// The rates that were measured, in ascending order, with their good and bad runs.
     rates: Vec<Rate>,
     runs: usize,
 }
@@ -89,7 +91,8 @@ struct Rate {
 }
 
 impl Rate {
-    /// A draw counts as bad: what is promised must hold more often than not.
+    /// Whether more runs were good than bad. A draw counts as bad, because a promised rate must be met more often
+    /// than not.
     fn is_good(&self) -> bool {
         self.good > self.bad
     }
@@ -100,13 +103,13 @@ impl Rate {
 }
 
 impl Search {
-    /// Before the first run.
+    /// A search before its first run.
     #[must_use]
     pub fn new(bounds: Bounds) -> Search {
         Search { bounds, rates: Vec::new(), runs: 0 }
     }
 
-    /// A run at `per_s` was good, or was not.
+    /// Adds a run at `per_s` that was good or bad.
     pub fn add(&mut self, per_s: f64, good: bool) {
         self.runs += 1;
         let at = self.rates.iter().position(|rate| rate.per_s.total_cmp(&per_s) != Ordering::Less);
@@ -122,28 +125,28 @@ impl Search {
         }
     }
 
-    /// How often a rate was good, and how often not.
+    /// Returns the numbers of good and bad runs at a rate.
     #[must_use]
     pub fn tally(&self, per_s: f64) -> (usize, usize) {
         let rate = self.rates.iter().find(|rate| rate.per_s.total_cmp(&per_s) == Ordering::Equal);
         rate.map_or((0, 0), |rate| (rate.good, rate.bad))
     }
 
-    /// The lowest bad rate, and the highest good one below it.
+    /// Returns the highest good rate below the lowest bad one, and the lowest bad rate.
     fn edge(&self) -> (Option<Rate>, Option<Rate>) {
         let bad = self.rates.iter().position(|rate| !rate.is_good());
         let below = &self.rates[..bad.unwrap_or(self.rates.len())];
         (below.last().copied(), bad.map(|at| self.rates[at]))
     }
 
-    /// What is known before the end of the search.
+    /// Returns the finding so far, for a search that ends early.
     #[must_use]
-    pub fn so_far(&self) -> Found {
+    pub fn so_far(&self) -> SearchOutcome {
         let (good, bad) = self.edge();
-        Found::Unsteady { good: good.map(|rate| rate.per_s), bad: bad.map(|rate| rate.per_s) }
+        SearchOutcome::Unsteady { good: good.map(|rate| rate.per_s), bad: bad.map(|rate| rate.per_s) }
     }
 
-    /// What to do next.
+    /// Returns the next step.
     #[must_use]
     pub fn next(&self) -> Step {
         let Bounds { from, to, least, precision, repeats } = self.bounds;
@@ -154,11 +157,11 @@ impl Search {
         match (good, bad) {
             (None, None) => Step::Measure(from.min(to), Purpose::Ramp),
             (Some(good), None) if good.per_s >= to => {
-                repeat(good, repeats).unwrap_or(Step::Done(Found::NotReached { good: good.per_s }))
+                repeat(good, repeats).unwrap_or(Step::Done(SearchOutcome::NotReached { good: good.per_s }))
             }
             (Some(good), None) => Step::Measure((good.per_s * 2.0).min(to), Purpose::Ramp),
             (None, Some(bad)) if bad.per_s <= least => {
-                repeat(bad, repeats).unwrap_or(Step::Done(Found::NoneGood { bad: bad.per_s }))
+                repeat(bad, repeats).unwrap_or(Step::Done(SearchOutcome::NoneGood { bad: bad.per_s }))
             }
             (None, Some(bad)) => Step::Measure((bad.per_s / 2.0).max(least), Purpose::Ramp),
             (Some(good), Some(bad)) if bad.per_s / good.per_s > 1.0 + precision => {
@@ -166,17 +169,17 @@ impl Search {
             }
             (Some(good), Some(bad)) => repeat(good, repeats)
                 .or_else(|| repeat(bad, repeats))
-                .unwrap_or(Step::Done(Found::Knee { good: good.per_s, bad: bad.per_s })),
+                .unwrap_or(Step::Done(SearchOutcome::Knee { good: good.per_s, bad: bad.per_s })),
         }
     }
 }
 
-/// Until a rate was measured often enough, or the rest cannot change what it is.
+/// Measures a rate again until it has `repeats` runs.
 fn repeat(rate: Rate, repeats: usize) -> Option<Step> {
     (rate.runs() < repeats).then_some(Step::Measure(rate.per_s, Purpose::Repeat))
 }
 
-/// The middle of two rates by their ratio, as a number that can be typed: four digits, where that lies between them.
+/// Returns the geometric mean of two rates, rounded to four digits if the rounded value still lies between them.
 fn between(good: f64, bad: f64) -> f64 {
     let middle = (good * bad).sqrt();
     let unit = 10_f64.powf(middle.log10().floor() - 3.0);
@@ -190,7 +193,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { from: 1_000.0, to: 1e6, least: 1.0, precision: 0.02, repeats: 3 };
 
-    fn search(bounds: Bounds, mut is_good: impl FnMut(f64, usize) -> bool) -> (Found, Vec<(f64, Purpose)>) {
+    fn search(bounds: Bounds, mut is_good: impl FnMut(f64, usize) -> bool) -> (SearchOutcome, Vec<(f64, Purpose)>) {
         let mut search = Search::new(bounds);
         let mut runs = Vec::new();
         loop {
@@ -205,10 +208,10 @@ mod tests {
     }
 
     #[test]
-    fn the_knee_is_found_within_the_precision_wherever_it_lies() {
+    fn the_knee_is_found_within_the_precision_wherever_it_is() {
         for knee in [1.5, 30.0, 999.0, 1_000.0, 1_001.0, 1_999.0, 23_456.7, 999_999.0] {
             let (found, runs) = search(BOUNDS, |rate, _| rate <= knee);
-            let Found::Knee { good, bad } = found else { panic!("{knee}: {found:?}") };
+            let SearchOutcome::Knee { good, bad } = found else { panic!("{knee}: {found:?}") };
             assert!(good <= knee && knee < bad && bad / good <= 1.02, "{knee}: {good} {bad}");
             let count = |rate: f64| runs.iter().filter(|(at, _)| at.total_cmp(&rate) == Ordering::Equal).count();
             assert_eq!((count(good), count(bad)), (3, 3), "{knee}");
@@ -217,32 +220,32 @@ mod tests {
     }
 
     #[test]
-    fn its_ends_are_said() {
-        assert_eq!(search(BOUNDS, |_, _| true).0, Found::NotReached { good: 1e6 });
-        assert_eq!(search(BOUNDS, |_, _| false).0, Found::NoneGood { bad: 1.0 });
+    fn rates_outside_the_limits_are_reported() {
+        assert_eq!(search(BOUNDS, |_, _| true).0, SearchOutcome::NotReached { good: 1e6 });
+        assert_eq!(search(BOUNDS, |_, _| false).0, SearchOutcome::NoneGood { bad: 1.0 });
         let narrow = Bounds { from: 5_000.0, to: 2_000.0, ..BOUNDS };
-        assert_eq!(search(narrow, |_, _| true).0, Found::NotReached { good: 2_000.0 });
+        assert_eq!(search(narrow, |_, _| true).0, SearchOutcome::NotReached { good: 2_000.0 });
     }
 
     #[test]
     fn a_single_bad_run_does_not_make_a_knee() {
-        // The third run, at 4,000 on the way up, was unlucky.
+        // The third run, at 4,000 on the way up, is an outlier.
         let (found, _) = search(BOUNDS, |rate, run| rate <= 50_000.0 && run != 2);
-        let Found::Knee { good, bad } = found else { panic!("{found:?}") };
+        let SearchOutcome::Knee { good, bad } = found else { panic!("{found:?}") };
         assert!(good <= 50_000.0 && bad > 50_000.0, "{good} {bad}");
     }
 
     #[test]
     fn twin_without_repeats_a_single_bad_run_makes_a_knee() {
         let (found, _) = search(Bounds { repeats: 1, ..BOUNDS }, |rate, run| rate <= 50_000.0 && run != 2);
-        let Found::Knee { bad, .. } = found else { panic!("{found:?}") };
+        let SearchOutcome::Knee { bad, .. } = found else { panic!("{found:?}") };
         assert!(bad <= 4_000.0, "{bad}");
     }
 
     #[test]
-    fn what_is_never_the_same_twice_ends_too() {
+    fn a_search_whose_runs_always_differ_ends() {
         let (found, runs) = search(Bounds { repeats: 1_000, ..BOUNDS }, |_, run| run % 2 == 0);
-        assert!(matches!(found, Found::Unsteady { .. }), "{found:?}");
+        assert!(matches!(found, SearchOutcome::Unsteady { .. }), "{found:?}");
         assert_eq!(runs.len(), RUNS_MAX);
     }
 }

@@ -1,12 +1,12 @@
-//! What a search has found, for people. Called by `knee`.
+//! The result of a search as text. Called by `knee`.
 
 use std::fmt::Write as _;
 
-use crate::knee::result::{Edge, Evidence, KneeResult, Level, Outcome, Stop};
+use crate::knee::result::{Edge, Evidence, KneeResult, Level, Outcome, StopReason};
 use crate::recorder::Outcome::{Failed, Refused, TimedOut, Unfinished};
-use crate::text::time_us;
+use crate::text::time_at;
 
-/// The whole text.
+/// Returns the whole text.
 pub(super) fn report(result: &KneeResult) -> String {
     let mut text = String::new();
     let mut line = |words: String| {
@@ -36,8 +36,7 @@ pub(super) fn report(result: &KneeResult) -> String {
 
 fn row(level: &Level) -> String {
     let measured = &level.measured;
-    let at =
-        |percentile| measured.response.at(percentile).map_or_else(|| "-".to_owned(), |point| time_us(point.value_us));
+    let at = |percentile| time_at(&measured.response, percentile);
     let [refused, failed] =
         [&[Refused][..], &[Failed, TimedOut, Unfinished]].map(|outcomes| level.share_of(outcomes) * 100.0);
     format!(
@@ -52,7 +51,7 @@ fn row(level: &Level) -> String {
     )
 }
 
-/// What was found, in words.
+/// Describes the finding in words.
 pub(super) fn conclusion(result: &KneeResult) -> Vec<String> {
     let found = &result.found;
     let runs = |edge: &Edge| edge.good_runs + edge.bad_runs;
@@ -67,9 +66,9 @@ pub(super) fn conclusion(result: &KneeResult) -> Vec<String> {
             let rate = found.good.map_or(0.0, |edge| edge.rate_per_s);
             vec![format!("The knee is at {rate:.1}/s.")]
         }
-        Outcome::NotReached => vec!["The knee is above the highest rate that was allowed (--to).".to_owned()],
+        Outcome::NotReached => vec!["The knee is above the highest allowed rate (--to).".to_owned()],
         Outcome::NoneGood => vec!["No rate meets the objective.".to_owned()],
-        Outcome::BrokenOff => vec!["The search was broken off; this is what it has found until then.".to_owned()],
+        Outcome::BrokenOff => vec!["The search was broken off; these are the results so far.".to_owned()],
         Outcome::Unsteady => {
             vec![
                 "The knee was not found: runs at the same rate differ too much. Longer levels may help (--level)."
@@ -84,9 +83,9 @@ pub(super) fn conclusion(result: &KneeResult) -> Vec<String> {
         let names: Vec<_> = stopped_by.iter().map(|stop| stop.name()).collect();
         lines.push(format!("  Stopped by: {}", names.join(", ")));
     }
-    if stopped_by.contains(&Stop::Generator) {
+    if stopped_by.contains(&StopReason::Generator) {
         lines.push(
-            "  The generator was the limit: the server's own may lie higher. Give klad bench cores of its own, or --threads."
+            "  The generator was the limit: the server's knee may be higher. Give klad bench its own cores, or increase --threads."
                 .to_owned(),
         );
     }

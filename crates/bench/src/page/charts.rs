@@ -1,37 +1,37 @@
-//! The charts of a run. What has more intervals than a chart has points is thinned: neighbours become one, of which rates are
-//! means and times the largest, so that no peak is lost.
+//! The charts of a run. If a run has more intervals than a chart has points, neighbouring intervals are merged into
+//! one point: rates become means and times become maxima, so that no peak is lost.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
 use crate::collector::Spectrum;
-use crate::page::heat::Heat;
+use crate::page::heat::HeatCounts;
 use crate::recorder::Outcome;
 use crate::result::{Interval, Percentile, RunResult, SAMPLES_ABOVE_MIN, Summary, micros};
 use klad_page::numbers;
 use klad_page::{Axis, Band, Chart, Colour, HeatMap, Mark, Series, Style, Unit};
 
-/// Points of a line at the most: more than a screen has columns for.
+/// The largest number of points of a line: more than a screen has columns.
 const POINTS_MAX: usize = 1_200;
 
-/// Points of the percentile plot for each halving of the distance to 100 %.
+/// The points of the percentile plot for each halving of the distance to 100 %.
 const POINTS_PER_HALF_DISTANCE: f64 = 8.0;
 
-/// A line of a chart of distributions: its name, and what of them it shows.
+/// A line of a chart: its name, its colour, and its value in a summary.
 type Figure = (&'static str, Colour, fn(&Summary) -> f64);
 
-/// What charts over time are made from.
+/// The data of the charts over time.
 #[derive(Debug)]
 pub struct Timeline<'a> {
     result: &'a RunResult,
     points: Vec<Point>,
-    /// In words; empty when each point is an interval.
+    /// A sentence for captions about merged intervals; empty if each point is one interval.
     thinned: String,
     end_s: f64,
 }
 
-/// One or more neighbouring intervals.
+/// One interval, or several merged neighbours.
 #[derive(Debug)]
 struct Point {
     at_s: f64,
@@ -77,20 +77,20 @@ fn largest<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Option<Summary> 
 }
 
 impl Timeline<'_> {
-    /// Of a run.
+    /// Prepares the data of a run.
     #[must_use]
     pub fn new(result: &RunResult) -> Timeline<'_> {
         let intervals = &result.intervals;
-        let together = intervals.len().div_ceil(POINTS_MAX).max(1);
-        let points = intervals.chunks(together).map(Point::of).collect();
+        let merged = intervals.len().div_ceil(POINTS_MAX).max(1);
+        let points = intervals.chunks(merged).map(Point::of).collect();
         let schedule = result.load.warm_up_s + result.load.duration_s;
         let end_s = intervals.last().map_or(0.0, |last| last.start_s + last.length_s).max(schedule);
         let each = intervals.first().map_or(0.0, |first| first.length_s);
-        let thinned = if together == 1 {
+        let thinned = if merged == 1 {
             String::new()
         } else {
             format!(
-                " Each point is {together} intervals of {}: rates are means, times the largest.",
+                " Each point is {merged} intervals of {}: rates are means, times are maxima.",
                 numbers::seconds(each)
             )
         };
@@ -109,7 +109,7 @@ impl Timeline<'_> {
         parts.map(|(from, to, label)| Band { from, to, label: label.to_owned() }).collect()
     }
 
-    /// Where stages begin, when there are several.
+    /// The begins of the stages, if there are several.
     fn marks(&self) -> Vec<Mark> {
         let load = &self.result.load;
         let mut at = load.warm_up_s;
@@ -133,10 +133,10 @@ impl Timeline<'_> {
         Series::line(name, colour, self.points.iter().map(value).collect())
     }
 
-    /// Scheduled, ended, and goodput, each second.
+    /// The rates of scheduled requests, ended requests and goodput.
     #[must_use]
     pub fn rate(&self) -> Chart {
-        let caption = "What the schedule asked for, what was answered or ended otherwise, and what of it was good.";
+        let caption = "Scheduled requests, requests that were answered or ended otherwise, and good answers.";
         let ended = self.series("answered or ended", Colour::Blue, |point| Some(point.ended_per_s)).styled(Style::Area);
         let good = self.series("goodput", Colour::Green, |point| Some(point.good_per_s));
         let chart = self.chart("rate", "Rate", Axis::linear(Unit::PerSecond), caption).with(ended).with(good);
@@ -147,10 +147,11 @@ impl Timeline<'_> {
         chart.with(scheduled.styled(Style::Dashed))
     }
 
-    /// Percentiles of response times.
+    /// The percentiles of response times.
     #[must_use]
     pub fn latency(&self) -> Chart {
-        let caption = "Response times, from the intended start of each request, by the time at which it ended.";
+        let caption =
+            "Response times, from the intended start of each request, by the time at which the request ended.";
         let chart = self.chart("latency", "Latency", Axis::log(Unit::Micros).switched(), caption);
         let figures: [Figure; 5] = [
             ("p50", Colour::Step1, |summary| summary.p50_us),
@@ -162,7 +163,7 @@ impl Timeline<'_> {
         self.with_figures(chart, &figures, |point| point.response.as_ref())
     }
 
-    /// The last of them is dashed: a maximum is one request.
+    /// Adds the figures as lines. The last one is dashed, because a maximum is a single request.
     fn with_figures(&self, chart: Chart, figures: &[Figure], of: fn(&Point) -> Option<&Summary>) -> Chart {
         figures.iter().enumerate().fold(chart, |chart, (index, (name, colour, value))| {
             let style = if index + 1 == figures.len() { Style::Dashed } else { Style::Line };
@@ -170,26 +171,26 @@ impl Timeline<'_> {
         })
     }
 
-    /// Each outcome that there was.
+    /// The outcomes that occurred.
     #[must_use]
     pub fn outcomes(&self) -> Chart {
-        let there = |outcome: &Outcome| self.points.iter().any(|point| point.outcomes_per_s.contains_key(outcome));
-        let there: Vec<_> = Outcome::ALL.into_iter().filter(there).collect();
-        // A few among many thousands are to be seen too.
-        let y = if there.len() > 1 { Axis::log(Unit::PerSecond) } else { Axis::linear(Unit::PerSecond) };
-        let caption = "How requests ended, by the time at which they did.";
-        there.into_iter().fold(self.chart("outcomes", "Outcomes", y.switched(), caption), |chart, outcome| {
+        let occurs = |outcome: &Outcome| self.points.iter().any(|point| point.outcomes_per_s.contains_key(outcome));
+        let occurring: Vec<_> = Outcome::ALL.into_iter().filter(occurs).collect();
+        // A logarithmic axis shows a few requests beside many thousands.
+        let y = if occurring.len() > 1 { Axis::log(Unit::PerSecond) } else { Axis::linear(Unit::PerSecond) };
+        let caption = "Outcomes of requests, by the time at which the request ended.";
+        occurring.into_iter().fold(self.chart("outcomes", "Outcomes", y.switched(), caption), |chart, outcome| {
             let value = |point: &Point| Some(point.outcomes_per_s.get(&outcome).copied().unwrap_or(0.0));
             chart.with(self.series(&words(outcome), colour(outcome), value))
         })
     }
 
-    /// How late the generator itself was; `bound_us` is what its check allows.
+    /// The lateness of the generator itself; `bound_us` is the limit of its check.
     #[must_use]
     pub fn send_lag(&self, bound_us: f64) -> Chart {
-        let caption = "How late the generator itself was: from the moment when a request could be sent to when it was.";
+        let caption = "Lateness of the generator: from the moment at which a request could be sent to the send.";
         let chart = self.chart("send-lag", "Send lag", Axis::log(Unit::Micros).switched(), caption);
-        let bound = format!("99.9 % must be within {}", numbers::bound_micros(bound_us));
+        let bound = format!("limit for 99.9 %: {}", numbers::bound_micros(bound_us));
         let figures: [Figure; 3] = [
             ("p50", Colour::Step1, |summary| summary.p50_us),
             ("p99.9", Colour::Step4, |summary| summary.p999_us),
@@ -198,15 +199,15 @@ impl Timeline<'_> {
         self.with_figures(chart.rule(bound_us, bound), &figures, |point| point.send_lag.as_ref())
     }
 
-    /// The map of response times.
+    /// The heat map of response times.
     #[must_use]
-    pub fn heat(&self, heat: &Heat) -> HeatMap {
-        let caption = "Each cell is a piece of time and of the latency distribution; its colour is how many requests ended there.";
+    pub fn heat(&self, heat: &HeatCounts) -> HeatMap {
+        let caption = "The colour of a cell is the number of requests that ended at that time with that response time.";
         heat.figure(self.axis()).caption(caption).set_apart(&self.bands(), &self.marks())
     }
 }
 
-/// An outcome as people say it.
+/// The name of an outcome for people.
 #[must_use]
 pub fn words(outcome: Outcome) -> String {
     outcome.name().replace('_', " ")
@@ -223,7 +224,7 @@ fn colour(outcome: Outcome) -> Colour {
     }
 }
 
-/// The latency distribution by percentile, on `HdrHistogram`'s axis.
+/// The latency distribution by percentile, on the axis of `HdrHistogram`.
 #[must_use]
 pub fn percentiles(spectrum: &Spectrum) -> Chart {
     let samples = spectrum.response.len();
@@ -237,7 +238,7 @@ pub fn percentiles(spectrum: &Spectrum) -> Chart {
     let response = line("response time", Colour::Blue, &spectrum.response);
     let service = line("service time", Colour::Orange, &spectrum.service);
     let caption = "Response time counts from the intended start of each request, service time from its send. \
-                   Dashed: fewer than 10 samples above, so these are single requests.";
+                   Dashed: fewer than 10 samples above, so the values depend on single requests.";
     Chart::new(
         "percentiles",
         "Latency by percentile",
@@ -250,8 +251,9 @@ pub fn percentiles(spectrum: &Spectrum) -> Chart {
     .with(response)
 }
 
-/// Places on the axis for so many samples, as 1 ÷ (1 − quantile): from 1 evenly as long as enough samples lie above, then one for
-/// each of the last, and one for the maximum, whose rank is in the middle of the last sample's share.
+/// The positions on the axis for `samples` samples, as 1 ÷ (1 − quantile). They are evenly spaced from 1 on while
+/// enough samples lie above. Then there is one for each of the last samples, and one for the maximum, whose rank is
+/// in the middle of the last sample's share.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn places(samples: u64) -> Vec<f64> {
     if samples == 0 {
@@ -287,7 +289,7 @@ mod tests {
         Summary { p50_us: value, p90_us: value, p99_us: value, p999_us: value, max_us: value }
     }
 
-    /// A run of so many intervals, in which one second stands out.
+    /// A run with this many intervals, of which one has a peak and a failure.
     fn run(intervals: u32, peak: usize) -> RunResult {
         let mut result = result(intervals);
         for row in &mut result.intervals {
@@ -298,7 +300,7 @@ mod tests {
         result
     }
 
-    /// What thinning has lost of such a run.
+    /// The features of such a run that merging has lost.
     fn lost(points: &[Point], intervals: u32) -> Vec<&'static str> {
         let mut lost = Vec::new();
         let max = points.iter().filter_map(|point| point.response.as_ref()).map(|one| one.max_us).fold(0.0, f64::max);
@@ -311,7 +313,7 @@ mod tests {
         let length = f64::from(intervals);
         let ended: f64 = points.iter().map(|point| point.ended_per_s).sum::<f64>() * length;
         let expected = f64::from(10 * (intervals - 1) + 41);
-        // Means of equal pieces add up to the total; the last piece may be shorter.
+        // Means of equal intervals add up to the total; the last point may cover fewer intervals.
         if (ended / expected / f64::from(u32::try_from(points.len()).expect("few")) - 1.0).abs() > 0.01 {
             lost.push("requests");
         }
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn thinning_keeps_maxima_rare_outcomes_and_rates() {
+    fn merging_keeps_maxima_rare_outcomes_and_rates() {
         for (intervals, peak) in [(1, 0), (1_200, 7), (1_201, 1_200), (3_600, 1_801)] {
             let run = run(intervals, peak);
             let timeline = Timeline::new(&run);
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn twin_thinning_by_leaving_out_is_noticed() {
+    fn twin_merging_by_omission_is_noticed() {
         let run = run(3_600, 1_801);
         let every_third: Vec<_> = run.intervals.chunks(3).map(|three| Point::of(&three[..1])).collect();
         assert_eq!(lost(&every_third, 3_600), ["the peak", "the failure"]);
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_not_measured_are_set_apart() {
+    fn parts_outside_the_measured_part_are_shaded() {
         let mut run = result(12);
         (run.load.warm_up_s, run.load.duration_s) = (2.0, 9.0);
         let bands: Vec<_> =
@@ -355,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_end_with_the_maximum_and_say_where_they_rest_on_little() {
+    fn percentiles_end_with_the_maximum_and_mark_values_with_few_samples() {
         let mut histogram = Histogram::new(3).expect("3 digits");
         histogram.record_n(1_000_000, 1_000).expect("in range");
         histogram.record(7_000_000).expect("in range");
@@ -364,8 +366,8 @@ mod tests {
         assert_eq!(points.len(), places.len());
         assert!((points[0].percentile, points[0].value_us) <= (0.0, 1_000.5));
         assert!((points[points.len() - 1].value_us - 7_000.0).abs() < 4.0);
-        assert!(points[points.len() - 2].value_us < 1_001.0, "one sample is beyond the last place");
-        let weak = points.iter().position(|point| !point.enough).expect("the last of them");
+        assert!(points[points.len() - 2].value_us < 1_001.0, "one sample lies above the last but one position");
+        let weak = points.iter().position(|point| !point.enough).expect("the last positions have few samples");
         assert!((places[weak] - 1_001.0 / 9.0).abs() < 1e-9, "{}", places[weak]);
         assert!(points[weak..].iter().all(|point| !point.enough));
         assert!(super::places(0).is_empty());

@@ -1,7 +1,8 @@
-//! Response times over time, as counts in logarithmic buckets: what the heat map of a page shows.
+//! The heat map of a page: response times over time, as counts in logarithmic buckets.
 //!
-//! It takes what each interval has recorded and keeps a bounded number of columns: when they are full, neighbours become one,
-//! and no count is lost. So a day costs no more memory than an hour. Filled by `runner`, drawn by `page`.
+//! It adds up the records of each interval in a bounded number of columns. If all columns are used, neighbours are
+//! merged, and no count is lost. So a run of a day needs no more memory than one of an hour. Called by `runner`
+//! (adds) and `page` (draws).
 
 use hdrhistogram::Histogram;
 
@@ -10,17 +11,17 @@ use crate::result::Interval;
 use crate::schedule::Nanos;
 use klad_page::{Axis, HeatMap, Unit};
 
-/// Columns of a map at the most; even, so that all of them have a neighbour to become one with.
+/// The largest number of columns of a map. It is even, so that all columns can be merged in pairs.
 const COLUMNS_MAX: usize = 600;
 
-/// Buckets for each power of ten: each is 12 % wider than the one below.
+/// The number of buckets for each power of ten; each bucket is 12 % wider than the previous one.
 const BUCKETS_PER_DECADE: f64 = 20.0;
 
-/// The map so far.
+/// The counts of the heat map so far.
 #[derive(Debug)]
-pub struct Heat {
+pub struct HeatCounts {
     columns: Vec<Column>,
-    /// Intervals that a full column holds.
+    /// The number of intervals in a full column.
     per_column: usize,
 }
 
@@ -29,18 +30,18 @@ struct Column {
     intervals: usize,
     from_s: f64,
     to_s: f64,
-    /// By bucket, from 1 ns upwards; no longer than its highest.
+    /// Counts by bucket, from 1 ns upwards, up to the highest bucket with a count.
     counts: Vec<u64>,
 }
 
-impl Heat {
-    /// Nothing has been recorded.
+impl HeatCounts {
+    /// An empty map.
     #[must_use]
-    pub fn new() -> Heat {
-        Heat { columns: Vec::new(), per_column: 1 }
+    pub fn new() -> HeatCounts {
+        HeatCounts { columns: Vec::new(), per_column: 1 }
     }
 
-    /// Adds the response times of an interval; intervals come in their order.
+    /// Adds the response times of an interval; intervals must be added in order.
     pub fn add(&mut self, interval: &Interval, tally: &Tally) {
         let mut column = Column {
             intervals: 1,
@@ -49,7 +50,7 @@ impl Heat {
             counts: vec![],
         };
         for (_, outcome, cell) in tally.cells() {
-            if outcome.is_waited_for() {
+            if outcome.counts_for_latency() {
                 column.record(&cell.response);
             }
         }
@@ -60,21 +61,21 @@ impl Heat {
         if let Some(last) = self.columns.last_mut()
             && last.intervals < self.per_column
         {
-            last.take_in(column);
+            last.merge(column);
             return;
         }
         if self.columns.len() == COLUMNS_MAX {
             self.per_column *= 2;
             let mut rest = std::mem::take(&mut self.columns).into_iter();
             while let Some(mut first) = rest.next() {
-                rest.next().into_iter().for_each(|second| first.take_in(second));
+                rest.next().into_iter().for_each(|second| first.merge(second));
                 self.columns.push(first);
             }
         }
         self.columns.push(column);
     }
 
-    /// As a figure with this axis of time.
+    /// Draws the map with this time axis.
     #[must_use]
     pub fn figure(&self, time: Axis) -> HeatMap {
         let used = |column: &Column| column.counts.iter().position(|count| *count > 0);
@@ -90,9 +91,9 @@ impl Heat {
     }
 }
 
-impl Default for Heat {
+impl Default for HeatCounts {
     fn default() -> Self {
-        Heat::new()
+        HeatCounts::new()
     }
 }
 
@@ -107,7 +108,7 @@ impl Column {
         }
     }
 
-    fn take_in(&mut self, next: Column) {
+    fn merge(&mut self, next: Column) {
         self.intervals += next.intervals;
         self.to_s = next.to_s;
         if self.counts.len() < next.counts.len() {
@@ -117,7 +118,7 @@ impl Column {
     }
 }
 
-/// The bucket of a time; there are at most 386.
+/// The bucket of a time; there are at most 386 buckets.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -128,7 +129,7 @@ fn bucket_of(time: Nanos) -> usize {
     ((time.max(1) as f64).log10() * BUCKETS_PER_DECADE + 1e-9) as usize
 }
 
-/// Where a bucket begins, microseconds.
+/// The lower edge of a bucket, microseconds.
 #[expect(clippy::cast_precision_loss, reason = "at most 386")]
 fn edge_us(bucket: usize) -> f64 {
     10_f64.powf(bucket as f64 / BUCKETS_PER_DECADE - 3.0)
@@ -138,14 +139,14 @@ fn edge_us(bucket: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::page::testing::interval;
-    use crate::recorder::{Ended, Operation, Outcome, Recorder};
+    use crate::recorder::{Operation, Outcome, Recorder, RequestEnd};
 
-    /// A map of so many intervals; each has 3 requests of 1 ms, and of the outcome.
-    fn map(intervals: u32, outcome: Outcome) -> Heat {
-        let mut heat = Heat::new();
+    /// A map of this many intervals, each with 3 requests of 1 ms and of the given outcome.
+    fn map(intervals: u32, outcome: Outcome) -> HeatCounts {
+        let mut heat = HeatCounts::new();
         let mut recorder = Recorder::new(1);
         for _ in 0..3 {
-            let ended = Ended { phase: 0, operation: Operation::Get, outcome, response: 1_000_000, service: None };
+            let ended = RequestEnd { phase: 0, operation: Operation::Get, outcome, response: 1_000_000, service: None };
             recorder.record(&ended, 0);
         }
         for number in 0..intervals {
@@ -154,8 +155,8 @@ mod tests {
         heat
     }
 
-    /// What of a map of so many such intervals is not as it should be.
-    fn fault(heat: &Heat, intervals: u64) -> Option<String> {
+    /// An error in a map of this many such intervals; `None` if there is none.
+    fn fault(heat: &HeatCounts, intervals: u64) -> Option<String> {
         let counted: u64 = heat.columns.iter().flat_map(|column| &column.counts).sum();
         if counted != 3 * intervals {
             return Some(format!("{counted} requests"));
@@ -163,12 +164,12 @@ mod tests {
         if heat.columns.len() > COLUMNS_MAX {
             return Some(format!("{} columns", heat.columns.len()));
         }
-        let touch = heat.columns.windows(2).all(|pair| (pair[0].to_s - pair[1].from_s).abs() < 1e-9);
-        (!touch).then(|| "columns with gaps".to_owned())
+        let adjacent = heat.columns.windows(2).all(|pair| (pair[0].to_s - pair[1].from_s).abs() < 1e-9);
+        (!adjacent).then(|| "columns with gaps".to_owned())
     }
 
     #[test]
-    fn columns_become_one_with_their_neighbours_and_no_count_is_lost() {
+    fn neighbouring_columns_are_merged_without_losing_a_count() {
         for intervals in [1, 2, 599, 600, 601, 602, 1_199, 1_200, 1_201, 3_600, 3_601] {
             assert_eq!(fault(&map(intervals, Outcome::Served), intervals.into()), None, "{intervals} intervals");
         }
@@ -198,10 +199,10 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_no_response_times_and_nothing_at_all_is_a_map_too() {
+    fn rejections_are_left_out_and_an_empty_map_can_be_drawn() {
         let refused = map(2, Outcome::Refused);
         assert_eq!(fault(&refused, 0), None);
-        for heat in [refused, Heat::new()] {
+        for heat in [refused, HeatCounts::new()] {
             let _ = heat.figure(Axis::time(0.0, 2.0));
         }
     }

@@ -1,12 +1,12 @@
-//! The result as a page: a verdict, key figures, charts and tables in one file (`--html`).
+//! The result as an HTML page (`--html`): a verdict, key figures, charts and tables in one file.
 //!
 //! ```text
 //!     each interval's tally ──▶ heat ──┐
 //!     RunResult, Spectrum ─────────────┴─▶ charts, tables ──▶ klad_page ──▶ one HTML file
 //! ```
 //!
-//! It must say everything that makes the figures unfit to be believed before it shows one, set the warm-up apart, and stay
-//! below a megabyte whatever the length of the run. Called by `runner`.
+//! The page must name every problem that makes the figures unreliable before it shows a figure. It must show the
+//! warm-up separately, and stay below a megabyte for any length of the run. Called by `runner`.
 
 pub mod charts;
 pub mod heat;
@@ -22,13 +22,13 @@ use crate::result::{RunResult, micros};
 use crate::schedule::Nanos;
 use klad_page::{Page, parts};
 
-pub use heat::Heat;
+pub use heat::HeatCounts;
 
-/// The file; `lag_max` is what the check of the send lag allows.
+/// Returns the page; `lag_max` is the limit of the send lag.
 #[must_use]
-pub fn html(result: &RunResult, spectrum: &Spectrum, heat: &Heat, lag_max: Nanos) -> String {
+pub fn html(result: &RunResult, spectrum: &Spectrum, heat: &HeatCounts, lag_max: Nanos) -> String {
     let timeline = charts::Timeline::new(result);
-    let open = "Shaded parts are not among the measured figures. Drag over a chart to look closer, click twice to see it whole.";
+    let hint = "Shaded parts are not in the measured figures. Drag over a chart to zoom in; double-click to zoom out.";
     Page::new(format!("klad bench: {}", result.target.url))
         .with(html! {
             header {
@@ -44,7 +44,7 @@ pub fn html(result: &RunResult, spectrum: &Spectrum, heat: &Heat, lag_max: Nanos
         .section(
             "Over time",
             &html! {
-                p { (open) }
+                p { (hint) }
                 (timeline.rate())
                 (timeline.latency())
                 (timeline.heat(heat))
@@ -56,7 +56,7 @@ pub fn html(result: &RunResult, spectrum: &Spectrum, heat: &Heat, lag_max: Nanos
         .with(html! {
             @if let Some(stages) = tables::stages(result) { section { h2 { "Warm-up and stages" } (stages) } }
         })
-        .section("Is it valid?", &tables::checks(result))
+        .section("Validity", &tables::checks(result))
         .section("The run", &tables::run_facts(result))
         .into_html()
 }
@@ -64,18 +64,21 @@ pub fn html(result: &RunResult, spectrum: &Spectrum, heat: &Heat, lag_max: Nanos
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorder::{Ended, Operation, Outcome, Recorder};
+    use crate::recorder::{Operation, Outcome, Recorder, RequestEnd};
     use crate::result::{Check, Slo};
 
-    /// The page of a run of so many intervals, each with response times over four powers of ten.
+    /// The page of a run with this many intervals, each with response times over four powers of ten.
     fn page(intervals: u32, change: impl FnOnce(&mut RunResult)) -> String {
         let mut result = testing::result(intervals);
-        let (mut heat, mut recorder) = (Heat::new(), Recorder::new(1));
+        let (mut heat, mut recorder) = (HeatCounts::new(), Recorder::new(1));
         for step in 0..80 {
             let response = 10_u64.pow(4 + step / 20) * u64::from(1 + step % 20);
             let kind = (Operation::Get, Outcome::Served);
             for _ in 0..=(step * 7 % 13) {
-                recorder.record(&Ended { phase: 0, operation: kind.0, outcome: kind.1, response, service: Some(1) }, 0);
+                recorder.record(
+                    &RequestEnd { phase: 0, operation: kind.0, outcome: kind.1, response, service: Some(1) },
+                    0,
+                );
             }
         }
         for row in &mut result.intervals {
@@ -90,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_the_longest_run_is_below_a_megabyte() {
+    fn the_page_of_the_longest_run_is_below_a_megabyte() {
         for intervals in [1, 60, 3_600] {
             let length = page(intervals, |_| ()).len();
             assert!(length < 1 << 20, "{length} bytes for {intervals} intervals");
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_figures_unfit_comes_before_them() {
+    fn problems_come_before_the_figures() {
         let detail = "<late> by 5ms".to_owned();
         let page = page(2, |result| {
             result.valid = false;
@@ -108,14 +111,14 @@ mod tests {
             result.measured.statuses.insert(500, 7);
         });
         let places =
-            ["NOT VALID", "send_lag: &lt;late&gt; by 5ms", "not to be believed", "WARNING", "nothing was served"];
+            ["NOT VALID", "send_lag: &lt;late&gt; by 5ms", "are not reliable", "WARNING", "no request was served"];
         let places = places.iter().chain(&["SLO missed", "class=\"tiles\"", "<figure"]);
         let found: Vec<_> = places.map(|words| page.find(words).unwrap_or_else(|| panic!("{words}"))).collect();
         assert!(found.is_sorted(), "{found:?}");
     }
 
     #[test]
-    fn nothing_that_was_typed_becomes_markup() {
+    fn text_from_the_command_line_does_not_become_markup() {
         let evil = "http://h/</script><script>alert(1)</script><img src=x>";
         let (clean, page) = (
             page(2, |_| ()),

@@ -1,4 +1,4 @@
-//! What of a run's page is not drawn: the verdict, key figures, tables, facts.
+//! The parts of a run's page that are not charts: the verdict, key figures, tables and facts.
 
 use maud::{Markup, html};
 
@@ -10,14 +10,13 @@ use crate::text;
 use klad_page::numbers::{bound_micros, bytes, count, micros, per_second, seconds, share};
 use klad_page::parts::{Cell, Column, Tile, Tone, banner, facts, table};
 
-/// Whether the figures can be believed comes before all of them, then what makes them meaningless though they are right,
-/// then the objectives.
+/// The banners: first whether the figures are valid, then warnings about valid figures, then the objectives.
 #[must_use]
 pub fn verdict(result: &RunResult) -> Markup {
     let failed: Vec<_> = result.checks.iter().filter(|check| !check.passed).collect();
     let mut reasons: Vec<_> = failed.iter().map(|check| format!("{}: {}", check.name, check.detail)).collect();
-    reasons.push("The figures below are not to be believed.".to_owned());
-    let held = format!("All {} checks of the generator on itself hold.", result.checks.len());
+    reasons.push("The figures below are not reliable.".to_owned());
+    let held = format!("All {} checks passed.", result.checks.len());
     html! {
         @if result.valid { (banner(Tone::Good, "Valid", &[held])) } @else { (banner(Tone::Bad, "NOT VALID", &reasons)) }
         @if let Some(warning) = text::unserved(&result.measured) { (banner(Tone::Warning, "WARNING", &[warning])) }
@@ -34,24 +33,24 @@ pub fn verdict(result: &RunResult) -> Markup {
     }
 }
 
-/// What a reader must know beside the figures.
+/// Notes that a reader needs to understand the figures.
 #[must_use]
 pub fn notes(result: &RunResult) -> Markup {
     let measured = &result.measured;
     let mut notes = Vec::new();
     if result.load.mode == Mode::Closed {
-        notes.push("Closed load: latency is counted from the send, and what the server put off is omitted.".to_owned());
+        notes.push("Closed load: latency counts from the send, so it suffers from coordinated omission.".to_owned());
     }
     if result.target.same_machine {
         notes.push(format!("Generator and server share this machine ({}).", cores(result.machine.cores)));
     }
     if let Some(steal) = result.machine.steal_percent.filter(|steal| *steal >= 1.0) {
-        notes.push(format!("The hypervisor kept {steal:.1} % of the CPU time for others."));
+        notes.push(format!("The hypervisor gave {steal:.1} % of the CPU time to others."));
     }
     let open = outcome(measured, Outcome::Unfinished);
     if open > 0 {
         notes.push(format!(
-            "Left open at the end: {} in flight, {} never sent; counted at their age, which is the least they would have taken.",
+            "Unfinished at the end: {} in flight, {} never sent; they count with their age, the least time that they would have taken.",
             count(measured.in_flight_at_end),
             count(open.saturating_sub(measured.in_flight_at_end))
         ));
@@ -63,7 +62,7 @@ fn outcome(section: &Section, outcome: Outcome) -> u64 {
     section.outcomes.get(&outcome).copied().unwrap_or(0)
 }
 
-/// The figures that most readers come for.
+/// The most important figures.
 #[must_use]
 pub fn key_figures(result: &RunResult) -> Vec<Tile> {
     let measured = &result.measured;
@@ -95,11 +94,13 @@ pub fn key_figures(result: &RunResult) -> Vec<Tile> {
     tiles
 }
 
-fn at(distribution: &Distribution, percentile: f64) -> String {
+/// Formats a percentile of a distribution for a page; `–` without samples.
+#[must_use]
+pub fn at(distribution: &Distribution, percentile: f64) -> String {
     distribution.at(percentile).map_or_else(|| "–".to_owned(), |point| micros(point.value_us))
 }
 
-/// Response, service and lag side by side.
+/// The table of percentiles: response time, service time and send lag.
 #[must_use]
 pub fn percentiles(section: &Section) -> Markup {
     let columns = [
@@ -127,17 +128,17 @@ pub fn percentiles(section: &Section) -> Markup {
         .collect();
     html! {
         @if rows.is_empty() {
-            p { "No request was served, not found, timed out or left open." }
+            p { "No request was served, not found, timed out or unfinished." }
         } @else {
             (table("Percentiles", &columns, &rows))
             @if section.response.percentiles.iter().any(|point| !point.enough) {
-                p { "* fewer than 10 samples lie above: the value is that of single requests." }
+                p { "* fewer than 10 samples lie above: the value depends on single requests." }
             }
         }
     }
 }
 
-/// Each operation with each of its outcomes.
+/// The table of operations and outcomes.
 #[must_use]
 pub fn outcomes(section: &Section) -> Markup {
     let columns = [
@@ -175,16 +176,16 @@ pub fn outcomes(section: &Section) -> Markup {
     }
 }
 
-/// The warm-up, each stage, and all that was measured; `None` where that is all there is.
+/// The table of the warm-up, each stage, and the whole measured part; `None` if there is only the measured part.
 #[must_use]
 pub fn stages(result: &RunResult) -> Option<Markup> {
     let mut parts: Vec<(String, &Section)> = Vec::new();
-    parts.extend(result.warm_up.as_ref().map(|section| ("warm-up (kept apart)".to_owned(), section)));
+    parts.extend(result.warm_up.as_ref().map(|section| ("warm-up (not included)".to_owned(), section)));
     for (index, section) in result.stages.iter().enumerate() {
         let rate = result.load.stages.get(index).map_or_else(String::new, |stage| format!(": {}", rate(stage)));
         parts.push((format!("stage {}{rate}", index + 1), section));
     }
-    parts.push(("all that was measured".to_owned(), &result.measured));
+    parts.push(("whole measured part".to_owned(), &result.measured));
     let columns = [
         Column::Words("Part"),
         Column::Figures("Length"),
@@ -206,17 +207,17 @@ pub fn stages(result: &RunResult) -> Option<Markup> {
     (rows.len() > 1).then(|| table("Warm-up and stages", &columns, &rows))
 }
 
-/// The generator's judgement on itself.
+/// The table of the generator's checks of its own run.
 #[must_use]
 pub fn checks(result: &RunResult) -> Markup {
     let columns = [Column::Words("Check"), Column::Words("Verdict"), Column::Words("Figures")];
-    let verdict = |passed| Cell::toned(Tone::of(passed), if passed { "holds" } else { "FAILED" });
+    let verdict = |passed| Cell::toned(Tone::of(passed), if passed { "passed" } else { "FAILED" });
     let row = |(name, passed, detail): (&str, bool, &str)| vec![name.into(), verdict(passed), detail.into()];
     let checks = result.checks.iter().map(|check| (check.name.as_str(), check.passed, check.detail.as_str()));
     table("Checks", &columns, &checks.map(row).collect::<Vec<_>>())
 }
 
-/// What was asked for, of whom, from where.
+/// Facts about the load, the server and the machine.
 #[must_use]
 pub fn run_facts(result: &RunResult) -> Markup {
     let (load, machine, measured) = (&result.load, &result.machine, &result.measured);
@@ -254,7 +255,7 @@ pub fn run_facts(result: &RunResult) -> Markup {
     }
 }
 
-/// The load in a line.
+/// Describes the load in one line.
 #[must_use]
 pub fn load_in_words(load: &Load) -> String {
     match load.mode {
@@ -286,7 +287,7 @@ fn rate(stage: &Stage) -> String {
     }
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell if necessary.
 fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
@@ -302,22 +303,22 @@ mod tests {
     use crate::page::testing::result;
 
     #[test]
-    fn a_command_can_be_typed_again() {
+    fn a_command_can_be_pasted_into_a_shell() {
         let words = ["klad", "http://h/{key}", "p99<5ms,refused<1%", "it's", ""].map(quoted);
         assert_eq!(words.join(" "), r"klad 'http://h/{key}' 'p99<5ms,refused<1%' 'it'\''s' ''");
     }
 
     #[test]
-    fn stages_are_listed_where_there_is_more_than_the_measured_part() {
+    fn stages_are_listed_if_there_is_more_than_the_measured_part() {
         let mut run = result(2);
         assert!(stages(&run).is_none());
         run.warm_up = Some(Section::default());
         let table = stages(&run).expect("two parts").into_string();
-        assert!(table.contains("warm-up (kept apart)") && table.contains("all that was measured"), "{table}");
+        assert!(table.contains("warm-up (not included)") && table.contains("whole measured part"), "{table}");
     }
 
     #[test]
-    fn loads_are_said_in_words() {
+    fn loads_are_described_in_words() {
         let mut load = result(2).load;
         assert_eq!(load_in_words(&load).replace('\u{a0}', " "), "open load, constant arrivals, 10/s for 2 s");
         load.stages[0].to_per_s = Some(2_000.0);

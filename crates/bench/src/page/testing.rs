@@ -1,11 +1,11 @@
-//! Results that were never measured, for the tests beside them.
+//! Made-up results for the tests of the page.
 
 use std::collections::BTreeMap;
 
 use crate::recorder::Outcome;
 use crate::result::{Interval, Load, RunResult, Section, Stage, Summary, sample};
 
-/// An interval in which ten requests were served.
+/// An interval with ten served requests.
 pub(super) fn interval(start_s: f64, length_s: f64) -> Interval {
     Interval {
         start_s,
@@ -20,12 +20,12 @@ pub(super) fn interval(start_s: f64, length_s: f64) -> Interval {
     }
 }
 
-/// A distribution around a median, microseconds.
+/// A distribution around a median, in microseconds.
 pub(super) fn summary(p50_us: f64) -> Summary {
     Summary { p50_us, p90_us: p50_us * 2.1, p99_us: p50_us * 4.7, p999_us: p50_us * 9.3, max_us: p50_us * 21.7 }
 }
 
-/// A valid run of so many seconds at 10/s, without a warm-up.
+/// A valid run of this many seconds at 10/s, without a warm-up.
 pub(super) fn result(intervals: u32) -> RunResult {
     let duration_s = f64::from(intervals);
     let sample = sample();

@@ -24,7 +24,7 @@ fn next(author: &mut Box<dyn Author>) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-/// The request line, then the header lines in order of the alphabet, then the body.
+/// Returns the request line, the header lines in alphabetical order, and the body.
 fn sorted(request: &str) -> Vec<String> {
     let (head, body) = request.split_once("\r\n\r\n").expect("a whole head");
     let mut lines: Vec<_> = head.split("\r\n").map(str::to_owned).collect();
@@ -34,7 +34,7 @@ fn sorted(request: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_script_without_functions_sends_what_it_has_set() {
+fn a_script_without_functions_sends_its_settings() {
     let (script, mut authors) =
         load("wrk.method = 'PUT'; wrk.body = 'hello'; wrk.headers['A'] = 'b'", 2).expect("it loads");
     assert_eq!((script.pipeline, authors.len()), (1, 2));
@@ -46,7 +46,7 @@ fn a_script_without_functions_sends_what_it_has_set() {
 }
 
 #[test]
-fn counters_repeat_for_each_thread_and_the_first_is_asked_once_more() {
+fn counters_repeat_in_each_thread_and_the_first_thread_has_one_call_more() {
     let source = "n = 0; function request() n = n + 1; return wrk.format('GET', '/' .. n) end";
     let (_script, mut authors) = load(source, 2).expect("it loads");
     let paths: Vec<_> = authors.iter_mut().map(|author| sorted(&next(author))[0].clone()).collect();
@@ -54,7 +54,7 @@ fn counters_repeat_for_each_thread_and_the_first_is_asked_once_more() {
 }
 
 #[test]
-fn setup_speaks_to_each_thread_and_init_has_the_arguments() {
+fn setup_can_set_globals_of_threads_and_init_gets_the_arguments() {
     let source = "
         local threads = {}
         function setup(thread) thread:set('id', #threads); thread:set('t', { a = { 1, 'x' } }); table.insert(threads, thread) end
@@ -72,7 +72,7 @@ fn setup_speaks_to_each_thread_and_init_has_the_arguments() {
 }
 
 #[test]
-fn answers_are_shown_and_threads_stop_themselves() {
+fn response_sees_answers_and_can_stop_its_thread() {
     let source = "seen = 0
         function response(status, headers, body)
             if status == 201 and headers['Etag'] == '\"5\"' and body == 'made' then seen = seen + 1 end
@@ -100,13 +100,13 @@ fn functions_may_be_replaced_while_the_script_runs() {
 }
 
 #[test]
-fn a_delay_of_nothing_is_none() {
+fn a_delay_of_nil_is_no_delay() {
     let (_script, mut authors) = load("function delay() end", 1).expect("it loads");
     assert_eq!(authors[0].delay(), Ok(Some(0)));
 }
 
 #[test]
-fn delays_are_whole_milliseconds_and_addresses_may_be_chosen() {
+fn delays_are_whole_milliseconds_and_setup_can_choose_addresses() {
     let source = "function setup(thread) thread.addr = wrk.lookup('127.0.0.2', '81')[1] end
         function delay() return 2.9 end";
     let (_script, mut authors) = load(source, 1).expect("it loads");
@@ -125,20 +125,22 @@ fn pipelines_are_counted() {
     let (script, mut authors) = load(source, 1).expect("it loads");
     assert_eq!(script.pipeline, 4);
     let mut bytes = Vec::new();
-    assert_eq!(authors[0].next(&mut bytes), Ok(Some(Written { requests: 4, bodiless: 0b1000 })));
+    assert_eq!(authors[0].next(&mut bytes), Ok(Some(Pipeline { requests: 4, bodiless: 0b1000 })));
     assert_eq!(requests_in(b"GET / HTTP/1.1\r\n"), None);
     assert_eq!(requests_in(b""), None);
 }
 
 #[test]
-fn what_goes_wrong_is_said_with_its_place() {
+fn errors_are_reported_with_their_position() {
     let fails = |source: &str| format!("{:#}", load(source, 1).expect_err("it fails"));
     assert!(fails("x = = 1").contains(":1: unexpected symbol"), "{}", fails("x = = 1"));
     assert!(fails("function request() return 7 .. nil end").contains("request() failed"));
     assert!(fails("function request() end").contains("returned a nil"));
-    assert!(fails("function request() return 'GET /\\r\\n' end").contains("is no HTTP request"));
+    assert!(fails("function request() return 'GET /\\r\\n' end").contains("is not an HTTP request"));
     assert!(fails("function setup(t) t:set('f', print) end").contains("a function cannot pass"));
-    assert!(fails("local t = {}; t.t = t; function setup(x) x:set('t', t) end").contains("a table in itself"));
+    assert!(
+        fails("local t = {}; t.t = t; function setup(x) x:set('t', t) end").contains("a table that contains itself")
+    );
     assert!(
         format!("{:#}", Script::load(Path::new("/nowhere.lua"), &setting(), 1).expect_err("none")).contains("nowhere")
     );
@@ -159,7 +161,7 @@ fn a_body_and_a_request_may_be_numbers() {
 }
 
 #[test]
-fn a_thread_that_has_stopped_need_not_make_a_request() {
+fn a_stopped_thread_need_not_make_a_request() {
     let source = "n = 0; function request() n = n + 1; if n == 3 then wrk.thread:stop() return nil end
         return wrk.format('GET', '/' .. n) end";
     let (_script, mut authors) = load(source, 1).expect("it loads");
@@ -176,16 +178,16 @@ fn requests_may_have_many_headers() {
         "for n = 1, 200 do wrk.headers['X-' .. n] = n end; function request() return wrk.format('HEAD', '/') end";
     let (_script, mut authors) = load(source, 1).expect("it loads");
     let mut bytes = Vec::new();
-    assert_eq!(authors[0].next(&mut bytes), Ok(Some(Written { requests: 1, bodiless: 1 })));
+    assert_eq!(authors[0].next(&mut bytes), Ok(Some(Pipeline { requests: 1, bodiless: 1 })));
 }
 
 #[test]
-fn a_field_that_a_thread_does_not_have_is_its_name() {
+fn an_unknown_field_of_a_thread_is_its_name() {
     load("function setup(thread) assert(thread.id == 'id') end", 1).expect("it loads");
 }
 
 #[test]
-fn libraries_of_the_field_are_there() {
+fn common_libraries_are_available() {
     load("assert(bit.bor(1, 2) == 3); local ffi = require 'ffi'; assert(ffi.sizeof('int') == 4); require 'wrk'", 1)
         .expect("they are");
 }

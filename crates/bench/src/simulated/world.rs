@@ -1,5 +1,5 @@
-//! The simulated server, its wires and the clock, and the run that scenarios are made of. Called by the tests in `simulated`
-//! and in `compare`.
+//! The simulated server, network and clock, and the run that scenarios are based on. Called by the tests in
+//! `simulated` and `compare`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,93 +7,93 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use crate::author::Authors;
-use crate::collector::{Collector, interval_of};
-use crate::generator::{Generator, NEVER, Returned, Shared};
-use crate::keys::{Keys, Names, Order};
-use crate::network::{Network, Read, Ready};
+use crate::collector::{Collector, interval_length};
+use crate::generator::{Generator, NEVER, ReturnedStarts, Shared};
+use crate::keys::{KeyNames, Keys, Order};
+use crate::network::{Network, ReadOutcome, ReadyEvent};
 use crate::recorder::{Failure, Operation, Recorder};
 use crate::result::Section;
 use crate::schedule::{Arrival, Nanos, Phase, Phases, SECOND, Schedule, Source};
-use crate::simulated::Planted;
+use crate::simulated::GeneratorDefect;
 use crate::workload::{Template, Values, Workload};
 use klad_base::sync::Mutex;
 
-/// What the server does with a request.
+/// How the server reacts to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
-    /// An answer, whole at this time.
+    /// It sends an answer.
     Answer {
-        /// When.
+        /// When the answer is complete.
         at: Nanos,
-        /// Its status.
+        /// The status of the answer.
         status: u16,
     },
-    /// The end of the connection.
+    /// It resets the connection.
     Reset {
-        /// When.
+        /// When it does so.
         at: Nanos,
     },
-    /// Nothing.
+    /// It sends nothing.
     Never,
 }
 
-/// Decides by the request's number, from 0, and the time of its arrival.
-pub(crate) trait Script: Fn(u64, Nanos) -> Reply + Clone {}
+/// Chooses the reaction to the request with this number, from 0, that arrives at this time.
+pub(crate) trait ServerBehaviour: Fn(u64, Nanos) -> Reply + Clone {}
 
-impl<S: Fn(u64, Nanos) -> Reply + Clone> Script for S {}
+impl<S: Fn(u64, Nanos) -> Reply + Clone> ServerBehaviour for S {}
 
-/// What becomes ready at a time: bytes, or the end of a connection.
+/// An event of the network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+enum NetworkEvent {
     Connected,
     Bytes(Vec<u8>),
     Broken,
 }
 
-/// Time, order of making, connection, its life, and what happens.
-type Planned = (Nanos, u64, usize, u64, Happening);
+/// Time, order of creation, connection, generation of the connection, and event.
+type Planned = (Nanos, u64, usize, u64, NetworkEvent);
 
 #[derive(Debug, Default)]
 struct Connection {
-    /// Counts the connections that had this number: what was on its way to an earlier one is lost.
+    /// Counts the connections that have had this number. Events of an earlier one are dropped.
     life: u64,
-    inbox: Vec<u8>,
+    received: Vec<u8>,
     broken: bool,
 }
 
-/// The server, the wires and the clock.
-struct Simulated<S> {
+/// The network with its server and clock.
+struct SimulatedNetwork<S> {
     now: Nanos,
-    script: S,
+    behaviour: S,
     requests: u64,
     connections: Vec<Connection>,
-    /// By time, then by order of their making.
-    happenings: BinaryHeap<Reverse<Planned>>,
+    /// Future events, by time and then by order of creation.
+    events: BinaryHeap<Reverse<Planned>>,
     made: u64,
     stall: Option<(Nanos, Nanos)>,
 }
 
-impl<S: Script> Simulated<S> {
-    fn new(script: S) -> Simulated<S> {
-        Simulated {
+impl<S: ServerBehaviour> SimulatedNetwork<S> {
+    fn new(behaviour: S) -> SimulatedNetwork<S> {
+        SimulatedNetwork {
             now: 0,
-            script,
+            behaviour,
             requests: 0,
             connections: Vec::new(),
-            happenings: BinaryHeap::new(),
+            events: BinaryHeap::new(),
             made: 0,
             stall: None,
         }
     }
 
-    fn happen(&mut self, at: Nanos, connection: usize, happening: Happening) {
+    fn schedule_event(&mut self, at: Nanos, connection: usize, event: NetworkEvent) {
         self.made += 1;
         let life = self.connections[connection].life;
-        self.happenings.push(Reverse((at, self.made, connection, life, happening)));
+        self.events.push(Reverse((at, self.made, connection, life, event)));
     }
 }
 
-impl<S: Script> Network for Simulated<S> {
+impl<S: ServerBehaviour> Network for SimulatedNetwork<S> {
     fn now(&mut self) -> Nanos {
         self.now
     }
@@ -102,11 +102,11 @@ impl<S: Script> Network for Simulated<S> {
         if self.connections.len() <= connection {
             self.connections.resize_with(connection + 1, Connection::default);
         }
-        // As over loopback: sometimes at once, sometimes with the next wait.
+        // As over loopback: some connections are open at once, others after the next wait.
         if connection.is_multiple_of(2) {
             return Ok(true);
         }
-        self.happen(self.now, connection, Happening::Connected);
+        self.schedule_event(self.now, connection, NetworkEvent::Connected);
         Ok(false)
     }
 
@@ -115,30 +115,30 @@ impl<S: Script> Network for Simulated<S> {
     }
 
     fn send(&mut self, connection: usize, bytes: &[u8]) -> Result<usize, Failure> {
-        assert!(bytes.ends_with(b"\r\n\r\n"), "a whole GET");
-        let reply = (self.script)(self.requests, self.now);
+        assert!(bytes.ends_with(b"\r\n\r\n"), "a complete GET");
+        let reply = (self.behaviour)(self.requests, self.now);
         self.requests += 1;
         match reply {
             Reply::Answer { at, status } => {
-                // In two segments.
+                // The answer arrives in two segments.
                 let head = format!("HTTP/1.1 {status} X\r\nContent-Length: 5\r\n\r\n").into_bytes();
-                self.happen(at, connection, Happening::Bytes(head));
-                self.happen(at, connection, Happening::Bytes(b"hello".to_vec()));
+                self.schedule_event(at, connection, NetworkEvent::Bytes(head));
+                self.schedule_event(at, connection, NetworkEvent::Bytes(b"hello".to_vec()));
             }
-            Reply::Reset { at } => self.happen(at, connection, Happening::Broken),
+            Reply::Reset { at } => self.schedule_event(at, connection, NetworkEvent::Broken),
             Reply::Never => {}
         }
         Ok(bytes.len())
     }
 
-    fn read(&mut self, connection: usize, into: &mut [u8]) -> Read {
+    fn read(&mut self, connection: usize, into: &mut [u8]) -> ReadOutcome {
         let connection = &mut self.connections[connection];
-        let bytes = std::mem::take(&mut connection.inbox);
+        let bytes = std::mem::take(&mut connection.received);
         if bytes.is_empty() {
-            return if connection.broken { Read::Broken } else { Read::Nothing };
+            return if connection.broken { ReadOutcome::Broken } else { ReadOutcome::Nothing };
         }
         into[..bytes.len()].copy_from_slice(&bytes);
-        Read::Bytes(bytes.len())
+        ReadOutcome::Bytes(bytes.len())
     }
 
     fn close(&mut self, connection: usize) {
@@ -147,48 +147,48 @@ impl<S: Script> Network for Simulated<S> {
         }
     }
 
-    fn wait(&mut self, until: Nanos, ready: &mut Vec<Ready>) {
+    fn wait(&mut self, until: Nanos, ready: &mut Vec<ReadyEvent>) {
         ready.clear();
         if let Some((_, length)) = self.stall.take_if(|(at, _)| *at <= self.now) {
             self.now += length;
         }
-        let Some(Reverse((at, ..))) = self.happenings.peek().filter(|Reverse((at, ..))| *at <= until) else {
+        let Some(Reverse((at, ..))) = self.events.peek().filter(|Reverse((at, ..))| *at <= until) else {
             self.now = self.now.max(until);
             return;
         };
         self.now = self.now.max(*at);
-        let Some(Reverse((_, _, number, life, happening))) = self.happenings.pop() else { return };
+        let Some(Reverse((_, _, number, life, event))) = self.events.pop() else { return };
         let connection = &mut self.connections[number];
         if connection.life != life {
             return;
         }
-        let (readable, ended) = (happening != Happening::Connected, happening == Happening::Broken);
-        match happening {
-            Happening::Connected => {}
-            Happening::Bytes(bytes) => connection.inbox.extend_from_slice(&bytes),
-            Happening::Broken => connection.broken = true,
+        let (readable, ended) = (event != NetworkEvent::Connected, event == NetworkEvent::Broken);
+        match event {
+            NetworkEvent::Connected => {}
+            NetworkEvent::Bytes(bytes) => connection.received.extend_from_slice(&bytes),
+            NetworkEvent::Broken => connection.broken = true,
         }
-        ready.push(Ready { connection: number, readable, writable: true, ended });
+        ready.push(ReadyEvent { connection: number, readable, writable: true, ended });
     }
 }
 
-/// A run: 2 s of warm-up and 20 s at 1,000 a second.
+/// A run with 2 s of warm-up and 20 s of measurement, at 1,000 requests per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scenario<S> {
-    /// What the server does.
-    pub(crate) script: S,
-    /// Connections at the start.
+    /// How the server reacts.
+    pub(crate) behaviour: S,
+    /// The number of connections at the start.
     pub(crate) connections: usize,
-    /// Connections on demand, at the most.
+    /// The largest number of connections on demand; `None`: the number is fixed.
     pub(crate) connections_max: Option<usize>,
-    /// Deadline of each request.
+    /// The deadline of each request.
     pub(crate) timeout: Nanos,
-    /// When somebody ends the run.
+    /// When the run is interrupted.
     pub(crate) interrupted: Nanos,
-    /// The generator's thread is not run for so long from then on.
+    /// When the generator's thread stops running, and for how long.
     pub(crate) stall: Option<(Nanos, Nanos)>,
-    /// The mistake that the generator makes.
-    pub(crate) planted: Option<Planted>,
+    /// The planted defect.
+    pub(crate) planted: Option<GeneratorDefect>,
 }
 
 /// Requests per second.
@@ -197,14 +197,14 @@ pub(crate) const RATE: u64 = 1_000;
 pub(crate) const WARM_UP: Nanos = 2 * SECOND;
 /// End of the schedule.
 pub(crate) const END: Nanos = 22 * SECOND;
-/// How long open requests are waited for.
+/// How long the run waits for requests in flight.
 pub(crate) const DRAIN: Nanos = SECOND;
 
-impl<S: Script> Scenario<S> {
-    /// With connections that are all made before the start.
-    pub(crate) fn fixed(script: S) -> Scenario<S> {
+impl<S: ServerBehaviour> Scenario<S> {
+    /// A fixed number of connections, all made before the start.
+    pub(crate) fn fixed(behaviour: S) -> Scenario<S> {
         Scenario {
-            script,
+            behaviour,
             connections: 64,
             connections_max: None,
             timeout: 60 * SECOND,
@@ -214,31 +214,31 @@ impl<S: Script> Scenario<S> {
         }
     }
 
-    /// With a connection for each request that needs one.
-    pub(crate) fn on_demand(script: S) -> Scenario<S> {
-        Scenario { connections: 1, connections_max: Some(100_000), ..Scenario::fixed(script) }
+    /// A new connection for each request that needs one.
+    pub(crate) fn on_demand(behaviour: S) -> Scenario<S> {
+        Scenario { connections: 1, connections_max: Some(100_000), ..Scenario::fixed(behaviour) }
     }
 
-    /// The warm-up, and what was measured.
+    /// Makes the run; returns the warm-up and the measured part.
     pub(crate) fn run(self) -> (Section, Section) {
         let (phases, source) = source();
         let collector = self.run_source(phases, source);
         (collector.warm_up().expect("there is one"), collector.measured().0)
     }
 
-    /// What the threads of a run share.
+    /// The shared state of the run.
     pub(crate) fn shared(&self, phases: Phases, source: Source) -> Shared {
         let workload = Workload {
             weights: vec![(Operation::Get, 1.0)],
             template: Template { target: vec![b"/".to_vec(), Vec::new()], headers: b"Host: h\r\n".to_vec() },
             fixed: None,
-            keys: Keys::new(Names::Format("{}".parse().expect("valid")), Order::Sequential, 0, None),
+            keys: Keys::new(KeyNames::Format("{}".parse().expect("valid")), Order::Sequential, 0, None),
             zipf_exponent: 1.0,
             values: Values::Format("{}".parse().expect("valid")),
             seed: 1,
         };
         Shared {
-            interval: interval_of(phases.end()),
+            interval: interval_length(phases.end()),
             phases,
             source,
             workload: Arc::new(workload),
@@ -249,20 +249,20 @@ impl<S: Script> Scenario<S> {
             connections_max: self.connections_max,
             connections: AtomicUsize::new(self.connections),
             interrupted: AtomicU64::new(self.interrupted),
-            returned: Returned::default(),
+            returned: ReturnedStarts::default(),
             authors: Authors::default(),
             failure: Mutex::new(None),
             planted: self.planted,
         }
     }
 
-    /// Another run, and all that was recorded of it.
+    /// Makes a run with other phases and another source.
     pub(crate) fn run_source(self, phases: Phases, source: Source) -> Collector {
         let shared = self.shared(phases, source);
         self.run_threads(shared, 1)
     }
 
-    /// A run of several threads, which have the same start one after the other, each on a clock and with connections of its own.
+    /// Makes a run of several threads, one after the other. Each has its own clock and its own connections.
     pub(crate) fn run_threads(self, shared: Shared, threads: usize) -> Collector {
         let shared = Arc::new(shared);
         let mut collector =
@@ -272,20 +272,20 @@ impl<S: Script> Scenario<S> {
                 collector.add(thread, interval, recorder);
                 recorder.clear();
             };
-            let network = Simulated { stall: self.stall, ..Simulated::new(self.script.clone()) };
+            let network = SimulatedNetwork { stall: self.stall, ..SimulatedNetwork::new(self.behaviour.clone()) };
             let mut generator = Generator::new(shared.clone(), network, thread, self.connections, deliver);
             let (connected, failure) = generator.connect(SECOND);
             assert_eq!((connected, failure), (self.connections, None));
             generator.run();
         }
         let mut rest = Recorder::new(shared.phases.all().len());
-        shared.record_rest(&mut rest);
-        collector.add_rest(&rest);
+        shared.record_untaken_starts(&mut rest);
+        collector.add_undelivered(&rest);
         collector
     }
 }
 
-/// The run that scenarios are made of.
+/// The phases and the source of starts that scenarios are based on.
 pub(crate) fn source() -> (Phases, Source) {
     let rate = 1e3;
     let phases = Phases::new(WARM_UP, &[Phase { from: rate, to: rate, length: END - WARM_UP }]);

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::conclusion::{Conclusion, StageConclusion};
 use crate::report::grid::{Grid, escaped};
+use crate::report::wrap::wrapped;
 use crate::report::{facts, tables};
 use crate::result::{LabResult, StageResult};
 use crate::variant_runs::VariantRuns;
@@ -54,9 +55,7 @@ pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
         bullets(&mut text, published.conclusions.iter().map(|line| escaped(line)));
     }
     experiment(&mut text, result);
-    text.truncate(text.trim_end().len());
-    text.push('\n');
-    text
+    wrapped(text.trim_end())
 }
 
 fn heading(text: &mut String, level: usize, words: &str) {

@@ -15,6 +15,7 @@ mod page;
 
 mod json;
 mod markdown;
+mod wrap;
 
 mod charts;
 mod tables;

@@ -61,7 +61,7 @@ fn flame_graphs_open_in_place_and_missing_or_broken_profiles_are_named() {
     let without = page(&result, directory.path());
     assert_eq!(without.matches("<details class=\"embedded\">").count(), 0);
     assert!(without.contains("CPU time of plain in get is not shown: gone.pb.gz: "));
-    assert!(without.contains("CPU time of other in get is not shown: 1.pb.gz: this is no profile"));
+    assert!(without.contains("CPU time of other in get is not shown: 1.pb.gz: this is not a valid profile"));
 }
 
 #[test]

@@ -1,13 +1,14 @@
-//! What a stack begins with: the function that the thread has called, not how klad's own go about it.
+//! Names the first frame of a stack after the function that the thread has called, instead of klad's implementation
+//! of it.
 //!
-//! POSIX's have their own names, because `sampling::pthread` defines them. Those of `sync` are inlined where the lock is free;
-//! where it is taken, the wait is another function, and has the name of that one here.
+//! POSIX functions already have their own names, because `sampling::pthread` defines them. The functions of `sync`
+//! are inlined if the lock is free. If it is taken, another function waits; it is renamed here to the called one.
 //!
 //! Called by `locks`.
 
 use crate::{Name, Profile};
 
-/// A type and a method of `sync`, and what people know the method as.
+/// The type, the waiting method of `sync`, and the name of the called method.
 const KNOWN_AS: [(&str, &str, &str); 5] = [
     ("klad_base::sync::Mutex", "lock_contended", "klad_base::sync::Mutex::lock"),
     ("klad_base::sync::RwLock", "read_contended", "klad_base::sync::RwLock::read"),
@@ -16,7 +17,7 @@ const KNOWN_AS: [(&str, &str, &str); 5] = [
     ("klad_base::sync::Condvar", "wait_timeout", "klad_base::sync::Condvar::wait_timeout"),
 ];
 
-/// The same profile with the first frame of each stack as it was called.
+/// Renames the first frame of each stack to the called function.
 pub(super) fn as_called(mut profile: Profile<Name>) -> Profile<Name> {
     for sample in &mut profile.samples {
         if let Some(first) = sample.frames.first_mut()
@@ -32,8 +33,8 @@ fn known_as(name: &str) -> Option<&'static str> {
     KNOWN_AS.iter().find(|(owner, method, _)| is_of(name, owner, method)).map(|(_, _, known)| *known)
 }
 
-/// Types that are parameters do not matter: `klad_base::sync::Mutex<T>::lock` and `<klad_base::sync::Mutex<u8>>::lock::<u8>` are the two
-/// ways in which compilers write them.
+/// Returns whether `name` is the method of this type. Type parameters do not matter: compilers write both
+/// `klad_base::sync::Mutex<T>::lock` and `<klad_base::sync::Mutex<u8>>::lock::<u8>`.
 fn is_of(name: &str, owner: &str, method: &str) -> bool {
     let rest = name.strip_prefix('<').unwrap_or(name).strip_prefix(owner);
     rest.is_some_and(|rest| rest.starts_with(['<', '>', ':']) && rest.split("::").any(|part| part == method))
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_functions_have_the_names_that_people_know() {
+    fn waiting_functions_are_renamed_to_the_called_ones() {
         let known = |name| known_as(name).unwrap_or("none");
         assert_eq!(known("klad_base::sync::Mutex<T>::lock_contended"), "klad_base::sync::Mutex::lock");
         assert_eq!(known("<klad_base::sync::Mutex<u8>>::lock_contended"), "klad_base::sync::Mutex::lock");
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn twin_names_that_only_look_so_stay() {
+    fn twin_similar_names_are_not_renamed() {
         for name in
             ["pthread_mutex_lock", "klad_base::sync::Mutexes::lock_contended", "a::Mutex<T>::lock_contended", "wait"]
         {

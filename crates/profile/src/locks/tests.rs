@@ -1,4 +1,4 @@
-//! Waits that are planted are found, where and as long as the thread that waits has clocked them itself.
+//! Planted waits are found at their place, and with the duration that the waiting thread measures itself.
 
 #[cfg(feature = "posix-locks")]
 mod answers;
@@ -18,27 +18,27 @@ use klad_base::sync::{BoundedQueue, Cause, Condvar, RwLock, Signal, spawn_thread
 
 const THRESHOLD: Duration = Duration::from_micros(10);
 
-/// A holder keeps a lock so long, so often.
+/// The time for which a holder keeps a lock, and the number of times.
 const HELD: Duration = Duration::from_millis(5);
 const ROUNDS: u64 = 30;
 
 type Hold = Box<dyn Fn(&dyn Fn()) + Send>;
 
-/// A lock that one thread holds while it calls what it is given, and another one waits for.
+/// A lock that one thread holds while it calls the given function, and that another thread waits for.
 struct Plant {
     /// The waiting thread's name.
     thread: &'static str,
-    /// What it calls.
+    /// The function that it calls.
     leaf: &'static str,
     hold: Hold,
     wait: Box<dyn Fn() + Send>,
 }
 
-/// What is to be found on the stack.
+/// The function that the tests look for on the stack.
 #[inline(never)]
 fn planted(wait: &dyn Fn()) {
     wait();
-    // Or the call above would be the last thing, and this frame gone.
+    // Without this, the call above would be a tail call, and this frame would be missing.
     black_box(());
 }
 
@@ -52,7 +52,7 @@ fn until(now: &AtomicU64, value: u64) {
     }
 }
 
-/// How long the waiting thread has waited by its own clock, nanoseconds.
+/// Runs the plant. Returns how long the waiting thread has waited by its own clock, in nanoseconds.
 fn run(plant: Plant) -> u64 {
     let (held, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (its_held, its_done) = (held.clone(), done.clone());
@@ -77,7 +77,7 @@ fn run(plant: Plant) -> u64 {
     waiter.join().expect("no panic")
 }
 
-/// What the profile says of the planted function on that thread: waits and nanoseconds.
+/// Returns the waits of the planted function on that thread: count and nanoseconds.
 fn found(profile: &Profile<Address>, thread: &str) -> (i64, i64) {
     let start = planted as *const () as Address;
     let is_planted = |frame: &Address| (start..start + 64).contains(frame);
@@ -85,8 +85,8 @@ fn found(profile: &Profile<Address>, thread: &str) -> (i64, i64) {
     of.fold((0, 0), |(count, ns), sample| (count + sample.values[0], ns + sample.values[1]))
 }
 
-/// Whether the profile has the truth, within a tenth.
-fn judge(profile: &Profile<Address>, thread: &str, truth_ns: u64) -> Result<(), String> {
+/// Checks that the profile has the true time, within a tenth.
+fn check(profile: &Profile<Address>, thread: &str, truth_ns: u64) -> Result<(), String> {
     let ((count, ns), truth_ns) = (found(profile, thread), truth_ns.cast_signed());
     if (ns - truth_ns).abs() * 10 <= truth_ns {
         Ok(())
@@ -95,13 +95,13 @@ fn judge(profile: &Profile<Address>, thread: &str, truth_ns: u64) -> Result<(), 
     }
 }
 
-fn seen_while(run: impl FnOnce()) -> Seen {
-    let window = Window::start(THRESHOLD).expect("nobody has another threshold");
+fn profiles_of(run: impl FnOnce()) -> LockProfiles {
+    let window = Window::start(THRESHOLD).expect("all tests use this threshold");
     run();
     window.finish()
 }
 
-/// klad's own locks and conditions.
+/// Returns plants of klad's own locks and conditions.
 fn own_plants() -> [Plant; 4] {
     let (mutex, its_mutex) = both(Mutex::new(()));
     let (read, its_read) = both(RwLock::new(()));
@@ -161,15 +161,15 @@ fn idle_plant() -> Plant {
         leaf: "klad_base::sync::Condvar::wait",
         hold: Box::new(move |pause| {
             pause();
-            queue.push(()).expect("there is room");
+            queue.push(()).expect("the queue is not full");
         }),
-        wait: Box::new(move || its_queue.pop().expect("it stays open")),
+        wait: Box::new(move || its_queue.pop().expect("the queue stays open")),
     }
 }
 
-/// What goes past klad's locks and POSIX's hooks.
+/// Returns plants that bypass klad's locks and the POSIX hooks.
 fn unwatched_plants() -> Vec<Plant> {
-    #[expect(clippy::disallowed_types, reason = "the lock that is not watched")]
+    #[expect(clippy::disallowed_types, reason = "a lock that no profile sees")]
     let (mutex, its_mutex) = both(std::sync::Mutex::new(()));
     let own = Plant {
         thread: "std-mutex",
@@ -190,7 +190,7 @@ fn unwatched_plants() -> Vec<Plant> {
     posix.chain([own]).collect()
 }
 
-/// Locks of the POSIX kind, where this build sees them.
+/// Returns plants of POSIX locks, if this build sees them.
 fn posix_locks() -> impl Iterator<Item = Plant> {
     #[cfg(feature = "posix-locks")]
     return posix::locks(posix::Calls::watched()).into_iter();
@@ -198,7 +198,7 @@ fn posix_locks() -> impl Iterator<Item = Plant> {
     std::iter::empty()
 }
 
-/// Conditions of that kind.
+/// Returns plants of POSIX conditions, if this build sees them.
 fn posix_conditions() -> impl Iterator<Item = Plant> {
     #[cfg(feature = "posix-locks")]
     return posix::conditions(posix::Calls::watched()).into_iter();
@@ -212,99 +212,102 @@ fn both<T>(value: T) -> (Arc<T>, Arc<T>) {
 }
 
 #[test]
-fn waits_for_own_locks_are_found_with_their_place_and_time() {
+fn waits_for_klads_locks_have_their_place_and_time() {
     for plant in own_plants() {
         let (thread, mut truth_ns) = (plant.thread, 0);
-        let seen = seen_while(|| truth_ns = run(plant));
-        assert_eq!(judge(&seen.mutex, thread, truth_ns), Ok(()));
-        assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
+        let seen = profiles_of(|| truth_ns = run(plant));
+        assert_eq!(check(&seen.mutex, thread, truth_ns), Ok(()));
+        assert_eq!(check(&seen.block, thread, truth_ns), Ok(()));
     }
 }
 
 #[test]
 fn idle_waits_are_in_block_and_not_in_mutex() {
     let mut truth_ns = 0;
-    let seen = seen_while(|| truth_ns = run(idle_plant()));
-    assert_eq!(judge(&seen.block, "own-queue", truth_ns), Ok(()));
+    let seen = profiles_of(|| truth_ns = run(idle_plant()));
+    assert_eq!(check(&seen.block, "own-queue", truth_ns), Ok(()));
     assert_eq!(found(&seen.mutex, "own-queue"), (0, 0));
     assert_eq!(found(&seen.conditions, "own-queue"), (0, 0));
 }
 
 #[test]
-fn waits_for_posix_locks_are_found_with_their_place_and_time() {
+fn waits_for_posix_locks_have_their_place_and_time() {
     for plant in posix_locks() {
         let (thread, mut truth_ns) = (plant.thread, 0);
-        let seen = seen_while(|| truth_ns = run(plant));
-        assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
-        assert_eq!(judge(&seen.mutex, thread, truth_ns), Ok(()));
+        let seen = profiles_of(|| truth_ns = run(plant));
+        assert_eq!(check(&seen.block, thread, truth_ns), Ok(()));
+        assert_eq!(check(&seen.mutex, thread, truth_ns), Ok(()));
     }
     for plant in posix_conditions() {
         let (thread, mut truth_ns) = (plant.thread, 0);
-        let seen = seen_while(|| truth_ns = run(plant));
-        assert_eq!(judge(&seen.block, thread, truth_ns), Ok(()));
-        assert_eq!(judge(&seen.conditions, thread, truth_ns), Ok(()));
-        // Taking the mutex again is a part of the wait, and taking it the first time may have to wait, hardly.
-        assert!(judge(&seen.mutex, thread, truth_ns).is_err());
+        let seen = profiles_of(|| truth_ns = run(plant));
+        assert_eq!(check(&seen.block, thread, truth_ns), Ok(()));
+        assert_eq!(check(&seen.conditions, thread, truth_ns), Ok(()));
+        // The wait includes taking the mutex again. Taking the mutex the first time may also wait, but hardly ever.
+        assert!(check(&seen.mutex, thread, truth_ns).is_err());
     }
 }
 
 #[test]
-fn twin_waits_that_nobody_watches_are_missed() {
+fn twin_waits_past_the_hooks_are_not_found() {
     for plant in unwatched_plants() {
         let (thread, mut truth_ns) = (plant.thread, 0);
-        let seen = seen_while(|| truth_ns = run(plant));
-        assert!(judge(&seen.block, thread, truth_ns).is_err(), "{thread}");
+        let seen = profiles_of(|| truth_ns = run(plant));
+        assert!(check(&seen.block, thread, truth_ns).is_err(), "{thread}");
     }
 }
 
 #[test]
-fn open_waits_count_from_the_beginning_of_the_window_until_its_end() {
+fn open_waits_count_from_the_start_of_the_window_to_its_end() {
     let (mutex, its_mutex) = both(Mutex::new(()));
     let held = mutex.lock();
-    let first = Window::start(THRESHOLD).expect("nobody has another threshold");
+    let first = Window::start(THRESHOLD).expect("all tests use this threshold");
     let waiter = spawn_thread("open-wait", move || planted(&|| drop(its_mutex.lock())));
     let is_seen = || {
-        let window = Window::start(THRESHOLD).expect("the same threshold");
+        let window = Window::start(THRESHOLD).expect("all tests use this threshold");
         found(&window.finish().mutex, "open-wait").0 == 1
     };
     while !is_seen() {
         std::thread::yield_now();
     }
-    let second = Window::start(THRESHOLD).expect("the same threshold");
+    let second = Window::start(THRESHOLD).expect("all tests use this threshold");
     pause(4 * HELD);
     let second = second.finish().mutex;
     let (count, second_ns) = found(&second, "open-wait");
-    assert_eq!((count, u128::try_from(second_ns)), (1, Ok(second.duration.as_nanos())), "all of the window, not more");
+    assert_eq!((count, u128::try_from(second_ns)), (1, Ok(second.duration.as_nanos())), "exactly the whole window");
     assert!(second.facts.iter().any(|(name, value)| name == "still waiting at the end" && value != "0"));
     drop(held);
     waiter.join().expect("no panic");
-    // By now it has ended, and counts once.
+    // Now the wait has ended, and counts once.
     let (count, first_ns) = found(&first.finish().mutex, "open-wait");
     assert_eq!(count, 1);
     assert!(first_ns > second_ns, "it began before the second window");
 }
 
 #[test]
-fn a_condition_waited_for_since_before_counts_from_the_beginning_of_the_window() {
+fn a_wait_that_began_before_the_window_counts_from_its_start() {
     let (queue, its_queue) = both(BoundedQueue::new(1));
-    let waiter = spawn_thread("late-wait", move || planted(&|| its_queue.pop().expect("it stays open")));
-    // Asleep, or so soon that it makes no difference.
+    let waiter = spawn_thread("late-wait", move || planted(&|| its_queue.pop().expect("the queue stays open")));
+    // The thread sleeps by now, or will so soon that it makes no difference.
     pause(4 * HELD);
-    let window = Window::start(THRESHOLD).expect("nobody has another threshold");
+    let window = Window::start(THRESHOLD).expect("all tests use this threshold");
     pause(4 * HELD);
-    queue.push(()).expect("there is room");
+    queue.push(()).expect("the queue is not full");
     waiter.join().expect("no panic");
     let block = window.finish().block;
     let (count, ns) = found(&block, "late-wait");
     assert_eq!(count, 1);
-    assert!(u128::try_from(ns).is_ok_and(|ns| ns <= block.duration.as_nanos()), "not from before the window");
+    assert!(
+        u128::try_from(ns).is_ok_and(|ns| ns <= block.duration.as_nanos()),
+        "time before the window does not count"
+    );
     assert!(Duration::from_nanos(ns.unsigned_abs()) >= 3 * HELD, "{ns} ns");
 }
 
 #[test]
-fn windows_share_a_threshold_and_another_one_is_refused() {
-    let window = Window::start(THRESHOLD).expect("nobody has another threshold");
-    let other = Window::start(THRESHOLD).expect("the same threshold");
+fn windows_share_a_threshold_and_another_one_is_an_error() {
+    let window = Window::start(THRESHOLD).expect("all tests use this threshold");
+    let other = Window::start(THRESHOLD).expect("all tests use this threshold");
     assert!(matches!(Window::start(2 * THRESHOLD), Err(Error::Busy(why)) if why.contains("10 µs")));
     drop(window);
     let mutex = Mutex::new(());
@@ -313,7 +316,7 @@ fn windows_share_a_threshold_and_another_one_is_refused() {
     }
     let facts = other.finish().mutex.facts;
     let (name, waits) = &facts[0];
-    let (_, acquisitions) = waits.split_once(" waits above 10 µs among ").expect("as it is agreed");
+    let (_, acquisitions) = waits.split_once(" waits above 10 µs among ").expect("the documented format");
     let acquisitions: u64 = acquisitions.strip_suffix(" acquisitions").and_then(|n| n.parse().ok()).expect("a number");
     assert!(name == "waits" && acquisitions >= 1000, "{waits}");
     let names: Vec<_> = facts.iter().map(|(name, _)| name.as_str()).collect();
@@ -323,7 +326,7 @@ fn windows_share_a_threshold_and_another_one_is_refused() {
 }
 
 #[test]
-fn times_are_said_in_a_unit_that_leaves_no_fraction() {
+fn times_are_formatted_in_a_unit_without_a_fraction() {
     let micros = Duration::from_micros;
     let said = [
         Duration::ZERO,

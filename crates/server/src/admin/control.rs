@@ -1,6 +1,6 @@
-//! What of a serving klad can be seen and changed from outside: its configuration. Answered on the admin listener.
+//! The configuration of a running klad, on the admin listener.
 //!
-//! Called by `admin`; [`Control`] is implemented above, where options have names.
+//! `admin` calls this. The program implements [`Control`], because it knows the names of options.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,72 +11,72 @@ use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Map, Value};
 
-use crate::http::refusal::Refusal;
-use klad_base::limits::ADMIN_BODY_BYTES_MAX;
+use crate::http::api_error::ApiError;
+use crate::limits::ADMIN_BODY_BYTES_MAX;
 use klad_base::metrics::Source;
 
-/// The configuration of a serving klad.
+/// The configuration of a running klad.
 pub trait Control: Source {
-    /// Each option: its value, where that comes from, whether it can change now, and what waits for a restart.
+    /// Returns each option: its value, its source, whether it can change now, and a value that waits for a restart.
     fn config(&self) -> Value;
 
-    /// Changes options, by name: all of them or none.
+    /// Changes options by name: all of them or none.
     ///
     /// # Errors
-    /// [`Refused`], and nothing has changed.
+    /// [`Refused`]; then nothing has changed.
     fn change(&self, wanted: &Map<String, Value>) -> Result<Value, Refused>;
 
-    /// Reads the configuration again from where it came from, and changes what can change now.
+    /// Reads the configuration again from its sources, and changes what can change now.
     ///
     /// # Errors
-    /// [`Refused`], and nothing has changed.
+    /// [`Refused`]; then nothing has changed.
     fn reload(&self) -> Result<Value, Refused>;
 }
 
-/// Why the configuration stays as it is.
+/// Why the configuration was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It is wrong; in words that name the option.
+    /// A value is invalid. The text names the option.
     #[error("{0}")]
     Wrong(String),
-    /// These options hold until klad is started again.
+    /// These options need a restart.
     #[error("only a restart changes {}; nothing was changed", .0.join(", "))]
     NeedsRestart(Vec<String>),
 }
 
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Refusal {
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> ApiError {
         match refused {
-            Refused::Wrong(_) => Refusal::BadConfiguration(refused.to_string()),
-            Refused::NeedsRestart(_) => Refusal::NeedsRestart(refused.to_string()),
+            Refused::Wrong(_) => ApiError::BadConfiguration(refused.to_string()),
+            Refused::NeedsRestart(_) => ApiError::NeedsRestart(refused.to_string()),
         }
     }
 }
 
-/// Carries out the change that `body`, a JSON object of options, asks for.
-pub(super) async fn change(control: &dyn Control, body: &mut Incoming) -> Result<Response<String>, Refusal> {
+/// Makes the changes in `body`, a JSON object of options.
+pub(super) async fn change(control: &dyn Control, body: &mut Incoming) -> Result<Response<String>, ApiError> {
     let text = read(body).await?;
     let wanted = serde_json::from_slice(&text)
-        .map_err(|error| Refusal::BadConfiguration(format!("the body is not a JSON object of options: {error}")))?;
+        .map_err(|error| ApiError::BadConfiguration(format!("the body is not a JSON object of options: {error}")))?;
     Ok(json(&control.change(&wanted)?))
 }
 
-/// A JSON document for people as much as for programs.
+/// Returns a JSON document, indented for people.
 pub(super) fn json(document: &Value) -> Response<String> {
     let mut answer = Response::new(format!("{document:#}\n"));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
 }
 
-/// The whole of a small body.
-async fn read(body: &mut Incoming) -> Result<Vec<u8>, Refusal> {
+/// Reads a small body completely.
+async fn read(body: &mut Incoming) -> Result<Vec<u8>, ApiError> {
     let mut whole = Vec::new();
     while let Some(data) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
-        let frame = data.map_err(|error| Refusal::BodyBroken(error.to_string()))?;
+        let frame = data.map_err(|error| ApiError::BodyBroken(error.to_string()))?;
         let data: Bytes = frame.into_data().unwrap_or_default();
         whole.extend_from_slice(&data);
         if whole.len() > ADMIN_BODY_BYTES_MAX {
-            return Err(Refusal::ValueTooLarge { limit_bytes: ADMIN_BODY_BYTES_MAX as u64 });
+            return Err(ApiError::ValueTooLarge { limit_bytes: ADMIN_BODY_BYTES_MAX as u64 });
         }
     }
     Ok(whole)

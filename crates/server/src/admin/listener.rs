@@ -1,6 +1,6 @@
-//! The admin listener, on a thread of its own: it must answer while the workers are at their limits.
+//! The admin listener. It has its own thread, so that it answers while the workers are overloaded.
 //!
-//! Started by `server`.
+//! `server` starts it.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -21,11 +21,11 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 
 use crate::admin::Admin;
-use crate::net::handshake::{Handshaker, Shaken};
+use crate::limits::{ADMIN_CONNECTION_TIMEOUT, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT, REFUSED_LINGER_TIMEOUT};
+use crate::net::handshake::{HandshakeOutcome, Handshaker};
 use crate::net::stream::Stream;
 use crate::net::tls::TlsSettings;
 use crate::runtime;
-use klad_base::limits::{ADMIN_CONNECTION_TIMEOUT, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT, REFUSED_LINGER_TIMEOUT};
 use klad_base::sync;
 
 /// Starts the admin thread.
@@ -53,7 +53,7 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
         let stream = match listener.accept().await {
             Ok((stream, _peer)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept an admin connection");
+                tracing::warn!(%error, "cannot accept an admin connection; klad tries again");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -61,12 +61,12 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
         let Ok(place) = places.clone().try_acquire_owned() else { continue };
         let (admin, handshaker) = (admin.clone(), handshaker.clone());
         tokio::task::spawn_local(async move {
-            let Some(stream) = shake_hands(stream, handshaker.as_deref()).await else { return };
-            // Grows with what is asked for: a profile takes its time.
+            let Some(stream) = tls_handshake(stream, handshaker.as_deref()).await else { return };
+            // Grows with the requests: a profile takes as long as the client asked for.
             let extra = Cell::new(Duration::ZERO);
             let service =
                 service_fn(async |request: Request<Incoming>| Ok::<_, Infallible>(admin.answer(request, &extra).await));
-            // Few connections, so a timer for each is cheap here; it also ends idle ones.
+            // There are few connections, so a timer for each is cheap. It also ends idle ones.
             let serving = http1::Builder::new()
                 .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
                 .timer(TokioTimer::new())
@@ -80,7 +80,7 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
                 over = tokio::time::timeout_at(end(), serving.as_mut()).await.is_ok();
             }
             if !over {
-                // What is asked is answered; then the place is for somebody else.
+                // Answer the current request, then free the place.
                 serving.as_mut().graceful_shutdown();
                 let _ = tokio::time::timeout(ADMIN_CONNECTION_TIMEOUT, serving).await;
             }
@@ -89,12 +89,12 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
     }
 }
 
-/// `None`: there will be no TLS with this client.
-async fn shake_hands(tcp: TcpStream, handshaker: Option<&Handshaker>) -> Option<Stream> {
-    let Some(handshaker) = handshaker else { return Some(Stream::Plain(tcp)) };
-    match tokio::time::timeout(HEAD_TIMEOUT, handshaker.shake(tcp)).await {
-        Ok(Shaken::Done(stream)) => Some(stream),
-        Ok(Shaken::Refused(mut tcp)) => {
+/// Does the TLS handshake, if TLS is on. `None`: it failed.
+async fn tls_handshake(tcp: TcpStream, handshaker: Option<&Handshaker>) -> Option<Stream> {
+    let Some(handshaker) = handshaker else { return Some(Stream::Clear(tcp)) };
+    match tokio::time::timeout(HEAD_TIMEOUT, handshaker.handshake(tcp)).await {
+        Ok(HandshakeOutcome::Done(stream)) => Some(stream),
+        Ok(HandshakeOutcome::Rejected(mut tcp)) => {
             let read_to_end = async {
                 let mut scratch = [0; 4 << 10];
                 if tcp.shutdown().await.is_ok() {
@@ -104,9 +104,9 @@ async fn shake_hands(tcp: TcpStream, handshaker: Option<&Handshaker>) -> Option<
             let _ = tokio::time::timeout(REFUSED_LINGER_TIMEOUT, read_to_end).await;
             None
         }
-        Ok(Shaken::Gone) => None,
+        Ok(HandshakeOutcome::Gone) => None,
         Err(_) => {
-            handshaker.late();
+            handshaker.count_late();
             None
         }
     }

@@ -1,80 +1,85 @@
-//! Checkpoints and compactions over the admin listener: from a request to what `execution::care` does, and back.
+//! Checkpoints and compactions on the admin listener: from a request to a job of `execution::maintenance`, and back.
 //!
 //! ```text
-//!   POST   /checkpoint?name=N     201 made, 202 still at it
-//!   DELETE /checkpoint?name=N     200 removed, 202 still at it
-//!   GET    /checkpoints           200 what is there, what is being done
+//!   POST   /checkpoint?name=N     201 made, 202 still in progress
+//!   DELETE /checkpoint?name=N     200 removed, 202 still in progress
+//!   GET    /checkpoints           200 the list, and the running job
 //!   POST   /compact?bottommost=B  202 begun
-//!   GET    /compact               200 what is being done
-//!   DELETE /compact               202 it will end before its next piece
+//!   GET    /compact               200 the running job
+//!   DELETE /compact               202 the compaction ends before its next piece
 //! ```
 //!
-//! Called by `admin`; waits for no disk.
+//! `admin` calls this. It waits for no disk.
 
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, LOCATION};
 use hyper::{Method, Request, Response, StatusCode};
 
-use crate::execution::care::{Answer, Care, Done, Error};
+use crate::execution::maintenance::{Error, JobOutcome, JobReply, Maintenance};
+use crate::http::api_error::ApiError;
 use crate::http::query;
-use crate::http::refusal::Refusal;
-use klad_base::limits::CARE_ANSWER_TIMEOUT;
+use crate::limits::MAINTENANCE_ANSWER_TIMEOUT;
 use klad_storage::maintenance;
 
-/// The paths that [`answer`] is for.
+/// Whether [`answer`] answers this path.
 #[must_use]
 pub(super) fn is_path(path: &str) -> bool {
     matches!(path, "/checkpoint" | "/checkpoints" | "/compact")
 }
 
-/// Answers one request for one of those paths.
-pub(super) async fn answer(care: &Care, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+/// Answers one request for one of these paths.
+pub(super) async fn answer(
+    maintenance: &Maintenance,
+    request: &Request<Incoming>,
+) -> Result<Response<String>, ApiError> {
     let path = request.uri().path();
     let parameter = |name: &'static str| {
-        query::first(request.uri().query().unwrap_or(""), name).map_err(|_| Refusal::BadEscape(name))
+        query::first(request.uri().query().unwrap_or(""), name).map_err(|_| ApiError::BadEscape(name))
     };
     let answered = match (path, request.method()) {
         ("/checkpoint", &Method::POST) => {
             let name = parameter("name")?;
-            wait(care.checkpoint(name.as_deref())).await
+            wait(maintenance.checkpoint(name.as_deref())).await
         }
         ("/checkpoint", &Method::DELETE) => {
-            let name = parameter("name")?.ok_or(Refusal::MissingParameter("name"))?;
-            wait(care.remove(&name)).await
+            let name = parameter("name")?.ok_or(ApiError::MissingParameter("name"))?;
+            wait(maintenance.remove(&name)).await
         }
         ("/checkpoints", &Method::GET) => {
-            // Where something is in progress, the list is that from before.
-            let _ = wait(care.list()).await;
-            Ok(json(StatusCode::OK, &care.status()))
+            // While a job runs, the list is that from before the job.
+            let _ = wait(maintenance.list()).await;
+            Ok(json(StatusCode::OK, &maintenance.status()))
         }
         ("/compact", &Method::POST) => {
             let bottommost = match parameter("bottommost")?.as_deref() {
                 None | Some(b"false") => false,
                 Some(b"true") => true,
                 Some(_) => {
-                    let detail = "parameter bottommost is true or false";
+                    let detail = "parameter bottommost must be true or false";
                     return Ok(problem(StatusCode::BAD_REQUEST, "bad-parameter", detail));
                 }
             };
-            care.compact(bottommost).map(|_| json(StatusCode::ACCEPTED, &care.status()))
+            maintenance.compact(bottommost).map(|_| json(StatusCode::ACCEPTED, &maintenance.status()))
         }
-        ("/compact", &Method::GET) => Ok(json(StatusCode::OK, &care.status())),
-        ("/compact", &Method::DELETE) => care.cancel_compaction().map(|()| json(StatusCode::ACCEPTED, &care.status())),
+        ("/compact", &Method::GET) => Ok(json(StatusCode::OK, &maintenance.status())),
+        ("/compact", &Method::DELETE) => {
+            maintenance.cancel_compaction().map(|()| json(StatusCode::ACCEPTED, &maintenance.status()))
+        }
         ("/checkpoint", _) => return Ok(not_allowed("POST, DELETE")),
         ("/checkpoints", _) => return Ok(not_allowed("GET")),
         _ => return Ok(not_allowed("GET, POST, DELETE")),
     };
-    Ok(answered.unwrap_or_else(|error| refuse(&error)))
+    Ok(answered.unwrap_or_else(|error| error_answer(&error)))
 }
 
-/// Waits for the end as long as the connection lives; what takes longer goes on by itself.
-async fn wait(asked: Result<Answer, Error>) -> Result<Response<String>, Error> {
-    let Ok(ended) = tokio::time::timeout(CARE_ANSWER_TIMEOUT, asked?).await else {
+/// Waits for the end of a job, but not longer than the connection may live. The job then continues.
+async fn wait(asked: Result<JobReply, Error>) -> Result<Response<String>, Error> {
+    let Ok(ended) = tokio::time::timeout(MAINTENANCE_ANSWER_TIMEOUT, asked?).await else {
         return Ok(json(StatusCode::ACCEPTED, &serde_json::json!({ "running": true, "see": "/checkpoints" })));
     };
-    // Dropped unanswered only by a thread that has ended.
+    // Only a thread that has ended drops the sender without an answer.
     let done = ended.unwrap_or(Err(Error::Stopping))?;
-    let status = if matches!(done, Done::Checkpoint { .. }) { StatusCode::CREATED } else { StatusCode::OK };
+    let status = if matches!(done, JobOutcome::Checkpoint { .. }) { StatusCode::CREATED } else { StatusCode::OK };
     let mut answer = json(status, &done);
     if status == StatusCode::CREATED {
         answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/checkpoints"));
@@ -96,12 +101,12 @@ fn typed(status: StatusCode, content_type: &'static str, body: String) -> Respon
 
 fn not_allowed(allow: &'static str) -> Response<String> {
     let mut answer =
-        problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", &format!("this path takes only {allow}"));
+        problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", &format!("this path accepts only {allow}"));
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
     answer
 }
 
-/// The same document as every other refusal.
+/// Returns a problem document like those of all other errors.
 fn problem(status: StatusCode, code: &str, detail: &str) -> Response<String> {
     let document = serde_json::json!({
         "title": status.canonical_reason(),
@@ -112,8 +117,8 @@ fn problem(status: StatusCode, code: &str, detail: &str) -> Response<String> {
     typed(status, "application/problem+json", format!("{document}\n"))
 }
 
-/// Status and code of each error.
-fn refuse(error: &Error) -> Response<String> {
+/// Returns the answer with the status and code of an error.
+fn error_answer(error: &Error) -> Response<String> {
     use maintenance::Error as M;
     let (status, code) = match error {
         Error::BadName => (StatusCode::BAD_REQUEST, "bad-name"),
@@ -126,8 +131,8 @@ fn refuse(error: &Error) -> Response<String> {
         Error::Maintenance(error) => match error {
             M::NotSupported { .. } => (StatusCode::NOT_IMPLEMENTED, "not-supported"),
             M::NotWritable(error) => {
-                let refusal = Refusal::Operation(error.clone());
-                (refusal.status(), refusal.code())
+                let api_error = ApiError::Operation(error.clone());
+                (api_error.status(), api_error.code())
             }
             M::NoSpace { .. } => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
             M::Shared { .. } => (StatusCode::CONFLICT, "busy"),

@@ -1,16 +1,16 @@
-//! `/debug/memory`: where the resident memory is, beside what the budget allows for it.
+//! `/debug/memory`: the resident memory in parts, each beside its budget.
 //!
 //! ```text
-//!   resident set ─┬─ inside the allocator ─┬─ what is counted: the engine's holdings, connections, queues, body room
-//!                 │                        ├─ other heap: allocated, and none of these
-//!                 │                        └─ the allocator's books, and its slack
-//!                 └─ outside: the program's pages, threads' stacks, what was mapped without the allocator
+//!   resident set ─┬─ inside the allocator ─┬─ counted: the engine's memory, connections, queues, body budget
+//!                 │                        ├─ other heap: allocated, but not counted
+//!                 │                        └─ the allocator's own data, and unused pages
+//!                 └─ outside: the program's pages, threads' stacks, other mappings
 //! ```
 //!
-//! What is counted is counted in different ways at different moments, and some of it is reserved before it is touched. So the
-//! parts of the heap are cut out of what is allocated, and all parts out of the resident set, one after the other, each as
-//! large as it is counted but never larger than what is left: they always add up, and where one was cut the answer says so.
-//! Called by `admin`.
+//! The parts are counted in different ways and not at the same moment, and some memory is reserved before it is
+//! touched. To make the parts add up, klad subtracts one part after the other from the allocated bytes and from the
+//! resident set. Each part is as large as counted, but at most what is left. If a part was cut, the answer says so.
+//! `admin` calls this.
 
 use std::fmt::Write as _;
 
@@ -19,53 +19,54 @@ use serde_json::{Value, json};
 
 use crate::admin::Admin;
 use crate::admin::process::{self, Allocator, Process};
-use klad_base::limits::CONNECTION_BYTES;
+use crate::limits::CONNECTION_BYTES;
 use klad_base::sync::Mutex;
 
-/// What the allocator said when it was last asked: by a thread of its own, because asking may wait.
+/// The allocator's latest figures. A separate thread reads them, because that may wait.
 #[derive(Debug, Default)]
-pub struct AllocatorWatch(Mutex<Allocator>);
+pub struct AllocatorFigures(Mutex<Allocator>);
 
-impl AllocatorWatch {
-    /// Asks, and keeps the answer for others; may wait.
-    pub fn look(&self) {
-        // Before the lock: the admin thread must not wait for what this waits for.
+impl AllocatorFigures {
+    /// Reads the allocator's figures and stores them. May wait.
+    pub fn refresh(&self) {
+        // Before the lock, because the admin thread must not wait for what this waits for.
         let now = Allocator::read().unwrap_or_default();
         *self.0.lock() = now;
     }
 
-    /// What it said, at most [`ALLOCATOR_LOOK_INTERVAL`](klad_base::limits::ALLOCATOR_LOOK_INTERVAL) ago.
+    /// Returns the figures, which are at most [`ALLOCATOR_READ_INTERVAL`](crate::limits::ALLOCATOR_READ_INTERVAL)
+    /// old.
     pub(super) fn latest(&self) -> Allocator {
         *self.0.lock()
     }
 }
 
-/// How the memory budget is shared out, bytes.
+/// The parts of the memory budget, bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
     /// `--memory`.
     pub total: u64,
     /// Buffers of idle connections.
     pub connections: u64,
-    /// Request bodies and large values on their way out.
-    pub room: u64,
+    /// Request bodies and large answers.
+    pub body_budget: u64,
     /// Pages of ranges in progress.
     pub scans: u64,
-    /// Block cache with memtables, or the entries of an engine that has them in memory.
+    /// The block cache with memtables, or the entries of an engine in memory.
     pub cache: u64,
-    /// Of the cache, for memtables.
+    /// The part of the cache for memtables.
     pub memtables: u64,
 }
 
 impl Shares {
-    /// Each with its name, the whole first.
+    /// Returns each part with its name, the total first.
     pub(super) fn parts(&self) -> [(&'static str, u64); 6] {
-        let Shares { total, connections, room, scans, cache, memtables } = *self;
+        let Shares { total, connections, body_budget, scans, cache, memtables } = *self;
         [
             ("total", total),
             ("cache", cache),
             ("memtables", memtables),
-            ("body_room", room),
+            ("body_room", body_budget),
             ("connections", connections),
             ("scans", scans),
         ]
@@ -76,27 +77,27 @@ impl Shares {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     name: &'static str,
-    /// As it is counted, or reserved.
+    /// The bytes that are counted or reserved.
     counted: u64,
-    /// As much of it as can be resident.
+    /// The bytes of it that can be resident.
     resident: u64,
-    /// What the budget allows for it.
+    /// The part's budget.
     budget: Option<u64>,
     meaning: &'static str,
 }
 
-/// The resident set and its parts.
+/// The resident set, split into parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Split {
     resident: u64,
-    /// Allocated, and in none of the parts yet.
+    /// Allocated bytes that are in no part yet.
     heap_left: u64,
-    /// They add up to `resident`, when the last has taken what was left.
+    /// The parts. They add up to `resident` when the last has taken the rest.
     parts: Vec<Part>,
 }
 
 impl Split {
-    /// Nothing is cut out yet of `resident` bytes, nor of the `heap` among them.
+    /// Begins to split `resident` bytes, of which the allocator has allocated `heap`.
     fn new(resident: u64, heap: u64) -> Split {
         Split { resident, heap_left: heap, parts: Vec::new() }
     }
@@ -111,7 +112,7 @@ impl Split {
         self.parts.push(Part { name, counted, resident, budget: None, meaning });
     }
 
-    /// Cuts a part out of the heap, and hence out of the resident set.
+    /// Cuts a part out of the heap, and so out of the resident set.
     fn cut_heap(&mut self, name: &'static str, counted: u64, budget: Option<u64>, meaning: &'static str) {
         let allocated = counted.min(self.heap_left);
         self.heap_left -= allocated;
@@ -125,7 +126,7 @@ impl Split {
 }
 
 impl Admin {
-    /// The answer, as JSON, or as text for people.
+    /// Returns the answer as JSON, or as text for people.
     pub(super) fn memory(&self, as_text: bool) -> Result<String, process::Error> {
         let process = Process::read()?;
         let allocator = self.allocator.latest();
@@ -141,27 +142,27 @@ impl Admin {
     fn split(&self, process: &Process, allocator: &Allocator) -> Split {
         let shares = &(self.shares)();
         let mut split = Split::new(process.resident_bytes, allocator.allocated);
-        // From what is known best to what is known least.
+        // In order of precision: the most precisely known part first.
         split.cut("program", process.resident_file_bytes, "pages of the program and its libraries");
         for holding in &self.executor.observe().memory {
             let (budget, meaning) = match holding.name {
-                // The cache's capacity is for both.
-                "block_cache" => (shares.cache, "blocks of tables; its budget is for the memtables as well"),
-                "value_cache" => (shares.cache, "values that were read lately; part of the cache's budget"),
-                "memtables" => (shares.memtables, "writes that are not yet in tables"),
+                // Blocks and memtables share the cache's budget.
+                "block_cache" => (shares.cache, "blocks of tables; shares its budget with the memtables"),
+                "value_cache" => (shares.cache, "recently read values; part of the cache's budget"),
+                "memtables" => (shares.memtables, "writes that are not in tables yet"),
                 _ => (shares.cache, "keys and values"),
             };
             split.cut_heap(holding.name, holding.bytes, Some(budget), meaning);
         }
         let connections = (self.connections)() as u64 * CONNECTION_BYTES;
-        let room = self.executor.room().all().used_bytes;
+        let budget = self.executor.budget().all().used_bytes;
         let heap = [
             ("connections", connections, Some(shares.connections), "an estimate: 16 KiB for each open connection"),
             (
                 "queues",
                 self.executor.queues_bytes(),
                 None,
-                "operations that wait for or are in storage: their places, tickets and keys, not their values",
+                "operations that wait for storage or run in it: their places in queues, state and keys, without values",
             ),
             (
                 "scans",
@@ -169,24 +170,25 @@ impl Admin {
                 Some(shares.scans),
                 "an estimate: two pages for each range in progress",
             ),
-            ("body_room", room, Some(shares.room), "reserved for request bodies and large answers"),
+            ("body_room", budget, Some(shares.body_budget), "reserved for request bodies and large answers"),
         ];
         for (name, bytes, budget, meaning) in heap {
             split.cut_heap(name, bytes, budget, meaning);
         }
         let other = split.heap_left;
-        split.cut_heap("other_heap", other, None, "allocated, and none of the above");
+        split.cut_heap("other_heap", other, None, "allocated, but none of the above");
         let slack = allocator.resident.saturating_sub(allocator.allocated + allocator.metadata);
-        split.cut("allocator_slack", slack, "pages of the allocator that nobody uses now");
-        split.cut("allocator_books", allocator.metadata, "what the allocator needs to know where everything is");
+        split.cut("allocator_slack", slack, "unused pages of the allocator");
+        split.cut("allocator_books", allocator.metadata, "the allocator's own data structures");
         let rest = split.left();
-        split.cut("rest", rest, "stacks of threads, and what was mapped without the allocator");
+        split.cut("rest", rest, "stacks of threads, and memory that was mapped without the allocator");
         split
     }
 }
 
-const CUT: &str = "What is counted is more than what is resident: reserved room, connections' buffers and the allocator's books \
-                   count in full before they are touched, and the figures are not of one moment. The parts were cut to fit.";
+const CUT: &str = "The counted bytes are more than the resident bytes, so parts were cut to fit. Reserved budget, \
+                   connections' buffers and the allocator's data count in full before they are touched, and the \
+                   figures are of different moments.";
 
 fn json(split: &Split, process: &Process, allocator: &Allocator, shares: &Shares) -> Value {
     let part = |part: &Part| {

@@ -1,7 +1,7 @@
-//! `/metrics`: everything that klad counts, on one page.
+//! `/metrics`: all metrics on one page.
 //!
-//! Nothing here waits: the engine shows what its last upkeep has found, and everything else is a counter in memory, or one
-//! that the kernel has. Called by `admin`.
+//! Nothing here waits: the engine's figures are those of its last housekeeping, and all others are counters in memory
+//! or in the kernel. `admin` calls this.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use klad_base::clock;
 use klad_base::metrics::text::{Kind, Page};
 
 impl Admin {
-    /// The page.
+    /// Returns the page.
     pub(super) fn metrics(&self) -> String {
         let mut page = Page::new();
         let version = env!("CARGO_PKG_VERSION");
@@ -21,17 +21,18 @@ impl Admin {
             ("engine", self.executor.engine_name()),
             ("execution", self.executor.strategy_name()),
         ];
-        page.family("klad_build_info", Kind::Gauge, "1; the labels say which klad this is.").whole(&labels, 1);
+        page.family("klad_build_info", Kind::Gauge, "1; the labels are klad's version, engine and strategy.")
+            .whole(&labels, 1);
         let uptime = clock::now().saturating_duration_since(self.started);
-        page.gauge("klad_uptime_seconds", "Since klad has begun to serve.", uptime.as_secs_f64());
+        page.gauge("klad_uptime_seconds", "Seconds since klad began to serve.", uptime.as_secs_f64());
         let checks = self.checks();
         let ready = checks.iter().all(|check| check.fault.is_none());
         page.gauge("klad_ready", "1 while /readyz answers 200.", f64::from(u8::from(ready)));
-        let mut each = page.family("klad_ready_check", Kind::Gauge, "1 while a check of /readyz?verbose is met.");
+        let mut each = page.family("klad_ready_check", Kind::Gauge, "1 while a check of /readyz?verbose passes.");
         for check in &checks {
             each.whole(&[("check", check.name)], u64::from(check.fault.is_none()));
         }
-        let help = "What of --memory is for what; the cache's part is for the memtables as well.";
+        let help = "The parts of --memory; the cache's part includes the memtables.";
         let mut budget = page.family("klad_memory_budget_bytes", Kind::Gauge, help);
         for (part, bytes) in (self.shares)().parts() {
             budget.whole(&[("part", part)], bytes);
@@ -49,7 +50,7 @@ impl Admin {
         let age = observation.taken.map(|taken| clock::now().saturating_duration_since(taken));
         page.gauge(
             "klad_storage_observation_age_seconds",
-            "How old the figures of the engine are; grows while storage does not answer.",
+            "Age of the engine's figures; grows while storage does not answer.",
             age.unwrap_or(Duration::ZERO).as_secs_f64(),
         );
         observation.write(&mut page);

@@ -1,8 +1,7 @@
-//! What the admin listener answers: whether klad lives and is ready, what it counts, where its memory is, its configuration,
-//! and what `care` is asked for. It has a thread of its own, and nothing here waits for storage, so that it answers whatever
-//! the data plane does.
+//! The admin listener: health, metrics, memory, configuration, profiles, and requests for maintenance. It has its own
+//! thread, and nothing here waits for storage, so that it answers whatever the data plane does.
 //!
-//! Called by `server::admin`.
+//! `server` creates [`Admin`]; `listener` calls it.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -16,11 +15,11 @@ use hyper::{Method, Request, Response, StatusCode};
 
 use crate::admin::control::Control;
 use crate::execution::Executor;
-use crate::execution::care::Care;
+use crate::execution::maintenance::Maintenance;
+use crate::http::api_error::ApiError;
 use crate::http::authorization::{self, Authorization};
 use crate::http::framing;
-use crate::http::refusal::Refusal;
-use crate::http::slow::Slowest;
+use crate::observe::slowest::Slowest;
 use klad_base::metrics::Source;
 use klad_base::metrics::text::CONTENT_TYPE as METRICS_CONTENT_TYPE;
 
@@ -36,58 +35,61 @@ pub mod process;
 mod ready;
 mod slow;
 
-pub use memory::{AllocatorWatch, Shares};
+pub use memory::{AllocatorFigures, Shares};
 pub use page::Page;
 #[cfg(target_os = "linux")]
 pub use pprof::Profiler;
 
-/// What there is, for `/` and for whoever asks for something else.
+/// The paths, for `/` and for requests for an unknown path.
 const INDEX: &[(&str, &str)] = &[
     ("/livez", "200 while the process lives; /healthz is the same"),
-    ("/readyz", "200 while reads and writes are taken, else 503 and why; ?verbose shows each check"),
-    ("/config", "every option with its source; PATCH changes those that can change now"),
-    ("/reload", "POST reads the configuration again, as SIGHUP does"),
-    ("/metrics", "everything that klad counts, for Prometheus"),
+    ("/readyz", "200 while klad accepts reads and writes, else 503 and the reason; ?verbose shows each check"),
+    ("/config", "every option with its source; PATCH changes options that can change now"),
+    ("/reload", "POST reads the configuration again, like SIGHUP"),
+    ("/metrics", "all metrics, for Prometheus"),
     ("/checkpoint", "POST makes a checkpoint, ?name=; DELETE removes it; /checkpoints lists them"),
-    ("/compact", "POST compacts everything; GET says how far it is, DELETE cancels it"),
+    ("/compact", "POST compacts everything; GET shows its progress, DELETE cancels it"),
     ("/debug/memory", "where the memory is, as JSON; ?format=text for people"),
-    ("/debug/slow", "the slowest requests of the last minute, and why, as JSON; ?format=text for people"),
+    (
+        "/debug/slow",
+        "the slowest requests of the last minute and where their time went, as JSON; ?format=text for people",
+    ),
     #[cfg(target_os = "linux")]
     ("/debug/pprof/", "CPU, memory and lock profiles, for go tool pprof and for people"),
 ];
 
 /// What the answers are made from.
 pub struct Admin {
-    /// What runs operations, and knows of their queues and of storage.
+    /// Runs operations; knows the queues and storage.
     pub executor: Arc<Executor>,
     /// Set when klad is asked to stop.
     pub stopping: Arc<AtomicBool>,
-    /// The shares of the memory budget, as they are now.
+    /// Returns the current shares of the memory budget.
     pub shares: Box<dyn Fn() -> Shares + Send>,
-    /// What the allocator holds.
-    pub allocator: Arc<AllocatorWatch>,
+    /// The allocator's latest figures.
+    pub allocator: Arc<AllocatorFigures>,
     /// The slowest requests.
     pub slowest: Arc<Slowest>,
-    /// Whoever else has something to show on the metrics page.
+    /// Other sources of metrics.
     pub sources: Vec<Arc<dyn Source>>,
-    /// Counts those that are open.
+    /// Returns the number of open connections.
     pub connections: Box<dyn Fn() -> usize + Send>,
     /// Checkpoints and compactions.
-    pub care: Arc<Care>,
+    pub maintenance: Arc<Maintenance>,
     /// The configuration.
     pub control: Arc<dyn Control>,
-    /// Whose requests are answered.
+    /// Decides which requests are allowed.
     pub authorization: Authorization,
     /// When klad began to serve.
     pub started: Instant,
-    /// Profiles of this process.
+    /// Takes profiles of this process.
     #[cfg(target_os = "linux")]
     pub profiler: Profiler,
 }
 
 impl Admin {
-    /// Answers one request. `extra` grows by what the connection is to live longer for it: a profile takes as long as it was
-    /// asked to take.
+    /// Answers one request. Adds to `extra` the time that the connection must live longer for it: a profile takes as
+    /// long as the client asked for.
     pub async fn answer(&self, mut request: Request<Incoming>, extra: &Cell<Duration>) -> Response<Page> {
         let framed = framing::check(request.version(), request.headers());
         let ends = framed.is_err();
@@ -97,50 +99,51 @@ impl Admin {
                 if matches!(*request.method(), Method::GET | Method::HEAD) {
                     self.profiler.answer(&request, extra).await
                 } else {
-                    Err(Refusal::MethodNotAllowed("GET, HEAD"))
+                    Err(ApiError::MethodNotAllowed("GET, HEAD"))
                 }
             }
             Ok(()) => self.route(&mut request).await.map(|answer| answer.map(Page::from)),
-            Err(refusal) => Err(refusal),
+            Err(api_error) => Err(api_error),
         };
         #[cfg(not(target_os = "linux"))]
         let _ = extra;
         let mut answer = match answered {
             Ok(answer) => answer,
-            Err(Refusal::UnknownPath) => {
-                let mut answer = text(format!("there is nothing at this path; there is:\n{}", index())).map(Page::from);
+            Err(ApiError::UnknownPath) => {
+                let mut answer =
+                    text(format!("there is nothing at this path; the paths are:\n{}", index())).map(Page::from);
                 *answer.status_mut() = StatusCode::NOT_FOUND;
                 answer
             }
-            Err(refusal) => {
-                let (parts, document) = refusal.into_parts();
+            Err(api_error) => {
+                let (parts, document) = api_error.into_parts();
                 Response::from_parts(parts, Page::from(document))
             }
         };
         if ends {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        // Old news is worse than none, here.
+        // A cached answer would be out of date, which is worse here than none.
         answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         answer
     }
 
-    /// Before the route, and by the method alone, so that no route can be forgotten. Whoever only asks whether klad lives needs
+    /// Checks the request before the route, by the method alone, so that no route can be forgotten. Health checks need
     /// no token: load balancers and supervisors have none.
-    fn admit(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+    fn admit(&self, request: &Request<Incoming>) -> Result<(), ApiError> {
         if matches!(request.uri().path(), "/livez" | "/healthz" | "/readyz") {
             return Ok(());
         }
         let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
-        // On the loopback address any page in a browser on this machine could send it; browsers say so by this header.
+        // On a loopback address, any page in a browser on this machine could send it. Browsers add this header then.
         if changes && request.headers().contains_key(ORIGIN) {
-            return Err(Refusal::CrossOrigin);
+            return Err(ApiError::CrossOrigin);
         }
         let access = self.authorization.grant(request.headers())?;
         authorization::may(access, changes)
     }
 
-    async fn route(&self, request: &mut Request<Incoming>) -> Result<Response<String>, Refusal> {
+    async fn route(&self, request: &mut Request<Incoming>) -> Result<Response<String>, ApiError> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         match (request.uri().path(), reads) {
             ("/", true) => Ok(text(index())),
@@ -154,32 +157,32 @@ impl Admin {
             ("/config", false) if request.method() == Method::PATCH => {
                 control::change(&*self.control, request.body_mut()).await
             }
-            ("/config", false) => Err(Refusal::MethodNotAllowed("GET, HEAD, PATCH")),
+            ("/config", false) => Err(ApiError::MethodNotAllowed("GET, HEAD, PATCH")),
             ("/reload", false) if request.method() == Method::POST => Ok(control::json(&self.control.reload()?)),
-            ("/reload", _) => Err(Refusal::MethodNotAllowed("POST")),
-            (path, _) if maintenance::is_path(path) => maintenance::answer(&self.care, request).await,
+            ("/reload", _) => Err(ApiError::MethodNotAllowed("POST")),
+            (path, _) if maintenance::is_path(path) => maintenance::answer(&self.maintenance, request).await,
             ("/" | "/livez" | "/healthz" | "/readyz" | "/metrics" | "/debug/memory" | "/debug/slow", false) => {
-                Err(Refusal::MethodNotAllowed("GET, HEAD"))
+                Err(ApiError::MethodNotAllowed("GET, HEAD"))
             }
-            _ => Err(Refusal::UnknownPath),
+            _ => Err(ApiError::UnknownPath),
         }
     }
 
-    fn memory_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
+    fn memory_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, ApiError> {
         let as_text = wants_text(request);
-        let written = self.memory(as_text).map_err(|error| Refusal::NotReady(error.to_string()))?;
+        let written = self.memory(as_text).map_err(|error| ApiError::NotReady(error.to_string()))?;
         Ok(if as_text { text(written) } else { of_type("application/json", written) })
     }
 }
 
-/// Whether an answer that there is as JSON and as text is to be text.
+/// Whether to answer in text, if an answer exists as JSON and as text.
 fn wants_text(request: &Request<Incoming>) -> bool {
     let accepts = |kind| accept(request).is_some_and(|accept| accept.contains(kind));
     asks_for(request, "format=text")
         || (accepts("text/plain") && !accepts("application/json") && !asks_for(request, "format=json"))
 }
 
-/// Whether the query has `parameter`, alone or among others; a `verbose=…` is `verbose`, whatever its value.
+/// Whether the query has `parameter`, alone or among others; `verbose=…` counts as `verbose`, whatever its value.
 fn asks_for(request: &Request<Incoming>, parameter: &str) -> bool {
     let query = request.uri().query().unwrap_or_default();
     query.split('&').any(|given| given == parameter || given.split('=').next() == Some(parameter))

@@ -1,6 +1,6 @@
-//! The body of an answer of the admin listener: bytes, whole.
+//! The body of an admin answer: complete bytes.
 //!
-//! Called by `admin`.
+//! `admin` creates it.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-/// Bytes that are there.
+/// A complete body.
 #[derive(Debug, Default)]
 pub struct Page(Bytes);
 

@@ -1,14 +1,14 @@
-//! `/debug/pprof`: CPU, memory and lock profiles of this klad while it serves, under the paths that Go's tools know.
+//! `/debug/pprof`: CPU, memory and lock profiles of this process while it serves, under the paths that Go's tools use.
 //!
 //! ```text
-//!   admin thread:     request ─▶ place ─▶ (window begins) ─▶ timer … ─▶ (window ends) ─▶ turn ─▶ (names, form) ─▶ answer
-//!                                              │                              │                        │
-//!   klad-profile:                      thread of its own              thread of its own    thread of its own, one at a time
+//!   admin thread:   request ─▶ place ─▶ (window begins) ─▶ timer … ─▶ (window ends) ─▶ permit ─▶ (symbols, format)
+//!                                            │                             │                          │
+//!   klad-profile:                      its own thread                its own thread    its own thread, one at a time
 //! ```
 //!
-//! The admin thread waits for timers alone: what begins and ends a profile may take a while, and loading the symbols reads
-//! files. A window ends when its time is over, and not when its turn comes to be named. A client that goes away takes its
-//! window with it. Called by `admin`.
+//! The admin thread waits only for timers: beginning and ending a profile may take a while, and loading symbols reads
+//! files. A window ends when its time is over, even if other profiles are still being written. If a client leaves,
+//! its window ends too. `admin` calls this.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -25,8 +25,8 @@ use self::form::Form;
 use self::kind::{Kind, Window};
 use self::parameters::Parameters;
 use crate::admin::page::Page;
-use crate::http::refusal::Refusal;
-use klad_base::limits::{PROFILE_MAKING_TIMEOUT, PROFILES_OF_A_KIND_MAX};
+use crate::http::api_error::ApiError;
+use crate::limits::{PROFILE_MAKING_TIMEOUT, PROFILES_OF_A_KIND_MAX};
 use klad_base::sync;
 use klad_profile::symbols::Symbols;
 use klad_profile::{Name, Profile, heap, threads};
@@ -35,44 +35,44 @@ mod form;
 mod kind;
 mod parameters;
 
-/// The paths that [`Profiler::answer`] is for.
+/// Whether [`Profiler::answer`] answers this path.
 pub(super) fn is_path(path: &str) -> bool {
     path == "/debug/pprof" || path.starts_with("/debug/pprof/")
 }
 
-/// Of those that begin, end and name profiles.
+/// The name of the threads that begin, end and write profiles.
 const THREAD: &str = "klad-profile";
 
-/// Takes profiles, a few at a time.
+/// Takes profiles, a limited number at a time.
 #[derive(Debug)]
 pub struct Profiler {
-    /// Of each kind.
+    /// The places for profiles of each kind.
     places: [Arc<Semaphore>; Kind::ALL.len()],
-    /// One at a time is named and written: that is what takes CPU time and memory.
-    making: Arc<Semaphore>,
+    /// Profiles are written one at a time, because that takes CPU time and memory.
+    writing: Arc<Semaphore>,
 }
 
 impl Default for Profiler {
     fn default() -> Profiler {
         let places = [(); Kind::ALL.len()].map(|()| Arc::new(Semaphore::new(PROFILES_OF_A_KIND_MAX)));
-        Profiler { places, making: Arc::new(Semaphore::new(1)) }
+        Profiler { places, writing: Arc::new(Semaphore::new(1)) }
     }
 }
 
 impl Profiler {
-    /// Answers a GET, or a HEAD: nothing is taken for that. `extra` grows by what the connection is to live longer for it.
+    /// Answers a GET or HEAD; HEAD takes no profile. Adds to `extra` the time that the connection must live longer.
     pub(super) async fn answer(
         &self,
         request: &Request<Incoming>,
         extra: &Cell<Duration>,
-    ) -> Result<Response<Page>, Refusal> {
+    ) -> Result<Response<Page>, ApiError> {
         let is_head = request.method() == Method::HEAD;
         let query = request.uri().query().unwrap_or_default();
         let name = request.uri().path().trim_start_matches("/debug/pprof").trim_start_matches('/');
         match name {
             "" => Ok(of_type("text/html; charset=utf-8", index())),
             "cmdline" => Ok(of_type("text/plain; charset=utf-8", command_line())),
-            // Names are in the profiles already.
+            // klad's profiles already contain names.
             "symbol" => Ok(of_type("text/plain; charset=utf-8", "num_symbols: 0\n")),
             "threads" => {
                 let parameters = Parameters::read(query, &["format", "debug"])?;
@@ -84,7 +84,7 @@ impl Profiler {
                 self.threads(&parameters, place).await
             }
             name => {
-                let kind = Kind::named(name).ok_or(Refusal::UnknownPath)?;
+                let kind = Kind::named(name).ok_or(ApiError::UnknownPath)?;
                 let parameters = Parameters::read(query, kind.parameters())?;
                 if is_head {
                     return Ok(attachment(parameters.form, kind.name(), Bytes::new()));
@@ -96,35 +96,38 @@ impl Profiler {
         }
     }
 
-    fn place(&self, kind: Kind) -> Result<Place, Refusal> {
+    fn place(&self, kind: Kind) -> Result<Place, ApiError> {
         let place = self.places[kind as usize].clone().try_acquire_owned();
         place.map(Arc::new).map_err(|_| {
-            Refusal::ProfileBusy(format!("{PROFILES_OF_A_KIND_MAX} profiles of this kind are being taken"))
+            ApiError::ProfileBusy(format!(
+                "{PROFILES_OF_A_KIND_MAX} profiles of this kind are running; try again when one has ended"
+            ))
         })
     }
 
-    async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, Refusal> {
+    async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, ApiError> {
         let asked = parameters.clone();
-        // Made there: if the request is given up meanwhile, it is not this thread that waits for the window's end.
+        // Created on that thread: if the client leaves meanwhile, that thread waits for the window's end, not this
+        // one.
         let its_place = place.clone();
-        let window = on_thread(&place, move || Ok(Open::new(kind.start(&asked)?, &its_place))).await?;
+        let window = on_thread(&place, move || Ok(OpenWindow::new(kind.start(&asked)?, &its_place))).await?;
         tokio::time::sleep(parameters.window(kind)).await;
-        let seen = on_thread(&place, move || window.take().end()).await?;
-        let turn = self.making.clone().acquire_owned().await.expect("it is never closed");
+        let recording = on_thread(&place, move || window.take().end()).await?;
+        let permit = self.writing.clone().acquire_owned().await.expect("it is never closed");
         let (form, seconds) = (parameters.form, parameters.window(kind));
         let made = on_thread(&place, move || {
-            let _turn = turn;
-            Ok(form.write(&with_facts(seen.named(&Symbols::of_this_process()?), seconds)))
+            let _permit = permit;
+            Ok(form.write(&with_facts(recording.named(&Symbols::of_this_process()?), seconds)))
         });
         Ok(attachment(form, kind.name(), made.await?))
     }
 
-    /// A list for people, unless another form is asked for.
-    async fn threads(&self, parameters: &Parameters, place: Place) -> Result<Response<Page>, Refusal> {
-        let turn = self.making.clone().acquire_owned().await.expect("it is never closed");
+    /// Answers with a list for people, unless the client asks for another format.
+    async fn threads(&self, parameters: &Parameters, place: Place) -> Result<Response<Page>, ApiError> {
+        let permit = self.writing.clone().acquire_owned().await.expect("it is never closed");
         let form = parameters.form_given.then_some(parameters.form);
         let made = on_thread(&place, move || {
-            let _turn = turn;
+            let _permit = permit;
             let symbols = Symbols::of_this_process()?;
             let all = threads::capture()?;
             Ok(match form {
@@ -136,32 +139,32 @@ impl Profiler {
     }
 }
 
-/// Held by the request and by the threads that work for it, which go on when its client has gone away.
+/// A place, held by the request and by its threads, which continue after the client has left.
 type Place = Arc<OwnedSemaphorePermit>;
 
-/// A window whose time runs. Ending it waits for the profiler's thread, also when the client has gone away, so that a thread of
-/// its own does.
-struct Open {
-    /// `None` once it was taken.
+/// A running window. Ending it waits for the profiler's thread. So if the client leaves, a separate thread ends it, and
+/// the admin thread does not wait.
+struct OpenWindow {
+    /// `None` after it was taken.
     window: Option<Window>,
     place: Place,
 }
 
-impl Open {
-    fn new(window: Window, place: &Place) -> Open {
-        Open { window: Some(window), place: place.clone() }
+impl OpenWindow {
+    fn new(window: Window, place: &Place) -> OpenWindow {
+        OpenWindow { window: Some(window), place: place.clone() }
     }
 
     fn take(mut self) -> Window {
-        self.window.take().expect("only this takes it, once")
+        self.window.take().expect("only this takes it, and only once")
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenWindow {
     fn drop(&mut self) {
         if let Some(window) = self.window.take() {
             let place = self.place.clone();
-            // Where there is no thread to be had, it ends here.
+            // If no thread can be started, the window ends here.
             drop(sync::try_spawn_thread(THREAD, move || {
                 heap::leave_this_thread_out();
                 drop(window);
@@ -171,39 +174,40 @@ impl Drop for Open {
     }
 }
 
-/// Runs `make` on a thread of its own.
+/// Runs `make` on its own thread.
 async fn on_thread<T: Send + 'static>(
     place: &Place,
     make: impl FnOnce() -> Result<T, klad_profile::Error> + Send + 'static,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiError> {
     on_spawned(|run| sync::try_spawn_thread(THREAD, run).map(drop), place, make).await
 }
 
-/// As [`on_thread`], on what `spawn` starts.
+/// Like [`on_thread`], on a thread that `spawn` starts.
 async fn on_spawned<T: Send + 'static>(
     spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
     place: &Place,
     make: impl FnOnce() -> Result<T, klad_profile::Error> + Send + 'static,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let place = place.clone();
-    // Not waited for: what nobody listens to any more is thrown away at its end.
+    // Not joined: a result that is no longer wanted is dropped when the thread ends.
     let started = spawn(Box::new(move || {
         heap::leave_this_thread_out();
         let _ = sender.send(make());
         drop(place);
     }));
-    started.map_err(|error| Refusal::ProfileRefused(format!("klad cannot start a thread for it: {error}")))?;
-    let made = receiver.await.map_err(|_| Refusal::ProfileRefused("it was given up".to_owned()))?;
+    started
+        .map_err(|error| ApiError::ProfileRefused(format!("klad cannot start a thread for the profile: {error}")))?;
+    let made = receiver.await.map_err(|_| ApiError::ProfileRefused("the profile was not completed".to_owned()))?;
     made.map_err(|error| match error {
-        klad_profile::Error::Busy(_) => Refusal::ProfileBusy(error.to_string()),
+        klad_profile::Error::Busy(_) => ApiError::ProfileBusy(error.to_string()),
         klad_profile::Error::Refused(_) | klad_profile::Error::Malformed(_) => {
-            Refusal::ProfileRefused(error.to_string())
+            ApiError::ProfileRefused(error.to_string())
         }
     })
 }
 
-/// What stands in every form, of every kind.
+/// Adds the facts that each profile has, in every format.
 fn with_facts(mut profile: Profile<Name>, window: Duration) -> Profile<Name> {
     let mut add = |name: &str, value: String| {
         if !profile.facts.iter().any(|(known, _)| known == name) {
@@ -241,14 +245,14 @@ fn of_type(content_type: &'static str, body: impl Into<Bytes>) -> Response<Page>
     answer
 }
 
-/// As Go has it: the words with a NUL between two.
+/// Returns the command line as Go's tools expect it: words with a NUL between two.
 fn command_line() -> Bytes {
     use std::os::unix::ffi::OsStringExt;
     let words: Vec<Vec<u8>> = std::env::args_os().map(OsStringExt::into_vec).collect();
     words.join(&0).into()
 }
 
-/// For people with a browser.
+/// Returns the page for people with a browser.
 fn index() -> String {
     let mut page = String::from(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
@@ -261,16 +265,19 @@ fn index() -> String {
         let (name, about, cost) = (kind.name(), kind.about(), kind.cost());
         let _ = writeln!(
             page,
-            "<dt>{name}</dt><dd>{about} {cost}<br><a href=\"/debug/pprof/{name}?{short}format=flamegraph\">flame graph</a>, \
+            "<dt>{name}</dt><dd>{about} {cost}<br>\
+             <a href=\"/debug/pprof/{name}?{short}format=flamegraph\">flame graph</a>, \
              <a href=\"/debug/pprof/{name}?{short}format=collapsed\">text</a>, \
              <a href=\"/debug/pprof/{name}\">pprof</a></dd>",
             short = if kind.has_default_window() { "seconds=5&amp;" } else { "" },
         );
     }
     page.push_str(
-        "<dt><a href=\"/debug/pprof/cmdline\">cmdline</a></dt><dd>The command line, with a NUL between two words.</dd>\n\
-         </dl>\n<p>Beside them: <a href=\"/debug/memory?format=text\">/debug/memory</a>, where the memory is, and \
-         <a href=\"/debug/slow\">/debug/slow</a>, the requests that took longest. <code>go tool pprof http://HOST:PORT/debug/pprof/profile?seconds=30</code> reads all of them.</p>\n</html>\n",
+        "<dt><a href=\"/debug/pprof/cmdline\">cmdline</a></dt>\
+         <dd>The command line, with a NUL between two words.</dd>\n\
+         </dl>\n<p>See also <a href=\"/debug/memory?format=text\">/debug/memory</a>, the parts of the memory, and \
+         <a href=\"/debug/slow\">/debug/slow</a>, the slowest requests. <code>go tool pprof \
+         http://HOST:PORT/debug/pprof/profile?seconds=30</code> reads each profile.</p>\n</html>\n",
     );
     page
 }
@@ -279,7 +286,7 @@ fn index() -> String {
 mod tests {
     use super::*;
 
-    /// Sampling rates are the process's: tests that start CPU profiles run one after the other.
+    /// The sampling rate belongs to the process, so tests that start CPU profiles run one after the other.
     fn alone() -> sync::MutexGuard<'static, ()> {
         static ALONE: sync::Mutex<()> = sync::Mutex::new(());
         ALONE.lock()
@@ -290,55 +297,55 @@ mod tests {
     }
 
     #[test]
-    fn without_a_thread_it_is_refused_and_the_place_is_free_again() {
+    fn without_a_thread_a_profile_is_rejected_and_its_place_is_free_again() {
         let places = Arc::new(Semaphore::new(1));
         let place = Arc::new(places.clone().try_acquire_owned().expect("there is one"));
         let none = |_: Box<dyn FnOnce() + Send>| Err(std::io::Error::from_raw_os_error(libc::EAGAIN));
-        let refused = wait(on_spawned(none, &place, || Ok(()))).expect_err("there is no thread");
-        assert_eq!((refused.status().as_u16(), refused.code()), (501, "profile-refused"));
-        assert!(refused.to_string().contains("cannot start a thread"), "{refused}");
+        let rejected = wait(on_spawned(none, &place, || Ok(()))).expect_err("there is no thread");
+        assert_eq!((rejected.status().as_u16(), rejected.code()), (501, "profile-refused"));
+        assert!(rejected.to_string().contains("cannot start a thread"), "{rejected}");
         drop(place);
         assert_eq!(places.available_permits(), 1);
     }
 
     #[test]
-    fn a_window_ends_with_its_time_and_not_with_its_turn() {
+    fn a_window_ends_with_its_time_although_another_profile_is_written() {
         let _alone = alone();
         let profiler = Profiler::default();
-        // Somebody else is being named, and takes long.
-        let turn = profiler.making.clone().try_acquire_owned().expect("nobody has it");
+        // Another profile is being written, and takes long.
+        let permit = profiler.writing.clone().try_acquire_owned().expect("it is free");
         let answer = wait(async {
             let parameters = Parameters::read("seconds=0.05&format=collapsed", Kind::Cpu.parameters());
             let parameters = parameters.expect("they are good");
             let place = profiler.place(Kind::Cpu).expect("there is one");
             let naming = async {
                 tokio::time::sleep(Duration::from_secs(3)).await;
-                drop(turn);
+                drop(permit);
             };
             let (taken, ()) = tokio::join!(profiler.profile(Kind::Cpu, &parameters, place), naming);
             taken.expect("it is taken")
         });
         let text = format!("{:?}", answer.into_body());
         let seconds = text.split("# duration: ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
-        let seconds: f64 = seconds.expect("a profile says how long it took");
-        assert!((0.05..3.0).contains(&seconds), "its turn came after 3 s: {text}");
+        let seconds: f64 = seconds.expect("a profile has its duration");
+        assert!((0.05..3.0).contains(&seconds), "the permit came after 3 s: {text}");
     }
 
     #[test]
-    fn a_window_that_nobody_waits_for_ends_and_makes_room() {
+    fn a_window_without_a_client_ends_and_frees_its_place() {
         let _alone = alone();
         let places = Arc::new(Semaphore::new(1));
         let place = Arc::new(places.clone().try_acquire_owned().expect("there is one"));
         let parameters = Parameters::read("hz=7", Kind::Cpu.parameters()).expect("they are good");
-        drop(Open::new(Kind::Cpu.start(&parameters).expect("nobody else takes one"), &place));
+        drop(OpenWindow::new(Kind::Cpu.start(&parameters).expect("no other is running"), &place));
         drop(place);
         let deadline = klad_base::clock::now() + Duration::from_secs(30);
         while places.available_permits() == 0 {
             assert!(klad_base::clock::now() < deadline, "its place is not free again");
             std::thread::yield_now();
         }
-        // Of another rate: the one before has ended.
+        // With another rate: the window before has ended.
         let parameters = Parameters::read("hz=8", Kind::Cpu.parameters()).expect("they are good");
-        drop(Kind::Cpu.start(&parameters).expect("nobody takes one any more"));
+        drop(Kind::Cpu.start(&parameters).expect("no other is running"));
     }
 }

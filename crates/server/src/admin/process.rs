@@ -1,65 +1,66 @@
-//! What the kernel and the allocator know of this process: memory, descriptors, CPU time, threads.
+//! The kernel's and the allocator's figures of this process: memory, descriptors, CPU time, threads.
 //!
-//! The kernel's figures wait for no lock that memory management holds: `/proc/self/status` and `stat` read counters, where
-//! `smaps` would walk the address space. They are read by the admin thread when somebody asks; the allocator's by a thread
-//! that may wait.
+//! Reading the kernel's figures waits for no lock of memory management: `/proc/self/status` and `stat` have counters,
+//! while `smaps` would walk the address space. The admin thread reads them on request. A thread that may wait reads
+//! the allocator's.
 
 use rustix::process::{Resource, getrlimit};
 
 use klad_base::clock;
 use klad_base::metrics::text::{Kind, Page};
 
-/// What the kernel says.
+/// The kernel's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Process {
-    /// In RAM now, and the most that it was.
+    /// The resident memory.
     pub resident_bytes: u64,
-    /// The most that it was since the start.
+    /// The largest resident memory since the start.
     pub resident_peak_bytes: u64,
-    /// Of it, pages of files: the program itself.
+    /// The part of the resident memory that is pages of files: the program itself.
     pub resident_file_bytes: u64,
-    /// Address space.
+    /// The address space.
     pub virtual_bytes: u64,
-    /// Threads, those of RocksDB and the allocator included.
+    /// The number of threads, including those of RocksDB and the allocator.
     pub threads: u64,
     /// CPU time of all threads, seconds.
     pub cpu_seconds: f64,
-    /// Since 1970, seconds.
+    /// The start of the process, seconds since 1970.
     pub start_seconds: f64,
 }
 
-/// What the allocator says, bytes.
+/// The allocator's figures, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allocator {
-    /// In use by the program.
+    /// Bytes in use by the program.
     pub allocated: u64,
-    /// Pages that hold some of it.
+    /// Pages with at least one allocation.
     pub active: u64,
-    /// Its own books.
+    /// The allocator's own data structures.
     pub metadata: u64,
-    /// Pages that may be in RAM: active ones, books, and those that hold nothing and were not given back.
+    /// Pages that may be in RAM: active pages, the allocator's data, and free pages that were not returned to the
+    /// kernel.
     pub resident: u64,
-    /// Address space that was given back to the kernel, and is kept for the next use.
+    /// Address space whose memory was returned to the kernel, kept for later use.
     pub retained: u64,
 }
 
-/// Why nothing could be read.
+/// Why the figures could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `/proc` is not there, or is not as expected.
+    /// `/proc` is missing or has an unexpected format.
     #[error("cannot read /proc/self: {0}")]
     Proc(#[from] procfs::ProcError),
 }
 
 impl Process {
-    /// As of now.
+    /// Reads the current figures.
     ///
     /// # Errors
-    /// Where there is no `/proc`.
+    /// If there is no `/proc`.
     pub fn read() -> Result<Process, Error> {
         let own = procfs::process::Process::myself()?;
         let (status, stat) = (own.status()?, own.stat()?);
-        // In KiB, whatever the kernel calls it.
+        // In KiB, although the kernel calls it kB.
         let bytes = |kib: Option<u64>| kib.unwrap_or_default() << 10;
         let ticks = stat.starttime / procfs::ticks_per_second();
         Ok(Process {
@@ -76,25 +77,25 @@ impl Process {
     fn write(&self, page: &mut Page) {
         page.family("process_cpu_seconds_total", Kind::Counter, "CPU time of all threads.")
             .sample(&[], self.cpu_seconds);
-        page.gauge("process_resident_memory_bytes", "Memory in RAM.", number(self.resident_bytes));
+        page.gauge("process_resident_memory_bytes", "Resident memory.", number(self.resident_bytes));
         page.gauge(
             "process_resident_memory_peak_bytes",
-            "The most that it was since the start.",
+            "The largest resident memory since the start.",
             number(self.resident_peak_bytes),
         );
         page.gauge("process_virtual_memory_bytes", "Address space.", number(self.virtual_bytes));
-        page.gauge("process_threads", "Threads, those of RocksDB and the allocator included.", number(self.threads));
-        page.gauge("process_start_time_seconds", "Start of the process, since 1970.", self.start_seconds);
+        page.gauge("process_threads", "Threads, including those of RocksDB and the allocator.", number(self.threads));
+        page.gauge("process_start_time_seconds", "Start of the process, in seconds since 1970.", self.start_seconds);
     }
 }
 
 impl Allocator {
-    /// As of now; `None` where the allocator is another. Waits for every lock of the allocator in turn: where one is held by a
-    /// thread of low priority that has lost its core, for as long as it gets none.
+    /// Reads the current figures. `None`: the process has another allocator. Waits for each of the allocator's locks
+    /// in turn. If a thread with a low CPU priority holds one and has no core, this waits until that thread runs.
     #[must_use]
     pub fn read() -> Option<Allocator> {
         use tikv_jemalloc_ctl::{epoch, stats};
-        // Its figures are as of the last time that this was called.
+        // jemalloc's figures are as of the last call of this.
         epoch::advance().ok()?;
         let bytes = |figure: Result<usize, tikv_jemalloc_ctl::Error>| figure.ok().map(|bytes| bytes as u64);
         Some(Allocator {
@@ -106,16 +107,16 @@ impl Allocator {
         })
     }
 
-    /// Puts it on the page.
+    /// Writes the figures to the metrics page.
     pub fn write(&self, page: &mut Page) {
         for (name, help, value) in [
-            ("klad_allocator_allocated_bytes", "In use by the program.", self.allocated),
-            ("klad_allocator_active_bytes", "Pages that hold some of what is allocated.", self.active),
-            ("klad_allocator_metadata_bytes", "The allocator's own books.", self.metadata),
+            ("klad_allocator_allocated_bytes", "Bytes in use by the program.", self.allocated),
+            ("klad_allocator_active_bytes", "Pages with at least one allocation.", self.active),
+            ("klad_allocator_metadata_bytes", "The allocator's own data structures.", self.metadata),
             ("klad_allocator_resident_bytes", "Pages of the allocator that may be in RAM.", self.resident),
             (
                 "klad_allocator_retained_bytes",
-                "Address space that holds nothing, kept for the next use; hardly any of it has memory.",
+                "Address space that is kept for later use; almost none of it takes memory.",
                 self.retained,
             ),
         ] {
@@ -124,19 +125,19 @@ impl Allocator {
     }
 }
 
-/// Open descriptors of this process: sockets, files, epoll instances.
+/// Returns the number of open descriptors of this process: sockets, files, epoll instances.
 #[must_use]
 pub fn open_descriptors() -> Option<u64> {
-    // Since Linux 6.2 the directory's size is their number, without a look at each of thousands.
+    // Since Linux 6.2 the directory's size is their number, so it is not necessary to list thousands.
     let size = rustix::fs::stat("/proc/self/fd").ok()?.st_size;
     match u64::try_from(size) {
         Ok(count @ 1..) => Some(count),
-        // Less the one that the directory itself is read through.
+        // Without the one through which the directory is read.
         _ => std::fs::read_dir("/proc/self/fd").ok().map(|open| (open.count() as u64).saturating_sub(1)),
     }
 }
 
-/// Puts what the kernel says on the page; what cannot be read is left out.
+/// Writes the kernel's figures to the metrics page. Leaves out what cannot be read.
 pub fn write(page: &mut Page) {
     if let Ok(process) = Process::read() {
         process.write(page);
@@ -145,8 +146,8 @@ pub fn write(page: &mut Page) {
         page.gauge("process_open_fds", "Open descriptors.", number(open));
     }
     let limit = |resource| getrlimit(resource).current.map_or(f64::INFINITY, number);
-    page.gauge("process_max_fds", "As many descriptors there may be.", limit(Resource::Nofile));
-    page.gauge("process_virtual_memory_max_bytes", "As much address space there may be.", limit(Resource::As));
+    page.gauge("process_max_fds", "The limit of open descriptors.", limit(Resource::Nofile));
+    page.gauge("process_virtual_memory_max_bytes", "The limit of the address space.", limit(Resource::As));
 }
 
 fn seconds(ns: u64) -> f64 {
@@ -168,7 +169,7 @@ mod tests {
         assert!(process.resident_bytes > 1 << 20 && process.resident_bytes <= process.virtual_bytes, "{process:?}");
         assert!(process.resident_file_bytes <= process.resident_bytes && process.threads >= 1, "{process:?}");
         assert!(process.cpu_seconds > 0.0 && process.start_seconds > 1e9, "{process:?}");
-        // Others open and close some meanwhile: only that one is noticed among many is asked for.
+        // Other tests open and close some meanwhile, so only a large number is checked.
         let files: Vec<_> = (0..200).map(|_| std::fs::File::open("/dev/null").expect("there")).collect();
         let with = open_descriptors().expect("/proc");
         drop(files);

@@ -1,11 +1,11 @@
-//! `/readyz`: whether klad takes reads and writes, and if not, why.
+//! `/readyz`: whether klad accepts reads and writes, and if not, why.
 //!
 //! ```text
-//!   /readyz            200 ready, or the problem document that a write would be answered with: 503, or 507 for a full disk
-//!   /readyz?verbose    200 or 503, and every check with its state, a line each, as etcd and Kubernetes print them
+//!   /readyz            200 ready, or the problem document that a write would get: 503, or 507 for a full disk
+//!   /readyz?verbose    200 or 503, and a line for each check with its state, as in etcd and Kubernetes
 //! ```
 //!
-//! Called by `admin`.
+//! `admin` calls this.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -13,27 +13,27 @@ use std::sync::atomic::Ordering;
 use hyper::{Response, StatusCode};
 
 use crate::admin::{Admin, text};
-use crate::http::refusal::Refusal;
+use crate::http::api_error::ApiError;
+use crate::limits::HOUSEKEEPING_LATE;
 use klad_base::clock;
-use klad_base::limits::UPKEEP_LATE;
 use klad_storage::operation::Error;
 use klad_storage::{ChangeKind, Check};
 
 impl Admin {
-    /// Ready means that reads and writes are taken; the refusal says what is not.
-    pub(super) fn ready(&self) -> Result<Response<String>, Refusal> {
+    /// Answers whether klad accepts reads and writes; the error says what prevents it.
+    pub(super) fn ready(&self) -> Result<Response<String>, ApiError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Error::Stopping.into());
         }
         self.executor.writable(ChangeKind::Put)?;
-        // What no error of an operation stands for.
+        // Then the checks that no error of an operation covers.
         match self.checks().into_iter().find_map(|check| check.fault) {
-            Some(fault) => Err(Refusal::NotReady(fault)),
+            Some(fault) => Err(ApiError::NotReady(fault)),
             None => Ok(text("ready\n".to_owned())),
         }
     }
 
-    /// Every check, with its state.
+    /// Answers with each check and its state.
     pub(super) fn ready_verbosely(&self) -> Response<String> {
         let mut lines = String::new();
         let mut ready = true;
@@ -54,14 +54,14 @@ impl Admin {
         answer
     }
 
-    /// All that must hold for klad to be ready, with its state now.
+    /// Returns all conditions for being ready, with their current state.
     pub(super) fn checks(&self) -> Vec<Check> {
         let stopping = self.stopping.load(Ordering::Acquire);
         let mut checks = vec![Check::of("not-stopping", if stopping { Err(Error::Stopping) } else { Ok(()) })];
         checks.extend(self.executor.checks());
         if let Some(taken) = self.executor.observe().taken {
             let silent = clock::now().saturating_duration_since(taken);
-            let late = silent > UPKEEP_LATE;
+            let late = silent > HOUSEKEEPING_LATE;
             let fault = late.then(|| format!("storage has not answered for {} s", silent.as_secs()));
             checks.push(Check { name: "storage-answers", fault });
         }

@@ -1,6 +1,7 @@
-//! `/debug/slow`: the slowest requests of the last minute, each with where its time went and what the engine had to do for it.
+//! `/debug/slow`: the slowest requests of the last minute, each with the times of its phases and the engine's
+//! measurements.
 //!
-//! Called by `admin`.
+//! `admin` calls this.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,72 +13,72 @@ use serde_json::{Map, Value, json};
 
 use crate::admin::{Admin, of_type, text, wants_text};
 use crate::execution::AnsweredBy;
+use crate::http::api_error::ApiError;
 use crate::http::query;
-use crate::http::refusal::Refusal;
-use crate::http::slow::{Extent, SlowRequest};
+use crate::limits::{SLOWEST_SHOWN, SLOWEST_SHOWN_MAX};
+use crate::observe::slowest::{Retention, SlowRequest};
 use crate::request_metrics::{Op, Phase};
 use klad_base::clock;
-use klad_base::limits::{SLOWEST_SHOWN, SLOWEST_SHOWN_MAX};
 use klad_storage::perf::{Figure, Perf, Unit};
 
-/// What is asked for.
+/// The parameters of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wanted {
+struct SlowQuery {
     /// `None`: all.
     op: Option<Op>,
     limit: usize,
 }
 
-impl Wanted {
-    /// Whoever is called at night must not be shown everything for a slip of the finger: what is unknown is refused.
-    fn read(query: &str) -> Result<Wanted, Refusal> {
-        let mut wanted = Wanted { op: None, limit: SLOWEST_SHOWN };
-        let bad = |what: String| Err(Refusal::BadParameter(what));
+impl SlowQuery {
+    /// Parses a query. Rejects unknown parameters, so that a typing error does not show a wrong list.
+    fn read(query: &str) -> Result<SlowQuery, ApiError> {
+        let mut read = SlowQuery { op: None, limit: SLOWEST_SHOWN };
+        let bad = |what: String| Err(ApiError::BadParameter(what));
         for given in query.split('&').filter(|given| !given.is_empty()) {
             let (name, value) = given.split_once('=').unwrap_or((given, ""));
             let value = query::decode(value.as_bytes()).map(Cow::into_owned).unwrap_or_default();
             let value = String::from_utf8_lossy(&value);
             match name {
                 "op" => {
-                    wanted.op = Op::ALL.iter().copied().find(|op| op.as_str() == value);
-                    if wanted.op.is_none() {
+                    read.op = Op::ALL.iter().copied().find(|op| op.as_str() == value);
+                    if read.op.is_none() {
                         let words: Vec<_> = Op::ALL.iter().map(|op| op.as_str()).collect();
-                        return bad(format!("op is one of: {}", words.join(", ")));
+                        return bad(format!("op must be one of: {}", words.join(", ")));
                     }
                 }
                 "limit" => match value.parse() {
-                    Ok(limit @ 1..=SLOWEST_SHOWN_MAX) => wanted.limit = limit,
-                    _ => return bad(format!("limit is a whole number from 1 to {SLOWEST_SHOWN_MAX}")),
+                    Ok(limit @ 1..=SLOWEST_SHOWN_MAX) => read.limit = limit,
+                    _ => return bad(format!("limit must be a whole number from 1 to {SLOWEST_SHOWN_MAX}")),
                 },
                 "format" if ["json", "text"].contains(&&*value) => {}
-                "format" => return bad("format is json or text".to_owned()),
-                _ => return bad(format!("there is no parameter {name} here; there are: op, limit, format")),
+                "format" => return bad("format must be json or text".to_owned()),
+                _ => return bad(format!("unknown parameter {name}; the parameters are op, limit, format")),
             }
         }
-        Ok(wanted)
+        Ok(read)
     }
 }
 
 impl Admin {
-    /// The answer, as JSON, or as text for people.
-    pub(super) fn slow_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, Refusal> {
-        let wanted = Wanted::read(request.uri().query().unwrap_or_default())?;
-        let slowest = self.slowest.recent(clock::now(), wanted.op, wanted.limit);
-        let extent = self.slowest.extent();
+    /// Answers as JSON, or as text for people.
+    pub(super) fn slow_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, ApiError> {
+        let query = SlowQuery::read(request.uri().query().unwrap_or_default())?;
+        let slowest = self.slowest.recent(clock::now(), query.op, query.limit);
+        let retention = self.slowest.retention();
         Ok(if wants_text(request) {
-            text(table(&slowest, extent))
+            text(table(&slowest, retention))
         } else {
-            of_type("application/json", format!("{}\n", whole(&slowest, extent)))
+            of_type("application/json", format!("{}\n", whole(&slowest, retention)))
         })
     }
 }
 
-/// Where a request's time went: its phases, and what they leave to the worker. They add up to its total.
+/// Returns the times of a request's phases, and the rest, which is the worker's. They add up to the total.
 fn phases(request: &SlowRequest) -> [(&'static str, u64); Phase::ALL.len() + 1] {
     let mut parts = [("worker", 0); Phase::ALL.len() + 1];
     let mut left_ns = request.ended.total_ns;
     for ((part, phase), time_ns) in parts.iter_mut().zip(Phase::ALL).zip(request.ended.phases_ns) {
-        // They were read from the clock at different moments.
+        // The clock was read at different moments.
         let time_ns = time_ns.min(left_ns);
         left_ns -= time_ns;
         *part = (phase.as_str(), time_ns);
@@ -86,7 +87,7 @@ fn phases(request: &SlowRequest) -> [(&'static str, u64); Phase::ALL.len() + 1] 
     parts
 }
 
-/// The phase that took most of it.
+/// The phase that took the longest.
 fn mostly(request: &SlowRequest) -> &'static str {
     phases(request).into_iter().max_by_key(|(_, time_ns)| *time_ns).map_or("worker", |(name, _)| name)
 }
@@ -102,11 +103,11 @@ fn started(request: &SlowRequest) -> String {
     humantime::format_rfc3339_millis(at).to_string()
 }
 
-fn whole(slowest: &[SlowRequest], extent: Extent) -> Value {
+fn whole(slowest: &[SlowRequest], retention: Retention) -> Value {
     json!({
-        "recent_s": extent.lifetime().as_secs(),
-        "window_s": extent.window.as_secs(),
-        "kept_by_each_worker_of_each_op_in_each_window": extent.kept,
+        "recent_s": retention.lifetime().as_secs(),
+        "window_s": retention.window.as_secs(),
+        "kept_by_each_worker_of_each_op_in_each_window": retention.kept,
         "requests": slowest.iter().map(one).collect::<Vec<_>>(),
     })
 }
@@ -138,7 +139,7 @@ fn one(request: &SlowRequest) -> Value {
     })
 }
 
-/// A figure's name with its unit, and its value.
+/// Returns a figure's name with its unit, and its value.
 fn figure((figure, value): (Figure, u64)) -> (String, Value) {
     match figure.unit() {
         Unit::Count => (figure.name().to_owned(), value.into()),
@@ -153,7 +154,7 @@ fn storage(perf: &Perf) -> Value {
     Value::Object(figures)
 }
 
-/// The same for people: what is not zero.
+/// Formats the figures that are not zero, for people.
 fn storage_line(perf: &Perf) -> String {
     let known = perf.figures().filter(|(_, value)| *value > 0).map(figure);
     let mut figures: Vec<String> = known.map(|(name, value)| format!("{name} {value}")).collect();
@@ -163,12 +164,12 @@ fn storage_line(perf: &Perf) -> String {
     figures.join(", ")
 }
 
-fn table(slowest: &[SlowRequest], extent: Extent) -> String {
+fn table(slowest: &[SlowRequest], retention: Retention) -> String {
     let mut lines = format!(
         "the slowest requests of the last {} s; times in ms; of each op every worker keeps {} in {} s\n\n",
-        extent.lifetime().as_secs(),
-        extent.kept,
-        extent.window.as_secs(),
+        retention.lifetime().as_secs(),
+        retention.kept,
+        retention.window.as_secs(),
     );
     let _ = write!(lines, "{:<24}  {:<6}  {:>10}", "started", "op", "total");
     for name in Phase::ALL.iter().map(|phase| phase.as_str()).chain(["worker"]) {
@@ -207,12 +208,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_understood_or_refused() {
-        let read = |query: &str| Wanted::read(query).ok();
-        assert_eq!(read(""), Some(Wanted { op: None, limit: SLOWEST_SHOWN }));
-        assert_eq!(read("op=put&limit=7&format=text"), Some(Wanted { op: Some(Op::Put), limit: 7 }));
+    fn unknown_or_malformed_parameters_are_rejected() {
+        let read = |query: &str| SlowQuery::read(query).ok();
+        assert_eq!(read(""), Some(SlowQuery { op: None, limit: SLOWEST_SHOWN }));
+        assert_eq!(read("op=put&limit=7&format=text"), Some(SlowQuery { op: Some(Op::Put), limit: 7 }));
         for bad in ["op=post", "op", "limit=0", "limit=1001", "limit=a", "format=xml", "ops=get", "op=%zz"] {
-            assert!(matches!(Wanted::read(bad), Err(Refusal::BadParameter(_))), "{bad}");
+            assert!(matches!(SlowQuery::read(bad), Err(ApiError::BadParameter(_))), "{bad}");
         }
     }
 }

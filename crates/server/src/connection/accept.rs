@@ -1,7 +1,7 @@
-//! The one acceptor: hands each connection to the worker with the fewest, stops accepting at the limit, and refuses those of
-//! a peer that has too many.
+//! The acceptor: hands each connection to the worker with the fewest connections, stops accepting at the limit, and
+//! rejects connections of a peer that has too many.
 //!
-//! Never reads from a connection. Started by `server`.
+//! It never reads from a connection. `server` starts it.
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
 use crate::connection::figures::AcceptFigures;
-use crate::connection::peers::{Peers, Place, Refuser};
+use crate::connection::peers::{PeerRejecter, Peers, Place};
 use crate::connection::places::{OpenPlace, Places};
 use crate::connection::worker::{Accepted, WorkerHandle};
+use crate::limits::{
+    ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
+};
 use crate::net::listen;
 use crate::request_metrics::Requests;
 use crate::{Drain, Limits, runtime};
 use klad_base::clock;
-use klad_base::limits::{
-    ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
-};
 use klad_base::sync::{self, Live};
 
-/// After an error that only time can mend (no more descriptors), the next try.
+/// The pause after an error that only time can resolve, such as no free descriptors.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Starts the acceptor's thread.
@@ -35,14 +35,14 @@ pub(crate) fn start(
     limits: Arc<Live<Limits>>,
     figures: Arc<AcceptFigures>,
     requests: Arc<Requests>,
-    refuser: Refuser,
+    rejecter: PeerRejecter,
     mut stopped: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     let acceptor = Acceptor {
         workers,
         places: Places::new(limits.clone()),
         peers: Peers::new(),
-        refuser,
+        rejecter,
         limits: limits.clone(),
         figures,
         requests,
@@ -66,32 +66,33 @@ struct Acceptor {
     requests: Arc<Requests>,
     places: Arc<Places>,
     peers: Arc<Peers>,
-    refuser: Refuser,
+    rejecter: PeerRejecter,
 }
 
 impl Acceptor {
     async fn accept_all(&self, listener: &tokio::net::TcpListener) {
-        let mut caution = Caution::new(self.figures.clone());
+        let mut rate_limit = AcceptRateLimit::new(self.figures.clone());
         loop {
-            // A place first: at the limit a client waits in the kernel's backlog, and gets its turn when another leaves.
+            // Take a place before accepting. At the limit a client waits in the kernel's backlog until another one
+            // leaves.
             let of_all = self.places.take().await;
-            let (stream, address) = caution.accept(listener, &self.workers).await;
-            if caution.is_taken() && has_left(&stream) {
+            let (stream, address) = rate_limit.accept(listener, &self.workers).await;
+            if rate_limit.is_active() && client_has_left(&stream) {
                 self.figures.left.add_owned(1);
                 continue;
             }
             if self.hand(of_all, stream, address) {
-                caution.accepted();
+                rate_limit.accepted();
             }
         }
     }
 
-    /// Gives a connection to a worker, unless its peer has too many; `false`: it was refused.
+    /// Gives a connection to a worker, unless its peer has too many. Returns whether it did.
     fn hand(&self, of_all: OpenPlace, stream: TcpStream, address: IpAddr) -> bool {
         let Some(of_peer) = self.peers.take(address, self.limits.get().connections_per_peer) else {
-            self.figures.refused.add_owned(1);
+            self.figures.rejected.add_owned(1);
             self.requests.too_many_connections();
-            self.refuser.refuse(stream);
+            self.rejecter.reject(stream);
             return false;
         };
         let place = Place { _of_all: of_all, _of_peer: of_peer };
@@ -102,7 +103,7 @@ impl Acceptor {
         true
     }
 
-    /// klad stops: accepts those that wait, and those whose clients believe that they are connected, then closes.
+    /// Accepts, while klad stops, connections that wait or that clients have begun to open, then closes the listener.
     async fn accept_rest(&self, listener: tokio::net::TcpListener, drain: &Drain) {
         if drain.accept_patience.is_zero() {
             return;
@@ -111,60 +112,64 @@ impl Acceptor {
         let patience = (tokio::time::Instant::now() + drain.accept_patience).min(deadline);
         let listener = match listener.into_std() {
             Ok(listener) => listener,
-            Err(error) => return tracing::warn!(%error, "connections that were not accepted yet are reset"),
+            Err(error) => {
+                return tracing::warn!(%error, "klad cannot accept waiting connections while it stops; they are reset");
+            }
         };
-        if let Err(error) = listen::take_no_more(&listener) {
-            tracing::warn!(%error, "connections that come while klad stops may be reset");
+        if let Err(error) = listen::stop_accepting(&listener) {
+            tracing::warn!(%error, "the kernel has no socket filter: new connections may be reset while klad stops");
         }
         while let Ok(place) = tokio::time::timeout_at(deadline, self.places.take()).await {
             match listener.accept() {
                 Ok((stream, peer)) => _ = self.hand(place, stream, peer.ip()),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
                 Err(_) if tokio::time::Instant::now() >= patience => return,
-                // Nobody waits now, or there is no descriptor.
+                // No connection is waiting, or no descriptor is free.
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
     }
 }
 
-/// How fast connections are accepted while workers are strained, and after: what is not accepted waits in the kernel and
-/// costs nothing, where taking it in costs more than a request. As the window of TCP: half as many after each
-/// [`ACCEPT_STEP`] under strain, twice as many after each without.
-struct Caution {
-    /// Connections a second; at [`ACCEPTS_MAX`] as many as come.
+/// The rate limit for accepting connections while workers are strained, and some time after. Accepting a connection
+/// costs more than a request; a connection that klad has not accepted waits in the kernel at no cost. The limit
+/// changes like a TCP window: klad halves it after each [`ACCEPT_STEP`] under strain, and doubles it after each step
+/// without.
+struct AcceptRateLimit {
+    /// Connections a second. [`ACCEPTS_MAX`] means no limit.
     rate: u32,
-    /// Since the last pause.
+    /// The number of connections accepted since the last pause.
     accepted: u32,
-    step: Instant,
+    /// When the rate last changed.
+    rate_changed: Instant,
     figures: Arc<AcceptFigures>,
 }
 
-impl Caution {
-    fn new(figures: Arc<AcceptFigures>) -> Caution {
-        Caution { rate: ACCEPTS_MAX, accepted: 0, step: clock::now(), figures }
+impl AcceptRateLimit {
+    fn new(figures: Arc<AcceptFigures>) -> AcceptRateLimit {
+        AcceptRateLimit { rate: ACCEPTS_MAX, accepted: 0, rate_changed: clock::now(), figures }
     }
 
-    /// The next connection, when it may be accepted.
+    /// Returns the next connection, as soon as the limit allows it.
     async fn accept(&mut self, listener: &tokio::net::TcpListener, workers: &[WorkerHandle]) -> (TcpStream, IpAddr) {
         loop {
             self.wait(listener, workers).await;
-            if !self.is_taken() {
+            if !self.is_active() {
                 return accept(listener).await;
             }
-            // The bound grows whether connections come or not.
+            // The limit must grow even if no connection arrives.
             if let Ok(accepted) = tokio::time::timeout(ACCEPT_STEP, accept(listener)).await {
                 return accepted;
             }
         }
     }
 
-    /// Waits until one more may be accepted.
+    /// Waits until klad may accept one more connection.
     async fn wait(&mut self, listener: &tokio::net::TcpListener, workers: &[WorkerHandle]) {
         loop {
-            self.look(listener, workers);
+            self.update(listener, workers);
             let batch = ACCEPT_PAUSE.as_secs_f64() * f64::from(self.rate);
-            let pause = match (workers.iter().all(WorkerHandle::is_closed), self.is_taken()) {
+            let pause = match (workers.iter().all(WorkerHandle::is_closed), self.is_active()) {
                 (true, _) => ACCEPT_PAUSE,
                 (false, true) if f64::from(self.accepted) >= batch => ACCEPT_PAUSE.div_f64(batch.min(1.0)),
                 (false, _) => return,
@@ -174,16 +179,16 @@ impl Caution {
         }
     }
 
-    fn look(&mut self, listener: &tokio::net::TcpListener, workers: &[WorkerHandle]) {
+    fn update(&mut self, listener: &tokio::net::TcpListener, workers: &[WorkerHandle]) {
         let strained = workers.iter().all(WorkerHandle::is_strained);
-        if !strained && !self.is_taken() {
+        if !strained && !self.is_active() {
             return;
         }
-        let length = clock::now().saturating_duration_since(self.step);
-        if self.is_taken() && length < ACCEPT_STEP {
+        let length = clock::now().saturating_duration_since(self.rate_changed);
+        if self.is_active() && length < ACCEPT_STEP {
             return;
         }
-        let before = self.is_taken();
+        let before = self.is_active();
         self.rate = if !strained {
             (self.rate * 2).min(ACCEPTS_MAX)
         } else if before {
@@ -191,19 +196,19 @@ impl Caution {
         } else {
             ACCEPTS_CAUTIOUS
         };
-        self.step = clock::now();
-        if before != self.is_taken() {
-            self.figures.is_cautious.store(self.is_taken(), Ordering::Relaxed);
-            // First come, first served: a long backlog would soon hold only clients that have given up.
-            let backlog = if self.is_taken() { LISTEN_BACKLOG_CAUTIOUS } else { LISTEN_BACKLOG };
+        self.rate_changed = clock::now();
+        if before != self.is_active() {
+            self.figures.is_cautious.store(self.is_active(), Ordering::Relaxed);
+            // The kernel queues first in, first out: a long backlog would soon hold only clients that have given up.
+            let backlog = if self.is_active() { LISTEN_BACKLOG_CAUTIOUS } else { LISTEN_BACKLOG };
             let backlog = i32::try_from(backlog).expect("a small constant");
             if let Err(error) = rustix::net::listen(listener, backlog) {
-                tracing::warn!(%error, "cannot change the length of the listen backlog");
+                tracing::warn!(%error, "cannot change the length of the listen backlog; klad keeps it as it is");
             }
         }
     }
 
-    fn is_taken(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.rate < ACCEPTS_MAX
     }
 
@@ -212,23 +217,24 @@ impl Caution {
     }
 }
 
-/// Whether the client has closed its side already: it has given up while it waited, and serving it would be in vain. A
-/// client that only says so early, and waits for its answer, is told by the reset to try again.
-fn has_left(stream: &TcpStream) -> bool {
+/// Whether the client has already closed its sending side. Such a client has given up, and serving it would be
+/// useless. A client that closes its side early but waits for an answer gets a reset and can try again.
+fn client_has_left(stream: &TcpStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// The next connection, out of this thread's epoll instance again: it will be in its worker's.
+/// Accepts the next connection. `into_std` takes it out of this thread's epoll instance; its worker adds it to its
+/// own.
 async fn accept(listener: &tokio::net::TcpListener) -> (TcpStream, IpAddr) {
     loop {
         let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer.ip())));
         match accepted {
             Ok(accepted) => return accepted,
-            // The client has gone again.
+            // The client has left.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                tracing::warn!(%error, "cannot accept a connection; klad tries again");
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
         }

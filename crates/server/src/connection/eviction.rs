@@ -1,11 +1,12 @@
-//! Ends the slowest of those that hold body room, when a request was refused for lack of it.
+//! Ends slow requests that hold body budget, after the budget was too small for another request.
 //!
 //! ```text
-//!   no room: 503 ──▶ Room's lack ──next sweep──▶ one worker wins what it can ──rest──▶ the other workers' sweeps
+//!   budget too small: 503 ─▶ shortage noted ─ next sweep ─▶ one worker frees some ─▶ other workers free the rest
 //! ```
 //!
-//! A worker knows only its own connections, so that at first only the very slow are ended, by whichever worker has them, and
-//! others when that has not helped. Whoever is fast, and whoever has just begun, is left alone: then only the refusal helps. Called by `worker`.
+//! A worker knows only its own connections. So at first every worker ends only very slow requests. If that does not
+//! help, workers end other slow ones too. Fast requests and new requests are never ended; then only rejections help.
+//! `worker` calls this.
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -13,27 +14,27 @@ use std::rc::Rc;
 use slab::Slab;
 
 use crate::connection::Connection;
-use crate::execution::admission::Room;
-use klad_base::limits::{EVICTION_RATE_BYTES_MAX, EVICTION_RATE_FIRST_BYTES_MAX};
+use crate::execution::admission::BodyBudget;
+use crate::limits::{EVICTION_RATE_BYTES_MAX, EVICTION_RATE_FIRST_BYTES_MAX};
 
-/// Ends slow holders among `connections` until what was lacking is won: readers that take nothing first, then uploads from
-/// the slowest on.
-pub(crate) fn make_room(connections: &Slab<Rc<Connection>>, room: &Room, now_ms: u64) {
-    let Some(lack) = room.take_lack() else { return };
-    let rate_max = if lack.stands() { EVICTION_RATE_BYTES_MAX } else { EVICTION_RATE_FIRST_BYTES_MAX };
+/// Ends slow requests among `connections` until the lacking bytes are free: first readers that take nothing, then
+/// uploads, beginning with the slowest.
+pub(crate) fn end_slow_requests(connections: &Slab<Rc<Connection>>, budget: &BodyBudget) {
+    let Some(shortage) = budget.take_shortage() else { return };
+    let rate_max = if shortage.has_lasted() { EVICTION_RATE_BYTES_MAX } else { EVICTION_RATE_FIRST_BYTES_MAX };
     let mut holders: Vec<_> = connections
         .iter()
-        .filter_map(|(_, connection)| Some((connection.evictable(now_ms)?, connection)))
+        .filter_map(|(_, connection)| Some((connection.exchange().eviction_candidate()?, connection)))
         .filter(|(holding, _)| holding.bytes_per_second <= rate_max)
         .collect();
     holders.sort_by_key(|(holding, _)| (holding.bytes_per_second, Reverse(holding.waited)));
-    let mut won_bytes = 0;
+    let mut freed_bytes = 0;
     for (holding, connection) in holders {
-        if won_bytes >= lack.bytes {
+        if freed_bytes >= shortage.bytes {
             break;
         }
         connection.evict();
-        won_bytes += holding.room_bytes;
+        freed_bytes += holding.permit_bytes;
     }
-    room.put_back(lack, won_bytes);
+    budget.put_back(shortage, freed_bytes);
 }

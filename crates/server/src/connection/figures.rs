@@ -1,105 +1,84 @@
-//! What the acceptor and the workers count of connections, turns and gates, and how it looks on the metrics page.
+//! What the acceptor and the workers count about connections, loop iterations and gates, and how the metrics page
+//! shows it.
 //!
-//! Each figure has one writer, the acceptor's thread or the worker's; the admin thread reads. Made by `server`.
+//! Each figure has one writer: the acceptor's thread or the worker's. The admin thread reads. `server` creates this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::connection::gate::Sign;
+use crate::connection::gate::GateStatus;
+use crate::exchange::CloseReason;
 use klad_base::metrics::text::{Kind, Page, SECONDS_OF_NS};
 use klad_base::metrics::{Counter, Histogram, Source};
 
-/// Why a connection was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closed {
-    /// The client has closed, or has asked for it.
-    ByClient,
-    /// A request that is none, or a broken connection.
-    Error,
-    /// A head that did not come, 408.
-    HeadTimeout,
-    /// A body that did not come, 408.
-    BodyTimeout,
-    /// An answer that was not taken.
-    WriteTimeout,
-    /// Nothing was asked for long enough.
-    Idle,
-    /// Only closing gives back the memory that its buffers have grown to.
-    Grown,
-    /// It held room that others needed.
-    Evicted,
-    /// klad stops.
-    Stopping,
-}
-
-/// All of them, with their words in the label.
-const CLOSED: [(Closed, &str); 9] = [
-    (Closed::ByClient, "client"),
-    (Closed::Error, "error"),
-    (Closed::HeadTimeout, "head_timeout"),
-    (Closed::BodyTimeout, "body_timeout"),
-    (Closed::WriteTimeout, "write_timeout"),
-    (Closed::Idle, "idle"),
-    (Closed::Grown, "grown_buffers"),
-    (Closed::Evicted, "evicted"),
-    (Closed::Stopping, "stopping"),
+/// All reasons for the end of a connection, with their label values.
+const CLOSE_REASONS: [(CloseReason, &str); 9] = [
+    (CloseReason::ByClient, "client"),
+    (CloseReason::Error, "error"),
+    (CloseReason::HeadTimeout, "head_timeout"),
+    (CloseReason::BodyTimeout, "body_timeout"),
+    (CloseReason::WriteTimeout, "write_timeout"),
+    (CloseReason::Idle, "idle"),
+    (CloseReason::Grown, "grown_buffers"),
+    (CloseReason::Evicted, "evicted"),
+    (CloseReason::Stopping, "stopping"),
 ];
 
-/// What one worker shows.
+/// The figures of one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerFigures {
-    /// Connections that it has, those on their way included.
+    /// The number of connections, including those on their way to the worker.
     pub(crate) connections: AtomicUsize,
-    pub(crate) sign: Arc<Sign>,
-    pub(crate) turns: Histogram<21>,
-    /// Requests that were read without hyper.
+    pub(crate) gate_status: Arc<GateStatus>,
+    pub(crate) iterations: Histogram<21>,
+    /// The number of requests that were read without hyper.
     pub(crate) plain: Counter,
-    /// CPU time of the worker's thread, nanoseconds, as of its last sweep.
+    /// CPU time of the worker's thread in nanoseconds, as of its last sweep.
     pub(crate) cpu_ns: Counter,
-    closed: [Counter; CLOSED.len()],
+    closed: [Counter; CLOSE_REASONS.len()],
 }
 
 impl WorkerFigures {
-    pub(crate) fn new(sign: Arc<Sign>) -> Arc<WorkerFigures> {
+    pub(crate) fn new(gate_status: Arc<GateStatus>) -> Arc<WorkerFigures> {
         Arc::new(WorkerFigures {
             connections: AtomicUsize::new(0),
-            sign,
-            turns: Histogram::times(),
+            gate_status,
+            iterations: Histogram::times(),
             plain: Counter::new(),
             cpu_ns: Counter::new(),
-            closed: [const { Counter::new() }; CLOSED.len()],
+            closed: [const { Counter::new() }; CLOSE_REASONS.len()],
         })
     }
 
-    /// A connection has ended; on the worker's thread.
-    pub(crate) fn count_closed(&self, why: Closed) {
+    /// Counts a connection that has ended. Only the worker's thread calls this.
+    pub(crate) fn count_closed(&self, why: CloseReason) {
         self.closed[why as usize].add_owned(1);
     }
 }
 
-/// What the acceptor shows.
+/// The figures of the acceptor.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptFigures {
-    /// Handed to a worker.
+    /// The number of connections handed to a worker.
     pub(crate) accepted: Counter,
-    /// Its address had as many as it may have: 503.
-    pub(crate) refused: Counter,
-    /// The client had left before it was accepted.
+    /// The number of connections answered 503, because their address had too many.
+    pub(crate) rejected: Counter,
+    /// The number of clients that had left before klad accepted them.
     pub(crate) left: Counter,
-    /// Few connections a second are accepted, because workers are strained.
+    /// Whether the acceptor limits its rate, because workers are strained.
     pub(crate) is_cautious: AtomicBool,
 }
 
-/// All of it.
+/// The figures of the acceptor and all workers.
 pub(crate) struct Figures {
     pub(crate) workers: Vec<Arc<WorkerFigures>>,
     pub(crate) accept: Arc<AcceptFigures>,
-    /// How many there may be now.
+    /// Returns the current limit.
     pub(crate) connections_max: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
 impl Figures {
-    /// Connections that workers have.
+    /// The number of connections of all workers.
     pub(crate) fn open(&self) -> usize {
         self.workers.iter().map(|worker| worker.connections.load(Ordering::Relaxed)).sum()
     }
@@ -108,33 +87,29 @@ impl Figures {
         let mut gauge = |name, help, value: usize| {
             page.family(name, Kind::Gauge, help).whole(&[], value as u64);
         };
-        gauge("klad_connections_open", "Open connections of clients.", self.open());
-        let help = "As many there may be, --connections-max; then klad stops accepting.";
+        gauge("klad_connections_open", "Open client connections.", self.open());
+        let help = "The limit of open connections, --connections-max; at the limit klad stops accepting.";
         gauge("klad_connections_limit", help, (self.connections_max)());
-        page.counter(
-            "klad_connections_accepted_total",
-            "Connections that were given to a worker.",
-            self.accept.accepted.get(),
-        );
+        page.counter("klad_connections_accepted_total", "Connections handed to a worker.", self.accept.accepted.get());
         page.counter(
             "klad_connections_refused_total",
-            "Connections that were answered 503, because their address had --connections-per-peer already.",
-            self.accept.refused.get(),
+            "Connections answered 503 because their address already had --connections-per-peer.",
+            self.accept.rejected.get(),
         );
         page.counter(
             "klad_connections_abandoned_total",
-            "Connections whose client had left before they were accepted; looked at only under strain.",
+            "Connections whose client had left before klad accepted them; counted only under strain.",
             self.accept.left.get(),
         );
         let mut closed =
-            page.family("klad_connections_closed_total", Kind::Counter, "Connections that have ended, by why.");
-        for (why, word) in CLOSED {
+            page.family("klad_connections_closed_total", Kind::Counter, "Connections that have ended, by reason.");
+        for (why, word) in CLOSE_REASONS {
             closed
                 .whole(&[("reason", word)], self.workers.iter().map(|worker| worker.closed[why as usize].get()).sum());
         }
         page.gauge(
             "klad_accept_cautious",
-            "1 while connections are accepted slowly, because all workers are strained.",
+            "1 while klad accepts connections slowly because all workers are strained.",
             f64::from(u8::from(self.accept.is_cautious.load(Ordering::Relaxed))),
         );
     }
@@ -149,29 +124,28 @@ impl Figures {
         each("klad_worker_connections", Kind::Gauge, "Connections of each worker.", &|worker| {
             worker.connections.load(Ordering::Relaxed) as u64
         });
-        let help = "1 while requests of a worker's connections are let in one by one, newest first.";
-        each("klad_worker_gate_closed", Kind::Gauge, help, &|worker| u64::from(worker.sign.is_closed()));
+        let help = "1 while a worker's gate limits how many requests the worker reads, newest first.";
+        each("klad_worker_gate_closed", Kind::Gauge, help, &|worker| u64::from(worker.gate_status.is_closed()));
         let help = "Connections with a request that wait at a worker's gate.";
-        each("klad_worker_gate_waiting", Kind::Gauge, help, &|worker| worker.sign.waiting() as u64);
+        each("klad_worker_gate_waiting", Kind::Gauge, help, &|worker| worker.gate_status.waiting() as u64);
         let help = "Times that a worker's gate has closed.";
-        each("klad_worker_gate_closings_total", Kind::Counter, help, &|worker| worker.sign.closings());
-        let help = "1 while a worker's turns are so long that it gets few new connections.";
-        each("klad_worker_strained", Kind::Gauge, help, &|worker| u64::from(worker.sign.is_strained()));
-        let help =
-            "Requests that came in one piece and asked for nothing unusual, so that the worker read them by itself.";
+        each("klad_worker_gate_closings_total", Kind::Counter, help, &|worker| worker.gate_status.closings());
+        let help = "1 while a worker's loop iterations are so long that it gets few new connections.";
+        each("klad_worker_strained", Kind::Gauge, help, &|worker| u64::from(worker.gate_status.is_strained()));
+        let help = "Requests that arrived in one piece and used only common features: read without hyper.";
         each("klad_worker_plain_requests_total", Kind::Counter, help, &|worker| worker.plain.get());
         let mut cpu = page.family("klad_worker_cpu_seconds_total", Kind::Counter, "CPU time of each worker's thread.");
         for (number, worker) in self.workers.iter().enumerate() {
             let time = std::time::Duration::from_nanos(worker.cpu_ns.get());
             cpu.sample(&[("worker", &number.to_string())], time.as_secs_f64());
         }
-        let mut turns = self.workers.iter().map(|worker| worker.turns.snapshot());
-        if let Some(mut all) = turns.next() {
-            turns.for_each(|more| all.add(&more));
+        let mut iterations = self.workers.iter().map(|worker| worker.iterations.snapshot());
+        if let Some(mut all) = iterations.next() {
+            iterations.for_each(|more| all.add(&more));
             page.family(
                 "klad_worker_turn_seconds",
                 Kind::Histogram,
-                "Length of workers' turns, which is what a request waits for its worker.",
+                "Length of workers' loop iterations; a request may wait that long for its worker.",
             )
             .histogram(&[], &all, SECONDS_OF_NS);
         }
@@ -196,11 +170,11 @@ mod tests {
             accept: Arc::default(),
             connections_max: Box::new(|| 10),
         };
-        for (position, (why, _)) in CLOSED.into_iter().enumerate() {
+        for (position, (why, _)) in CLOSE_REASONS.into_iter().enumerate() {
             assert_eq!(why as usize, position, "the table is in the order of the enum");
             figures.workers[position % 2].count_closed(why);
         }
-        figures.workers[0].count_closed(Closed::Idle);
+        figures.workers[0].count_closed(CloseReason::Idle);
         let mut page = Page::new();
         figures.write(&mut page);
         let text = page.finish();

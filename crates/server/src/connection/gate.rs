@@ -1,20 +1,26 @@
-//! The gate that all connections of a worker read through. One worker's, so plain cells suffice.
+//! The gate through which all connections of a worker read. It belongs to one worker, so it needs no locks.
 //!
 //! ```text
-//!   open      whoever has bytes is read
-//!   closed    a connection that has a request waits; each turn lets in as many as TURN_TARGET serves:
-//!               one that has waited REQUEST_AGED, the oldest first, and the newest, by turns
-//!             whose client has closed its side is closed: it has given up
+//!   open      every connection reads as soon as it has bytes
+//!   closed    a connection with a request waits; each loop iteration admits as many as ITERATION_TARGET serves,
+//!             alternating between
+//!               the oldest, if it has waited for REQUEST_AGED, and
+//!               the newest
+//!             if the client has closed its side, klad closes the connection: the client has given up
 //! ```
 //!
-//! It closes when a turn was longer than `--turn-max` (what is ready would wait longer than that) and clients are in a hurry:
-//! one has named a deadline, or has left before its answer, within [`HURRY`]. Then it matters who is served: the newest,
-//! because those who have waited long are about to give up; by turns with the oldest, because who has waited a second has no
-//! such haste and must not wait for ever. What is kept out waits in the kernel, which costs nothing, where a refusal would
-//! cost most of what an answer does. Clients without haste are served in order, however many there are.
+//! The gate closes when both are true:
 //!
-//! It opens when nobody waits. While it is closed nobody is closed for being idle: what klad does not read cannot be late.
-//! Called by `io` and `worker`; the acceptor sees its [`Sign`].
+//! * A loop iteration took longer than `--turn-max`, so that ready requests would wait longer than that.
+//! * Clients are impatient: within [`IMPATIENCE_LIFETIME`] a client has sent a deadline or has left before its answer.
+//!
+//! Then the order matters. The newest go first, because those that have waited long are about to give up. They
+//! alternate with the oldest, because a client that has waited for a second is patient and must not wait for ever.
+//! Requests that are not admitted wait in the kernel at no cost; rejecting them would cost almost as much as
+//! answering. If clients are patient, klad serves all of them in order, however many there are.
+//!
+//! The gate opens when no connection waits. While it is closed, klad closes no idle connection, because a request may
+//! have arrived that klad has not read. `io` and `worker` call this; the acceptor reads [`GateStatus`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,41 +30,41 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::execution::Turn;
+use crate::execution::LoopIteration;
+use crate::limits::{IMPATIENCE_LIFETIME, ITERATION_REQUESTS_MIN, ITERATION_TARGET, REQUEST_AGED};
 use klad_base::clock;
-use klad_base::limits::{HURRY, REQUEST_AGED, TURN_REQUESTS_MIN, TURN_TARGET};
 use klad_base::metrics::Counter;
 
-/// Open or closed, and who waits.
+/// The gate of one worker: open or closed, and the waiting connections.
 #[derive(Debug)]
 pub struct Gate {
     closed: Cell<bool>,
-    /// It closes after a longer turn; `None`: never.
-    turn_max: Cell<Option<Duration>>,
-    /// By time of arrival.
-    waiting: RefCell<BTreeMap<u64, Place>>,
+    /// The gate closes after a longer loop iteration. `None`: never.
+    iteration_max: Cell<Option<Duration>>,
+    /// Waiting connections by their order of arrival.
+    waiting: RefCell<BTreeMap<u64, Waiter>>,
     arrivals: Cell<u64>,
-    /// Let in at each turn.
+    /// How many connections each loop iteration admits.
     quota: Cell<u32>,
     aged_is_next: Cell<bool>,
-    /// Clients are in a hurry until then.
-    hurry: Cell<Option<Instant>>,
-    sign: Arc<Sign>,
+    /// Clients count as impatient until then.
+    impatient_until: Cell<Option<Instant>>,
+    status: Arc<GateStatus>,
 }
 
-/// What the acceptor sees of a gate, and the metrics page.
+/// The state of a gate as the acceptor and the metrics page see it.
 #[derive(Debug, Default)]
-pub struct Sign {
+pub struct GateStatus {
     closed: AtomicBool,
-    /// The last turn was long, and clients are in a hurry.
+    /// The last loop iteration was long, and clients are impatient.
     strained: AtomicBool,
-    /// As of the end of the last turn.
+    /// As of the end of the last loop iteration.
     waiting: AtomicUsize,
     closings: Counter,
 }
 
-impl Sign {
-    /// Connections with a request that waited when the last turn ended.
+impl GateStatus {
+    /// The number of connections with a request that waited when the last loop iteration ended.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
@@ -76,30 +82,31 @@ impl Sign {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Whether the worker takes so long for what it has that it should have no more.
+    /// Whether the worker is so slow with its connections that it should get no more.
     #[must_use]
     pub fn is_strained(&self) -> bool {
         self.strained.load(Ordering::Relaxed)
     }
 }
 
+/// A connection that waits at the gate.
 #[derive(Debug)]
-struct Place {
+struct Waiter {
     waker: Waker,
     since: Instant,
-    passed: Rc<Cell<State>>,
+    state: Rc<Cell<State>>,
 }
 
-/// Where a connection stands.
+/// The state of a connection at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Outside,
     Waits(u64),
-    /// May read one request, though the gate be closed; came then.
+    /// May read one request although the gate is closed; has waited since then.
     Passed(Instant),
 }
 
-/// One connection's way through the gate.
+/// One connection's access to the gate.
 #[derive(Debug)]
 pub struct Pass {
     gate: Rc<Gate>,
@@ -107,24 +114,25 @@ pub struct Pass {
 }
 
 impl Gate {
-    /// An open gate that closes after a turn longer than `turn_max`; `sign` tells the acceptor.
+    /// Creates an open gate that closes after a loop iteration longer than `iteration_max`. The acceptor reads
+    /// `status`.
     #[must_use]
-    pub fn new(turn_max: Option<Duration>, sign: Arc<Sign>) -> Rc<Gate> {
+    pub fn new(iteration_max: Option<Duration>, status: Arc<GateStatus>) -> Rc<Gate> {
         Rc::new(Gate {
             closed: Cell::new(false),
-            turn_max: Cell::new(turn_max),
+            iteration_max: Cell::new(iteration_max),
             waiting: RefCell::default(),
             arrivals: Cell::new(0),
             quota: Cell::new(1),
             aged_is_next: Cell::new(false),
-            hurry: Cell::new(None),
-            sign,
+            impatient_until: Cell::new(None),
+            status,
         })
     }
 
-    /// Changes after how long a turn it closes.
-    pub fn set_turn_max(&self, turn_max: Option<Duration>) {
-        self.turn_max.set(turn_max);
+    /// Changes the length of a loop iteration after which the gate closes.
+    pub fn set_iteration_max(&self, iteration_max: Option<Duration>) {
+        self.iteration_max.set(iteration_max);
     }
 
     /// Whether requests must wait.
@@ -133,134 +141,134 @@ impl Gate {
         self.closed.get()
     }
 
-    /// A client has named a deadline, or has left before its answer.
-    pub fn hurry(&self) {
-        self.hurry.set(Some(clock::now() + HURRY));
+    /// Notes that a client is impatient: it has sent a deadline, or has left before its answer.
+    pub fn note_impatient_client(&self) {
+        self.impatient_until.set(Some(clock::now() + IMPATIENCE_LIFETIME));
     }
 
-    /// A turn has ended: closes, lets in, or opens. `true`: there must be another turn soon.
-    pub fn turn_ended(&self, turn: Turn) -> bool {
-        let Some(turn_max) = self.turn_max.get() else { return false };
-        if turn.hurried {
-            self.hurry();
+    /// Closes, admits, or opens after a loop iteration. Returns whether another iteration must follow soon.
+    pub fn iteration_ended(&self, iteration: LoopIteration) -> bool {
+        let Some(iteration_max) = self.iteration_max.get() else { return false };
+        if iteration.has_deadline {
+            self.note_impatient_client();
         }
-        // A long turn with few requests was held up by something else, such as a core given to others.
-        let long = |bound| turn.length > bound && turn.requests >= TURN_REQUESTS_MIN;
-        let strained = self.closed.get() || (long(TURN_TARGET) && self.is_hurried());
-        if strained != self.sign.is_strained() {
-            self.sign.strained.store(strained, Ordering::Relaxed);
+        // A long iteration with few requests was delayed by something else, for example by other programs on the core.
+        let long = |bound| iteration.length > bound && iteration.requests >= ITERATION_REQUESTS_MIN;
+        let strained = self.closed.get() || (long(ITERATION_TARGET) && self.has_impatient_clients());
+        if strained != self.status.is_strained() {
+            self.status.strained.store(strained, Ordering::Relaxed);
         }
         if !self.closed.get() {
-            if !strained || !long(turn_max) {
+            if !strained || !long(iteration_max) {
                 return false;
             }
-            // Nobody waits yet: those who come in the next turn will.
+            // No connection waits yet. Those with a request will wait in the next iteration.
             self.set_closed(true);
-            self.quota.set(next_quota(turn.requests, turn.length, turn.requests));
+            self.quota.set(next_quota(iteration.requests, iteration.length, iteration.requests));
             return true;
         }
-        self.quota.set(next_quota(self.quota.get(), turn.length, turn.requests));
+        self.quota.set(next_quota(self.quota.get(), iteration.length, iteration.requests));
         for _ in 0..self.quota.get() {
-            let Some(place) = self.take_next() else {
-                // Who was let in is served; there is room for whoever comes.
+            let Some(waiter) = self.take_next() else {
+                // All admitted requests are served, and no other waits.
                 self.set_closed(false);
                 return false;
             };
-            place.passed.set(State::Passed(place.since));
-            place.waker.wake();
+            waiter.state.set(State::Passed(waiter.since));
+            waiter.waker.wake();
         }
-        self.sign.waiting.store(self.waiting.borrow().len(), Ordering::Relaxed);
+        self.status.waiting.store(self.waiting.borrow().len(), Ordering::Relaxed);
         true
     }
 
-    /// The worker has had nothing to do for a while.
+    /// Notes that the worker has had nothing to do for a while.
     pub fn rested(&self) {
-        if !self.closed.get() && self.sign.is_strained() {
-            self.sign.strained.store(false, Ordering::Relaxed);
+        if !self.closed.get() && self.status.is_strained() {
+            self.status.strained.store(false, Ordering::Relaxed);
         }
     }
 
-    fn is_hurried(&self) -> bool {
-        self.hurry.get().is_some_and(|until| clock::now() < until)
+    fn has_impatient_clients(&self) -> bool {
+        self.impatient_until.get().is_some_and(|until| clock::now() < until)
     }
 
     fn set_closed(&self, closed: bool) {
         self.closed.set(closed);
-        self.sign.closed.store(closed, Ordering::Relaxed);
+        self.status.closed.store(closed, Ordering::Relaxed);
         if closed {
-            self.sign.closings.add_owned(1);
+            self.status.closings.add_owned(1);
         } else {
-            self.sign.waiting.store(0, Ordering::Relaxed);
+            self.status.waiting.store(0, Ordering::Relaxed);
         }
     }
 
-    fn take_next(&self) -> Option<Place> {
+    fn take_next(&self) -> Option<Waiter> {
         let mut waiting = self.waiting.borrow_mut();
-        let aged = |place: &Place| clock::now().saturating_duration_since(place.since) > REQUEST_AGED;
+        let aged = |waiter: &Waiter| clock::now().saturating_duration_since(waiter.since) > REQUEST_AGED;
         let aged_is_next = self.aged_is_next.replace(!self.aged_is_next.get());
-        if aged_is_next && waiting.first_key_value().is_some_and(|(_, place)| aged(place)) {
-            return waiting.pop_first().map(|(_, place)| place);
+        if aged_is_next && waiting.first_key_value().is_some_and(|(_, waiter)| aged(waiter)) {
+            return waiting.pop_first().map(|(_, waiter)| waiter);
         }
-        waiting.pop_last().map(|(_, place)| place)
+        waiting.pop_last().map(|(_, waiter)| waiter)
     }
 }
 
-/// As many as [`TURN_TARGET`] serves at the pace of the last turn; from turn to turn at most twice or half as many.
-fn next_quota(quota: u32, turn: Duration, requests: u32) -> u32 {
+/// Returns how many requests fit into [`ITERATION_TARGET`] at the speed of the last iteration: at most twice and at
+/// least half as many as before.
+fn next_quota(quota: u32, iteration: Duration, requests: u32) -> u32 {
     if requests == 0 {
         return quota.saturating_mul(2).clamp(1, QUOTA_MAX);
     }
-    let fits = f64::from(requests) * TURN_TARGET.as_secs_f64() / turn.as_secs_f64().max(1e-6);
+    let fits = f64::from(requests) * ITERATION_TARGET.as_secs_f64() / iteration.as_secs_f64().max(1e-6);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
     let fits = fits.clamp(1.0, f64::from(QUOTA_MAX)) as u32;
     fits.clamp(quota / 2, quota.saturating_mul(2)).clamp(1, QUOTA_MAX)
 }
 
-/// More would be no bound.
+/// A larger quota would be no limit.
 const QUOTA_MAX: u32 = 100_000;
 
 impl Pass {
-    /// For a new connection.
+    /// Creates the pass of a new connection.
     #[must_use]
     pub fn new(gate: Rc<Gate>) -> Pass {
         Pass { gate, state: Rc::new(Cell::new(State::Outside)) }
     }
 
-    /// The connection's client has left before its answer.
+    /// Notes that the connection's client has left before its answer.
     pub fn client_has_left(&self) {
-        self.gate.hurry();
+        self.gate.note_impatient_client();
     }
 
-    /// Whether a request may be read without asking [`Pass::poll`].
+    /// Whether a connection may read a request without [`Pass::poll`].
     #[must_use]
     pub fn is_free(&self) -> bool {
         !self.gate.is_closed()
     }
 
-    /// Ready when the connection, which has a request to be read, may read it; else it waits, and is woken when it may.
+    /// Is ready if the connection may read a request. Otherwise the connection waits, and is woken when it may.
     pub fn poll(&self, context: &Context<'_>) -> Poll<()> {
         if self.is_passed() || self.is_free() {
             return Poll::Ready(());
         }
-        let place = self.leave().unwrap_or_else(|| {
+        let (arrival, since) = self.leave().unwrap_or_else(|| {
             let arrival = self.gate.arrivals.get();
             self.gate.arrivals.set(arrival + 1);
             (arrival, clock::now())
         });
-        let (arrival, since) = place;
-        let place = Place { waker: context.waker().clone(), since, passed: self.state.clone() };
-        self.gate.waiting.borrow_mut().insert(arrival, place);
+        let waiter = Waiter { waker: context.waker().clone(), since, state: self.state.clone() };
+        self.gate.waiting.borrow_mut().insert(arrival, waiter);
         self.state.set(State::Waits(arrival));
         Poll::Pending
     }
 
-    /// Whether one request may be read though the gate be closed.
+    /// Whether the connection may read one request although the gate is closed.
     #[must_use]
     pub fn is_passed(&self) -> bool {
         matches!(self.state.get(), State::Passed(_))
     }
 
-    /// A request was read: the next must ask again. Since when it waited, if it did.
+    /// Uses up the admission after a request was read. Returns since when it had waited, if it had.
     #[must_use]
     pub fn used(&self) -> Option<Instant> {
         let State::Passed(since) = self.state.get() else { return None };
@@ -268,10 +276,10 @@ impl Pass {
         Some(since)
     }
 
-    /// Gives up the place, and says which it was.
+    /// Gives up the place in the queue, and returns it.
     fn leave(&self) -> Option<(u64, Instant)> {
         let State::Waits(arrival) = self.state.replace(State::Outside) else { return None };
-        self.gate.waiting.borrow_mut().remove(&arrival).map(|place| (arrival, place.since))
+        self.gate.waiting.borrow_mut().remove(&arrival).map(|waiter| (arrival, waiter.since))
     }
 }
 
@@ -286,18 +294,18 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use klad_base::limits::TURN_MAX;
+    use crate::limits::ITERATION_MAX;
 
-    fn turn(length: Duration, requests: u32, hurried: bool) -> Turn {
-        Turn { length, requests, hurried }
+    fn iteration(length: Duration, requests: u32, has_deadline: bool) -> LoopIteration {
+        LoopIteration { length, requests, has_deadline }
     }
 
-    fn long(requests: u32, hurried: bool) -> Turn {
-        turn(2 * TURN_MAX, requests, hurried)
+    fn long(requests: u32, has_deadline: bool) -> LoopIteration {
+        iteration(2 * ITERATION_MAX, requests, has_deadline)
     }
 
     fn gate() -> Rc<Gate> {
-        Gate::new(Some(TURN_MAX), Arc::default())
+        Gate::new(Some(ITERATION_MAX), Arc::default())
     }
 
     fn closed() -> Rc<Gate> {
@@ -310,34 +318,37 @@ mod tests {
         pass.poll(&Context::from_waker(Waker::noop())).is_ready()
     }
 
-    /// Whether `turn` strains it.
-    fn strains(gate: &Gate, turn: Turn) -> bool {
-        gate.turn_ended(turn);
-        gate.sign.is_strained()
+    /// Whether `iteration` strains it.
+    fn strains(gate: &Gate, iteration: LoopIteration) -> bool {
+        gate.iteration_ended(iteration);
+        gate.status.is_strained()
     }
 
     #[test]
-    fn only_a_long_turn_with_many_requests_of_clients_in_a_hurry_strains() {
-        assert!(!strains(&gate(), turn(TURN_TARGET, 1_000, true)));
+    fn only_a_long_iteration_with_many_requests_of_impatient_clients_strains() {
+        assert!(!strains(&gate(), iteration(ITERATION_TARGET, 1_000, true)));
         assert!(!strains(&gate(), long(1, true)));
         assert!(!strains(&gate(), long(1_000, false)));
         assert!(!strains(&Gate::new(None, Arc::default()), long(1_000, true)));
         let strained = gate();
         assert!(strains(&strained, long(1_000, true)));
         assert!(strained.is_closed());
-        assert!(strains(&strained, turn(TURN_TARGET / 2, 1_000, false)), "it was closed during this turn");
-        assert!(!strained.is_closed(), "nobody waited");
-        assert!(strains(&strained, long(1_000, false)), "the hurry of a moment ago is remembered");
-        strained.turn_ended(turn(TURN_TARGET / 2, 1_000, true));
-        assert!(!strains(&strained, turn(TURN_TARGET / 2, 1_000, true)));
+        assert!(
+            strains(&strained, iteration(ITERATION_TARGET / 2, 1_000, false)),
+            "it was closed during this iteration"
+        );
+        assert!(!strained.is_closed(), "no connection waited");
+        assert!(strains(&strained, long(1_000, false)), "impatience is remembered");
+        strained.iteration_ended(iteration(ITERATION_TARGET / 2, 1_000, true));
+        assert!(!strains(&strained, iteration(ITERATION_TARGET / 2, 1_000, true)));
         let left = gate();
         Pass::new(left.clone()).client_has_left();
         assert!(strains(&left, long(1_000, false)));
         left.rested();
-        assert!(left.sign.is_strained(), "it is closed");
+        assert!(left.status.is_strained(), "it is closed");
         left.set_closed(false);
         left.rested();
-        assert!(!left.sign.is_strained());
+        assert!(!left.status.is_strained());
     }
 
     #[test]
@@ -346,17 +357,17 @@ mod tests {
         let passes: Vec<Pass> = (0..3).map(|_| Pass::new(gate.clone())).collect();
         assert!(passes.iter().all(|pass| !poll(pass)));
         assert!(!poll(&passes[0]), "asking again does not make it newer");
-        assert_eq!(gate.sign.closings(), 1);
-        let let_in = || passes.iter().position(Pass::is_passed);
+        assert_eq!(gate.status.closings(), 1);
+        let admitted = || passes.iter().position(Pass::is_passed);
         for expected in [2, 1, 0] {
             gate.quota.set(1);
-            assert!(gate.turn_ended(turn(TURN_TARGET, 1, true)));
-            assert_eq!(let_in(), Some(expected));
-            assert_eq!(gate.sign.waiting(), expected, "those who came before it");
+            assert!(gate.iteration_ended(iteration(ITERATION_TARGET, 1, true)));
+            assert_eq!(admitted(), Some(expected));
+            assert_eq!(gate.status.waiting(), expected, "those that arrived before it");
             assert!(poll(&passes[expected]));
             assert!(passes[expected].used().is_some());
         }
-        assert!(!gate.turn_ended(turn(TURN_TARGET, 1, true)), "nobody waits any more");
+        assert!(!gate.iteration_ended(iteration(ITERATION_TARGET, 1, true)), "no connection waits");
         assert!(!gate.is_closed());
     }
 
@@ -370,12 +381,12 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_let_in_as_the_target_serves() {
-        assert_eq!(next_quota(1_000, 2 * TURN_TARGET, 1_000), 500);
-        assert_eq!(next_quota(100, TURN_TARGET, 150), 150);
-        assert_eq!(next_quota(100, TURN_TARGET, 1_000), 200, "at most twice as many");
-        assert_eq!(next_quota(1_000, TURN_TARGET, 1), 500, "at least half as many");
-        assert_eq!(next_quota(1, 100 * TURN_TARGET, 1), 1);
-        assert_eq!(next_quota(8, TURN_TARGET, 0), 16);
+    fn a_loop_iteration_admits_as_many_requests_as_the_target_serves() {
+        assert_eq!(next_quota(1_000, 2 * ITERATION_TARGET, 1_000), 500);
+        assert_eq!(next_quota(100, ITERATION_TARGET, 150), 150);
+        assert_eq!(next_quota(100, ITERATION_TARGET, 1_000), 200, "at most twice as many");
+        assert_eq!(next_quota(1_000, ITERATION_TARGET, 1), 500, "at least half as many");
+        assert_eq!(next_quota(1, 100 * ITERATION_TARGET, 1), 1);
+        assert_eq!(next_quota(8, ITERATION_TARGET, 0), 16);
     }
 }

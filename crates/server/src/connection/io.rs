@@ -1,7 +1,8 @@
-//! The connection's bytes as hyper sees them, or who reads in its place, above TLS where there is TLS: reads pass the worker's gate, and every byte is
-//! told to the connection's exchange, from which the sweep knows who is late. What hyper says by itself, while no answer of
-//! klad's is on its way, is kept from the client: a bare status for a head that it cannot read. The connection says more in
-//! its place. Made by `connection`.
+//! The connection's bytes as hyper and the fast path see them, decrypted if there is TLS. Reads pass the worker's gate.
+//! Every byte is reported to the connection's exchange, from which the sweep knows which client is late.
+//!
+//! Io discards what hyper writes by itself while klad sends no answer: a bare status for a head that hyper cannot read.
+//! The connection sends a better answer instead. `connection` creates it.
 
 use std::cell::RefCell;
 use std::future::Future as _;
@@ -19,11 +20,11 @@ use crate::net::stream::Stream;
 
 /// A connection's socket.
 pub(crate) struct Io {
-    /// Shared with the connection, which has the last word where hyper has none.
+    /// Shared with the connection, which answers if hyper's own answer was discarded.
     stream: Rc<RefCell<Stream>>,
     exchange: Rc<Exchange>,
     pass: Pass,
-    /// What was read and turned out to be for hyper; it has counted as read.
+    /// Bytes that were read but belong to hyper. They were counted when they were read.
     unread: Bytes,
 }
 
@@ -34,13 +35,13 @@ impl Io {
 }
 
 impl Io {
-    /// Waits for a request, then for the gate; `false`: the client has given up.
+    /// Waits for a request, then for the gate. `false`: the client has given up.
     fn poll_pass(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let stream = self.stream.borrow();
         let tcp = stream.tcp();
-        // This remembers whom to wake; what follows does not, and does not have to.
+        // This registers the waker; the following calls need not.
         match tcp.poll_read_ready(context)? {
-            // In TLS a request may have come with what was read before.
+            // With TLS, a request may already have been read together with earlier bytes.
             Poll::Pending if !stream.has_unread() => return Poll::Pending,
             Poll::Ready(()) | Poll::Pending => {}
         }
@@ -57,10 +58,10 @@ impl Io {
 }
 
 impl Io {
-    /// What a client takes of an answer is told by the socket below TLS: rustls takes up to 64 KiB at once, whatever the client
-    /// does.
+    /// Reports what the client has taken of an answer, from the socket below TLS: rustls accepts up to 64 KiB at once,
+    /// whatever the client does.
     fn sent_in_tls(&self, stream: &Stream, (before, waited): (usize, bool), held: usize) {
-        let Some((taken, waits)) = stream.on_the_way() else { return };
+        let Some((taken, waits)) = stream.write_progress() else { return };
         let count = taken.wrapping_sub(before);
         if count > 0 || (waited && !waits) {
             self.exchange.bytes_carried(Some(count), held);
@@ -70,22 +71,22 @@ impl Io {
         }
     }
 
-    /// Sends some of `bytes`, which stand in no buffer of the connection's.
+    /// Sends some of `bytes`, which are not in a buffer of the connection.
     pub(crate) fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let before = self.stream.borrow().on_the_way();
+        let before = self.stream.borrow().write_progress();
         let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
         self.account(before, &written, bytes.len(), 0);
         written
     }
 
-    /// Tells what became of `offered` bytes, for which the connection holds a buffer of `held`.
+    /// Reports what became of `offered` bytes, for which the connection holds a buffer of `held` bytes.
     fn account(&self, before: Option<(usize, bool)>, written: &Poll<io::Result<usize>>, offered: usize, held: usize) {
         let taken = match written {
             Poll::Ready(Ok(count)) => Some(*count),
             Poll::Ready(Err(_)) => Some(0),
             Poll::Pending => None,
         };
-        self.exchange.observed().socket_took(taken, offered);
+        self.exchange.socket_took(taken, offered);
         match before {
             Some(before) => self.sent_in_tls(&self.stream.borrow(), before, held),
             None => self.exchange.bytes_carried(taken, held),
@@ -95,26 +96,26 @@ impl Io {
         }
     }
 
-    /// Gives back what was read: whoever reads next gets it first.
+    /// Gives back bytes that were read. The next read returns them first.
     pub(crate) fn put_back(&mut self, bytes: Bytes) {
         self.unread = bytes;
     }
 
-    /// What was given back and has not been read again.
+    /// Takes back bytes that were given back and not read again.
     pub(crate) fn take_unread(&mut self) -> Bytes {
         std::mem::take(&mut self.unread)
     }
 
-    /// Reads from the socket, if the gate lets a request in; the count is 0 when there will be no more.
+    /// Reads from the socket, if the gate admits a request. The count is 0 at the end of the stream.
     fn poll_socket(&self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         if !self.pass.is_free() && self.exchange.awaits_request() && !ready!(self.poll_pass(context))? {
-            // As if the client had closed both sides.
+            // The same as if the client had closed both sides.
             return Poll::Ready(Ok(0));
         }
         let before = buffer.filled().len();
         let read = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer));
         if read.is_err() {
-            // What it was sent came back: it had closed before its answer.
+            // The client sent a reset: it had closed before its answer.
             self.pass.client_has_left();
         }
         read?;
@@ -122,7 +123,7 @@ impl Io {
         if count > 0
             && let Some(since) = self.pass.used()
         {
-            self.exchange.observed().let_in(since);
+            self.exchange.request().waited_at_gate(since);
         }
         Poll::Ready(Ok(count))
     }
@@ -139,7 +140,7 @@ impl AsyncRead for Io {
             buffer.put_slice(&self.unread[..count]);
             self.unread.advance(count);
             if self.unread.is_empty() {
-                // An empty rest would keep all of it.
+                // An empty slice would keep the whole allocation.
                 self.unread = Bytes::new();
             }
             return Poll::Ready(Ok(()));
@@ -157,7 +158,7 @@ impl AsyncWrite for Io {
         if self.exchange.mutes_hyper() {
             return Poll::Ready(Ok(bytes.len()));
         }
-        let before = self.stream.borrow().on_the_way();
+        let before = self.stream.borrow().write_progress();
         let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
         self.account(before, &written, bytes.len(), bytes.len());
         written
@@ -165,7 +166,7 @@ impl AsyncWrite for Io {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut stream = self.stream.borrow_mut();
-        let before = stream.on_the_way();
+        let before = stream.write_progress();
         let flushed = Pin::new(&mut *stream).poll_flush(context);
         if let Some(before) = before {
             self.sent_in_tls(&stream, before, 0);
@@ -178,11 +179,11 @@ impl AsyncWrite for Io {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.exchange.hyper_was_muted() {
-            // The connection has something to say yet.
+            // The connection will send its own answer.
             return Poll::Ready(Ok(()));
         }
         let mut stream = self.stream.borrow_mut();
-        let before = stream.on_the_way();
+        let before = stream.write_progress();
         let shut = Pin::new(&mut *stream).poll_shutdown(context);
         if let Some(before) = before {
             self.sent_in_tls(&stream, before, 0);

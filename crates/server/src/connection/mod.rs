@@ -1,6 +1,6 @@
-//! One connection: what is served on it, by hyper or without, the verdicts of the sweep, and its end.
+//! One connection: how klad serves it, with hyper or without, how it obeys the sweep's verdicts, and how it ends.
 //!
-//! Called by `worker`, on the worker's thread only.
+//! `worker` calls this, on the worker's thread only.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -19,20 +19,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::Limits;
-use crate::connection::figures::Closed;
 use crate::connection::gate::Pass;
 use crate::connection::io::Io;
-use crate::connection::worker::{Draining, Worker};
-use crate::exchange::meter::Flow;
-use crate::exchange::{Exchange, Phase};
-use crate::http::observe::Observed;
-use crate::http::refusal::Refusal;
-use crate::net::handshake::{Handshaker, Shaken};
+use crate::connection::worker::Worker;
+use crate::exchange::{CloseReason, Deadlines, Draining, Exchange, Verdict};
+use crate::http::api_error::ApiError;
+use crate::limits::{CONNECTION_BUFFER_BYTES_MAX, HYPER_REQUESTS_MIN, LINGER_BYTES_MAX, NOT_SENT_BYTES_MAX};
+use crate::net::handshake::{HandshakeOutcome, Handshaker};
 use crate::net::stream::Stream;
-use klad_base::limits::{
-    CONNECTION_BUFFER_BYTES_MAX, DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, HYPER_REQUESTS_MIN,
-    LINGER_BYTES_MAX, LINGER_TIMEOUT, NOT_SENT_BYTES_MAX,
-};
 
 pub mod accept;
 pub mod eviction;
@@ -44,166 +38,116 @@ pub mod places;
 mod plain;
 pub mod worker;
 
-/// How long a connection may wait for its client. All are kept to within
-/// [`SWEEP_INTERVAL`](klad_base::limits::SWEEP_INTERVAL).
-#[derive(Clone, Debug)]
-pub struct Deadlines {
-    /// From the first byte of a head to its last; then 408.
-    pub head: Duration,
-    /// Between two requests; then the connection closes silently.
-    pub idle: Duration,
-    /// Without a byte of an expected body, or below the rate; then 408.
-    pub body: Duration,
-    /// Without the peer taking a byte of an answer, or below the rate; then the connection closes.
-    pub write: Duration,
-    /// Bytes a second of a body in either direction. 0: no client is ended for being slow.
-    pub body_rate_bytes_min: u64,
-}
-
-/// A connection's state outside hyper.
+/// One connection in its worker's list.
 pub(crate) struct Connection {
     exchange: Rc<Exchange>,
-    verdict: Cell<Option<Verdict>>,
+    /// Wakes the task of the connection.
     waker: RefCell<Option<Waker>>,
-    /// Why it ends, if that is decided here.
-    why: Cell<Option<Closed>>,
-}
-
-/// What the sweep has decided; carried out by the connection's own task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// End after the request in progress.
-    Finish,
-    /// Answer 408 in the middle of a head, and close.
-    HeadTimedOut,
-    /// Look whether a head has begun in hyper's buffer.
-    Look,
-    /// Close, unless a request has come since the sweep looked.
-    Leave,
-    /// Close.
-    Close,
-}
-
-/// Room that ending a connection would win.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Holding {
-    pub(crate) room_bytes: u64,
-    /// What the client does for it.
-    pub(crate) bytes_per_second: u64,
-    /// For how long it was waited for.
-    pub(crate) waited: Duration,
 }
 
 enum End {
-    /// There are no more requests.
+    /// No request will follow.
     Finished {
         by_error: bool,
     },
-    /// hyper cannot read a head, and has not been heard.
-    Refused(Refusal),
+    /// hyper cannot read a head, and klad has kept hyper's own answer from the client.
+    Rejected(ApiError),
     Verdict(Verdict),
-    /// hyper is between two requests, and has had enough of them.
-    Enough,
+    /// hyper is between two requests, and the fast path may continue.
+    BackToFastPath,
 }
 
-/// hyper's settings.
+/// Returns hyper's settings.
 pub(crate) fn http(limits: &Limits) -> http1::Builder {
     let mut http = http1::Builder::new();
-    // No `max_headers`: HEADERS_MAX is hyper's own, and a bound that is set makes it fill two tables for each request.
-    // Flat writes: head and small body leave in one write, and a range's chunks in writes of some 64 KiB.
+    // `max_headers` is not set: HEADERS_MAX is hyper's default, and setting it makes hyper fill two tables for each
+    // request. With flat writes, a head and a small body leave in one write, and a range's chunks in writes of about
+    // 64 KiB.
     http.writev(false)
         .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
         .max_header_size(limits.head_bytes_max)
-        // A client that has sent its request may close its sending side and still wants the answer.
+        // A client may close its sending side after its request and still wait for the answer.
         .half_close(true)
-        // A timer for each request; the sweep does it for nothing.
+        // hyper would set a timer for each request; the sweep does this at no cost.
         .header_read_timeout(None);
     http
 }
 
 impl Connection {
-    pub(crate) fn new(now_ms: Rc<Cell<u64>>, observed: Observed) -> Rc<Connection> {
-        Rc::new(Connection {
-            exchange: Rc::new(Exchange::new(now_ms, observed)),
-            verdict: Cell::new(None),
-            waker: RefCell::new(None),
-            why: Cell::new(None),
-        })
+    pub(crate) fn new(exchange: Exchange) -> Rc<Connection> {
+        Rc::new(Connection { exchange: Rc::new(exchange), waker: RefCell::default() })
     }
 
-    /// Serves until the client leaves, the sweep decides, or klad stops; answers which.
-    pub(crate) async fn serve(self: &Rc<Self>, worker: &Rc<Worker>, stream: std::net::TcpStream) -> Closed {
-        // A client that is gone already is no event.
-        let Ok(stream) = prepare(stream) else { return Closed::ByClient };
+    /// Serves until the client leaves, the sweep ends the connection, or klad stops. Returns the reason.
+    pub(crate) async fn serve(self: &Rc<Self>, worker: &Rc<Worker>, stream: std::net::TcpStream) -> CloseReason {
+        // A client that has already left is not an error.
+        let Ok(stream) = prepare(stream) else { return CloseReason::ByClient };
         let stream = match &worker.handshaker {
-            None => Stream::Plain(stream),
-            // Boxed: what it needs is gone when it is done, and a connection in clear never has it.
-            Some(handshaker) => match Box::pin(self.shake_hands(handshaker, stream)).await {
+            None => Stream::Clear(stream),
+            // Boxed, because its memory is freed after the handshake, and a connection without TLS never allocates it.
+            Some(handshaker) => match Box::pin(self.tls_handshake(handshaker, stream)).await {
                 Some(stream) => stream,
-                None => return self.why.get().unwrap_or(Closed::Error),
+                None => return self.exchange.close_reason().unwrap_or(CloseReason::Error),
             },
         };
         let stream = Rc::new(RefCell::new(stream));
         let end = self.serve_http(worker, &stream).await;
         let mut stream = Rc::into_inner(stream).expect("hyper is done with it").into_inner();
-        self.exchange.observed().connection_ends();
+        self.exchange.connection_ends();
         let stops = worker.draining().is_some();
         let why = match end {
-            End::Finished { by_error: true } | End::Refused(_) => Closed::Error,
-            _ if stops => Closed::Stopping,
-            _ => Closed::ByClient,
+            End::Finished { by_error: true } | End::Rejected(_) => CloseReason::Error,
+            _ if stops => CloseReason::Stopping,
+            _ => CloseReason::ByClient,
         };
         match end {
-            End::Verdict(Verdict::HeadTimedOut) => self.refuse(worker, stream, Refusal::HeadTimeout).await,
-            End::Refused(refusal) => self.refuse(worker, stream, refusal).await,
-            // While klad stops: what a client sends behind a closing answer is not answered, but must not cost it the
-            // answer.
+            End::Verdict(Verdict::HeadTimedOut) => self.reject(worker, stream, ApiError::HeadTimeout).await,
+            End::Rejected(api_error) => self.reject(worker, stream, api_error).await,
+            // While klad stops, it does not answer what a client sends behind a closing answer. Reading it protects
+            // the answer from a reset.
             End::Finished { by_error } if by_error || self.exchange.body_unread() || stops => self.linger(stream).await,
-            // In the middle of an answer an end must not look as if it were meant.
-            End::Verdict(_) if self.is_idle() => stream.say_goodbye(),
-            End::Finished { .. } => stream.say_goodbye(),
-            End::Verdict(_) | End::Enough => {}
+            // In the middle of an answer, the end must not look like a regular one.
+            End::Verdict(_) if self.exchange.is_idle() => stream.send_close_notify(),
+            End::Finished { .. } => stream.send_close_notify(),
+            End::Verdict(_) | End::BackToFastPath => {}
         }
-        self.why.get().unwrap_or(why)
+        self.exchange.close_reason().unwrap_or(why)
     }
 
-    /// The last answer, where no head was read.
-    async fn refuse(&self, worker: &Worker, mut stream: Stream, refusal: Refusal) {
-        worker.observer.refused(refusal.code());
-        stream.send_now(&refusal.into_last_words());
+    /// Sends a last answer if no head was read.
+    async fn reject(&self, worker: &Worker, mut stream: Stream, api_error: ApiError) {
+        worker.observer.rejected(api_error.code());
+        stream.send_now(&api_error.into_closing_response());
         self.linger(stream).await;
     }
 
-    fn is_idle(&self) -> bool {
-        self.exchange.awaits_request() && self.exchange.write_blocked_since_ms().is_none()
-    }
-
-    /// `None`: there will be no TLS with this client, and its connection has ended.
-    async fn shake_hands(&self, handshaker: &Handshaker, stream: TcpStream) -> Option<Stream> {
+    /// Does the TLS handshake. `None`: it has failed, and the connection has ended.
+    async fn tls_handshake(&self, handshaker: &Handshaker, stream: TcpStream) -> Option<Stream> {
         self.exchange.handshake_begins();
-        let mut shaking = pin!(handshaker.shake(stream));
-        let shaken = poll_fn(|context| {
+        let mut handshake = pin!(handshaker.handshake(stream));
+        let outcome = poll_fn(|context| {
             self.remember(context.waker());
-            match self.verdict.take() {
+            match self.exchange.take_verdict() {
                 Some(Verdict::Close) => Poll::Ready(None),
-                _ => shaking.as_mut().poll(context).map(Some),
+                _ => handshake.as_mut().poll(context).map(Some),
             }
         })
         .await;
-        match shaken {
-            Some(Shaken::Done(stream)) => {
+        match outcome {
+            Some(HandshakeOutcome::Done(stream)) => {
                 self.exchange.handshake_ends();
                 return Some(stream);
             }
-            Some(Shaken::Refused(tcp)) => self.linger(Stream::Plain(tcp)).await,
-            Some(Shaken::Gone) => self.why.set(Some(Closed::ByClient)),
-            None => handshaker.late(),
+            Some(HandshakeOutcome::Rejected(tcp)) => self.linger(Stream::Clear(tcp)).await,
+            Some(HandshakeOutcome::Gone) => self.exchange.set_close_reason(Some(CloseReason::ByClient)),
+            None => handshaker.count_late(),
         }
         None
     }
 
-    /// The seam between the fast path and hyper: plain requests go the first way (`plain`), and from the first byte of one that
-    /// is not on hyper has the connection, until it has answered some and is between two. With `--fast-path off` hyper has all.
+    /// Serves HTTP. The fast path (`plain`) answers plain requests. From the first byte of another request on, hyper
+    /// has the connection, until it has answered some requests and is between two. With `--fast-path off`, hyper
+    /// answers all requests.
     async fn serve_http(self: &Rc<Self>, worker: &Rc<Worker>, stream: &Rc<RefCell<Stream>>) -> End {
         let pass = Pass::new(worker.gate.clone());
         let mut io = Io::new(stream.clone(), self.exchange.clone(), pass);
@@ -213,7 +157,7 @@ impl Connection {
             {
                 return end;
             }
-            // Boxed: a connection that has only plain requests has no room for hyper.
+            // Boxed, so that a connection with only plain requests has no memory for hyper.
             io = match Box::pin(self.serve_by_hyper(worker, stream, io)).await {
                 Ok(io) => io,
                 Err(end) => return end,
@@ -221,7 +165,7 @@ impl Connection {
         }
     }
 
-    /// Serves by hyper, until the connection ends or hyper has had enough of it.
+    /// Serves with hyper until the connection ends or returns to the fast path.
     async fn serve_by_hyper(
         self: &Rc<Self>,
         worker: &Rc<Worker>,
@@ -234,9 +178,9 @@ impl Connection {
             let service = service_fn(|request: Request<Incoming>| {
                 requests.set(requests.get() + 1);
                 let (worker, connection) = (worker.clone(), self.clone());
-                let begun = worker.service.begin(request, &connection.exchange);
+                let started = worker.service.begin(request, &connection.exchange);
                 async move {
-                    let mut answer = worker.service.end(begun, &connection.exchange).await;
+                    let mut answer = worker.service.end(started, &connection.exchange).await;
                     answer.fields.closes |= worker.draining().is_some();
                     Ok::<_, Infallible>(answer.into_response())
                 }
@@ -244,42 +188,44 @@ impl Connection {
             let mut http = worker.http.borrow().serve_connection(io, service);
             let end = poll_fn(|context| {
                 self.remember(context.waker());
-                match self.verdict.take() {
-                    Some(Verdict::Finish) => Pin::new(&mut http).graceful_shutdown(),
-                    // Since the sweep asked a request may have come.
-                    Some(Verdict::Look) if self.exchange.phase().0 != Phase::Idle => {}
-                    Some(Verdict::Leave) if self.is_wanted(&stream.borrow()) => self.why.set(None),
+                match self.exchange.take_verdict() {
+                    Some(Verdict::FinishRequest) => Pin::new(&mut http).graceful_shutdown(),
+                    // A request may have arrived since the sweep decided.
+                    Some(Verdict::CheckHead) if !self.exchange.awaits_request() => {}
+                    Some(Verdict::CloseIfIdle) if self.is_wanted(&stream.borrow()) => {
+                        self.exchange.set_close_reason(None);
+                    }
                     Some(verdict) => return Poll::Ready(End::Verdict(verdict)),
                     None => {}
                 }
                 let polled = Pin::new(&mut http).poll(context);
                 let enough = worker.has_fast_path() && requests.get() >= HYPER_REQUESTS_MIN;
                 if polled.is_pending() && enough && self.is_between_requests() {
-                    return Poll::Ready(End::Enough);
+                    return Poll::Ready(End::BackToFastPath);
                 }
                 polled.map(|finished| match finished {
-                    // hyper says nothing to a client that begins in HTTP/2.
+                    // hyper sends nothing to a client that begins in HTTP/2.
                     Err(error)
                         if error.is_parse() && (self.exchange.hyper_was_muted() || self.exchange.mutes_hyper()) =>
                     {
-                        End::Refused(if error.is_parse_too_large() {
-                            Refusal::HeadTooLarge
+                        End::Rejected(if error.is_parse_too_large() {
+                            ApiError::HeadTooLarge
                         } else {
-                            Refusal::MalformedHead
+                            ApiError::MalformedHead
                         })
                     }
                     finished => End::Finished { by_error: finished.is_err() },
                 })
             })
             .await;
-            // hyper shows what it has read only by being taken apart. It is idle and everything is written, so there is
-            // nothing else to lose, and a new one goes on where it was.
+            // hyper gives up what it has read only by `into_parts`. It is idle and has written everything, so nothing
+            // else is lost, and a new hyper connection continues at the same place.
             let mut parts = match end {
-                End::Verdict(Verdict::Look) | End::Enough => http.into_parts(),
-                End::Verdict(_) | End::Finished { .. } | End::Refused(_) => return Err(end),
+                End::Verdict(Verdict::CheckHead) | End::BackToFastPath => http.into_parts(),
+                End::Verdict(_) | End::Finished { .. } | End::Rejected(_) => return Err(end),
             };
             let read_ahead = [parts.read_buf, parts.io.inner_mut().take_unread()].concat();
-            if let End::Enough = end {
+            if let End::BackToFastPath = end {
                 requests.set(0);
                 if read_ahead.is_empty() && !self.exchange.oversized() {
                     self.exchange.buffers_are_gone();
@@ -287,29 +233,27 @@ impl Connection {
                 }
                 parts.io.inner_mut().put_back(read_ahead.into());
             } else if read_ahead.iter().any(|byte| !b"\r\n".contains(byte)) {
-                self.why.set(Some(Closed::HeadTimeout));
+                self.exchange.set_close_reason(Some(CloseReason::HeadTimeout));
                 return Err(End::Verdict(Verdict::HeadTimedOut));
             }
             io = parts.io;
         }
     }
 
-    /// Whether hyper waits for a request, and has written everything. An answer that leaves a body unread
-    /// is the last one: hyper closes when it is polled again, and what comes until then is no request.
+    /// Whether hyper waits for a request and has written everything. An answer that leaves a body unread is the last
+    /// one: hyper closes the connection at the next poll, and what arrives until then is not a request.
     fn is_between_requests(&self) -> bool {
-        self.exchange.awaits_request()
-            && self.exchange.write_blocked_since_ms().is_none()
-            && !self.exchange.body_unread()
+        self.exchange.is_idle() && !self.exchange.body_unread()
     }
 
-    /// Whether a connection that was idle no longer is.
+    /// Whether a connection that was idle has something to do.
     fn is_wanted(&self, stream: &Stream) -> bool {
         let has_arrived = rustix::io::ioctl_fionread(stream.tcp()).is_ok_and(|bytes| bytes > 0);
-        self.exchange.phase().0 != Phase::Idle || has_arrived || stream.has_unread()
+        !self.exchange.awaits_request() || has_arrived || stream.has_unread()
     }
 
-    /// Closes a connection whose client may still be sending: if its bytes met a closed socket, the kernel would answer with
-    /// a reset, and the client might lose the answer that explains the close.
+    /// Closes a connection whose client may still be sending. If its bytes arrived at a closed socket, the kernel
+    /// would answer with a reset, and the client might lose the answer that explains the close.
     async fn linger(&self, mut stream: Stream) {
         self.exchange.lingers();
         let mut read_to_end = pin!(async {
@@ -318,7 +262,7 @@ impl Connection {
             }
             let mut scratch = vec![0; 16 << 10];
             let mut left = LINGER_BYTES_MAX;
-            // Nobody wants to know what is in it, in TLS or not.
+            // The content does not matter, so TLS is not decoded.
             let mut tcp = stream.into_tcp();
             while let Ok(count @ 1..) = tcp.read(&mut scratch).await {
                 match left.checked_sub(count) {
@@ -329,7 +273,7 @@ impl Connection {
         });
         poll_fn(|context| {
             self.remember(context.waker());
-            match self.verdict.take() {
+            match self.exchange.take_verdict() {
                 Some(Verdict::Close) => Poll::Ready(()),
                 _ => read_to_end.as_mut().poll(context),
             }
@@ -344,92 +288,22 @@ impl Connection {
         }
     }
 
-    /// Decides whether the client is late.
-    pub(crate) fn check(&self, now_ms: u64, deadlines: &Deadlines, draining: Option<Draining>) {
-        let (phase, since_ms) = self.exchange.phase();
-        let waited = Duration::from_millis(now_ms.saturating_sub(since_ms));
-        let late = |waited: Duration, deadline| {
-            waited > deadline || draining.is_some_and(|draining| draining.of(waited, now_ms) > DRAIN_PATIENCE)
-        };
-        let too_slow =
-            |flow: Flow, deadline| flow.waited > deadline && flow.bytes_per_second() < deadlines.body_rate_bytes_min;
-        let write_blocked = self.exchange.write_blocked_since_ms().is_some_and(|since_ms| {
-            let stalled = late(Duration::from_millis(now_ms.saturating_sub(since_ms)), deadlines.write);
-            stalled || too_slow(self.exchange.taken(), deadlines.write)
-        });
-        let (verdict, why) = match phase {
-            _ if write_blocked => (Verdict::Close, Closed::WriteTimeout),
-            // Not while the last answer is still on its way out.
-            Phase::Idle | Phase::Head if self.exchange.write_blocked_since_ms().is_some() => return,
-            Phase::Idle if let Some(draining) = draining => match draining.idle_patience {
-                Duration::ZERO => (Verdict::Close, Closed::Stopping),
-                patience if draining.of(waited, now_ms) >= patience => (Verdict::Leave, Closed::Stopping),
-                _ => return,
-            },
-            // Unless hyper shows that a head has begun, it is not closed for this.
-            Phase::Idle if waited > deadlines.idle.min(deadlines.head) && self.exchange.take_unlooked() => {
-                self.verdict.set(Some(Verdict::Look));
-                return self.wake();
-            }
-            Phase::Idle if waited > deadlines.idle => (Verdict::Leave, Closed::Idle),
-            Phase::Idle if self.exchange.grown() && waited > GROWN_IDLE_TIMEOUT => (Verdict::Leave, Closed::Grown),
-            // It is closed already, for another reason.
-            Phase::Linger if waited > draining.map_or(LINGER_TIMEOUT, |draining| draining.idle_patience) => {
-                self.verdict.set(Some(Verdict::Close));
-                return self.wake();
-            }
-            Phase::Handshake if late(waited, deadlines.head) => (Verdict::Close, Closed::HeadTimeout),
-            Phase::Head if late(waited, deadlines.head) => (Verdict::HeadTimedOut, Closed::HeadTimeout),
-            Phase::Body if late(waited, deadlines.body) || too_slow(self.exchange.sent(), deadlines.body) => {
-                self.exchange.set_body_timed_out();
-                self.why.set(Some(Closed::BodyTimeout));
-                return self.wake();
-            }
-            Phase::Idle | Phase::Busy if self.exchange.oversized() => (Verdict::Finish, Closed::Grown),
-            Phase::Handshake | Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => return,
-        };
-        self.why.set(Some(why));
-        self.verdict.set(Some(verdict));
-        self.wake();
-    }
-
-    /// What could be won by [`Connection::evict`]; `None` where nothing is, or where it is too early to tell.
-    pub(crate) fn evictable(&self, now_ms: u64) -> Option<Holding> {
-        let room_bytes = self.exchange.room_held_bytes();
-        let ends = self.verdict.get() == Some(Verdict::Close) || self.exchange.body_timed_out();
-        if room_bytes == 0 || ends {
-            return None;
+    /// Lets the exchange check whether the client is late, and wakes the task if there is a verdict.
+    pub(crate) fn check(&self, deadlines: &Deadlines, draining: Option<Draining>) {
+        if self.exchange.check(deadlines, draining) {
+            self.wake();
         }
-        let (bytes_per_second, waited) = match self.exchange.write_blocked_since_ms() {
-            Some(since_ms) => (0, Duration::from_millis(now_ms.saturating_sub(since_ms))),
-            None if self.exchange.phase().0 == Phase::Body => {
-                let sent = self.exchange.sent();
-                (sent.bytes_per_second(), sent.waited)
-            }
-            None => return None,
-        };
-        (waited > EVICTION_AGE_MIN).then_some(Holding { room_bytes, bytes_per_second, waited })
     }
 
-    /// Ends what holds room: an upload by 408, an answer by closing.
+    /// The state of the connection's current request.
+    pub(crate) fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    /// Ends a request that holds body budget.
     pub(crate) fn evict(&self) {
-        self.why.set(Some(Closed::Evicted));
-        if self.exchange.write_blocked_since_ms().is_some() {
-            self.verdict.set(Some(Verdict::Close));
-        } else {
-            self.exchange.set_body_timed_out();
-        }
+        self.exchange.evict();
         self.wake();
-    }
-
-    /// It ends here and now, with whatever it was doing.
-    pub(crate) fn is_cut(&self) {
-        self.exchange.observed().connection_ends();
-    }
-
-    /// No request is read, by klad's own doing.
-    pub(crate) fn restart_idle_clock(&self) {
-        self.exchange.restart_idle_clock();
     }
 
     fn wake(&self) {
@@ -441,13 +315,13 @@ impl Connection {
 
 fn prepare(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
-    // An answer is one write; waiting for more to send would only delay it.
+    // Each answer is one write; waiting for more bytes would only delay it.
     stream.set_nodelay(true)?;
     socket2::SockRef::from(&stream).set_tcp_notsent_lowat(NOT_SENT_BYTES_MAX)?;
     TcpStream::from_std(stream)
 }
 
-/// Milliseconds.
+/// Converts to milliseconds.
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,6 @@
-//! Counts the connections of each peer address, and answers those that are one too many. Called by `accept`.
+//! Counts the connections of each peer address, and rejects those beyond the limit. `accept` calls this.
 //!
-//! An address is the whole of it, of IPv6 too. Behind a proxy all clients have the proxy's.
+//! An address is a full address, also with IPv6. Behind a proxy all clients have the proxy's address.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -11,20 +11,20 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
 
 use crate::connection::places::OpenPlace;
-use crate::http::refusal::Refusal;
-use klad_base::limits::REFUSED_LINGER_TIMEOUT;
+use crate::http::api_error::ApiError;
+use crate::limits::REFUSED_LINGER_TIMEOUT;
 use klad_base::sync::Mutex;
 
-/// A connection's place among all, and among its peer's; free again when dropped.
+/// A connection's place among all connections and among those of its peer. Dropping it frees both.
 pub(crate) struct Place {
     pub(crate) _of_all: OpenPlace,
     pub(crate) _of_peer: PeerPlace,
 }
 
-/// The connections of each peer.
+/// The number of connections of each peer.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    /// No longer than there are connections: those without are removed.
+    /// Has only addresses with at least one connection, so it is no longer than the number of connections.
     counts: Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -36,15 +36,15 @@ pub(crate) struct PeerPlace {
 }
 
 impl Peers {
-    /// Nobody has a connection.
+    /// Creates an empty count.
     pub(crate) fn new() -> Arc<Peers> {
         Arc::new(Peers { counts: Mutex::default() })
     }
 
-    /// A place for a connection from `address`, if it has fewer than `limit`. Counted without a limit too: one may be set
-    /// while klad serves.
+    /// Takes a place for a connection from `address`, if the address has fewer than `limit`. It counts without a limit
+    /// too, because a limit may be set while klad serves.
     pub(crate) fn take(self: &Arc<Peers>, address: IpAddr, limit: Option<usize>) -> Option<PeerPlace> {
-        // The same client, whether the listener speaks IPv4 or both.
+        // An IPv4 client is the same client whether the listener speaks IPv4 or both.
         let address = address.to_canonical();
         let mut counts = self.counts.lock();
         let count = counts.entry(address).or_insert(0);
@@ -67,28 +67,29 @@ impl Drop for PeerPlace {
     }
 }
 
-/// Said instead where clients speak TLS: an alert in clear, fatal, 80 (`internal_error`). A handshake only to refuse would cost
-/// more than most requests do.
+/// The answer if clients speak TLS: a fatal alert in clear, 80 (`internal_error`). A handshake only for a rejection
+/// would cost more than most requests.
 const TOO_MANY_IN_TLS: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
 
-/// Answers connections that are one too many.
-pub(crate) struct Refuser {
+/// Rejects connections beyond the limit of their peer.
+pub(crate) struct PeerRejecter {
     lingering: Arc<Semaphore>,
-    /// Said where hyper has no say: the connection gets no further.
-    words: Vec<u8>,
+    /// The bytes of the answer.
+    answer: Vec<u8>,
 }
 
-impl Refuser {
-    pub(crate) fn new(in_tls: bool, lingering_max: u64) -> Refuser {
-        let words = if in_tls { TOO_MANY_IN_TLS.to_vec() } else { Refusal::TooManyConnections.into_last_words() };
-        Refuser { lingering: Arc::new(Semaphore::new(usize::try_from(lingering_max).expect("few"))), words }
+impl PeerRejecter {
+    pub(crate) fn new(in_tls: bool, lingering_max: u64) -> PeerRejecter {
+        let answer =
+            if in_tls { TOO_MANY_IN_TLS.to_vec() } else { ApiError::TooManyConnections.into_closing_response() };
+        PeerRejecter { lingering: Arc::new(Semaphore::new(usize::try_from(lingering_max).expect("few"))), answer }
     }
 
-    /// Answers, and closes when the client has, but soon: if its request met a closed socket, the kernel would answer with a
-    /// reset, and the client might lose the answer.
-    pub(crate) fn refuse(&self, mut stream: TcpStream) {
-        // It fits the empty send buffer of a new connection, or the client has gone.
-        let _ = stream.write(&self.words);
+    /// Answers, and closes after the client has closed, or after a short time. If the client's request arrived at a
+    /// closed socket, the kernel would answer with a reset, and the client might lose the answer.
+    pub(crate) fn reject(&self, mut stream: TcpStream) {
+        // The answer fits into the empty send buffer of a new connection, or the client has left.
+        let _ = stream.write(&self.answer);
         let Ok(place) = self.lingering.clone().try_acquire_owned() else { return };
         tokio::task::spawn_local(async move {
             let read_to_end = async {
@@ -120,6 +121,6 @@ mod tests {
         drop(first);
         assert!(peers.take(one, Some(2)).is_some());
         drop(second);
-        assert!(peers.counts.lock().is_empty(), "who has none is forgotten");
+        assert!(peers.counts.lock().is_empty(), "an address without connections is removed");
     }
 }

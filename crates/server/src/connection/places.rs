@@ -1,4 +1,4 @@
-//! How many connections are open, and how many there may be. Called by `accept`.
+//! The number of open connections and its limit. `accept` calls this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 use crate::Limits;
-use klad_base::limits::SWEEP_INTERVAL;
+use crate::limits::SWEEP_INTERVAL;
 use klad_base::sync::Live;
 
-/// The places of all connections.
+/// The places for all connections.
 #[derive(Debug)]
 pub(crate) struct Places {
     taken: AtomicUsize,
@@ -17,21 +17,21 @@ pub(crate) struct Places {
     freed: Notify,
 }
 
-/// One connection's place; free again when dropped.
+/// One connection's place. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct OpenPlace(Arc<Places>);
 
 impl Places {
-    /// As many as `limits` says, at any time.
+    /// Creates the places. The limit is the current `connections_max` of `limits`.
     pub(crate) fn new(limits: Arc<Live<Limits>>) -> Arc<Places> {
         Arc::new(Places { taken: AtomicUsize::new(0), limits, freed: Notify::new() })
     }
 
-    /// A place, when one is free; for the acceptor alone.
+    /// Waits until a place is free, and takes it. Only the acceptor calls this.
     pub(crate) async fn take(self: &Arc<Places>) -> OpenPlace {
-        // Only the acceptor takes places, so what is free now stays free.
+        // Only the acceptor takes places, so a free place stays free.
         while self.taken.load(Ordering::Acquire) >= self.limits.get().connections_max {
-            // The limit may be raised while nobody leaves.
+            // The limit may rise although no connection ends.
             let _ = tokio::time::timeout(SWEEP_INTERVAL, self.freed.notified()).await;
         }
         self.taken.fetch_add(1, Ordering::AcqRel);

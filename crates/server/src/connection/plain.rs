@@ -1,7 +1,9 @@
-//! Plain requests on a connection, one after the other, without hyper: whatever is not plain is left to it, from its first byte on.
+//! The fast path: answers plain requests of a connection one after the other, without hyper. Everything that is not
+//! plain goes to hyper, from its first byte on.
 //!
-//! A connection that waits for a request holds no buffer here: the worker has one to read into and one to write from, as only
-//! one connection at a time is being read or written. Only what a client does not take at once is copied.
+//! A connection that waits for a request holds no buffer here. The worker has one buffer to read into and one to write
+//! from, because it reads or writes only one connection at a time. Only bytes that a client does not take at once are
+//! copied.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
@@ -15,21 +17,22 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::connection::io::Io;
 use crate::connection::worker::Worker;
-use crate::connection::{Connection, End, Verdict};
+use crate::connection::{Connection, End};
+use crate::exchange::Verdict;
 use crate::http::answer::{Answer, Date};
 use crate::http::body::ResponseBody;
 use crate::http::plain;
-use crate::http::service::Begun;
+use crate::http::service::StartedRequest;
+use crate::limits::PLAIN_REQUEST_BYTES_MAX;
 use crate::net::stream::Stream;
 use klad_base::clock;
-use klad_base::limits::PLAIN_REQUEST_BYTES_MAX;
 
-/// What the connections of a worker read into and write from.
+/// The buffers of one worker, and the date for its answers.
 pub(crate) struct Workspace {
     request: RefCell<Vec<u8>>,
     answer: RefCell<Vec<u8>>,
     date: Cell<Date>,
-    /// Of `date`, since 1970.
+    /// The second of `date`, since 1970.
     second: Cell<u64>,
 }
 
@@ -45,7 +48,7 @@ impl Workspace {
         workspace
     }
 
-    /// Looks what day it is; at least once a second.
+    /// Updates the date; must be called at least once a second.
     pub(crate) fn tick(&self) {
         let second = clock::unix_ms() / 1_000;
         if self.second.replace(second) != second {
@@ -57,26 +60,26 @@ impl Workspace {
     }
 }
 
-/// Why there are no more plain requests now.
-enum Over {
-    /// Something else stands in the connection's bytes.
+/// Why the fast path ends.
+enum FastPathEnd {
+    /// The connection has bytes that are not a plain request.
     ForHyper,
     End(End),
 }
 
 impl Connection {
-    /// Answers plain requests until there is something else. `None`: it is for hyper, and nothing of it is lost.
+    /// Answers plain requests until there is something else. `None`: hyper must continue, and no byte is lost.
     pub(super) async fn serve_plain(&self, worker: &Worker, io: &mut Io, stream: &RefCell<Stream>) -> Option<End> {
         loop {
-            let begun = match poll_fn(|context| self.poll_plain(worker, io, stream, context)).await {
-                Ok(begun) => begun,
-                Err(Over::ForHyper) => return None,
-                Err(Over::End(end)) => return Some(end),
+            let started = match poll_fn(|context| self.poll_plain(worker, io, stream, context)).await {
+                Ok(started) => started,
+                Err(FastPathEnd::ForHyper) => return None,
+                Err(FastPathEnd::End(end)) => return Some(end),
             };
-            let mut answer = if let Begun::Answered(answer) = begun {
+            let mut answer = if let StartedRequest::Answered(answer) = started {
                 answer
             } else {
-                let mut answering = pin!(worker.service.end(begun, &self.exchange));
+                let mut answering = pin!(worker.service.end(started, &self.exchange));
                 match poll_fn(|context| self.poll_unless(context, |context| answering.as_mut().poll(context))).await {
                     Ok(answer) => answer,
                     Err(end) => return Some(end),
@@ -84,8 +87,8 @@ impl Connection {
             };
             answer.fields.closes |= worker.draining().is_some();
             let closes = answer.fields.closes;
-            let mut sending = Sending::new(answer);
-            match poll_fn(|context| self.poll_unless(context, |context| sending.poll(worker, io, context))).await {
+            let mut writer = AnswerWriter::new(answer);
+            match poll_fn(|context| self.poll_unless(context, |context| writer.poll(worker, io, context))).await {
                 Ok(Ok(())) if !closes => {}
                 Ok(sent) => return Some(End::Finished { by_error: sent.is_err() }),
                 Err(end) => return Some(end),
@@ -100,58 +103,60 @@ impl Connection {
         io: &mut Io,
         stream: &RefCell<Stream>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Begun, Over>> {
+    ) -> Poll<Result<StartedRequest, FastPathEnd>> {
         self.remember(context.waker());
-        match self.verdict.take() {
-            // There is nothing here that nobody has looked at.
-            None | Some(Verdict::Look) => {}
-            Some(Verdict::Leave) if self.is_wanted(&stream.borrow()) => self.why.set(None),
-            Some(Verdict::Finish) => return Poll::Ready(Err(Over::End(End::Finished { by_error: false }))),
-            Some(verdict) => return Poll::Ready(Err(Over::End(End::Verdict(verdict)))),
+        match self.exchange.take_verdict() {
+            // The fast path holds no bytes of a half-read request.
+            None | Some(Verdict::CheckHead) => {}
+            Some(Verdict::CloseIfIdle) if self.is_wanted(&stream.borrow()) => self.exchange.set_close_reason(None),
+            Some(Verdict::FinishRequest) => {
+                return Poll::Ready(Err(FastPathEnd::End(End::Finished { by_error: false })));
+            }
+            Some(verdict) => return Poll::Ready(Err(FastPathEnd::End(End::Verdict(verdict)))),
         }
-        let mut room = worker.workspace.request.borrow_mut();
-        let mut buffer = ReadBuf::new(&mut room);
+        let mut space = worker.workspace.request.borrow_mut();
+        let mut buffer = ReadBuf::new(&mut space);
         let read = ready!(Pin::new(&mut *io).poll_read(context, &mut buffer));
         let bytes = buffer.filled();
         if read.is_err() || bytes.is_empty() {
-            // Between two requests a client may leave as it likes.
-            return Poll::Ready(Err(Over::End(End::Finished { by_error: false })));
+            // A client may leave between two requests.
+            return Poll::Ready(Err(FastPathEnd::End(End::Finished { by_error: false })));
         }
         let Some(request) = plain::read(bytes, worker.head_bytes_max()) else {
             io.put_back(Bytes::copy_from_slice(bytes));
-            return Poll::Ready(Err(Over::ForHyper));
+            return Poll::Ready(Err(FastPathEnd::ForHyper));
         };
         worker.count_plain();
         Poll::Ready(Ok(worker.service.begin_plain(&request, &self.exchange)))
     }
 
-    /// Goes on with a request, unless the sweep has decided that the connection ends.
+    /// Polls a request, unless the sweep has decided that the connection ends.
     fn poll_unless<T>(
         &self,
         context: &mut Context<'_>,
         poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<Result<T, End>> {
         self.remember(context.waker());
-        match self.verdict.take() {
+        match self.exchange.take_verdict() {
             Some(verdict @ (Verdict::Close | Verdict::HeadTimedOut)) => Poll::Ready(Err(End::Verdict(verdict))),
-            // Those are for connections that wait for a request; the sweep comes back.
-            Some(Verdict::Finish | Verdict::Leave | Verdict::Look) | None => poll(context).map(Ok),
+            // These verdicts are for connections that wait for a request. The sweep will decide again.
+            Some(Verdict::FinishRequest | Verdict::CloseIfIdle | Verdict::CheckHead) | None => poll(context).map(Ok),
         }
     }
 }
 
-/// An answer on its way out.
-struct Sending {
+/// Writes one answer.
+struct AnswerWriter {
     answer: Option<Answer>,
-    /// What was handed over and the client has not taken.
+    /// Bytes that the client has not taken yet.
     left: Bytes,
-    /// The rest of a large value, with its room.
+    /// The rest of a large value, with its memory permit.
     body: Option<ResponseBody>,
 }
 
-impl Sending {
-    fn new(answer: Answer) -> Sending {
-        Sending { answer: Some(answer), left: Bytes::new(), body: None }
+impl AnswerWriter {
+    fn new(answer: Answer) -> AnswerWriter {
+        AnswerWriter { answer: Some(answer), left: Bytes::new(), body: None }
     }
 
     fn poll(&mut self, worker: &Worker, io: &mut Io, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -174,7 +179,7 @@ impl Sending {
             let Some(body) = &mut self.body else { break };
             self.left = body.take_frame();
             if body.length() == 0 {
-                // A frame of a value holds all of its memory, and the room for that ends here.
+                // A frame shares the memory of the whole value, whose permit ends here.
                 self.left = Bytes::copy_from_slice(&self.left);
                 self.body = None;
             }
@@ -182,7 +187,8 @@ impl Sending {
         Pin::new(io).poll_flush(context)
     }
 
-    /// Head and value as one run of bytes, or the first frame of a large one. What has been handed over whole holds no room any more.
+    /// Writes the head and a small value, or the first frame of a large one. After this, only a large value holds a
+    /// permit.
     fn begin(&mut self, mut answer: Answer, date: &Date, out: &mut Vec<u8>) {
         out.clear();
         answer.write_head(answer.body.length(), date, out);

@@ -1,6 +1,7 @@
-//! A worker: one thread, one runtime, its connections as local tasks, and the sweep that keeps their deadlines.
+//! A worker: one thread with a runtime, its connections as local tasks, and a sweep that checks their deadlines.
 //!
-//! Nothing here waits for storage or for a lock that is held long. Started by `server`; fed by `accept`.
+//! A worker never waits for storage, and never for a lock that is held long. `server` starts it; `accept` hands it
+//! connections.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,22 +17,23 @@ use slab::Slab;
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use crate::connection::figures::{Closed, WorkerFigures};
-use crate::connection::gate::{Gate, Sign};
+use crate::connection::figures::WorkerFigures;
+use crate::connection::gate::{Gate, GateStatus};
 use crate::connection::peers::Place;
 use crate::connection::plain::Workspace;
 use crate::connection::{self, eviction};
 use crate::connection::{Connection, ms};
-use crate::execution::{Executor, Local};
+use crate::exchange::{CloseReason, Draining, Exchange};
+use crate::execution::{Executor, WorkerContext};
 use crate::http::authorization::Authorization;
-use crate::http::observe::{Observed, Observer};
 use crate::http::service::Service;
-use crate::http::slow::Slowest;
+use crate::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_COUNTS_MAX, SWEEP_INTERVAL};
 use crate::net::handshake::Handshaker;
+use crate::observe::slowest::Slowest;
+use crate::observe::{Observer, RequestRecord};
 use crate::request_metrics::Requests;
 use crate::{Drain, Limits, Safety, runtime};
 use klad_base::clock;
-use klad_base::limits::{CONNECTIONS_CEILING, DRAIN_SWEEP_INTERVAL, SWEEP_COUNTS_MAX, SWEEP_INTERVAL};
 use klad_base::os::scheduler;
 use klad_base::sync::{self, Live};
 
@@ -41,17 +43,17 @@ pub(crate) struct Accepted {
     pub(crate) place: Place,
 }
 
-/// The acceptor's end of a worker.
+/// The acceptor's handle of a worker.
 pub(crate) struct WorkerHandle {
     sender: mpsc::Sender<Accepted>,
     figures: Arc<WorkerFigures>,
     sweeps: Arc<AtomicU64>,
 }
 
-/// A worker that has ended, in place of its number of sweeps.
+/// Replaces the number of sweeps of a worker that has ended.
 const ENDED: u64 = u64::MAX;
 
-/// Whether the workers turn: each of their sweeps counts.
+/// Monitors whether all workers run, by counting their sweeps.
 #[derive(Clone, Debug)]
 pub struct Pulse(Vec<(Arc<AtomicU64>, u64)>);
 
@@ -73,29 +75,29 @@ impl Pulse {
 }
 
 impl WorkerHandle {
-    /// How many the worker has, those on their way included.
+    /// The number of the worker's connections, including those on their way to it.
     pub(crate) fn connections(&self) -> usize {
         self.figures.connections.load(Ordering::Relaxed)
     }
 
-    /// What the worker shows of itself.
+    /// The worker's figures.
     pub(crate) fn figures(&self) -> &Arc<WorkerFigures> {
         &self.figures
     }
 
-    /// Whether it should have no more connections for now.
+    /// Whether the worker should get no more connections for now.
     pub(crate) fn is_strained(&self) -> bool {
-        self.figures.sign.is_strained()
+        self.figures.gate_status.is_strained()
     }
 
-    /// Whether it lets in only what it can serve.
+    /// Whether the worker's gate is closed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.figures.sign.is_closed()
+        self.figures.gate_status.is_closed()
     }
 
     pub(crate) fn hand(&self, accepted: Accepted) {
         self.figures.connections.fetch_add(1, Ordering::Relaxed);
-        // The channel has a place for each connection that there may be; it is closed only while klad stops.
+        // The channel has a place for each possible connection. It is closed only while klad stops.
         if self.sender.try_send(accepted).is_err() {
             self.figures.connections.fetch_sub(1, Ordering::Relaxed);
         }
@@ -107,64 +109,53 @@ pub(crate) struct Worker {
     pub(crate) service: Service,
     pub(crate) http: RefCell<hyper::server::conn::http1::Builder>,
     pub(crate) workspace: Workspace,
-    local: Rc<Local>,
-    /// `None`: in clear.
+    context: Rc<WorkerContext>,
+    /// `None`: no TLS.
     pub(crate) handshaker: Option<Handshaker>,
     pub(crate) gate: Rc<Gate>,
     pub(crate) observer: Rc<Observer>,
-    /// Milliseconds of the worker's life, as of the last sweep: costs nothing to read.
+    /// Milliseconds since the worker's start, as of the last sweep. Reading it costs nothing.
     pub(crate) now_ms: Rc<Cell<u64>>,
-    /// When the clock was last set on.
+    /// When the clock was last advanced.
     ticked: Cell<Instant>,
     sweeps: Arc<AtomicU64>,
     connections: RefCell<Slab<Rc<Connection>>>,
     figures: Arc<WorkerFigures>,
-    /// As of the last sweep.
+    /// The limits as of the last sweep.
     limits: RefCell<Arc<Limits>>,
     live: Arc<Live<Limits>>,
     draining: Cell<Option<Draining>>,
 }
 
-/// klad stops.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Draining {
-    /// When it began to.
-    pub(crate) since_ms: u64,
-    /// See [`Drain::idle_patience`].
-    pub(crate) idle_patience: Duration,
-}
-
-impl Draining {
-    /// Of a wait until now that has lasted for `waited`, what falls into this time.
-    pub(crate) fn of(self, waited: Duration, now_ms: u64) -> Duration {
-        waited.min(Duration::from_millis(now_ms.saturating_sub(self.since_ms)))
-    }
+/// What all workers share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) limits: Arc<Live<Limits>>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) requests: Arc<Requests>,
+    pub(crate) slowest: Arc<Slowest>,
+    pub(crate) safety: Safety,
+    /// `true`: klad stops.
+    pub(crate) stopped: watch::Receiver<bool>,
 }
 
 /// Starts a worker's thread.
-pub(crate) fn start(
-    number: usize,
-    live: Arc<Live<Limits>>,
-    executor: Arc<Executor>,
-    requests: Arc<Requests>,
-    slowest: Arc<Slowest>,
-    safety: Safety,
-    stopped: watch::Receiver<bool>,
-) -> (WorkerHandle, JoinHandle<()>) {
+pub(crate) fn start(number: usize, shared: Shared) -> (WorkerHandle, JoinHandle<()>) {
+    let Shared { limits: live, executor, requests, slowest, safety, stopped } = shared;
     let (sender, receiver) = mpsc::channel(CONNECTIONS_CEILING);
-    let sign = Arc::<Sign>::default();
-    let figures = WorkerFigures::new(sign.clone());
+    let gate_status = Arc::<GateStatus>::default();
+    let figures = WorkerFigures::new(gate_status.clone());
     let sweeps = Arc::<AtomicU64>::default();
     let handle = WorkerHandle { sender, figures: figures.clone(), sweeps: sweeps.clone() };
     let thread = sync::spawn_thread(&format!("klad-worker-{number}"), move || {
-        scheduler::shorten_turns();
+        scheduler::shorten_time_slices();
         let runtime = runtime();
-        let local = Local::new(executor);
+        let context = WorkerContext::new(executor);
         let limits = live.get();
-        let gate = Gate::new(limits.turn_max, sign);
+        let gate = Gate::new(limits.iteration_max, gate_status);
         let worker = Rc::new(Worker {
-            service: Service::new(local.clone(), limits.service, Authorization::new(safety.tokens)),
-            local,
+            service: Service::new(context.clone(), limits.service, Authorization::new(safety.tokens)),
+            context,
             handshaker: safety.tls.map(Handshaker::new),
             http: RefCell::new(connection::http(&limits)),
             workspace: Workspace::new(),
@@ -188,7 +179,7 @@ pub(crate) fn start(
 impl Worker {
     async fn run(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, mut stopped: watch::Receiver<bool>) {
         let sweep = tokio::task::spawn_local(self.clone().sweep());
-        let turns = tokio::task::spawn_local(self.clone().turns());
+        let iterations = tokio::task::spawn_local(self.clone().iterations());
         loop {
             tokio::select! {
                 biased;
@@ -202,11 +193,11 @@ impl Worker {
         let drain = self.live.get().drain.clone();
         self.drain(receiver, &drain).await;
         sweep.abort();
-        turns.abort();
+        iterations.abort();
     }
 
-    /// Serves what is still handed over, lets every connection end after what it is doing, and waits for them until the
-    /// drain timeout is over.
+    /// Serves connections that still arrive, lets every connection finish its request, and waits for them until the
+    /// drain timeout ends.
     async fn drain(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, drain: &Drain) {
         let deadline = clock::now() + drain.timeout;
         self.tick();
@@ -226,36 +217,40 @@ impl Worker {
         }
         let left = self.connections.borrow().len() + receiver.len();
         if left > 0 {
-            tracing::warn!(connections = left, "closed before they had finished: the drain timeout is over");
+            tracing::warn!(
+                connections = left,
+                "the drain timeout has ended; klad closes these connections before they have finished"
+            );
         }
         for (_, connection) in self.connections.borrow().iter() {
-            connection.is_cut();
-            self.figures.count_closed(Closed::Stopping);
+            connection.exchange().connection_ends();
+            self.figures.count_closed(CloseReason::Stopping);
         }
     }
 
-    /// Whether plain requests are read without hyper.
+    /// Whether the worker reads plain requests without hyper.
     pub(crate) fn has_fast_path(&self) -> bool {
         self.limits.borrow().fast_path
     }
 
-    /// Since when klad stops, if it does: then each answer says that its connection closes.
+    /// Since when klad stops, if it does. Then each answer says `Connection: close`.
     pub(crate) fn draining(&self) -> Option<Draining> {
         self.draining.get()
     }
 
-    /// A request was read without hyper.
+    /// Counts a request that was read without hyper.
     pub(crate) fn count_plain(&self) {
         self.figures.plain.add_owned(1);
     }
 
-    /// Longer heads are hyper's to refuse.
+    /// The largest head that the fast path reads. hyper rejects longer ones.
     pub(crate) fn head_bytes_max(&self) -> usize {
         self.limits.borrow().head_bytes_max
     }
 
-    /// Sets the clock on. In a process that was stopped (SIGSTOP, a paused container), or a worker that had no time, clients' bytes
-    /// may have come and nobody has read them: what is longer than [`SWEEP_COUNTS_MAX`] is nobody's wait.
+    /// Advances the clock by at most [`SWEEP_COUNTS_MAX`]. If the process was stopped (SIGSTOP, a paused container) or
+    /// the worker had no CPU time, clients may have sent bytes that klad has not read; this time must not count
+    /// against them.
     fn tick(&self) {
         let ticked = self.ticked.get();
         let passed_ms = ms(clock::now().saturating_duration_since(ticked));
@@ -265,8 +260,8 @@ impl Worker {
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {
         let Accepted { stream, place } = accepted;
-        let observed = Observed::new(self.observer.clone(), stream.peer_addr().ok());
-        let connection = Connection::new(self.now_ms.clone(), observed);
+        let request = RequestRecord::new(self.observer.clone(), stream.peer_addr().ok());
+        let connection = Connection::new(Exchange::new(self.now_ms.clone(), request));
         let key = self.connections.borrow_mut().insert(connection.clone());
         let worker = self.clone();
         tokio::task::spawn_local(async move {
@@ -278,13 +273,13 @@ impl Worker {
         });
     }
 
-    /// The turn's own task.
-    async fn turns(self: Rc<Worker>) {
+    /// The task that runs at the end of each loop iteration.
+    async fn iterations(self: Rc<Worker>) {
         poll_fn(|context| {
-            if let Some(turn) = self.local.poll_turn(context) {
-                self.figures.turns.record_time_owned(turn.length);
-                if self.gate.turn_ended(turn) {
-                    self.local.turn_goes_on();
+            if let Some(iteration) = self.context.poll_iteration(context) {
+                self.figures.iterations.record_time_owned(iteration.length);
+                if self.gate.iteration_ended(iteration) {
+                    self.context.begin_iteration();
                 }
             }
             Poll::<()>::Pending
@@ -302,21 +297,21 @@ impl Worker {
             self.figures.cpu_ns.add_owned(used_ns.saturating_sub(self.figures.cpu_ns.get()));
             self.workspace.tick();
             self.gate.rested();
-            self.look_at_limits();
+            self.apply_changed_limits();
             self.observer.tick();
             self.check_all();
             if self.limits.borrow().deadlines.body_rate_bytes_min > 0 {
-                eviction::make_room(&self.connections.borrow(), self.service.room(), self.now_ms.get());
+                eviction::end_slow_requests(&self.connections.borrow(), self.service.budget());
             }
         }
     }
 
-    /// Takes over limits that have changed.
-    fn look_at_limits(&self) {
+    /// Applies limits that have changed.
+    fn apply_changed_limits(&self) {
         let limits = self.live.get();
         if !Arc::ptr_eq(&limits, &self.limits.borrow()) {
             self.service.set_options(limits.service);
-            self.gate.set_turn_max(limits.turn_max);
+            self.gate.set_iteration_max(limits.iteration_max);
             *self.http.borrow_mut() = connection::http(&limits);
             *self.limits.borrow_mut() = limits;
         }
@@ -327,9 +322,9 @@ impl Worker {
         self.tick();
         for (_, connection) in self.connections.borrow().iter() {
             if self.gate.is_closed() {
-                connection.restart_idle_clock();
+                connection.exchange().restart_idle_clock();
             }
-            connection.check(self.now_ms.get(), &limits.deadlines, self.draining.get());
+            connection.check(&limits.deadlines, self.draining.get());
         }
     }
 }

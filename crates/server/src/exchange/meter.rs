@@ -1,87 +1,83 @@
-//! Counts a client's bytes against the time for which klad has waited for them. One worker's, so plain cells suffice; a
-//! byte that need not be waited for costs a comparison.
-//!
-//! Called by `exchange`; read by `server`.
+//! Measures the rate of a client: its bytes, and the time that klad has waited for them.
 
-use std::cell::Cell;
 use std::time::Duration;
 
-/// Bytes and time, from the first wait on. Times are milliseconds of the worker's coarse clock.
+/// Bytes and time since the first wait. Times are milliseconds of the worker's coarse clock.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    /// Of what came since the first wait began.
-    bytes: Cell<u64>,
-    /// Of waits that have ended.
-    waited_ms: Cell<u64>,
-    /// Begin of the wait in progress.
-    waits_since_ms: Cell<Option<u64>>,
-    /// There was a wait.
-    counts: Cell<bool>,
+    /// Bytes since the first wait began.
+    bytes: u64,
+    /// The length of all waits that have ended.
+    waited_ms: u64,
+    /// The beginning of the current wait.
+    waits_since_ms: Option<u64>,
+    /// Whether there was a wait.
+    counts: bool,
 }
 
-/// What a meter shows.
+/// The readings of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
-    /// Since the first wait.
-    pub bytes: u64,
-    /// All waits together.
-    pub waited: Duration,
+pub(super) struct Flow {
+    /// Bytes since the first wait.
+    pub(super) bytes: u64,
+    /// The length of all waits together.
+    pub(super) waited: Duration,
 }
 
 impl Flow {
-    /// On average; `u64::MAX` where there was no wait.
+    /// The average rate; `u64::MAX` if there was no wait.
     #[must_use]
-    pub fn bytes_per_second(&self) -> u64 {
+    pub(super) fn bytes_per_second(&self) -> u64 {
         let waited_ms = u64::try_from(self.waited.as_millis()).unwrap_or(u64::MAX);
         self.bytes.saturating_mul(1_000).checked_div(waited_ms).unwrap_or(u64::MAX)
     }
 }
 
 impl Meter {
-    /// Forgets what was, and begins to wait.
-    pub(super) fn begin_waiting(&self, now_ms: u64) {
-        self.bytes.set(0);
-        self.waited_ms.set(0);
-        self.waits_since_ms.set(Some(now_ms));
-        self.counts.set(true);
+    /// Resets the meter, and begins a wait.
+    pub(super) fn begin_waiting(&mut self, now_ms: u64) {
+        self.bytes = 0;
+        self.waited_ms = 0;
+        self.waits_since_ms = Some(now_ms);
+        self.counts = true;
     }
 
-    /// Forgets what was, but for a wait in progress.
-    pub(super) fn begin_anew(&self) {
-        self.bytes.set(0);
-        self.waited_ms.set(0);
-        self.counts.set(self.waits_since_ms.get().is_some());
+    /// Resets the meter, but keeps a wait in progress.
+    pub(super) fn begin_anew(&mut self) {
+        self.bytes = 0;
+        self.waited_ms = 0;
+        self.counts = self.waits_since_ms.is_some();
     }
 
-    /// There is nothing now.
-    pub(super) fn wait_begins(&self, now_ms: u64) {
-        if self.waits_since_ms.get().is_none() {
-            self.waits_since_ms.set(Some(now_ms));
-            self.counts.set(true);
+    /// A wait begins, unless one is in progress.
+    pub(super) fn wait_begins(&mut self, now_ms: u64) {
+        if self.waits_since_ms.is_none() {
+            self.waits_since_ms = Some(now_ms);
+            self.counts = true;
         }
     }
 
-    /// There is something again.
-    pub(super) fn wait_ends(&self, now_ms: u64) {
+    /// The wait ends.
+    pub(super) fn wait_ends(&mut self, now_ms: u64) {
         if let Some(since_ms) = self.waits_since_ms.take() {
-            self.waited_ms.set(self.waited_ms.get() + now_ms.saturating_sub(since_ms));
+            self.waited_ms += now_ms.saturating_sub(since_ms);
         }
     }
 
-    /// So many bytes.
-    pub(super) fn add(&self, count: usize) {
-        if self.counts.get() {
-            self.bytes.set(self.bytes.get() + count as u64);
+    /// Adds `count` bytes.
+    pub(super) fn add(&mut self, count: usize) {
+        if self.counts {
+            self.bytes += count as u64;
         }
     }
 
     pub(super) fn waits_since_ms(&self) -> Option<u64> {
-        self.waits_since_ms.get()
+        self.waits_since_ms
     }
 
     pub(super) fn flow(&self, now_ms: u64) -> Flow {
-        let current_ms = self.waits_since_ms.get().map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
-        Flow { bytes: self.bytes.get(), waited: Duration::from_millis(self.waited_ms.get() + current_ms) }
+        let current_ms = self.waits_since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
+        Flow { bytes: self.bytes, waited: Duration::from_millis(self.waited_ms + current_ms) }
     }
 }
 
@@ -95,7 +91,7 @@ mod tests {
 
     #[test]
     fn only_waits_count_and_only_bytes_since_the_first() {
-        let meter = Meter::default();
+        let mut meter = Meter::default();
         meter.add(1_000);
         assert_eq!(meter.flow(500), flow(0, 0));
         meter.wait_begins(500);
@@ -111,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_new_request_does_not_hide_a_wait_in_progress() {
-        let meter = Meter::default();
+        let mut meter = Meter::default();
         meter.wait_begins(0);
         meter.begin_anew();
         meter.add(10);

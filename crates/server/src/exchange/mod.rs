@@ -1,304 +1,364 @@
-//! What one connection is doing, shared between the service that answers, the IO wrapper that moves bytes, and the sweep
-//! that keeps deadlines. One worker's, so plain cells suffice.
+//! The state machine of one connection. The service that answers, the socket that moves bytes and the sweep that checks
+//! deadlines report events to it. It decides whether the connection continues.
 //!
 //! ```text
-//!   Handshake, in TLS
+//!   Handshake, with TLS
 //!    ▼
-//!   Idle ──first byte──▶ Head ──whole head──▶ Busy ◀──▶ Body        (Body: waiting for the client's bytes)
+//!   Idle ──first byte──▶ Head ──whole head──▶ Busy ◀──▶ Body        (Body: waits for the client's bytes)
 //!    ▲                                          │
-//!    └──────────────── answered ────────────────┘          Linger: closed for writing, until the client closes
+//!    └──────────────── answered ────────────────┘          Linger: closed for writing; waits until the client closes
 //! ```
 //!
-//! Called by `service`, `upload` and `body`, and by `server`.
+//! [`State`] holds the whole state; each method of [`Exchange`] is one event. A connection belongs to one worker
+//! thread, so nothing needs a lock. This module knows neither HTTP nor sockets. `http` and `connection` call it.
 
-pub mod meter;
+mod meter;
+mod verdict;
 
-use std::cell::Cell;
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::rc::Rc;
 use std::time::Instant;
 
-use crate::exchange::meter::{Flow, Meter};
-use crate::http::observe::Observed;
-use klad_base::limits::{GROWN_BYTES, OVERSIZED_BYTES};
+use hyper::{HeaderMap, Method, StatusCode};
 
-/// What is waited for.
+use crate::exchange::meter::Meter;
+use crate::execution::Phases;
+use crate::limits::{GROWN_BYTES, OVERSIZED_BYTES};
+use crate::observe::RequestRecord;
+use crate::request_metrics::Op;
+
+pub use verdict::{CloseReason, Deadlines, Draining, EvictionCandidate, Verdict};
+
+/// What the connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// For the end of the handshake, before the first request.
+    /// The end of the TLS handshake, before the first request.
     Handshake,
-    /// For the first byte of a request.
+    /// The first byte of a request.
     Idle,
-    /// For the rest of a head.
+    /// The rest of a head.
     Head,
-    /// For klad.
+    /// An answer from klad.
     Busy,
-    /// For the rest of a body.
+    /// The rest of a body.
     Body,
-    /// For the client's end, after the last answer.
+    /// The client's close, after the last answer.
     Linger,
 }
 
-/// The state of one connection. Times are milliseconds of the worker's coarse clock.
+/// The state of one connection.
 #[derive(Debug)]
 pub struct Exchange {
-    phase: Cell<Phase>,
-    /// Begin of the phase; in `Body`, of the wait for the next byte.
-    since_ms: Cell<u64>,
-    /// Bytes came in that the current request has not used: the next head has begun.
-    read_ahead: Cell<bool>,
-    /// The next head may have begun in hyper's buffer, unseen: nobody has looked since the last answer.
-    unlooked: Cell<bool>,
-    /// What the client sends of a body; waited for throughout `Body`.
+    state: RefCell<State>,
+    /// The times of the current request's operations. A running operation writes to them, so they are not part of
+    /// `state`.
+    phases: Phases,
+    /// The worker's coarse clock in milliseconds.
+    now_ms: Rc<Cell<u64>>,
+}
+
+/// All times are milliseconds of the worker's coarse clock.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that lasts beyond the phase")]
+struct State {
+    phase: Phase,
+    /// The beginning of the phase. In `Body`, the beginning of the wait for the next byte.
+    since_ms: u64,
+    /// Whether bytes of the next request arrived before the current one was answered.
+    read_ahead: bool,
+    /// Whether hyper's buffer may hold the beginning of the next head: not checked since the last answer.
+    unlooked: bool,
+    /// Counts the bytes of a body that the client sent, and the time in `Body`.
     sent: Meter,
-    /// What it takes of an answer; waited for while it takes nothing.
+    /// Counts the bytes of an answer that the client took, and the time in which it took none.
     taken: Meter,
-    /// Bytes of room that end with this connection: those of a body that comes in, or of an answer on its way out.
-    room_held_bytes: Cell<u64>,
-    /// The sweep found that the body does not come.
-    body_timed_out: Cell<bool>,
-    /// The answer is given before the body was read: linger when closing.
-    body_unread: Cell<bool>,
+    /// Bytes of the body budget that become free when the connection ends: for a body that arrives, or an answer that
+    /// leaves.
+    body_permit_bytes: u64,
+    /// The sweep has decided that the body is late.
+    body_timed_out: bool,
+    /// klad answered before it had read the request's body, so it must linger when it closes.
+    body_unread: bool,
     /// hyper's buffers have grown.
-    grown: Cell<bool>,
-    /// They have grown so far that the connection must end after the answer.
-    oversized: Cell<bool>,
-    /// The answer was handed over, and has not left hyper's buffer.
-    answer_leaves: Cell<bool>,
-    /// hyper has said something by itself.
-    hyper_muted: Cell<bool>,
-    /// What becomes of its requests.
-    observed: Observed,
-    /// The worker's clock.
-    now_ms: std::rc::Rc<Cell<u64>>,
+    grown: bool,
+    /// hyper's buffers have grown so much that the connection must end after the answer.
+    oversized: bool,
+    /// The answer was handed over to hyper, and is still in its buffer.
+    answer_leaves: bool,
+    /// Something that hyper wrote was discarded.
+    hyper_muted: bool,
+    /// The sweep's decision, until the connection's task takes it.
+    verdict: Option<Verdict>,
+    /// Why the connection ends, if that was decided here.
+    close_reason: Option<CloseReason>,
+    request: RequestRecord,
+}
+
+impl State {
+    fn enter(&mut self, phase: Phase, now_ms: u64) {
+        self.phase = phase;
+        self.since_ms = now_ms;
+    }
 }
 
 impl Exchange {
-    /// A fresh connection.
+    /// Creates the state of a new connection; `now_ms` is the worker's clock.
     #[must_use]
-    pub fn new(now_ms: std::rc::Rc<Cell<u64>>, observed: Observed) -> Exchange {
-        Exchange {
-            phase: Cell::new(Phase::Idle),
-            since_ms: Cell::new(now_ms.get()),
-            read_ahead: Cell::new(false),
-            unlooked: Cell::new(false),
+    pub fn new(now_ms: Rc<Cell<u64>>, request: RequestRecord) -> Exchange {
+        let state = State {
+            phase: Phase::Idle,
+            since_ms: now_ms.get(),
+            read_ahead: false,
+            unlooked: false,
             sent: Meter::default(),
             taken: Meter::default(),
-            room_held_bytes: Cell::new(0),
-            body_timed_out: Cell::new(false),
-            body_unread: Cell::new(false),
-            grown: Cell::new(false),
-            oversized: Cell::new(false),
-            answer_leaves: Cell::new(false),
-            hyper_muted: Cell::new(false),
-            observed,
-            now_ms,
-        }
+            body_permit_bytes: 0,
+            body_timed_out: false,
+            body_unread: false,
+            grown: false,
+            oversized: false,
+            answer_leaves: false,
+            hyper_muted: false,
+            verdict: None,
+            close_reason: None,
+            request,
+        };
+        Exchange { state: RefCell::new(state), phases: Phases::default(), now_ms }
     }
 
-    /// There can be no request yet.
+    fn state(&self) -> Ref<'_, State> {
+        self.state.borrow()
+    }
+
+    fn change(&self) -> RefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.change().enter(phase, self.now_ms.get());
+    }
+
+    /// Returns the current phase, and since when.
+    #[must_use]
+    pub fn phase(&self) -> (Phase, u64) {
+        let state = self.state();
+        (state.phase, state.since_ms)
+    }
+
+    /// The record of the current request. The caller must drop it before it calls another method.
+    pub fn request(&self) -> RefMut<'_, RequestRecord> {
+        RefMut::map(self.change(), |state| &mut state.request)
+    }
+
+    /// The times of the current request's operations.
+    #[must_use]
+    pub fn phases(&self) -> &Phases {
+        &self.phases
+    }
+
+    // Events of the client.
+
+    /// The TLS handshake begins. No request can arrive yet.
     pub fn handshake_begins(&self) {
         self.enter(Phase::Handshake);
     }
 
-    /// The first request may come.
+    /// The handshake has succeeded. The first request may arrive.
     pub fn handshake_ends(&self) {
         self.enter(Phase::Idle);
     }
 
-    fn enter(&self, phase: Phase) {
-        self.phase.set(phase);
-        self.since_ms.set(self.now_ms.get());
-    }
-
-    /// What becomes of its requests.
-    #[must_use]
-    pub fn observed(&self) -> &Observed {
-        &self.observed
-    }
-
-    /// Whether the next bytes begin a request.
-    #[must_use]
-    pub fn awaits_request(&self) -> bool {
-        self.phase.get() == Phase::Idle
-    }
-
-    /// Whether no request is in progress, though a part of one's head may be there, or of an answer on its way.
-    #[must_use]
-    pub fn awaits_head(&self) -> bool {
-        matches!(self.phase.get(), Phase::Idle | Phase::Head)
-    }
-
-    /// `count` bytes came in.
+    /// `count` bytes have arrived.
     pub fn bytes_read(&self, count: usize) {
-        match self.phase.get() {
-            Phase::Idle => self.enter(Phase::Head),
+        let (mut state, now_ms) = (self.change(), self.now_ms.get());
+        match state.phase {
+            Phase::Idle => state.enter(Phase::Head, now_ms),
             Phase::Body => {
-                self.since_ms.set(self.now_ms.get());
-                self.sent.add(count);
-                self.observed.waits_for_body();
+                state.since_ms = now_ms;
+                state.sent.add(count);
+                state.request.waits_for_body();
             }
-            Phase::Busy => self.read_ahead.set(true),
+            Phase::Busy => state.read_ahead = true,
             Phase::Handshake | Phase::Head | Phase::Linger => {}
         }
-        if count > GROWN_BYTES {
-            self.grown.set(true);
-        }
+        state.grown |= count > GROWN_BYTES;
     }
 
-    /// The peer took `taken` bytes, or `None` now; the connection holds a buffer of `held` bytes for what it is sent.
+    /// A whole head has been read. Returns when that was, like [`RequestRecord::begins`].
+    pub fn request_begins(&self, iteration_began: Option<Instant>) -> Instant {
+        let mut state = self.change();
+        state.read_ahead = false;
+        state.taken.begin_anew();
+        state.enter(Phase::Busy, self.now_ms.get());
+        state.request.begins(&self.phases, iteration_began)
+    }
+
+    /// Records the contents of the head.
+    pub fn head(&self, op: Op, method: &Method, path: &str, headers: &HeaderMap) {
+        self.request().head(&self.phases, op, method, path, headers);
+    }
+
+    /// The service waits for the client's bytes until [`Exchange::body_ends`]. It holds `permit_bytes` of the body
+    /// budget for them.
+    pub fn body_begins(&self, permit_bytes: u64) {
+        let (mut state, now_ms) = (self.change(), self.now_ms.get());
+        state.body_permit_bytes = permit_bytes;
+        state.sent.begin_waiting(now_ms);
+        state.enter(Phase::Body, now_ms);
+    }
+
+    /// The service no longer waits for the client's bytes.
+    pub fn body_ends(&self) {
+        let mut state = self.change();
+        state.body_permit_bytes = 0;
+        state.enter(Phase::Busy, self.now_ms.get());
+    }
+
+    /// Records the time that the request waited for its body.
+    pub fn body_time_ends(&self) {
+        self.request().body_ended(&self.phases);
+    }
+
+    /// Whether the sweep has decided that the body is late.
+    #[must_use]
+    pub fn body_timed_out(&self) -> bool {
+        self.state().body_timed_out
+    }
+
+    // Events of the answer.
+
+    /// klad answers before it has read the request's body.
+    pub fn set_body_unread(&self) {
+        self.change().body_unread = true;
+    }
+
+    /// Whether klad has answered before it had read the request's body.
+    #[must_use]
+    pub fn body_unread(&self) -> bool {
+        self.state().body_unread
+    }
+
+    /// An answer is about to be handed over. May add headers.
+    pub fn answers(&self, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
+        self.request().answers(&self.phases, status, headers);
+    }
+
+    /// Sets how many bytes of the body budget become free when the connection ends.
+    pub fn set_body_permit(&self, bytes: u64) {
+        self.change().body_permit_bytes = bytes;
+    }
+
+    /// The answer was handed over. The next request may arrive, or has begun to.
+    pub fn answered(&self) {
+        let mut state = self.change();
+        state.body_permit_bytes = 0;
+        state.answer_leaves = true;
+        state.unlooked = true;
+        state.request.answer_handed_over();
+        let next = if std::mem::take(&mut state.read_ahead) { Phase::Head } else { Phase::Idle };
+        state.enter(next, self.now_ms.get());
+    }
+
+    /// The socket took `taken` of `offered` bytes; `None`: it is full.
+    pub fn socket_took(&self, taken: Option<usize>, offered: usize) {
+        self.request().socket_took(&self.phases, taken, offered);
+    }
+
+    /// The client took `taken` bytes; `None`: it takes none now. The connection holds a buffer of `held` bytes for its
+    /// answer.
     pub fn bytes_carried(&self, taken: Option<usize>, held: usize) {
+        let (mut state, now_ms) = (self.change(), self.now_ms.get());
         match taken {
             Some(count) => {
-                self.taken.wait_ends(self.now_ms.get());
-                self.taken.add(count);
+                state.taken.wait_ends(now_ms);
+                state.taken.add(count);
             }
-            None => self.taken.wait_begins(self.now_ms.get()),
+            None => state.taken.wait_begins(now_ms),
         }
-        if held > GROWN_BYTES {
-            self.grown.set(true);
-        }
-        if held > OVERSIZED_BYTES {
-            self.oversized.set(true);
-        }
+        state.grown |= held > GROWN_BYTES;
+        state.oversized |= held > OVERSIZED_BYTES;
     }
 
-    /// A whole head was read, in a turn of the worker that began then, if one has begun; when?
-    pub fn request_begins(&self, turn_began: Option<Instant>) -> Instant {
-        self.read_ahead.set(false);
-        self.taken.begin_anew();
-        self.enter(Phase::Busy);
-        self.observed.begins(turn_began)
-    }
-
-    /// The service waits for the client's bytes, until [`Exchange::body_ends`]; `room_bytes` are held for them.
-    pub fn body_begins(&self, room_bytes: u64) {
-        self.set_room_held(room_bytes);
-        self.sent.begin_waiting(self.now_ms.get());
-        self.enter(Phase::Body);
-    }
-
-    /// The service waits for the client's bytes no longer.
-    pub fn body_ends(&self) {
-        self.set_room_held(0);
-        self.enter(Phase::Busy);
-    }
-
-    /// So many bytes of room would be free if the connection ended.
-    pub fn set_room_held(&self, bytes: u64) {
-        self.room_held_bytes.set(bytes);
-    }
-
-    /// How many bytes of room would be free if the connection ended.
-    #[must_use]
-    pub fn room_held_bytes(&self) -> u64 {
-        self.room_held_bytes.get()
-    }
-
-    /// The answer was handed over; the next request may come, or has begun to.
-    pub fn answered(&self) {
-        self.set_room_held(0);
-        self.answer_leaves.set(true);
-        self.unlooked.set(true);
-        self.observed.given();
-        self.enter(if self.read_ahead.replace(false) { Phase::Head } else { Phase::Idle });
-    }
-
-    /// Everything that was handed over has been written.
+    /// All bytes that were handed over have been written.
     pub fn answer_has_left(&self) {
-        self.answer_leaves.set(false);
+        self.change().answer_leaves = false;
     }
 
-    /// hyper is about to write: whether that is its own and not klad's answer, because it cannot read a head.
-    #[must_use]
-    pub fn mutes_hyper(&self) -> bool {
-        let own = self.awaits_head() && !self.answer_leaves.get();
-        self.hyper_muted.set(self.hyper_muted.get() || own);
-        own
-    }
-
-    /// Whether something that hyper wanted to say was kept from the client.
-    #[must_use]
-    pub fn hyper_was_muted(&self) -> bool {
-        self.hyper_muted.get()
-    }
-
-    /// Whether the next head may have begun unseen, in the same segment as the end of the request before it; asked once for
-    /// each answer.
-    pub fn take_unlooked(&self) -> bool {
-        self.unlooked.replace(false)
-    }
-
-    /// The last answer was given; what still comes is thrown away.
+    /// The last answer was sent. klad discards whatever arrives.
     pub fn lingers(&self) {
         self.enter(Phase::Linger);
     }
 
-    /// The sweep found that the body does not come; the service asks by [`Exchange::body_timed_out`].
-    pub fn set_body_timed_out(&self) {
-        self.body_timed_out.set(true);
+    /// The connection has ended. A request in progress counts as aborted.
+    pub fn connection_ends(&self) {
+        self.request().connection_ends(&self.phases);
     }
 
-    /// Whether the body does not come.
+    // Events of hyper.
+
+    /// hyper is about to write. Returns whether it writes its own answer to a head that it cannot read, which must be
+    /// discarded.
     #[must_use]
-    pub fn body_timed_out(&self) -> bool {
-        self.body_timed_out.get()
+    pub fn mutes_hyper(&self) -> bool {
+        let mut state = self.change();
+        let own = matches!(state.phase, Phase::Idle | Phase::Head) && !state.answer_leaves;
+        state.hyper_muted |= own;
+        own
     }
 
-    /// The answer is given before the body was read.
-    pub fn set_body_unread(&self) {
-        self.body_unread.set(true);
-    }
-
-    /// Whether an answer was given before its request's body was read.
+    /// Whether something that hyper wrote was discarded.
     #[must_use]
-    pub fn body_unread(&self) -> bool {
-        self.body_unread.get()
+    pub fn hyper_was_muted(&self) -> bool {
+        self.state().hyper_muted
     }
 
-    /// The wait for a request begins anew: klad itself reads none.
+    /// Whether the connection must end after the answer, because only that frees its memory.
+    #[must_use]
+    pub fn oversized(&self) -> bool {
+        self.state().oversized
+    }
+
+    /// From now on the fast path serves the connection, without buffers.
+    pub fn buffers_are_gone(&self) {
+        self.change().grown = false;
+    }
+
+    // Questions of the connection's task.
+
+    /// Whether the next bytes begin a request.
+    #[must_use]
+    pub fn awaits_request(&self) -> bool {
+        self.state().phase == Phase::Idle
+    }
+
+    /// Whether the connection waits for a request, and the client has taken the last answer.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.phase == Phase::Idle && state.taken.waits_since_ms().is_none()
+    }
+
+    /// Restarts the idle time, because klad itself does not read requests now.
     pub fn restart_idle_clock(&self) {
-        if self.phase.get() == Phase::Idle {
-            self.since_ms.set(self.now_ms.get());
+        let mut state = self.change();
+        if state.phase == Phase::Idle {
+            state.since_ms = self.now_ms.get();
         }
     }
 
-    /// What is waited for, and since when.
-    #[must_use]
-    pub fn phase(&self) -> (Phase, u64) {
-        (self.phase.get(), self.since_ms.get())
+    /// Takes the sweep's decision.
+    pub fn take_verdict(&self) -> Option<Verdict> {
+        self.change().verdict.take()
     }
 
-    /// Since when the peer takes nothing.
+    /// Why the connection ends, if that was decided here.
     #[must_use]
-    pub fn write_blocked_since_ms(&self) -> Option<u64> {
-        self.taken.waits_since_ms()
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.state().close_reason
     }
 
-    /// What has come of the body that is waited for.
-    #[must_use]
-    pub fn sent(&self) -> Flow {
-        self.sent.flow(self.now_ms.get())
-    }
-
-    /// What was taken of the answer since it was first waited for.
-    #[must_use]
-    pub fn taken(&self) -> Flow {
-        self.taken.flow(self.now_ms.get())
-    }
-
-    /// Whether the connection must end after the answer, because only that gives its memory back.
-    #[must_use]
-    pub fn oversized(&self) -> bool {
-        self.oversized.get()
-    }
-
-    /// Whatever had grown was given back: the connection is served without buffers of its own.
-    pub fn buffers_are_gone(&self) {
-        self.grown.set(false);
-    }
-
-    /// Whether the connection holds more memory than an idle one is charged.
-    #[must_use]
-    pub fn grown(&self) -> bool {
-        self.grown.get()
+    /// Sets why the connection ends. `None`: it continues.
+    pub fn set_close_reason(&self, close_reason: Option<CloseReason>) {
+        self.change().close_reason = close_reason;
     }
 }

@@ -1,15 +1,16 @@
-//! `--execution adaptive`: reads on the worker where memory can answer, else on a storage thread; writes gathered over a
-//! turn of the worker, then in one batch.
+//! `--execution adaptive`: a worker answers reads from memory, and storage threads do the others; the writes of a loop
+//! iteration are gathered into one batch.
 //!
 //! ```text
-//!   worker ──get──▶ Engine::read_cached ──in memory──▶ answer, same turn, no queue
-//!                        └─not in memory─▶ reads ─▶ klad-storage-N ─▶ Ticket ─▶ Inbox ─▶ worker
-//!   worker ──put, delete──▶ gathered ──end of turn──┬─ async ─▶ Engine::try_commit, on the worker
-//!                                                   └─ sync, or the section is taken ─▶ writes ─▶ klad-commit ─▶ Inbox
+//!   worker ──get──▶ Engine::read_cached ──in memory──▶ answer, same iteration, no queue
+//!                        └─not in memory─▶ reads ─▶ klad-storage-N ─▶ PendingOperation ─▶ CompletionQueue ─▶ worker
+//!   worker ──put, delete──▶ gathered ── end of iteration ─┬─ async ─▶ Engine::try_commit, on the worker
+//!                                                         └─ sync, or the commit section is busy ─▶ writes
+//!                                                                ─▶ klad-commit ─▶ CompletionQueue ─▶ worker
 //! ```
 //!
-//! Both queues control their delay ([`DelayQueue`]) and have a place for every operation slot, so an admitted operation
-//! finds room. `docs/execution.md` has the figures of what else was tried. Called by `execution` and `local`.
+//! Both queues control their delay ([`DelayQueue`]). Each has a place for every operation slot, so an admitted
+//! operation always fits. `execution` and `worker_context` call this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,48 +18,49 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::execution::Queues;
+use crate::execution::completion_queue::CompletionQueue;
 use crate::execution::delay_queue::DelayQueue;
-use crate::execution::inbox::Inbox;
-use crate::execution::observe::{QueueLook, Refused};
-use crate::execution::pace::Pace;
+use crate::execution::observe::{QueueFigures, Rejections};
+use crate::execution::service_time::ServiceTime;
 use crate::execution::task::Task;
+use crate::limits::{COMMIT_WRITES_MAX, ITERATION_COMMIT_BYTES_MAX, SLOTS_CEILING};
 use klad_base::clock;
-use klad_base::limits::{COMMIT_BYTES_MAX, COMMIT_WRITES_MAX, SLOTS_CEILING, TURN_COMMIT_BYTES_MAX};
 use klad_base::metrics::Counter;
 use klad_base::os::scheduler;
 use klad_base::sync::{self, PushError};
+use klad_storage::limits::COMMIT_BYTES_MAX;
 use klad_storage::operation::{Error, Operation};
 use klad_storage::{Engine, Pending};
 
-/// The two queues, and how fast each is served.
+/// The two queues and their service times.
 pub(super) struct Adaptive {
     reads: DelayQueue,
     writes: DelayQueue,
-    read_pace: Pace,
-    write_pace: Pace,
-    reads_refused: Refused,
-    writes_refused: Refused,
+    read_service_time: ServiceTime,
+    write_service_time: ServiceTime,
+    read_rejections: Rejections,
+    write_rejections: Rejections,
     storage_threads: usize,
-    /// For refusals.
+    /// The limit that errors report.
     target_ms: AtomicU64,
 }
 
 impl Adaptive {
-    /// With a place for each operation that there may ever be; `control` of `None` refuses nothing else.
+    /// Creates the queues, with a place for each possible operation. With `control` of `None` they reject nothing.
     pub(super) fn new(storage_threads: usize, control: Option<Queues>) -> Arc<Adaptive> {
         Arc::new(Adaptive {
             reads: DelayQueue::new(SLOTS_CEILING, control),
             writes: DelayQueue::new(SLOTS_CEILING, control),
-            read_pace: Pace::default(),
-            write_pace: Pace::default(),
-            reads_refused: Refused::default(),
-            writes_refused: Refused::default(),
+            read_service_time: ServiceTime::default(),
+            write_service_time: ServiceTime::default(),
+            read_rejections: Rejections::default(),
+            write_rejections: Rejections::default(),
             storage_threads,
             target_ms: AtomicU64::new(target_ms(control)),
         })
     }
 
-    /// Changes how long is too long in a queue.
+    /// Changes how long operations may wait.
     pub(super) fn set_control(&self, control: Option<Queues>) {
         self.target_ms.store(target_ms(control), Ordering::Relaxed);
         self.reads.set_control(control);
@@ -69,12 +71,12 @@ impl Adaptive {
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
         let pushed = self.reads.push(task);
         if matches!(pushed, Err(PushError::Full(_))) {
-            self.reads_refused.full.add(1);
+            self.read_rejections.full.add(1);
         }
         pushed
     }
 
-    /// The storage threads and the committer.
+    /// Starts the storage threads and the committer.
     pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>, commit_delay: Duration) -> Vec<JoinHandle<()>> {
         let mut running = Vec::new();
         for number in 0..self.storage_threads {
@@ -83,38 +85,39 @@ impl Adaptive {
         }
         let (own, engine) = (self.clone(), engine.clone());
         running.push(sync::spawn_thread("klad-commit", move || {
-            scheduler::shorten_turns();
+            scheduler::shorten_time_slices();
             own.run_commits(&*engine, commit_delay);
         }));
         running
     }
 
     fn run_reads(&self, engine: &dyn Engine) {
-        let mut refused = Vec::new();
-        while let Some(task) = self.reads.pop(&mut refused) {
-            self.refuse_reads(&mut refused, &self.reads_refused.delay);
+        let mut rejected = Vec::new();
+        while let Some(task) = self.reads.pop(&mut rejected) {
+            self.reject_reads(&mut rejected, &self.read_rejections.delay);
             if let Some(task) = task.take() {
                 let began = clock::now();
                 task.begins(began);
                 task.run(engine);
-                self.read_pace.served(1, began);
+                self.read_service_time.served(1, began);
             }
         }
     }
 
-    /// The committer: takes what has gathered while the last batch was written, and writes it as the next.
+    /// The committer: takes the writes that were queued while the last batch was written, and writes them as the next
+    /// batch.
     fn run_commits(&self, engine: &dyn Engine, delay: Duration) {
-        let (mut tasks, mut refused, mut answered) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut tasks, mut rejected, mut answered) = (Vec::new(), Vec::new(), Vec::new());
         loop {
-            gives_way_to(&answered);
+            yield_to_waiting_workers(&answered);
             if !delay.is_zero() {
                 self.writes.wait_for_more(delay);
             }
-            if !self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut refused) {
+            if !self.writes.pop_batch(COMMIT_WRITES_MAX, COMMIT_BYTES_MAX, &mut tasks, &mut rejected) {
                 return;
             }
-            self.refuse_writes(&mut refused, &self.writes_refused.delay);
-            let inboxes = inboxes(&tasks);
+            self.reject_writes(&mut rejected, &self.write_rejections.delay);
+            let completion_queues = completion_queues(&tasks);
             let before = tasks.len();
             let began = clock::now();
             let batch: Vec<Pending> = tasks
@@ -124,25 +127,25 @@ impl Adaptive {
                 .filter_map(|task| Some(task.into_write()?.0))
                 .collect();
             if batch.len() < before {
-                // Those whose deadline has passed need not wait for the others.
-                announce(&inboxes);
+                // Operations whose deadline has passed need not wait for the others.
+                announce(&completion_queues);
             }
             if !batch.is_empty() {
                 let count = batch.len();
                 engine.commit(batch);
-                self.write_pace.served(count, began);
+                self.write_service_time.served(count, began);
             }
-            announce(&inboxes);
-            answered = inboxes;
+            announce(&completion_queues);
+            answered = completion_queues;
         }
     }
 
-    /// Writes what a worker has gathered in one turn: what needs no sync here and now, if it need not wait for anything;
-    /// the rest goes to the committer with one wake-up.
-    pub(super) fn commit_turn(&self, engine: &dyn Engine, gathered: &mut Vec<Task>) {
+    /// Writes what a worker has gathered in one loop iteration. The worker writes `async` writes itself if it need not
+    /// wait for anything. The committer gets the rest, with one wake-up.
+    pub(super) fn commit_iteration(&self, engine: &dyn Engine, gathered: &mut Vec<Task>) {
         let (mut tasks, mut here): (Vec<Task>, Vec<Task>) = gathered.drain(..).partition(Task::needs_sync);
         let bytes: usize = here.iter().map(Task::write_bytes).sum();
-        if bytes > TURN_COMMIT_BYTES_MAX || here.len() > COMMIT_WRITES_MAX {
+        if bytes > ITERATION_COMMIT_BYTES_MAX || here.len() > COMMIT_WRITES_MAX {
             tasks.append(&mut here);
         }
         tasks.extend(commit_here(engine, here));
@@ -150,85 +153,86 @@ impl Adaptive {
             return;
         }
         self.writes.push_all(&mut tasks);
-        // Every slot has a place, so only a closed queue leaves some.
-        let inboxes = inboxes(&tasks);
+        // Each slot has a place, so tasks are left over only if the queue is closed.
+        let completion_queues = completion_queues(&tasks);
         for task in tasks {
-            task.refuse(Error::Stopping);
+            task.reject(Error::Stopping);
         }
-        announce(&inboxes);
+        announce(&completion_queues);
     }
 
-    /// Measures, and refuses what has waited beyond all bounds: called often, by a thread that never waits for storage.
+    /// Updates the service times, and rejects operations that have waited too long. A thread that never waits for
+    /// storage calls this often.
     pub(super) fn tick(&self) {
-        self.read_pace.tick();
-        self.write_pace.tick();
-        let (mut refused, mut late) = (Vec::new(), Vec::new());
-        self.reads.expire(&mut refused, &mut late);
-        self.refuse_reads(&mut refused, &self.reads_refused.age);
-        self.writes.expire(&mut refused, &mut late);
-        self.refuse_writes(&mut refused, &self.writes_refused.age);
-        let inboxes = inboxes(&late);
+        self.read_service_time.tick();
+        self.write_service_time.tick();
+        let (mut rejected, mut late) = (Vec::new(), Vec::new());
+        self.reads.expire(&mut rejected, &mut late);
+        self.reject_reads(&mut rejected, &self.read_rejections.age);
+        self.writes.expire(&mut rejected, &mut late);
+        self.reject_writes(&mut rejected, &self.write_rejections.age);
+        let completion_queues = completion_queues(&late);
         for task in late {
-            task.refuse(Error::DeadlinePassed);
+            task.reject(Error::DeadlinePassed);
         }
-        announce(&inboxes);
+        announce(&completion_queues);
     }
 
-    fn refuse_reads(&self, refused: &mut Vec<Task>, counter: &Counter) {
-        if !refused.is_empty() {
-            counter.add(refused.len() as u64);
-            refuse(refused, self.target_ms.load(Ordering::Relaxed), self.read_wait());
-        }
-    }
-
-    fn refuse_writes(&self, refused: &mut Vec<Task>, counter: &Counter) {
-        if !refused.is_empty() {
-            counter.add(refused.len() as u64);
-            refuse(refused, self.target_ms.load(Ordering::Relaxed), self.write_wait());
+    fn reject_reads(&self, rejected: &mut Vec<Task>, counter: &Counter) {
+        if !rejected.is_empty() {
+            counter.add(rejected.len() as u64);
+            reject(rejected, self.target_ms.load(Ordering::Relaxed), self.read_wait());
         }
     }
 
-    /// How long a read that came now would wait.
+    fn reject_writes(&self, rejected: &mut Vec<Task>, counter: &Counter) {
+        if !rejected.is_empty() {
+            counter.add(rejected.len() as u64);
+            reject(rejected, self.target_ms.load(Ordering::Relaxed), self.write_wait());
+        }
+    }
+
+    /// Estimates how long a new read would wait.
     pub(super) fn read_wait(&self) -> Option<Duration> {
-        self.read_pace.wait(self.reads.len(), self.storage_threads)
+        self.read_service_time.wait(self.reads.len(), self.storage_threads)
     }
 
-    /// How long a write that came now would wait.
+    /// Estimates how long a new write would wait.
     pub(super) fn write_wait(&self) -> Option<Duration> {
-        self.write_pace.wait(self.writes.len(), 1)
+        self.write_service_time.wait(self.writes.len(), 1)
     }
 
-    /// The three queues; steps of ranges wait in one of their own, up to `scans_max`.
-    pub(super) fn look(&self, operations_max: usize, scans_max: usize) -> Vec<QueueLook> {
-        let (reads, steps, oldest_read) = self.reads.look();
-        let (writes, _, oldest_write) = self.writes.look();
-        let refused = |of: &Refused| [("delay", of.delay.get()), ("age", of.age.get())];
-        let full = ("full", self.reads_refused.full.get());
+    /// Returns the figures of the three queues. Steps of ranges wait in their own queue, up to `scans_max`.
+    pub(super) fn figures(&self, operations_max: usize, scans_max: usize) -> Vec<QueueFigures> {
+        let (reads, steps, oldest_read) = self.reads.figures();
+        let (writes, _, oldest_write) = self.writes.figures();
+        let rejected = |of: &Rejections| [("delay", of.delay.get()), ("age", of.age.get())];
+        let full = ("full", self.read_rejections.full.get());
         vec![
-            QueueLook {
+            QueueFigures {
                 name: "reads",
                 depth: reads,
                 limit: operations_max,
                 oldest: Some(oldest_read),
                 wait: self.read_wait(),
-                refused: refused(&self.reads_refused).into_iter().chain([full]).collect(),
+                rejected: rejected(&self.read_rejections).into_iter().chain([full]).collect(),
             },
-            QueueLook {
+            QueueFigures {
                 name: "writes",
                 depth: writes,
                 limit: operations_max,
                 oldest: Some(oldest_write),
                 wait: self.write_wait(),
-                refused: refused(&self.writes_refused).to_vec(),
+                rejected: rejected(&self.write_rejections).to_vec(),
             },
-            // Never refused: who is under way has a place.
-            QueueLook {
+            // Never rejected: each range in progress has a place.
+            QueueFigures {
                 name: "scan_steps",
                 depth: steps,
                 limit: scans_max,
                 oldest: None,
                 wait: self.read_wait(),
-                refused: Vec::new(),
+                rejected: Vec::new(),
             },
         ]
     }
@@ -243,57 +247,53 @@ fn target_ms(control: Option<Queues>) -> u64 {
     control.map_or(0, |control| u64::try_from(control.target.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Commits on this thread if that waits for nothing; else gives all back.
+/// Commits on this thread if nothing has to be waited for. Otherwise returns all tasks.
 fn commit_here(engine: &dyn Engine, here: Vec<Task>) -> Vec<Task> {
     if here.is_empty() {
         return Vec::new();
     }
     let began = clock::now();
     let begun = here.into_iter().filter_map(Task::take).inspect(|task| task.begins(began));
-    let (writes, tickets): (Vec<_>, Vec<_>) = begun.filter_map(Task::into_write).unzip();
+    let (writes, pending): (Vec<_>, Vec<_>) = begun.filter_map(Task::into_write).unzip();
     if writes.is_empty() {
         return Vec::new();
     }
     let given_back = engine.try_commit(writes).err().unwrap_or_default();
-    let tasks = given_back.into_iter().zip(tickets);
-    tasks.map(|(Pending { write, .. }, ticket)| Task { operation: Operation::Write(write), ticket }).collect()
+    let tasks = given_back.into_iter().zip(pending);
+    tasks.map(|(Pending { write, .. }, pending)| Task { operation: Operation::Write(write), pending }).collect()
 }
 
-fn refuse(refused: &mut Vec<Task>, limit: u64, retry_after: Option<Duration>) {
-    let inboxes = inboxes(refused);
-    let error = Error::Overloaded {
-        what: "the queue for storage stands, and this has waited too many ms in it",
-        limit,
-        retry_after,
-    };
-    for task in refused.drain(..) {
-        task.refuse(error.clone());
+fn reject(rejected: &mut Vec<Task>, limit: u64, retry_after: Option<Duration>) {
+    let completion_queues = completion_queues(rejected);
+    let error = Error::Overloaded { what: "the operation has waited too many ms for storage", limit, retry_after };
+    for task in rejected.drain(..) {
+        task.reject(error.clone());
     }
-    announce(&inboxes);
+    announce(&completion_queues);
 }
 
-/// The inboxes of `tasks`, each once: there are few workers.
-fn inboxes(tasks: &[Task]) -> Vec<Arc<Inbox>> {
-    let mut inboxes: Vec<Arc<Inbox>> = Vec::new();
-    for inbox in tasks.iter().map(Task::inbox) {
-        if !inboxes.iter().any(|known| Arc::ptr_eq(known, inbox)) {
-            inboxes.push(inbox.clone());
+/// The completion queues of `tasks`, without duplicates. There are few workers.
+fn completion_queues(tasks: &[Task]) -> Vec<Arc<CompletionQueue>> {
+    let mut completion_queues: Vec<Arc<CompletionQueue>> = Vec::new();
+    for completions in tasks.iter().map(Task::completions) {
+        if !completion_queues.iter().any(|known| Arc::ptr_eq(known, completions)) {
+            completion_queues.push(completions.clone());
         }
     }
-    inboxes
+    completion_queues
 }
 
-fn announce(inboxes: &[Arc<Inbox>]) {
-    for inbox in inboxes {
-        inbox.announce();
+fn announce(completion_queues: &[Arc<CompletionQueue>]) {
+    for completions in completion_queues {
+        completions.announce();
     }
 }
 
-/// Lets a worker go first that was told of ends and has not run since: its clients may write again, in the batch that is next.
-/// Only then: who yields for nothing lets flushes and compactions go first for more than a millisecond, where they share its core
-/// (docs/decisions/2026-11-23-the-committer-yields-to-workers.md).
-fn gives_way_to(answered: &[Arc<Inbox>]) {
-    if answered.iter().any(|inbox| inbox.is_announced()) {
+/// Yields to a worker that has completions waiting and has not run since: its clients may send writes for the next
+/// batch. Without such a worker, yielding would let flushes and compactions on the same core run first, for more than
+/// a millisecond (docs/decisions/tail-latency.md).
+fn yield_to_waiting_workers(answered: &[Arc<CompletionQueue>]) {
+    if answered.iter().any(|completions| completions.is_announced()) {
         std::thread::yield_now();
     }
 }

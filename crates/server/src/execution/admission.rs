@@ -1,6 +1,7 @@
-//! What may be in progress at once: operation slots, counted, and body room, in bytes. Each is given back by being dropped.
+//! Admission: operation slots, which are counted, and the body budget, in bytes. Dropping a slot or permit gives it
+//! back.
 //!
-//! Called by `execution` and, for room, by `http`.
+//! `execution` calls this; `http` uses the body budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,43 +9,44 @@ use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use klad_base::clock;
-use klad_base::limits::{
-    LARGE_BODY_LEAVES_PARTS, ROOM_LACK_LIFETIME, ROOM_LACK_STANDS, ROOM_RETRY, ROOM_UNIT_BYTES, SLOTS_CEILING,
-    SMALL_BODY_BYTES, SMALL_BODY_ROOM_PARTS,
+use crate::limits::{
+    BODY_BUDGET_RETRY, BODY_BUDGET_SHORTAGE_LASTS, BODY_BUDGET_SHORTAGE_LIFETIME, BODY_BUDGET_UNIT_BYTES,
+    LARGE_BODY_LEAVES_PARTS, SLOTS_CEILING, SMALL_BODY_BUDGET_PARTS, SMALL_BODY_BYTES,
 };
+use klad_base::clock;
 use klad_base::sync::Mutex;
 
-/// A number of places, and the bytes of the keys that those in them have.
+/// A limited number of slots, and the total length of the keys of the operations in them.
 #[derive(Debug)]
 pub struct Slots {
-    /// How many, in the lower [`TAKEN_BITS`]; above them the bytes. In one word, so that the bytes cost nothing.
+    /// The number of taken slots in the lower [`TAKEN_BITS`], and the bytes of keys above. One word, so that counting
+    /// the bytes costs nothing.
     taken: AtomicU64,
     limit: AtomicUsize,
 }
 
-/// Enough for [`SLOTS_CEILING`]; leaves bits for 8 GiB of keys. Beyond that the bytes, and they alone, would be told wrong.
+/// Enough for [`SLOTS_CEILING`]. The remaining bits count 8 GiB of keys. Beyond that only the bytes would be wrong.
 const TAKEN_BITS: u32 = 31;
 
 const _: () = assert!(SLOTS_CEILING < 1 << TAKEN_BITS);
 
-/// One place; free again when dropped.
+/// One slot. Dropping it frees it.
 #[derive(Debug)]
 pub struct Slot {
     slots: Arc<Slots>,
-    /// What it has added.
+    /// What it has added to `taken`.
     added: u64,
 }
 
 impl Slots {
-    /// `limit` places (at least 1), all free.
+    /// Creates `limit` free slots (at least 1).
     #[must_use]
     pub fn new(limit: usize) -> Arc<Slots> {
-        assert!(limit >= 1, "without a place nothing could ever be done");
+        assert!(limit >= 1, "at least one slot is needed");
         Arc::new(Slots { taken: AtomicU64::new(0), limit: AtomicUsize::new(limit) })
     }
 
-    /// A place, if one is free, for what has a key of so many bytes.
+    /// Takes a slot for an operation whose key has `key_bytes` bytes, if one is free.
     #[must_use]
     pub fn take(self: &Arc<Slots>, key_bytes: usize) -> Option<Slot> {
         let limit = self.limit();
@@ -54,28 +56,29 @@ impl Slots {
         Some(Slot { slots: self.clone(), added })
     }
 
-    /// How many are taken now.
+    /// The number of taken slots.
     #[must_use]
     pub fn taken(&self) -> usize {
         count(self.taken.load(Ordering::Relaxed))
     }
 
-    /// How many are taken now, and the bytes of their keys.
+    /// The number of taken slots, and the bytes of their keys.
     #[must_use]
-    pub fn look(&self) -> (usize, u64) {
+    pub fn figures(&self) -> (usize, u64) {
         let taken = self.taken.load(Ordering::Relaxed);
         (count(taken), taken >> TAKEN_BITS)
     }
 
-    /// How many there are.
+    /// The number of slots.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// From now on there are `limit` (at least 1). Where more are taken, none is free until enough have come back.
+    /// Changes the number of slots to `limit` (at least 1). If more are taken, none is free until enough have been
+    /// given back.
     pub fn set_limit(&self, limit: usize) {
-        assert!(limit >= 1, "without a place nothing could ever be done");
+        assert!(limit >= 1, "at least one slot is needed");
         self.limit.store(limit, Ordering::Relaxed);
     }
 }
@@ -91,21 +94,21 @@ fn count(taken: u64) -> usize {
     usize::try_from(taken & ((1 << TAKEN_BITS) - 1)).expect("the lower bits of a word")
 }
 
-/// Bytes that request bodies and large answers may take together, in units of [`ROOM_UNIT_BYTES`].
+/// The memory budget for request bodies and large answers, in units of [`BODY_BUDGET_UNIT_BYTES`].
 ///
 /// ```text
-///   ├──────────── larger than SMALL_BODY_BYTES, together ────────────┼── small bodies ──┤
+///   ├──────────── larger than SMALL_BODY_BYTES, together ────────────┼── only small ────┤
 ///   0                                                               7/8                 8/8
 /// ```
 ///
-/// What can be refused also leaves as much free as it takes, up to [`LARGE_BODY_LEAVES_PARTS`]: when room runs out, the
-/// largest are refused first, and those half their size still find some.
+/// A request that can be rejected must also leave as many bytes free as it takes, up to [`LARGE_BODY_LEAVES_PARTS`].
+/// So when the budget runs out, klad rejects the largest requests first, and requests of half their size still fit.
 #[derive(Debug)]
-pub struct Room {
+pub struct BodyBudget {
     all: Share,
-    /// What all but small bodies may take of it.
+    /// The part of it for all but small bodies.
     large: Share,
-    lack: Mutex<Option<Lack>>,
+    shortage: Mutex<Option<Shortage>>,
 }
 
 #[derive(Debug)]
@@ -114,142 +117,144 @@ struct Share {
     units: u32,
 }
 
-/// What of a share is taken, and what there is.
+/// The used bytes and the limit of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShareLook {
-    /// Taken now.
+pub struct ShareFigures {
+    /// Bytes in use.
     pub used_bytes: u64,
-    /// All there is.
+    /// Bytes in all.
     pub limit_bytes: u64,
 }
 
-/// Some of the room; free again when dropped.
+/// A part of the budget. Dropping it gives it back.
 #[derive(Debug)]
-pub struct RoomPermit {
-    // In this order: whoever finds some of the large share free finds as much free of all.
+pub struct BodyPermit {
+    // Taken and dropped in this order, so that a free part of the large share is also free in `all`.
     all: OwnedSemaphorePermit,
     large: Option<OwnedSemaphorePermit>,
 }
 
-/// What a request that was refused lacked: the sweeps end slow clients until as much is free.
+/// The bytes that were missing when a request was rejected. The sweeps end slow requests until as many are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lack {
-    /// Of the room, missing when it was refused, less what has been won since.
+pub struct Shortage {
+    /// The missing bytes, less those that were freed since.
     pub bytes: u64,
-    /// What the request wanted.
+    /// The bytes that the request asked for.
     wanted_bytes: u64,
-    /// When the first of those was refused that came close upon each other, and the last.
+    /// When the first of several rejections in close succession happened.
     since: Instant,
+    /// When the last of them happened.
     noted: Instant,
 }
 
-impl Room {
-    /// `bytes` of room, all free.
+impl BodyBudget {
+    /// Creates a budget of `bytes`, all free.
     ///
     /// # Panics
     /// Beyond 4 TiB, which no memory budget reaches.
     #[must_use]
-    pub fn new(bytes: u64) -> Room {
-        let units = u32::try_from(bytes / ROOM_UNIT_BYTES).expect("room is far below 4 TiB");
-        let small_units = u32::try_from(u64::from(units) / SMALL_BODY_ROOM_PARTS).expect("a part of it");
-        Room { all: Share::new(units), large: Share::new(units - small_units), lack: Mutex::default() }
+    pub fn new(bytes: u64) -> BodyBudget {
+        let units = u32::try_from(bytes / BODY_BUDGET_UNIT_BYTES).expect("the budget is far below 4 TiB");
+        let small_units = u32::try_from(u64::from(units) / SMALL_BODY_BUDGET_PARTS).expect("a part of it");
+        BodyBudget { all: Share::new(units), large: Share::new(units - small_units), shortage: Mutex::default() }
     }
 
-    /// The least room in which one body of `body_bytes` is taken.
+    /// The smallest budget into which a body of `body_bytes` fits.
     #[must_use]
     pub fn bytes_for(body_bytes: u64) -> u64 {
-        let units = body_bytes.div_ceil(ROOM_UNIT_BYTES);
-        // Of so many parts: one is left free, and as many are kept for small bodies as make their share.
+        let units = body_bytes.div_ceil(BODY_BUDGET_UNIT_BYTES);
+        // Of this many parts, one must stay free, and some are reserved for small bodies.
         let parts = LARGE_BODY_LEAVES_PARTS;
-        (units * parts).div_ceil(parts - 1 - parts / SMALL_BODY_ROOM_PARTS) * ROOM_UNIT_BYTES
+        (units * parts).div_ceil(parts - 1 - parts / SMALL_BODY_BUDGET_PARTS) * BODY_BUDGET_UNIT_BYTES
     }
 
-    /// Room for `bytes`, if there is. If not, what is lacking is noted for the sweeps.
+    /// Takes a permit for `bytes`, if the budget has them. Otherwise notes the shortage for the sweeps.
     #[must_use]
-    pub fn try_take(&self, bytes: u64) -> Option<RoomPermit> {
+    pub fn try_take(&self, bytes: u64) -> Option<BodyPermit> {
         let units = self.share(bytes).units_of(bytes)?;
         let fits = self.free_bytes(bytes) >= self.needed_bytes(bytes);
         let taken = if fits { self.take_now(bytes, units) } else { None };
         if taken.is_none() {
-            self.note_lack(bytes);
+            self.note_shortage(bytes);
         }
         taken
     }
 
-    fn take_now(&self, bytes: u64, units: u32) -> Option<RoomPermit> {
+    fn take_now(&self, bytes: u64, units: u32) -> Option<BodyPermit> {
         let large = if is_small(bytes) { None } else { Some(self.large.try_take(units)?) };
-        Some(RoomPermit { all: self.all.try_take(units)?, large })
+        Some(BodyPermit { all: self.all.try_take(units)?, large })
     }
 
-    /// Room for `bytes`, tried again until it is there; for what is under way and cannot be refused any more. More than there
-    /// is at all gets all of it.
-    pub async fn take(&self, bytes: u64) -> RoomPermit {
+    /// Waits until the budget has `bytes`, for a range that can no longer be rejected. If `bytes` is larger than the
+    /// large share, takes all of the share.
+    pub async fn take(&self, bytes: u64) -> BodyPermit {
         let units = self.share(bytes).units_of(bytes).unwrap_or(self.large.units);
         loop {
             if let Some(taken) = self.take_now(bytes, units) {
                 return taken;
             }
-            self.note_lack(bytes);
-            // Not in the semaphores' queues: whoever waits there takes all that is free until it is enough.
-            tokio::time::sleep(ROOM_RETRY).await;
+            self.note_shortage(bytes);
+            // Retries, because a waiter in the semaphore's queue would take every free unit until it has enough.
+            tokio::time::sleep(BODY_BUDGET_RETRY).await;
         }
     }
 
-    /// All there is, bytes.
+    /// The size of the budget in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        u64::from(self.all.units) * ROOM_UNIT_BYTES
+        u64::from(self.all.units) * BODY_BUDGET_UNIT_BYTES
     }
 
-    /// All of it.
+    /// The figures of the whole budget.
     #[must_use]
-    pub fn all(&self) -> ShareLook {
-        self.all.look()
+    pub fn all(&self) -> ShareFigures {
+        self.all.figures()
     }
 
-    /// What all but small bodies have and may have of it.
+    /// The figures of the share for all but small bodies.
     #[must_use]
-    pub fn large(&self) -> ShareLook {
-        self.large.look()
+    pub fn large(&self) -> ShareFigures {
+        self.large.figures()
     }
 
-    /// What a request of the last [`ROOM_LACK_LIFETIME`] has lacked and would lack still, for one sweep to win; the other
-    /// workers' sweeps do not see it until [`Room::put_back`].
+    /// Takes the shortage of the last [`BODY_BUDGET_SHORTAGE_LIFETIME`], if it would still reject the request. Other
+    /// workers' sweeps do not see it until [`BodyBudget::put_back`].
     #[must_use]
-    pub fn take_lack(&self) -> Option<Lack> {
-        let lacks = |lack: &Lack| self.free_bytes(lack.wanted_bytes) < self.needed_bytes(lack.wanted_bytes);
-        self.lack.lock().take().filter(|lack| lack.is_fresh() && lacks(lack))
+    pub fn take_shortage(&self) -> Option<Shortage> {
+        let lacks =
+            |shortage: &Shortage| self.free_bytes(shortage.wanted_bytes) < self.needed_bytes(shortage.wanted_bytes);
+        self.shortage.lock().take().filter(|shortage| shortage.is_fresh() && lacks(shortage))
     }
 
-    /// The sweep that took `lack` has won `won_bytes` of it; the rest is for other workers.
-    pub fn put_back(&self, lack: Lack, won_bytes: u64) {
-        let bytes = lack.bytes.saturating_sub(won_bytes);
-        let mut noted = self.lack.lock();
+    /// Returns the rest of a shortage to other workers, after the sweep that took it has freed `freed_bytes`.
+    pub fn put_back(&self, shortage: Shortage, freed_bytes: u64) {
+        let bytes = shortage.bytes.saturating_sub(freed_bytes);
+        let mut noted = self.shortage.lock();
         if bytes > 0 && noted.is_none_or(|noted| noted.bytes < bytes) {
-            *noted = Some(Lack { bytes, ..lack });
+            *noted = Some(Shortage { bytes, ..shortage });
         }
     }
 
-    /// The most that any of those refused lately lacked, not all of it: clients that are refused come again, some of them
-    /// many times, and would have everybody ended.
-    fn note_lack(&self, wanted_bytes: u64) {
+    /// Notes the largest of the recent shortages, not their sum: rejected clients try again, and their retries would
+    /// end all other requests.
+    fn note_shortage(&self, wanted_bytes: u64) {
         let bytes = self.needed_bytes(wanted_bytes).saturating_sub(self.free_bytes(wanted_bytes));
         let now = clock::now();
-        let mut noted = self.lack.lock();
-        let fresh = noted.filter(Lack::is_fresh);
+        let mut noted = self.shortage.lock();
+        let fresh = noted.filter(Shortage::is_fresh);
         if fresh.is_none_or(|fresh| fresh.bytes <= bytes) {
             let since = fresh.map_or(now, |fresh| fresh.since);
-            *noted = Some(Lack { bytes, wanted_bytes, since, noted: now });
+            *noted = Some(Shortage { bytes, wanted_bytes, since, noted: now });
         }
     }
 
-    /// What must be free for a request for `bytes` that can be refused.
+    /// The bytes that must be free to admit `bytes` for a request that can be rejected.
     fn needed_bytes(&self, bytes: u64) -> u64 {
         let leaves = if is_small(bytes) { 0 } else { bytes.min(self.bytes() / LARGE_BODY_LEAVES_PARTS) };
         bytes.saturating_add(leaves)
     }
 
-    /// What a request for `bytes` may find now.
+    /// The free bytes that a request for `bytes` may use.
     fn free_bytes(&self, bytes: u64) -> u64 {
         self.share(bytes).free_bytes().min(self.all.free_bytes())
     }
@@ -273,41 +278,41 @@ impl Share {
     }
 
     fn free_bytes(&self) -> u64 {
-        self.free.available_permits() as u64 * ROOM_UNIT_BYTES
+        self.free.available_permits() as u64 * BODY_BUDGET_UNIT_BYTES
     }
 
-    fn look(&self) -> ShareLook {
-        let limit_bytes = u64::from(self.units) * ROOM_UNIT_BYTES;
-        ShareLook { used_bytes: limit_bytes.saturating_sub(self.free_bytes()), limit_bytes }
+    fn figures(&self) -> ShareFigures {
+        let limit_bytes = u64::from(self.units) * BODY_BUDGET_UNIT_BYTES;
+        ShareFigures { used_bytes: limit_bytes.saturating_sub(self.free_bytes()), limit_bytes }
     }
 
     fn units_of(&self, bytes: u64) -> Option<u32> {
-        u32::try_from(bytes.div_ceil(ROOM_UNIT_BYTES)).ok().filter(|units| *units <= self.units)
+        u32::try_from(bytes.div_ceil(BODY_BUDGET_UNIT_BYTES)).ok().filter(|units| *units <= self.units)
     }
 }
 
-impl Lack {
-    /// Whether every worker has looked for the very slow by now.
+impl Shortage {
+    /// Whether it has lasted so long that every worker has looked for very slow requests.
     #[must_use]
-    pub fn stands(&self) -> bool {
-        clock::now() - self.since >= ROOM_LACK_STANDS
+    pub fn has_lasted(&self) -> bool {
+        clock::now() - self.since >= BODY_BUDGET_SHORTAGE_LASTS
     }
 
     fn is_fresh(&self) -> bool {
-        clock::now() - self.noted < ROOM_LACK_LIFETIME
+        clock::now() - self.noted < BODY_BUDGET_SHORTAGE_LIFETIME
     }
 }
 
-impl RoomPermit {
-    /// How many bytes it stands for.
+impl BodyPermit {
+    /// The number of bytes of the permit.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.all.num_permits() as u64 * ROOM_UNIT_BYTES
+        self.all.num_permits() as u64 * BODY_BUDGET_UNIT_BYTES
     }
 
-    /// Gives back all but what `bytes` need.
+    /// Gives back everything beyond `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
-        let needed = usize::try_from(bytes.div_ceil(ROOM_UNIT_BYTES)).unwrap_or(usize::MAX);
+        let needed = usize::try_from(bytes.div_ceil(BODY_BUDGET_UNIT_BYTES)).unwrap_or(usize::MAX);
         let Some(rest) = self.all.num_permits().checked_sub(needed) else { return };
         drop(self.all.split(rest));
         match &mut self.large {
@@ -333,15 +338,15 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_keys_are_told_to_the_byte() {
+    fn the_bytes_of_keys_are_counted_exactly() {
         let slots = Slots::new(3);
         let long = slots.take(16 << 10).expect("free");
         let _short = slots.take(1).expect("free");
         let _none = slots.take(0).expect("free");
-        assert_eq!(slots.look(), (3, (16 << 10) + 1));
+        assert_eq!(slots.figures(), (3, (16 << 10) + 1));
         assert!(slots.take(7).is_none(), "the bytes do not count as places");
         drop(long);
-        assert_eq!(slots.look(), (2, 1));
+        assert_eq!(slots.figures(), (2, 1));
     }
 
     #[test]
@@ -360,84 +365,84 @@ mod tests {
     }
 
     #[test]
-    fn room_is_counted_in_units_and_shrinks() {
-        let room = Room::new(16 << 10);
-        let mut most = room.try_take((13 << 10) + 1).expect("there is just room");
-        assert!(room.try_take(5 << 10).is_none());
+    fn permits_are_counted_in_units_and_shrink() {
+        let budget = BodyBudget::new(16 << 10);
+        let mut most = budget.try_take((13 << 10) + 1).expect("it just fits");
+        assert!(budget.try_take(5 << 10).is_none());
         most.shrink((5 << 10) + 1);
         assert_eq!(most.bytes(), 6 << 10);
-        assert_eq!(room.all(), ShareLook { used_bytes: 6 << 10, limit_bytes: 16 << 10 });
-        assert_eq!(room.large(), ShareLook { used_bytes: 6 << 10, limit_bytes: 14 << 10 });
-        // A large one leaves a 64th free.
-        assert!(room.try_take((8 << 10) - 256).is_some());
-        assert!(room.try_take((8 << 10) - 255).is_none());
+        assert_eq!(budget.all(), ShareFigures { used_bytes: 6 << 10, limit_bytes: 16 << 10 });
+        assert_eq!(budget.large(), ShareFigures { used_bytes: 6 << 10, limit_bytes: 14 << 10 });
+        // A large body must leave a 64th free.
+        assert!(budget.try_take((8 << 10) - 256).is_some());
+        assert!(budget.try_take((8 << 10) - 255).is_none());
         drop(most);
-        assert!(room.try_take((14 << 10) - 256).is_some());
-        assert!(room.try_take((14 << 10) + 1).is_none(), "more than there is at all");
+        assert!(budget.try_take((14 << 10) - 256).is_some());
+        assert!(budget.try_take((14 << 10) + 1).is_none(), "more than there is at all");
     }
 
     #[test]
     fn large_requests_leave_an_eighth_to_small_ones() {
-        let room = Room::new(64 << 10);
-        let _large = room.try_take(55 << 10).expect("seven eighths, less what it leaves");
-        assert!(room.try_take(SMALL_BODY_BYTES + 1).is_none());
-        let first = room.try_take(SMALL_BODY_BYTES).expect("small");
-        let _second = room.try_take(SMALL_BODY_BYTES).expect("small");
-        let _third = room.try_take(1 << 10).expect("small");
-        assert!(room.try_take(1).is_none());
+        let budget = BodyBudget::new(64 << 10);
+        let _large = budget.try_take(55 << 10).expect("seven eighths, less what it leaves");
+        assert!(budget.try_take(SMALL_BODY_BYTES + 1).is_none());
+        let first = budget.try_take(SMALL_BODY_BYTES).expect("small");
+        let _second = budget.try_take(SMALL_BODY_BYTES).expect("small");
+        let _third = budget.try_take(1 << 10).expect("small");
+        assert!(budget.try_take(1).is_none());
         drop(first);
-        assert!(room.try_take(SMALL_BODY_BYTES + 1).is_none());
-        assert!(room.try_take(1).is_some());
+        assert!(budget.try_take(SMALL_BODY_BYTES + 1).is_none());
+        assert!(budget.try_take(1).is_some());
     }
 
     #[test]
-    fn what_turned_out_to_be_small_leaves_the_large_share() {
-        let room = Room::new(64 << 10);
-        let mut unknown = room.try_take(55 << 10).expect("seven eighths, less what it leaves");
+    fn a_permit_that_shrinks_to_a_small_one_leaves_the_large_share() {
+        let budget = BodyBudget::new(64 << 10);
+        let mut unknown = budget.try_take(55 << 10).expect("seven eighths, less what it leaves");
         unknown.shrink(SMALL_BODY_BYTES);
-        assert!(room.try_take(55 << 10).is_some());
-        assert!(room.try_take(60 << 10).is_none());
+        assert!(budget.try_take(55 << 10).is_some());
+        assert!(budget.try_take(60 << 10).is_none());
     }
 
     #[test]
-    fn room_for_a_body_is_room_enough() {
+    fn the_budget_for_a_body_is_large_enough() {
         for body_bytes in [0, 1, 1_024, 1_025, 8 << 10, 100_000, (16 << 20) - 1, 16 << 20, 1 << 30] {
-            let bytes = Room::bytes_for(body_bytes);
-            assert!(Room::new(bytes).try_take(body_bytes).is_some(), "{body_bytes}");
+            let bytes = BodyBudget::bytes_for(body_bytes);
+            assert!(BodyBudget::new(bytes).try_take(body_bytes).is_some(), "{body_bytes}");
         }
     }
 
     #[test]
-    fn a_smaller_one_still_finds_room_where_a_large_one_does_not() {
-        let room = Room::new(1 << 20);
+    fn a_smaller_body_still_fits_where_a_large_one_does_not() {
+        let budget = BodyBudget::new(1 << 20);
         let mut held = Vec::new();
-        while let Some(permit) = room.try_take(16 << 10) {
+        while let Some(permit) = budget.try_take(16 << 10) {
             held.push(permit);
         }
-        assert!(room.try_take(8 << 10).is_some());
-        while let Some(permit) = room.try_take(8 << 10) {
+        assert!(budget.try_take(8 << 10).is_some());
+        while let Some(permit) = budget.try_take(8 << 10) {
             held.push(permit);
         }
-        assert!(room.try_take(5 << 10).is_none() && room.try_take(SMALL_BODY_BYTES).is_some());
+        assert!(budget.try_take(5 << 10).is_none() && budget.try_take(SMALL_BODY_BYTES).is_some());
     }
 
     #[test]
-    fn what_was_lacking_is_won_once() {
-        let room = Room::new(64 << 10);
-        assert_eq!(room.take_lack(), None);
-        let held = room.try_take(50 << 10).expect("free");
-        assert!(room.try_take(20 << 10).is_none());
-        assert!(room.try_take(8 << 10).is_none());
-        let lack = room.take_lack().expect("just refused");
-        assert_eq!(lack.bytes, 15 << 10, "the most that one lacked, with what it leaves");
-        assert_eq!(room.take_lack(), None, "another worker has it");
-        room.put_back(lack, 10 << 10);
-        let rest = room.take_lack().expect("not all was won");
+    fn a_shortage_is_resolved_once() {
+        let budget = BodyBudget::new(64 << 10);
+        assert_eq!(budget.take_shortage(), None);
+        let held = budget.try_take(50 << 10).expect("free");
+        assert!(budget.try_take(20 << 10).is_none());
+        assert!(budget.try_take(8 << 10).is_none());
+        let shortage = budget.take_shortage().expect("just rejected");
+        assert_eq!(shortage.bytes, 15 << 10, "the most that one lacked, with what it leaves");
+        assert_eq!(budget.take_shortage(), None, "another worker has it");
+        budget.put_back(shortage, 10 << 10);
+        let rest = budget.take_shortage().expect("not all was freed");
         assert_eq!(rest.bytes, 5 << 10);
-        room.put_back(rest, 5 << 10);
-        assert_eq!(room.take_lack(), None);
-        room.put_back(rest, 0);
+        budget.put_back(rest, 5 << 10);
+        assert_eq!(budget.take_shortage(), None);
+        budget.put_back(rest, 0);
         drop(held);
-        assert_eq!(room.take_lack(), None, "there is room by now");
+        assert_eq!(budget.take_shortage(), None, "enough is free by now");
     }
 }

@@ -1,32 +1,36 @@
-//! A queue with controlled delay: while it stands, what has waited too long is refused and the newest is served first.
+//! A queue with controlled delay: a standing queue rejects operations that have waited too long, and serves the newest
+//! first.
 //!
 //! ```text
-//!   emptied within QUEUE_STANDS    oldest first, nothing is refused
-//!   otherwise (it stands)          newest first; what waited --queue-target is refused
-//!   emptied, has stood within QUEUE_REMEMBERS, and the oldest has waited QUEUE_STANDS_AGAIN targets: the same, for one take
+//!   empty within QUEUE_STANDING_AFTER   oldest first, nothing is rejected
+//!   otherwise: standing                 newest first; operations that have waited --queue-target are rejected
+//!   not standing, but it was within     treated as standing, for one take
+//!   QUEUE_STANDING_MEMORY, and the
+//!   oldest operation has waited for
+//!   QUEUE_STANDING_AGAIN_TARGETS
 //! ```
 //!
-//! A moment without arrivals empties a queue while the overload goes on. Without a memory of that, requests would again wait up
-//! to `QUEUE_STANDS` after each such moment. How long it remembers is what RFC 8289 takes, whose controller remembers
-//! how often it had to drop.
+//! A moment without arrivals empties a queue although the overload continues. Without a memory, operations would wait
+//! up to `QUEUE_STANDING_AFTER` again after each such moment. The length of the memory is from RFC 8289, whose
+//! controller remembers its drops for as long.
 //!
-//! A short queue absorbs bursts; a standing one only delays, and oldest first it would serve those whose clients give up
-//! next. After RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13, 2015). Steps of ranges that are under way are never
-//! refused and have a place of their own, every fourth. Called by `adaptive`.
+//! A short queue absorbs bursts. A standing queue only adds delay, and if it served the oldest first, it would serve
+//! clients that are about to give up. The rules follow RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13, 2015).
+//! Steps of ranges in progress are never rejected; every fourth take is for them. `adaptive` calls this.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::execution::Queues;
 use crate::execution::task::Task;
+use crate::limits::{QUEUE_STANDING_AFTER, QUEUE_STANDING_AGAIN_TARGETS, QUEUE_STANDING_MEMORY};
 use klad_base::clock;
-use klad_base::limits::{QUEUE_REMEMBERS, QUEUE_STANDS, QUEUE_STANDS_AGAIN};
 use klad_base::sync::{Cause, Condvar, Mutex, MutexGuard, PushError};
 
-/// One in so many places is for a step of a range while both kinds wait.
+/// While operations and steps of ranges wait, one take in this many is for a step.
 const STEP_EVERY: u64 = 4;
 
-/// Operations that wait for storage.
+/// A queue of operations that wait for storage.
 pub(super) struct DelayQueue {
     state: Mutex<State>,
     not_empty: Condvar,
@@ -34,25 +38,25 @@ pub(super) struct DelayQueue {
 }
 
 struct State {
-    /// The oldest in front, with the times of their arrival.
+    /// Operations with their time of arrival, the oldest first.
     waiting: VecDeque<(Instant, Task)>,
     steps: VecDeque<Task>,
-    /// When `waiting` was last seen empty.
+    /// When `waiting` was last empty.
     emptied: Instant,
-    /// When it was last seen not emptied for [`QUEUE_STANDS`].
+    /// When the queue was last standing.
     stood: Option<Instant>,
     taken: u64,
-    /// Threads that wait for work: a producer that finds none makes no system call.
+    /// The number of threads that wait for work. Without one, a producer makes no system call.
     idle: usize,
-    /// `None`: oldest first, and nothing is refused.
+    /// `None`: oldest first, and nothing is rejected.
     control: Option<Queues>,
     closed: bool,
 }
 
 impl DelayQueue {
-    /// With places for `capacity` operations (at least 1).
+    /// Creates a queue for `capacity` operations (at least 1).
     pub(super) fn new(capacity: usize, control: Option<Queues>) -> DelayQueue {
-        assert!(capacity >= 1, "a queue without room could never pass anything on");
+        assert!(capacity >= 1, "a queue needs at least one place");
         let state = State {
             waiting: VecDeque::new(),
             steps: VecDeque::new(),
@@ -66,12 +70,12 @@ impl DelayQueue {
         DelayQueue { state: Mutex::new(state), not_empty: Condvar::new(), capacity }
     }
 
-    /// Changes how long is too long.
+    /// Changes how long operations may wait.
     pub(super) fn set_control(&self, control: Option<Queues>) {
         self.state.lock().control = control;
     }
 
-    /// Appends `task`, or says why not.
+    /// Appends `task`, or returns it with the reason.
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
         let mut state = self.state.lock();
         state.admits(self.capacity, task).map(|task| state.append(clock::now(), task))?;
@@ -79,12 +83,12 @@ impl DelayQueue {
         Ok(())
     }
 
-    /// Appends all of `tasks` that find room; the rest stay.
+    /// Appends as many of `tasks` as fit, and leaves the rest.
     pub(super) fn push_all(&self, tasks: &mut Vec<Task>) {
         let now = clock::now();
         let mut state = self.state.lock();
-        let room = if state.closed { 0 } else { self.capacity.saturating_sub(state.waiting.len()).min(tasks.len()) };
-        for task in tasks.drain(..room) {
+        let fit = if state.closed { 0 } else { self.capacity.saturating_sub(state.waiting.len()).min(tasks.len()) };
+        for task in tasks.drain(..fit) {
             state.append(now, task);
         }
         self.wake(state);
@@ -98,8 +102,8 @@ impl DelayQueue {
         }
     }
 
-    /// Takes one, waiting for it; what is refused on the way goes into `refused`. `None`: closed and empty.
-    pub(super) fn pop(&self, refused: &mut Vec<Task>) -> Option<Task> {
+    /// Waits for a task and takes it. Moves rejected tasks into `rejected`. `None`: closed and empty.
+    pub(super) fn pop(&self, rejected: &mut Vec<Task>) -> Option<Task> {
         let mut state = self.wait_for_work()?;
         let step_is_due = state.waiting.is_empty() || state.taken.is_multiple_of(STEP_EVERY);
         state.taken += 1;
@@ -110,20 +114,21 @@ impl DelayQueue {
         let standing = state.standing(now);
         let task = state.take(standing.is_some());
         if let Some(control) = standing {
-            state.refuse(now, control.target, refused);
+            state.reject(now, control.target, rejected);
         }
         state.note_emptiness(now);
         task
     }
 
-    /// Takes at least one, then more while there are fewer than `max` and their costs together stay within `cost_max`,
-    /// into `batch`; otherwise as [`DelayQueue::pop`]. What one batch holds never stands. `false`: closed and empty.
+    /// Waits for tasks and takes at least one into `batch`, more while there are fewer than `max` and their costs
+    /// together stay within `cost_max`. Moves rejected tasks into `rejected`. A queue that fits into one batch is never
+    /// standing. `false`: closed and empty.
     pub(super) fn pop_batch(
         &self,
         max: usize,
         cost_max: usize,
         batch: &mut Vec<Task>,
-        refused: &mut Vec<Task>,
+        rejected: &mut Vec<Task>,
     ) -> bool {
         let Some(mut state) = self.wait_for_work() else { return false };
         let now = clock::now();
@@ -139,13 +144,13 @@ impl DelayQueue {
             batch.extend(state.take(standing.is_some()));
         }
         if let Some(control) = standing {
-            state.refuse(now, control.target, refused);
+            state.reject(now, control.target, rejected);
         }
         state.note_emptiness(now);
         true
     }
 
-    /// Waits until something waits, and then for `delay` more, unless the queue is closed. For a queue that one thread serves.
+    /// Waits for a task, and then `delay` longer, unless the queue is closed. Only for a queue with one consumer.
     pub(super) fn wait_for_more(&self, delay: Duration) {
         let Some(mut state) = self.wait_for_work() else { return };
         let until = clock::now() + delay;
@@ -158,31 +163,31 @@ impl DelayQueue {
         }
     }
 
-    /// Takes out all that have waited too long for any queue, whoever serves or does not, and ends those whose deadline has
-    /// passed.
-    pub(super) fn expire(&self, refused: &mut Vec<Task>, late: &mut Vec<Task>) {
+    /// Moves tasks that have waited too long for any queue into `rejected`, and those whose deadline has passed into
+    /// `late`, whether or not the queue is served.
+    pub(super) fn expire(&self, rejected: &mut Vec<Task>, late: &mut Vec<Task>) {
         let mut state = self.state.lock();
         if let Some(control) = state.control {
-            state.refuse(clock::now(), control.age_max, refused);
+            state.reject(clock::now(), control.age_max, rejected);
         }
         late.extend(state.take_late());
     }
 
-    /// How many wait.
+    /// The number of waiting tasks.
     pub(super) fn len(&self) -> usize {
         let state = self.state.lock();
         state.waiting.len() + state.steps.len()
     }
 
-    /// How many operations and steps of ranges wait, and for how long the oldest operation has.
-    pub(super) fn look(&self) -> (usize, usize, Duration) {
+    /// The number of waiting operations, of waiting steps of ranges, and the age of the oldest operation.
+    pub(super) fn figures(&self) -> (usize, usize, Duration) {
         let now = clock::now();
         let state = self.state.lock();
         let oldest = state.waiting.front().map(|(since, _)| now.saturating_duration_since(*since));
         (state.waiting.len(), state.steps.len(), oldest.unwrap_or_default())
     }
 
-    /// Refuses new operations from now on; threads get what is left, then the end.
+    /// Rejects new operations from now on. Consumers get the remaining tasks, then the end.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.not_empty.notify_all();
@@ -207,7 +212,7 @@ impl State {
         if self.closed {
             Err(PushError::Closed(task))
         } else if !task.is_scan() && self.waiting.len() >= capacity {
-            // There are never more steps than ranges, which are counted.
+            // Each range has at most one step, and ranges are limited elsewhere.
             Err(PushError::Full(task))
         } else {
             Ok(task)
@@ -224,22 +229,22 @@ impl State {
         self.waiting.push_back((now, task));
     }
 
-    /// What is to be done about it where it stands; how long it has been standing by itself it remembers.
+    /// Returns the limits to apply if the queue is standing. Remembers a queue that is standing by itself.
     fn standing(&mut self, now: Instant) -> Option<Queues> {
         let control = self.control?;
         let since = |then: Instant| now.saturating_duration_since(then);
         let oldest = self.waiting.front().map_or(Duration::ZERO, |(arrived, _)| since(*arrived));
-        if since(self.emptied) > QUEUE_STANDS {
+        if since(self.emptied) > QUEUE_STANDING_AFTER {
             self.stood = Some(now);
             return Some(control);
         }
-        // That is not remembered: where calls are slow or work comes in bursts, the memory would never end.
-        let again = self.stood.is_some_and(|stood| since(stood) < QUEUE_REMEMBERS)
-            && oldest > control.target.saturating_mul(QUEUE_STANDS_AGAIN);
+        // Being standing by memory alone is not remembered. With slow calls or bursts the memory would never end.
+        let again = self.stood.is_some_and(|stood| since(stood) < QUEUE_STANDING_MEMORY)
+            && oldest > control.target.saturating_mul(QUEUE_STANDING_AGAIN_TARGETS);
         again.then_some(control)
     }
 
-    /// Whether one batch takes all.
+    /// Whether all tasks fit into one batch.
     fn fits(&self, max: usize, cost_max: usize) -> bool {
         self.waiting.len() <= max && self.waiting.iter().map(|(_, task)| task.write_bytes()).sum::<usize>() <= cost_max
     }
@@ -254,9 +259,9 @@ impl State {
         next.map(|(_, task)| task)
     }
 
-    fn refuse(&mut self, now: Instant, age: Duration, refused: &mut Vec<Task>) {
+    fn reject(&mut self, now: Instant, age: Duration, rejected: &mut Vec<Task>) {
         while self.waiting.front().is_some_and(|(since, _)| now.saturating_duration_since(*since) > age) {
-            refused.extend(self.take(false));
+            rejected.extend(self.take(false));
         }
     }
 
@@ -283,7 +288,7 @@ mod tests {
 
     use super::*;
     use crate::execution::admission::Slots;
-    use crate::execution::ticket::{Permits, Ticket};
+    use crate::execution::pending_operation::{PendingOperation, Permits};
     use klad_storage::operation::Operation;
 
     const QUEUES: Queues = Queues { target: Duration::from_millis(5), age_max: Duration::from_secs(1) };
@@ -294,8 +299,8 @@ mod tests {
 
     fn read_by(name: &'static str, deadline: Option<Instant>) -> Task {
         let permits = Permits::new(Slots::new(1).take(0).expect("free"), None);
-        let ticket = Ticket::new(permits, deadline, clock::now(), Arc::default(), true);
-        Task { operation: Operation::Get { key: bytes::Bytes::from_static(name.as_bytes()) }, ticket }
+        let pending = PendingOperation::new(permits, deadline, clock::now(), Arc::default(), true, None);
+        Task { operation: Operation::Get { key: bytes::Bytes::from_static(name.as_bytes()) }, pending }
     }
 
     fn names(tasks: &[Task]) -> String {
@@ -306,11 +311,11 @@ mod tests {
         tasks.iter().map(name).collect::<Vec<_>>().join(" ")
     }
 
-    fn both(taken: &[Task], refused: &[Task]) -> String {
-        format!("{}|{}", names(taken), names(refused))
+    fn both(taken: &[Task], rejected: &[Task]) -> String {
+        format!("{}|{}", names(taken), names(rejected))
     }
 
-    /// A queue that was empty `stands_ms` ago, with reads that have waited for so many ms.
+    /// Creates a queue that was last empty `stands_ms` ago, with reads that have waited for the given ms.
     fn queue(control: Option<Queues>, stands_ms: u64, waited_ms: &[(&'static str, u64)]) -> DelayQueue {
         let queue = DelayQueue::new(8, control);
         let now = clock::now();
@@ -326,9 +331,9 @@ mod tests {
     }
 
     fn pop_one(queue: &DelayQueue) -> String {
-        let mut refused = Vec::new();
-        let taken: Vec<Task> = queue.pop(&mut refused).into_iter().collect();
-        both(&taken, &refused)
+        let mut rejected = Vec::new();
+        let taken: Vec<Task> = queue.pop(&mut rejected).into_iter().collect();
+        both(&taken, &rejected)
     }
 
     const SHORT: u64 = 50;
@@ -336,25 +341,25 @@ mod tests {
     const THREE: [(&str, u64); 3] = [("old", 400), ("middle", 300), ("new", 1)];
 
     #[test]
-    fn a_burst_is_served_in_order_and_nothing_is_refused() {
+    fn a_burst_is_served_in_order_and_nothing_is_rejected() {
         let queue = queue(Some(QUEUES), SHORT, &THREE);
         assert_eq!(pop_one(&queue), "old|");
         assert_eq!(pop_one(&queue), "middle|");
     }
 
     #[test]
-    fn a_standing_queue_serves_the_newest_and_refuses_what_waited_too_long() {
+    fn a_standing_queue_serves_the_newest_and_rejects_what_waited_too_long() {
         let queue = queue(Some(QUEUES), LONG, &THREE);
         assert_eq!(pop_one(&queue), "new|old middle");
-        // It was emptied, so what comes now is a burst again; that it remembers is another test's.
+        // The queue was emptied, so new operations are a burst again. Another test checks the memory.
         queue.state.lock().stood = None;
-        queue.push(read("a")).ok().expect("room");
-        queue.push(read("b")).ok().expect("room");
+        queue.push(read("a")).ok().expect("it fits");
+        queue.push(read("b")).ok().expect("it fits");
         assert_eq!(pop_one(&queue), "a|");
     }
 
     #[test]
-    fn a_queue_that_has_stood_is_controlled_again_as_soon_as_its_oldest_has_waited_long() {
+    fn a_queue_is_standing_again_as_soon_as_its_oldest_has_waited_long() {
         let start = clock::now();
         let at = |ms| start + Duration::from_millis(ms);
         let queue = DelayQueue::new(8, Some(QUEUES));
@@ -362,14 +367,14 @@ mod tests {
         let controlled = |state: &mut State, ms| state.standing(at(ms)).is_some();
         state.append(at(0), read("first"));
         assert!(!controlled(&mut state, 100) && controlled(&mut state, 101), "not emptied for 100 ms");
-        // Emptied by a moment without arrivals, then they come again.
+        // A moment without arrivals empties it, then operations arrive again.
         let emptied = |state: &mut State, ms| {
             state.waiting.clear();
             state.append(at(ms), read("next"));
         };
         emptied(&mut state, 120);
         assert!(!controlled(&mut state, 140) && controlled(&mut state, 141), "four targets of 5 ms");
-        // What it did then it does not remember, so that it ends.
+        // Standing by memory is not remembered, so the memory ends.
         emptied(&mut state, 1_675);
         assert!(controlled(&mut state, 1_700), "1.6 s after 101 ms have not passed");
         emptied(&mut state, 1_690);
@@ -379,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_takes_all_is_not_what_a_queue_remembers() {
+    fn a_queue_that_fits_into_a_batch_is_not_remembered_as_standing() {
         let waited = [("old", 400), ("new", 1)];
         let remembers = |max| {
             let queue = queue(Some(QUEUES), LONG, &waited);
@@ -393,32 +398,32 @@ mod tests {
     fn without_control_the_oldest_is_next_for_ever() {
         let queue = queue(None, LONG, &THREE);
         assert_eq!(pop_one(&queue), "old|");
-        let mut refused = Vec::new();
-        queue.expire(&mut refused, &mut Vec::new());
-        assert!(refused.is_empty());
+        let mut rejected = Vec::new();
+        queue.expire(&mut rejected, &mut Vec::new());
+        assert!(rejected.is_empty());
     }
 
     #[test]
-    fn a_batch_that_takes_all_refuses_nothing() {
-        let (mut batch, mut refused) = (Vec::new(), Vec::new());
-        assert!(queue(Some(QUEUES), LONG, &THREE).pop_batch(3, usize::MAX, &mut batch, &mut refused));
-        assert_eq!(both(&batch, &refused), "old middle new|");
+    fn a_batch_that_takes_all_rejects_nothing() {
+        let (mut batch, mut rejected) = (Vec::new(), Vec::new());
+        assert!(queue(Some(QUEUES), LONG, &THREE).pop_batch(3, usize::MAX, &mut batch, &mut rejected));
+        assert_eq!(both(&batch, &rejected), "old middle new|");
         batch.clear();
-        assert!(queue(Some(QUEUES), LONG, &THREE).pop_batch(2, usize::MAX, &mut batch, &mut refused));
-        assert_eq!(both(&batch, &refused), "new middle|old");
+        assert!(queue(Some(QUEUES), LONG, &THREE).pop_batch(2, usize::MAX, &mut batch, &mut rejected));
+        assert_eq!(both(&batch, &rejected), "new middle|old");
     }
 
     #[test]
-    fn what_nobody_serves_is_refused_at_its_age() {
+    fn what_is_not_served_is_rejected_at_its_age() {
         let queue = queue(Some(QUEUES), SHORT, &[("old", 1_500), ("new", 900)]);
         let now = clock::now();
-        queue.push(read_by("late", Some(now))).ok().expect("room");
-        queue.push(read_by("patient", now.checked_add(Duration::from_mins(1)))).ok().expect("room");
-        let (waiting, steps, oldest) = queue.look();
+        queue.push(read_by("late", Some(now))).ok().expect("it fits");
+        queue.push(read_by("patient", now.checked_add(Duration::from_mins(1)))).ok().expect("it fits");
+        let (waiting, steps, oldest) = queue.figures();
         assert!((waiting, steps) == (4, 0) && oldest > Duration::from_millis(1_400), "{oldest:?}");
-        let (mut refused, mut late) = (Vec::new(), Vec::new());
-        queue.expire(&mut refused, &mut late);
-        assert_eq!((both(&refused, &late), queue.len()), ("old|late".to_owned(), 2));
+        let (mut rejected, mut late) = (Vec::new(), Vec::new());
+        queue.expire(&mut rejected, &mut late);
+        assert_eq!((both(&rejected, &late), queue.len()), ("old|late".to_owned(), 2));
     }
 
     #[test]
@@ -436,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_more_takes_all_that_has_come_and_is_not_kept_by_a_stop() {
+    fn waiting_for_more_gathers_writes_and_a_stop_ends_the_wait() {
         let queue = Arc::new(queue(None, 0, &[("a", 0)]));
         queue.wait_for_more(Duration::from_millis(1));
         assert_eq!(queue.len(), 1, "it takes nothing itself");

@@ -1,109 +1,111 @@
-//! Admits operations and runs each where the strategy says.
+//! Admits operations, and runs each on the thread that the strategy chooses.
 //!
 //! ```text
-//!   --execution   reads                                            writes
-//!   adaptive      worker if memory can answer, else storage thread a batch a turn: worker, or committer
-//!   inline        worker, blocking it                              worker, blocking it
-//!   pool          threads behind one bounded queue                 the same
-//!   stealing      threads that steal from each other               the same
+//!   --execution   reads                                              writes
+//!   adaptive      worker if memory can answer, else storage thread   one batch per loop iteration: worker or committer
+//!   inline        worker, which may block                            worker, which may block
+//!   pool          threads behind one bounded queue                   the same
+//!   stealing      threads that steal from each other                 the same
 //! ```
 //!
-//! An operation's slot and bytes travel inside its [`ticket::Ticket`] and end with the operation, never with the connection
-//! that asked for it. In `adaptive` an engine whose calls do not block (memory, or one across a network) is called on the
-//! worker; where it answers later, its operations are bounded by their slots. `docs/execution.md` compares the strategies.
-//! Called by `http`; started and stopped by `server`.
+//! An operation's slot and memory permit are inside its [`pending_operation::PendingOperation`]. They end with the
+//! operation, never with the connection that asked for it. With `adaptive`, a worker calls an engine whose calls do
+//! not block (in memory, or across a network) itself. If such an engine answers later, only the slots limit its
+//! operations. `docs/execution.md` compares the strategies. `http` calls this module; `server` starts and stops it.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::limits::{LATE_ANSWERS_TIMEOUT, QUEUE_CHECK_INTERVAL, SLOTS_CEILING};
 use klad_base::clock;
-use klad_base::limits::{LATE_ANSWERS_TIMEOUT, PACE_INTERVAL, SLOTS_CEILING, UPKEEP_INTERVAL};
 use klad_base::sync::{self, Mutex, PushError, Signal};
 use klad_storage::commits::Commits;
+use klad_storage::limits::HOUSEKEEPING_INTERVAL;
 use klad_storage::operation::Error;
 use klad_storage::{Capabilities, ChangeKind, Engine, LocalDisk};
 
 mod adaptive;
 pub mod admission;
-pub mod care;
+mod completion_queue;
 mod delay_queue;
-mod inbox;
-mod local;
+pub mod maintenance;
 mod observe;
-mod pace;
+mod pending_operation;
 mod phases;
 mod pool;
+mod service_time;
 mod stealing;
 mod task;
-mod ticket;
+mod worker_context;
 
 use adaptive::Adaptive;
-use admission::{Room, RoomPermit, Slot, Slots};
-pub use local::{Local, Turn};
-use observe::LocalFigures;
+use admission::{BodyBudget, BodyPermit, Slot, Slots};
+use observe::ReadCounters;
+use pending_operation::Permits;
 pub use phases::{AnsweredBy, Phases};
 use pool::Pool;
 use stealing::Stealing;
 pub use task::Deadline;
 use task::{Task, has_passed};
-use ticket::Permits;
+pub use worker_context::{LoopIteration, WorkerContext};
 
-/// Bounds of the executor.
+/// Settings of the executor.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where operations run.
+    /// The strategy: where operations run.
     pub strategy: Strategy,
-    /// Bytes of request bodies and of large values on their way out, at most.
-    pub room_bytes: u64,
-    /// The longest that an acknowledged `async` write stays unsynced.
+    /// The memory budget for request bodies and large answers, bytes.
+    pub body_budget_bytes: u64,
+    /// The longest time that an acknowledged `async` write stays unsynced.
     pub async_sync_interval: Duration,
 }
 
-/// Bounds that may change while klad serves.
+/// Limits that may change while klad serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// When waiting is refused; `None`: never, and only `queue_limit` bounds what waits. It stays `None` or `Some`.
+    /// When queues reject operations. `None`: never, and only `queue_limit` limits waiting operations. Whether it is
+    /// `None` never changes.
     pub queues: Option<Queues>,
-    /// Operations that wait for or are in the engine, at most.
+    /// The maximum of operations that wait for the engine or run in it.
     pub operations_max: usize,
-    /// Operations that may wait in `pool` and `stealing`; one more is refused.
+    /// The maximum of operations that wait in `pool` and `stealing`. klad rejects one more.
     pub queue_limit: usize,
-    /// Ranges in progress, at most.
+    /// The maximum of ranges in progress.
     pub scans_max: usize,
 }
 
 /// How long operations may wait for storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queues {
-    /// In a queue that stands.
+    /// In a standing queue.
     pub target: Duration,
-    /// In any.
+    /// In any queue.
     pub age_max: Duration,
 }
 
-/// Where operations run, with what only that strategy needs.
+/// Where operations run, with the settings of the strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// On the worker what cannot block, the rest where it blocks nobody.
+    /// What cannot block runs on the worker, the rest on other threads.
     Adaptive {
-        /// Threads for reads that may wait for the disk.
+        /// The number of threads for reads that may wait for the disk.
         storage_threads: usize,
         /// How long the committer waits for more writes before it begins a batch.
         commit_delay: Duration,
     },
-    /// On the worker, blocking it.
+    /// Everything runs on the worker, and may block it.
     Inline,
-    /// On threads behind one queue.
+    /// Everything runs on threads behind one queue.
     Pool {
-        /// How many.
+        /// The number of threads.
         threads: usize,
-        /// How long a thread without work looks for some before it sleeps.
+        /// How long an idle thread looks for work before it sleeps.
         spin: Duration,
     },
-    /// On threads that steal from each other.
+    /// Everything runs on threads that steal work from each other.
     Stealing {
-        /// How many.
+        /// The number of threads.
         threads: usize,
     },
 }
@@ -120,7 +122,7 @@ impl Strategy {
         }
     }
 
-    /// How many threads it has whose number an option says.
+    /// The number of threads that is set by an option.
     #[must_use]
     pub fn threads(&self) -> usize {
         match *self {
@@ -138,44 +140,45 @@ pub struct Executor {
     capabilities: Capabilities,
     operations: Arc<Slots>,
     scans: Arc<Slots>,
-    room: Arc<Room>,
+    budget: Arc<BodyBudget>,
     runner: Runner,
-    /// Reads that need no disk are done on the worker.
+    /// Whether the worker does reads that need no disk.
     asks_memory_first: bool,
-    /// Of each worker.
-    locals: Mutex<Vec<Arc<LocalFigures>>>,
+    /// The counters of each worker.
+    read_counters: Mutex<Vec<Arc<ReadCounters>>>,
 }
 
-/// The strategy's queues.
+/// The queues of the strategy.
 enum Runner {
-    /// On the calling thread.
+    /// No queue: operations run on the calling thread.
     Here,
     Adaptive(Arc<Adaptive>),
     Pool(Arc<Pool>),
     Stealing(Arc<Stealing>),
 }
 
-/// The executor's threads, to be stopped and waited for.
+/// The executor's threads. They must be stopped with [`Threads::stop`].
 pub struct Threads {
     executor: Arc<Executor>,
     running: Vec<JoinHandle<()>>,
     stop: Arc<Signal>,
 }
 
-/// The right to have one range in progress; every step of it finds a place on a storage thread, and holds the right too: the
-/// step of a range whose client has gone still waits there.
+/// Permission for one range in progress. Each of its steps finds a place on a storage thread. A step holds the permit
+/// too, because it may still wait there after the client has left.
 #[derive(Clone, Debug)]
 pub struct ScanPermit(#[expect(dead_code, reason = "held until it is dropped")] Arc<Slot>);
 
 impl Limits {
-    /// Operation slots. Counted in any case, so that a bound far beyond any number of connections is none.
+    /// The number of operation slots. With `--admission off` slots are still counted, under a limit that is never
+    /// reached.
     fn slots(&self) -> usize {
         if self.queues.is_some() { self.operations_max } else { SLOTS_CEILING }
     }
 }
 
 impl Executor {
-    /// Starts the threads that `engine` needs.
+    /// Starts the executor with the threads that `engine` needs.
     #[must_use]
     pub fn start(engine: Arc<dyn Engine>, options: &Options, limits: &Limits) -> (Arc<Executor>, Threads) {
         let capabilities = engine.capabilities();
@@ -200,10 +203,10 @@ impl Executor {
         let executor = Arc::new(Executor {
             operations: Slots::new(limits.slots()),
             scans: Slots::new(limits.scans_max),
-            room: Arc::new(Room::new(options.room_bytes)),
+            budget: Arc::new(BodyBudget::new(options.body_budget_bytes)),
             runner,
             asks_memory_first: matches!(options.strategy, Strategy::Adaptive { .. }),
-            locals: Mutex::default(),
+            read_counters: Mutex::default(),
             capabilities,
             engine,
         });
@@ -211,7 +214,7 @@ impl Executor {
         (executor, threads)
     }
 
-    /// Changes bounds from now on; what was admitted under the old ones goes on.
+    /// Changes the limits. Admitted operations continue.
     pub fn set_limits(&self, limits: &Limits) {
         self.operations.set_limit(limits.slots());
         self.scans.set_limit(limits.scans_max);
@@ -223,7 +226,7 @@ impl Executor {
         }
     }
 
-    /// What a full queue is bounded by, in a refusal.
+    /// The limit that a full queue reports in its error.
     fn queue_limit(&self) -> usize {
         match &self.runner {
             Runner::Here | Runner::Adaptive(_) => self.operations.limit(),
@@ -232,7 +235,7 @@ impl Executor {
         }
     }
 
-    /// Whether a write has a chance now; asked before its body is read.
+    /// Whether the engine accepts writes now. klad asks this before it reads a body.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::MemoryFull`] or [`Error::WritesStopped`].
@@ -243,7 +246,7 @@ impl Executor {
     /// Begins a range.
     ///
     /// # Errors
-    /// [`Error::Overloaded`] when as many are in progress as may be.
+    /// [`Error::Overloaded`] if the maximum of ranges is in progress.
     pub fn begin_scan(&self) -> Result<ScanPermit, Error> {
         let limit = self.scans.limit() as u64;
         let slot = self.scans.take(0).ok_or(Error::Overloaded {
@@ -254,23 +257,23 @@ impl Executor {
         Ok(ScanPermit(Arc::new(slot)))
     }
 
-    /// What the engine's commit section has done, where it has one.
+    /// The statistics of the engine's commit section, if it has one.
     #[must_use]
     pub fn commits(&self) -> Option<&Commits> {
         self.engine.local_disk().map(LocalDisk::commits)
     }
 
-    /// Room for bodies and large answers.
+    /// The memory budget for bodies and large answers.
     #[must_use]
-    pub fn room(&self) -> &Room {
-        &self.room
+    pub fn budget(&self) -> &BodyBudget {
+        &self.budget
     }
 
-    /// Takes an operation slot, if the deadline has not passed on the way here; `wait` estimates for a refusal.
+    /// Takes an operation slot, unless the deadline has passed. `wait` estimates the wait for an error.
     fn permits(
         &self,
         key_bytes: usize,
-        room: Option<RoomPermit>,
+        body: Option<BodyPermit>,
         deadline: Deadline,
         wait: impl Fn() -> Option<Duration>,
     ) -> Result<Permits, Error> {
@@ -282,7 +285,7 @@ impl Executor {
             limit: self.operations.limit() as u64,
             retry_after: wait(),
         })?;
-        Ok(Permits::new(slot, room))
+        Ok(Permits::new(slot, body))
     }
 
     fn run(&self, task: Task) -> Result<(), Error> {
@@ -306,7 +309,7 @@ impl Executor {
         })
     }
 
-    /// How long a read that came now would wait for storage.
+    /// Estimates how long a new read would wait for storage.
     fn read_wait(&self) -> Option<Duration> {
         match &self.runner {
             Runner::Here => None,
@@ -316,7 +319,7 @@ impl Executor {
         }
     }
 
-    /// How long a write that came now would wait for storage.
+    /// Estimates how long a new write would wait for storage.
     fn write_wait(&self) -> Option<Duration> {
         match &self.runner {
             Runner::Adaptive(adaptive) => adaptive.write_wait(),
@@ -324,14 +327,14 @@ impl Executor {
         }
     }
 
-    /// What the engine has been given and has not answered yet: nothing, where its calls block.
+    /// Waits for answers of an engine that answers later. If the engine's calls block, there are none.
     fn wait_for_late_answers(&self) {
         let (until, never) = (clock::now() + LATE_ANSWERS_TIMEOUT, Signal::default());
         while self.operations.taken() > 0 {
             if clock::now() >= until {
                 tracing::warn!(
                     operations = self.operations.taken(),
-                    "the engine has not answered in time for the stop"
+                    "the engine has not answered these operations; klad stops without their answers"
                 );
                 return;
             }
@@ -361,25 +364,25 @@ impl Executor {
 impl Threads {
     fn start(executor: Arc<Executor>, mut running: Vec<JoinHandle<()>>, async_sync_interval: Duration) -> Threads {
         let stop = Arc::new(Signal::default());
-        running.push(every("klad-pace", PACE_INTERVAL, &stop, {
+        running.push(every("klad-pace", QUEUE_CHECK_INTERVAL, &stop, {
             let executor = executor.clone();
             move || executor.tick()
         }));
         if executor.engine.local_disk().is_some() {
             running.push(every("klad-sync", async_sync_interval, &stop, {
                 let engine = executor.engine.clone();
-                // A failure has been logged, and has stopped all writes, where it happened.
+                // A failure has already been logged, and has stopped all writes.
                 move || _ = engine.local_disk().map(LocalDisk::sync)
             }));
-            running.push(every("klad-upkeep", UPKEEP_INTERVAL, &stop, {
+            running.push(every("klad-upkeep", HOUSEKEEPING_INTERVAL, &stop, {
                 let engine = executor.engine.clone();
-                move || _ = engine.local_disk().map(LocalDisk::upkeep)
+                move || _ = engine.local_disk().map(LocalDisk::housekeeping)
             }));
         }
         Threads { executor, running, stop }
     }
 
-    /// Lets everything that was admitted end, refuses what comes after, syncs, and leaves all in order.
+    /// Completes all admitted operations, rejects new ones, syncs, and does the last housekeeping.
     ///
     /// # Errors
     /// When the last sync failed, in the engine's words.
@@ -392,12 +395,12 @@ impl Threads {
         self.executor.wait_for_late_answers();
         let Some(disk) = self.executor.engine.local_disk() else { return Ok(()) };
         let synced = disk.sync();
-        disk.upkeep();
+        disk.housekeeping();
         synced
     }
 }
 
-/// A thread that calls `work` every `interval` until `stop` is raised.
+/// Starts a thread that calls `work` every `interval` until `stop` is raised.
 fn every(name: &str, interval: Duration, stop: &Arc<Signal>, work: impl Fn() + Send + 'static) -> JoinHandle<()> {
     let stop = stop.clone();
     sync::spawn_thread(name, move || {

@@ -1,88 +1,89 @@
-//! What the executor shows of itself: queues, places, room, and where reads were answered.
+//! The figures of the executor: queues, slots, the body budget, and how reads were answered.
 //!
-//! Read by the admin thread; takes the queues' locks, which nobody holds while waiting for anything.
+//! The admin thread reads them. It takes the queues' locks, which no thread holds while it waits.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::execution::pending_operation::PendingOperation;
 use crate::execution::task::Task;
-use crate::execution::ticket::Ticket;
 use crate::execution::{Executor, Runner};
-use klad_base::limits::SCAN_STEP_BYTES_MAX;
 use klad_base::metrics::Counter;
 use klad_base::metrics::text::{Kind, Page};
+use klad_storage::limits::SCAN_STEP_BYTES_MAX;
 use klad_storage::observation::number;
 use klad_storage::{Check, Observation};
 
-/// What one worker counts; written by its thread alone.
+/// The read counters of one worker. Only its thread writes them.
 #[derive(Debug, Default)]
-pub(super) struct LocalFigures {
+pub(super) struct ReadCounters {
     /// Reads that the worker itself has answered.
-    pub(super) reads_here: Counter,
+    pub(super) from_memory: Counter,
     /// Reads that were handed to a thread that may wait.
-    pub(super) reads_handed_on: Counter,
+    pub(super) from_storage: Counter,
 }
 
-/// What a queue has refused, by the reason.
+/// The operations that a queue has rejected, by reason.
 #[derive(Debug, Default)]
-pub(super) struct Refused {
-    /// It stood, and this had waited longer than `--queue-target`.
+pub(super) struct Rejections {
+    /// The queue was standing, and they had waited longer than `--queue-target`.
     pub(super) delay: Counter,
-    /// This had waited longer than `--queue-age-max`.
+    /// They had waited longer than `--queue-age-max`.
     pub(super) age: Counter,
-    /// There was no place.
+    /// The queue was full.
     pub(super) full: Counter,
 }
 
-/// One queue at one moment.
-pub(super) struct QueueLook {
+/// The figures of one queue.
+pub(super) struct QueueFigures {
     pub(super) name: &'static str,
     pub(super) depth: usize,
     pub(super) limit: usize,
-    /// For how long the oldest has waited; `None` where nobody keeps the time.
+    /// The age of the oldest operation. `None`: unknown for this queue.
     pub(super) oldest: Option<Duration>,
-    /// How long one that came now would wait; `None`: nothing was measured yet.
+    /// The estimated wait of a new operation. `None`: nothing was measured.
     pub(super) wait: Option<Duration>,
     /// By reason.
-    pub(super) refused: Vec<(&'static str, u64)>,
+    pub(super) rejected: Vec<(&'static str, u64)>,
 }
 
 impl Executor {
-    /// What the engine says of itself; never waits.
+    /// Returns the engine's figures. Never waits.
     #[must_use]
     pub fn observe(&self) -> Arc<Observation> {
         self.engine.observe()
     }
 
-    /// What must hold for operations to be taken.
+    /// Returns the engine's conditions for accepting operations.
     #[must_use]
     pub fn checks(&self) -> Vec<Check> {
         self.engine.checks()
     }
 
-    /// What the pages of ranges in progress may take: one each, and hyper's copy of it.
+    /// The memory that the pages of ranges in progress may take: one page each, and hyper's copy of it.
     #[must_use]
     pub fn scans_bytes(&self) -> u64 {
         (self.scans.taken() * 2 * SCAN_STEP_BYTES_MAX) as u64
     }
 
-    /// What operations hold that wait for or are in the engine, gathered writes too: of each its place in a queue, its ticket and
-    /// its key, to the byte as they ask the allocator. Values are not among it, they have their room; nor are pages of ranges.
+    /// The memory of operations that wait for the engine or run in it, including gathered writes: the place in a
+    /// queue, the [`PendingOperation`] and the key of each, exactly as the allocator is asked. It excludes values,
+    /// which have permits, and pages of ranges.
     #[must_use]
     pub fn queues_bytes(&self) -> u64 {
-        let (operations, key_bytes) = self.operations.look();
-        // Before the ticket stand its two counters of references.
-        let each = size_of::<Task>() + size_of::<Ticket>() + 2 * size_of::<usize>();
+        let (operations, key_bytes) = self.operations.figures();
+        // An `Arc` has two reference counts in front of its value.
+        let each = size_of::<Task>() + size_of::<PendingOperation>() + 2 * size_of::<usize>();
         (operations * each) as u64 + key_bytes
     }
 
-    /// The engine's name.
+    /// The name of the engine.
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
         self.engine.name()
     }
 
-    /// The strategy's name, as `--execution` takes it.
+    /// The name of the strategy, as in `--execution`.
     #[must_use]
     pub fn strategy_name(&self) -> &'static str {
         match &self.runner {
@@ -94,52 +95,51 @@ impl Executor {
         }
     }
 
-    /// Puts queues, places, room and reads on the metrics page.
+    /// Writes the figures to the metrics page.
     pub fn write_metrics(&self, page: &mut Page) {
         self.write_queues(page);
-        self.write_places(page);
-        let (all, large) = (self.room.all(), self.room.large());
+        self.write_slots(page);
+        let (all, large) = (self.budget.all(), self.budget.large());
         let mut used = page.family(
             "klad_body_room_used_bytes",
             Kind::Gauge,
-            "Room that is taken for request bodies and large answers: all of it, and by all but small bodies.",
+            "Bytes of the body budget in use by request bodies and large answers: all, and by all but small bodies.",
         );
         used.whole(&[("share", "all")], all.used_bytes).whole(&[("share", "large")], large.used_bytes);
         let mut limit = page.family(
             "klad_body_room_limit_bytes",
             Kind::Gauge,
-            "Room that there is: in all, and for all but small bodies.",
+            "Bytes of the body budget: all, and for all but small bodies.",
         );
         limit.whole(&[("share", "all")], all.limit_bytes).whole(&[("share", "large")], large.limit_bytes);
-        let (mut here, mut handed_on) = (0, 0);
-        for local in self.locals.lock().iter() {
-            here += local.reads_here.get();
-            handed_on += local.reads_handed_on.get();
+        let (mut from_memory, mut from_storage) = (0, 0);
+        for counters in self.read_counters.lock().iter() {
+            from_memory += counters.from_memory.get();
+            from_storage += counters.from_storage.get();
         }
-        let help =
-            "Reads of keys by what could answer them: memory, at once, or storage, which may have to ask the disk.";
+        let help = "Reads of keys, by what answered them: memory, at once, or storage, which may read the disk.";
         page.family("klad_reads_total", Kind::Counter, help)
-            .whole(&[("answered_by", "memory")], here)
-            .whole(&[("answered_by", "storage")], handed_on);
+            .whole(&[("answered_by", "memory")], from_memory)
+            .whole(&[("answered_by", "storage")], from_storage);
     }
 
-    fn write_places(&self, page: &mut Page) {
+    fn write_slots(&self, page: &mut Page) {
         let count = |value: usize| number(value as u64);
         let (operations, scans) = (&self.operations, &self.scans);
         page.gauge(
             "klad_operations_in_use",
-            "Operations that wait for or are in the engine, but reads that memory answers.",
+            "Operations that wait for the engine or run in it, without reads that memory answers.",
             count(operations.taken()),
         );
         page.gauge(
             "klad_operations_limit",
-            "As many there may be, --operations-max; one more is answered 503.",
+            "The limit of operations, --operations-max; klad answers one more with 503.",
             count(operations.limit()),
         );
         page.gauge("klad_scans_in_use", "Ranges in progress.", count(scans.taken()));
         page.gauge(
             "klad_scans_limit",
-            "As many there may be, --scans-max; one more is answered 503.",
+            "The limit of ranges in progress, --scans-max; klad answers one more with 503.",
             count(scans.limit()),
         );
     }
@@ -147,9 +147,9 @@ impl Executor {
     fn write_queues(&self, page: &mut Page) {
         let queues = match &self.runner {
             Runner::Here => Vec::new(),
-            Runner::Adaptive(adaptive) => adaptive.look(self.operations.limit(), self.scans.limit()),
-            Runner::Pool(pool) => vec![pool.look()],
-            Runner::Stealing(stealing) => vec![stealing.look()],
+            Runner::Adaptive(adaptive) => adaptive.figures(self.operations.limit(), self.scans.limit()),
+            Runner::Pool(pool) => vec![pool.figures()],
+            Runner::Stealing(stealing) => vec![stealing.figures()],
         };
         let mut depth = page.family("klad_queue_depth", Kind::Gauge, "Operations that wait in a queue for storage.");
         for queue in &queues {
@@ -159,22 +159,21 @@ impl Executor {
         for queue in &queues {
             limit.whole(&[("queue", queue.name)], queue.limit as u64);
         }
-        let help = "For how long the oldest operation of a queue has waited.";
+        let help = "How long the oldest operation of a queue has waited.";
         let mut oldest = page.family("klad_queue_oldest_seconds", Kind::Gauge, help);
         for (queue, waited) in queues.iter().filter_map(|queue| Some((queue, queue.oldest?))) {
             oldest.sample(&[("queue", queue.name)], waited.as_secs_f64());
         }
-        let help = "Estimate of how long an operation that came now would wait; what Retry-After tells.";
+        let help = "Estimated wait of a new operation in a queue; Retry-After gives it to clients.";
         let mut wait = page.family("klad_queue_wait_seconds", Kind::Gauge, help);
         for queue in &queues {
             wait.sample(&[("queue", queue.name)], queue.wait.unwrap_or_default().as_secs_f64());
         }
-        let help =
-            "Operations that a queue has refused: it stood (delay), storage did not serve (age), no place (full).";
-        let mut refused = page.family("klad_queue_refused_total", Kind::Counter, help);
+        let help = "Operations that a queue has rejected: standing queue (delay), waited too long (age), full (full).";
+        let mut rejected = page.family("klad_queue_refused_total", Kind::Counter, help);
         for queue in &queues {
-            for (reason, count) in &queue.refused {
-                refused.whole(&[("queue", queue.name), ("reason", reason)], *count);
+            for (reason, count) in &queue.rejected {
+                rejected.whole(&[("queue", queue.name), ("reason", reason)], *count);
             }
         }
     }

@@ -1,42 +1,49 @@
-//! `--execution pool`: threads behind one first-in, first-out queue with a bound, a mutex and a condition variable.
+//! `--execution pool`: threads behind one bounded first-in, first-out queue with a mutex and a condition variable.
 //!
 //! ```text
-//!   worker ──every operation──▶ queue (--queue-limit, else 503) ─▶ klad-pool-0 … N ─▶ Ticket ─▶ worker
+//!   worker ──every operation──▶ queue (--queue-limit, else 503) ─▶ klad-pool-0 … N ─▶ PendingOperation ─▶ worker
 //! ```
 //!
-//! What two of the published reports measured, and kept plain for that reason: no batch, no sharing of syncs, no regard to
-//! what is in memory. A thread that finds the queue empty looks again for `--pool-spin` before it sleeps. Called by
-//! `execution`.
+//! Two published reports measured this strategy, so it stays plain: no batches, no shared syncs, no reads from memory
+//! on the worker. A thread that finds the queue empty looks again for `--pool-spin` before it sleeps. `execution`
+//! calls this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::execution::observe::{QueueLook, Refused};
-use crate::execution::pace::Pace;
+use crate::execution::observe::{QueueFigures, Rejections};
+use crate::execution::service_time::ServiceTime;
 use crate::execution::task::Task;
+use crate::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
 use klad_base::clock;
-use klad_base::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
 use klad_base::os::scheduler;
 use klad_base::sync::{self, BoundedQueue, PushError};
 use klad_storage::Engine;
 
-/// The queue.
+/// The queue and its threads.
 pub(super) struct Pool {
     queue: BoundedQueue<Task>,
-    /// Operations that may wait; steps of ranges that are under way find room beyond it, or a full queue would cut them.
+    /// The maximum of waiting operations. Steps of ranges in progress may exceed it, because a full queue would cut
+    /// the ranges.
     limit: AtomicUsize,
     threads: usize,
-    pace: Pace,
-    refused: Refused,
+    service_time: ServiceTime,
+    rejections: Rejections,
 }
 
 impl Pool {
     pub(super) fn new(queue_limit: usize, threads: usize) -> Arc<Pool> {
         let queue = BoundedQueue::new(QUEUE_LIMIT_CEILING + SCANS_CEILING);
         let limit = AtomicUsize::new(queue_limit);
-        Arc::new(Pool { queue, limit, threads, pace: Pace::default(), refused: Refused::default() })
+        Arc::new(Pool {
+            queue,
+            limit,
+            threads,
+            service_time: ServiceTime::default(),
+            rejections: Rejections::default(),
+        })
     }
 
     pub(super) fn limit(&self) -> usize {
@@ -50,7 +57,7 @@ impl Pool {
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
         let pushed = if task.is_scan() { self.queue.push(task) } else { self.queue.push_below(self.limit(), task) };
         if matches!(pushed, Err(PushError::Full(_))) {
-            self.refused.full.add(1);
+            self.rejections.full.add(1);
         }
         pushed
     }
@@ -59,13 +66,13 @@ impl Pool {
         let thread = |number| {
             let (own, engine) = (self.clone(), engine.clone());
             sync::spawn_thread(&format!("klad-pool-{number}"), move || {
-                scheduler::shorten_turns();
+                scheduler::shorten_time_slices();
                 while let Some(task) = own.queue.pop_spinning(spin) {
                     if let Some(task) = task.take() {
                         let began = clock::now();
                         task.begins(began);
                         task.run(&*engine);
-                        own.pace.served(1, began);
+                        own.service_time.served(1, began);
                     }
                 }
             })
@@ -73,24 +80,24 @@ impl Pool {
         (0..self.threads).map(thread).collect()
     }
 
-    /// How long an operation that came now would wait.
+    /// Estimates how long a new operation would wait.
     pub(super) fn wait(&self) -> Option<Duration> {
-        self.pace.wait(self.queue.len(), self.threads)
+        self.service_time.wait(self.queue.len(), self.threads)
     }
 
-    pub(super) fn look(&self) -> QueueLook {
-        QueueLook {
+    pub(super) fn figures(&self) -> QueueFigures {
+        QueueFigures {
             name: "pool",
             depth: self.queue.len(),
             limit: self.limit(),
             oldest: None,
             wait: self.wait(),
-            refused: vec![("full", self.refused.full.get())],
+            rejected: vec![("full", self.rejections.full.get())],
         }
     }
 
     pub(super) fn tick(&self) {
-        self.pace.tick();
+        self.service_time.tick();
     }
 
     pub(super) fn close(&self) {

@@ -1,14 +1,15 @@
-//! `--execution stealing`: threads that each have a queue of their own and take from the others when it is empty.
+//! `--execution stealing`: each thread has its own queue, and takes work from the others when its queue is empty.
 //!
 //! ```text
-//!   worker 0 ──▶ inbox 0 ─┐   ┌─▶ own queue ─▶ klad-steal-0 ─▶ Ticket ─▶ worker
-//!   worker 1 ──▶ inbox 1 ─┼─▶─┼─▶ own queue ─▶ klad-steal-1
-//!      …                  │   │        └── stolen from by whoever has nothing
+//!   worker 0 ──▶ shared queue 0 ─┐   ┌─▶ own queue ─▶ klad-steal-0 ─▶ PendingOperation ─▶ worker
+//!   worker 1 ──▶ shared queue 1 ─┼─▶─┼─▶ own queue ─▶ klad-steal-1
+//!      …                         │   │        └── idle threads steal from it
 //! ```
 //!
-//! As the work-stealing pool of a published report: what comes from outside goes to the inbox of its submitter, a thread
-//! moves a piece of an inbox to its own queue at once, and no lock is shared by all. The deques are `crossbeam-deque`'s,
-//! which are Chase and Lev's (2005). A thread that has found nothing anywhere sleeps. Called by `execution`.
+//! This is the work-stealing pool of a published report. A worker pushes into its shared queue, a thread moves
+//! several tasks from a shared queue to its own at once, and no lock is shared by all. The deques are
+//! `crossbeam-deque`'s, which are those of Chase and Lev (2005). A thread that finds no work sleeps. `execution`
+//! calls this.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,46 +19,48 @@ use std::time::Duration;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 
-use crate::execution::observe::{QueueLook, Refused};
-use crate::execution::pace::Pace;
+use crate::execution::observe::{QueueFigures, Rejections};
+use crate::execution::service_time::ServiceTime;
 use crate::execution::task::Task;
+use crate::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
 use klad_base::clock;
-use klad_base::limits::{QUEUE_LIMIT_CEILING, SCANS_CEILING};
 use klad_base::os::scheduler;
 use klad_base::sync::{self, Cause, Condvar, Mutex, PushError};
 use klad_storage::Engine;
 
-/// Inboxes: a few, so that workers do not meet at one. Submitters beyond share.
-const INBOXES: usize = 8;
+/// The number of shared queues: several, so that workers seldom push into the same one. If there are more workers,
+/// some share.
+const SHARED_QUEUES: usize = 8;
 
-/// Rounds over all queues before a thread sleeps.
+/// How often a thread searches all queues before it sleeps.
 const ROUNDS: usize = 4;
 
-/// Inboxes, and who sleeps.
+/// The shared queues, and the state of sleeping threads.
 pub(super) struct Stealing {
-    inboxes: [Injector<Task>; INBOXES],
+    shared: [Injector<Task>; SHARED_QUEUES],
     /// Tasks that wait in any queue.
     waiting: AtomicUsize,
     limit: AtomicUsize,
     threads: usize,
-    pace: Pace,
-    refused: Refused,
-    /// Threads that sleep or are about to; read without the lock by whoever submits.
+    service_time: ServiceTime,
+    rejections: Rejections,
+    /// Threads that sleep or are about to. Submitters read it without the lock.
     sleepers: AtomicUsize,
-    /// One of them was woken and is on its way: it wakes the next if it leaves something, so nobody else need.
+    /// A sleeping thread was woken and has not run yet. It wakes the next thread if it leaves work, so other
+    /// submitters need not.
     waking: AtomicBool,
     closed: AtomicBool,
     sleep: Mutex<Sleep>,
     wake: Condvar,
 }
 
-/// Counts submissions that a sleeper was woken for, so that none sleeps through one.
+/// Counts the submissions that a sleeping thread was woken for, so that no thread sleeps through one.
 #[derive(Default)]
 struct Sleep {
     submissions: u64,
 }
 
-/// Steals until there is something or certainly nothing: another thread may be in the way.
+/// Steals until it has a task, or no task is left. Retries if another thread interferes.
 fn until_certain(mut steal: impl FnMut() -> Steal<Task>) -> Option<Task> {
     loop {
         match steal() {
@@ -69,22 +72,22 @@ fn until_certain(mut steal: impl FnMut() -> Steal<Task>) -> Option<Task> {
 }
 
 thread_local! {
-    /// The inbox of the thread that submits; chosen when it submits for the first time.
-    static INBOX: Cell<Option<usize>> = const { Cell::new(None) };
+    /// The shared queue of the submitting thread, chosen at its first submission.
+    static SHARED_QUEUE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Gives each submitter an inbox, in turn.
-static NEXT_INBOX: AtomicUsize = AtomicUsize::new(0);
+/// Assigns shared queues to submitters in turn.
+static NEXT_SHARED_QUEUE: AtomicUsize = AtomicUsize::new(0);
 
 impl Stealing {
     pub(super) fn new(queue_limit: usize, threads: usize) -> Arc<Stealing> {
         Arc::new(Stealing {
-            inboxes: std::array::from_fn(|_| Injector::new()),
+            shared: std::array::from_fn(|_| Injector::new()),
             waiting: AtomicUsize::new(0),
             limit: AtomicUsize::new(queue_limit),
             threads,
-            pace: Pace::default(),
-            refused: Refused::default(),
+            service_time: ServiceTime::default(),
+            rejections: Rejections::default(),
             sleepers: AtomicUsize::new(0),
             waking: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -105,26 +108,26 @@ impl Stealing {
         let limit = if task.is_scan() { QUEUE_LIMIT_CEILING + SCANS_CEILING } else { self.limit() };
         let one_more = |waiting| (waiting < limit).then_some(waiting + 1);
         if self.waiting.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_more).is_err() {
-            self.refused.full.add(1);
+            self.rejections.full.add(1);
             return Err(PushError::Full(task));
         }
-        // Counted first: a thread that sees `closed` and nothing waiting ends.
+        // The count rises first: a thread that sees `closed` and no waiting task ends.
         if self.closed.load(Ordering::SeqCst) {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(PushError::Closed(task));
         }
-        let inbox = INBOX.get().unwrap_or_else(|| {
-            let inbox = NEXT_INBOX.fetch_add(1, Ordering::Relaxed) % INBOXES;
-            INBOX.set(Some(inbox));
-            inbox
+        let queue = SHARED_QUEUE.get().unwrap_or_else(|| {
+            let queue = NEXT_SHARED_QUEUE.fetch_add(1, Ordering::Relaxed) % SHARED_QUEUES;
+            SHARED_QUEUE.set(Some(queue));
+            queue
         });
-        self.inboxes[inbox].push(task);
+        self.shared[queue].push(task);
         self.wake_one();
         Ok(())
     }
 
-    /// Wakes a thread for what waits, unless one is on its way. The count of waiting tasks was raised before: a thread that
-    /// goes to sleep now sees it, or is seen here.
+    /// Wakes a thread for a waiting task, unless one is already waking up. The count of waiting tasks was raised
+    /// before. So a thread that is about to sleep either sees the task, or is seen here.
     fn wake_one(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 && !self.waking.swap(true, Ordering::SeqCst) {
             self.sleep.lock().submissions += 1;
@@ -138,13 +141,13 @@ impl Stealing {
         let thread = |(number, own): (usize, Worker<Task>)| {
             let (pool, engine, stealers) = (self.clone(), engine.clone(), stealers.clone());
             sync::spawn_thread(&format!("klad-steal-{number}"), move || {
-                scheduler::shorten_turns();
+                scheduler::shorten_time_slices();
                 while let Some(task) = pool.next(number, &own, &stealers) {
                     if let Some(task) = task.take() {
                         let began = clock::now();
                         task.begins(began);
                         task.run(&*engine);
-                        pool.pace.served(1, began);
+                        pool.service_time.served(1, began);
                     }
                 }
             })
@@ -152,7 +155,7 @@ impl Stealing {
         own.into_iter().enumerate().map(thread).collect()
     }
 
-    /// The next task for a thread, waiting for one; `None`: closed, and all is done.
+    /// Waits for the next task of a thread. `None`: closed, and no task is left.
     fn next(&self, number: usize, own: &Worker<Task>, stealers: &[Stealer<Task>]) -> Option<Task> {
         loop {
             let found = own.pop().or_else(|| (0..ROUNDS).find_map(|_| self.search(number, own, stealers)));
@@ -168,21 +171,22 @@ impl Stealing {
         }
     }
 
-    /// Looks into every inbox, then into the queues of the others, beginning at a place of its own.
+    /// Searches the shared queues, then the queues of the other threads, beginning at a different place for each
+    /// thread.
     fn search(&self, number: usize, own: &Worker<Task>, stealers: &[Stealer<Task>]) -> Option<Task> {
-        let inboxes = (0..INBOXES).map(|offset| &self.inboxes[(number + offset) % INBOXES]);
+        let shared = (0..SHARED_QUEUES).map(|offset| &self.shared[(number + offset) % SHARED_QUEUES]);
         let others = (1..stealers.len()).map(|offset| &stealers[(number + offset) % stealers.len()]);
-        let from_inbox = |inbox: &Injector<Task>| until_certain(|| inbox.steal_batch_and_pop(own));
+        let from_shared = |queue: &Injector<Task>| until_certain(|| queue.steal_batch_and_pop(own));
         let from_other = |other: &Stealer<Task>| until_certain(|| other.steal_batch_and_pop(own));
-        inboxes.into_iter().find_map(from_inbox).or_else(|| others.into_iter().find_map(from_other))
+        shared.into_iter().find_map(from_shared).or_else(|| others.into_iter().find_map(from_other))
     }
 
-    /// `false`: closed, and nothing waits.
+    /// Sleeps until there may be work. `false`: closed, and no task waits.
     fn sleep_until_submission(&self) -> bool {
         let mut sleep = self.sleep.lock();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let before = sleep.submissions;
-        // A task in the queue of a thread that is busy with another counts too; then this one looks again.
+        // A task in the queue of a busy thread counts too; then this thread searches again.
         let go_on = loop {
             if self.waiting.load(Ordering::SeqCst) > 0 || sleep.submissions != before {
                 break true;
@@ -197,28 +201,28 @@ impl Stealing {
         go_on
     }
 
-    /// How long an operation that came now would wait.
+    /// Estimates how long a new operation would wait.
     pub(super) fn wait(&self) -> Option<Duration> {
-        self.pace.wait(self.waiting.load(Ordering::Relaxed), self.threads)
+        self.service_time.wait(self.waiting.load(Ordering::Relaxed), self.threads)
     }
 
-    pub(super) fn look(&self) -> QueueLook {
-        QueueLook {
+    pub(super) fn figures(&self) -> QueueFigures {
+        QueueFigures {
             name: "stealing",
             depth: self.waiting.load(Ordering::Relaxed),
             limit: self.limit(),
             oldest: None,
             wait: self.wait(),
-            refused: vec![("full", self.refused.full.get())],
+            rejected: vec![("full", self.rejections.full.get())],
         }
     }
 
     pub(super) fn tick(&self) {
-        self.pace.tick();
+        self.service_time.tick();
     }
 
     pub(super) fn close(&self) {
-        // Under the lock, or a thread between its look and its sleep would miss it.
+        // Needs the lock, or a thread that is about to sleep would miss it.
         let _sleep = self.sleep.lock();
         self.closed.store(true, Ordering::SeqCst);
         self.wake.notify_all();

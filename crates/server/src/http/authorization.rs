@@ -1,48 +1,49 @@
-//! Who may do what: from the `Authorization` header to an access. Without `--token-file` everybody may do everything, at the
-//! cost of one comparison.
+//! Authorization: from the `Authorization` header to an access level. Without `--token-file` every client may do
+//! everything, and the check is one comparison.
 //!
-//! Called by `service` and `admin`, before they look at anything else of a request.
+//! `service` and `admin` call this before they look at anything else in a request.
 
 use std::sync::Arc;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 
-use crate::http::refusal::Refusal;
+use crate::http::api_error::ApiError;
 use crate::tokens::{Access, Tokens, View};
 
-/// The tokens as one thread sees them.
+/// One thread's copy of the tokens.
 pub struct Authorization(Option<View>);
 
 impl Authorization {
-    /// By `tokens`; `None`: everybody may do everything.
+    /// Creates the check. `None`: every client may do everything.
     #[must_use]
     pub fn new(tokens: Option<Arc<Tokens>>) -> Authorization {
         Authorization(tokens.map(View::new))
     }
 
-    /// What a request with these headers may do.
+    /// Returns what a request with these headers may do.
     ///
     /// # Errors
-    /// [`Refusal::Unauthorized`].
-    pub fn grant(&self, headers: &HeaderMap) -> Result<Access, Refusal> {
+    /// [`ApiError::Unauthorized`].
+    pub fn grant(&self, headers: &HeaderMap) -> Result<Access, ApiError> {
         let Some(tokens) = &self.0 else { return Ok(Access::ReadWrite) };
-        bearer(headers).and_then(|token| tokens.access(token)).ok_or(Refusal::Unauthorized)
+        bearer(headers).and_then(|token| tokens.access(token)).ok_or(ApiError::Unauthorized)
     }
 }
 
-/// Whether `access` is enough for a request that `changes` something or not.
+/// Checks whether `access` allows a request that `changes` something, or only reads.
 ///
 /// # Errors
-/// [`Refusal::ReadOnlyToken`].
-pub fn may(access: Access, changes: bool) -> Result<(), Refusal> {
+/// [`ApiError::ReadOnlyToken`].
+pub fn may(access: Access, changes: bool) -> Result<(), ApiError> {
     match access {
-        Access::ReadOnly if changes => Err(Refusal::ReadOnlyToken),
+        Access::ReadOnly if changes => Err(ApiError::ReadOnlyToken),
         Access::ReadOnly | Access::ReadWrite => Ok(()),
     }
 }
 
-/// The token of the one `Authorization` header. With two of them, a proxy in front may have looked at the other one.
+/// Returns the token of the only `Authorization` header. If there are two, a proxy may have checked the other one, so
+/// the request gets no access.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (header, None) = (all.next()?, all.next()) else { return None };
@@ -69,6 +70,6 @@ mod tests {
         for values in [&[][..], &["abc"], &["Basic abc"], &["Bearerabc"], &["Bearer"], &["Bearer abc", "Bearer abc"]] {
             assert_eq!(header(values), None, "{values:?}");
         }
-        assert_eq!(header(&["Bearer "]), Some(Vec::new()), "which no file holds");
+        assert_eq!(header(&["Bearer "]), Some(Vec::new()), "no token file can have it");
     }
 }

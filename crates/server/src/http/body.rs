@@ -1,7 +1,7 @@
-//! Bodies of answers: nothing, a value in frames, or a range.
+//! Bodies of answers: empty, a value in frames, or a range.
 //!
-//! hyper copies each frame into the connection's write buffer and asks for the next while that is below its bound, so a
-//! large value must come in pieces. Called by `service` and, through hyper, by the connection.
+//! hyper copies each frame into the connection's write buffer, and asks for the next one while the buffer is below its
+//! limit. So a large value must be sent in pieces. `service` creates a body; the connection, or hyper, reads it.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,20 +11,20 @@ use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::exchange::Exchange;
-use crate::execution::admission::RoomPermit;
+use crate::execution::admission::BodyPermit;
 use crate::http::range::RangeBody;
+use crate::limits::RESPONSE_FRAME_BYTES_MAX;
 use crate::request_metrics::Outcome;
-use klad_base::limits::RESPONSE_FRAME_BYTES_MAX;
 use klad_storage::operation;
 
-/// What an answer carries.
+/// The content of a body.
 pub(super) enum Content {
-    /// A value, or a problem document; empty is no body.
+    /// A value or a problem document. Empty means no body.
     Bytes {
-        /// What has not been handed over yet.
+        /// The bytes that have not been handed over.
         rest: Bytes,
-        /// Held for a large value until it is on its way.
-        room: Option<RoomPermit>,
+        /// The memory permit of a large value, until the value has been handed over.
+        permit: Option<BodyPermit>,
     },
     /// A range in progress.
     Range(RangeBody),
@@ -32,38 +32,38 @@ pub(super) enum Content {
 
 impl Content {
     pub(super) fn bytes(rest: impl Into<Bytes>) -> Content {
-        Content::Bytes { rest: rest.into(), room: None }
+        Content::Bytes { rest: rest.into(), permit: None }
     }
 
-    /// Bytes of room that it holds now.
-    fn room_bytes(&self) -> u64 {
+    /// Bytes of the body budget that it holds now.
+    fn permit_bytes(&self) -> u64 {
         match self {
-            Content::Bytes { room, .. } => room.as_ref().map_or(0, RoomPermit::bytes),
-            Content::Range(range) => range.room_bytes(),
+            Content::Bytes { permit, .. } => permit.as_ref().map_or(0, BodyPermit::bytes),
+            Content::Range(range) => range.permit_bytes(),
         }
     }
 }
 
-/// The body of an answer; tells the connection when it has been handed over.
+/// The body of an answer. Dropping it tells the connection that the answer was handed over.
 pub struct ResponseBody {
     content: Content,
-    /// Some of it was handed over.
+    /// Whether some of it was handed over.
     begun: bool,
     exchange: Rc<Exchange>,
 }
 
 impl ResponseBody {
     pub(super) fn new(content: Content, exchange: Rc<Exchange>) -> ResponseBody {
-        exchange.set_room_held(content.room_bytes());
+        exchange.set_body_permit(content.permit_bytes());
         ResponseBody { content, begun: false, exchange }
     }
 }
 
 impl ResponseBody {
-    /// How many bytes it carries, for whoever sends it without hyper. Not of a range, whose length nobody knows.
+    /// The number of bytes that are left, for a connection that sends the answer without hyper.
     ///
     /// # Panics
-    /// For a range.
+    /// For a range, whose length is unknown.
     #[must_use]
     pub fn length(&self) -> usize {
         match &self.content {
@@ -72,7 +72,8 @@ impl ResponseBody {
         }
     }
 
-    /// Its next bytes, at most [`RESPONSE_FRAME_BYTES_MAX`]; the room of a large value ends with it, not with them.
+    /// Takes the next bytes, at most [`RESPONSE_FRAME_BYTES_MAX`]. The memory permit of a large value ends with the
+    /// body, not with these bytes.
     ///
     /// # Panics
     /// For a range.
@@ -82,7 +83,7 @@ impl ResponseBody {
         match &mut self.content {
             Content::Bytes { rest, .. } => {
                 let frame = rest.split_to(rest.len().min(RESPONSE_FRAME_BYTES_MAX));
-                self.exchange.observed().sent(frame.len());
+                self.exchange.request().sent(frame.len());
                 frame
             }
             Content::Range(_) => unreachable!("a request for a range is not plain"),
@@ -93,12 +94,12 @@ impl ResponseBody {
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         let whole = match &self.content {
-            // What was never asked for was not wanted: the answer to HEAD, or to a client that has gone.
+            // A body that was never read was not wanted: the answer to HEAD, or to a client that has left.
             Content::Bytes { rest, .. } => rest.is_empty() || !self.begun,
             Content::Range(range) => range.has_ended(),
         };
         if !whole {
-            self.exchange.observed().cut(Outcome::Aborted);
+            self.exchange.request().cut(Outcome::Aborted);
         }
         self.exchange.answered();
     }
@@ -119,16 +120,16 @@ impl Body for ResponseBody {
                 if rest.is_empty() {
                     return Poll::Ready(None);
                 }
-                Poll::Ready(Some(Ok(Frame::data(Piece::Plain(this.take_frame())))))
+                Poll::Ready(Some(Ok(Frame::data(Piece::Bytes(this.take_frame())))))
             }
             Content::Range(range) => {
                 let polled = range.poll_entry(context);
-                this.exchange.set_room_held(range.room_bytes());
+                this.exchange.set_body_permit(range.permit_bytes());
                 polled.map(|entry| {
-                    let observed = this.exchange.observed();
+                    let mut record = this.exchange.request();
                     match &entry {
-                        Some(Ok(entry)) => observed.sent(entry.key.len() + 1 + entry.value.len()),
-                        Some(Err(_)) => observed.cut(Outcome::Error),
+                        Some(Ok(entry)) => record.sent(entry.key.len() + 1 + entry.value.len()),
+                        Some(Err(_)) => record.cut(Outcome::Error),
                         None => {}
                     }
                     entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value))))
@@ -140,7 +141,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             Content::Bytes { rest, .. } => rest.is_empty(),
-            // Never known before it is asked: an empty range is an empty chunked body.
+            // Unknown until it is asked; an empty range is an empty chunked body.
             Content::Range(_) => false,
         }
     }
@@ -153,17 +154,17 @@ impl Body for ResponseBody {
     }
 }
 
-/// The bytes of one frame, hence of one chunk; an entry's parts lie where storage put them.
+/// The bytes of one frame, which becomes one chunk. The parts of an entry stay where storage put them.
 pub enum Piece {
-    /// One run of bytes.
-    Plain(Bytes),
-    /// Key, line feed, value.
+    /// Bytes in one piece.
+    Bytes(Bytes),
+    /// A key, a line feed and a value.
     Entry {
-        /// What is left of the key.
+        /// The rest of the key.
         key: Bytes,
-        /// What is left of the line feed.
+        /// The rest of the line feed.
         separator: &'static [u8],
-        /// What is left of the value.
+        /// The rest of the value.
         value: Bytes,
     },
 }
@@ -177,14 +178,14 @@ impl Piece {
 impl Buf for Piece {
     fn remaining(&self) -> usize {
         match self {
-            Piece::Plain(bytes) => bytes.len(),
+            Piece::Bytes(bytes) => bytes.len(),
             Piece::Entry { key, separator, value } => key.len() + separator.len() + value.len(),
         }
     }
 
     fn chunk(&self) -> &[u8] {
         match self {
-            Piece::Plain(bytes) => bytes,
+            Piece::Bytes(bytes) => bytes,
             Piece::Entry { key, separator, value } => {
                 if !key.is_empty() {
                     key
@@ -199,7 +200,7 @@ impl Buf for Piece {
 
     fn advance(&mut self, mut count: usize) {
         match self {
-            Piece::Plain(bytes) => bytes.advance(count),
+            Piece::Bytes(bytes) => bytes.advance(count),
             Piece::Entry { key, separator, value } => {
                 let of_key = count.min(key.len());
                 key.advance(of_key);

@@ -1,24 +1,24 @@
-//! What a head must say of itself beyond what hyper checks (RFC 9112, sections 3.2 and 6.1): a proxy that reads it otherwise would
-//! take a part of a body for the next request. Called by `service` and `admin`.
+//! Checks of a head that hyper does not do (RFC 9112, sections 3.2 and 6.1). A proxy that reads such a head
+//! differently would take a part of a body for the next request. `service` and `admin` call this.
 
 use hyper::header::{HOST, TRANSFER_ENCODING};
 use hyper::{HeaderMap, Version};
 
-use crate::http::refusal::Refusal;
+use crate::http::api_error::ApiError;
 
-/// Whether everybody reads the request as hyper does. If not, its connection must end with the answer.
+/// Checks whether all programs frame the request as hyper does. If not, its connection must close after the answer.
 ///
 /// # Errors
-/// [`Refusal::BadHost`], [`Refusal::BadTransferEncoding`].
-pub(crate) fn check(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
+/// [`ApiError::BadHost`], [`ApiError::BadTransferEncoding`].
+pub(crate) fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     if version == Version::HTTP_11 && headers.get_all(HOST).iter().count() != 1 {
-        return Err(Refusal::BadHost);
+        return Err(ApiError::BadHost);
     }
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
         (None, _) => Ok(()),
         (Some(coding), None) if coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(()),
-        _ => Err(Refusal::BadTransferEncoding),
+        _ => Err(ApiError::BadTransferEncoding),
     }
 }
 
@@ -32,7 +32,7 @@ mod tests {
         let of = |(name, value): &(&'static str, &'static str)| {
             (HeaderName::from_static(name), HeaderValue::from_static(value))
         };
-        check(version, &headers.iter().map(of).collect()).err().map(|refusal| refusal.code())
+        check(version, &headers.iter().map(of).collect()).err().map(|api_error| api_error.code())
     }
 
     #[test]

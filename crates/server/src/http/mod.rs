@@ -1,19 +1,16 @@
 //! HTTP: from a request's head and body to an operation, and from its outcome to an answer.
 //!
-//! Knows connections only as [`exchange::Exchange`], does no IO, starts no thread. Called by `server`, which lets hyper
-//! call [`service::Service`] for each request.
+//! This module does no IO, starts no thread, and knows connections only as
+//! [`exchange::Exchange`](crate::exchange::Exchange). `connection` calls it, directly or through hyper.
 
 pub mod answer;
+pub mod api_error;
 pub mod authorization;
 pub mod body;
 pub mod framing;
-pub mod identity;
-pub mod observe;
 pub mod plain;
 pub mod query;
 mod range;
-pub mod refusal;
 pub mod route;
 pub mod service;
-pub mod slow;
 mod upload;

@@ -1,9 +1,9 @@
-//! Plain requests: of one entity, in HTTP/1.1, with nothing in the head that changes how the request or its answer is framed, and
-//! there as a whole. Nearly all are, and reading them here costs a third of what a general library takes for them, which must
-//! expect anything. What is not plain is left to hyper, from its first byte on: whatever is malformed, unusual, or not there as
-//! a whole is never judged here.
+//! Plain requests: HTTP/1.1 requests for one entity that are completely in the buffer, and whose head does not change
+//! the framing of the request or of its answer.
 //!
-//! Called by `server`, which does the reading.
+//! Most requests are plain. Reading them here costs a third of what a general library needs. hyper gets everything
+//! else, from its first byte on. This module never decides about malformed, unusual or incomplete requests.
+//! `connection` calls it.
 
 use std::mem::MaybeUninit;
 
@@ -11,21 +11,21 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method};
 
 use crate::http::route::Head;
-use klad_base::limits::{PLAIN_HEAD_BYTES_MAX, PLAIN_HEADERS_MAX};
+use crate::limits::{PLAIN_HEAD_BYTES_MAX, PLAIN_HEADERS_MAX};
 
-/// A request that is there as a whole, and nothing behind it.
+/// A complete request with nothing behind it.
 #[derive(Debug)]
-pub struct Plain<'b> {
+pub struct PlainRequest<'b> {
     method: Method,
     query: &'b str,
-    /// Without those that say nothing to klad.
+    /// The headers that klad uses.
     headers: HeaderMap,
-    /// Of a PUT; else empty.
+    /// The body of a PUT; otherwise empty.
     pub body: &'b [u8],
 }
 
-impl Plain<'_> {
-    /// What its head says.
+impl PlainRequest<'_> {
+    /// The request's head.
     #[must_use]
     pub fn head(&self) -> Head<'_> {
         Head { method: &self.method, path: PATH, query: self.query, headers: &self.headers }
@@ -34,18 +34,18 @@ impl Plain<'_> {
 
 const PATH: &str = "/v0/entity";
 
-/// Reads a request that is all of `bytes`; `None`: it is not plain. Heads of more than `head_bytes_max` bytes are not.
+/// Reads `bytes` as one plain request. `None`: it is not plain. A head of more than `head_bytes_max` bytes is not.
 #[must_use]
-pub fn read(bytes: &[u8], head_bytes_max: usize) -> Option<Plain<'_>> {
+pub fn read(bytes: &[u8], head_bytes_max: usize) -> Option<PlainRequest<'_>> {
     let method = match bytes {
         [b'G', b'E', b'T', b' ', ..] => Method::GET,
         [b'P', b'U', b'T', b' ', ..] => Method::PUT,
         [b'D', b'E', b'L', b'E', b'T', b'E', b' ', ..] => Method::DELETE,
         _ => return None,
     };
-    let mut room = [const { MaybeUninit::uninit() }; PLAIN_HEADERS_MAX];
+    let mut headers = [const { MaybeUninit::uninit() }; PLAIN_HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
-    let parsed = request.parse_with_uninit_headers(bytes, &mut room);
+    let parsed = request.parse_with_uninit_headers(bytes, &mut headers);
     let Ok(httparse::Status::Complete(head_bytes)) = parsed else { return None };
     if request.version != Some(1) || head_bytes > head_bytes_max.min(PLAIN_HEAD_BYTES_MAX) {
         return None;
@@ -57,15 +57,15 @@ pub fn read(bytes: &[u8], head_bytes_max: usize) -> Option<Plain<'_>> {
     let (headers, length) = read_headers(request.headers)?;
     let body = &bytes[head_bytes..];
     let fits = body.len() == length.unwrap_or(0) && (length.unwrap_or(0) == 0 || method == Method::PUT);
-    fits.then_some(Plain { method, query, headers, body })
+    fits.then_some(PlainRequest { method, query, headers, body })
 }
 
-/// Bytes of a query that RFC 3986 knows, and that mean the same to everybody.
+/// Whether a byte of a query is allowed by RFC 3986, and means the same to every program.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&byte)
 }
 
-/// Headers that klad looks at, and the body's length. `None`: one of them makes the request another than a plain one.
+/// Returns the headers that klad uses, and the body's length. `None`: a header makes the request not plain.
 fn read_headers(headers: &[httparse::Header<'_>]) -> Option<(HeaderMap, Option<usize>)> {
     let (mut others, mut length, mut hosts) = (HeaderMap::new(), None, 0);
     for header in headers {
@@ -96,13 +96,13 @@ fn read_headers(headers: &[httparse::Header<'_>]) -> Option<(HeaderMap, Option<u
     (hosts == 1).then_some((others, length))
 }
 
-/// What most clients send and nothing of klad's contract looks at.
+/// Headers that most clients send and klad does not use.
 const IGNORED: [&str; 5] = ["user-agent", "accept", "content-type", "accept-encoding", "accept-language"];
 
-/// What changes how a request is read, or what is sent before its answer.
+/// Headers that change how a request is read, or what is sent before its answer.
 const FRAMING: [&str; 5] = ["transfer-encoding", "expect", "upgrade", "trailer", "te"];
 
-/// Digits, and few enough of them for whatever has come in one read.
+/// Parses at most nine digits, which is enough for any request in one read.
 fn read_length(value: &[u8]) -> Option<usize> {
     let digits = (1..=9).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
     digits.then(|| value.iter().fold(0, |length, digit| length * 10 + usize::from(digit - b'0')))
@@ -114,8 +114,8 @@ mod tests {
 
     use super::*;
 
-    /// What is read of `bytes`: method, query, headers and body, or nothing.
-    fn told(bytes: &[u8]) -> Option<String> {
+    /// Formats what is read from `bytes`: method, query, headers and body.
+    fn summary(bytes: &[u8]) -> Option<String> {
         let plain = read(bytes, PLAIN_HEAD_BYTES_MAX)?;
         let head = plain.head();
         let headers: Vec<_> = head.headers.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
@@ -124,11 +124,11 @@ mod tests {
     }
 
     fn of(line: &str, headers: &str, body: &str) -> Option<String> {
-        told(format!("{line}\r\nHost: a\r\n{headers}\r\n{body}").as_bytes())
+        summary(format!("{line}\r\nHost: a\r\n{headers}\r\n{body}").as_bytes())
     }
 
     #[test]
-    fn what_most_clients_send_is_plain() {
+    fn requests_of_common_clients_are_plain() {
         let get = "GET /v0/entity?id=a%20b HTTP/1.1";
         assert_eq!(of(get, "", "").as_deref(), Some("GET /v0/entity?id=a%20b [] "));
         assert_eq!(of(get, "Accept: */*\r\nUser-Agent: curl\r\nConnection: Keep-Alive\r\n", ""), of(get, "", ""));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_not() {
+    fn other_requests_are_not_plain() {
         for line in [
             "GET /v0/entity HTTP/1.1",
             "GET /v0/entities?start=a HTTP/1.1",
@@ -193,17 +193,18 @@ mod tests {
         assert!(of(get, &long(PLAIN_HEAD_BYTES_MAX - 100), "").is_some());
         assert_eq!(of(get, &long(PLAIN_HEAD_BYTES_MAX), ""), None);
         assert_eq!(of(get, "Host: b\r\n", ""), None, "two hosts");
-        assert_eq!(told(format!("{get}\r\n\r\n").as_bytes()), None, "none");
+        assert_eq!(summary(format!("{get}\r\n\r\n").as_bytes()), None, "none");
         let head = format!("{get}\r\nHost: a\r\n\r\n");
         assert!(read(head.as_bytes(), head.len()).is_some());
         assert!(read(head.as_bytes(), head.len() - 1).is_none(), "longer than --head-max");
     }
 
     proptest! {
-        /// A part of a request, or one with something behind it, is never taken for a whole one.
+        /// A part of a request, or a request with bytes behind it, is never plain.
         #[test]
         fn only_a_whole_request_is_plain(value in proptest::collection::vec(any::<u8>(), 0..40), cut in 1_usize..50) {
-            let mut request = format!("PUT /v0/entity?id=k HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", value.len()).into_bytes();
+            let head = "PUT /v0/entity?id=k HTTP/1.1\r\nHost: a\r\nContent-Length:";
+            let mut request = format!("{head} {}\r\n\r\n", value.len()).into_bytes();
             request.extend_from_slice(&value);
             prop_assert_eq!(read(&request, 4_096).map(|plain| plain.body), Some(&value[..]));
             prop_assert!(read(&request[..request.len() - cut], 4_096).is_none());

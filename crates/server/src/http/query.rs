@@ -1,47 +1,34 @@
-//! Query parameters as bytes: a key is any bytes, so nothing here goes through text.
+//! Query parameters as bytes. A key may have any bytes, so this module never converts to text.
 //!
-//! Decoding is done once, on the raw request target: `%xx` is a byte, `+` is a space, everything else stands for itself, and
-//! an escape that is none is an error rather than a guess. Called by `route`.
+//! It decodes the raw request target once: `%xx` is a byte, `+` is a space, and every other byte is itself. An invalid
+//! escape is an error. `route` calls this.
 
 use std::borrow::Cow;
 
-/// A `%` that is not followed by two hexadecimal digits.
+use percent_encoding::percent_decode;
+
+/// A `%` without two hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadEscape;
 
-/// Decodes one name or value; borrows where nothing is escaped.
+/// Decodes one name or value. Borrows `raw` if nothing is escaped.
 ///
 /// # Errors
 /// [`BadEscape`].
 pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, BadEscape> {
-    let Some(first) = raw.iter().position(|byte| matches!(byte, b'%' | b'+')) else {
+    if !raw.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Ok(Cow::Borrowed(raw));
-    };
-    let (plain, mut rest) = raw.split_at(first);
-    let mut decoded = Vec::with_capacity(raw.len());
-    decoded.extend_from_slice(plain);
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        decoded.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let (digits, after) = rest.split_first_chunk::<2>().ok_or(BadEscape)?;
-                rest = after;
-                hex(digits[0])? << 4 | hex(digits[1])?
-            }
-            other => other,
-        });
     }
-    Ok(Cow::Owned(decoded))
+    let is_escape = |rest: &[u8]| matches!(rest, [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit());
+    if !raw.split(|byte| *byte == b'%').skip(1).all(is_escape) {
+        return Err(BadEscape);
+    }
+    let spaced: Vec<u8> = raw.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+    Ok(Cow::Owned(percent_decode(&spaced).collect()))
 }
 
-fn hex(digit: u8) -> Result<u8, BadEscape> {
-    let value = char::from(digit).to_digit(16).ok_or(BadEscape)?;
-    Ok(u8::try_from(value).expect("a hexadecimal digit is below 16"))
-}
-
-/// The decoded value of the first parameter called `name`; `None` where there is none. A parameter without `=` has the
-/// empty value. Other parameters are not looked into, so what is wrong with them does not matter.
+/// Returns the decoded value of the first parameter called `name`, or `None`. A parameter without `=` has the empty
+/// value. Errors in other parameters are ignored.
 ///
 /// # Errors
 /// [`BadEscape`] in that parameter's value.
@@ -63,7 +50,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_string_survives_encoding(key in proptest::collection::vec(any::<u8>(), 0..64), plain in any::<bool>()) {
+        fn every_byte_string_survives_encoding(
+            key in proptest::collection::vec(any::<u8>(), 0..64),
+            plain in any::<bool>(),
+        ) {
             let encoded: String = key
                 .iter()
                 .map(|byte| match byte {

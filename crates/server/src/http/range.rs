@@ -1,7 +1,7 @@
-//! A range on its way out: a series of scan steps, each an ordinary operation.
+//! The body of a range: a series of scan steps, each an ordinary operation.
 //!
-//! Between steps only the next key is held, so a slow reader holds no storage thread and pins no memtable, and a range over
-//! more data than memory goes out at constant memory. Called by `service`; polled by hyper through `body`.
+//! Between two steps klad holds only the next key. So a slow reader holds no storage thread and no memtable, and a
+//! range of any size needs constant memory. `service` creates it; hyper polls it through `body`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,9 +11,10 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 
 use crate::exchange::Exchange;
-use crate::execution::admission::RoomPermit;
-use crate::execution::{Local, ScanPermit};
-use klad_base::limits::{ROOM_TIMEOUT, SCAN_STEP_BYTES_MAX, SCAN_STEP_ENTRIES_MAX};
+use crate::execution::admission::BodyPermit;
+use crate::execution::{ScanPermit, WorkerContext};
+use crate::limits::{BODY_BUDGET_TIMEOUT, SCAN_STEP_ENTRIES_MAX};
+use klad_storage::limits::SCAN_STEP_BYTES_MAX;
 use klad_storage::operation::{Entry, Error, Outcome, Page, ScanStep};
 
 /// The body of a range's answer.
@@ -21,17 +22,17 @@ pub(super) struct RangeBody {
     scan: Rc<Scan>,
     entries: std::vec::IntoIter<Entry>,
     next: Option<Bytes>,
-    /// Held for the largest entry so far, to the end: hyper's buffer has grown to it and keeps that capacity.
-    room: Option<HeldRoom>,
+    /// The permit for the largest entry so far, held to the end: hyper's buffer has grown to that size and keeps it.
+    held: Option<EntryPermit>,
     step: Option<RunningStep>,
     ended: bool,
 }
 
-/// A step that has not ended yet.
+/// A step in progress.
 type RunningStep = Pin<Box<dyn Future<Output = Result<Step, Error>>>>;
 
 struct Scan {
-    local: Rc<Local>,
+    worker_context: Rc<WorkerContext>,
     exchange: Rc<Exchange>,
     permit: ScanPermit,
     end: Option<Bytes>,
@@ -40,42 +41,42 @@ struct Scan {
 struct Step {
     entries: Vec<Entry>,
     next: Option<Bytes>,
-    room: Option<HeldRoom>,
+    held: Option<EntryPermit>,
 }
 
-/// Room, and for how many bytes it was taken.
-struct HeldRoom {
-    permit: RoomPermit,
+/// A memory permit, and the number of bytes that were asked for.
+struct EntryPermit {
+    permit: BodyPermit,
     bytes: u64,
 }
 
 impl RangeBody {
-    /// Begins the range and does its first step, so that what is wrong from the start still gets a status.
+    /// Begins the range and does its first step, so that an error at the beginning still gets a status.
     pub(super) async fn begin(
-        local: Rc<Local>,
+        worker_context: Rc<WorkerContext>,
         exchange: Rc<Exchange>,
         start: Bytes,
         end: Option<Bytes>,
     ) -> Result<RangeBody, Error> {
-        let permit = local.executor().begin_scan()?;
-        let scan = Rc::new(Scan { local, exchange, permit, end });
+        let permit = worker_context.executor().begin_scan()?;
+        let scan = Rc::new(Scan { worker_context, exchange, permit, end });
         let first = scan.step(start, None).await?;
         let entries = first.entries.into_iter();
-        Ok(RangeBody { scan, entries, next: first.next, room: first.room, step: None, ended: false })
+        Ok(RangeBody { scan, entries, next: first.next, held: first.held, step: None, ended: false })
     }
 
-    /// Whether the last entry was given out, and that it was the last.
+    /// Whether the client has been given the last entry and the end.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Bytes of room that it holds now.
-    pub(super) fn room_bytes(&self) -> u64 {
-        self.room.as_ref().map_or(0, |held| held.permit.bytes())
+    /// Bytes of the body budget that it holds now.
+    pub(super) fn permit_bytes(&self) -> u64 {
+        self.held.as_ref().map_or(0, |held| held.permit.bytes())
     }
 
-    /// The next entry. After an error the connection is cut without the final chunk, so that no client takes a part for
-    /// the whole.
+    /// Returns the next entry. After an error the connection closes without the final chunk, so that no client takes a
+    /// part for the whole.
     pub(super) fn poll_entry(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Entry, Error>>> {
         loop {
             if let Some(entry) = self.entries.next() {
@@ -88,10 +89,10 @@ impl RangeBody {
                     Ok(step) => {
                         self.entries = step.entries.into_iter();
                         self.next = step.next;
-                        self.room = step.room;
+                        self.held = step.held;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a range is cut in its middle");
+                        tracing::warn!(%error, "a range ended early; klad closes its connection");
                         return Poll::Ready(Some(Err(error)));
                     }
                 }
@@ -101,14 +102,14 @@ impl RangeBody {
                 self.ended = true;
                 return Poll::Ready(None);
             };
-            let (scan, room) = (self.scan.clone(), self.room.take());
-            self.step = Some(Box::pin(async move { scan.step(from, room).await }));
+            let (scan, held) = (self.scan.clone(), self.held.take());
+            self.step = Some(Box::pin(async move { scan.step(from, held).await }));
         }
     }
 }
 
 impl Scan {
-    async fn step(&self, from: Bytes, mut room: Option<HeldRoom>) -> Result<Step, Error> {
+    async fn step(&self, from: Bytes, mut held: Option<EntryPermit>) -> Result<Step, Error> {
         let mut step = ScanStep {
             from,
             end: self.end.clone(),
@@ -116,24 +117,27 @@ impl Scan {
             bytes_max: SCAN_STEP_BYTES_MAX,
         };
         loop {
-            match self.local.scan(&self.permit, step.clone(), self.exchange.observed().phases()).await? {
-                Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, room }),
+            match self.worker_context.scan(&self.permit, step.clone(), self.exchange.phases()).await? {
+                Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, held }),
                 Outcome::Page(Page::TooLarge { bytes }) => {
-                    // Once as it was read, once in hyper's write buffer.
+                    // The entry is in memory twice: as it was read, and in hyper's write buffer.
                     let needed = 2 * bytes as u64;
-                    if room.as_ref().is_none_or(|held| held.bytes < needed) {
-                        // Given back first: two that wait for each other's room would wait for ever.
-                        drop(room.take());
-                        let wait = tokio::time::timeout(ROOM_TIMEOUT, self.local.executor().room().take(needed));
-                        let limit = self.local.executor().room().bytes();
-                        let what = "no room for a large entry of the range";
+                    if held.as_ref().is_none_or(|held| held.bytes < needed) {
+                        // Release first: two ranges that hold budget and wait for each other would wait for ever.
+                        drop(held.take());
+                        let wait = tokio::time::timeout(
+                            BODY_BUDGET_TIMEOUT,
+                            self.worker_context.executor().budget().take(needed),
+                        );
+                        let limit = self.worker_context.executor().budget().bytes();
+                        let what = "not enough memory for a large entry of the range";
                         let permit = wait.await.map_err(|_| Error::Overloaded { what, limit, retry_after: None })?;
-                        room = Some(HeldRoom { permit, bytes: needed });
+                        held = Some(EntryPermit { permit, bytes: needed });
                     }
                     step.bytes_max = bytes;
                 }
                 Outcome::Found { .. } | Outcome::NotFound | Outcome::Written { .. } => {
-                    unreachable!("a scan step is answered with a page")
+                    unreachable!("a scan step returns a page")
                 }
             }
         }

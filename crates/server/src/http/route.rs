@@ -1,30 +1,31 @@
-//! From the head of a request to what it asks for, before a byte of its body is read: 400, 405 and 414 are decided here.
+//! Routing: from the head of a request to what it asks for, before a byte of its body is read. This module decides
+//! 400, 405 and 414.
 //!
-//! The contract's order: path, then method, then parameters. Called by `service`.
+//! It follows the contract's order: path, then method, then parameters. `service` calls it.
 
 use std::borrow::Cow;
 
 use hyper::http::request;
 use hyper::{HeaderMap, Method};
 
+use crate::http::api_error::ApiError;
 use crate::http::query::{self, BadEscape};
-use crate::http::refusal::Refusal;
 use crate::request_metrics::Op;
 use klad_storage::operation::Durability;
 
-/// The header that asks for a durability, and that says which one a write got.
+/// The header that asks for a durability, and reports the durability of a write.
 pub const DURABILITY_HEADER: &str = "klad-durability";
 
-/// The head of a request, whoever has read it.
+/// The head of a request, read with hyper or without.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'h> {
     /// Its method.
     pub method: &'h Method,
-    /// Of the target.
+    /// The path of the target.
     pub path: &'h str,
-    /// Of the target, undecoded; without one, empty.
+    /// The query of the target, undecoded; empty if there is none.
     pub query: &'h str,
-    /// All that klad looks at.
+    /// The headers that klad uses.
     pub headers: &'h HeaderMap,
 }
 
@@ -35,33 +36,33 @@ impl<'h> From<&'h request::Parts> for Head<'h> {
     }
 }
 
-/// What a request asks for.
+/// The operation that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route<'r> {
     /// `GET /v0/entity`.
     Get {
-        /// Decoded.
+        /// The decoded key.
         key: Cow<'r, [u8]>,
     },
     /// `PUT /v0/entity`; the body is the value.
     Put {
-        /// Decoded.
+        /// The decoded key.
         key: Cow<'r, [u8]>,
-        /// `None` is the server's default.
+        /// `None`: the server's default.
         durability: Option<Durability>,
     },
     /// `DELETE /v0/entity`.
     Delete {
-        /// Decoded.
+        /// The decoded key.
         key: Cow<'r, [u8]>,
-        /// `None` is the server's default.
+        /// `None`: the server's default.
         durability: Option<Durability>,
     },
     /// `GET /v0/entities`.
     Range {
-        /// First key.
+        /// The first key.
         start: Cow<'r, [u8]>,
-        /// First key that is not part of it; `None` is "to the last".
+        /// The first key behind the range. `None`: the range has no end.
         end: Option<Cow<'r, [u8]>>,
     },
     /// `GET /v0/status`.
@@ -69,7 +70,7 @@ pub enum Route<'r> {
 }
 
 impl Route<'_> {
-    /// Whether it changes anything, hence is not for a token that may only read.
+    /// Whether the request changes something, so that a read-only token does not allow it.
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
@@ -79,7 +80,7 @@ impl Route<'_> {
     }
 }
 
-/// What a request asks for, as far as path and method tell: for counting, whether or not it is refused.
+/// Returns the op of a request for counting, from path and method alone, whether or not klad rejects it.
 #[must_use]
 pub fn op(method: &Method, path: &str) -> Op {
     match (path, method) {
@@ -95,13 +96,13 @@ pub fn op(method: &Method, path: &str) -> Op {
 /// Decides what a request asks for.
 ///
 /// # Errors
-/// [`Refusal`]: unknown path, wrong method, bad parameters, key longer than `key_bytes_max`.
-pub fn route<'r>(head: &Head<'r>, key_bytes_max: u64) -> Result<Route<'r>, Refusal> {
+/// [`ApiError`]: unknown path, wrong method, bad parameters, key longer than `key_bytes_max`.
+pub fn route<'r>(head: &Head<'r>, key_bytes_max: u64) -> Result<Route<'r>, ApiError> {
     let Head { method, path, query, headers } = *head;
     match path {
         "/v0/entity" => {
             if !matches!(*method, Method::GET | Method::PUT | Method::DELETE) {
-                return Err(Refusal::MethodNotAllowed("GET, PUT, DELETE"));
+                return Err(ApiError::MethodNotAllowed("GET, PUT, DELETE"));
             }
             let key = required(query, "id", key_bytes_max)?;
             if *method == Method::GET {
@@ -119,38 +120,38 @@ pub fn route<'r>(head: &Head<'r>, key_bytes_max: u64) -> Result<Route<'r>, Refus
             let start = required(query, "start", key_bytes_max)?;
             let end = parameter(query, "end", key_bytes_max)?;
             if end.as_ref().is_some_and(|end| end.is_empty()) {
-                return Err(Refusal::EmptyParameter("end"));
+                return Err(ApiError::EmptyParameter("end"));
             }
             Ok(Route::Range { start, end })
         }
         "/v0/status" => only_get(method).map(|()| Route::Status),
-        _ => Err(Refusal::UnknownPath),
+        _ => Err(ApiError::UnknownPath),
     }
 }
 
-fn only_get(method: &Method) -> Result<(), Refusal> {
-    if *method == Method::GET { Ok(()) } else { Err(Refusal::MethodNotAllowed("GET")) }
+fn only_get(method: &Method) -> Result<(), ApiError> {
+    if *method == Method::GET { Ok(()) } else { Err(ApiError::MethodNotAllowed("GET")) }
 }
 
-fn required<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Cow<'r, [u8]>, Refusal> {
-    parameter(query, name, bytes_max)?.filter(|value| !value.is_empty()).ok_or(Refusal::MissingParameter(name))
+fn required<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Cow<'r, [u8]>, ApiError> {
+    parameter(query, name, bytes_max)?.filter(|value| !value.is_empty()).ok_or(ApiError::MissingParameter(name))
 }
 
-fn parameter<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Option<Cow<'r, [u8]>>, Refusal> {
-    let value = query::first(query, name).map_err(|BadEscape| Refusal::BadEscape(name))?;
+fn parameter<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<Option<Cow<'r, [u8]>>, ApiError> {
+    let value = query::first(query, name).map_err(|BadEscape| ApiError::BadEscape(name))?;
     if value.as_ref().is_some_and(|value| value.len() as u64 > bytes_max) {
-        return Err(Refusal::KeyTooLong { limit_bytes: bytes_max });
+        return Err(ApiError::KeyTooLong { limit_bytes: bytes_max });
     }
     Ok(value)
 }
 
-/// What the parameter asks for, else what the header asks for: the parameter is the closer one to the request.
-fn durability(query: &str, headers: &HeaderMap) -> Result<Option<Durability>, Refusal> {
-    let asked = match query::first(query, "durability").map_err(|BadEscape| Refusal::BadEscape("durability"))? {
+/// Returns what the parameter asks for, otherwise what the header asks for.
+fn durability(query: &str, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
+    let asked = match query::first(query, "durability").map_err(|BadEscape| ApiError::BadEscape("durability"))? {
         Some(parameter) => Some(parameter),
         None => headers.get(DURABILITY_HEADER).map(|header| Cow::Borrowed(header.as_bytes())),
     };
     let Some(asked) = asked else { return Ok(None) };
-    let word = std::str::from_utf8(&asked).map_err(|_| Refusal::BadDurability)?;
-    Durability::from_request(word).map(Some).ok_or(Refusal::BadDurability)
+    let word = std::str::from_utf8(&asked).map_err(|_| ApiError::BadDurability)?;
+    Durability::from_request(word).map(Some).ok_or(ApiError::BadDurability)
 }

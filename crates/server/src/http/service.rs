@@ -1,7 +1,7 @@
-//! Answers one request. The way of a PUT, which has all the steps: route, is a write possible, body room, body, operation,
-//! answer; each step may refuse, and nothing has happened then.
+//! Answers one request. A PUT has all the steps: route, check that writes are possible, body budget, body, operation,
+//! answer. Each step may reject the request, and then nothing has happened.
 //!
-//! Called by a connection, for hyper or in its place, on a worker.
+//! A connection calls this on a worker, directly or through hyper.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,75 +12,76 @@ use hyper::header::EXPECT;
 use hyper::{HeaderMap, Request, StatusCode};
 
 use crate::exchange::Exchange;
-use crate::execution::admission::{Room, RoomPermit};
-use crate::execution::{Deadline, Local};
+use crate::execution::admission::{BodyBudget, BodyPermit};
+use crate::execution::{Deadline, WorkerContext};
 use crate::http::answer::{Answer, Fields};
+use crate::http::api_error::ApiError;
 use crate::http::authorization::{self, Authorization};
 use crate::http::body::{Content, ResponseBody};
 use crate::http::framing;
-use crate::http::plain::Plain;
+use crate::http::plain::PlainRequest;
 use crate::http::range::RangeBody;
-use crate::http::refusal::Refusal;
-use crate::http::route::{Head, Route, route};
+use crate::http::route::{Head, Route, op, route};
 use crate::http::upload::{self, RequestBody, UnwantedBody};
+use crate::limits::TIMEOUT_RANGE;
 use klad_base::clock;
-use klad_base::limits::{CACHED_VALUE_BYTES_MAX, TIMEOUT_RANGE};
 use klad_storage::ChangeKind;
+use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
 use klad_storage::operation::{Durability, Effect, Outcome, Version, Write};
 
-/// How long a request may wait before it is begun, counted from the arrival of its head.
+/// How long a request may wait until its operation begins, counted from the arrival of its head.
 pub const TIMEOUT_HEADER: &str = "klad-timeout";
 
-/// Bounds and defaults of requests.
+/// Limits and defaults of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Longer keys are answered 414.
+    /// klad answers a longer key with 414.
     pub key_bytes_max: u64,
-    /// Longer values are answered 413.
+    /// klad answers a longer value with 413.
     pub value_bytes_max: u64,
-    /// Of writes that ask for none.
+    /// The durability of writes that do not ask for one.
     pub durability: Durability,
 }
 
-/// What all connections of a worker share.
+/// Answers requests. The connections of a worker share it.
 pub struct Service {
-    local: Rc<Local>,
+    worker_context: Rc<WorkerContext>,
     options: Cell<Options>,
     authorization: Authorization,
 }
 
-/// A request whose head was looked at.
-pub enum Begun {
-    /// Memory had all that it asks for.
+/// A request whose head was processed.
+pub enum StartedRequest {
+    /// Memory had everything that it asks for.
     Answered(Answer),
-    /// A PUT that may read its body.
-    Put(Put),
-    /// All others.
-    Rest(Box<Rest>),
+    /// A PUT whose body can be read.
+    Put(PutRequest),
+    /// Any other request.
+    Other(Box<OtherRequest>),
 }
 
-/// A PUT whose value is to be read into `room`.
-pub struct Put {
+/// A PUT whose value can be read.
+pub struct PutRequest {
     key: Bytes,
     durability: Durability,
     deadline: Deadline,
     body: RequestBody,
-    room: Option<RoomPermit>,
+    permit: Option<BodyPermit>,
     value_bytes_max: u64,
 }
 
-/// What is done when a body that nobody wants is out of the way.
-pub struct Rest {
+/// A request without a useful body: klad discards the body, then does `action`.
+pub struct OtherRequest {
     body: UnwantedBody,
-    todo: Todo,
+    action: Action,
 }
 
-enum Todo {
-    /// `looked`: memory has been asked.
+enum Action {
+    /// `memory_asked`: the worker has already asked memory.
     Get {
         key: Bytes,
         deadline: Deadline,
-        looked: bool,
+        memory_asked: bool,
     },
     Delete {
         key: Bytes,
@@ -92,56 +93,57 @@ enum Todo {
         end: Option<Bytes>,
     },
     Status,
-    Refuse(Refusal),
+    Reject(ApiError),
 }
 
 impl Service {
-    /// Answers from the executor of this worker.
+    /// Creates the service of the worker with this context.
     #[must_use]
-    pub fn new(local: Rc<Local>, options: Options, authorization: Authorization) -> Service {
-        Service { local, options: Cell::new(options), authorization }
+    pub fn new(worker_context: Rc<WorkerContext>, options: Options, authorization: Authorization) -> Service {
+        Service { worker_context, options: Cell::new(options), authorization }
     }
 
-    /// Changes bounds and defaults, for requests that come from now on.
+    /// Changes limits and defaults for new requests.
     pub fn set_options(&self, options: Options) {
         self.options.set(options);
     }
 
-    /// Room for bodies and large answers.
+    /// The memory budget for bodies and large answers.
     #[must_use]
-    pub fn room(&self) -> &Room {
-        self.local.executor().room()
+    pub fn budget(&self) -> &BodyBudget {
+        self.worker_context.executor().budget()
     }
 
-    /// Looks at the head of a request of the connection that `exchange` belongs to, and answers what needs no more than that.
-    /// Not `async`: what a future holds is copied with it, and a head is large.
-    pub fn begin(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> Begun {
+    /// Processes the head of a request, and answers it if that needs no more than the head and memory. `exchange`
+    /// belongs to the request's connection. Not `async`, because a future is copied with its contents, and a head is
+    /// large.
+    pub fn begin(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> StartedRequest {
         let (head, body) = request.into_parts();
-        if let Err(refusal) = framing::check(head.version, &head.headers) {
-            let now = exchange.request_begins(self.local.turn_began());
-            self.local.request_begins(now);
-            exchange.observed().head(&Head::from(&head));
-            return Begun::Answered(answer_or_refuse(Err(refusal), false, exchange));
+        if let Err(api_error) = framing::check(head.version, &head.headers) {
+            let now = exchange.request_begins(self.worker_context.iteration_began());
+            self.worker_context.request_begins(now);
+            begin_record(exchange, &Head::from(&head));
+            return StartedRequest::Answered(answer_from(Err(api_error), false, exchange));
         }
         self.begin_with(&Head::from(&head), RequestBody::Streamed(body), exchange)
     }
 
-    /// The same for a request that did not come by way of hyper.
-    pub fn begin_plain(&self, request: &Plain<'_>, exchange: &Rc<Exchange>) -> Begun {
+    /// Does the same for a request that was read without hyper.
+    pub fn begin_plain(&self, request: &PlainRequest<'_>, exchange: &Rc<Exchange>) -> StartedRequest {
         let body = if request.body.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(request.body) };
         self.begin_with(&request.head(), RequestBody::Whole(body), exchange)
     }
 
-    fn begin_with(&self, head: &Head<'_>, body: RequestBody, exchange: &Rc<Exchange>) -> Begun {
-        let now = exchange.request_begins(self.local.turn_began());
-        self.local.request_begins(now);
+    fn begin_with(&self, head: &Head<'_>, body: RequestBody, exchange: &Rc<Exchange>) -> StartedRequest {
+        let now = exchange.request_begins(self.worker_context.iteration_began());
+        self.worker_context.request_begins(now);
         let options = self.options.get();
-        exchange.observed().head(head);
-        let rest = |body, todo| {
-            let waits = head.headers.contains_key(EXPECT);
-            Begun::Rest(Box::new(Rest { body: UnwantedBody { body, waits }, todo }))
+        begin_record(exchange, head);
+        let other = |body, action| {
+            let expects_continue = head.headers.contains_key(EXPECT);
+            StartedRequest::Other(Box::new(OtherRequest { body: UnwantedBody { body, expects_continue }, action }))
         };
-        // The token first: whoever has none learns nothing about paths, keys or limits.
+        // Check the token first, so that a client without one learns nothing about paths, keys or limits.
         let granted = self.authorization.grant(head.headers);
         let routed = granted.and_then(|access| {
             let route = route(head, options.key_bytes_max)?;
@@ -150,153 +152,157 @@ impl Service {
         });
         let (route, deadline) = match routed {
             Ok(both) => both,
-            Err(refusal) => return rest(body, Todo::Refuse(refusal)),
+            Err(api_error) => return other(body, Action::Reject(api_error)),
         };
         if deadline.is_some() {
-            self.local.request_hurries();
+            self.worker_context.request_has_deadline();
         }
         match route {
             Route::Put { key, durability } => {
-                exchange.observed().key(key.len());
+                exchange.request().key(key.len());
                 match self.admit(&body, options) {
-                    Ok(room) => {
+                    Ok(permit) => {
                         let durability = durability.unwrap_or(options.durability);
                         let key = Bytes::copy_from_slice(&key);
                         let value_bytes_max = options.value_bytes_max;
-                        Begun::Put(Put { key, durability, deadline, body, room, value_bytes_max })
+                        StartedRequest::Put(PutRequest { key, durability, deadline, body, permit, value_bytes_max })
                     }
-                    Err(refusal) => rest(body, Todo::Refuse(refusal)),
+                    Err(api_error) => other(body, Action::Reject(api_error)),
                 }
             }
             Route::Get { key } => {
-                exchange.observed().key(key.len());
-                let looked = body.is_end_stream();
-                let look = || self.local.get_from_memory(&key, exchange.observed().phases());
-                let answered = if looked { look() } else { None };
+                exchange.request().key(key.len());
+                let memory_asked = body.is_end_stream();
+                let ask_memory = || self.worker_context.get_from_memory(&key, exchange.phases());
+                let answered = if memory_asked { ask_memory() } else { None };
                 match answered {
                     Some(outcome) => {
                         let answered =
-                            outcome.map_err(Refusal::from).and_then(|outcome| self.get_answer(outcome, None));
-                        Begun::Answered(answer_or_refuse(answered, true, exchange))
+                            outcome.map_err(ApiError::from).and_then(|outcome| self.get_answer(outcome, None));
+                        StartedRequest::Answered(answer_from(answered, true, exchange))
                     }
-                    None => rest(body, Todo::Get { key: Bytes::copy_from_slice(&key), deadline, looked }),
+                    None => other(body, Action::Get { key: Bytes::copy_from_slice(&key), deadline, memory_asked }),
                 }
             }
             Route::Delete { key, durability } => {
-                exchange.observed().key(key.len());
+                exchange.request().key(key.len());
                 let durability = durability.unwrap_or(options.durability);
-                rest(body, Todo::Delete { key: Bytes::copy_from_slice(&key), durability, deadline })
+                other(body, Action::Delete { key: Bytes::copy_from_slice(&key), durability, deadline })
             }
             Route::Range { start, end } => {
-                exchange.observed().key(start.len());
+                exchange.request().key(start.len());
                 let end = end.map(|end| Bytes::copy_from_slice(&end));
-                rest(body, Todo::Range { start: Bytes::copy_from_slice(&start), end })
+                other(body, Action::Range { start: Bytes::copy_from_slice(&start), end })
             }
-            Route::Status => rest(body, Todo::Status),
+            Route::Status => other(body, Action::Status),
         }
     }
 
-    /// Answers the request that has begun.
-    pub async fn end(&self, begun: Begun, exchange: &Rc<Exchange>) -> Answer {
-        match begun {
-            Begun::Answered(answer) => answer,
-            Begun::Put(put) => self.put(put, exchange).await,
-            // Seldom, or long: their state is not to be part of what is copied for each request.
-            Begun::Rest(rest) => Box::pin(self.rest(*rest, exchange)).await,
+    /// Completes a request that [`Service::begin`] returned.
+    pub async fn end(&self, started: StartedRequest, exchange: &Rc<Exchange>) -> Answer {
+        match started {
+            StartedRequest::Answered(answer) => answer,
+            StartedRequest::Put(put) => self.put(put, exchange).await,
+            // Boxed, because these requests are rare or slow; their state must not be copied for each request.
+            StartedRequest::Other(other) => Box::pin(self.other(*other, exchange)).await,
         }
     }
 
-    fn admit(&self, body: &RequestBody, options: Options) -> Result<Option<RoomPermit>, Refusal> {
-        let executor = self.local.executor();
+    fn admit(&self, body: &RequestBody, options: Options) -> Result<Option<BodyPermit>, ApiError> {
+        let executor = self.worker_context.executor();
         executor.writable(ChangeKind::Put)?;
-        upload::admit(body, executor.room(), options.value_bytes_max)
+        upload::admit(body, executor.budget(), options.value_bytes_max)
     }
 
-    async fn put(&self, put: Put, exchange: &Rc<Exchange>) -> Answer {
-        let Put { key, durability, deadline, body, room, value_bytes_max } = put;
-        match upload::read(body, room, value_bytes_max, exchange).await {
+    async fn put(&self, put: PutRequest, exchange: &Rc<Exchange>) -> Answer {
+        let PutRequest { key, durability, deadline, body, permit, value_bytes_max } = put;
+        match upload::read(body, permit, value_bytes_max, exchange).await {
             Ok(upload) => {
                 let write = Write::of(key, Effect::Put(upload.value.into()), durability);
-                let phases = exchange.observed().phases();
-                let written = match self.local.write(write, upload.room, deadline, phases) {
+                let phases = exchange.phases();
+                let written = match self.worker_context.write(write, upload.permit, deadline, phases) {
                     Ok(writing) => writing.await,
                     Err(error) => Err(error),
                 };
-                let answered = written.map_err(Refusal::from).map(|outcome| put_answer(&outcome, exchange));
-                answer_or_refuse(answered, true, exchange)
+                let answered = written.map_err(ApiError::from).map(|outcome| put_answer(&outcome, exchange));
+                answer_from(answered, true, exchange)
             }
-            // The rest of this body would be taken for the next request.
-            Err(refusal) => answer_or_refuse(Err(refusal), false, exchange),
+            // The rest of this body would be read as the next request.
+            Err(api_error) => answer_from(Err(api_error), false, exchange),
         }
     }
 
-    async fn rest(&self, rest: Rest, exchange: &Rc<Exchange>) -> Answer {
-        let Rest { body, todo } = rest;
+    async fn other(&self, other: OtherRequest, exchange: &Rc<Exchange>) -> Answer {
+        let OtherRequest { body, action } = other;
         let drained = upload::drain(body, exchange).await;
-        if let Todo::Refuse(refusal) = todo {
-            // What else is wrong with the request does not matter any more.
-            return answer_or_refuse(Err(refusal), drained.unwrap_or(false), exchange);
+        if let Action::Reject(api_error) = action {
+            // Other faults of the request no longer matter.
+            return answer_from(Err(api_error), drained.unwrap_or(false), exchange);
         }
-        // A body that came with it means nothing, but had to be out of the way of the next request.
+        // The body has no meaning, but klad must read it to reach the next request.
         match drained {
-            Ok(keep) => answer_or_refuse(self.without_body(todo, exchange).await, keep, exchange),
-            Err(refusal) => answer_or_refuse(Err(refusal), false, exchange),
+            Ok(keep) => answer_from(self.without_body(action, exchange).await, keep, exchange),
+            Err(api_error) => answer_from(Err(api_error), false, exchange),
         }
     }
 
-    async fn without_body(&self, todo: Todo, exchange: &Rc<Exchange>) -> Result<Reply, Refusal> {
-        let phases = exchange.observed().phases();
-        match todo {
-            Todo::Get { key, deadline, looked } => {
-                if !looked && let Some(answered) = self.local.get_from_memory(&key, phases) {
+    async fn without_body(&self, action: Action, exchange: &Rc<Exchange>) -> Result<Reply, ApiError> {
+        let phases = exchange.phases();
+        match action {
+            Action::Get { key, deadline, memory_asked } => {
+                if !memory_asked && let Some(answered) = self.worker_context.get_from_memory(&key, phases) {
                     return self.get_answer(answered?, None);
                 }
-                let (outcome, room) = self.local.get(key, deadline, phases).await?;
-                self.get_answer(outcome, room)
+                let (outcome, permit) = self.worker_context.get(key, deadline, phases).await?;
+                self.get_answer(outcome, permit)
             }
-            Todo::Delete { key, durability, deadline } => {
-                self.local.executor().writable(ChangeKind::Delete)?;
+            Action::Delete { key, durability, deadline } => {
+                self.worker_context.executor().writable(ChangeKind::Delete)?;
                 let write = Write::of(key, Effect::Delete, durability);
-                let outcome = self.local.write(write, None, deadline, phases)?.await?;
+                let outcome = self.worker_context.write(write, None, deadline, phases)?.await?;
                 Ok(delete_answer(&outcome, exchange))
             }
-            Todo::Range { start, end } => {
-                let range = RangeBody::begin(self.local.clone(), exchange.clone(), start, end).await?;
+            Action::Range { start, end } => {
+                let range = RangeBody::begin(self.worker_context.clone(), exchange.clone(), start, end).await?;
                 Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(Fields { octets: true, ..Fields::default() }))
             }
-            Todo::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
-            Todo::Refuse(refusal) => Err(refusal),
+            Action::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),
+            Action::Reject(api_error) => Err(api_error),
         }
     }
 
-    fn get_answer(&self, outcome: Outcome, mut room: Option<RoomPermit>) -> Result<Reply, Refusal> {
+    fn get_answer(&self, outcome: Outcome, mut permit: Option<BodyPermit>) -> Result<Reply, ApiError> {
         match outcome {
             Outcome::Found { version, value } => {
-                if room.is_none() && value.len() > CACHED_VALUE_BYTES_MAX {
-                    // A slow reader holds it for as long as the write deadline lets it.
+                if permit.is_none() && value.len() > CACHED_VALUE_BYTES_MAX {
+                    // A slow reader holds the value until the write timeout.
                     let bytes = value.len() as u64;
-                    room = Some(
-                        self.local.executor().room().try_take(bytes).ok_or(Refusal::NoRoom { bytes, of: "answer" })?,
+                    permit = Some(
+                        self.worker_context
+                            .executor()
+                            .budget()
+                            .try_take(bytes)
+                            .ok_or(ApiError::NoRoom { bytes, of: "answer" })?,
                     );
                 }
-                let reply = Reply::new(StatusCode::OK, Content::Bytes { rest: value, room });
+                let reply = Reply::new(StatusCode::OK, Content::Bytes { rest: value, permit });
                 Ok(reply.with(Fields { octets: true, tag: Some(version), ..Fields::default() }))
             }
             Outcome::NotFound => Ok(Reply::new(StatusCode::NOT_FOUND, Content::bytes(Bytes::new()))),
-            Outcome::Written { .. } | Outcome::Page(_) => unreachable!("a read is answered with a value or without"),
+            Outcome::Written { .. } | Outcome::Page(_) => unreachable!("a read returns a value or none"),
         }
     }
 }
 
-/// When the request, whose head has just arrived, is not worth beginning any more.
-fn deadline(headers: &HeaderMap) -> Result<Deadline, Refusal> {
+/// Returns the deadline of a request whose head has just arrived.
+fn deadline(headers: &HeaderMap) -> Result<Deadline, ApiError> {
     let Some(header) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
     let timeout = header.to_str().ok().and_then(|text| humantime::parse_duration(text).ok());
-    let timeout = timeout.filter(|timeout| TIMEOUT_RANGE.contains(timeout)).ok_or(Refusal::BadTimeout)?;
+    let timeout = timeout.filter(|timeout| TIMEOUT_RANGE.contains(timeout)).ok_or(ApiError::BadTimeout)?;
     Ok(Some(clock::now() + timeout))
 }
 
-/// An answer before it knows its connection.
+/// An answer without its connection.
 struct Reply {
     status: StatusCode,
     fields: Fields,
@@ -317,14 +323,19 @@ fn written(outcome: &Outcome) -> (Version, Durability) {
     match outcome {
         Outcome::Written { version, durability } => (*version, *durability),
         Outcome::Found { .. } | Outcome::NotFound | Outcome::Page(_) => {
-            unreachable!("a write is answered with its version")
+            unreachable!("a write returns its version")
         }
     }
 }
 
+/// Records the contents of the head.
+fn begin_record(exchange: &Exchange, head: &Head<'_>) {
+    exchange.head(op(head.method, head.path), head.method, head.path, head.headers);
+}
+
 fn put_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     let (version, durability) = written(outcome);
-    exchange.observed().written(durability);
+    exchange.request().written(durability);
     Reply::new(StatusCode::CREATED, Content::bytes(Bytes::new())).with(Fields {
         durability: Some(durability),
         tag: Some(version),
@@ -334,7 +345,7 @@ fn put_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
 
 fn delete_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     let (version, durability) = written(outcome);
-    exchange.observed().written(durability);
+    exchange.request().written(durability);
     Reply::new(StatusCode::ACCEPTED, Content::bytes(Bytes::new())).with(Fields {
         durability: Some(durability),
         removal: Some(version),
@@ -342,10 +353,10 @@ fn delete_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
     })
 }
 
-fn answer_or_refuse(answered: Result<Reply, Refusal>, keep: bool, exchange: &Rc<Exchange>) -> Answer {
-    let Reply { status, mut fields, content } = answered.unwrap_or_else(|refusal| {
-        exchange.observed().refused(&refusal);
-        let (parts, document) = refusal.into_parts();
+fn answer_from(answered: Result<Reply, ApiError>, keep: bool, exchange: &Rc<Exchange>) -> Answer {
+    let Reply { status, mut fields, content } = answered.unwrap_or_else(|api_error| {
+        exchange.request().rejected(api_error.code());
+        let (parts, document) = api_error.into_parts();
         let fields = Fields { others: Some(Box::new(parts.headers)), ..Fields::default() };
         Reply { status: parts.status, fields, content: Content::bytes(document) }
     });
@@ -353,6 +364,6 @@ fn answer_or_refuse(answered: Result<Reply, Refusal>, keep: bool, exchange: &Rc<
         exchange.set_body_unread();
         fields.closes = true;
     }
-    exchange.observed().answers(status, &mut fields.others);
+    exchange.answers(status, &mut fields.others);
     Answer { status, fields, body: ResponseBody::new(content, exchange.clone()) }
 }

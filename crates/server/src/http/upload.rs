@@ -1,6 +1,6 @@
-//! Reads request bodies, within room that was taken before the first byte, and throws away those that nobody wants.
+//! Reads request bodies, with a memory permit that was taken before the first byte, and discards useless bodies.
 //!
-//! Called by `service`.
+//! `service` calls this.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -10,15 +10,15 @@ use bytes::Bytes;
 use hyper::body::{Body as _, Incoming, SizeHint};
 
 use crate::exchange::Exchange;
-use crate::execution::admission::{Room, RoomPermit};
-use crate::http::refusal::Refusal;
-use klad_base::limits::DRAIN_BYTES_MAX;
+use crate::execution::admission::{BodyBudget, BodyPermit};
+use crate::http::api_error::ApiError;
+use crate::limits::DRAIN_BYTES_MAX;
 
 /// The body of a request.
 pub(super) enum RequestBody {
-    /// As it comes, from hyper.
+    /// hyper streams the body.
     Streamed(Incoming),
-    /// It has come.
+    /// The whole body has arrived.
     Whole(Bytes),
 }
 
@@ -38,86 +38,90 @@ impl RequestBody {
     }
 }
 
-/// A body that was read whole, and the room it takes.
+/// A complete body and its memory permit.
 pub(super) struct Upload {
     pub(super) value: Bytes,
-    pub(super) room: Option<RoomPermit>,
+    pub(super) permit: Option<BodyPermit>,
 }
 
-/// A body that means nothing, or that comes with a request that was refused.
+/// A body without meaning, or of a rejected request.
 pub(super) struct UnwantedBody {
     pub(super) body: RequestBody,
-    /// The client waits for a go-ahead before it sends it.
-    pub(super) waits: bool,
+    /// Whether the client sends it only after `100 Continue`.
+    pub(super) expects_continue: bool,
 }
 
-/// Takes room for the body: for its length where that is known, else for the largest value, of which the rest is given back
-/// when the length is known.
-pub(super) fn admit(body: &RequestBody, room: &Room, value_bytes_max: u64) -> Result<Option<RoomPermit>, Refusal> {
+/// Takes a permit for the body: for its length, or for the largest value if the length is unknown. Then the rest is
+/// given back when the length is known.
+pub(super) fn admit(
+    body: &RequestBody,
+    budget: &BodyBudget,
+    value_bytes_max: u64,
+) -> Result<Option<BodyPermit>, ApiError> {
     let hint = body.size_hint();
     if hint.lower() > value_bytes_max {
-        return Err(Refusal::ValueTooLarge { limit_bytes: value_bytes_max });
+        return Err(ApiError::ValueTooLarge { limit_bytes: value_bytes_max });
     }
     let bytes = hint.exact().unwrap_or(value_bytes_max);
     if bytes == 0 {
         return Ok(None);
     }
-    room.try_take(bytes).map(Some).ok_or(Refusal::NoRoom { bytes, of: "request body" })
+    budget.try_take(bytes).map(Some).ok_or(ApiError::NoRoom { bytes, of: "request body" })
 }
 
-/// Reads the whole body into `room`.
+/// Reads the whole body under `permit`.
 pub(super) async fn read(
     body: RequestBody,
-    mut room: Option<RoomPermit>,
+    mut permit: Option<BodyPermit>,
     value_bytes_max: u64,
     exchange: &Exchange,
-) -> Result<Upload, Refusal> {
+) -> Result<Upload, ApiError> {
     if body.is_end_stream() {
-        return Ok(Upload { value: Bytes::new(), room: None });
+        return Ok(Upload { value: Bytes::new(), permit: None });
     }
     let mut body = match body {
         RequestBody::Streamed(body) => body,
         RequestBody::Whole(value) => {
-            exchange.observed().received(value.len());
-            return Ok(Upload { value, room });
+            exchange.request().received(value.len());
+            return Ok(Upload { value, permit });
         }
     };
     let expected = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     let mut value = Vec::with_capacity(expected.unwrap_or(0));
-    exchange.body_begins(room.as_ref().map_or(0, RoomPermit::bytes));
+    exchange.body_begins(permit.as_ref().map_or(0, BodyPermit::bytes));
     while let Some(data) = next_data(&mut body, exchange).await? {
-        // Metered as it comes: a chunked body says its length only at its end.
+        // Check while reading: the length of a chunked body is known only at its end.
         if (value.len() + data.len()) as u64 > value_bytes_max {
-            return Err(Refusal::ValueTooLarge { limit_bytes: value_bytes_max });
+            return Err(ApiError::ValueTooLarge { limit_bytes: value_bytes_max });
         }
         value.extend_from_slice(&data);
     }
     exchange.body_ends();
     if expected.is_none() {
         value.shrink_to_fit();
-        if let Some(room) = &mut room {
-            room.shrink(value.len() as u64);
+        if let Some(permit) = &mut permit {
+            permit.shrink(value.len() as u64);
         }
     }
-    Ok(Upload { value: value.into(), room })
+    Ok(Upload { value: value.into(), permit })
 }
 
-/// Reads and throws away what is left of a body that nobody wants, so that the connection can live on. `false`: there is
-/// too much of it, or the client waits for a go-ahead, and the connection must be closed after the answer.
+/// Reads and discards the rest of a useless body, so that the connection can continue. `false`: the body is too long,
+/// or the client waits for `100 Continue`, and the connection must close after the answer.
 ///
-/// Fails where the body is none: a request of which a part is missing is not carried out.
-pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result<bool, Refusal> {
-    let UnwantedBody { body, waits } = unwanted;
+/// Fails if the body is malformed or incomplete: klad does not carry out such a request.
+pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result<bool, ApiError> {
+    let UnwantedBody { body, expects_continue } = unwanted;
     let mut body = match body {
         RequestBody::Streamed(body) if !body.is_end_stream() => body,
         RequestBody::Streamed(_) => return Ok(true),
         RequestBody::Whole(bytes) => {
-            exchange.observed().received(bytes.len());
+            exchange.request().received(bytes.len());
             return Ok(true);
         }
     };
-    // Asking for the body would send the 100 that tells the client to go ahead.
-    if waits || body.size_hint().lower() > DRAIN_BYTES_MAX {
+    // Polling the body would send `100 Continue`.
+    if expects_continue || body.size_hint().lower() > DRAIN_BYTES_MAX {
         return Ok(false);
     }
     let mut drained = 0;
@@ -133,29 +137,29 @@ pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result
     Ok(true)
 }
 
-/// The next bytes of the body; trailers are of no use here.
-async fn next_data(body: &mut Incoming, exchange: &Exchange) -> Result<Option<Bytes>, Refusal> {
+/// Returns the next bytes of the body. Ignores trailers.
+async fn next_data(body: &mut Incoming, exchange: &Exchange) -> Result<Option<Bytes>, ApiError> {
     poll_fn(|context| {
         loop {
-            // The sweep sets this and wakes the connection.
+            // The sweep sets this, and wakes the connection.
             if exchange.body_timed_out() {
-                exchange.observed().waits_for_body();
-                exchange.observed().body_ended();
-                return Poll::Ready(Err(Refusal::BodyTimeout));
+                exchange.request().waits_for_body();
+                exchange.body_time_ends();
+                return Poll::Ready(Err(ApiError::BodyTimeout));
             }
             return match Pin::new(&mut *body).poll_frame(context) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(None) => {
-                    exchange.observed().body_ended();
+                    exchange.body_time_ends();
                     Poll::Ready(Ok(None))
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    exchange.observed().body_ended();
-                    Poll::Ready(Err(Refusal::BodyBroken(error.to_string())))
+                    exchange.body_time_ends();
+                    Poll::Ready(Err(ApiError::BodyBroken(error.to_string())))
                 }
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => {
-                        exchange.observed().received(data.len());
+                        exchange.request().received(data.len());
                         Poll::Ready(Ok(Some(data)))
                     }
                     Err(_trailers) => continue,

@@ -1,14 +1,14 @@
-//! From a new connection to one in TLS. One for each thread that serves.
+//! Does TLS handshakes. Each thread that serves has one [`Handshaker`].
 //!
 //! ```text
-//!   first byte ──a letter──▶ 400 in clear: plain HTTP
+//!   first byte ── a letter ──▶ 400 in clear: plain HTTP
 //!       │
-//!       └─ turnstile: one step of one handshake, then all else that is ready, then the next step ──▶ TLS
+//!       └─ one step of one handshake, then all other ready tasks, then the next step ──▶ TLS
 //! ```
 //!
-//! A step costs what many requests cost. A thousand of them at once would keep every served connection waiting for as long as
-//! they all take; so they wait for each other, and nobody waits for more than one of them at a time. Who has sent nothing holds no
-//! place in this. Called by `connection` and `admin`, which keep the deadline.
+//! A step costs as much as many requests. A thousand steps at once would delay all connections by the sum of their
+//! times. So steps wait for each other, and a request waits for one step at most. A client that has sent nothing does
+//! not take part. `connection` and `admin` call this, and check the deadline.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
@@ -19,11 +19,11 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use crate::limits::HANDSHAKE_STEPS_MAX;
 use crate::net::stream::{Socket, Stream};
 use crate::net::tls::TlsSettings;
-use klad_base::limits::HANDSHAKE_STEPS_MAX;
 
-/// Said in clear to whoever speaks plain HTTP to a port of TLS; what it is, is seen from its first byte.
+/// The answer in clear to a client that speaks plain HTTP to a TLS port. klad recognizes it by the first byte.
 const PLAIN_HTTP: &[u8] = concat!(
     "HTTP/1.1 400 Bad Request\r\n",
     "connection: close\r\n",
@@ -35,48 +35,49 @@ const PLAIN_HTTP: &[u8] = concat!(
 )
 .as_bytes();
 
-/// Makes connections in TLS, for one thread.
+/// Does the TLS handshakes of one thread.
 pub(crate) struct Handshaker {
     settings: Arc<TlsSettings>,
-    turnstile: Arc<Semaphore>,
+    step_permits: Arc<Semaphore>,
 }
 
 /// How a handshake ended.
-pub(crate) enum Shaken {
-    /// It may be served.
+pub(crate) enum HandshakeOutcome {
+    /// The handshake has succeeded.
     Done(Stream),
-    /// The client was told why not, and may not have read it yet.
-    Refused(TcpStream),
+    /// The client was told why it failed, and may not have read it yet.
+    Rejected(TcpStream),
     /// The client has left.
     Gone,
 }
 
 impl Handshaker {
     pub(crate) fn new(settings: Arc<TlsSettings>) -> Handshaker {
-        Handshaker { settings, turnstile: Arc::new(Semaphore::new(HANDSHAKE_STEPS_MAX)) }
+        Handshaker { settings, step_permits: Arc::new(Semaphore::new(HANDSHAKE_STEPS_MAX)) }
     }
 
-    /// Shakes hands. Takes as long as the client does: the caller keeps the deadline.
-    pub(crate) async fn shake(&self, tcp: TcpStream) -> Shaken {
+    /// Does one handshake. It takes as long as the client does; the caller must check the deadline.
+    pub(crate) async fn handshake(&self, tcp: TcpStream) -> HandshakeOutcome {
         let mut first = [0];
         match tcp.peek(&mut first).await {
-            Ok(0) | Err(_) => return Shaken::Gone,
-            // Every method begins with one; a record of TLS, with its type, which is a small number.
+            Ok(0) | Err(_) => return HandshakeOutcome::Gone,
+            // The first byte of an HTTP request is a letter. The first byte of a TLS record is its type, a small
+            // number.
             Ok(_) if first[0].is_ascii_alphabetic() => {
                 let _ = tcp.try_write(PLAIN_HTTP);
                 self.settings.handshakes.failed.add(1);
-                return Shaken::Refused(tcp);
+                return HandshakeOutcome::Rejected(tcp);
             }
             Ok(_) => {}
         }
         let accept = TlsAcceptor::from(self.settings.current()).accept(Socket::new(tcp));
         let mut accept = pin!(accept.into_fallible());
-        let mut turn = None;
+        let mut next_step = None;
         let accepted = poll_fn(|context| {
-            // Whatever the wake was for, the step is made behind the turnstile, and in this poll: no wake is missed.
-            let next = turn.get_or_insert_with(|| Box::pin(self.turnstile.clone().acquire_owned()));
+            // Each step waits for a permit and runs in the same poll, so no wake-up is lost.
+            let next = next_step.get_or_insert_with(|| Box::pin(self.step_permits.clone().acquire_owned()));
             let permit = ready!(Pin::new(next).poll(context)).expect("the semaphore is never closed");
-            turn = None;
+            next_step = None;
             tokio::task::spawn_local(async move {
                 tokio::task::yield_now().await;
                 drop(permit);
@@ -87,19 +88,19 @@ impl Handshaker {
         match accepted {
             Ok(tls) => {
                 self.settings.handshakes.done.add(1);
-                Shaken::Done(Stream::Tls(Box::new(tls)))
+                HandshakeOutcome::Done(Stream::Tls(Box::new(tls)))
             }
             Err((error, socket)) => {
                 self.settings.handshakes.failed.add(1);
                 tracing::debug!(%error, "a handshake failed");
-                // rustls has sent the alert that says why.
-                Shaken::Refused(socket.into_tcp())
+                // rustls has sent an alert with the reason.
+                HandshakeOutcome::Rejected(socket.into_tcp())
             }
         }
     }
 
-    /// The caller has given up.
-    pub(crate) fn late(&self) {
+    /// Counts a handshake that the caller has given up.
+    pub(crate) fn count_late(&self) {
         self.settings.handshakes.late.add(1);
     }
 }
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_refusal_says_its_length() {
+    fn the_rejection_has_the_right_length() {
         let text = std::str::from_utf8(PLAIN_HTTP).expect("text");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
         assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head} {}", body.len());

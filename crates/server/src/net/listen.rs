@@ -1,22 +1,22 @@
-//! Binds listeners, and closes them to newcomers. Called by `main` before the data directory is touched, so that a busy port
-//! changes nothing, and by `accept`.
+//! Binds listeners, and stops the kernel from taking new connections. `main` binds before it opens the data directory,
+//! so that a busy port changes no data. `accept` stops the listener.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 
-use klad_base::limits::LISTEN_BACKLOG;
+use crate::limits::LISTEN_BACKLOG;
 
-/// Why an address cannot be listened on.
+/// Why klad cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The words are not an address.
+    /// The text is not an address.
     #[error("{0:?} is not an address to listen on; use for example 127.0.0.1:8080")]
     NotAnAddress(String),
-    /// The kernel said no.
+    /// The kernel rejected the address.
     #[error("cannot listen on {address}: {cause}{}", hint(cause))]
     Bind {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: std::io::Error,
     },
 }
@@ -29,7 +29,7 @@ fn hint(cause: &std::io::Error) -> &'static str {
     }
 }
 
-/// The address that `address` (`host:port`) stands for, the first where it stands for several.
+/// Resolves `address` (`host:port`). Returns the first address if there are several.
 ///
 /// # Errors
 /// [`Error::NotAnAddress`].
@@ -38,7 +38,8 @@ pub fn resolve(address: &str) -> Result<SocketAddr, Error> {
     address.to_socket_addrs().map_err(|_| no_address())?.next().ok_or_else(no_address)
 }
 
-/// Listens on `address` (`host:port`; port 0 lets the kernel choose). The address may be reused at once after a stop.
+/// Listens on `address` (`host:port`; with port 0 the kernel chooses the port). The address can be used again at once
+/// after a stop.
 ///
 /// # Errors
 /// [`Error`].
@@ -50,7 +51,7 @@ pub fn bind(address: &str) -> Result<TcpListener, Error> {
             socket2::Type::STREAM,
             Some(socket2::Protocol::TCP),
         )?;
-        // A connection in TIME_WAIT must not keep a restarted klad from its port.
+        // A connection in TIME_WAIT must not block the port of a restarted klad.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(i32::try_from(LISTEN_BACKLOG).expect("a small constant"))?;
@@ -59,19 +60,20 @@ pub fn bind(address: &str) -> Result<TcpListener, Error> {
     bind().map_err(|cause| Error::Bind { address, cause })
 }
 
-/// From now on the kernel takes no new connection: it drops segments that ask for one, and still lets clients that have its
-/// answer already complete theirs. Closing the listener instead would reset those, and the ones that wait to be accepted.
+/// Stops the kernel from taking new connections. The kernel drops segments that open a connection, but lets clients
+/// complete a handshake that it has answered. Closing the listener would reset those connections, and those in the
+/// backlog.
 ///
-/// Whoever asks meanwhile asks again a second later, and is refused then by a closed port, or accepted by the next klad.
-/// `docs/decisions/2026-11-21-stopping.md` has what else was tried.
+/// A client that connects meanwhile tries again a second later. Then the closed port rejects it, or the next klad
+/// accepts it. `docs/decisions/2026-11-21-stopping.md` lists other ways that were considered.
 ///
 /// # Errors
-/// When the kernel does not filter.
+/// When the kernel has no socket filters.
 #[cfg(target_os = "linux")]
-pub(crate) fn take_no_more(listener: &TcpListener) -> std::io::Result<()> {
+pub(crate) fn stop_accepting(listener: &TcpListener) -> std::io::Result<()> {
     use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
     use socket2::SockFilter;
-    /// Where TCP has its flags, bytes from the begin of its header, which is where the kernel lets a filter begin.
+    /// The offset of TCP's flags from the beginning of its header, where the filter begins to read.
     const FLAGS_AT: u32 = 13;
     const SYN: u32 = 0x02;
     const ACK: u32 = 0x10;
@@ -82,18 +84,18 @@ pub(crate) fn take_no_more(listener: &TcpListener) -> std::io::Result<()> {
         step(BPF_LD | BPF_B | BPF_ABS, 0, 0, FLAGS_AT),
         step(BPF_ALU | BPF_AND | BPF_K, 0, 0, SYN | ACK),
         step(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYN),
-        // Nothing of it is kept, or all.
+        // 0 bytes: drop the segment. All bytes: keep it.
         step(BPF_RET | BPF_K, 0, 0, 0),
         step(BPF_RET | BPF_K, 0, 0, u32::MAX),
     ])
 }
 
-/// Elsewhere there is no such filter: connections that come between the last look and the close are reset.
+/// Does nothing: there is no such filter. Connections that arrive between the last accept and the close are reset.
 ///
 /// # Errors
 /// Never.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn take_no_more(_listener: &TcpListener) -> std::io::Result<()> {
+pub(crate) fn stop_accepting(_listener: &TcpListener) -> std::io::Result<()> {
     Ok(())
 }
 
@@ -105,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a new connection is answered at all.
+    /// Whether the kernel answers a new connection.
     fn answers(listener: &TcpListener) -> bool {
         let address = listener.local_addr().expect("bound");
         match TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
@@ -125,7 +127,7 @@ mod tests {
             assert!(answers(&listener));
             let mut waits = TcpStream::connect(listener.local_addr().expect("bound")).expect("taken");
             waits.write_all(b"before").expect("sent");
-            take_no_more(&listener).expect("the kernel filters");
+            stop_accepting(&listener).expect("the kernel filters");
             assert!(!answers(&listener), "{host}");
             waits.write_all(b" and after").expect("sent");
             drop(listener.accept().expect("the first, which has gone"));

@@ -1,6 +1,7 @@
 //! Sockets: listening, TLS, a connection's bytes.
 //!
-//! Knows nothing of HTTP. Called by `connection`, by `admin`'s listener, and by the program, which binds before it opens data.
+//! This module knows nothing about HTTP. `connection`, `admin`'s listener, and the program itself, which binds before
+//! it opens data, call it.
 
 pub mod handshake;
 pub mod listen;

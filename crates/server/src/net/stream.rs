@@ -1,7 +1,7 @@
-//! A connection's bytes, in clear or in TLS. Which of the two is one comparison for each call, so that what is in clear gets no
-//! slower.
+//! A connection's bytes, with or without TLS. Each call only compares which of the two it is, so that TLS support does
+//! not slow down connections without it.
 //!
-//! Made by `connection` and `admin`, used by `io`.
+//! `connection` and `admin` create it, `io` uses it.
 
 use std::io;
 use std::pin::Pin;
@@ -11,15 +11,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// A socket that may be in TLS.
+/// A socket with or without TLS.
 pub(crate) enum Stream {
-    /// In clear.
-    Plain(TcpStream),
-    /// In TLS; apart, as its state is some kilobytes.
+    /// Without TLS.
+    Clear(TcpStream),
+    /// With TLS. Boxed, because its state takes some kilobytes.
     Tls(Box<TlsStream<Socket>>),
 }
 
-/// The socket below TLS, which counts what the kernel takes: rustls itself takes more than the client does.
+/// The socket below TLS. It counts the bytes that the kernel takes, because rustls takes more than the client does.
 pub(crate) struct Socket {
     tcp: TcpStream,
     taken_bytes: usize,
@@ -36,35 +36,35 @@ impl Socket {
 }
 
 impl Stream {
-    /// The socket, to look at.
+    /// The socket, to inspect.
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
-            Stream::Plain(tcp) => tcp,
+            Stream::Clear(tcp) => tcp,
             Stream::Tls(tls) => &tls.get_ref().0.tcp,
         }
     }
 
-    /// The socket, whatever TLS still holds.
+    /// The socket, without what TLS still holds.
     pub(crate) fn into_tcp(self) -> TcpStream {
         match self {
-            Stream::Plain(tcp) => tcp,
+            Stream::Clear(tcp) => tcp,
             Stream::Tls(tls) => tls.into_inner().0.tcp,
         }
     }
 
-    /// Whether bytes, or the end, have come out of the socket and were not read.
+    /// Whether klad has received bytes, or the end of the stream, that have not been read.
     pub(crate) fn has_unread(&self) -> bool {
         match self {
-            Stream::Plain(_) => false,
+            Stream::Clear(_) => false,
             Stream::Tls(tls) => !tls.get_ref().1.wants_read(),
         }
     }
 
-    /// For TLS: the bytes that the kernel took so far, and whether more wait for it to take them. They were taken from hyper, but
-    /// by no client.
-    pub(crate) fn on_the_way(&self) -> Option<(usize, bool)> {
+    /// With TLS: the number of bytes that the kernel has taken, and whether more are waiting. rustls has taken the
+    /// waiting bytes, but no client has.
+    pub(crate) fn write_progress(&self) -> Option<(usize, bool)> {
         match self {
-            Stream::Plain(_) => None,
+            Stream::Clear(_) => None,
             Stream::Tls(tls) => {
                 let (socket, session) = tls.get_ref();
                 Some((socket.taken_bytes, session.wants_write()))
@@ -72,14 +72,14 @@ impl Stream {
         }
     }
 
-    /// Sends as much of `bytes` as the kernel takes now.
+    /// Sends as many of `bytes` as the kernel takes now.
     pub(crate) fn send_now(&mut self, bytes: &[u8]) {
         let _ = Pin::new(self).poll_write(&mut Context::from_waker(Waker::noop()), bytes);
     }
 
-    /// In TLS: says that this end is meant, as far as the kernel takes it now. Without it a client cannot tell it from an end
-    /// that somebody on the way has made.
-    pub(crate) fn say_goodbye(&mut self) {
+    /// With TLS: sends a close notification, if the kernel takes it now. Without it a client cannot tell klad's close
+    /// from one by an attacker.
+    pub(crate) fn send_close_notify(&mut self) {
         if let Stream::Tls(tls) = self {
             tls.get_mut().1.send_close_notify();
             let _ = Pin::new(tls).poll_flush(&mut Context::from_waker(Waker::noop()));
@@ -90,9 +90,10 @@ impl Stream {
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
+            Stream::Clear(tcp) => Pin::new(tcp).poll_read(context, buffer),
             Stream::Tls(tls) => match Pin::new(tls).poll_read(context, buffer) {
-                // A client that closes without saying so. HTTP's own framing tells whether something is missing.
+                // The client has closed without a close notification. HTTP's framing shows whether something is
+                // missing.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
                 polled => polled,
             },
@@ -103,21 +104,21 @@ impl AsyncRead for Stream {
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
+            Stream::Clear(tcp) => Pin::new(tcp).poll_write(context, bytes),
             Stream::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_flush(context),
+            Stream::Clear(tcp) => Pin::new(tcp).poll_flush(context),
             Stream::Tls(tls) => Pin::new(tls).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
+            Stream::Clear(tcp) => Pin::new(tcp).poll_shutdown(context),
             Stream::Tls(tls) => Pin::new(tls).poll_shutdown(context),
         }
     }
@@ -155,7 +156,7 @@ impl AsyncWrite for Socket {
         this.count(written)
     }
 
-    /// Records leave together.
+    /// The kernel sends several TLS records together.
     fn is_write_vectored(&self) -> bool {
         true
     }

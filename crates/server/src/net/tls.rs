@@ -1,8 +1,8 @@
-//! Certificate and key: from PEM files to what rustls needs, at start and whenever they are reloaded.
+//! Certificate and key: loads PEM files for rustls, at the start and on each reload.
 //!
-//! Loaded by `config`, reloaded by `main`, asked by `handshake` for each connection. A reload changes nothing for connections
-//! that stand; tickets that were given out before it are worth nothing after, so that who was trusted then must show now that
-//! it still is.
+//! `config` loads, `main` reloads, `handshake` asks for each connection. A reload does not change existing
+//! connections. Session tickets from before a reload become invalid, so that a client must show again that it is
+//! trusted.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -19,40 +19,40 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 
+use crate::limits::{CERTIFICATE_EXPIRES_SOON, TLS_FILE_BYTES_MAX};
 use klad_base::clock;
-use klad_base::limits::{CERTIFICATE_EXPIRES_SOON, TLS_FILE_BYTES_MAX};
 use klad_base::metrics::Counter;
 use klad_base::sync::RwLock;
 
-/// Where the parts are.
+/// The paths of the files.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The certificate, then those between it and its authority.
+    /// The certificate, followed by those between it and its authority.
     pub certificate: PathBuf,
     /// Its private key, not encrypted.
     pub key: PathBuf,
-    /// Authorities of clients' certificates. `None`: clients need none.
+    /// The authorities of client certificates. `None`: clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why there can be no TLS with these files.
+/// Why klad cannot use these files for TLS.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// The kernel gives no bytes.
+    /// The file cannot be read.
     #[error("cannot read {path}: {why}", path = path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The reason.
         why: String,
     },
-    /// More than such a file holds.
-    #[error("{path} is larger than {TLS_FILE_BYTES_MAX} bytes: is it a file of certificates or a key?", path = path.display())]
+    /// The file is too large for a certificate or a key.
+    #[error("{path} is larger than {TLS_FILE_BYTES_MAX} bytes; is it a certificate or a key?", path = path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// Nothing of the kind is in it.
+    /// The file does not have what is expected.
     #[error("{path} holds no {what} in PEM", path = path.display())]
     Missing {
         /// The file.
@@ -60,32 +60,32 @@ pub enum Error {
         /// `certificate` or `private key`.
         what: &'static str,
     },
-    /// Something of the kind, but not usable.
+    /// The file's contents are unusable.
     #[error("{path} cannot be used: {why}", path = path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The reason.
         why: String,
     },
-    /// Two that do not belong together.
-    #[error("the key in {key} is not that of the certificate in {certificate}",
+    /// Key and certificate do not belong together.
+    #[error("the key in {key} does not match the certificate in {certificate}",
         key = key.display(), certificate = certificate.display())]
     Mismatch {
-        /// The file.
+        /// The file of the key.
         key: PathBuf,
-        /// The file.
+        /// The file of the certificate.
         certificate: PathBuf,
     },
-    /// No client would take it.
+    /// The certificate has expired.
     #[error("the certificate in {path} expired at {at}", path = path.display())]
     Expired {
         /// The file.
         path: PathBuf,
-        /// RFC 3339.
+        /// The time in RFC 3339.
         at: String,
     },
-    /// No client would take it yet.
+    /// The certificate is not valid yet.
     #[error("the certificate in {path} is not valid yet; is the clock right?", path = path.display())]
     NotYetValid {
         /// The file.
@@ -93,23 +93,23 @@ pub enum Error {
     },
 }
 
-/// What became of handshakes, over all threads.
+/// The results of handshakes on all threads.
 #[derive(Debug, Default)]
 pub struct Handshakes {
-    /// The connection was served.
+    /// The handshake succeeded.
     pub done: Counter,
-    /// The client spoke no TLS, or none that klad speaks; or had no certificate that is trusted.
+    /// The client spoke no TLS, or no version that klad speaks, or had no trusted certificate.
     pub failed: Counter,
-    /// It took longer than `--head-timeout`.
+    /// The handshake took longer than `--head-timeout`.
     pub late: Counter,
 }
 
-/// What new connections are shaken hands with.
+/// The TLS settings for new connections.
 #[derive(Debug)]
 pub struct TlsSettings {
     files: Files,
     current: RwLock<Loaded>,
-    /// For whoever counts.
+    /// Counts the results of handshakes.
     pub handshakes: Handshakes,
 }
 
@@ -129,23 +129,23 @@ impl TlsSettings {
         Ok(TlsSettings { files, current, handshakes: Handshakes::default() })
     }
 
-    /// Reads the files again, for connections that come from now on.
+    /// Reads the files again, for new connections.
     ///
     /// # Errors
-    /// [`Error`]; what was in use is in use.
+    /// [`Error`]; the previous settings remain in use.
     pub fn reload(&self) -> Result<(), Error> {
         let loaded = read(&self.files)?;
         *self.current.write() = loaded;
         Ok(())
     }
 
-    /// For one new connection.
+    /// The settings for a new connection.
     #[must_use]
     pub fn current(&self) -> Arc<ServerConfig> {
         self.current.read().config.clone()
     }
 
-    /// When the certificate in use expires, seconds since 1970, where it says so.
+    /// When the certificate in use expires, in seconds since 1970, if it says so.
     #[must_use]
     pub fn expires_unix_s(&self) -> Option<u64> {
         self.current.read().expires.map(|time| time.as_secs())
@@ -176,7 +176,8 @@ fn read(files: &Files) -> Result<Loaded, Error> {
         error => unusable(&files.key)(error.to_string()),
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // Sessions are resumed from tickets that the client keeps: no memory here, and no lock between workers for long.
+    // Session tickets keep the session's state at the client: klad needs no memory for it, and no lock that workers
+    // hold for long.
     config.ticketer = Ticketer::new().map_err(|error| unusable(&files.key)(error.to_string()))?;
     Ok(Loaded { config: Arc::new(config), expires })
 }
@@ -195,7 +196,7 @@ fn client_verifier(
         .map_err(|error| unusable(error.to_string()))
 }
 
-/// At least one.
+/// Returns at least one certificate.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let bytes = read_file(path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -206,7 +207,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     use rustls::pki_types::pem::Error as Pem;
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o007 != 0) {
-        tracing::warn!(path = %path.display(), "everybody on this machine may read or change the private key");
+        tracing::warn!(
+            path = %path.display(),
+            "any user of this machine can read or change the private key; chmod 640 or 600 prevents that"
+        );
     }
     let bytes = read_file(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
@@ -223,16 +227,16 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
     if bytes.len() as u64 > TLS_FILE_BYTES_MAX { Err(Error::TooLarge { path: path.to_owned() }) } else { Ok(bytes) }
 }
 
-/// Refuses a certificate out of its time, warns where little is left of it, and tells when it expires.
+/// Rejects a certificate that is not valid now, warns if it expires soon, and returns when it expires.
 ///
-/// rustls verifies certificates and shows no dates, but says which it was when one has expired: so it is asked about the end of
-/// all time as well. Nobody is trusted here, and an unknown authority is what is found where nothing else is wrong.
+/// rustls shows no dates, but its error for an expired certificate has the date. So klad also verifies at the end of
+/// all time. The verifier trusts no authority; "unknown authority" means that nothing else is wrong.
 fn check_validity(certificate: &CertificateDer<'_>, path: &Path) -> Result<Option<UnixTime>, Error> {
     let parsed = ParsedCertificate::try_from(certificate)
         .map_err(|error| Error::Unusable { path: path.to_owned(), why: error.to_string() })?;
     let expiry_seen_at = |now| {
-        let trusts_nobody = RootCertStore::empty();
-        match verify_server_cert_signed_by_trust_anchor(&parsed, &trusts_nobody, &[], now, &[]) {
+        let no_authorities = RootCertStore::empty();
+        match verify_server_cert_signed_by_trust_anchor(&parsed, &no_authorities, &[], now, &[]) {
             Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
                 Ok(Some(not_after))
             }
@@ -248,7 +252,8 @@ fn check_validity(certificate: &CertificateDer<'_>, path: &Path) -> Result<Optio
     }
     let expires = expiry_seen_at(UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX)))?;
     if let Some(expires) = expires.filter(|expires| expires.as_secs() < (now + CERTIFICATE_EXPIRES_SOON).as_secs()) {
-        tracing::warn!(path = %path.display(), expires = %date(expires), "the certificate expires soon");
+        let expires = date(expires);
+        tracing::warn!(path = %path.display(), %expires, "the certificate expires soon; renew it, then reload");
     }
     Ok(expires)
 }

@@ -1,15 +1,15 @@
-//! The data directory: who may use it, what is in it, and the two facts that must outlive everything else.
+//! The data directory: its lock, its identity (format and engine), and the reserved versions.
 //!
 //! ```text
 //!   data/KLAD       format, engine and reserved versions; replaced as a whole, synced
-//!   data/LOCK       held by the process that serves the directory
-//!   data/CHECKPOINT says that it is a checkpoint that nobody has served; only those are listed and removed
+//!   data/LOCK       locked by the process that serves the directory
+//!   data/CHECKPOINT marks a checkpoint that klad has never served; klad lists and removes only these
 //!   data/SYNCED     how far the log is synced (high_water.rs)
 //!   data/rocksdb/   the engine's own files; data/fjall/ with that engine
 //! ```
 //!
-//! A directory is never taken from under whoever serves it without a word: [`DataDirectory::still_there`] tells when it was
-//! moved or deleted. `docs/storage-format.md` describes `KLAD`. Called by `versions` and by the engines that keep files.
+//! [`DataDirectory::still_there`] detects that the directory was moved or deleted while klad serves it.
+//! `docs/storage-format.md` describes `KLAD`. Called by `versions` and by the engines on disk.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -19,16 +19,16 @@ use std::sync::Arc;
 
 use klad_base::sync::Mutex;
 
-/// The layout that this klad writes, and the only one that it reads.
+/// The format of the directory that this klad writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;
 
 const MANIFEST: &str = "KLAD";
 const LOCK: &str = "LOCK";
 
-/// The file that tells a checkpoint from the data of a klad: what has it may be removed when a client asks for that.
+/// The file that marks a checkpoint. klad removes a directory on a client's request only if it contains this file.
 pub const CHECKPOINT: &str = "CHECKPOINT";
 
-/// A data directory that this process holds; the lock ends with the last clone.
+/// A data directory that this process has locked. Dropping the last clone unlocks it.
 #[derive(Clone, Debug)]
 pub struct DataDirectory(Arc<Inner>);
 
@@ -36,7 +36,7 @@ pub struct DataDirectory(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     manifest: Mutex<Manifest>,
-    /// Locked by the kernel for as long as it is open, whatever way the process ends.
+    /// The kernel holds the lock while this file is open. The lock therefore ends with the process, even after a crash.
     lock: File,
 }
 
@@ -49,14 +49,14 @@ struct Manifest {
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel said no.
+    /// The kernel returned an error.
     #[error("cannot {action} {}: {cause}{}", path.display(), advice(cause))]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// Another process serves the directory.
@@ -64,74 +64,80 @@ pub enum Error {
     InUse {
         /// The directory.
         path: PathBuf,
-        /// As that process wrote it down.
+        /// Its process id, as `LOCK` contains it.
         process: String,
     },
-    /// Something else has the directory's name.
-    #[error("{} is not a directory: give --data a directory, or the name of one that klad may make", path.display())]
+    /// The path is not a directory.
+    #[error("{} is not a directory: give --data a directory, or a path at which klad can create one", path.display())]
     NotADirectory {
-        /// What is there.
+        /// The path.
         path: PathBuf,
     },
-    /// A link to nothing has the directory's name.
-    #[error("{} is a link to {}, and nothing is there: mount or make that first, or give --data another directory", path.display(), target.display())]
+    /// The path is a symbolic link to a path that does not exist.
+    #[error(
+        "{} is a link to {}, and nothing is there: mount or create the target first, or give --data another directory",
+        path.display(), target.display()
+    )]
     DanglingLink {
         /// The link.
         path: PathBuf,
-        /// What it names.
+        /// The target of the link.
         target: PathBuf,
     },
-    /// There is nothing to look at.
+    /// There is no data directory.
     #[error("{} holds no {MANIFEST} file: it is not a klad data directory", path.display())]
     Missing {
-        /// As given.
+        /// The path.
         path: PathBuf,
     },
-    /// The directory holds something, but not klad's data.
+    /// The directory contains other files, but no manifest.
     #[error("{} is not empty and holds no {MANIFEST} file: it is not a klad data directory", path.display())]
     NotKlad {
         /// The directory.
         path: PathBuf,
     },
-    /// Written by a newer klad.
-    #[error("{} has format {format}, this klad reads format {FORMAT}: use the klad that wrote it, or a newer one", path.display())]
+    /// A newer klad wrote the directory.
+    #[error(
+        "{} has format {format}, but this klad reads format {FORMAT}: use the klad that wrote it, or a newer one",
+        path.display()
+    )]
     NewerFormat {
         /// The manifest.
         path: PathBuf,
-        /// What it says.
+        /// The format in the manifest.
         format: String,
     },
-    /// Written by another engine.
+    /// Another engine wrote the directory.
     #[error("{} was written by --engine {found}, it cannot be opened with --engine {asked}", path.display())]
     OtherEngine {
         /// The directory.
         path: PathBuf,
-        /// What the manifest says.
+        /// The engine in the manifest.
         found: String,
-        /// What was asked for.
+        /// The engine that should open it.
         asked: String,
     },
-    /// The manifest is not one.
+    /// The manifest cannot be parsed.
     #[error("{} is damaged: {why}", path.display())]
     Damaged {
         /// The manifest.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
 }
 
 impl DataDirectory {
-    /// Takes `path` for this process and `engine`, and makes it when it is missing or empty.
+    /// Locks `path` for this process and `engine`. Creates the data directory if `path` is missing or empty.
     ///
     /// # Errors
-    /// [`Error`]; nobody else's directory was changed then.
+    /// [`Error`]. A directory that is not klad's is unchanged then.
     pub fn open(path: &Path, engine: &str) -> Result<DataDirectory, Error> {
         create_durably(path)?;
         let manifest_path = path.join(MANIFEST);
-        // Before anything is written into it.
+        // This check comes before any write into the directory.
         if !manifest_path.exists() {
-            refuse_foreign(path)?;
+            reject_foreign(path)?;
         }
         let lock = take_lock(path)?;
         let manifest = match fs::read_to_string(&manifest_path) {
@@ -143,17 +149,17 @@ impl DataDirectory {
             }
             Err(cause) => return Err(Error::io("read", &manifest_path, cause)),
         };
-        let held = DataDirectory::held(path, engine, manifest, lock)?;
-        // From now on it holds what nothing else may hold: no checkpoint any more.
+        let directory = DataDirectory::new(path, engine, manifest, lock)?;
+        // From now on it may contain data that no other directory contains, so klad must not remove it as a checkpoint.
         unmark_checkpoint(path)?;
-        Ok(held)
+        Ok(directory)
     }
 
-    /// Takes `path` for this process without making or changing anything in it but the process id in `LOCK`; a directory
-    /// that cannot be written, as on a medium that is read-only, is taken too.
+    /// Locks the existing data directory `path` for this process. Changes nothing in it except the process id in
+    /// `LOCK`. A directory on a read-only file system is accepted too.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Missing`] when there is no data directory.
+    /// [`Error`]; [`Error::Missing`] if there is no data directory.
     pub fn open_existing(path: &Path, engine: &str) -> Result<DataDirectory, Error> {
         let manifest_path = path.join(MANIFEST);
         let text = match fs::read_to_string(&manifest_path) {
@@ -164,13 +170,13 @@ impl DataDirectory {
             Err(cause) => return Err(Error::io("read", &manifest_path, cause)),
         };
         let lock = match take_lock(path) {
-            Err(Error::Io { cause, .. }) if is_write_protected(&cause) => take_lock_unwritten(path)?,
+            Err(Error::Io { cause, .. }) if is_write_protected(&cause) => take_lock_read_only(path)?,
             taken => taken?,
         };
-        DataDirectory::held(path, engine, Manifest::parse(&text, &manifest_path)?, lock)
+        DataDirectory::new(path, engine, Manifest::parse(&text, &manifest_path)?, lock)
     }
 
-    fn held(path: &Path, engine: &str, manifest: Manifest, lock: File) -> Result<DataDirectory, Error> {
+    fn new(path: &Path, engine: &str, manifest: Manifest, lock: File) -> Result<DataDirectory, Error> {
         if manifest.engine != engine {
             let (found, asked) = (manifest.engine, engine.to_owned());
             return Err(Error::OtherEngine { path: path.to_owned(), found, asked });
@@ -178,11 +184,10 @@ impl DataDirectory {
         Ok(DataDirectory(Arc::new(Inner { path: path.to_owned(), manifest: Mutex::new(manifest), lock })))
     }
 
-    /// Whether the directory that was opened still is what its path names: `LOCK` the same file as the one that is held,
-    /// and `KLAD` beside it.
+    /// Checks that the path still leads to the directory that was opened: `LOCK` is the locked file, and `KLAD` exists.
     ///
     /// # Errors
-    /// What is missing, in words.
+    /// A message that says what is missing.
     pub fn still_there(&self) -> Result<(), String> {
         let inner = &*self.0;
         let gone = |what: &str| format!("the data directory {} was {what} while klad serves it", inner.path.display());
@@ -191,7 +196,7 @@ impl DataDirectory {
             Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => {}
             Ok(_) => return Err(gone("replaced by another one")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(gone("moved or deleted")),
-            // The kernel cannot tell now, which is no proof.
+            // Another error does not prove that the directory is gone.
             Err(_) => return Ok(()),
         }
         match fs::metadata(inner.path.join(MANIFEST)) {
@@ -200,24 +205,24 @@ impl DataDirectory {
         }
     }
 
-    /// Makes `target`, an existing directory, a data directory of the same engine, in which all versions below `end` count
-    /// as used; durable on return.
+    /// Makes the existing directory `target` a data directory of the same engine. All versions below `end` count as
+    /// reserved in it. It is durable on return.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn found_copy(&self, target: &Path, end: u64) -> Result<(), Error> {
+    pub fn initialize_copy(&self, target: &Path, end: u64) -> Result<(), Error> {
         let lock = target.join(LOCK);
         File::create(&lock).map_err(|cause| Error::io("create", &lock, cause))?;
         Manifest { engine: self.0.manifest.lock().engine.clone(), versions_reserved_until: end }.store(target)
     }
 
-    /// The directory itself.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Makes the engine's own directory inside, where it is not there yet.
+    /// Creates the engine's subdirectory if it does not exist, and returns its path.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -227,16 +232,16 @@ impl DataDirectory {
         Ok(path)
     }
 
-    /// Every version below was reserved, and perhaps used, before this start.
+    /// The end of the reserved versions, exclusive. Any version below it may have been used.
     #[must_use]
     pub fn versions_reserved_until(&self) -> u64 {
         self.0.manifest.lock().versions_reserved_until
     }
 
-    /// Makes durable that all versions below `end` may be used; never goes back.
+    /// Reserves all versions below `end` on disk. A smaller `end` than before has no effect.
     ///
     /// # Errors
-    /// [`Error::Io`]; the reservation must then be taken as not made.
+    /// [`Error::Io`]. The caller must then not use the new versions.
     pub fn reserve_versions_until(&self, end: u64) -> Result<(), Error> {
         let mut manifest = self.0.manifest.lock();
         if end <= manifest.versions_reserved_until {
@@ -258,7 +263,7 @@ impl Manifest {
                 .find_map(|line| line.strip_prefix(&prefix))
                 .ok_or_else(|| damaged(format!("it has no line {prefix:?}")))
         };
-        // The format first: what a newer klad wrote behind it may mean anything.
+        // The format is read first, because the other lines of a newer format may have another meaning.
         let format = field("format")?;
         if format != FORMAT.to_string() {
             return Err(Error::NewerFormat { path: path.to_owned(), format: format.to_owned() });
@@ -269,8 +274,8 @@ impl Manifest {
         Ok(Manifest { engine: field("engine")?.to_owned(), versions_reserved_until })
     }
 
-    /// Writes the manifest beside the old one, syncs it, puts it in place, syncs the directory: after a power cut either
-    /// the old or the new one is there, whole.
+    /// Replaces the manifest atomically: writes a new file, syncs it, renames it, and syncs the directory. After a
+    /// power cut either the old or the new manifest is there.
     fn store(&self, directory: &Path) -> Result<(), Error> {
         let path = directory.join(MANIFEST);
         let temporary = directory.join(format!("{MANIFEST}.new"));
@@ -290,17 +295,17 @@ impl Manifest {
     }
 }
 
-/// Makes a directory, and those above it, so that they are still there after a power cut: a new name is durable when the
-/// directory that holds it is synced.
+/// Creates a directory and its parents durably: after each creation it syncs the parent directory, which contains the
+/// new name.
 pub(crate) fn create_durably(path: &Path) -> Result<(), Error> {
     if path.is_dir() {
         return Ok(());
     }
-    // Asked again: it may have come since.
+    // `is_dir` is checked again because another process may have created the directory since the first check.
     if path.exists() && !path.is_dir() {
         return Err(Error::NotADirectory { path: path.to_owned() });
     }
-    // To make what it names would be to guess: a disk may not be mounted yet.
+    // The target of a dangling link is not created: it may be on a disk that is not mounted yet.
     if let Ok(target) = path.read_link()
         && !path.exists()
     {
@@ -314,14 +319,14 @@ pub(crate) fn create_durably(path: &Path) -> Result<(), Error> {
         create_durably(parent)?;
     }
     match fs::create_dir(path) {
-        // Another klad has, since this one looked: two may share the directory of their checkpoints.
+        // Another klad created it meanwhile: two may have the same directory of checkpoints.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
         made => made.map_err(|cause| Error::io("create", path, cause))?,
     }
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(|cause| Error::io("sync", parent, cause))
 }
 
-/// Says of `directory`, a data directory, that it is a checkpoint; durable on return.
+/// Marks the data directory `directory` as a checkpoint; durable on return.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -338,7 +343,7 @@ pub(crate) fn mark_checkpoint(directory: &Path) -> Result<(), Error> {
     write().map_err(|cause| Error::io("write", &path, cause))
 }
 
-/// Whether `directory` is a checkpoint: not the data of a klad that serves it, or has served it.
+/// Returns whether `directory` is a checkpoint that klad has never served.
 #[must_use]
 pub fn is_checkpoint(directory: &Path) -> bool {
     directory.join(CHECKPOINT).is_file() && directory.join(MANIFEST).is_file()
@@ -366,17 +371,18 @@ fn take_lock(directory: &Path) -> Result<File, Error> {
         .open(&path)
         .map_err(|cause| Error::io("open", &path, cause))?;
     lock_file(&mut file, directory)?;
-    // Only for the message above, so a failure is no reason not to serve.
+    // The process id is only used in the message of `Error::InUse`, so a failure to write it is ignored.
     let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
 }
 
-/// The same where nothing can be written: nobody can serve the directory from here then, but perhaps from elsewhere.
-fn take_lock_unwritten(directory: &Path) -> Result<File, Error> {
+/// As `take_lock`, but writes nothing, for a directory that this process cannot write to. The lock still excludes a
+/// process that can write to it.
+fn take_lock_read_only(directory: &Path) -> Result<File, Error> {
     let path = directory.join(LOCK);
     match File::open(&path) {
         Ok(mut file) => lock_file(&mut file, directory).map(|()| file),
-        // Never served under this name, and never will be: the directory itself stands for the lock.
+        // Without a lock file, klad has never served the directory. It locks the directory itself instead.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             File::open(directory).map_err(|cause| Error::io("open", directory, cause))
         }
@@ -401,7 +407,7 @@ fn is_write_protected(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// What to do about the kernel's answer, where that can be said.
+/// The advice for some of the kernel's errors, appended to the message.
 fn advice(cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -411,13 +417,13 @@ fn advice(cause: &io::Error) -> String {
         io::ErrorKind::ReadOnlyFilesystem => {
             "; its file system is read-only: mount it writable, or give another --data".to_owned()
         }
-        io::ErrorKind::StorageFull => "; its file system is full: make room, and start again".to_owned(),
+        io::ErrorKind::StorageFull => "; its file system is full: free disk space, and start again".to_owned(),
         _ => String::new(),
     }
 }
 
-/// Refuses a directory in which somebody else's files lie. What an interrupted first start may leave is no reason.
-fn refuse_foreign(path: &Path) -> Result<(), Error> {
+/// Rejects a directory with files of other programs. Files that an interrupted first start may leave are accepted.
+fn reject_foreign(path: &Path) -> Result<(), Error> {
     let entries = fs::read_dir(path).map_err(|cause| Error::io("read", path, cause))?;
     for entry in entries {
         let name = entry.map_err(|cause| Error::io("read", path, cause))?.file_name();
@@ -440,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_another_makes_meanwhile_is_there_for_both() {
+    fn several_threads_can_create_the_same_directory() {
         let place = tempfile::tempdir().expect("a directory");
         for round in 0..200 {
             let path = place.path().join(format!("{round}/deep"));
@@ -455,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn second_owner_is_told_who_the_first_is() {
+    fn the_error_of_a_second_process_names_the_first() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let first = DataDirectory::open(temporary.path(), "rocksdb").expect("free");
         let second = DataDirectory::open(temporary.path(), "rocksdb").expect_err("taken");
@@ -465,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_newer_directories_are_refused() {
+    fn foreign_and_newer_directories_are_rejected() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         fs::write(temporary.path().join("holiday.jpg"), b"").expect("written");
         let error = DataDirectory::open(temporary.path(), "rocksdb").expect_err("foreign");
@@ -482,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn another_engine_is_refused() {
+    fn a_directory_of_another_engine_is_rejected() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         drop(DataDirectory::open(temporary.path(), "rocksdb").expect("free"));
         let error = DataDirectory::open(temporary.path(), "fjall").expect_err("another engine");

@@ -1,9 +1,11 @@
-//! Whether writes are taken: what an engine on a disk asks before each write, and the one state that lasts until a restart.
+//! Decides whether an engine on disk takes writes.
 //!
-//! A log write or sync that failed closes the gate for ever: the kernel may have dropped the dirty pages, so that trying
-//! again could succeed without the data. A stall and a full disk pass by themselves. Asked on the path of a request, so that
-//! nothing here waits but [`WriteGate::look_at_free_space`] and [`WriteGate::look_whether_still_there`]. Called by the engines
-//! that keep files.
+//! A failed log write or sync closes the gate until the next start. klad does not retry it: the kernel may have
+//! dropped the dirty pages, so a retry could succeed without the data. A stall or a full disk closes the gate only
+//! while it lasts.
+//!
+//! Requests call the checks, so they never wait. Only [`WriteGate::update_free_space`] and
+//! [`WriteGate::check_directory`] may wait. Called by the engines on disk.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,31 +16,31 @@ use crate::operation::Error;
 use klad_base::metrics::text::Kind;
 use klad_base::sync::RwLock;
 
-/// What writes of one engine have to pass.
+/// The write gate of one engine.
 pub(crate) struct WriteGate {
-    /// Why no write is taken any more, once one has failed.
+    /// The reason why the engine takes no writes until the next start.
     stopped: RwLock<Option<String>>,
-    /// Raised with `stopped`; read on the path of a request.
+    /// Whether `stopped` has a reason; requests read this flag without the lock.
     is_stopped: AtomicBool,
-    /// The engine takes no writes until it has flushed or compacted.
+    /// The engine takes no writes until its flushes or compactions catch up.
     stalled: AtomicBool,
-    /// As of the last look; the greatest number until there was one.
+    /// The free disk space at the last check; `u64::MAX` before the first.
     free_bytes: AtomicU64,
     reserve_bytes: AtomicU64,
 }
 
-/// What the gate does not know of what is kept, for [`WriteGate::measures`].
-pub(crate) struct Kept {
-    /// Writes that are in the log and not synced.
+/// The engine's part of [`WriteGate::measures`].
+pub(crate) struct WriteProgress {
+    /// The number of writes that are in the log and not synced.
     pub(crate) unsynced: u64,
     /// The last version that was given out.
     pub(crate) version_last: u64,
-    /// The last that is reserved on disk.
+    /// The last version that is reserved on disk.
     pub(crate) version_reserved: u64,
 }
 
 impl WriteGate {
-    /// Open, and closed for puts below so many free bytes.
+    /// Makes an open gate. It closes for puts while fewer than `reserve_bytes` are free.
     pub(crate) fn new(reserve_bytes: u64) -> WriteGate {
         WriteGate {
             stopped: RwLock::new(None),
@@ -49,7 +51,7 @@ impl WriteGate {
         }
     }
 
-    /// Whether the gate is closed for ever.
+    /// Whether the gate is closed until the next start.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Acquire)
     }
@@ -62,7 +64,7 @@ impl WriteGate {
         Err(Error::WritesStopped { why })
     }
 
-    /// Closes the gate until the next start; the first reason stays.
+    /// Closes the gate until the next start. If it is closed already, the first reason stays.
     pub(crate) fn stop(&self, why: &str) {
         let mut stopped = self.stopped.write();
         if stopped.is_none() {
@@ -72,7 +74,8 @@ impl WriteGate {
         }
     }
 
-    /// As [`WriteGate::stop`], in the words of a write that may or may not have happened.
+    /// Closes the gate as [`WriteGate::stop`] does, and returns the error for a write that may or may not have
+    /// happened.
     pub(crate) fn undetermined(&self, why: String) -> Error {
         self.stop(&why);
         Error::Undetermined { why }
@@ -86,26 +89,25 @@ impl WriteGate {
         if self.stalled.load(Ordering::Relaxed) { Err(Error::Stalled) } else { Ok(()) }
     }
 
-    /// Whether there is room for it.
+    /// Checks the free disk space.
     pub(crate) fn check_space(&self, change: ChangeKind) -> Result<(), Error> {
         let free_bytes = self.free_bytes.load(Ordering::Relaxed);
-        // Removing is how space is won back, so it may use the upper half of the reserve.
-        let whole = self.reserve_bytes();
+        // Removals free disk space in the end, so they may use the upper half of the reserve.
         let reserve_bytes = match change {
-            ChangeKind::Put => whole,
-            ChangeKind::Delete => whole / 2,
+            ChangeKind::Put => self.reserve_bytes(),
+            ChangeKind::Delete => self.reserve_bytes() / 2,
         };
         if free_bytes < reserve_bytes { Err(Error::NoSpace { free_bytes, reserve_bytes }) } else { Ok(()) }
     }
 
-    /// All of it, as [`Engine::writable`](crate::Engine::writable) asks.
+    /// All checks together, for [`Engine::writable`](crate::Engine::writable).
     pub(crate) fn check(&self, change: ChangeKind) -> Result<(), Error> {
         self.check_stopped()?;
         self.check_stalled()?;
         self.check_space(change)
     }
 
-    /// Each with its name.
+    /// Each check with its name, for [`Engine::checks`](crate::Engine::checks).
     pub(crate) fn checks(&self) -> Vec<Check> {
         vec![
             Check::of("log", self.check_stopped()),
@@ -122,17 +124,19 @@ impl WriteGate {
         self.reserve_bytes.load(Ordering::Relaxed)
     }
 
-    /// Asks the kernel.
-    pub(crate) fn look_at_free_space(&self, directory: &DataDirectory) {
+    /// Reads the free disk space.
+    pub(crate) fn update_free_space(&self, directory: &DataDirectory) {
         match rustix::fs::statvfs(directory.path()) {
             Ok(space) => self.free_bytes.store(space.f_bavail.saturating_mul(space.f_frsize), Ordering::Relaxed),
-            Err(error) => tracing::warn!(%error, "cannot read the free space of the data directory"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the free space of the data directory; the last value stays in use");
+            }
         }
     }
 
-    /// What is written into deleted files is gone with the process, so nothing may be acknowledged into them: closes the gate
-    /// for ever when `directory`, or the engine's `file` in it, is not there any more.
-    pub(crate) fn look_whether_still_there(&self, directory: &DataDirectory, file: &str) {
+    /// Closes the gate until the next start if `directory`, or the engine's `file` in it, was moved or deleted. Data in
+    /// deleted files is lost when the process ends, so klad must not acknowledge writes into them.
+    pub(crate) fn check_directory(&self, directory: &DataDirectory, file: &str) {
         if self.is_stopped() {
             return;
         }
@@ -148,37 +152,37 @@ impl WriteGate {
         }
     }
 
-    /// What every engine on a disk says of itself.
-    pub(crate) fn measures(&self, kept: &Kept) -> Vec<Measure> {
+    /// The metrics that all engines on disk have.
+    pub(crate) fn measures(&self, progress: &WriteProgress) -> Vec<Measure> {
         let free_bytes = self.free_bytes.load(Ordering::Relaxed);
         let gauge = |name, help, value| Measure::one(name, Kind::Gauge, help, value);
         vec![
             gauge(
                 "klad_storage_disk_free_bytes",
-                "Free space where the data directory is.",
-                // Unknown until it was read once.
+                "Free space on the file system of the data directory.",
+                // The value is unknown before the first check.
                 if free_bytes == u64::MAX { f64::NAN } else { number(free_bytes) },
             ),
             gauge(
                 "klad_storage_disk_reserve_bytes",
-                "With less free space than this, --disk-reserve, writes are answered 507.",
+                "The disk reserve (--disk-reserve): with less free space PUTs are answered 507.",
                 number(self.reserve_bytes()),
             ),
             gauge(
                 "klad_storage_writes_stopped",
-                "1 when a log write or sync has failed and no write is taken until klad is started again.",
+                "1 after a log write or sync has failed: klad takes no writes until it is started again.",
                 f64::from(u8::from(self.is_stopped())),
             ),
             gauge(
                 "klad_storage_unsynced_writes",
-                "Writes that are in the log and not yet synced: async ones, as of the last look.",
-                number(kept.unsynced),
+                "Number of async writes that are in the log and not yet synced.",
+                number(progress.unsynced),
             ),
-            gauge("klad_storage_version_last", "The last version that was given out.", number(kept.version_last)),
+            gauge("klad_storage_version_last", "The last version that was given out.", number(progress.version_last)),
             gauge(
                 "klad_storage_version_reserved",
-                "The last version that is reserved on disk; a start goes on behind it.",
-                number(kept.version_reserved),
+                "The last version that is reserved on disk; the next start continues after it.",
+                number(progress.version_reserved),
             ),
         ]
     }
@@ -189,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_stopped_stays_stopped_with_the_first_reason() {
+    fn a_stopped_gate_stays_stopped_with_the_first_reason() {
         let gate = WriteGate::new(0);
         gate.check(ChangeKind::Put).expect("open");
         gate.stop("the first");

@@ -1,14 +1,15 @@
-//! How far the log is known to be synced, kept outside the log: a start that recovers less has met a damaged log, and must
-//! not pass the rest off as all there is.
+//! The high-water mark: how far the log is known to be synced, stored outside the log. A start that recovers less than
+//! the mark says has found a damaged log, and is refused.
 //!
-//! RocksDB's recovery takes the log up to the first record that is not whole and ends there without an error: it cannot
-//! tell an end torn by a power cut from a byte that went bad in the middle. The mark can: what was synced before cannot be
-//! missing from a sound log.
+//! RocksDB's recovery reads the log up to the first incomplete record and ends there without an error. It cannot
+//! distinguish an end that a power cut tore from a byte that went bad in the middle. The mark can: a sound log
+//! contains everything that was synced. fjall's recovery has the same gap.
 //!
-//! fjall's does the same. Each engine numbers writes in its way: RocksDB's own numbers, and klad's versions with fjall.
+//! The mark is a number of a write: RocksDB's sequence number, or with fjall klad's version.
 //!
-//! The file is overwritten in place and never synced, so it costs a page of the kernel's cache: after a power cut an older
-//! mark may be there, which asks for less and is still true. Called by the engines that have a log.
+//! The file is overwritten in place and never synced, so it costs one page of the kernel's page cache. After a power
+//! cut the file may contain an older mark. An older mark is still true; it only requires less. Called by the engines
+//! on disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -27,21 +28,21 @@ pub struct HighWater {
     stored: Mutex<u64>,
 }
 
-/// Why a store is not opened.
+/// Why the check against the mark failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel said no.
+    /// The kernel returned an error.
     #[error("cannot open {}: {cause}", path.display())]
     Io {
         /// The mark's file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// Writes that were synced are missing.
     #[error(
         "the log is damaged: it gives back writes up to number {recovered}, but all up to {synced} had been synced. \
-         Bring the data back from a copy; or, to serve what is left and give up the rest, remove {} and start again",
+         Restore the data from a copy; or, to serve what is left and lose the rest, remove {} and start again",
         path.display()
     )]
     LogIsShort {
@@ -54,10 +55,10 @@ pub enum Error {
     },
 }
 
-/// The mark in `directory`; `None` where there is none, or a line that is no mark.
+/// Reads the mark in `directory`; `None` if there is no file, or if its contents are not a valid mark.
 ///
 /// # Errors
-/// When the kernel does not let it be read.
+/// The file exists and cannot be read.
 pub fn read(directory: &Path) -> io::Result<Option<u64>> {
     match fs::read(directory.join(FILE)) {
         Ok(bytes) => Ok(std::str::from_utf8(&bytes).ok().and_then(parse)),
@@ -66,10 +67,10 @@ pub fn read(directory: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Writes a mark of `sequence` into `directory`, for a copy of a store that holds everything up to it; durable on return.
+/// Writes the mark `sequence` into `directory`, a copy that contains all writes up to it. Durable on return.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel's error.
 pub fn write(directory: &Path, sequence: u64) -> io::Result<()> {
     let mut file = File::create(directory.join(FILE))?;
     io::Write::write_all(&mut file, line(sequence).as_bytes())?;
@@ -77,17 +78,17 @@ pub fn write(directory: &Path, sequence: u64) -> io::Result<()> {
 }
 
 impl HighWater {
-    /// Compares the mark in `directory` with what was `recovered`, and goes on from there.
+    /// Compares the mark in `directory` with the last write that was `recovered`, and opens the mark for updates.
     ///
     /// # Errors
-    /// [`Error::LogIsShort`] when something that was synced is missing.
+    /// [`Error::LogIsShort`] if synced writes are missing.
     pub fn check(directory: &Path, recovered: u64) -> Result<HighWater, Error> {
         let path = directory.join(FILE);
         let synced = match fs::read(&path) {
-            // As a power cut may leave a file that was never synced.
+            // A power cut can leave zeros, because the file is never synced.
             Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => 0,
             Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(parse).unwrap_or_else(|| {
-                tracing::warn!(path = %path.display(), "not a mark of what was synced; the log cannot be checked against it");
+                tracing::warn!(path = %path.display(), "the mark of the last synced write is damaged and is ignored");
                 0
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
@@ -107,13 +108,13 @@ impl HighWater {
         Ok(HighWater { file, stored: Mutex::new(synced) })
     }
 
-    /// How far the log is known to be synced.
+    /// The number of the last write that is known to be synced.
     #[must_use]
     pub fn synced(&self) -> u64 {
         *self.stored.lock()
     }
 
-    /// Everything up to `sequence` has been synced.
+    /// Raises the mark: all writes up to `sequence` have been synced.
     pub fn advance(&self, sequence: u64) {
         let mut stored = self.stored.lock();
         if sequence <= *stored {
@@ -121,14 +122,14 @@ impl HighWater {
         }
         match self.file.write_all_at(line(sequence).as_bytes(), 0) {
             Ok(()) => *stored = sequence,
-            // Without a newer mark the next start checks less; nothing that was promised depends on it.
-            Err(error) => tracing::warn!(%error, "cannot keep the mark of what was synced"),
+            // With an older mark the next start checks less of the log. No acknowledged write is lost by that.
+            Err(error) => tracing::warn!(%error, "cannot update the mark of the last synced write; the old one stays"),
         }
     }
 }
 
-/// Of one length whatever the number, so that it can be overwritten in place; the number twice, so that half an overwrite
-/// is noticed.
+/// The contents of the file. They have the same length for every number, so they can be overwritten in place. The
+/// number occurs twice, so that a partial overwrite is detected.
 fn line(sequence: u64) -> String {
     format!("synced_until = {sequence:020} {sequence:020}\n")
 }
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_is_shorter_than_what_was_synced_is_refused() {
+    fn a_log_that_ends_before_the_mark_is_rejected() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mark = HighWater::check(directory.path(), 7).expect("nothing was synced yet");
         mark.advance(12);
@@ -153,15 +154,15 @@ mod tests {
         let error = HighWater::check(directory.path(), 11).expect_err("one is missing");
         assert!(error.to_string().contains("up to number 11, but all up to 12"), "{error}");
         fs::remove_file(directory.path().join(FILE)).expect("removed");
-        HighWater::check(directory.path(), 11).expect("given up");
-        // Damage to the mark itself is no reason not to serve, and is mended by the next mark.
+        HighWater::check(directory.path(), 11).expect("without a mark");
+        // A damaged mark does not prevent a start, and the next mark replaces it.
         fs::write(directory.path().join(FILE), [0xFF; 500]).expect("written");
         HighWater::check(directory.path(), 0).expect("no mark").advance(5);
         HighWater::check(directory.path(), 4).expect_err("a mark again");
     }
 
     #[test]
-    fn half_an_overwrite_is_no_mark() {
+    fn a_partial_overwrite_is_not_a_valid_mark() {
         assert_eq!(parse(&line(u64::MAX)), Some(u64::MAX));
         assert_eq!(parse(&line(5).replacen('5', "6", 1)), None);
         assert_eq!(parse(""), None);

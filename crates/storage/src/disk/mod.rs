@@ -1,7 +1,7 @@
-//! What the engines that keep files share: the directory and its identity, versions, the record of a stored value, whether
-//! writes are taken, how far the log is known to be synced.
+//! Code that the engines on disk share: the data directory, versions, the record format, the write gate, and the mark
+//! of how far the log is synced.
 //!
-//! Knows no engine. Called by `rocksdb`, `fjall` and `delayed`.
+//! Knows no engine. Called by `rocksdb` and `fjall`.
 
 pub mod directory;
 pub mod high_water;
@@ -9,8 +9,8 @@ pub mod record;
 pub mod versions;
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
+pub(crate) mod commit_section;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 pub(crate) mod gate;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 pub(crate) mod point_read;
-#[cfg(any(feature = "fjall", feature = "rocksdb"))]
-pub(crate) mod written;

@@ -1,49 +1,49 @@
-//! What a point read of stored bytes has found, as an answer. Called by the engines that keep files.
+//! Decodes the record that a point read has found. Called by the engines on disk.
 
 use bytes::Bytes;
 
 use crate::disk::record::Record;
+use crate::limits::CACHED_VALUE_BYTES_MAX;
 use crate::operation::{Error, Outcome};
 use crate::{Reply, Result};
 use klad_base::clock;
-use klad_base::limits::CACHED_VALUE_BYTES_MAX;
 
-/// What a point read has found.
-pub(crate) struct Read {
-    /// As it is told.
-    pub(crate) answer: Result,
-    /// It is the same until the next write.
-    #[cfg_attr(not(feature = "rocksdb"), expect(dead_code, reason = "only a cache of values asks"))]
-    pub(crate) lasts: bool,
+/// The result of a point read.
+pub(crate) struct PointRead {
+    /// The result for the client.
+    pub(crate) result: Result,
+    /// Whether the result stays valid until the next write of the key, so that a cache may keep it.
+    #[cfg_attr(not(feature = "rocksdb"), expect(dead_code, reason = "only the value cache reads it"))]
+    pub(crate) cacheable: bool,
 }
 
-impl Read {
-    /// There is none.
-    pub(crate) const NOT_FOUND: Read = Read { answer: Ok(Outcome::NotFound), lasts: false };
+impl PointRead {
+    /// The key is absent.
+    pub(crate) const NOT_FOUND: PointRead = PointRead { result: Ok(Outcome::NotFound), cacheable: false };
 
-    /// Of a stored record.
-    pub(crate) fn of(stored: &[u8]) -> Read {
+    /// Decodes a stored record and copies its value.
+    pub(crate) fn decode(stored: &[u8]) -> PointRead {
         let record = match Record::decode(stored) {
             Ok(record) => record,
-            Err(error) => return Read::failed(Error::Unreadable { why: error.to_string() }),
+            Err(error) => return PointRead::failed(Error::Unreadable { why: error.to_string() }),
         };
         if record.expired(clock::unix_ms) {
-            return Read::NOT_FOUND;
+            return PointRead::NOT_FOUND;
         }
-        let answer = Ok(Outcome::Found { version: record.version, value: Bytes::copy_from_slice(record.payload) });
-        Read { answer, lasts: record.expires_at_ms.is_none() }
+        let result = Ok(Outcome::Found { version: record.version, value: Bytes::copy_from_slice(record.payload) });
+        PointRead { result, cacheable: record.expires_at_ms.is_none() }
     }
 
-    /// The same, if there is room for the copy.
-    pub(crate) fn with_room(stored: &[u8], reply: &dyn Reply) -> Read {
+    /// As [`PointRead::decode`], but fails if `reply` does not admit the copy of a large value.
+    pub(crate) fn decode_if_admitted(stored: &[u8], reply: &dyn Reply) -> PointRead {
         if stored.len() > CACHED_VALUE_BYTES_MAX && !reply.admits(stored.len()) {
-            return Read::failed(Error::NoRoom { bytes: stored.len() as u64 });
+            return PointRead::failed(Error::NoRoom { bytes: stored.len() as u64 });
         }
-        Read::of(stored)
+        PointRead::decode(stored)
     }
 
-    /// It could not be read.
-    pub(crate) fn failed(error: Error) -> Read {
-        Read { answer: Err(error), lasts: false }
+    /// The read failed.
+    pub(crate) fn failed(error: Error) -> PointRead {
+        PointRead { result: Err(error), cacheable: false }
     }
 }

@@ -1,4 +1,5 @@
-//! The bytes of a stored value: a small versioned record. `docs/storage-format.md` draws it; change both together.
+//! The format of a stored value: a small versioned record. `docs/storage-format.md` describes it too; change both
+//! together.
 //!
 //! ```text
 //!   byte  0       format, always 1
@@ -9,8 +10,8 @@
 //!   the rest      payload
 //! ```
 //!
-//! A record of another format, or with a flag of unknown meaning, is refused and never guessed: it was written by a newer
-//! klad, or is damaged. Called by the engines.
+//! A record of another format or with an unknown flag is rejected: a newer klad wrote it, or it is damaged. Called by
+//! the engines on disk.
 
 use std::num::NonZeroU64;
 
@@ -22,44 +23,44 @@ pub const FORMAT: u8 = 1;
 const FLAG_EXPIRY: u8 = 1 << 0;
 const FLAG_METADATA: u8 = 1 << 1;
 
-/// Bytes of format, flags and version.
+/// The size of format, flags and version.
 const FIXED_BYTES: usize = 10;
 
-/// One stored value, borrowed from where it lies.
+/// A decoded record that borrows the stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Of the write that stored it.
+    /// The version of the write that stored it.
     pub version: Version,
-    /// Milliseconds since 1970 from which on the record counts as absent.
+    /// The time from which on the record counts as absent, milliseconds since 1970.
     pub expires_at_ms: Option<NonZeroU64>,
-    /// Content type and user metadata, encoded by the layer that uses them; empty is "none".
+    /// Content type and user metadata, encoded by the layer that uses them. Empty means none.
     pub metadata: &'a [u8],
     /// The value.
     pub payload: &'a [u8],
 }
 
-/// Why bytes are not a record.
+/// Why stored bytes cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The format byte is not [`FORMAT`].
     #[error("record format {0} is not known to this klad, which reads format {FORMAT}")]
     UnknownFormat(u8),
-    /// A flag bit is set that has no meaning in this format.
-    #[error("record flags {0:#010b} hold a bit that this klad does not know")]
+    /// A flag bit is set that this format does not define.
+    #[error("the record flags {0:#010b} contain an unknown bit")]
     UnknownFlags(u8),
     /// The bytes end before the record does.
     #[error("the record is cut short: {0} bytes")]
     Truncated(usize),
-    /// A version or an expiry of zero, or an empty metadata block: never written.
-    #[error("the record holds a zero where there can be none")]
+    /// A version or an expiry is zero, or the metadata block is empty. klad never writes this.
+    #[error("the record has a zero version, expiry or metadata length")]
     Zero,
 }
 
 impl<'a> Record<'a> {
-    /// Reads a record from all of `bytes`.
+    /// Decodes a record that fills all of `bytes`.
     ///
     /// # Errors
-    /// [`DecodeError`] says what is wrong with the bytes.
+    /// [`DecodeError`].
     pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, DecodeError> {
         let truncated = DecodeError::Truncated(bytes.len());
         let (&format, rest) = bytes.split_first().ok_or(truncated)?;
@@ -90,10 +91,10 @@ impl<'a> Record<'a> {
         Ok(Record { version: Version::new(version.get()), expires_at_ms, metadata, payload: rest })
     }
 
-    /// Appends all that comes before the payload.
+    /// Appends all fields before the payload.
     ///
     /// # Panics
-    /// When the version is 0, or the metadata is longer than 4 GiB: both are impossible within the limits.
+    /// The version is 0, or the metadata is longer than 4 GiB. The limits exclude both.
     pub fn encode_head(&self, into: &mut Vec<u8>) {
         assert!(self.version.get() != 0, "version 0 is never given out");
         let mut flags = 0;
@@ -122,7 +123,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The head of a record without expiry and metadata, which is what `/v0` writes: always ten bytes, on the stack.
+/// The ten bytes before the payload of a record without expiry and metadata. `/v0` writes only such records.
 #[must_use]
 pub fn plain_head(version: Version) -> [u8; FIXED_BYTES] {
     assert!(version.get() != 0, "version 0 is never given out");
@@ -147,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(
+        fn an_encoded_record_decodes_to_itself(
             version in 1_u64..,
             expiry in any::<u64>(),
             metadata in proptest::collection::vec(any::<u8>(), 0..40),
@@ -170,8 +171,8 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_example_is_what_is_written() {
-        // The same bytes stand in docs/storage-format.md.
+    fn the_documented_example_matches_the_encoder() {
+        // docs/storage-format.md contains the same bytes.
         let record = Record { version: Version::new(258), expires_at_ms: None, metadata: &[], payload: b"hello" };
         let bytes = encode(&record);
         assert_eq!(bytes, b"\x01\x00\x02\x01\x00\x00\x00\x00\x00\x00hello");
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_formats_and_flags_are_refused() {
+    fn unknown_formats_and_flags_are_rejected() {
         let mut bytes = encode(&Record { version: Version::new(1), expires_at_ms: None, metadata: &[], payload: b"v" });
         bytes[1] = 0b100;
         assert_eq!(Record::decode(&bytes), Err(DecodeError::UnknownFlags(0b100)));

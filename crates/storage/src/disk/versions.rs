@@ -1,18 +1,19 @@
-//! Where versions come from: a counter inside the commit section, drawing on blocks that were made durable before use.
+//! Gives out versions from blocks that are reserved on disk.
 //!
-//! A version that was given out is never given out again, not even after the machine died and took unsynced writes with
-//! it: the end of the current block is on disk, synced, before its first version is used, and a start begins at that end.
-//! What is left of a block when the process ends is skipped; 2^64 versions suffice for that.
+//! klad never gives out a version twice, even if a crash of the machine lost unsynced writes. Before it uses the first
+//! version of a block, it writes the end of the block to `KLAD` and syncs it. After a start it continues at that end.
+//! The unused rest of a block is skipped; 2^64 versions are enough for that.
 //!
-//! Called by the embedded engines.
+//! Called by the engines on disk.
 
 use crate::disk::directory::{self, DataDirectory};
 use klad_base::sync::Mutex;
 
-/// Versions in one block. At 1,000,000 writes a second a block lasts 16 seconds, and it is topped up at half.
+/// The number of versions in one block. At 1,000,000 writes per second a block lasts 16 seconds. The next block is
+/// reserved when half of it is left.
 const BLOCK: u64 = 1 << 24;
 
-/// The source of versions of one data directory.
+/// The versions of one data directory.
 #[derive(Debug)]
 pub struct Versions {
     directory: DataDirectory,
@@ -21,25 +22,25 @@ pub struct Versions {
 
 #[derive(Debug)]
 struct State {
-    /// The next to be given out.
+    /// The next version to give out.
     next: u64,
-    /// The first that is not reserved on disk.
+    /// The first version that is not reserved on disk.
     reserved_until: u64,
 }
 
 impl Versions {
-    /// Starts behind everything that was ever reserved in `directory`.
+    /// Continues after all versions that were ever reserved in `directory`.
     #[must_use]
     pub fn new(directory: DataDirectory) -> Versions {
         let next = directory.versions_reserved_until().max(1);
         Versions { directory, state: Mutex::new(State { next, reserved_until: next }) }
     }
 
-    /// Gives out `count` versions in a row (at least one) and answers the first. Only the commit section asks, so the order
-    /// of versions is the order of commits.
+    /// Gives out `count` consecutive versions (at least one) and returns the first. Only the commit section calls it,
+    /// so the order of versions is the order of commits.
     ///
     /// # Errors
-    /// When a new block was needed and could not be made durable; nothing was given out.
+    /// A new block was needed and could not be reserved on disk. No version was given out.
     pub fn take(&self, count: usize) -> Result<u64, directory::Error> {
         let mut state = self.state.lock();
         let first = state.next;
@@ -51,7 +52,7 @@ impl Versions {
         Ok(first)
     }
 
-    /// As [`Versions::take`], unless that would have to make a block durable first.
+    /// As [`Versions::take`], but returns `None` if a new block would have to be reserved first.
     #[must_use]
     pub fn try_take(&self, count: usize) -> Option<u64> {
         let mut state = self.state.lock();
@@ -63,20 +64,21 @@ impl Versions {
         })
     }
 
-    /// Reserves the next block while half of the current one is left, so that `take` seldom has to.
+    /// Reserves the next block if at most half of the current one is left, so that `take` seldom has to wait for the
+    /// disk.
     ///
     /// # Errors
-    /// When the block could not be made durable; what was reserved before is still there.
-    pub fn top_up(&self) -> Result<(), directory::Error> {
+    /// The block could not be reserved on disk. The versions that were reserved before stay usable.
+    pub fn reserve_ahead(&self) -> Result<(), directory::Error> {
         let (next, reserved_until) = {
             let state = self.state.lock();
             (state.next, state.reserved_until)
         };
-        // Nothing was written since the start, or enough is left.
+        // There was no write since the start, or enough versions are left.
         if reserved_until == next || reserved_until - next > BLOCK / 2 {
             return Ok(());
         }
-        // The disk is waited for without the lock; a `take` that overtakes reserves more, and the larger end wins.
+        // It waits for the disk without holding the lock. If a `take` reserves a block meanwhile, the larger end wins.
         let end = self.reserve(reserved_until)?;
         let mut state = self.state.lock();
         state.reserved_until = state.reserved_until.max(end);
@@ -91,12 +93,12 @@ impl Versions {
 
     /// The last version that was given out, and the last that is reserved on disk. May wait for a reservation.
     #[must_use]
-    pub fn look(&self) -> (u64, u64) {
+    pub fn last_and_reserved(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.next - 1, state.reserved_until - 1)
     }
 
-    /// The directory that the blocks are kept in.
+    /// The data directory.
     #[must_use]
     pub fn directory(&self) -> &DataDirectory {
         &self.directory
@@ -128,7 +130,7 @@ mod tests {
             let first = versions.take((1 << 24) - 1).expect("reserved");
             assert!(first > last, "{first} was given out before, up to {last}");
             last = versions.take(100).expect("reserved") + 99;
-            versions.top_up().expect("reserved");
+            versions.reserve_ahead().expect("reserved");
         }
     }
 
@@ -136,7 +138,7 @@ mod tests {
     fn a_start_without_a_write_reserves_nothing() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         for _ in 0..3 {
-            open(temporary.path()).top_up().expect("nothing to do");
+            open(temporary.path()).reserve_ahead().expect("nothing to do");
         }
         assert_eq!(open(temporary.path()).take(1).expect("reserved"), 1);
     }

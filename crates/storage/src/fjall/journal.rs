@@ -1,16 +1,18 @@
-//! Reads fjall's journals before fjall does, which cuts off what it cannot read and never tells how much that was.
+//! Reads fjall's journals before fjall does. fjall truncates a journal at the first entry that it cannot read, and
+//! does not report how much it removed.
 //!
 //! ```text
-//!   start  1 │ how many items 4 │ sequence number 8
-//!   item   2 │ kind 1 │ compression 1 │ keyspace 8 │ key length 2 │ value length 4 │ stored length 4 │ key … │ stored value …
+//!   start  1 │ number of items 4 │ sequence number 8
+//!   item   2 │ kind 1 │ compression 1 │ keyspace 8 │ key length 2 │ value length 4 │ stored length 4
+//!            │ key … │ stored value …
 //!   clear  4 │ keyspace 8
 //!   end    3 │ checksum of items and clears 8 │ "FJL" 3
 //! ```
 //!
-//! All numbers are little-endian. A journal is made with 64 MiB of zeros, so zeros behind the last batch are its sound end; a start cuts
-//! them off. A kill may leave a batch that is not whole, and a power cut anything, but only behind what was synced, and only
-//! in the last journal: one is synced before the next is begun. Source: fjall 3.1.13, `src/journal/entry.rs`. Called by
-//! `fjall_open`.
+//! A batch is one start, its items, and one end. All numbers are little-endian. fjall creates a journal with 64 MiB of
+//! zeros, so zeros after the last batch are a sound end; a start removes them. A kill may leave an incomplete batch,
+//! and a power cut may leave any bytes, but only after the last sync and only in the last journal: fjall syncs a
+//! journal before it starts the next. Source: fjall 3.1.13, `src/journal/entry.rs`. Called by `fjall::open`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
@@ -23,128 +25,129 @@ const ITEM: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
 
-/// What ends a batch, behind its checksum.
+/// The bytes after the checksum, which end a batch.
 const TRAILER: &[u8; 4] = b"FJL\x03";
 
-/// What the name of a journal ends in; before it stands its number.
-const ENDING: &str = ".jnl";
+/// The extension of a journal's name. The rest of the name is its number.
+const EXTENSION: &str = ".jnl";
 
-/// What the journals hold together.
+/// The result of reading all journals.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Looked {
-    /// How many there are.
+pub(super) struct JournalScan {
+    /// The number of journals.
     pub(super) journals: usize,
-    /// The mark in the last whole batch of all.
+    /// The mark in the last complete batch.
     pub(super) last_mark: Option<u64>,
-    /// What cannot have come from a crash.
-    pub(super) oddity: Option<Oddity>,
-    /// The last journal goes on behind its last whole batch.
-    pub(super) torn: Option<Torn>,
+    /// The first defect that a crash cannot cause.
+    pub(super) defect: Option<JournalDefect>,
+    /// The incomplete batch at the end of the last journal.
+    pub(super) torn_tail: Option<TornTail>,
 }
 
-/// What no crash leaves behind.
+/// A defect that a crash cannot cause.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Oddity {
-    /// There is a later journal and there are earlier ones, but not this.
+pub(super) enum JournalDefect {
+    /// A journal between two others is missing.
     Missing {
-        /// Its number.
+        /// The number of the missing journal.
         number: u64,
     },
-    /// A journal that was synced and is not the last ends in something else than a batch.
+    /// A journal before the last one, which was therefore synced, does not end in a complete batch.
     Broken {
-        /// Which.
+        /// The journal.
         journal: PathBuf,
-        /// Where in it.
+        /// The end of its last complete batch in bytes.
         position: u64,
     },
 }
 
-/// A batch that is not whole, at the end of the last journal.
+/// An incomplete batch at the end of the last journal.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Torn {
+pub(super) struct TornTail {
     pub(super) journal: PathBuf,
-    /// Behind the last batch that is whole.
+    /// The end of the last complete batch in bytes.
     pub(super) position: u64,
 }
 
-impl Torn {
-    /// Leaves the whole batches; durable on return.
-    pub(super) fn cut(&self) -> io::Result<()> {
+impl TornTail {
+    /// Truncates the journal after its last complete batch; durable on return.
+    pub(super) fn truncate(&self) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(&self.journal)?;
         file.set_len(self.position)?;
         file.sync_all()
     }
 }
 
-/// One journal.
+/// The result of reading one journal.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Walked {
-    /// Behind the last whole batch.
+struct JournalFileScan {
+    /// The end of the last complete batch in bytes.
     end: u64,
     last_mark: Option<u64>,
     last_sequence: Option<u64>,
-    /// Something else than zeros stands there.
-    goes_on: bool,
+    /// Whether there are bytes other than zero after `end`.
+    has_torn_tail: bool,
 }
 
-/// Reads all journals of `directory`; the value under `mark_key` in each batch is its mark. Changes nothing.
-pub(super) fn look(directory: &Path, mark_key: &[u8]) -> io::Result<Looked> {
+/// Reads all journals of `directory`. The value of `mark_key` in a batch is the batch's mark. Changes nothing.
+pub(super) fn scan(directory: &Path, mark_key: &[u8]) -> io::Result<JournalScan> {
     let journals = list(directory)?;
-    let mut looked = Looked { journals: journals.len(), ..Looked::default() };
+    let mut scan = JournalScan { journals: journals.len(), ..JournalScan::default() };
     let (mut expected, mut sequence) = (None, None);
-    for (position, (number, journal)) in journals.iter().enumerate() {
+    for (index, (number, journal)) in journals.iter().enumerate() {
         if let Some(missing) = expected.filter(|expected| expected != number) {
-            looked.oddity.get_or_insert(Oddity::Missing { number: missing });
+            scan.defect.get_or_insert(JournalDefect::Missing { number: missing });
         }
         expected = Some(number + 1);
-        let walked = walk(journal, mark_key, sequence)?;
-        sequence = walked.last_sequence;
-        looked.last_mark = walked.last_mark.or(looked.last_mark);
-        if walked.goes_on {
-            let (journal, end) = (journal.clone(), walked.end);
-            if position + 1 == journals.len() {
-                looked.torn = Some(Torn { journal, position: end });
+        let file = scan_file(journal, mark_key, sequence)?;
+        sequence = file.last_sequence;
+        scan.last_mark = file.last_mark.or(scan.last_mark);
+        if file.has_torn_tail {
+            let (journal, position) = (journal.clone(), file.end);
+            if index + 1 == journals.len() {
+                scan.torn_tail = Some(TornTail { journal, position });
             } else {
-                looked.oddity.get_or_insert(Oddity::Broken { journal, position: end });
+                scan.defect.get_or_insert(JournalDefect::Broken { journal, position });
             }
         }
     }
-    Ok(looked)
+    Ok(scan)
 }
 
-/// By number.
+/// Lists the journals in `directory`, sorted by number.
 fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut journals = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_suffix(ENDING)).and_then(|number| number.parse().ok());
+        let number = name.to_str().and_then(|name| name.strip_suffix(EXTENSION)).and_then(|number| number.parse().ok());
         journals.extend(number.map(|number| (number, entry.path())));
     }
     journals.sort_unstable();
     Ok(journals)
 }
 
-/// Sequence numbers are not under the checksum, but each is greater than the `last`.
-fn walk(journal: &Path, mark_key: &[u8], last: Option<u64>) -> io::Result<Walked> {
+/// Reads one journal. The checksum does not cover sequence numbers, but each must be greater than the one before,
+/// beginning with `last`.
+fn scan_file(journal: &Path, mark_key: &[u8], last: Option<u64>) -> io::Result<JournalFileScan> {
     let mut reader = BufReader::with_capacity(64 << 10, File::open(journal)?);
-    let mut walked = Walked { last_sequence: last, ..Walked::default() };
+    let mut scan = JournalFileScan { last_sequence: last, ..JournalFileScan::default() };
     loop {
         let mut batch = Batch { reader: &mut reader, checksum: Xxh3Default::new(), bytes: 0, mark: None };
         match batch.read(mark_key) {
-            Ok(Some(sequence)) if walked.last_sequence.is_none_or(|last| last < sequence) => {
-                walked.last_sequence = Some(sequence);
-                walked.end += batch.bytes;
-                walked.last_mark = batch.mark.or(walked.last_mark);
+            Ok(Some(sequence)) if scan.last_sequence.is_none_or(|last| last < sequence) => {
+                scan.last_sequence = Some(sequence);
+                scan.end += batch.bytes;
+                scan.last_mark = batch.mark.or(scan.last_mark);
             }
             Ok(_) => break,
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(error),
         }
     }
-    reader.seek(SeekFrom::Start(walked.end))?;
-    walked.goes_on = !is_zero(reader)?;
-    Ok(walked)
+    reader.seek(SeekFrom::Start(scan.end))?;
+    scan.has_torn_tail = !is_zero(reader)?;
+    Ok(scan)
 }
 
 fn is_zero(mut reader: impl Read) -> io::Result<bool> {
@@ -158,17 +161,17 @@ fn is_zero(mut reader: impl Read) -> io::Result<bool> {
     }
 }
 
-/// One batch while it is read.
+/// The state of reading one batch.
 struct Batch<R> {
     reader: R,
     checksum: Xxh3Default,
-    /// So many were taken.
+    /// The number of bytes read so far.
     bytes: u64,
     mark: Option<u64>,
 }
 
 impl<R: Read> Batch<R> {
-    /// The sequence number of the batch, if it is whole.
+    /// Reads the batch and returns its sequence number; `None` if the batch is not complete.
     fn read(&mut self, mark_key: &[u8]) -> io::Result<Option<u64>> {
         if self.take::<1>()? != [START] {
             return Ok(None);
@@ -176,12 +179,12 @@ impl<R: Read> Batch<R> {
         let items = u32::from_le_bytes(self.take()?);
         let sequence = u64::from_le_bytes(self.take()?);
         for _ in 0..items {
-            let known = match self.hash::<1>()? {
+            let valid = match self.hash::<1>()? {
                 [ITEM] => self.item(mark_key)?,
                 [CLEAR] => self.hash::<8>().map(|_| true)?,
                 _ => false,
             };
-            if !known {
+            if !valid {
                 return Ok(None);
             }
         }
@@ -189,11 +192,11 @@ impl<R: Read> Batch<R> {
             return Ok(None);
         }
         let checksum = u64::from_le_bytes(self.take()?);
-        let whole = self.take()? == *TRAILER && checksum == self.checksum.digest();
-        Ok(whole.then_some(sequence))
+        let complete = self.take()? == *TRAILER && checksum == self.checksum.digest();
+        Ok(complete.then_some(sequence))
     }
 
-    /// What stands behind the tag.
+    /// Reads an item after its tag. Returns whether it is valid.
     fn item(&mut self, mark_key: &[u8]) -> io::Result<bool> {
         let [_kind, _compression] = self.hash()?;
         let _keyspace: [u8; 8] = self.hash()?;
@@ -201,7 +204,7 @@ impl<R: Read> Batch<R> {
         let _value_bytes: [u8; 4] = self.hash()?;
         let stored_bytes = u32::from_le_bytes(self.hash()?);
         if usize::from(key_bytes) != mark_key.len() {
-            self.pass(u64::from(key_bytes) + u64::from(stored_bytes))?;
+            self.skip(u64::from(key_bytes) + u64::from(stored_bytes))?;
             return Ok(true);
         }
         let mut key = vec![0; mark_key.len()];
@@ -209,7 +212,7 @@ impl<R: Read> Batch<R> {
         self.checksum.update(&key);
         self.bytes += u64::from(key_bytes);
         if key != mark_key {
-            self.pass(u64::from(stored_bytes))?;
+            self.skip(u64::from(stored_bytes))?;
             return Ok(true);
         }
         if stored_bytes != 8 {
@@ -226,15 +229,15 @@ impl<R: Read> Batch<R> {
         Ok(bytes)
     }
 
-    /// As `take`, of what the checksum is over.
+    /// As `take`, and adds the bytes to the checksum.
     fn hash<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let bytes = self.take()?;
         self.checksum.update(&bytes);
         Ok(bytes)
     }
 
-    /// Values may be large: they are read in pieces.
-    fn pass(&mut self, count: u64) -> io::Result<()> {
+    /// Skips `count` bytes and adds them to the checksum. Reads in pieces, because values may be large.
+    fn skip(&mut self, count: u64) -> io::Result<()> {
         let mut chunk = [0; 16 << 10];
         let mut left = count;
         while left > 0 {
@@ -257,8 +260,8 @@ mod tests {
 
     const MARK: &[u8] = &[0];
 
-    /// A database in which so many batches were written, of which each tenth is large; closed.
-    fn filled(directory: &Path, batches: u64, compression: CompressionType) {
+    /// Writes `batches` to a new database and closes it. Every tenth batch is large.
+    fn fill(directory: &Path, batches: u64, compression: CompressionType) {
         let db = Database::builder(directory).journal_compression(compression).open().expect("opens");
         let keyspace = db.keyspace("data", KeyspaceCreateOptions::default).expect("opens");
         for number in 1..=batches {
@@ -282,66 +285,66 @@ mod tests {
     }
 
     #[test]
-    fn what_fjall_has_written_is_whole() {
+    fn a_journal_that_fjall_has_closed_is_complete() {
         for compression in [CompressionType::None, CompressionType::Lz4] {
             let directory = tempfile::tempdir().expect("a directory");
-            filled(directory.path(), 30, compression);
-            let looked = look(directory.path(), MARK).expect("read");
-            assert_eq!(looked, Looked { journals: 1, last_mark: Some(30), oddity: None, torn: None });
-            // With its zeros cut off as well.
+            fill(directory.path(), 30, compression);
+            let found = scan(directory.path(), MARK).expect("read");
+            assert_eq!(found, JournalScan { journals: 1, last_mark: Some(30), defect: None, torn_tail: None });
+            // fjall removes the zeros at the end when it opens the journal; the scan then finds the same.
             drop(Database::builder(directory.path()).open().expect("opens"));
-            assert_eq!(look(directory.path(), MARK).expect("read"), looked);
+            assert_eq!(scan(directory.path(), MARK).expect("read"), found);
         }
     }
 
-    /// Wherever a bit is wrong, what stands before is what is left, and fjall opens it once it is cut there.
+    /// Wherever a bit is flipped, the scan finds all batches before it, and fjall opens the truncated journal.
     #[test]
-    fn a_flipped_bit_ends_the_journal_there_and_the_rest_opens() {
+    fn a_journal_ends_before_a_flipped_bit_and_opens_after_truncation() {
         let whole = tempfile::tempdir().expect("a directory");
-        filled(whole.path(), 12, CompressionType::None);
-        // Without its zeros, which take time.
+        fill(whole.path(), 12, CompressionType::None);
+        // This removes the zeros at the end, which take time to read.
         drop(Database::builder(whole.path()).open().expect("opens"));
-        let end = walk(&journal(whole.path()), MARK, None).expect("read").end;
+        let end = scan_file(&journal(whole.path()), MARK, None).expect("read").end;
         let mut random = fastrand::Rng::with_seed(7);
         let (mut least, mut most) = (u64::MAX, 0);
         for position in std::iter::repeat_with(|| random.u64(..end)).take(60).chain([0, end - 1]) {
             flip(&journal(whole.path()), position);
-            let looked = look(whole.path(), MARK).expect("read");
+            let found = scan(whole.path(), MARK).expect("read");
             flip(&journal(whole.path()), position);
-            let torn = looked.torn.expect("something stands behind the last whole batch");
-            assert!(torn.position <= position, "{torn:?} behind {position}");
-            let marked = looked.last_mark.unwrap_or(0);
-            assert!(marked < 12);
-            (least, most) = (least.min(marked), most.max(marked));
+            let torn_tail = found.torn_tail.expect("there are bytes after the last complete batch");
+            assert!(torn_tail.position <= position, "{torn_tail:?} after {position}");
+            let mark = found.last_mark.unwrap_or(0);
+            assert!(mark < 12);
+            (least, most) = (least.min(mark), most.max(mark));
         }
         assert_eq!((least, most), (0, 11));
-        // The checksum of a batch in the middle: fjall alone refuses to open.
+        // fjall itself fails to open a journal with a wrong checksum in the middle.
         flip(&journal(whole.path()), end / 2);
-        assert!(Database::builder(whole.path()).open().is_err(), "then the cut is not needed any more");
-        let torn = look(whole.path(), MARK).expect("read").torn.expect("torn");
-        torn.cut().expect("cut");
+        assert!(Database::builder(whole.path()).open().is_err(), "if fjall opens it, klad need not truncate it");
+        let torn_tail = scan(whole.path(), MARK).expect("read").torn_tail.expect("torn");
+        torn_tail.truncate().expect("truncated");
         let db = Database::builder(whole.path()).open().expect("opens");
         let keyspace = db.keyspace("data", KeyspaceCreateOptions::default).expect("opens");
         let mark = keyspace.get(MARK).expect("read").expect("there");
         assert_eq!(
             Some(u64::from_le_bytes((*mark).try_into().expect("eight"))),
-            look(whole.path(), MARK).expect("read").last_mark
+            scan(whole.path(), MARK).expect("read").last_mark
         );
     }
 
     #[test]
-    fn journals_that_are_missing_or_broken_before_the_last_are_odd() {
+    fn a_missing_or_broken_journal_before_the_last_is_a_defect() {
         let directory = tempfile::tempdir().expect("a directory");
-        filled(directory.path(), 5, CompressionType::None);
+        fill(directory.path(), 5, CompressionType::None);
         let first = journal(directory.path());
         assert!(first.ends_with("0.jnl"));
         fs::copy(&first, directory.path().join("2.jnl")).expect("copied");
-        let missing = Some(Oddity::Missing { number: 1 });
-        assert_eq!(look(directory.path(), MARK).expect("read").oddity, missing);
+        let missing = Some(JournalDefect::Missing { number: 1 });
+        assert_eq!(scan(directory.path(), MARK).expect("read").defect, missing);
         fs::rename(directory.path().join("2.jnl"), directory.path().join("1.jnl")).expect("renamed");
-        assert_eq!(look(directory.path(), MARK).expect("read").oddity, None);
+        assert_eq!(scan(directory.path(), MARK).expect("read").defect, None);
         flip(&first, 20);
-        let broken = Some(Oddity::Broken { journal: first, position: 0 });
-        assert_eq!(look(directory.path(), MARK).expect("read").oddity, broken);
+        let broken = Some(JournalDefect::Broken { journal: first, position: 0 });
+        assert_eq!(scan(directory.path(), MARK).expect("read").defect, broken);
     }
 }

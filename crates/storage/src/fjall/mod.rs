@@ -1,17 +1,17 @@
-//! The embedded engine on fjall, an LSM tree in Rust. Only the files `fjall*.rs` name its crate.
+//! The engine on fjall, an LSM tree in Rust. Only the files in this directory use fjall's crate.
 //!
-//! Writes go through the commit section, as with RocksDB: one thread at a time, one batch, one journal write, one sync of it
-//! when any member asked for one. fjall fills memtables only behind both, so that no reader sees a write whose sync has not
-//! succeeded; and all reads are of a snapshot, so that the members of a batch become visible together. A journal write
-//! or sync that failed is final until restart.
+//! Writes go through the commit section, as with RocksDB: one thread at a time, one batch, one journal write, and one
+//! sync if any write of the batch asks for it. fjall inserts the batch into the memtable only after both, so no read
+//! sees a write whose sync has not succeeded. All reads use a snapshot, so the writes of a batch become visible
+//! together. After a failed journal write or sync the engine takes no writes until the next start.
 //!
 //! ```text
 //!   stored key: 1 │ the client's key          value: a record (record.rs)
 //!               0                             the version of the last write, in every batch
 //! ```
 //!
-//! What stands under the key 0 is how a start knows how far it has got, and keeps fjall's own numbers growing where
-//! everything else in the last batch was a removal. Made by `main`, called by `execution`.
+//! The entry under the key 0 tells a start which write is the last that was recovered. It also keeps fjall's sequence
+//! numbers growing if all other entries of the last batch are removals. Made by `main`, called by `execution`.
 
 mod journal;
 mod observation;
@@ -25,20 +25,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
 use fjall::{Database, Keyspace, PersistMode, Readable as _, Slice};
 
 use crate::commits::Commits;
+use crate::disk::commit_section::{self, CommittedBatch};
 use crate::disk::directory::DataDirectory;
-use crate::disk::gate::{Kept, WriteGate};
+use crate::disk::gate::{WriteGate, WriteProgress};
 use crate::disk::high_water::HighWater;
-use crate::disk::point_read::Read;
+use crate::disk::point_read::PointRead;
 use crate::disk::record::{self, Record};
 use crate::disk::versions::Versions;
-use crate::disk::written::{self, Written};
-use crate::fjall::observation::Watch;
+use crate::fjall::observation::Monitor;
 pub use crate::fjall::open::OpenError;
-use crate::fjall::open::{Opened, words};
+use crate::fjall::open::{Opened, message};
 use crate::fjall::options::{LEVEL_0_TABLES_MAX, MEMTABLES, MEMTABLES_SEALED_MAX};
 use crate::operation::{Durability, Effect, Error, Operation, Outcome, ScanStep, Version};
 use crate::perf::Figure;
@@ -47,48 +46,49 @@ use crate::{
     Result,
 };
 use klad_base::clock;
-use klad_base::sync::{Mutex, MutexGuard, Signal};
+use klad_base::sync::{Mutex, Signal};
 
 /// fjall's directory in the data directory.
 pub(super) const FILES: &str = "fjall";
 
-/// Before every key of a client.
-const CLIENTS_KEY: u8 = 1;
+/// The prefix of every client's key.
+const CLIENT_KEY_PREFIX: u8 = 1;
 
-/// The end of all keys of clients.
-const CLIENTS_END: &[u8] = &[CLIENTS_KEY + 1];
+/// The end of the range of all clients' keys, exclusive.
+const CLIENT_KEYS_END: &[u8] = &[CLIENT_KEY_PREFIX + 1];
 
-/// Where the version of the last write stands.
+/// The key of the entry with the version of the last write.
 pub(super) const MARK_KEY: &[u8] = &[0];
 
-/// What fjall charges a memtable for each entry beyond the bytes of key and value (lsm-tree 3.1.10, `src/memtable/mod.rs`: two
-/// slices of 24 bytes, number and kind).
+/// fjall's charge to the memtable for each entry beyond the bytes of key and value (lsm-tree 3.1.10,
+/// `src/memtable/mod.rs`: two slices of 24 bytes, sequence number and kind).
 const ENTRY_OVERHEAD_BYTES: u64 = 64;
 
-/// How long a writer waits before it looks again whether a memtable was flushed.
-const FLUSH_WAIT: Duration = Duration::from_millis(2);
+/// The interval at which a waiting writer checks whether fjall's threads have caught up.
+const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// When it has waited for so long, other writes are refused with 503: long beside the flush of a memtable of at most 8 MiB.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
+/// The time after which klad rejects other writes with 503 while a writer waits. It is long compared with the flush of
+/// a memtable of at most 8 MiB.
+const CATCH_UP_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// What of the configuration concerns this engine.
+/// The configuration of this engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Block cache in bytes, memtables included.
+    /// The size of the block cache and the memtables together in bytes.
     pub cache_bytes: u64,
-    /// Of the cache, so much is for memtables and not for blocks.
+    /// The share of `cache_bytes` for memtables.
     pub memtable_bytes: u64,
-    /// Threads for flushes and compactions.
+    /// The number of threads for flushes and compactions.
     pub background_threads: usize,
-    /// Below so many free bytes writes are refused.
+    /// The free disk space in bytes below which writes are rejected.
     pub disk_reserve_bytes: u64,
-    /// Of tables, if the directory is new; fjall has no ZSTD.
+    /// The compression of tables. It takes effect only in a new directory. The configuration excludes ZSTD.
     pub compression: Compression,
-    /// Files that it may keep open, 32 to [`ENGINE_FILES_MAX`](klad_base::limits::ENGINE_FILES_MAX).
+    /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`](klad_base::limits::ENGINE_FILES_MAX).
     pub open_files_max: u64,
 }
 
-/// fjall, and what klad keeps beside it.
+/// The engine.
 pub struct FjallEngine {
     db: Database,
     keyspace: Keyspace,
@@ -97,23 +97,23 @@ pub struct FjallEngine {
     gate: WriteGate,
     /// The version of the last write that is in the journal.
     written: AtomicU64,
-    /// Acknowledged writes may not be synced yet.
+    /// Whether some acknowledged writes may not be synced yet.
     unsynced: AtomicBool,
-    /// Since when the commit section waits for fjall's threads.
+    /// The time since which the commit section has waited for fjall's threads.
     waits_since: Mutex<Option<Instant>>,
     high_water: HighWater,
     commits: Commits,
-    /// A memtable that has more is sealed.
+    /// The size at which a memtable is sealed.
     memtable_bytes_max: u64,
     cache_bytes: u64,
-    watch: Watch,
+    monitor: Monitor,
 }
 
-/// What the one thread inside needs.
+/// The state that only the thread in the commit section uses.
 struct CommitSection {
-    /// Written since the last memtable was sealed.
+    /// The bytes written since the last memtable was sealed.
     memtable_bytes: u64,
-    /// Never raised: somewhere to wait.
+    /// A signal that is never raised, for waits with a timeout.
     never: Signal,
 }
 
@@ -121,7 +121,7 @@ impl FjallEngine {
     /// Opens or creates the store in `path`.
     ///
     /// # Errors
-    /// [`OpenError`]; the message says what to do about it where there is something to do.
+    /// [`OpenError`]. The message contains advice if there is any.
     pub fn open(path: &Path, options: &Options) -> std::result::Result<FjallEngine, OpenError> {
         let directory = DataDirectory::open(path, "fjall")?;
         let Opened { db, keyspace, high_water, last_version } = open::open(&directory, options)?;
@@ -132,47 +132,38 @@ impl FjallEngine {
             versions: Versions::new(directory),
             gate: WriteGate::new(options.disk_reserve_bytes),
             written: AtomicU64::new(last_version),
-            // A kill may have left writes that were never synced.
+            // The process before may have been killed before it synced its last writes.
             unsynced: AtomicBool::new(last_version > high_water.synced()),
             waits_since: Mutex::new(None),
             high_water,
             commits: Commits::default(),
             memtable_bytes_max: options.memtable_bytes / MEMTABLES,
             cache_bytes: options.cache_bytes,
-            watch: Watch::default(),
+            monitor: Monitor::default(),
         };
-        engine.upkeep();
+        engine.housekeeping();
         Ok(engine)
     }
 
-    /// Enters the commit section, and says how long that took if another was in it.
-    fn enter(&self) -> (MutexGuard<'_, CommitSection>, Duration) {
-        if let Some(section) = self.section.try_lock() {
-            return (section, Duration::ZERO);
-        }
-        let asked = clock::now();
-        let section = self.section.lock();
-        (section, clock::now().saturating_duration_since(asked))
-    }
-
-    /// Whether fjall's threads must catch up before it takes another write.
+    /// Whether fjall's threads must catch up before the next write.
     fn is_behind(&self) -> bool {
         self.keyspace.sealed_memtable_count() >= MEMTABLES_SEALED_MAX
             || self.keyspace.l0_table_count() >= LEVEL_0_TABLES_MAX
     }
 
-    /// Waits here for what fjall would wait for without an end, were its threads to fail meanwhile.
-    fn wait_for_threads(&self, section: &CommitSection) -> std::result::Result<(), Error> {
+    /// Waits until fjall's threads have caught up. Without this, fjall itself would wait, and for ever if its threads
+    /// fail.
+    fn wait_until_caught_up(&self, section: &CommitSection) -> std::result::Result<(), Error> {
         if !self.is_behind() {
             return Ok(());
         }
         *self.waits_since.lock() = Some(clock::now());
         let caught_up = loop {
-            self.look_at_threads();
+            self.check_background_threads();
             if let Err(stopped) = self.gate.check_stopped() {
                 break Err(stopped);
             }
-            section.never.wait_timeout(FLUSH_WAIT);
+            section.never.wait_timeout(CATCH_UP_POLL_INTERVAL);
             if !self.is_behind() {
                 break Ok(());
             }
@@ -182,42 +173,44 @@ impl FjallEngine {
         caught_up
     }
 
-    /// A short wait is how writes are held to what the disk takes; in a long one no other write has a chance.
+    /// Whether the commit section has waited for so long that other writes must be rejected. A short wait only slows
+    /// writes to the speed of the disk.
     fn is_stalled(&self) -> bool {
         let since = *self.waits_since.lock();
-        since.is_some_and(|since| clock::now().saturating_duration_since(since) > FLUSH_PATIENCE)
+        since.is_some_and(|since| clock::now().saturating_duration_since(since) > CATCH_UP_WAIT_MAX)
     }
 
-    /// A thread of fjall's that has met an error has ended, and fjall takes no writes any more, but says so only when asked
-    /// for something.
-    fn look_at_threads(&self) {
+    /// Closes the gate if one of fjall's threads has failed. Such a thread ends, and fjall takes no more writes, but
+    /// fjall reports it only as the error of a later call.
+    fn check_background_threads(&self) {
         if let Err(error) = self.db.persist(PersistMode::Buffer) {
-            self.gate.stop(&words(&error));
+            self.gate.stop(&message(&error));
         }
     }
 
-    /// Does `writes` inside the commit section and answers the version of the first.
-    fn write(&self, writes: &[Pending]) -> std::result::Result<Written, Error> {
-        let (mut section, waited) = self.enter();
+    /// Writes one batch in the commit section.
+    fn write(&self, writes: &[Pending]) -> std::result::Result<CommittedBatch, Error> {
+        let (mut section, waited) = commit_section::enter(&self.section);
         self.gate.check_stopped()?;
-        self.wait_for_threads(&section)?;
-        // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
+        self.wait_until_caught_up(&section)?;
+        // Nothing has been written yet, so a failed reservation only rejects these writes.
         let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
         let last = first + writes.len() as u64 - 1;
         let sync = writes.iter().any(|one| one.write.durability == Durability::Sync);
         let (batch, bytes) = self.batch(writes, first, last);
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
-        // Journal write, sync and memtable are one call of fjall's; with a sync, all of it is the sync's time.
+        // fjall writes the journal, syncs it and fills the memtable in one call. With a sync, all of it counts as the
+        // sync's time.
         let began = sync.then(clock::now);
         match batch.durability(Some(mode)).commit() {
             Ok(()) => {}
-            // Said before anything is done.
+            // fjall returns this error before it writes anything.
             Err(error @ fjall::Error::Poisoned) => {
-                let why = words(&error);
+                let why = message(&error);
                 self.gate.stop(&why);
                 return Err(Error::WritesStopped { why });
             }
-            Err(error) => return Err(self.gate.undetermined(words(&error))),
+            Err(error) => return Err(self.gate.undetermined(message(&error))),
         }
         let now = clock::now();
         let sync_time = began.map(|began| now.saturating_duration_since(began));
@@ -227,23 +220,23 @@ impl FjallEngine {
         self.commits.committed(writes.len(), sync);
         self.written.store(last, Ordering::Release);
         if sync {
-            // A synced write syncs all of the journal before it. Marked before anyone is answered.
+            // The sync covers the whole journal up to this write. The mark is raised before any reply.
             self.high_water.advance(last);
         } else {
-            // After the write: a sync that has begun before it may not cover it, and one must follow.
+            // Set after the write: a sync that began before the write may not cover it, so another must follow.
             self.unsynced.store(true, Ordering::Release);
         }
-        self.seal(&mut section, bytes);
-        // A sync of earlier writes may have failed meanwhile, and nothing is acknowledged after that.
+        self.seal_if_full(&mut section, bytes);
+        // A sync of earlier writes may have failed meanwhile. After that no write is acknowledged.
         self.gate.check_stopped().map_err(|error| self.gate.undetermined(error.to_string()))?;
         let shared_by = u32::try_from(writes.len()).unwrap_or(u32::MAX);
         let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         let perf = Some(Perf::new(shared_by).with(Figure::CommitSectionWait, waited));
-        Ok(Written { first, now, sync_time: sync_time.unwrap_or_default(), perf })
+        Ok(CommittedBatch { first_version: first, now, sync_time: sync_time.unwrap_or_default(), perf })
     }
 
-    /// The batch, and what its entries take in the memtable. Of several changes of a key only the last is in it: fjall gives
-    /// all members of a batch the same number, by which it tells entries of a key apart.
+    /// Builds the batch, and computes its size in the memtable. If several changes have the same key, the batch
+    /// contains only the last: fjall gives all entries of a batch the same sequence number, and could not order them.
     fn batch(&self, writes: &[Pending], first: u64, last: u64) -> (fjall::OwnedWriteBatch, u64) {
         let mut batch = self.db.batch();
         let mut bytes = 0;
@@ -257,10 +250,10 @@ impl FjallEngine {
                 if !single && !seen.insert(&*change.key) {
                     continue;
                 }
-                let key = joined(&[CLIENTS_KEY], &change.key);
+                let key = concat(&[CLIENT_KEY_PREFIX], &change.key);
                 match &change.effect {
                     Effect::Put(value) => {
-                        let value = joined(&record::plain_head(Version::new(version)), &value.payload);
+                        let value = concat(&record::plain_head(Version::new(version)), &value.payload);
                         charge(&key, value.len());
                         batch.insert(&self.keyspace, key, value);
                     }
@@ -277,32 +270,33 @@ impl FjallEngine {
         (batch, bytes)
     }
 
-    /// Seals a memtable that is full: fjall's threads write it to a table.
-    fn seal(&self, section: &mut CommitSection, bytes: u64) {
+    /// Adds a batch of `bytes` to the memtable's size, and seals the memtable if it is full. fjall's threads then
+    /// write it to a table.
+    fn seal_if_full(&self, section: &mut CommitSection, bytes: u64) {
         section.memtable_bytes += bytes;
         if section.memtable_bytes < self.memtable_bytes_max {
             return;
         }
         section.memtable_bytes = 0;
-        // Only journals that nobody needs any more are touched, so what fails is tried again with the next memtable.
+        // An error concerns only journals that are no longer needed. fjall tries again with the next memtable.
         if let Err(error) = self.keyspace.rotate_memtable() {
-            tracing::warn!(why = words(&error), "fjall cannot clean up after a memtable");
+            tracing::warn!(why = message(&error), "fjall cannot remove old journals; it tries again later");
         }
     }
 
     fn read(&self, key: &[u8], reply: &dyn Reply) -> Result {
-        let read = match self.db.snapshot().get(&self.keyspace, joined(&[CLIENTS_KEY], key)) {
-            Ok(Some(stored)) => Read::with_room(&stored, reply),
-            Ok(None) => Read::NOT_FOUND,
-            Err(error) => Read::failed(read_failed(&error)),
+        let read = match self.db.snapshot().get(&self.keyspace, concat(&[CLIENT_KEY_PREFIX], key)) {
+            Ok(Some(stored)) => PointRead::decode_if_admitted(&stored, reply),
+            Ok(None) => PointRead::NOT_FOUND,
+            Err(error) => PointRead::failed(read_failed(&error)),
         };
-        read.answer
+        read.result
     }
 
     fn scan_step(&self, step: &ScanStep) -> Result {
         let mut page = PageBuilder::new(step);
-        let from = joined(&[CLIENTS_KEY], &step.from);
-        let end = step.end.as_ref().map_or(Slice::from(CLIENTS_END), |end| joined(&[CLIENTS_KEY], end));
+        let from = concat(&[CLIENT_KEY_PREFIX], &step.from);
+        let end = step.end.as_ref().map_or(Slice::from(CLIENT_KEYS_END), |end| concat(&[CLIENT_KEY_PREFIX], end));
         if from >= end {
             return Ok(Outcome::Page(page.finish()));
         }
@@ -312,30 +306,26 @@ impl FjallEngine {
             if record.expired(clock::unix_ms) {
                 continue;
             }
-            if !page.has_room(key.len() + record.payload.len()) {
+            if !page.fits(key.len() + record.payload.len()) {
                 return Ok(Outcome::Page(page.stop_before(key, record.payload.len())));
             }
-            let mut both = BytesMut::with_capacity(key.len() + record.payload.len());
-            both.extend_from_slice(key);
-            both.extend_from_slice(record.payload);
-            let value: Bytes = both.split_off(key.len()).freeze();
-            page.add(both.freeze(), value);
+            page.add_copy(key, record.payload);
         }
         Ok(Outcome::Page(page.finish()))
     }
 
-    fn look_at_fjall(&self) {
-        let (version_last, version_reserved) = self.versions.look();
-        // In this order, or the difference could be below nothing.
+    fn update_observation(&self) {
+        let (version_last, version_reserved) = self.versions.last_and_reserved();
+        // Read in this order, so that the difference is not negative.
         let synced = self.high_water.synced();
         let unsynced = self.written.load(Ordering::Acquire).saturating_sub(synced);
-        let kept = self.gate.measures(&Kept { unsynced, version_last, version_reserved });
-        self.watch.look(&self.db, &self.keyspace, kept);
+        let measures = self.gate.measures(&WriteProgress { unsynced, version_last, version_reserved });
+        self.monitor.update(&self.db, &self.keyspace, measures);
     }
 }
 
-/// Both parts in one piece of memory, copied once: a value may be large.
-fn joined(head: &[u8], rest: &[u8]) -> Slice {
+/// Concatenates two parts with a single copy, because a value may be large.
+fn concat(head: &[u8], rest: &[u8]) -> Slice {
     let length = head.len() + rest.len();
     Slice::from_reader(&mut head.chain(rest), length).expect("the parts are as long as they are")
 }
@@ -345,7 +335,7 @@ fn decode(stored: &[u8]) -> std::result::Result<Record<'_>, Error> {
 }
 
 fn read_failed(error: &fjall::Error) -> Error {
-    Error::ReadFailed { why: words(error) }
+    Error::ReadFailed { why: message(error) }
 }
 
 impl Engine for FjallEngine {
@@ -361,7 +351,7 @@ impl Engine for FjallEngine {
         Capabilities { blocks: true, batches: true, global_order: true, ..Capabilities::default() }
     }
 
-    /// fjall has no read that gives up where it would have to ask the disk.
+    /// Always unknown: fjall has no read that fails instead of waiting for the disk.
     fn read_cached(&self, _key: &[u8]) -> Option<Result> {
         None
     }
@@ -376,20 +366,20 @@ impl Engine for FjallEngine {
 
     fn commit(&self, writes: Vec<Pending>) {
         assert!(!writes.is_empty(), "an empty commit has nothing to answer");
-        written::answer(&writes, self.write(&writes));
+        commit_section::complete_all(&writes, self.write(&writes));
     }
 
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
         self.gate.check(change)
     }
 
-    /// fjall's cache keeps the size that it was made with.
+    /// Only logs a warning: the capacity of fjall's cache cannot be changed.
     fn set_cache_bytes(&self, bytes: u64) {
         if bytes != self.cache_bytes {
             tracing::warn!(
                 bytes,
                 now = self.cache_bytes,
-                "the cache of --engine fjall keeps its size until klad is started again"
+                "the cache of --engine fjall keeps its size until klad is started again; restart klad to change it"
             );
         }
     }
@@ -399,7 +389,7 @@ impl Engine for FjallEngine {
     }
 
     fn observe(&self) -> Arc<Observation> {
-        self.watch.latest()
+        self.monitor.latest()
     }
 
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
@@ -417,7 +407,7 @@ impl LocalDisk for FjallEngine {
         }
         let (until, began) = (self.written.load(Ordering::Acquire), clock::now());
         self.db.persist(PersistMode::SyncData).map_err(|error| {
-            let why = words(&error);
+            let why = message(&error);
             self.gate.stop(&why);
             why
         })?;
@@ -434,37 +424,39 @@ impl LocalDisk for FjallEngine {
         &self.commits
     }
 
-    fn upkeep(&self) {
-        self.gate.look_whether_still_there(self.versions.directory(), "fjall/version");
-        self.gate.look_at_free_space(self.versions.directory());
+    fn housekeeping(&self) {
+        self.gate.check_directory(self.versions.directory(), "fjall/version");
+        self.gate.update_free_space(self.versions.directory());
         self.gate.set_stalled(self.is_stalled());
-        if let Err(error) = self.versions.top_up() {
-            tracing::warn!(%error, "cannot reserve versions ahead of time");
+        if let Err(error) = self.versions.reserve_ahead() {
+            tracing::warn!(%error, "cannot reserve versions ahead of time; klad tries again");
         }
-        // Whoever is in the commit section finds out by itself, and may be waiting for a sync.
+        // A thread in the commit section notices failed threads itself, and may be waiting for a sync now.
         if let Some(_section) = self.section.try_lock() {
-            self.look_at_threads();
+            self.check_background_threads();
         }
-        self.look_at_fjall();
+        self.update_observation();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::operation::Write;
 
-    /// Keeps how one operation ended.
+    /// A reply that stores the result of one operation.
     #[derive(Default)]
-    struct Kept(Mutex<Option<Result>>);
+    struct StoredReply(Mutex<Option<Result>>);
 
-    impl Reply for Kept {
+    impl Reply for StoredReply {
         fn complete(&self, result: Result) {
             assert!(self.0.lock().replace(result).is_none(), "once");
         }
     }
 
-    impl Kept {
+    impl StoredReply {
         fn outcome(&self) -> Outcome {
             self.0.lock().take().expect("completed").expect("well")
         }
@@ -482,17 +474,17 @@ mod tests {
         FjallEngine::open(path, &options).expect("opens")
     }
 
-    /// Commits all `changes` as one batch, and answers their versions.
+    /// Commits all `changes` as one batch, and returns their versions.
     fn commit(engine: &FjallEngine, changes: &[(&'static str, Option<&'static str>)]) -> Vec<Version> {
-        let replies: Vec<_> = changes.iter().map(|_| Arc::new(Kept::default())).collect();
-        let write = |((key, value), reply): (&(&'static str, Option<&'static str>), &Arc<Kept>)| {
+        let replies: Vec<_> = changes.iter().map(|_| Arc::new(StoredReply::default())).collect();
+        let write = |((key, value), reply): (&(&'static str, Option<&'static str>), &Arc<StoredReply>)| {
             let put = |value: &'static str| Effect::Put(Bytes::from_static(value.as_bytes()).into());
             let key = Bytes::from_static(key.as_bytes());
             let write = Write::of(key, value.map_or(Effect::Delete, put), Durability::Async);
             Pending { write, reply: reply.clone() }
         };
         engine.commit(changes.iter().zip(&replies).map(write).collect());
-        let version = |reply: &Arc<Kept>| match reply.outcome() {
+        let version = |reply: &Arc<StoredReply>| match reply.outcome() {
             Outcome::Written { version, durability: Durability::Async } => version,
             other => panic!("{other:?}"),
         };
@@ -500,7 +492,7 @@ mod tests {
     }
 
     fn read(engine: &FjallEngine, key: &str) -> Option<(Version, Bytes)> {
-        match engine.read(key.as_bytes(), &Kept::default()).expect("it is read") {
+        match engine.read(key.as_bytes(), &StoredReply::default()).expect("it is read") {
             Outcome::Found { version, value } => Some((version, value)),
             Outcome::NotFound => None,
             other => panic!("{other:?}"),
@@ -508,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_changes_of_a_key_in_a_batch_the_last_counts() {
+    fn the_last_change_of_a_key_in_a_batch_wins() {
         let directory = tempfile::tempdir().expect("a directory");
         let engine = open(directory.path());
         let changes =
@@ -525,9 +517,9 @@ mod tests {
         expected(&open(directory.path()));
     }
 
-    /// Nothing of such a batch is left in tables, and its number must not be given to another one.
+    /// A batch of removals alone leaves no entry in the tables, but its sequence number must not be used again.
     #[test]
-    fn removals_alone_are_behind_what_they_remove_after_restarts_and_flushes() {
+    fn batches_of_removals_stay_newer_than_the_removed_entries() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut last = 0;
         for round in 0..4 {

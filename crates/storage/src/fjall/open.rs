@@ -1,9 +1,9 @@
-//! Opens fjall without its doing any harm: to a directory whose files are gone, or whose journal is damaged.
+//! Opens fjall after checks that prevent fjall from destroying data in a damaged directory.
 //!
-//! fjall alone cuts a journal at the first thing that it cannot read and says nothing. It takes a directory without `version` for a new
-//! one, and removes a keyspace that it does not know or whose `current` is missing, tables and all (fjall 3.1.13,
-//! `src/recovery.rs`). So all of it is looked at first, and what was synced is compared with what can be read, while nothing is
-//! changed. Called by `fjall.rs`.
+//! fjall truncates a journal at the first entry that it cannot read, without an error. It treats a directory without
+//! `version` as a new one. It removes a keyspace that it does not know or whose `current` is missing, with all its
+//! tables (fjall 3.1.13, `src/recovery.rs`). klad therefore first checks the files and compares the journals with the
+//! mark of what was synced, and changes nothing until the checks have passed. Called by `fjall`.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,39 +13,39 @@ use fjall::{Database, Keyspace, LsmError};
 
 use crate::disk::directory::{self, DataDirectory};
 use crate::disk::high_water::{self, HighWater};
-use crate::fjall::journal::{self, Looked, Oddity};
+use crate::fjall::journal::{self, JournalDefect, JournalScan};
 use crate::fjall::options;
 use crate::fjall::{FILES, MARK_KEY, Options};
 
-/// The keyspace that everything is in.
+/// The only keyspace that klad uses.
 const KEYSPACE: &str = "data";
 
-/// The keyspace in which fjall keeps names and options of the others.
-const OWN_KEYSPACE: &str = "0";
+/// The keyspace in which fjall stores the names and options of the others.
+const META_KEYSPACE: &str = "0";
 
 /// Why the engine could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory itself.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Directory(#[from] directory::Error),
     /// Writes that were synced are missing.
     #[error(transparent)]
     HighWater(#[from] high_water::Error),
-    /// fjall's words, or the kernel's.
+    /// fjall or the kernel returned an error.
     #[error("fjall cannot open {}: {why}", path.display())]
     Fjall {
-        /// Where.
+        /// fjall's directory.
         path: PathBuf,
-        /// In words.
+        /// The error message.
         why: String,
     },
-    /// Files that must be there are damaged or missing.
-    #[error("{} is damaged: {why}. Bring the data back from a copy", path.display())]
+    /// A required file is damaged or missing.
+    #[error("{} is damaged: {why}. Restore the data from a copy", path.display())]
     Damaged {
         /// fjall's directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         why: String,
     },
 }
@@ -55,12 +55,12 @@ pub(super) struct Opened {
     pub(super) db: Database,
     pub(super) keyspace: Keyspace,
     pub(super) high_water: HighWater,
-    /// The last version whose write is in there.
+    /// The version of the last recovered write.
     pub(super) last_version: u64,
 }
 
-/// An error of fjall's, in words that name the kernel's where it is to blame.
-pub(super) fn words(error: &fjall::Error) -> String {
+/// The message of a fjall error: the kernel's message if the kernel caused it.
+pub(super) fn message(error: &fjall::Error) -> String {
     match error {
         fjall::Error::Io(cause) | fjall::Error::Storage(LsmError::Io(cause)) => cause.to_string(),
         fjall::Error::Poisoned => "one of fjall's own threads has failed".to_owned(),
@@ -69,7 +69,7 @@ pub(super) fn words(error: &fjall::Error) -> String {
 }
 
 fn from_fjall(files: &Path, error: &fjall::Error) -> OpenError {
-    let (path, why) = (files.to_owned(), words(error));
+    let (path, why) = (files.to_owned(), message(error));
     match error {
         fjall::Error::Io(cause) | fjall::Error::Storage(LsmError::Io(cause)) if !is_damage(cause) => {
             OpenError::Fjall { path, why }
@@ -79,35 +79,35 @@ fn from_fjall(files: &Path, error: &fjall::Error) -> OpenError {
     }
 }
 
-/// A file that is gone, or shorter than it says.
+/// Whether an error means that a file is missing, too short or invalid.
 fn is_damage(cause: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
     matches!(cause.kind(), NotFound | UnexpectedEof | InvalidData)
 }
 
-/// Opens the database to be written, and the mark of what was synced, which it has been compared with.
+/// Opens the database for writing, and the high-water mark after a comparison with the recovered writes.
 pub(super) fn open(directory: &DataDirectory, options: &Options) -> Result<Opened, OpenError> {
     let data = directory.path();
     let files = directory.subdirectory(FILES)?;
     let unreadable = |cause: io::Error| OpenError::Fjall { path: files.clone(), why: cause.to_string() };
-    let looked = journal::look(&files, MARK_KEY).map_err(unreadable)?;
+    let scan = journal::scan(&files, MARK_KEY).map_err(unreadable)?;
     if directory.versions_reserved_until() > 0 {
-        check(data, &files, &looked)?;
-        cut(&looked).map_err(unreadable)?;
+        check(data, &files, &scan)?;
+        truncate_torn_tail(&scan).map_err(unreadable)?;
     } else {
-        start_anew(&files, &looked)?;
+        clear_interrupted_start(&files, &scan)?;
     }
     let failed = |error: fjall::Error| from_fjall(&files, &error);
     let db = options::database(&files, options).open().map_err(failed)?;
     let keyspace = db.keyspace(KEYSPACE, || options::keyspace(options)).map_err(failed)?;
-    // fjall syncs what is in a new keyspace's directory, and not its name.
+    // fjall syncs the contents of a new keyspace's directory, but not the parent directory with its name.
     File::open(files.join("keyspaces")).and_then(|opened| opened.sync_all()).map_err(unreadable)?;
     let mark = keyspace.get(MARK_KEY).map_err(failed)?;
     let last_version = match mark.as_deref().map(<[u8; 8]>::try_from) {
         None => 0,
         Some(Ok(version)) => u64::from_le_bytes(version),
         Some(Err(_)) => {
-            let why = "what it says of the last write is no version".to_owned();
+            let why = "the entry with the version of the last write is not a version".to_owned();
             return Err(OpenError::Damaged { path: files, why });
         }
     };
@@ -115,10 +115,11 @@ pub(super) fn open(directory: &DataDirectory, options: &Options) -> Result<Opene
     Ok(Opened { db, keyspace, high_water, last_version })
 }
 
-/// Everything is there that fjall would not miss. Changes nothing.
-fn check(data: &Path, files: &Path, looked: &Looked) -> Result<(), OpenError> {
+/// Checks that all files exist whose absence fjall would not notice, and that the journals contain all synced writes.
+/// Changes nothing.
+fn check(data: &Path, files: &Path, scan: &JournalScan) -> Result<(), OpenError> {
     let damaged = |why: String| Err(OpenError::Damaged { path: files.to_owned(), why });
-    let mut needed = vec![PathBuf::from("version"), own("current")];
+    let mut needed = vec![PathBuf::from("version"), Path::new("keyspaces").join(META_KEYSPACE).join("current")];
     for keyspace in keyspaces(files).unwrap_or_default() {
         needed.push(keyspace.join("current"));
     }
@@ -128,20 +129,21 @@ fn check(data: &Path, files: &Path, looked: &Looked) -> Result<(), OpenError> {
     if needed.len() < 3 {
         return damaged("the keyspace that everything is in is missing".to_owned());
     }
-    if looked.journals == 0 {
+    if scan.journals == 0 {
         return damaged("there is no journal".to_owned());
     }
-    match &looked.oddity {
-        Some(Oddity::Missing { number }) => return damaged(format!("journal {number}.jnl is missing")),
-        Some(Oddity::Broken { journal, position }) => {
+    match &scan.defect {
+        Some(JournalDefect::Missing { number }) => return damaged(format!("journal {number}.jnl is missing")),
+        Some(JournalDefect::Broken { journal, position }) => {
             return damaged(format!("the journal {} cannot be read from byte {position} on", journal.display()));
         }
         None => {}
     }
-    // Where no whole batch is left, whether tables hold what was synced only fjall can tell, and it would cut the journal off
-    // first. A journal that was begun just before a power cut looks like that as well, and is refused for safety.
+    // If a torn journal has no complete batch, only fjall could tell whether the tables contain all synced writes, and
+    // fjall would truncate the journal first. klad rejects this state for safety, although a power cut soon after the
+    // start of a new journal leaves it too.
     let synced = high_water::read(data).ok().flatten().unwrap_or(0);
-    let recovered = looked.last_mark.or(looked.torn.is_some().then_some(0));
+    let recovered = scan.last_mark.or(scan.torn_tail.is_some().then_some(0));
     if let Some(recovered) = recovered.filter(|recovered| *recovered < synced) {
         let path = data.join(high_water::FILE);
         return Err(high_water::Error::LogIsShort { recovered, synced, path }.into());
@@ -149,48 +151,45 @@ fn check(data: &Path, files: &Path, looked: &Looked) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Paths of all keyspaces but fjall's own, below its directory.
+/// The paths of all keyspaces except the meta keyspace, relative to fjall's directory.
 fn keyspaces(files: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(files.join("keyspaces"))? {
         let entry = entry?;
-        if entry.file_name() != *OWN_KEYSPACE && entry.file_type()?.is_dir() {
+        if entry.file_name() != *META_KEYSPACE && entry.file_type()?.is_dir() {
             found.push(Path::new("keyspaces").join(entry.file_name()));
         }
     }
     Ok(found)
 }
 
-fn own(file: &str) -> PathBuf {
-    Path::new("keyspaces").join(OWN_KEYSPACE).join(file)
-}
-
-/// Takes away what is behind the last whole batch, which nobody was promised: fjall refuses to open some of it.
-fn cut(looked: &Looked) -> io::Result<()> {
-    let Some(torn) = &looked.torn else { return Ok(()) };
+/// Truncates the last journal after its last complete batch. The rest was not synced, and fjall fails to open some
+/// kinds of torn journals.
+fn truncate_torn_tail(scan: &JournalScan) -> io::Result<()> {
+    let Some(torn_tail) = &scan.torn_tail else { return Ok(()) };
     tracing::warn!(
-        journal = %torn.journal.display(),
-        position = torn.position,
-        "the journal ends in a write that is not whole, and is cut off there; everything that was synced is before it"
+        journal = %torn_tail.journal.display(),
+        position = torn_tail.position,
+        "the journal ends in an incomplete write; klad truncates it there; all writes that were synced are before it"
     );
-    torn.cut()
+    torn_tail.truncate()
 }
 
-/// No version was ever given out, so that nothing was written: what an interrupted first start has left is taken away, because
-/// fjall does not go on with it.
-fn start_anew(files: &Path, looked: &Looked) -> Result<(), OpenError> {
+/// Deletes the files of an interrupted first start, because fjall cannot open them. No version was ever given out, so
+/// there is no data.
+fn clear_interrupted_start(files: &Path, scan: &JournalScan) -> Result<(), OpenError> {
     let tables = keyspaces(files).unwrap_or_default().into_iter().any(|keyspace| {
         let tables = fs::read_dir(files.join(keyspace).join("tables"));
         tables.is_ok_and(|mut tables| tables.next().is_some())
     });
-    if tables || looked.last_mark.is_some() || looked.torn.is_some() {
-        let why = "there are writes in it, and KLAD says that there was none".to_owned();
+    if tables || scan.last_mark.is_some() || scan.torn_tail.is_some() {
+        let why = "it contains writes, but KLAD says that there was none".to_owned();
         return Err(OpenError::Damaged { path: files.to_owned(), why });
     }
     let clear = || {
         fs::remove_dir_all(files)?;
         fs::create_dir(files)?;
-        // The new directory's name; its contents fjall syncs.
+        // klad syncs the parent directory with the new name; fjall syncs the contents.
         File::open(files.parent().unwrap_or(files))?.sync_all()
     };
     clear().map_err(|cause: io::Error| OpenError::Fjall { path: files.to_owned(), why: cause.to_string() })

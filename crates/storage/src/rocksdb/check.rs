@@ -1,18 +1,17 @@
-//! Reads a whole data directory and says what is wrong with it; changes nothing in it but the process id in `LOCK`.
+//! Checks a whole data directory and reports all defects. Changes nothing in it except the process id in `LOCK`.
 //!
 //! ```text
-//!   KLAD           format, engine, reservation                      directory.rs
-//!   rocksdb/       CURRENT, MANIFEST, every table: there, whole      RocksDB opens read-only, reading the log into memory
-//!   SYNCED         the log gives back at least what was synced
-//!   every block    of every table: its checksum                      RocksDB's VerifyChecksum
-//!   every filter   which that leaves out                             each table opened with its filters kept in memory
-//!   every record   its format, its version below the reservation     one iterator for each table's first key
+//!   KLAD           format, engine, reserved versions                 directory.rs
+//!   rocksdb/       CURRENT, MANIFEST and every table are complete    RocksDB opens read-only and reads the log
+//!   SYNCED         the log contains at least all synced writes
+//!   every block    the checksum                                      RocksDB's VerifyChecksum
+//!   every filter   the checksum, which VerifyChecksum leaves out     each table opened with its filters in memory
+//!   every record   the format, a version below the reservation       one iterator from each table's first key
 //! ```
 //!
-//! `VerifyChecksum` ends at the first table that is bad; the records are read in pieces, so that a bad block hides no more
-//! than the rest of its piece. Called by `offline`.
+//! `VerifyChecksum` ends at the first bad table. The records are read in pieces, so a bad block hides only the rest of
+//! its piece. Called by `offline`.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,115 +23,116 @@ use crate::Compression;
 use crate::disk::directory::{self, DataDirectory};
 use crate::disk::high_water;
 use crate::disk::record::Record;
+use crate::limits::{CHECK_FINDINGS_MAX, OFFLINE_CACHE_BYTES};
 use crate::rocksdb::Options;
+use crate::rocksdb::log_records;
 use crate::rocksdb::open::{OpenError, check_current, check_logs};
-use crate::rocksdb::options::{self, Shared};
+use crate::rocksdb::options::{self, SharedMemory};
 use klad_base::clock;
-use klad_base::limits::{CHECK_FINDINGS_MAX, OFFLINE_CACHE_BYTES};
 
-/// What was read, and what was found wrong with it.
+/// The result of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// The data directory.
     pub data: PathBuf,
-    /// Nothing was found.
+    /// Whether there is no finding.
     pub sound: bool,
-    /// Keys that are present, expired ones included.
+    /// The number of stored keys, including expired ones.
     pub entries: u64,
-    /// Their bytes.
+    /// The total size of the keys in bytes.
     pub key_bytes: u64,
-    /// Bytes of their values, as clients sent them.
+    /// The total size of the values in bytes, as clients sent them.
     pub value_bytes: u64,
-    /// Entries whose time has passed: they count as absent.
+    /// The number of expired entries, which count as absent.
     pub expired: u64,
-    /// The smallest version; none without entries.
+    /// The smallest version; `None` without entries.
     pub version_min: Option<u64>,
-    /// The largest.
+    /// The largest version; `None` without entries.
     pub version_max: Option<u64>,
-    /// From `KLAD`: every version must be below.
+    /// The end of the reserved versions, from `KLAD`. Every version must be below it.
     pub versions_reserved_until: u64,
-    /// RocksDB's tables.
+    /// The number of tables.
     pub tables: u64,
-    /// Their bytes.
+    /// The total size of the tables in bytes.
     pub table_bytes: u64,
-    /// Log files.
+    /// The number of log files.
     pub logs: u64,
-    /// Their bytes.
+    /// The total size of the log files in bytes.
     pub log_bytes: u64,
-    /// The number of the last write that a start would give back.
+    /// The sequence number of the last write that a start would recover.
     pub recovered_until: u64,
-    /// The mark of what was synced; none where there is no mark.
+    /// The high-water mark: the sequence number of the last write that is known to be synced; `None` without a mark.
     pub synced_until: Option<u64>,
-    /// The log's end is not whole, in RocksDB's words: what a start would drop was never promised, as it was not synced.
+    /// RocksDB's message if the end of the log is incomplete. A start would drop only writes that were not synced.
     pub log_end: Option<String>,
-    /// How many things are wrong; [`CHECK_FINDINGS_MAX`] of them are in `findings`.
+    /// The number of findings. `findings` contains at most [`CHECK_FINDINGS_MAX`] of them.
     pub findings_total: u64,
-    /// What is wrong.
+    /// The first findings.
     pub findings: Vec<Finding>,
-    /// How long it took.
+    /// The duration of the check.
     pub seconds: f64,
 }
 
-/// One thing that is wrong.
+/// One defect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Of what kind.
+    /// The kind of the defect.
     pub kind: Kind,
-    /// Where, and what.
+    /// The place and a description.
     pub detail: String,
 }
 
-/// Kinds of findings.
+/// The kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// RocksDB cannot open: a file is missing, cut short, or not what it should be.
+    /// RocksDB cannot open the database: a file is missing, too short or invalid.
     Files,
-    /// A block of a table has not the bytes that were written.
+    /// A block of a table is damaged.
     Table,
-    /// The log gives back less than was synced.
+    /// Synced writes are missing in the log.
     Log,
-    /// A filter has not the bytes that were written: reads of its table are slower, and none is wrong. A compaction of the
-    /// table makes a new one.
+    /// A filter of a table is damaged. Reads of that table are slower, but correct. A compaction of the table writes a
+    /// new filter.
     Filter,
-    /// A record is not of the format that klad reads.
+    /// klad cannot decode a record.
     Record,
-    /// A version is not below the reservation, so it could be given out again.
+    /// A version is not below the reservation, so klad could give it out again.
     Version,
 }
 
-/// Why nothing can be said.
+/// Why the check could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The directory is in use, is none, or cannot be read.
+    /// The directory is in use, is not a data directory, or cannot be read.
     #[error(transparent)]
     Directory(#[from] directory::Error),
-    /// RocksDB was kept from reading, by something else than what it read.
+    /// RocksDB returned an error that is not damage.
     #[error(transparent)]
     Open(OpenError),
-    /// The kernel said no.
+    /// The kernel returned an error.
     #[error("cannot read {}: {cause}", path.display())]
     Io {
-        /// What.
+        /// The file or directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
 
-/// How far a check is, for whoever draws it.
+/// The progress of a check, for display.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Records read.
+    /// The number of records read.
     pub records: AtomicU64,
-    /// Records that there are, by RocksDB's estimate; 0 while checksums are read.
+    /// RocksDB's estimate of the total number of records; 0 while checksums are verified.
     pub records_total: AtomicU64,
 }
 
-/// Checks `path`.
+/// Checks the data directory `path`.
 ///
 /// # Errors
-/// [`Error`]: nothing can be said of the data then. Damage is no error but a finding.
+/// [`Error`] if the check could not run. Damage is not an error but a finding.
 pub fn check(path: &Path, progress: &Progress) -> Result<Report, Error> {
     let begun = clock::now();
     let directory = DataDirectory::open_existing(path, "rocksdb")?;
@@ -147,11 +147,11 @@ pub fn check(path: &Path, progress: &Progress) -> Result<Report, Error> {
         report.count_logs(&files)?;
     }
     if let Err(missing) = check_current(&directory).and_then(|()| check_logs(&directory)) {
-        report.find_in_files(missing)?;
+        report.add_file_findings(missing)?;
     } else if files.join("CURRENT").exists() {
         report.check_files(&files, progress)?;
     } else if let Some(synced) = report.synced_until.filter(|synced| *synced > 0) {
-        report.find(Kind::Files, format!("rocksdb/CURRENT is missing, and all up to {synced} had been synced"));
+        report.add(Kind::Files, format!("rocksdb/CURRENT is missing, but all writes up to {synced} had been synced"));
     }
     report.sound = report.findings_total == 0;
     report.seconds = clock::now().duration_since(begun).as_secs_f64();
@@ -159,14 +159,15 @@ pub fn check(path: &Path, progress: &Progress) -> Result<Report, Error> {
 }
 
 impl Report {
-    fn find(&mut self, kind: Kind, detail: String) {
+    fn add(&mut self, kind: Kind, detail: String) {
         self.findings_total += 1;
         if self.findings.len() < CHECK_FINDINGS_MAX {
             self.findings.push(Finding { kind, detail });
         }
     }
 
-    /// RocksDB's words of what is damaged. Where it cannot tell, such as without descriptors, no word is said against the data.
+    /// Returns RocksDB's message if the error means damage. Other errors, such as too few file descriptors, end the
+    /// check.
     fn damage(&self, error: rust_rocksdb::Error) -> Result<String, Error> {
         match OpenError::from_rocksdb(&self.data, error) {
             OpenError::Damaged { why, .. } => Ok(why),
@@ -174,48 +175,45 @@ impl Report {
         }
     }
 
-    /// Damage becomes a finding; anything else keeps the check from saying anything.
-    fn find_in_files(&mut self, error: OpenError) -> Result<(), Error> {
+    /// Adds a finding for each line of a message about damage. Other errors end the check.
+    fn add_file_findings(&mut self, error: OpenError) -> Result<(), Error> {
         let OpenError::Damaged { why, .. } = error else { return Err(Error::Open(error)) };
         for line in why.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            self.find(Kind::Files, line.to_owned());
+            self.add(Kind::Files, line.to_owned());
         }
         Ok(())
     }
 
     fn count_logs(&mut self, files: &Path) -> Result<(), Error> {
         let failed = |cause| Error::Io { path: files.to_owned(), cause };
-        for entry in fs::read_dir(files).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if entry.path().extension().is_some_and(|extension| extension == "log") {
-                self.logs += 1;
-                self.log_bytes += entry.metadata().map_err(failed)?.len();
-            }
+        for (_, log) in log_records::logs(files).map_err(failed)? {
+            self.logs += 1;
+            self.log_bytes += log.metadata().map_err(failed)?.len();
         }
         Ok(())
     }
 
     fn check_files(&mut self, files: &Path, progress: &Progress) -> Result<(), Error> {
-        // As a start does: the log up to the first record that is not whole.
+        // As at a start, RocksDB reads the log up to the first incomplete record.
         let db = match open(files, DBRecoveryMode::PointInTime) {
             Ok(db) => db,
-            Err(error) => return self.find_in_files(OpenError::from_rocksdb(&self.data, error)),
+            Err(error) => return self.add_file_findings(OpenError::from_rocksdb(&self.data, error)),
         };
         self.recovered_until = db.latest_sequence_number();
         if let Some(synced) = self.synced_until.filter(|synced| *synced > self.recovered_until) {
             let recovered = self.recovered_until;
             let what =
                 format!("the log gives back writes up to number {recovered}, but all up to {synced} had been synced");
-            self.find(Kind::Log, what);
+            self.add(Kind::Log, what);
         }
-        // And once more, with nothing that is not whole let pass.
+        // This mode also reports an incomplete end of the log.
         if let Err(error) = open(files, DBRecoveryMode::AbsoluteConsistency) {
             self.log_end = Some(self.damage(error)?);
         }
-        let bounds = self.look_at_tables(&db)?;
-        if let Err(error) = db.verify_checksum_opt(&reading()) {
+        let bounds = self.count_tables(&db)?;
+        if let Err(error) = db.verify_checksum_opt(&read_options()) {
             let damage = self.damage(error)?;
-            self.find(Kind::Table, damage);
+            self.add(Kind::Table, damage);
         }
         let estimate = db.property_int_value(properties::ESTIMATE_NUM_KEYS).ok().flatten().unwrap_or(0);
         progress.records_total.store(estimate.max(1), Ordering::Relaxed);
@@ -223,7 +221,7 @@ impl Report {
             self.read_filters(files, &bounds)?;
         }
         for (number, from) in bounds.iter().enumerate() {
-            let mut options = reading();
+            let mut options = read_options();
             if let Some(end) = bounds.get(number + 1) {
                 options.set_iterate_upper_bound(end.as_slice());
             }
@@ -232,8 +230,9 @@ impl Report {
         Ok(())
     }
 
-    /// Counts the tables; answers where to begin reading: at the first key of all, and at the first key of each table.
-    fn look_at_tables(&mut self, db: &DB) -> Result<Vec<Vec<u8>>, Error> {
+    /// Counts the tables. Returns the keys at which the pieces to read begin: the empty key and the first key of each
+    /// table.
+    fn count_tables(&mut self, db: &DB) -> Result<Vec<Vec<u8>>, Error> {
         let mut bounds = vec![Vec::new()];
         match db.live_files() {
             Ok(files) => {
@@ -243,7 +242,7 @@ impl Report {
             }
             Err(error) => {
                 let damage = self.damage(error)?;
-                self.find(Kind::Files, damage);
+                self.add(Kind::Files, damage);
             }
         }
         bounds.sort();
@@ -251,25 +250,26 @@ impl Report {
         Ok(bounds)
     }
 
-    /// RocksDB takes a filter that it cannot read for one that knows nothing, so only opening a table tells. Left out where
-    /// something worse was found, which would be found here again.
+    /// Reads all filters. During reads RocksDB ignores a damaged filter, so only opening a table reports it. The
+    /// caller skips this check after other findings, because it would report them again.
     fn read_filters(&mut self, files: &Path, bounds: &[Vec<u8>]) -> Result<(), Error> {
-        let db = match DB::open_for_read_only(&options::reading_filters(&options()), files, false) {
+        let options = options::database_with_pinned_filters(&engine_options());
+        let db = match DB::open_for_read_only(&options, files, false) {
             Ok(db) => db,
             Err(error) => {
                 let damage = self.damage(error)?;
-                self.find(Kind::Filter, damage);
+                self.add(Kind::Filter, damage);
                 return Ok(());
             }
         };
         let mut last = String::new();
         for from in bounds {
-            let mut iterator = db.raw_iterator_opt(reading());
+            let mut iterator = db.raw_iterator_opt(read_options());
             iterator.seek(from);
             let Err(error) = iterator.status() else { continue };
             let detail = self.damage(error)?;
             if detail != last {
-                self.find(Kind::Filter, detail.clone());
+                self.add(Kind::Filter, detail.clone());
                 last = detail;
             }
         }
@@ -287,11 +287,11 @@ impl Report {
             progress.records.fetch_add(1, Ordering::Relaxed);
             iterator.next();
         }
-        // The loop also ends where the iterator met an error.
+        // The loop also ends at an error of the iterator.
         if let Err(error) = iterator.status() {
-            let after = if last.is_empty() { shown(from) } else { shown(&last) };
+            let after = printable(if last.is_empty() { from } else { &last });
             let damage = self.damage(error)?;
-            self.find(Kind::Table, format!("after key {after}: {damage}"));
+            self.add(Kind::Table, format!("after key {after}: {damage}"));
         }
         Ok(())
     }
@@ -301,7 +301,7 @@ impl Report {
         self.key_bytes += key.len() as u64;
         let record = match Record::decode(stored) {
             Ok(record) => record,
-            Err(error) => return self.find(Kind::Record, format!("key {}: {error}", shown(key))),
+            Err(error) => return self.add(Kind::Record, format!("key {}: {error}", printable(key))),
         };
         self.value_bytes += record.payload.len() as u64;
         self.expired += u64::from(record.expired(clock::unix_ms));
@@ -310,15 +310,13 @@ impl Report {
         self.version_max = Some(self.version_max.map_or(version, |max| max.max(version)));
         if version >= self.versions_reserved_until {
             let end = self.versions_reserved_until;
-            self.find(
-                Kind::Version,
-                format!("key {}: version {version} is not below the reservation {end}", shown(key)),
-            );
+            let key = printable(key);
+            self.add(Kind::Version, format!("key {key}: version {version} is not below the reservation {end}"));
         }
     }
 }
 
-fn options() -> Options {
+fn engine_options() -> Options {
     Options {
         cache_bytes: OFFLINE_CACHE_BYTES,
         memtable_bytes: OFFLINE_CACHE_BYTES / 4,
@@ -336,15 +334,16 @@ fn options() -> Options {
 }
 
 fn open(files: &Path, mode: DBRecoveryMode) -> Result<DB, rust_rocksdb::Error> {
-    let mut options = options::database(&options(), &Shared::new(&options()));
+    let options = engine_options();
+    let mut options = options::database(&options, &SharedMemory::new(&options));
     options.set_wal_recovery_mode(mode);
-    // Every table is read once, in its turn.
+    // The check reads one table after another, so few need to be open.
     options.set_max_open_files(64);
     DB::open_for_read_only(&options, files, false)
 }
 
-/// Everything is read once, from beginning to end.
-fn reading() -> ReadOptions {
+/// The read options for reading all data once, in order.
+fn read_options() -> ReadOptions {
     let mut options = ReadOptions::default();
     options.fill_cache(false);
     options.set_verify_checksums(true);
@@ -352,8 +351,8 @@ fn reading() -> ReadOptions {
     options
 }
 
-/// A key for people, perhaps its beginning alone: what cannot be printed is percent-encoded, as in a URL.
-fn shown(key: &[u8]) -> String {
+/// Formats the beginning of a key for people. Bytes that cannot be printed are percent-encoded, as in a URL.
+fn printable(key: &[u8]) -> String {
     const BYTES_MAX: usize = 48;
     let plain = |byte: u8| byte.is_ascii_graphic() && !b"%&+#".contains(&byte);
     let encoded: String = key
@@ -366,12 +365,12 @@ fn shown(key: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::printable;
 
     #[test]
-    fn keys_are_shown_as_a_url_has_them() {
-        assert_eq!(shown(b"user/1"), "user/1");
-        assert_eq!(shown(b"a b%\xFF"), "a%20b%25%FF");
-        assert!(shown(&[b'x'; 100]).ends_with("x... (100 bytes)"));
+    fn keys_are_printed_as_in_a_url() {
+        assert_eq!(printable(b"user/1"), "user/1");
+        assert_eq!(printable(b"a b%\xFF"), "a%20b%25%FF");
+        assert!(printable(&[b'x'; 100]).ends_with("x... (100 bytes)"));
     }
 }

@@ -1,95 +1,98 @@
-//! Walks the records of RocksDB's write-ahead logs before RocksDB does, and finds what it would not notice: records that it
-//! would never get past, and writes that are missing between two logs.
+//! Scans the records of RocksDB's write-ahead logs before RocksDB reads them, and finds two defects that RocksDB does
+//! not handle: records at which it hangs, and missing writes.
 //!
 //! ```text
-//!   block of 32 KiB: │ checksum 4 │ length 2 │ kind 1 │ payload … │ next record … │ fewer than 7 bytes: nothing │
-//!   a batch's payload: │ number of its first write 8 │ how many 4 │ … │
+//!   block of 32 KiB: │ checksum 4 │ length 2 │ type 1 │ payload … │ next record … │ fewer than 7 bytes: unused │
+//!   a batch's payload: │ sequence number of its first write 8 │ number of writes 4 │ … │
 //! ```
 //!
-//! A log that is used again has records of kinds of their own; klad's logs never are. Where one bit of a kind is flipped so
-//! that it looks like one of those, RocksDB 11.12 reports it and reads it again, for ever (`db/log_reader.cc`,
-//! `ReadPhysicalRecord` gives back `kBadRecord` without moving on): a start would hang with one core busy, and say nothing.
+//! Recycled logs have record types of their own; klad never recycles logs. If a flipped bit turns a type into one of
+//! these, RocksDB 11.12 reports the record and reads it again for ever (`db/log_reader.cc`: `ReadPhysicalRecord`
+//! returns `kBadRecord` without advancing). A start would hang with one busy core and no message.
 //!
-//! Writes are numbered without gaps. Each log that ends early RocksDB takes for one that ends there, and goes on with the
-//! next; only the numbers tell that something stood between. So it is within a log where it finds zeros instead of a header, which a power cut
-//! can leave in place of pages that were not synced: it goes on in the next block. Called by `rocksdb_open`.
+//! RocksDB numbers writes without gaps. If a log ends early, RocksDB continues with the next log; only the sequence
+//! numbers show that writes between them are missing. The same happens within a log: at zeros in place of a header,
+//! RocksDB continues in the next block. A power cut can leave such zeros in place of pages that were not synced.
+//! Called by `rocksdb::open`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// No record crosses the end of such a block.
+/// The size of a block. No record crosses the end of a block.
 pub(super) const BLOCK_BYTES: usize = 32 << 10;
-/// Before each.
+/// The size of the header before each record's payload.
 pub(super) const HEADER_BYTES: usize = 7;
 
-/// Kinds of records in logs that are used again: whole and in parts, sizes of timestamps, what the last log was.
-const OF_LOGS_USED_AGAIN: [u8; 6] = [5, 6, 7, 8, 11, 131];
+/// The types of records that occur only in recycled logs: complete records, parts, timestamp sizes, the predecessor
+/// log.
+const RECYCLED_LOG_TYPES: [u8; 6] = [5, 6, 7, 8, 11, 131];
 
-/// Kinds of records that begin a batch: a whole one, or the first part of one.
-const BEGINS_A_BATCH: [u8; 2] = [1, 2];
+/// The types of records that begin a batch: a complete batch, or its first part.
+const BATCH_START_TYPES: [u8; 2] = [1, 2];
 
-/// And those that go on with it.
-const GOES_ON: [u8; 2] = [3, 4];
+/// The types of records that continue a batch: a middle part, or the last part.
+const BATCH_CONTINUATION_TYPES: [u8; 2] = [3, 4];
 
-/// Where a batch says which writes it holds; the first part may have less of it.
+/// The size of a batch's header, which contains its sequence numbers. It may be split over several records.
 const BATCH_HEADER_BYTES: usize = 12;
 
-/// What the logs hold that RocksDB would not notice.
+/// A defect of the logs that RocksDB does not handle.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Oddity {
-    /// A record that it would never get past.
-    Endless {
+pub(super) enum LogDefect {
+    /// A record at which RocksDB hangs.
+    HangingRecord {
         /// The log.
         log: PathBuf,
-        /// Where in it.
+        /// The position of the record in bytes.
         position: u64,
     },
     /// Writes are missing between two logs, within one, or between the tables and the first log.
     Gap {
-        /// The one that goes on behind it.
+        /// The log with the first write after the gap.
         log: PathBuf,
-        /// The number of the last write before it.
-        until: u64,
+        /// The sequence number of the last write before the gap.
+        last_before: u64,
     },
 }
 
-/// What one log holds.
+/// The result of scanning one log.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Walked {
-    endless: Option<u64>,
-    /// Numbers of the first write and of the last. None where something was damaged before any: RocksDB gives nothing of such a log, and says
-    /// so.
+struct LogFileScan {
+    /// The position of the first record at which RocksDB hangs.
+    hanging_record: Option<u64>,
+    /// The sequence numbers of the first and the last write. `None` if there is damage before the first write: RocksDB
+    /// then reports the damage and recovers nothing from this log.
     writes: Option<(u64, u64)>,
-    /// The number of the last write before some that are missing, where others go on behind those.
+    /// The sequence number of the last write before the first gap.
     gap: Option<u64>,
-    /// Of the batch that has begun, as much of its header as there was.
+    /// The part of the header of an unfinished batch that was read so far.
     header: Option<Vec<u8>>,
-    /// Up to this number writes are there without this log.
-    have: u64,
-    /// Something was not what was written. RocksDB says so itself, and gives nothing of what comes then.
+    /// The sequence number of the last write in the tables and the logs before this one.
+    last_before: u64,
+    /// A record was damaged. RocksDB reports this itself and recovers nothing after it.
     damaged: bool,
 }
 
-/// What all logs together look like.
+/// The result of scanning all logs.
 #[derive(Debug, Default)]
-pub(super) struct Looked {
-    /// The first oddity.
-    pub(super) oddity: Option<Oddity>,
-    /// The number of the last write before it.
+pub(super) struct LogScan {
+    /// The first defect.
+    pub(super) defect: Option<LogDefect>,
+    /// The sequence number of the last write before the defect.
     pub(super) last_write: u64,
 }
 
-/// Where the tables end and the logs begin.
+/// The place where a scan of the logs starts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Begin {
-    /// The number of the first log whose writes are not all in tables. Earlier ones are not looked at.
-    pub(super) log: u64,
-    /// The number of the last write that is in tables.
-    pub(super) until: u64,
+pub(super) struct ScanStart {
+    /// The number of the first log whose writes are not all in tables. The scan skips earlier logs.
+    pub(super) first_log: u64,
+    /// The sequence number of the last write in the tables.
+    pub(super) last_write_in_tables: u64,
 }
 
-/// Numbers and paths of the logs in `files`, in the order in which they were begun.
+/// The numbers and paths of the logs in `files`, sorted by number, oldest first.
 pub(super) fn logs(files: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut logs = Vec::new();
     for entry in fs::read_dir(files)? {
@@ -103,109 +106,119 @@ pub(super) fn logs(files: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(logs)
 }
 
-/// Looks at the logs in `files` from `begin` on.
-pub(super) fn look(files: &Path, begin: Begin) -> io::Result<Looked> {
+/// Returns the total size of the logs in `files` in bytes. Logs that cannot be read or are being removed count as 0.
+pub(super) fn log_bytes(files: &Path) -> u64 {
+    let logs = logs(files).into_iter().flatten();
+    logs.filter_map(|(_, log)| Some(log.metadata().ok()?.len())).sum()
+}
+
+/// Scans the logs in `files` from `start` on, up to the first defect.
+pub(super) fn scan(files: &Path, start: ScanStart) -> io::Result<LogScan> {
     let mut logs = logs(files)?;
-    logs.retain(|(number, _)| *number >= begin.log);
-    let mut last_write = begin.until;
+    logs.retain(|(number, _)| *number >= start.first_log);
+    let mut last_write = start.last_write_in_tables;
     for (_, log) in logs {
-        let Walked { endless, writes, gap, .. } = walk(File::open(&log)?, last_write)?;
-        if let Some(position) = endless {
-            return Ok(Looked { oddity: Some(Oddity::Endless { log, position }), last_write });
+        let LogFileScan { hanging_record, writes, gap, .. } = scan_log(File::open(&log)?, last_write)?;
+        if let Some(position) = hanging_record {
+            return Ok(LogScan { defect: Some(LogDefect::HangingRecord { log, position }), last_write });
         }
         let Some((first, last)) = writes else { continue };
         if first > last_write + 1 {
-            return Ok(Looked { oddity: Some(Oddity::Gap { log, until: last_write }), last_write });
+            return Ok(LogScan { defect: Some(LogDefect::Gap { log, last_before: last_write }), last_write });
         }
-        if let Some(until) = gap {
-            return Ok(Looked { oddity: Some(Oddity::Gap { log, until }), last_write: until });
+        if let Some(last_before) = gap {
+            return Ok(LogScan { defect: Some(LogDefect::Gap { log, last_before }), last_write: last_before });
         }
         last_write = last_write.max(last);
     }
-    Ok(Looked { oddity: None, last_write })
+    Ok(LogScan { defect: None, last_write })
 }
 
-fn walk(mut log: impl Read, have: u64) -> io::Result<Walked> {
-    let mut walked = Walked { have, ..Walked::default() };
+/// Scans one log. `last_before` is the last write in the tables and the earlier logs.
+fn scan_log(mut log: impl Read, last_before: u64) -> io::Result<LogFileScan> {
+    let mut scan = LogFileScan { last_before, ..LogFileScan::default() };
     let mut block = Vec::with_capacity(BLOCK_BYTES);
-    let mut before = 0;
+    let mut block_start = 0;
     loop {
         block.clear();
         let count = log.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
-        if let Some(position) = walked.walk_block(&block) {
-            walked.endless = Some(before + position as u64);
-            return Ok(walked);
+        if let Some(position) = scan.scan_block(&block) {
+            scan.hanging_record = Some(block_start + position as u64);
+            return Ok(scan);
         }
-        before += count as u64;
+        block_start += count as u64;
         if count < BLOCK_BYTES {
-            return Ok(walked);
+            return Ok(scan);
         }
     }
 }
 
-impl Walked {
-    /// As RocksDB reads a block: after a record that is not whole, or not what was written, the rest of the block counts for
-    /// nothing.
-    fn walk_block(&mut self, block: &[u8]) -> Option<usize> {
+impl LogFileScan {
+    /// Scans a block, and returns the position of a record at which RocksDB hangs. As in RocksDB, an incomplete or
+    /// damaged record ends the block.
+    fn scan_block(&mut self, block: &[u8]) -> Option<usize> {
         let mut position = 0;
         while let Some((header, rest)) = block.get(position..).and_then(|rest| rest.split_at_checked(HEADER_BYTES)) {
             let (kind, length) = (header[6], usize::from(u16::from_le_bytes([header[4], header[5]])));
-            if OF_LOGS_USED_AGAIN.contains(&kind) {
+            if RECYCLED_LOG_TYPES.contains(&kind) {
                 return Some(position);
             }
             if (kind, length) == (0, 0) {
-                // Whatever its checksum is.
+                // RocksDB skips the rest of the block without checking the checksum.
                 return None;
             }
-            let stored = unmasked(u32::from_le_bytes([header[0], header[1], header[2], header[3]]));
-            let whole =
+            let stored = unmask(u32::from_le_bytes([header[0], header[1], header[2], header[3]]));
+            let valid =
                 rest.get(..length).filter(|payload| crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload) == stored);
-            let Some(payload) = whole else {
+            let Some(payload) = valid else {
                 self.damaged = true;
                 return None;
             };
-            self.part(kind, payload);
+            self.add_record(kind, payload);
             position += HEADER_BYTES + length;
         }
         None
     }
 
-    fn part(&mut self, kind: u8, payload: &[u8]) {
-        if BEGINS_A_BATCH.contains(&kind) {
+    /// Collects the header of a batch from its records.
+    fn add_record(&mut self, kind: u8, payload: &[u8]) {
+        if BATCH_START_TYPES.contains(&kind) {
             self.header = Some(Vec::with_capacity(BATCH_HEADER_BYTES));
-        } else if !GOES_ON.contains(&kind) {
+        } else if !BATCH_CONTINUATION_TYPES.contains(&kind) {
             return;
         }
         let Some(mut header) = self.header.take() else { return };
         header.extend(payload.iter().take(BATCH_HEADER_BYTES - header.len()));
         if header.len() < BATCH_HEADER_BYTES {
             self.header = Some(header);
-        } else if let Some((first, count)) = numbers_of(&header) {
-            self.batch(first, (first + count).saturating_sub(1));
+        } else if let Some((first, count)) = parse_batch_header(&header) {
+            self.add_batch(first, (first + count).saturating_sub(1));
         }
     }
 
-    fn batch(&mut self, first: u64, last: u64) {
-        let Some((begin, until)) = self.writes else {
+    /// Adds a batch with the writes `first` to `last`.
+    fn add_batch(&mut self, first: u64, last: u64) {
+        let Some((log_first, log_last)) = self.writes else {
             self.writes = (!self.damaged).then_some((first, last));
             return;
         };
-        if first > until.max(self.have) + 1 && !self.damaged {
-            self.gap = self.gap.or(Some(until.max(self.have)));
+        if first > log_last.max(self.last_before) + 1 && !self.damaged {
+            self.gap = self.gap.or(Some(log_last.max(self.last_before)));
         }
-        self.writes = Some((begin, until.max(last)));
+        self.writes = Some((log_first, log_last.max(last)));
     }
 }
 
-/// Of a batch: the number of its first write, and how many it holds. RocksDB begins each log with one that holds none.
-fn numbers_of(payload: &[u8]) -> Option<(u64, u64)> {
-    let first = u64::from_le_bytes(payload.get(..8)?.try_into().ok()?);
-    let count = u32::from_le_bytes(payload.get(8..BATCH_HEADER_BYTES)?.try_into().ok()?);
+/// Parses the sequence number of a batch's first write, and the number of its writes. `None` for an empty batch, with
+/// which RocksDB begins each log.
+fn parse_batch_header(header: &[u8]) -> Option<(u64, u64)> {
+    let first = u64::from_le_bytes(header.get(..8)?.try_into().ok()?);
+    let count = u32::from_le_bytes(header.get(8..BATCH_HEADER_BYTES)?.try_into().ok()?);
     (count > 0).then_some((first, u64::from(count)))
 }
 
-/// A stored checksum as it was computed (RocksDB, `util/crc32c.h`).
-fn unmasked(stored: u32) -> u32 {
+/// Undoes RocksDB's masking of a stored checksum (RocksDB, `util/crc32c.h`).
+fn unmask(stored: u32) -> u32 {
     stored.wrapping_sub(0xa282_ead8).rotate_right(17)
 }
 
@@ -220,8 +233,8 @@ mod tests {
         [&masked.to_le_bytes()[..], &length.to_le_bytes(), &[kind], payload].concat()
     }
 
-    fn endless_in(log: &[u8]) -> io::Result<Option<u64>> {
-        walk(log, 0).map(|walked| walked.endless)
+    fn hanging_record(log: &[u8]) -> Option<u64> {
+        scan_log(log, 0).expect("read").hanging_record
     }
 
     fn batch(first: u64, count: u32) -> Vec<u8> {
@@ -229,36 +242,38 @@ mod tests {
     }
 
     #[test]
-    fn writes_that_are_missing_between_two_logs_are_found() {
+    fn a_gap_between_two_logs_is_found() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let write = |number: u64, batches: &[Vec<u8>]| {
             fs::write(directory.path().join(format!("{number:06}.log")), batches.concat()).expect("written");
         };
-        let find_from = |log, until| look(directory.path(), Begin { log, until }).expect("read").oddity;
+        let find_from = |first_log, last_write_in_tables| {
+            scan(directory.path(), ScanStart { first_log, last_write_in_tables }).expect("read").defect
+        };
         let find = || find_from(0, 4);
         write(9, &[batch(5, 2), batch(7, 1)]);
         write(12, &[batch(8, 3)]);
         assert_eq!(find(), None);
         write(9, &[batch(5, 2)]);
         let log = directory.path().join("000012.log");
-        assert_eq!(find(), Some(Oddity::Gap { log: log.clone(), until: 6 }));
-        assert_eq!(find_from(10, 6), Some(Oddity::Gap { log: log.clone(), until: 6 }));
-        assert_eq!(find_from(10, 7), None, "the log before it is not looked at");
-        // Nor is one whose beginning cannot be read, which RocksDB would say.
+        assert_eq!(find(), Some(LogDefect::Gap { log: log.clone(), last_before: 6 }));
+        assert_eq!(find_from(10, 6), Some(LogDefect::Gap { log: log.clone(), last_before: 6 }));
+        assert_eq!(find_from(10, 7), None, "the scan skips the log before it");
+        // A log whose first record is damaged is no gap; RocksDB reports it.
         let mut damaged = [batch(9, 1), vec![0; BLOCK_BYTES]].concat();
         damaged.truncate(BLOCK_BYTES);
         damaged[HEADER_BYTES] ^= 1;
         write(12, &[damaged, batch(10, 1)]);
         assert_eq!(find_from(0, 4), None);
         write(12, &[batch(8, 3)]);
-        // A log without a write is no gap.
+        // An empty log is no gap.
         write(9, &[batch(5, 3)]);
         write(10, &[]);
         assert_eq!(find(), None);
     }
 
     #[test]
-    fn writes_that_zeros_stand_in_place_of_are_found() {
+    fn a_gap_at_zeros_within_a_log_is_found() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let log = directory.path().join("000009.log");
         let find = |blocks: [&[Vec<u8>]; 3]| {
@@ -268,60 +283,72 @@ mod tests {
                 block
             };
             fs::write(&log, blocks.map(block).concat()).expect("written");
-            look(directory.path(), Begin { log: 0, until: 4 }).expect("read")
+            scan(directory.path(), ScanStart { first_log: 0, last_write_in_tables: 4 }).expect("read")
         };
-        let gap = Some(Oddity::Gap { log: log.clone(), until: 6 });
-        let looked = find([&[batch(5, 2)], &[], &[batch(7, 1)]]);
-        assert_eq!((looked.oddity, looked.last_write), (None, 7), "nothing is missing");
-        let looked = find([&[batch(5, 2)], &[], &[batch(8, 1)]]);
-        assert_eq!((looked.oddity, looked.last_write), (gap, 6));
-        // From the first block on, too: none of it, or no more than what RocksDB begins a log with.
-        let gap = || Some(Oddity::Gap { log: log.clone(), until: 4 });
-        assert_eq!(find([&[], &[batch(7, 1)], &[]]).oddity, gap());
-        assert_eq!(find([&[batch(5, 0)], &[], &[batch(7, 1)]]).oddity, gap());
-        assert_eq!(find([&[], &[batch(5, 1)], &[]]).oddity, None);
-        // What RocksDB would notice it is left to.
+        let gap = Some(LogDefect::Gap { log: log.clone(), last_before: 6 });
+        let found = find([&[batch(5, 2)], &[], &[batch(7, 1)]]);
+        assert_eq!((found.defect, found.last_write), (None, 7), "nothing is missing");
+        let found = find([&[batch(5, 2)], &[], &[batch(8, 1)]]);
+        assert_eq!((found.defect, found.last_write), (gap, 6));
+        // The first block may be all zeros, or contain only the empty batch with which RocksDB begins a log.
+        let gap = || Some(LogDefect::Gap { log: log.clone(), last_before: 4 });
+        assert_eq!(find([&[], &[batch(7, 1)], &[]]).defect, gap());
+        assert_eq!(find([&[batch(5, 0)], &[], &[batch(7, 1)]]).defect, gap());
+        assert_eq!(find([&[], &[batch(5, 1)], &[]]).defect, None);
+        // RocksDB itself reports a damaged record.
         let damaged = {
             let mut record = batch(7, 1);
             record[HEADER_BYTES] ^= 1;
             record
         };
-        assert_eq!(find([&[batch(5, 2)], &[damaged], &[batch(8, 1)]]).oddity, None);
-        // So are writes that tables have.
+        assert_eq!(find([&[batch(5, 2)], &[damaged], &[batch(8, 1)]]).defect, None);
+        // Missing writes that the tables contain are no gap.
         fs::write(&log, [batch(1, 1), batch(3, 1), batch(4, 3)].concat()).expect("written");
-        assert_eq!(look(directory.path(), Begin { log: 0, until: 4 }).expect("read").oddity, None);
+        let start = ScanStart { first_log: 0, last_write_in_tables: 4 };
+        assert_eq!(scan(directory.path(), start).expect("read").defect, None);
     }
 
     #[test]
-    fn a_batch_is_counted_wherever_its_first_part_ends() {
+    fn a_batch_header_may_be_split_anywhere() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let whole = [&5_u64.to_le_bytes()[..], &2_u32.to_le_bytes(), b"puts"].concat();
         for cut in 0..whole.len() {
             let (first, last) = whole.split_at(cut);
             let log = [batch(4, 1), record(2, first), record(4, last), batch(7, 1)].concat();
             fs::write(directory.path().join("000009.log"), log).expect("written");
-            let looked = look(directory.path(), Begin { log: 0, until: 3 }).expect("read");
-            assert_eq!((looked.oddity, looked.last_write), (None, 7), "cut after {cut} bytes");
+            let start = ScanStart { first_log: 0, last_write_in_tables: 3 };
+            let found = scan(directory.path(), start).expect("read");
+            assert_eq!((found.defect, found.last_write), (None, 7), "cut after {cut} bytes");
         }
     }
 
     #[test]
-    fn a_flipped_kind_is_found_and_nothing_else() {
+    fn a_flipped_bit_of_a_record_type_is_found_if_rocksdb_hangs_at_it() {
         let whole = [record(1, b"first"), record(1, &vec![7; 30_000]), record(2, &vec![9; 1_000])].concat();
-        assert_eq!(endless_in(&whole).expect("read"), None);
+        assert_eq!(hanging_record(&whole), None);
         let kind = record(1, b"first").len() + 6;
         for bit in 0..8 {
             let mut flipped = whole.clone();
             flipped[kind] ^= 1 << bit;
-            let endless = OF_LOGS_USED_AGAIN.contains(&(1 ^ (1 << bit)));
-            assert_eq!(endless_in(&flipped).expect("read").is_some(), endless, "bit {bit}");
+            let hangs = RECYCLED_LOG_TYPES.contains(&(1 ^ (1 << bit)));
+            assert_eq!(hanging_record(&flipped).is_some(), hangs, "bit {bit}");
         }
-        // What stands behind a damaged record of the same block is not looked at, by RocksDB neither; the next block is.
+        // After a damaged record, RocksDB and the scan skip the rest of the block, but read the next block.
         let mut damaged = [record(1, b"first"), record(5, b"second")].concat();
         damaged[HEADER_BYTES] ^= 1;
-        assert_eq!(endless_in(&damaged).expect("read"), None);
+        assert_eq!(hanging_record(&damaged), None);
         damaged.resize(BLOCK_BYTES, 0);
         damaged.extend(record(5, b"third"));
-        assert_eq!(endless_in(&damaged).expect("read"), Some(BLOCK_BYTES as u64));
+        assert_eq!(hanging_record(&damaged), Some(BLOCK_BYTES as u64));
+    }
+
+    #[test]
+    fn only_log_files_count_as_the_log() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (name, bytes) in [("000004.log", 10), ("000007.log", 5), ("000005.sst", 100), ("LOG", 1000)] {
+            fs::write(directory.path().join(name), vec![0; bytes]).expect("written");
+        }
+        assert_eq!(log_bytes(directory.path()), 15);
+        assert_eq!(log_bytes(&directory.path().join("nowhere")), 0);
     }
 }

@@ -1,8 +1,9 @@
 //! Checkpoints and compactions of the RocksDB engine.
 //!
-//! A checkpoint is RocksDB's own (flush, then hard links to tables, which never change), with `KLAD`, `LOCK`, `SYNCED`
-//! and `CHECKPOINT` beside it. It is made under a name of its own and renamed when all of it is on disk, so a crash leaves
-//! nothing that could be served in part. Nothing here is on the path of a request. Called by `rocksdb.rs`.
+//! A checkpoint contains RocksDB's own checkpoint (RocksDB flushes and makes hard links to the tables, which never
+//! change) and the files `KLAD`, `LOCK`, `SYNCED` and `CHECKPOINT`. klad makes it under a temporary name, and renames
+//! it when all of it is on disk. A crash therefore never leaves an incomplete checkpoint under its final name. No
+//! request calls this module. Called by `rocksdb`.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,10 +15,10 @@ use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, properties};
 
 use crate::disk::directory::{self, create_durably};
 use crate::disk::high_water;
-use crate::maintenance::{Checkpoint, Compaction, Error, Space, take_checkpoints};
+use crate::limits::{CHECKPOINT_VERSIONS_AHEAD, COMPACTION_PIECE_BYTES, COMPACTION_ROOM_BYTES};
+use crate::maintenance::{Checkpoint, Compaction, Error, Space, lock_checkpoints};
 use crate::rocksdb::RocksDbEngine;
 use crate::{ChangeKind, Engine as _, PARTIAL};
-use klad_base::limits::{CHECKPOINT_VERSIONS_AHEAD, COMPACTION_PIECE_BYTES, COMPACTION_ROOM_BYTES};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -29,23 +30,24 @@ impl RocksDbEngine {
             return Err(Error::Io { action: "create", path: target.to_owned(), cause });
         };
         create_durably(parent)?;
-        // Another klad may have the same directory: without the lock each would remove what the other has begun.
-        let _held = take_checkpoints(parent)?;
+        // Another klad may have the same directory. Without the lock, each would remove the other's unfinished
+        // checkpoint.
+        let _lock = lock_checkpoints(parent)?;
         if fs::symlink_metadata(target).is_ok() {
             return Err(Error::Exists { path: target.to_owned() });
         }
-        self.check_room_for_checkpoint(parent)?;
+        self.check_space_for_checkpoint(parent)?;
         let partial = parent.join(format!("{PARTIAL}{name}"));
         remove(&partial)?;
         let made = self.fill_checkpoint(&partial).and_then(|made| {
-            check_whole(&partial)?;
-            // Nobody else makes checkpoints here, so what was not there before is not there now.
+            check_complete(&partial)?;
+            // The lock excludes other writers, so `target` still does not exist.
             fs::rename(&partial, target).map_err(|cause| io_error("rename", &partial, cause))?;
             sync(parent)?;
             Ok(Checkpoint { path: target.to_owned(), ..made })
         });
         if made.is_err() {
-            // Best effort: what is left is removed before the next one is made.
+            // Errors are ignored: klad removes the rest before it makes the next checkpoint.
             let _ = fs::remove_dir_all(&partial);
         }
         made
@@ -53,30 +55,31 @@ impl RocksDbEngine {
 
     fn fill_checkpoint(&self, partial: &Path) -> Result<Checkpoint> {
         fs::create_dir(partial).map_err(|cause| io_error("create", partial, cause))?;
-        // Everything that was acknowledged before now is in the memtables or tables that the checkpoint takes.
+        // The checkpoint contains the memtables and tables, and so all writes that were acknowledged before now.
         let sequence = self.db.latest_sequence_number();
         let files = partial.join("rocksdb");
         RocksDbCheckpoint::new(&self.db)
             .and_then(|checkpoint| checkpoint.create_checkpoint(&files))
             .map_err(|error| Error::Engine { why: error.into_string() })?;
-        // Read after the files: a version is reserved before it is used. And well beyond, so that a client that knows
-        // versions which were given out later does not meet them again, on other values, when the checkpoint is served.
+        // Read after the files were made, because versions are reserved before they are used. The margin covers
+        // versions that klad gives out later: a client that knows them must not see them on other values when klad
+        // serves the checkpoint.
         let versions_begin = self.directory().versions_reserved_until() + CHECKPOINT_VERSIONS_AHEAD;
         high_water::write(partial, sequence)
             .map_err(|cause| io_error("write", &partial.join(high_water::FILE), cause))?;
-        self.directory().found_copy(partial, versions_begin)?;
+        self.directory().initialize_copy(partial, versions_begin)?;
         directory::mark_checkpoint(partial)?;
         let (mut bytes, mut bytes_written, mut count) = (0, 0, 0);
         for path in [partial, &files] {
             for file in list(path)? {
-                let metadata = file.metadata().map_err(|cause| io_error("look at", &file, cause))?;
+                let metadata = file.metadata().map_err(|cause| io_error("inspect", &file, cause))?;
                 if metadata.is_dir() {
                     continue;
                 }
                 count += 1;
                 bytes += metadata.len();
                 if metadata.nlink() == 1 {
-                    // Not a link to what RocksDB has synced long ago.
+                    // A file with several links is a table, which RocksDB has synced already.
                     bytes_written += metadata.len();
                     sync(&file)?;
                 }
@@ -86,17 +89,18 @@ impl RocksDbEngine {
         Ok(Checkpoint { path: partial.to_owned(), bytes, bytes_written, files: count, sequence, versions_begin })
     }
 
-    /// Where links are possible a checkpoint takes what memtables hold; on another file system, all of it.
-    fn check_room_for_checkpoint(&self, parent: &Path) -> Result<()> {
+    /// Checks the free space for a checkpoint. It needs the size of the memtables; on another file system, where hard
+    /// links are not possible, it also needs the size of all tables.
+    fn check_space_for_checkpoint(&self, parent: &Path) -> Result<()> {
         let device =
-            |path: &Path| path.metadata().map(|found| found.dev()).map_err(|cause| io_error("look at", path, cause));
+            |path: &Path| path.metadata().map(|found| found.dev()).map_err(|cause| io_error("inspect", path, cause));
         let copied = device(parent)? != device(self.directory().path())?;
         let memtables = self.property(properties::CUR_SIZE_ALL_MEM_TABLES);
         let needed_bytes = memtables + if copied { self.table_space().bytes } else { 0 };
-        self.check_room(parent, needed_bytes)
+        self.check_space(parent, needed_bytes)
     }
 
-    fn check_room(&self, path: &Path, needed_bytes: u64) -> Result<()> {
+    fn check_space(&self, path: &Path, needed_bytes: u64) -> Result<()> {
         let space =
             rustix::fs::statvfs(path).map_err(|error| io_error("read the free space of", path, error.into()))?;
         let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
@@ -107,14 +111,14 @@ impl RocksDbEngine {
         Ok(())
     }
 
-    /// Compacts everything in pieces of the range of keys, one after the other, so that it can be ended between two.
+    /// Compacts the whole key range in pieces, one after another, so that it can be cancelled between two pieces.
     pub(super) fn compact_all(&self, bottommost: bool, go_on: &dyn Fn(u64, u64) -> bool) -> Result<Compaction> {
         self.writable(ChangeKind::Delete).map_err(Error::NotWritable)?;
         let before = self.table_space();
-        self.check_room(self.directory().path(), before.bytes.min(COMPACTION_ROOM_BYTES))?;
+        self.check_space(self.directory().path(), before.bytes.min(COMPACTION_ROOM_BYTES))?;
         let errors_before = self.property(properties::BACKGROUND_ERRORS);
         let mut options = CompactOptions::default();
-        // Automatic compactions, which keep writes going, go on beside it.
+        // Automatic compactions must continue, or writes would stall.
         options.set_exclusive_manual_compaction(false);
         options.set_bottommost_level_compaction(if bottommost {
             BottommostLevelCompaction::ForceOptimized
@@ -130,31 +134,32 @@ impl RocksDbEngine {
             let bound = |number: Option<u64>| number.and_then(|number| bounds.get(usize::try_from(number).ok()?));
             let (start, end) = (bound(piece.checked_sub(1)), bound(Some(piece)));
             self.db.compact_range_opt(start, end, &options);
-            // The binding does not tell how it ended, but RocksDB counts.
+            // The binding does not return an error, but RocksDB counts errors.
             if self.property(properties::BACKGROUND_ERRORS) > errors_before {
                 let log = self.directory().path().join("rocksdb/LOG");
                 let why = format!(
-                    "RocksDB could not finish it, see {}; stop klad and run: klad check --data {}",
+                    "RocksDB could not finish the compaction, see {}; stop klad and run: klad check --data {}",
                     log.display(),
                     self.directory().path().display()
                 );
                 return Err(Error::Engine { why });
             }
         }
-        // An interrupted piece looks like one that is done.
+        // An aborted piece returns like a finished one.
         if !go_on(pieces, pieces) {
             return Err(Error::Cancelled);
         }
         Ok(Compaction { before, after: self.table_space(), pieces })
     }
 
-    /// Ends the piece that is being compacted, and returns when it has ended.
-    pub(super) fn end_piece(&self) {
+    /// Aborts the piece that is being compacted, and returns when it has ended.
+    pub(super) fn abort_piece(&self) {
         self.db.disable_manual_compaction();
         self.db.enable_manual_compaction();
     }
 
-    /// Where the range of keys is cut: at the first keys of tables, so that each piece rewrites few tables twice.
+    /// Returns the keys at which the key range is split. They are first keys of tables, so that few tables belong to
+    /// two pieces.
     fn piece_bounds(&self) -> Result<Vec<Vec<u8>>> {
         let files = self.db.live_files().map_err(|error| Error::Engine { why: error.into_string() })?;
         let mut starts: Vec<(Vec<u8>, u64)> =
@@ -176,7 +181,7 @@ impl RocksDbEngine {
         Space { tables: metadata.file_count as u64, bytes: metadata.size }
     }
 
-    /// A number that RocksDB does not know is 0.
+    /// Reads a numeric property of RocksDB; 0 if RocksDB has no value.
     pub(super) fn property(&self, name: &properties::PropName) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
     }
@@ -188,17 +193,17 @@ fn list(directory: &Path) -> Result<Vec<PathBuf>> {
         .map_err(|cause| io_error("read", directory, cause))
 }
 
-/// Whoever may write here can also take something away, so nothing gets its name that lacks what a start needs. `SYNCED` is
-/// among that: without it a log that ends early would be taken for whole.
-fn check_whole(partial: &Path) -> Result<()> {
+/// Checks that all files exist that a start needs, because another process may have removed some. `SYNCED` is one of
+/// them: without it, a start would not notice a log that ends early.
+fn check_complete(partial: &Path) -> Result<()> {
     let files = partial.join("rocksdb");
-    let lacks = |path: &Path| Error::NotWhole { path: path.to_owned() };
+    let missing = |path: &Path| Error::NotWhole { path: path.to_owned() };
     let current = files.join("CURRENT");
-    let manifest = fs::read_to_string(&current).map_err(|_| lacks(&current))?;
+    let manifest = fs::read_to_string(&current).map_err(|_| missing(&current))?;
     let manifest = files.join(manifest.trim_end());
     for path in [partial.join("KLAD"), partial.join(high_water::FILE), partial.join(directory::CHECKPOINT), manifest] {
         if !path.is_file() {
-            return Err(lacks(&path));
+            return Err(missing(&path));
         }
     }
     Ok(())

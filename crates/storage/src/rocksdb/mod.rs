@@ -1,9 +1,9 @@
-//! The embedded engine on RocksDB. Only the files `rocksdb*.rs` name its crate.
+//! The engine on RocksDB. Only the files in this directory use RocksDB's crate.
 //!
-//! Point reads are pinned `get`s, never iterators. Writes go through the commit section: one thread at a time, one batch,
-//! one log write, `write(sync = true)` when any member asked for it, so that no reader sees a write whose sync has not
-//! succeeded. A log write or sync that failed is final until restart: the kernel may have dropped the dirty pages, so
-//! trying again could succeed without the data.
+//! Point reads are pinned `get`s, never iterators. Writes go through the commit section: one thread at a time, one
+//! batch, one log write. If any write of the batch asks for a sync, the log write is `write(sync = true)`, so no read
+//! sees a write whose sync has not succeeded. After a failed log write or sync the engine takes no writes until the
+//! next start: the kernel may have dropped the dirty pages, so a retry could succeed without the data.
 //!
 //! Made by `main`, called by `execution`.
 
@@ -27,64 +27,64 @@ use std::time::Duration;
 use rust_rocksdb::{DB, ErrorKind, FlushOptions, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
 use crate::commits::Commits;
+use crate::disk::commit_section::{self, CommittedBatch};
 use crate::disk::directory::DataDirectory;
-use crate::disk::gate::{Kept, WriteGate};
+use crate::disk::gate::{WriteGate, WriteProgress};
 use crate::disk::high_water::HighWater;
-use crate::disk::point_read::Read;
+use crate::disk::point_read::PointRead;
 use crate::disk::record;
 use crate::disk::versions::Versions;
-use crate::disk::written::{self, Written};
+use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use crate::maintenance::{Checkpoint, Compaction, Error as MaintenanceError};
 use crate::operation::{Change, Durability, Effect, Error, Operation, Outcome, Version};
 use crate::perf::Figure;
-use crate::rocksdb::observation::Watch;
+use crate::rocksdb::observation::Monitor;
 pub use crate::rocksdb::open::OpenError;
-use crate::rocksdb::options::Shared;
-use crate::rocksdb::perf::{Work, measured};
+use crate::rocksdb::options::SharedMemory;
+use crate::rocksdb::perf::{Work, measure};
 use crate::rocksdb::preallocation::Preallocation;
-use crate::rocksdb::value_cache::{Looked, Made, Place, ValueCache};
+use crate::rocksdb::value_cache::{CacheUpdate, EpochSnapshot, Lookup, ValueCache};
 use crate::{Capabilities, ChangeKind, Check, Compression, Engine, LocalDisk, Observation, Pending, Reply, Result};
 use klad_base::clock;
-use klad_base::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use klad_base::metrics::Counter;
-use klad_base::sync::{Mutex, MutexGuard};
+use klad_base::sync::Mutex;
 
-/// What of the configuration concerns this engine.
+/// The configuration of this engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Block cache in bytes, memtables included: they are charged to it.
+    /// The size of the block cache, the memtables and the value cache together in bytes.
     pub cache_bytes: u64,
-    /// Of the cache, at most so much for memtables.
+    /// The share of `cache_bytes` for memtables.
     pub memtable_bytes: u64,
-    /// Of the rest of it, so many hundredths for values instead of blocks; 0: none.
+    /// The share of the rest for the value cache instead of the block cache, percent; 0 disables the value cache.
     pub value_cache_percent: u64,
-    /// Threads for flushes and compactions.
+    /// The number of threads for flushes and compactions.
     pub background_threads: usize,
-    /// Below so many free bytes writes are refused.
+    /// The free disk space in bytes below which writes are rejected.
     pub disk_reserve_bytes: u64,
-    /// Tables are read past the kernel's page cache.
+    /// Whether reads of tables bypass the kernel's page cache.
     pub direct_reads: bool,
-    /// Of tables that are written from now on.
+    /// The compression of new tables.
     pub compression: Compression,
-    /// Read keys through an iterator instead of a get: a mistake that a published report has measured.
+    /// Whether point reads use an iterator instead of `get`. It reproduces a mistake that a published report measured.
     pub iterator_reads: bool,
-    /// The log is kept longer than its records.
+    /// Whether klad appends zeros to the log ahead of its records.
     pub log_preallocation: bool,
-    /// Flushes and compactions write so many bytes a second at most; 0: as many as they can.
+    /// The rate limit of flushes and compactions in bytes per second; 0 means no limit.
     pub compaction_rate_bytes: u64,
-    /// So many bytes a second of files that are removed go back to the file system; 0: at once.
+    /// The rate limit of file deletions in bytes per second; 0 means no limit.
     pub delete_rate_bytes: u64,
-    /// Files that it may keep open, 32 to [`ENGINE_FILES_MAX`](klad_base::limits::ENGINE_FILES_MAX).
+    /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`](klad_base::limits::ENGINE_FILES_MAX).
     pub open_files_max: u64,
 }
 
-/// What of `cache_bytes` is for blocks and memtables, and what for values.
+/// Splits `cache_bytes` into the part for blocks and memtables, and the part for the value cache.
 fn split(cache_bytes: u64, memtable_bytes: u64, value_cache_percent: u64) -> (u64, u64) {
     let value_bytes = cache_bytes.saturating_sub(memtable_bytes) / 100 * value_cache_percent;
     (cache_bytes - value_bytes, value_bytes)
 }
 
-/// RocksDB, and what klad keeps beside it.
+/// The engine.
 pub struct RocksDbEngine {
     pub(super) db: DB,
     read_all: ReadOptions,
@@ -92,29 +92,29 @@ pub struct RocksDbEngine {
     section: Mutex<CommitSection>,
     versions: Versions,
     pub(super) gate: WriteGate,
-    /// Acknowledged writes may not be synced yet.
+    /// Whether some acknowledged writes may not be synced yet.
     unsynced: AtomicBool,
     high_water: HighWater,
     commits: Commits,
     iterator_reads: bool,
-    /// Values that were read lately.
-    values: Option<ValueCache>,
+    value_cache: Option<ValueCache>,
     memtable_bytes: u64,
     value_cache_percent: u64,
-    /// Written ahead into logs.
+    /// The number of zeros that were written to logs ahead of their records.
     zero_bytes: Arc<Counter>,
-    watch: Watch,
+    monitor: Monitor,
 }
 
-/// What the one thread inside needs; the batch keeps its buffer.
+/// The state that only the thread in the commit section uses.
 struct CommitSection {
+    /// Kept between commits to reuse its buffer.
     batch: WriteBatch,
     preallocation: Option<Preallocation>,
-    /// Of the batch's keys in the cache of values.
-    places: Vec<u64>,
+    /// The hashes of the batch's keys in the value cache.
+    hashes: Vec<u64>,
     write_sync: WriteOptions,
     write_async: WriteOptions,
-    /// As `write_async`, but fails where it would have to wait.
+    /// As `write_async`, but RocksDB fails instead of waiting.
     write_now: WriteOptions,
 }
 
@@ -122,15 +122,15 @@ impl RocksDbEngine {
     /// Opens or creates the store in `path`.
     ///
     /// # Errors
-    /// [`OpenError`]; the message says what to do about it where there is something to do.
+    /// [`OpenError`]. The message contains advice if there is any.
     pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
         let directory = DataDirectory::open(path, "rocksdb")?;
-        // Reads that go through an iterator are there to be measured: no cache answers in their place.
+        // Iterator reads exist to be measured, so the value cache must not answer them.
         let value_cache_percent = if options.iterator_reads { 0 } else { options.value_cache_percent };
         let (block_bytes, value_bytes) = split(options.cache_bytes, options.memtable_bytes, value_cache_percent);
-        let shared = Shared::new(&Options { cache_bytes: block_bytes, ..options.clone() });
+        let shared = SharedMemory::new(&Options { cache_bytes: block_bytes, ..options.clone() });
         let mut database = options::database(options, &shared);
-        let watch = Watch::new(shared, &directory.path().join("rocksdb"), &mut database);
+        let monitor = Monitor::new(shared, &directory.path().join("rocksdb"), &mut database);
         let zero_bytes = Arc::<Counter>::default();
         let preallocation = options
             .log_preallocation
@@ -149,7 +149,7 @@ impl RocksDbEngine {
             section: Mutex::new(CommitSection {
                 batch: WriteBatch::new(),
                 preallocation,
-                places: Vec::new(),
+                hashes: Vec::new(),
                 write_sync,
                 write_async: WriteOptions::default(),
                 write_now,
@@ -160,72 +160,72 @@ impl RocksDbEngine {
             high_water,
             commits: Commits::default(),
             iterator_reads: options.iterator_reads,
-            values: ValueCache::new(value_bytes),
+            value_cache: ValueCache::new(value_bytes),
             memtable_bytes: options.memtable_bytes,
             value_cache_percent,
             zero_bytes,
-            watch,
+            monitor,
         };
-        engine.upkeep();
+        engine.housekeeping();
         Ok(engine)
     }
 
-    /// What the cache of values knows of a key, or where what RocksDB knows of it may be kept.
-    fn look_at_values(&self, key: &[u8]) -> Looked {
-        self.values.as_ref().map_or(Looked::Unknown(None), |values| values.look(key))
+    /// Looks a key up in the value cache.
+    fn lookup_cached(&self, key: &[u8]) -> Lookup {
+        self.value_cache.as_ref().map_or(Lookup::Miss(None), |cache| cache.lookup(key))
     }
 
-    /// What was read after `place` was given, if it is one that lasts and is small.
-    fn keep_value(&self, place: Option<Place>, key: &[u8], read: &Read) {
-        if let (Some(values), Some(place), Read { answer: Ok(Outcome::Found { version, value }), lasts: true }) =
-            (&self.values, place, read)
+    /// Inserts a value that was read after `snapshot` was taken into the value cache, if it is cacheable and small.
+    fn cache_value(&self, snapshot: Option<EpochSnapshot>, key: &[u8], read: &PointRead) {
+        let (Some(cache), Some(snapshot)) = (&self.value_cache, snapshot) else { return };
+        if let PointRead { result: Ok(Outcome::Found { version, value }), cacheable: true } = read
             && value.len() <= CACHED_VALUE_BYTES_MAX
         {
-            values.keep(place, key, *version, value);
+            cache.insert(snapshot, key, *version, value);
         }
     }
 
-    /// Nothing of these keys is taken from the cache of values until `done`, and then what it has made of them, versions from
-    /// `first` on.
-    fn write_beside_values<E>(
+    /// Calls `write`, which writes the batch, and updates the value cache. While it runs, the cache returns no value
+    /// of the batch's keys. `first` is the version of the first write.
+    fn write_and_update_cache<E>(
         &self,
         writes: &[Pending],
         first: u64,
-        places: &mut Vec<u64>,
-        done: impl FnOnce() -> std::result::Result<(), E>,
+        hashes: &mut Vec<u64>,
+        write: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let Some(values) = &self.values else { return done() };
-        values.begin(changes(writes, first).map(|(change, _)| &*change.key), places);
-        let done = done();
-        let made = changes(writes, first).map(|(change, version)| {
-            let made = match &change.effect {
-                Effect::Put(value) if done.is_ok() && value.payload.len() <= CACHED_VALUE_BYTES_MAX => {
-                    Made::Value(version, &value.payload)
+        let Some(cache) = &self.value_cache else { return write() };
+        cache.begin_commit(changes(writes, first).map(|(change, _)| &*change.key), hashes);
+        let written = write();
+        let updates = changes(writes, first).map(|(change, version)| {
+            let update = match &change.effect {
+                Effect::Put(value) if written.is_ok() && value.payload.len() <= CACHED_VALUE_BYTES_MAX => {
+                    CacheUpdate::Replace(version, &value.payload)
                 }
-                Effect::Put(_) | Effect::Delete => Made::Other,
+                Effect::Put(_) | Effect::Delete => CacheUpdate::Remove,
             };
-            (&*change.key, made)
+            (&*change.key, update)
         });
-        values.end(places, made);
-        done
+        cache.end_commit(hashes, updates);
+        written
     }
 
-    fn look_at_rocksdb(&self) {
-        let (version_last, version_reserved) = self.versions.look();
-        // In this order, or the difference could be below nothing.
+    fn update_observation(&self) {
+        let (version_last, version_reserved) = self.versions.last_and_reserved();
+        // Read in this order, so that the difference is not negative.
         let synced = self.high_water.synced();
         let unsynced = self.db.latest_sequence_number().saturating_sub(synced);
-        let mut kept = self.gate.measures(&Kept { unsynced, version_last, version_reserved });
-        kept.push(preallocation::measure(&self.zero_bytes));
-        let values = self.values.as_ref().map(ValueCache::figures).unwrap_or_default();
-        self.watch.look(&self.db, kept, &values);
+        let mut measures = self.gate.measures(&WriteProgress { unsynced, version_last, version_reserved });
+        measures.push(preallocation::measure(&self.zero_bytes));
+        let cache = self.value_cache.as_ref().map(ValueCache::stats).unwrap_or_default();
+        self.monitor.update(&self.db, measures, &cache);
     }
 
     pub(super) fn directory(&self) -> &DataDirectory {
         self.versions.directory()
     }
 
-    /// Fills the batch; the commit section is held.
+    /// Fills the batch with `writes`. `first` is the version of the first write.
     fn fill(batch: &mut WriteBatch, writes: &[Pending], first: u64) -> std::result::Result<(), String> {
         batch.clear();
         for (change, version) in changes(writes, first) {
@@ -246,59 +246,53 @@ impl RocksDbEngine {
     }
 
     fn read(&self, key: &[u8], reply: &dyn Reply) -> Result {
-        let place = match self.look_at_values(key) {
-            Looked::Found(version, value) => return Ok(Outcome::Found { version, value }),
-            Looked::Unknown(place) => place,
+        let snapshot = match self.lookup_cached(key) {
+            Lookup::Hit(version, value) => return Ok(Outcome::Found { version, value }),
+            Lookup::Miss(snapshot) => snapshot,
         };
         let found = if self.iterator_reads {
-            self.seek(key, ReadOptions::default(), |stored| Read::with_room(stored, reply))
+            self.seek(key, ReadOptions::default(), |stored| PointRead::decode_if_admitted(stored, reply))
         } else {
-            let (found, perf) = measured(Work::Read, || self.db.get_pinned_opt(key, &self.read_all));
+            let (found, perf) = measure(Work::Read, || self.db.get_pinned_opt(key, &self.read_all));
             reply.measured(&perf);
-            found.map(|stored| stored.map(|stored| Read::with_room(&stored, reply)))
+            found.map(|stored| stored.map(|stored| PointRead::decode_if_admitted(&stored, reply)))
         };
-        let read = found.map_or_else(|error| Read::failed(read_failed(error)), |read| read.unwrap_or(Read::NOT_FOUND));
-        self.keep_value(place, key, &read);
-        read.answer
+        let read = match found {
+            Ok(read) => read.unwrap_or(PointRead::NOT_FOUND),
+            Err(error) => PointRead::failed(read_failed(error)),
+        };
+        self.cache_value(snapshot, key, &read);
+        read.result
     }
 
     fn commit_all(&self, writes: &[Pending]) {
-        written::answer(writes, self.write(writes));
+        commit_section::complete_all(writes, self.write(writes));
     }
 
-    /// Enters the commit section, and says how long that took if another was in it.
-    fn enter(&self) -> (MutexGuard<'_, CommitSection>, Duration) {
-        if let Some(section) = self.section.try_lock() {
-            return (section, Duration::ZERO);
-        }
-        let asked = clock::now();
-        let section = self.section.lock();
-        (section, clock::now().saturating_duration_since(asked))
-    }
-
-    /// Does `writes` inside the commit section and answers the version of the first.
-    fn write(&self, writes: &[Pending]) -> std::result::Result<Written, Error> {
-        let (mut section, waited) = self.enter();
+    /// Writes one batch in the commit section.
+    fn write(&self, writes: &[Pending]) -> std::result::Result<CommittedBatch, Error> {
+        let (mut section, waited) = commit_section::enter(&self.section);
         self.gate.check_stopped()?;
-        // Nothing has happened yet, so failing to reserve versions refuses the writes, and only them.
+        // Nothing has been written yet, so a failed reservation only rejects these writes.
         let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
         let sync = writes.iter().any(|one| one.write.durability == Durability::Sync);
-        let CommitSection { batch, preallocation, places, write_sync, write_async, .. } = &mut *section;
+        let CommitSection { batch, preallocation, hashes, write_sync, write_async, .. } = &mut *section;
         Self::fill(batch, writes, first).map_err(|why| self.gate.undetermined(why))?;
-        // Log write, sync and memtable are one call of RocksDB's; with a sync, all of it is the sync's time.
+        // RocksDB writes the log, syncs it and fills the memtable in one call. With a sync, all of it counts as the
+        // sync's time.
         let began = sync.then(clock::now);
         if sync && let Some(preallocation) = preallocation {
-            preallocation.make_room(batch.size_in_bytes() as u64);
+            preallocation.preallocate(batch.size_in_bytes() as u64);
         }
         let options = if sync { write_sync } else { write_async };
         let work = if sync { Work::SyncedBatch(writes.len()) } else { Work::Batch(writes.len()) };
-        let (done, perf) =
-            measured(work, || self.write_beside_values(writes, first, places, || self.db.write_opt(batch, options)));
-        self.watch.waited(perf.get(Figure::WriteDelayTime).unwrap_or(0));
+        let (written, perf) =
+            measure(work, || self.write_and_update_cache(writes, first, hashes, || self.db.write_opt(batch, options)));
+        self.monitor.add_write_wait(perf.get(Figure::WriteDelayTime).unwrap_or(0));
         let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
-        done.map_err(|error| self.gate.undetermined(error.into_string()))?;
+        written.map_err(|error| self.gate.undetermined(error.into_string()))?;
         if let Some(preallocation) = preallocation {
-            preallocation.written(batch.size_in_bytes() as u64);
+            preallocation.advance(batch.size_in_bytes() as u64);
         }
         let now = clock::now();
         let sync_time = began.map(|began| now.saturating_duration_since(began));
@@ -307,63 +301,65 @@ impl RocksDbEngine {
         }
         self.commits.committed(writes.len(), sync);
         self.finish(batch, sync)?;
-        Ok(Written { first, now, sync_time: sync_time.unwrap_or_default(), perf: Some(perf) })
+        Ok(CommittedBatch { first_version: first, now, sync_time: sync_time.unwrap_or_default(), perf: Some(perf) })
     }
 
-    /// As `write`, for writes that ask for no sync, if nothing is to be waited for; `None`: nothing has happened.
-    fn try_write(&self, writes: &[Pending]) -> Option<std::result::Result<Written, Error>> {
+    /// As `write`, for writes that ask for no sync. Returns `None` if it would have to wait; nothing has been written
+    /// then.
+    fn try_write(&self, writes: &[Pending]) -> Option<std::result::Result<CommittedBatch, Error>> {
         let mut section = self.section.try_lock()?;
         if let Err(stopped) = self.gate.check_stopped() {
             return Some(Err(stopped));
         }
         let first = self.versions.try_take(writes.len())?;
-        let CommitSection { batch, preallocation, places, write_now, .. } = &mut *section;
+        let CommitSection { batch, preallocation, hashes, write_now, .. } = &mut *section;
         if let Err(why) = Self::fill(batch, writes, first) {
             return Some(Err(self.gate.undetermined(why)));
         }
-        match self.write_beside_values(writes, first, places, || self.db.write_opt(batch, write_now)) {
+        match self.write_and_update_cache(writes, first, hashes, || self.db.write_opt(batch, write_now)) {
             Ok(()) => {
                 if let Some(preallocation) = preallocation {
-                    preallocation.written(batch.size_in_bytes() as u64);
+                    preallocation.advance(batch.size_in_bytes() as u64);
                 }
                 self.commits.committed(writes.len(), false);
-                // Nothing was waited for, and what it took is not worth a dozen looks at the clock.
-                let written = Written { first, now: clock::now(), sync_time: Duration::ZERO, perf: None };
-                Some(self.finish(batch, false).map(|()| written))
+                // It did not wait, so measuring it would cost more than the result is worth.
+                let (now, sync_time) = (clock::now(), Duration::ZERO);
+                let committed = CommittedBatch { first_version: first, now, sync_time, perf: None };
+                Some(self.finish(batch, false).map(|()| committed))
             }
-            // RocksDB slows writes down or has stopped them, and says so before it has done anything.
+            // RocksDB delays or stops writes now. It returns this error before it writes anything.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
             Err(error) => Some(Err(self.gate.undetermined(error.into_string()))),
         }
     }
 
-    /// What follows a log write, before anyone is answered.
+    /// Completes a commit after its log write, before any reply.
     fn finish(&self, batch: &mut WriteBatch, sync: bool) -> std::result::Result<(), Error> {
         if batch.size_in_bytes() as u64 > MEMTABLE_BYTES_MAX {
-            // Several such would be kept until there are enough for a flush, each as large as its largest value. What fails is
-            // tried again by RocksDB, and told by its observation.
-            let mut now = FlushOptions::default();
-            now.set_wait(false);
-            now.set_allow_write_stall(true);
-            let _ = self.db.flush_opt(&now);
+            // Without a flush, RocksDB would keep several memtables of this size until there are enough for a flush.
+            // RocksDB repeats a failed flush, and klad's observation shows the failure.
+            let mut options = FlushOptions::default();
+            options.set_wait(false);
+            options.set_allow_write_stall(true);
+            let _ = self.db.flush_opt(&options);
         }
         if batch.size_in_bytes() > COMMIT_BYTES_MAX {
-            // It would keep the capacity of the largest value that ever came.
+            // The batch would keep a buffer as large as the largest value ever written.
             *batch = WriteBatch::new();
         }
         if sync {
-            // A synced write syncs all of the log before it. Marked before anyone is answered.
+            // The sync covers the whole log up to this write. The mark is raised before any reply.
             self.high_water.advance(self.db.latest_sequence_number());
         } else {
-            // After the write: a sync that has begun before it may not cover it, and one must follow.
+            // Set after the write: a sync that began before the write may not cover it, so another must follow.
             self.unsynced.store(true, Ordering::Release);
         }
-        // A sync of earlier writes may have failed meanwhile, and nothing is acknowledged after that.
+        // A sync of earlier writes may have failed meanwhile. After that no write is acknowledged.
         self.gate.check_stopped().map_err(|error| self.gate.undetermined(error.to_string()))
     }
 }
 
-/// All changes in their order, each with the version of its write.
+/// Iterates over all changes in their order, each with the version of its write.
 fn changes(writes: &[Pending], first: u64) -> impl Iterator<Item = (&Change, Version)> {
     let numbered = writes.iter().zip(first..);
     numbered.flat_map(|(one, version)| one.write.changes.iter().map(move |change| (change, Version::new(version))))
@@ -394,11 +390,11 @@ impl Engine for RocksDbEngine {
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
-        let place = match self.look_at_values(key) {
-            Looked::Found(version, value) => return Some(Ok(Outcome::Found { version, value })),
-            Looked::Unknown(place) => place,
+        let snapshot = match self.lookup_cached(key) {
+            Lookup::Hit(version, value) => return Some(Ok(Outcome::Found { version, value })),
+            Lookup::Miss(snapshot) => snapshot,
         };
-        let small = |stored: &[u8]| (stored.len() <= CACHED_VALUE_BYTES_MAX).then(|| Read::of(stored));
+        let small = |stored: &[u8]| (stored.len() <= CACHED_VALUE_BYTES_MAX).then(|| PointRead::decode(stored));
         let found = if self.iterator_reads {
             let mut options = ReadOptions::default();
             options.set_read_tier(ReadTier::BlockCache);
@@ -408,11 +404,11 @@ impl Engine for RocksDbEngine {
         };
         match found {
             Ok(Some(read)) => read.map(|read| {
-                self.keep_value(place, key, &read);
-                read.answer
+                self.cache_value(snapshot, key, &read);
+                read.result
             }),
             Ok(None) => Some(Ok(Outcome::NotFound)),
-            // Neither memtable nor block cache could tell.
+            // The read needs a block that is not in the block cache.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
             Err(error) => Some(Err(read_failed(error))),
         }
@@ -422,7 +418,7 @@ impl Engine for RocksDbEngine {
         match operation {
             Operation::Get { key } => reply.complete(self.read(&key, &*reply)),
             Operation::Scan(step) => {
-                let (page, perf) = measured(Work::Scan, || self.scan_step(&step));
+                let (page, perf) = measure(Work::Scan, || self.scan_step(&step));
                 reply.measured(&perf);
                 reply.complete(page);
             }
@@ -437,8 +433,8 @@ impl Engine for RocksDbEngine {
 
     fn try_commit(&self, writes: Vec<Pending>) -> std::result::Result<(), Vec<Pending>> {
         match self.try_write(&writes) {
-            Some(written) => {
-                written::answer(&writes, written);
+            Some(committed) => {
+                commit_section::complete_all(&writes, committed);
                 Ok(())
             }
             None => Err(writes),
@@ -451,9 +447,9 @@ impl Engine for RocksDbEngine {
 
     fn set_cache_bytes(&self, bytes: u64) {
         let (block_bytes, value_bytes) = split(bytes, self.memtable_bytes, self.value_cache_percent);
-        self.watch.set_cache_bytes(block_bytes);
-        if let Some(values) = &self.values {
-            values.set_bytes(value_bytes);
+        self.monitor.set_cache_bytes(block_bytes);
+        if let Some(cache) = &self.value_cache {
+            cache.set_bytes(value_bytes);
         }
     }
 
@@ -462,7 +458,7 @@ impl Engine for RocksDbEngine {
     }
 
     fn observe(&self) -> Arc<Observation> {
-        self.watch.latest()
+        self.monitor.latest()
     }
 
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
@@ -497,15 +493,14 @@ impl LocalDisk for RocksDbEngine {
         &self.commits
     }
 
-    fn upkeep(&self) {
-        self.gate.look_whether_still_there(self.directory(), "rocksdb/CURRENT");
-        self.gate.look_at_free_space(self.directory());
-        let is_more_than_0 = |property| matches!(self.db.property_int_value(property), Ok(Some(1..)));
-        self.gate.set_stalled(is_more_than_0(properties::IS_WRITE_STOPPED));
-        if let Err(error) = self.versions.top_up() {
-            tracing::warn!(%error, "cannot reserve versions ahead of time");
+    fn housekeeping(&self) {
+        self.gate.check_directory(self.directory(), "rocksdb/CURRENT");
+        self.gate.update_free_space(self.directory());
+        self.gate.set_stalled(matches!(self.db.property_int_value(properties::IS_WRITE_STOPPED), Ok(Some(1..))));
+        if let Err(error) = self.versions.reserve_ahead() {
+            tracing::warn!(%error, "cannot reserve versions ahead of time; klad tries again");
         }
-        self.look_at_rocksdb();
+        self.update_observation();
     }
 
     fn checkpoint(&self, target: &Path) -> std::result::Result<Checkpoint, MaintenanceError> {
@@ -521,6 +516,6 @@ impl LocalDisk for RocksDbEngine {
     }
 
     fn interrupt_compaction(&self) {
-        self.end_piece();
+        self.abort_piece();
     }
 }

@@ -1,8 +1,8 @@
-//! Opens RocksDB without its doing any harm: to a directory whose files are gone, or whose log is damaged.
+//! Opens RocksDB after checks that prevent RocksDB from destroying data in a damaged directory.
 //!
-//! RocksDB alone takes a directory without `CURRENT` and logs for an empty one, and deletes every table in it. And where a log ends
-//! early it deletes what it could not read, before klad can compare with what was synced. Called by `rocksdb.rs` and
-//! `rocksdb_check.rs`.
+//! RocksDB treats a directory without `CURRENT` and without logs as empty, and deletes all tables in it. If a log ends
+//! early, RocksDB deletes the part that it could not read, before klad can compare the recovered writes with the mark
+//! of what was synced. Called by `rocksdb` and `rocksdb::check`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,48 +10,48 @@ use rust_rocksdb::{DB, DBRecoveryMode, ErrorKind, Options as RocksDbOptions, pro
 
 use crate::disk::directory::{self, DataDirectory};
 use crate::disk::high_water::{self, HighWater};
-use crate::rocksdb::log_records::{self, Begin, Looked, Oddity};
-use klad_base::limits::LOG_BYTES_READ_TWICE;
+use crate::limits::LOG_BYTES_READ_TWICE;
+use crate::rocksdb::log_records::{self, LogDefect, LogScan, ScanStart};
 
 /// Why the engine could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory itself.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Directory(#[from] directory::Error),
     /// Writes that were synced are missing.
     #[error(transparent)]
     HighWater(#[from] high_water::Error),
-    /// RocksDB's words.
+    /// RocksDB returned an error that is not damage.
     #[error("RocksDB cannot open {}: {why}", path.display())]
     RocksDb {
-        /// Where.
+        /// RocksDB's directory.
         path: PathBuf,
-        /// Its words.
+        /// RocksDB's message.
         why: String,
-        /// Whether it blames the kernel.
+        /// Whether it is an I/O error.
         io: bool,
     },
-    /// Files that must be there are damaged or missing, in RocksDB's words.
+    /// A required file is damaged or missing.
     #[error(
-        "{} is damaged: {why}. Nothing was changed. klad check --data {} says what can be read; \
-         bring the data back from a checkpoint or a copy",
+        "{} is damaged: {why}. Nothing was changed. Run klad check --data {} to see what can be read, \
+         and restore the data from a checkpoint or a copy",
         path.join("rocksdb").display(), path.display()
     )]
     Damaged {
         /// The data directory.
         path: PathBuf,
-        /// RocksDB's words.
+        /// The defect.
         why: String,
     },
 }
 
 impl OpenError {
-    /// Of a failed open: damage is told apart from what the kernel or the options are to blame for.
+    /// Converts RocksDB's error, and separates damage from errors of the kernel or the options.
     pub(super) fn from_rocksdb(data: &Path, error: rust_rocksdb::Error) -> OpenError {
         let io = error.kind() == ErrorKind::IOError;
         let damaged = error.kind() == ErrorKind::Corruption || error.as_ref().contains("No such file or directory");
-        // One line for a person; RocksDB names each file on a line of its own.
+        // RocksDB names each file on a separate line; klad's message is one line.
         let why = error.into_string().split_whitespace().collect::<Vec<_>>().join(" ");
         if damaged {
             return OpenError::Damaged { path: data.to_owned(), why };
@@ -60,79 +60,82 @@ impl OpenError {
     }
 }
 
-/// Where versions were given out there was a `CURRENT`, which names the newest state.
+/// Checks that `CURRENT`, which names the newest manifest, exists if any version was ever given out.
 ///
 /// # Errors
-/// [`OpenError::Damaged`] when it is missing.
+/// [`OpenError::Damaged`] if it is missing.
 pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> {
     let current = directory.path().join("rocksdb/CURRENT");
     if directory.versions_reserved_until() > 0 && !current.exists() {
-        let why = "rocksdb/CURRENT, which names the newest state, is missing".to_owned();
+        let why = "rocksdb/CURRENT, which names the newest manifest, is missing".to_owned();
         return Err(OpenError::Damaged { path: directory.path().to_owned(), why });
     }
     Ok(())
 }
 
-/// No log that RocksDB would read may hold a record at which it would hang, and nothing that was synced may be missing between
-/// the tables and the first of them, between two, or within one.
+/// Checks the logs that RocksDB would read. They must not contain a record at which RocksDB hangs. No synced write may
+/// be missing between the tables and the first log, between two logs, or within a log.
 ///
-/// Answers whether the logs end before what was synced does, as where the last of several is lost.
+/// Returns whether the logs end before the mark of what was synced, for example because the last of several logs is
+/// lost.
 ///
 /// # Errors
-/// [`OpenError::Damaged`], with the place; what the manifest cannot be read for.
+/// [`OpenError::Damaged`] with the position; [`OpenError::RocksDb`] if the manifest cannot be read.
 pub(super) fn check_logs(directory: &DataDirectory) -> Result<bool, OpenError> {
     let data = directory.path();
-    let begin = where_logs_begin(data)?;
-    // What cannot be read RocksDB will say.
-    let Looked { oddity, last_write } = log_records::look(&data.join("rocksdb"), begin).unwrap_or_default();
+    let start = scan_start(data)?;
+    // RocksDB reports files that cannot be read.
+    let LogScan { defect, last_write } = log_records::scan(&data.join("rocksdb"), start).unwrap_or_default();
     let synced = high_water::read(data).ok().flatten().unwrap_or(0);
-    let (log, position) = match oddity {
-        Some(Oddity::Endless { log, position }) => (log, position),
-        Some(Oddity::Gap { log, until }) => {
-            if synced <= until {
-                // As a power cut may leave it, if all that is missing was `async`.
-                tracing::warn!(log = %log.display(), until, "writes that were not synced are missing in this log or before it");
-                return Ok(false);
-            }
-            let why =
-                format!("writes from number {} on are missing in the log {} or before it", until + 1, log.display());
-            return Err(OpenError::Damaged { path: data.to_owned(), why });
-        }
+    let why = match defect {
         None => return Ok(last_write < synced),
+        Some(LogDefect::Gap { log, last_before }) if synced <= last_before => {
+            // A power cut can cause this if all missing writes were `async`.
+            let (log, until) = (log.display(), last_before);
+            tracing::warn!(%log, until, "unsynced writes are missing in or before this log; klad starts without them");
+            return Ok(false);
+        }
+        Some(LogDefect::Gap { log, last_before }) => {
+            let first = last_before + 1;
+            format!("writes from number {first} on are missing in the log {} or before it", log.display())
+        }
+        Some(LogDefect::HangingRecord { log, position }) => format!(
+            "the log {} has a record of a type that klad never writes, at byte {position}; truncated there, it would \
+             still contain the writes before that record",
+            log.display()
+        ),
     };
-    let why = format!(
-        "the log {} has a record of a kind that klad never writes, at byte {position}; cut off there it would give back what \
-         stands before",
-        log.display()
-    );
-    Err(OpenError::Damaged { path: directory.path().to_owned(), why })
+    Err(OpenError::Damaged { path: data.to_owned(), why })
 }
 
-/// By the manifest, or somewhat before. Earlier logs may be there as well, and others of them not: RocksDB removes in no order what it no longer needs
-/// (`DBImpl::BackgroundCallPurge` takes it from a hash table), and a kill may come in the middle of that.
-fn where_logs_begin(data: &Path) -> Result<Begin, OpenError> {
+/// Reads from the manifest where the scan of the logs must start, or an earlier place.
+///
+/// The directory may contain older logs, with gaps between them: RocksDB removes logs in no particular order
+/// (`DBImpl::BackgroundCallPurge` takes them from a hash table), and a kill may interrupt it.
+fn scan_start(data: &Path) -> Result<ScanStart, OpenError> {
     let files = data.join("rocksdb");
     if !files.join("CURRENT").exists() {
-        return Ok(Begin::default());
+        return Ok(ScanStart::default());
     }
     let failed = |error| OpenError::from_rocksdb(data, error);
     let mut options = RocksDbOptions::default();
-    // Here are no logs, so none is read: whether they are harmless is not known yet.
+    // This directory has no logs, so RocksDB reads none: a record in them may hang it.
     options.set_wal_dir(data);
-    // No key is read, so few tables need be opened, and nothing of them but their ends.
+    // No key is read, so RocksDB needs few open tables, and only their footers.
     options.set_max_open_files(16);
     options.set_skip_stats_update_on_db_open(true);
     let tables = DB::open_for_read_only(&options, files, false).map_err(failed)?;
-    let log = tables.property_int_value(properties::MIN_LOG_NUMBER_TO_KEEP).map_err(failed)?.unwrap_or(0);
-    // Each table that is added raises it to at least the last write in it (`db/version_edit.h`, `AddFile`).
-    Ok(Begin { log, until: tables.latest_sequence_number() })
+    let first_log = tables.property_int_value(properties::MIN_LOG_NUMBER_TO_KEEP).map_err(failed)?.unwrap_or(0);
+    // Each new table raises this number to at least the last write in the table (`db/version_edit.h`, `AddFile`).
+    Ok(ScanStart { first_log, last_write_in_tables: tables.latest_sequence_number() })
 }
 
-/// Opens the database to be written, and the mark of what was synced, which it has been compared with.
+/// Opens the database for writing, and the high-water mark after a comparison with the recovered writes.
 ///
-/// A log that is whole, or whose file ends in the middle of its last record, is read once. One that is not, as after some power cuts, or where a
-/// kill has ended a write into zeros that were there before, is first compared with what was synced while nothing can be changed: what was synced and cannot be read
-/// now may be readable when the disk, or a copy of the file, is back.
+/// A log that is complete, or whose file ends inside its last record, is read once. Any other log is first read
+/// without write access and compared with the mark: if synced writes cannot be read now, they may be readable later
+/// from the disk or a copy. Some power cuts leave such a log, and so does a kill that ends a write into preallocated
+/// zeros.
 pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Result<(DB, HighWater), OpenError> {
     check_current(directory)?;
     let ends_early = check_logs(directory)?;
@@ -143,14 +146,14 @@ pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Resul
     let failed = |error| OpenError::from_rocksdb(data, error);
     let compare = |mut options: RocksDbOptions| {
         options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-        // No key is read, so few tables need be opened.
+        // No key is read, so RocksDB needs few open tables.
         options.set_max_open_files(16);
         let readable = DB::open_for_read_only(&options, &files, false).map_err(failed)?;
         Ok::<_, OpenError>(HighWater::check(data, readable.latest_sequence_number()).map(drop)?)
     };
-    // A log that was cut off between two records, or is gone, is whole as far as it goes.
-    let few = log_bytes(&files) < LOG_BYTES_READ_TWICE;
-    if (few || ends_early) && files.join("CURRENT").exists() {
+    // RocksDB does not notice a log that was truncated between two records or removed.
+    let is_short = log_records::log_bytes(&files) < LOG_BYTES_READ_TWICE;
+    if (is_short || ends_early) && files.join("CURRENT").exists() {
         compare(options.clone())?;
     }
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
@@ -164,15 +167,6 @@ pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Resul
     };
     let high_water = HighWater::check(data, db.latest_sequence_number())?;
     Ok((db, high_water))
-}
-
-/// Of all logs; what cannot be read counts as nothing.
-fn log_bytes(files: &Path) -> u64 {
-    let logs = std::fs::read_dir(files).into_iter().flatten().flatten().filter(|entry| {
-        let name = entry.file_name();
-        Path::new(&name).extension().is_some_and(|extension| extension == "log")
-    });
-    logs.filter_map(|log| Some(log.metadata().ok()?.len())).sum()
 }
 
 #[cfg(test)]
@@ -190,8 +184,8 @@ mod tests {
         logs
     }
 
-    /// A store with a log that RocksDB does not need, and none between it and the two that it does.
-    fn with_a_log_that_was_left(data: &Path) -> DataDirectory {
+    /// Makes a database with an old log that RocksDB no longer needs, a gap, and two logs that it needs.
+    fn with_an_obsolete_log(data: &Path) -> DataDirectory {
         let directory = DataDirectory::open(data, "rocksdb").expect("made");
         let files = directory.subdirectory("rocksdb").expect("made");
         let mut options = RocksDbOptions::default();
@@ -216,7 +210,7 @@ mod tests {
         write_until_there_is_a_new_log();
         db.put(b"last", b"value").expect("written");
         let synced = db.latest_sequence_number();
-        // Removes what it no longer needs before it returns.
+        // RocksDB removes obsolete logs before it returns.
         drop(db);
         assert!(!oldest.exists() && logs(&files).len() == 2, "{:?}", logs(&files));
         fs::write(oldest, bytes).expect("put back");
@@ -225,40 +219,41 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_no_longer_needed_is_not_compared_with_what_follows() {
+    fn an_obsolete_log_is_not_checked() {
         let data = tempfile::tempdir().expect("a directory");
-        let directory = with_a_log_that_was_left(data.path());
+        let directory = with_an_obsolete_log(data.path());
         assert!(!check_logs(&directory).expect("nothing is missing"));
     }
 
     #[test]
-    fn twin_a_look_at_every_log_misses_writes_that_are_in_tables() {
+    fn twin_a_scan_of_all_logs_finds_a_gap_of_writes_that_are_in_tables() {
         let data = tempfile::tempdir().expect("a directory");
-        let _directory = with_a_log_that_was_left(data.path());
-        let oddity = log_records::look(&data.path().join("rocksdb"), Begin::default()).expect("read").oddity;
-        assert!(matches!(oddity, Some(Oddity::Gap { .. })), "{oddity:?}");
+        let _directory = with_an_obsolete_log(data.path());
+        let defect = log_records::scan(&data.path().join("rocksdb"), ScanStart::default()).expect("read").defect;
+        assert!(matches!(defect, Some(LogDefect::Gap { .. })), "{defect:?}");
     }
 
     #[test]
-    fn the_first_log_that_is_needed_is_missed() {
+    fn a_missing_first_log_is_detected() {
         let data = tempfile::tempdir().expect("a directory");
-        let directory = with_a_log_that_was_left(data.path());
+        let directory = with_an_obsolete_log(data.path());
         fs::remove_file(&logs(&data.path().join("rocksdb"))[1]).expect("removed");
         let error = check_logs(&directory).expect_err("writes are missing").to_string();
         assert!(error.contains("are missing in the log"), "{error}");
     }
 
     #[test]
-    fn the_only_log_that_is_needed_is_missed() {
+    fn a_loss_of_all_needed_logs_is_detected() {
         let data = tempfile::tempdir().expect("a directory");
-        let directory = with_a_log_that_was_left(data.path());
+        let directory = with_an_obsolete_log(data.path());
         for log in &logs(&data.path().join("rocksdb"))[1..] {
             fs::remove_file(log).expect("removed");
         }
         assert!(check_logs(&directory).expect("no gap"), "the end of what was synced is missing");
     }
 
-    /// Three writes, of which zeros stand in place of the second; the mark of what was synced is `synced`. Answers the log as well.
+    /// Makes a database of three writes and replaces the second by zeros in the log. The mark of what was synced is
+    /// `synced`. Also returns the path of the log.
     fn with_zeros_in_the_log(data: &Path, synced: u64) -> (DataDirectory, PathBuf) {
         let directory = DataDirectory::open(data, "rocksdb").expect("made");
         let files = directory.subdirectory("rocksdb").expect("made");
@@ -266,7 +261,7 @@ mod tests {
         options.create_if_missing(true);
         options.set_avoid_flush_during_shutdown(true);
         let db = DB::open(&options, &files).expect("opened");
-        // Each is a block of the log: header, batch header, kind, lengths of key and value, key, value.
+        // Each write fills a block of the log: header, batch header, kind, lengths of key and value, key, value.
         let value = vec![7; BLOCK_BYTES - HEADER_BYTES - 12 - 1 - 1 - 3 - 1];
         for key in 0..3_u8 {
             db.put([key], &value).expect("written");
@@ -282,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_zeros_stand_in_place_of_is_missed_where_it_was_synced() {
+    fn zeros_in_place_of_a_synced_write_are_detected() {
         let data = tempfile::tempdir().expect("a directory");
         let (directory, log) = with_zeros_in_the_log(data.path(), 3);
         let before = fs::read(&log).expect("read");
@@ -294,22 +289,22 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_synced_may_be_missing() {
+    fn zeros_in_place_of_an_unsynced_write_are_accepted() {
         let data = tempfile::tempdir().expect("a directory");
         let (directory, _) = with_zeros_in_the_log(data.path(), 1);
         let (db, _) = open(&directory, &RocksDbOptions::default()).expect("opened");
         assert!(db.get([0]).expect("read").is_some());
     }
 
-    /// As RocksDB reads such a log in any mode, which is why klad looks for them.
+    /// RocksDB accepts such a log in both modes, so klad has its own check.
     #[test]
-    fn twin_rocksdb_passes_over_zeros_and_what_they_stand_in_place_of() {
+    fn twin_rocksdb_itself_does_not_detect_zeros_in_place_of_a_write() {
         for mode in [DBRecoveryMode::TolerateCorruptedTailRecords, DBRecoveryMode::PointInTime] {
             let data = tempfile::tempdir().expect("a directory");
             let (_directory, log) = with_zeros_in_the_log(data.path(), 3);
             let files = data.path().join("rocksdb");
-            let looked = log_records::look(&files, Begin::default()).expect("read");
-            assert_eq!(looked.oddity, Some(Oddity::Gap { log, until: 1 }));
+            let found = log_records::scan(&files, ScanStart::default()).expect("read");
+            assert_eq!(found.defect, Some(LogDefect::Gap { log, last_before: 1 }));
             let mut options = RocksDbOptions::default();
             options.set_wal_recovery_mode(mode);
             let db = DB::open(&options, &files).expect("opened");

@@ -1,5 +1,5 @@
-//! RocksDB's options, each with its reason. Source, where none is named: RocksDB 11.12, `include/rocksdb/options.h`,
-//! `advanced_options.h` and `table.h`. Called by `rocksdb.rs` and `rocksdb_check.rs`.
+//! RocksDB's options, each with its reason. The default source is RocksDB 11.12, `include/rocksdb/options.h`,
+//! `advanced_options.h` and `table.h`. Called by `rocksdb` and `rocksdb::check`.
 
 use rust_rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, BlockBasedPinningTier, Cache, DBCompressionType, DBRecoveryMode,
@@ -7,35 +7,36 @@ use rust_rocksdb::{
 };
 
 use crate::Compression;
+use crate::limits::{LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
 use crate::rocksdb::Options;
-use klad_base::limits::{LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
 
-/// A table's blocks are looked for in the cache until fewer than one in twenty is there. RocksDB's own figure for the day on which
-/// it makes this the default (`options.h`).
+/// How long RocksDB searches the cache for blocks of a deleted table: until fewer than 5 % of the blocks that it looks
+/// up are there. RocksDB names this value as its future default (`options.h`).
 const UNCACHE_AGGRESSIVENESS: u32 = 300;
 
-/// Of one write to a table, at most, if its blocks are no larger. RocksDB's own figure, 1 MiB, is 2.5 ms without a break
-/// (docs/decisions/2026-11-26-tables-are-written-in-small-pieces.md).
+/// The maximum size of one write to a table in bytes, unless a block is larger. With RocksDB's default of 1 MiB, one
+/// write occupies a core for 2.5 ms (docs/decisions/tail-latency.md).
 const TABLE_WRITE_BYTES: u64 = 64 << 10;
 
-/// What RocksDB keeps in memory, and can be asked about.
-pub(super) struct Shared {
+/// RocksDB's caches, which klad reads metrics from.
+pub(super) struct SharedMemory {
     pub(super) cache: Cache,
     pub(super) memtables: WriteBufferManager,
 }
 
-impl Shared {
-    pub(super) fn new(options: &Options) -> Shared {
+impl SharedMemory {
+    pub(super) fn new(options: &Options) -> SharedMemory {
         let cache = cache(options);
-        // Charged to the block cache, so that the cache's capacity bounds both. No stall of its own: `commit` would wait in it.
+        // Memtables are charged to the block cache, so that its capacity bounds both. The manager's own stall is off,
+        // because `commit` would wait in it.
         let total = to_usize(options.memtable_bytes);
         let memtables = WriteBufferManager::new_write_buffer_manager_with_cache(total, false, cache.clone());
-        Shared { cache, memtables }
+        SharedMemory { cache, memtables }
     }
 }
 
-/// All options of the database.
-pub(super) fn database(options: &Options, shared: &Shared) -> RocksDbOptions {
+/// The options of the database.
+pub(super) fn database(options: &Options, shared: &SharedMemory) -> RocksDbOptions {
     let mut db = RocksDbOptions::default();
     files_and_threads(&mut db, options);
     memtables(&mut db, options, &shared.memtables);
@@ -45,10 +46,10 @@ pub(super) fn database(options: &Options, shared: &Shared) -> RocksDbOptions {
     db
 }
 
-/// As `database`, but each table's filters and indexes are read whole, and checked, when it is opened; few are open at a
-/// time.
-pub(super) fn reading_filters(options: &Options) -> RocksDbOptions {
-    let shared = Shared::new(options);
+/// As `database`, but RocksDB reads and checks all filters and indexes of a table when it opens the table. Few tables
+/// are open at a time.
+pub(super) fn database_with_pinned_filters(options: &Options) -> RocksDbOptions {
+    let shared = SharedMemory::new(options);
     let mut db = database(options, &shared);
     db.set_max_open_files(64);
     let mut tables = tables(&shared.cache);
@@ -57,39 +58,42 @@ pub(super) fn reading_filters(options: &Options) -> RocksDbOptions {
     db
 }
 
-/// HyperClockCache has no lock on a hit, and `cache.h` calls it "now generally recommended over `LRUCache`". An estimated
-/// charge of 0 makes its table grow by itself, which the dummy entries of the memtables' charge need.
+/// Makes the block cache. HyperClockCache takes no lock on a hit; `cache.h` calls it "now generally recommended over
+/// `LRUCache`". With an estimated charge of 0 its table grows automatically, which the dummy entries for the charge of
+/// the memtables require.
 fn cache(options: &Options) -> Cache {
     Cache::new_hyper_clock_cache(to_usize(options.cache_bytes), 0)
 }
 
 fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
     db.set_use_direct_reads(options.direct_reads);
-    // A read that must not wait (ReadTier::BlockCache) opens no table, and goes to a storage thread where that is needed.
+    // A read that must not wait (ReadTier::BlockCache) opens no table; klad repeats it on a storage thread.
     db.set_max_open_files(i32::try_from(options.open_files_max).unwrap_or(i32::MAX));
-    // Opening a table then reads only its footer: no statistics are gathered over all tables at start.
+    // A start collects no statistics over all tables, so opening a table reads only its footer.
     db.set_skip_stats_update_on_db_open(true);
     let threads = i32::try_from(options.background_threads).expect("few threads").max(1);
     db.set_max_background_jobs(threads + 1);
     let mut env = Env::new().expect("the default environment is always there");
     env.set_low_priority_background_threads(threads);
     env.set_high_priority_background_threads(1);
-    // Requests go before compactions, by `nice` 19. Not before flushes: on a core that requests want all of, memtables would fill
-    // up and writes be refused, up to 3 of 100.
+    // Compactions run at `nice` 19, so requests have priority. Flushes keep the normal priority: otherwise memtables
+    // filled up on a busy core, and klad rejected up to 3 % of the writes.
     env.lower_thread_pool_cpu_priority();
     env.lower_thread_pool_io_priority();
     db.set_env(&env);
-    // On few cores one compaction split in two would only take the workers' cores.
+    // With few cores, a compaction split in two would only compete more with the workers.
     db.set_max_subcompactions(1);
-    // Deleting files and freeing memtables happens on background threads, not under a request.
+    // RocksDB deletes files and frees memtables on background threads, and not during a request.
     db.set_avoid_unnecessary_blocking_io(true);
-    // Table files are pushed out steadily, or the log's sync would queue behind a burst of them. Not for the log itself:
-    // wal_bytes_per_sync can leave holes that recovery does not pass (RocksDB's own crash test keeps it off).
+    // RocksDB writes table files back to the disk steadily. Otherwise the log's sync would wait behind a burst of
+    // them. The log itself has no such setting: wal_bytes_per_sync can leave holes that recovery does not accept
+    // (RocksDB's own crash test keeps it off).
     db.set_bytes_per_sync(1 << 20);
-    // A kernel without preemption copies what one call writes before anybody else has the core, however little weight the writer has.
+    // A kernel without preemption copies all bytes of one write call before another thread gets the core, whatever the
+    // writer's CPU priority.
     db.set_writable_file_max_buffer_size(TABLE_WRITE_BYTES);
     if options.compaction_rate_bytes > 0 {
-        // Refilled every 100 ms; one in ten refills serves compactions before flushes: both are RocksDB's own figures.
+        // A refill every 100 ms, and one in ten refills serves compactions before flushes: RocksDB's defaults.
         db.set_ratelimiter(i64::try_from(options.compaction_rate_bytes).unwrap_or(i64::MAX), 100_000, 10);
     }
     if options.delete_rate_bytes > 0 {
@@ -97,13 +101,14 @@ fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
         files.set_delete_rate_bytes_per_second(i64::try_from(options.delete_rate_bytes).unwrap_or(i64::MAX));
         db.set_sst_file_manager(&files);
     }
-    // klad has its own observation; a dump every 600 s is work and log lines that no one asked for.
+    // klad has its own metrics, so RocksDB need not write statistics to its LOG every 600 s.
     db.set_stats_dump_period_sec(0);
     db.set_stats_persist_period_sec(0);
-    // RocksDB's own LOG files: bounded.
+    // These two bound RocksDB's own LOG files.
     db.set_max_log_file_size(16 << 20);
     db.set_keep_log_file_num(4);
-    // An error of the log is final until restart (see rocksdb.rs): RocksDB must not resume behind klad's back.
+    // After a failed log write the engine takes no writes until the next start (mod.rs), so RocksDB must not resume by
+    // itself.
     db.set_max_bgerror_resume_count(0);
 }
 
@@ -111,71 +116,78 @@ fn memtables(db: &mut RocksDbOptions, options: &Options, shared: &WriteBufferMan
     db.set_write_buffer_manager(shared);
     db.set_write_buffer_size(to_usize((options.memtable_bytes / MEMTABLES).min(MEMTABLE_BYTES_MAX)));
     db.set_max_write_buffer_number(i32::try_from(MEMTABLES).expect("small"));
-    // A small memtable stays in the core's cache, where an insertion costs less; a file of level 0 that holds several
-    // spares compactions. A flush merges them, and leaves out what was overwritten.
+    // A small memtable fits in the core's CPU cache, where an insertion costs less. A flush merges several memtables
+    // without overwritten entries; the larger file on level 0 saves compactions.
     db.set_min_write_buffer_number_to_merge(i32::try_from(MEMTABLES_A_FLUSH).expect("small"));
-    // A miss in a memtable costs a hash instead of a search through the skip list; a twentieth of it holds the bits.
+    // With a filter, a miss in a memtable costs a hash instead of a search in the skip list. It takes 5 % of the
+    // memtable.
     db.set_memtable_prefix_bloom_ratio(0.05);
     db.set_memtable_whole_key_filtering(true);
-    // One thread writes: nothing to gain from concurrent insertion, and no spinning for a leader.
+    // Only one thread writes at a time, so concurrent insertion and spinning for a batch leader have no benefit.
     db.set_allow_concurrent_memtable_write(false);
     db.set_enable_write_thread_adaptive_yield(false);
 }
 
 fn log(db: &mut RocksDbOptions) {
-    // Whoever opens asks for a log that is whole first (rocksdb_open.rs), and then for this: after the death of the machine the unsynced end of the log may have holes; what is before the first is the prefix of
-    // commit order that `async` promises.
+    // `open.rs` first tries a stricter mode. After a crash of the machine the unsynced end of the log may have holes.
+    // The writes before the first hole are the prefix of the commit order that `async` promises.
     db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    // A start writes what the log gave back into tables, at most --memory's share of memtables, before it serves. A log that
-    // was kept instead would never be synced again: what was `async` before a kill would lie behind what is `sync` after it. And
-    // of several logs RocksDB does not notice what is missing between two.
+    // Before klad serves, a start writes the recovered writes into tables; they are at most the memtables' share of
+    // --memory. If the old log were kept, RocksDB would never sync it again: `async` writes from before a kill would
+    // be unsynced, while later `sync` writes are synced. RocksDB also does not notice writes that are missing between
+    // two logs.
     db.set_avoid_flush_during_recovery(false);
-    // A stop need not write tables either: the log has everything.
+    // A stop need not write tables, because the log contains all writes.
     db.set_avoid_flush_during_shutdown(true);
 }
 
 fn levels(db: &mut RocksDbOptions, compression: Compression) {
-    // Levels sized from the last one up: space amplification of about 1.1 whatever the size of the store.
+    // RocksDB derives the level sizes from the last level. The space amplification is about 1.1 for any size of the
+    // data.
     db.set_level_compaction_dynamic_level_bytes(true);
     let (between, last) = match compression {
         Compression::None => (DBCompressionType::None, DBCompressionType::None),
-        // Half of what compactions cost is ZSTD, where the last level has it: for blocks of 4 KiB its tables are made anew.
+        // ZSTD for the last level would take half of the CPU time of compactions, because it builds its tables anew for
+        // each block of 4 KiB.
         Compression::Lz4 => (DBCompressionType::Lz4, DBCompressionType::Lz4),
-        // The last level holds nine tenths of the data and is written least often.
+        // The last level contains 90 % of the data and is written least often.
         Compression::Zstd => (DBCompressionType::Lz4, DBCompressionType::Zstd),
     };
-    // Level 0 lives shortly and is written by the flush that writes may wait for: not compressed.
+    // Level 0 is not compressed: its files are short-lived, and writes may wait for the flush that writes them.
     let mut per_level = [between; 7];
     per_level[0] = DBCompressionType::None;
     db.set_compression_per_level(&per_level);
     db.set_bottommost_compression_type(last);
     if compression == Compression::Zstd {
-        // Effort 1, the least of ZSTD's regular ones: on few cores compactions compete with requests.
+        // Level 1 is the lowest of ZSTD's regular levels: with few cores compactions compete with requests.
         db.set_bottommost_compression_options(-14, 1, 0, 0, true);
     }
-    // What a compaction out of level 0 rewrites beside its files is the less for each of them the more they are: with
-    // eight it cost less than half of what it did with four (docs/decisions/2026-11-21-puts.md). Each is one more filter to ask for a read that memory does not answer.
+    // The more files of level 0 a compaction takes, the less of level 1 it rewrites per file: with eight files it cost
+    // less than half as much as with four (docs/decisions/2026-11-21-puts.md). But each file is one more filter to
+    // check for a read that memory cannot answer.
     db.set_level_zero_file_num_compaction_trigger(i32::try_from(LEVEL_0_FILES).expect("few"));
-    // As much as these files hold, as RocksDB's tuning guide has it.
+    // The size of these files together, as RocksDB's tuning guide recommends.
     db.set_max_bytes_for_level_base(LEVEL_0_FILES * MEMTABLES_A_FLUSH * MEMTABLE_BYTES_MAX);
     db.set_target_file_size_base(32 << 20);
-    // Blocks of a table that a compaction has removed leave the cache with it. Nobody asks for them again, yet this kind of cache
-    // would keep them until others push them out, so that klad grows towards its budget however little it holds.
+    // RocksDB removes the blocks of deleted tables from the cache. No read uses them again, but HyperClockCache would
+    // keep them until other blocks replace them, and klad's memory would grow to its budget even with little data.
     db.set_uncache_aggressiveness(UNCACHE_AGGRESSIVENESS);
 }
 
-/// Of each table.
+/// The options of the tables.
 fn tables(cache: &Cache) -> BlockBasedOptions {
     let mut tables = BlockBasedOptions::default();
     tables.set_block_cache(cache);
-    // A small block is less to search for a point read; 4 KiB is also what one page of the disk holds.
+    // A point read searches a small block faster. 4 KiB is also one page of the disk.
     tables.set_block_size(4 << 10);
     tables.set_format_version(6);
-    // 10 bits a key: one read in a hundred of an absent key looks further. On all levels, because 404 must be cheap too.
+    // With 10 bits per key, 1 % of the reads of an absent key search the table. All levels have filters, because reads
+    // of absent keys must be cheap too.
     tables.set_bloom_filter(10.0, false);
     tables.set_optimize_filters_for_memory(true);
-    // Index and filters are in the cache, hence in the budget. In pieces, of which only the top stays for good: whole ones
-    // of a table with small entries are megabytes, and a store larger than memory would swap them.
+    // Indexes and filters are in the cache, and so in the memory budget. They are partitioned, and only the top level
+    // is pinned: for a table of small entries they are megabytes, and with more data than memory the cache would load
+    // and evict them as a whole.
     tables.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     tables.set_partition_filters(true);
     tables.set_metadata_block_size(4 << 10);
@@ -183,22 +195,22 @@ fn tables(cache: &Cache) -> BlockBasedOptions {
     tables.set_cache_index_and_filter_blocks_with_high_priority(true);
     tables.set_pin_top_level_index_and_filter(true);
     tables.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    // A hash table in each block finds a key without binary search: a fifth less CPU in the block's seek for 5 % more space
-    // (RocksDB blog, 2018-08-23).
+    // A hash table in each block finds a key without binary search. It saves 20 % of the CPU time of the block's seek
+    // and needs 5 % more space (RocksDB blog, 2018-08-23).
     tables.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
     tables
 }
 
-/// Options of one scan step.
+/// The read options of one scan step.
 pub(super) fn scan(end: Option<&[u8]>) -> ReadOptions {
     let mut options = ReadOptions::default();
     if let Some(end) = end {
         options.set_iterate_upper_bound(end);
     }
-    // A scan over everything must not throw out what point reads use.
+    // A large scan must not evict the blocks of point reads.
     options.fill_cache(false);
-    // What a step reads at the most, in one piece.
-    options.set_readahead_size(klad_base::limits::SCAN_STEP_BYTES_MAX);
+    // One read-ahead covers the maximum size of a step.
+    options.set_readahead_size(crate::limits::SCAN_STEP_BYTES_MAX);
     options
 }
 
@@ -232,13 +244,13 @@ mod tests {
         }
     }
 
-    /// What the cache holds when all of a store has been read, bytes: as it was filled, and after it was rewritten twice.
+    /// Returns the size of the cache in bytes after all data was read: first, and again after it was rewritten twice.
     fn cached(uncache_aggressiveness: u32) -> (usize, usize) {
         const KEYS: u32 = 10_000;
         let directory = tempfile::tempdir().expect("a directory");
         let (options, mut rewriting) = (options(), CompactOptions::default());
         rewriting.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
-        let shared = Shared::new(&options);
+        let shared = SharedMemory::new(&options);
         let mut with = database(&options, &shared);
         with.create_if_missing(true);
         if uncache_aggressiveness != UNCACHE_AGGRESSIVENESS {
@@ -256,31 +268,32 @@ mod tests {
         let first = rewrite_and_read();
         rewrite_and_read();
         rewrite_and_read();
-        // Tables are removed by the thread that compacts, after it has said that it is done.
+        // The compaction thread removes tables after it has reported the end of the compaction.
         db.cancel_all_background_work(true);
         (first, shared.cache.get_usage())
     }
 
-    /// Bytes of one write, on average, while a store is opened that has much in its log: the thread that opens it writes the tables. Those of
-    /// flushes are other tests', too.
+    /// Returns the average size in bytes of a write call while a database with a large log is opened. The opening
+    /// thread then writes the tables itself, so its counters are not mixed with those of other tests, as a flush
+    /// thread's would be.
     fn table_write_bytes(max: u64) -> u64 {
         let written = || {
             let io = std::fs::read_to_string("/proc/thread-self/io").expect("the kernel counts");
-            let of = |name: &str| {
+            let count = |name: &str| {
                 let line = io.lines().find_map(|line| line.strip_prefix(name)).expect("counted");
                 line.trim().parse::<u64>().expect("a number")
             };
-            (of("wchar:"), of("syscw:"))
+            (count("wchar:"), count("syscw:"))
         };
         let directory = tempfile::tempdir().expect("a directory");
         let options = Options { memtable_bytes: 256 << 20, ..options() };
-        let shared = Shared::new(&options);
+        let shared = SharedMemory::new(&options);
         let mut with = database(&options, &shared);
         with.create_if_missing(true);
-        // All of it is in the log alone until it is opened again.
+        // All data is only in the log until the database is opened again.
         with.set_write_buffer_size(64 << 20);
         with.set_avoid_flush_during_shutdown(true);
-        // Each line of RocksDB's own log would be a write as well.
+        // Each line of RocksDB's LOG would be a write call too.
         with.set_log_level(LogLevel::Fatal);
         if max != TABLE_WRITE_BYTES {
             with.set_writable_file_max_buffer_size(max);
@@ -299,20 +312,20 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_written_in_small_pieces() {
+    fn tables_are_written_in_small_writes() {
         assert!(table_write_bytes(TABLE_WRITE_BYTES) <= TABLE_WRITE_BYTES);
     }
 
     #[test]
-    fn twin_tables_that_are_written_in_large_pieces_are_noticed() {
+    fn twin_a_larger_write_buffer_makes_larger_writes() {
         assert!(table_write_bytes(1 << 20) > TABLE_WRITE_BYTES);
     }
 
-    /// Whether tables that a compaction has removed are still there.
+    /// Returns whether tables that a compaction has removed still wait for their deletion.
     fn removed_tables_wait(delete_rate_bytes: u64) -> bool {
         let directory = tempfile::tempdir().expect("a directory");
         let options = Options { delete_rate_bytes, ..options() };
-        let mut with = database(&options, &Shared::new(&options));
+        let mut with = database(&options, &SharedMemory::new(&options));
         with.create_if_missing(true);
         let db = DB::open(&with, directory.path()).expect("opened");
         for key in 0..4_u32 {
@@ -320,23 +333,23 @@ mod tests {
             db.flush().expect("flushed");
         }
         db.compact_range(None::<&[u8]>, None::<&[u8]>);
-        // Tables are removed by the thread that compacts, after it has said that it is done.
+        // The compaction thread removes tables after it has reported the end of the compaction.
         db.cancel_all_background_work(true);
         let mut files = std::fs::read_dir(directory.path()).expect("a directory").flatten();
         files.any(|file| file.path().extension().is_some_and(|extension| extension == "trash"))
     }
 
     #[test]
-    fn the_delete_rate_holds_back_what_is_removed() {
+    fn the_delete_rate_delays_deletions() {
         assert!(removed_tables_wait(1));
-        assert!(!removed_tables_wait(0), "twin: without it nothing is");
+        assert!(!removed_tables_wait(0), "twin: without a rate limit no table waits");
     }
 
-    /// The shortest of some flushes of half a MiB.
+    /// Returns the shortest time of three flushes of 512 KiB.
     fn shortest_flush(compaction_rate_bytes: u64) -> Duration {
         let directory = tempfile::tempdir().expect("a directory");
         let options = Options { compaction_rate_bytes, ..options() };
-        let mut with = database(&options, &Shared::new(&options));
+        let mut with = database(&options, &SharedMemory::new(&options));
         with.create_if_missing(true);
         let db = DB::open(&with, directory.path()).expect("opened");
         let flush = |round: u32| {
@@ -350,23 +363,23 @@ mod tests {
         (0..3).map(flush).min().expect("some")
     }
 
-    /// Nothing that holds up the machine makes a flush quicker than its rate.
+    /// A busy machine can only make a flush slower, so the lower bound always holds.
     #[test]
-    fn the_compaction_rate_holds_back_what_is_written() {
+    fn the_compaction_rate_delays_flushes() {
         let least = Duration::from_millis(200);
         assert!(shortest_flush(1 << 20) >= least);
-        assert!(shortest_flush(0) < least, "twin: without it some flush is quicker");
+        assert!(shortest_flush(0) < least, "twin: without a rate limit some flush is faster");
     }
 
     #[test]
-    fn blocks_of_tables_that_are_gone_leave_the_cache() {
+    fn blocks_of_deleted_tables_leave_the_cache() {
         let (first, last) = cached(UNCACHE_AGGRESSIVENESS);
-        assert!(first > 4 << 20, "{first}: all of it is there");
+        assert!(first > 4 << 20, "{first}: all data is in the cache");
         assert!(last < first / 4 * 5, "{last} after {first}");
     }
 
     #[test]
-    fn twin_a_cache_that_keeps_them_is_noticed() {
+    fn twin_without_uncaching_blocks_of_deleted_tables_stay() {
         let (first, last) = cached(0);
         assert!(last > first * 2, "{last} after {first}");
     }

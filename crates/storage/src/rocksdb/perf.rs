@@ -1,24 +1,28 @@
-//! What RocksDB had to do for an operation, from its perf context, which is the calling thread's.
+//! Measures RocksDB's work for one operation with its perf context, which belongs to the calling thread.
 //!
-//! Counts cost what they always cost: RocksDB keeps them anyway. Times cost it a look at the clock, 25 to 75 ns, at each step: a
-//! point read or a batch has a dozen, which is little beside a disk, and is asked only where there may be one. Of a batch
-//! without a sync it would be a tenth, so only waits are timed. A range has some for each entry, so its times stay unknown.
-//! Called by `rocksdb.rs`.
+//! Counters are free, because RocksDB always updates them. Timers cost a clock read of 25 to 75 ns at each step:
+//!
+//! * A point read or a synced batch has about a dozen steps. This is little compared with a disk access, so all are
+//!   timed. `read_cached`, which never reads the disk, is not measured.
+//! * For a batch without a sync it would be 10 % of the time, so only waits are timed.
+//! * A range read has several steps for each entry, so its times stay unknown.
+//!
+//! Called by `rocksdb`.
 
 use rust_rocksdb::perf::{PerfMetric, PerfStatsLevel, set_perf_stats, with_thread_local};
 
 use crate::perf::{Figure, Perf};
 
-/// What is done, which says what of it is counted.
+/// The kind of an operation. It selects the figures to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// A read of one key.
     Read,
-    /// A step of a range.
+    /// One step of a range read.
     Scan,
-    /// A batch of so many writes, with a sync.
+    /// A batch of this number of writes, with a sync.
     SyncedBatch(usize),
-    /// One without.
+    /// A batch of this number of writes, without a sync.
     Batch(usize),
 }
 
@@ -35,7 +39,7 @@ const READ: &[(Figure, PerfMetric)] = &[
     (Figure::TableReadTime, PerfMetric::GetFromOutputFilesTime),
 ];
 
-/// Without the blocks: they are read ahead, many at once, and RocksDB does not count those.
+/// No figures of block reads: a scan reads many blocks ahead at once, and RocksDB does not count those.
 const SCAN: &[(Figure, PerfMetric)] = &[
     (Figure::BlockCacheHits, PerfMetric::BlockCacheHitCount),
     (Figure::EntriesPassed, PerfMetric::InternalKeySkippedCount),
@@ -50,26 +54,26 @@ const SYNCED_BATCH: &[(Figure, PerfMetric)] = &[
     (Figure::ConditionWaitTime, PerfMetric::DbConditionWaitNanos),
 ];
 
-/// RocksDB counts filling the memtable among the waits.
+/// RocksDB's level for waits includes the time to fill the memtable.
 const BATCH: &[(Figure, PerfMetric)] =
     &[(Figure::MemtableWriteTime, PerfMetric::WriteMemtableTime), (Figure::WriteDelayTime, PerfMetric::WriteDelayTime)];
 
-/// Does `work`, which calls RocksDB on this thread and never this function, and says what it took.
-pub(super) fn measured<T>(what: Work, work: impl FnOnce() -> T) -> (T, Perf) {
+/// Runs `operation`, which calls RocksDB on this thread, and measures it. `operation` must not call this function.
+pub(super) fn measure<T>(work: Work, operation: impl FnOnce() -> T) -> (T, Perf) {
     let shared_by = |writes| u32::try_from(writes).unwrap_or(u32::MAX);
-    let (level, shared_by, figures) = match what {
+    let (level, shared_by, figures) = match work {
         Work::Read => (PerfStatsLevel::EnableTimeExceptForMutex, 1, READ),
         Work::Scan => (PerfStatsLevel::EnableCount, 1, SCAN),
         Work::SyncedBatch(writes) => (PerfStatsLevel::EnableTime, shared_by(writes), SYNCED_BATCH),
         Work::Batch(writes) => (PerfStatsLevel::EnableWait, shared_by(writes), BATCH),
     };
     set_perf_stats(level);
-    let both = with_thread_local(|context| {
-        let done = work();
-        let said = |perf: Perf, (figure, metric): &(Figure, PerfMetric)| perf.with(*figure, context.metric(*metric));
-        (done, figures.iter().fold(Perf::new(shared_by), said))
+    let measured = with_thread_local(|context| {
+        let result = operation();
+        let add = |perf: Perf, (figure, metric): &(Figure, PerfMetric)| perf.with(*figure, context.metric(*metric));
+        (result, figures.iter().fold(Perf::new(shared_by), add))
     });
-    // What else this thread asks of RocksDB is not to be slower.
+    // Other calls of this thread must not pay for timers.
     set_perf_stats(PerfStatsLevel::EnableCount);
-    both
+    measured
 }

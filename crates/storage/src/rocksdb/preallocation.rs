@@ -1,20 +1,22 @@
-//! The file of the log is longer than what RocksDB has written to it, so that a sync need not write the file's new length.
+//! Appends zeros to RocksDB's log ahead of its records, so that most syncs need not write a new file length.
 //!
 //! ```text
 //!   000012.log   │ records … │ zeros that are on the disk │
 //!                            ╰─ RocksDB's next record overwrites them
 //! ```
 //!
-//! `fdatasync` after a write that made a file longer is three requests of the disk, one after the other: the data, the file's
-//! inode, and that the disk empties its cache. Over bytes that are there already it is two, and takes a quarter less of the
-//! core (docs/decisions/2026-11-25-the-log-is-longer-than-its-records.md). RocksDB reserves blocks, but not length; `fallocate`
-//! with length leaves blocks marked as never written, which is metadata that each first write has to change, too.
+//! If a write has made a file longer, `fdatasync` costs three disk requests, one after another: the data, the file's
+//! inode, and a flush of the disk's cache. A write over existing bytes costs two, and 25 % less CPU time
+//! (docs/decisions/tail-latency.md). RocksDB itself reserves blocks, but does not change the file's length.
+//! `fallocate` would change the length, but it marks the blocks as unwritten, and the first write of each block must
+//! change that metadata.
 //!
-//! The zeros are appended through a descriptor of klad's own with `O_APPEND`, so they stand behind whatever RocksDB has written,
-//! no matter what klad believes that is. RocksDB writes at its own position, and cuts a log to its length when it closes it. A
-//! log that a kill leaves ends in zeros, which RocksDB's recovery passes over (`db/log_reader.cc`, `kZeroType`).
+//! klad appends the zeros through its own file descriptor with `O_APPEND`. They are therefore always after RocksDB's
+//! records, even if klad's own record of their end is wrong. RocksDB writes at its own position, and truncates a log
+//! to its own length when it closes the log. After a kill the log ends in zeros, which RocksDB's recovery skips
+//! (`db/log_reader.cc`, `kZeroType`).
 //!
-//! Called by `rocksdb.rs` in the commit section.
+//! Called by `rocksdb` in the commit section.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -31,82 +33,87 @@ use crate::rocksdb::log_records::{self, BLOCK_BYTES, HEADER_BYTES};
 use klad_base::metrics::Counter;
 use klad_base::metrics::text::Kind;
 
-/// So many zeros at a time. The one sync in many that has them and the length to write takes 0.1 to 0.3 ms more.
+/// The zeros that are appended at a time. The sync that writes them and the new length takes 0.1 to 0.3 ms longer.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
-/// A larger write makes the log longer itself: what its own bytes take of the disk is more than the length does.
+/// The maximum size of a batch to preallocate for. For a larger batch, the data costs the disk more than the new
+/// length.
 const WRITE_BYTES_MAX: u64 = 64 << 10;
-const _: () = assert!(2 * WRITE_BYTES_MAX <= ZEROS.len() as u64, "one piece holds any such write");
+const _: () = assert!(2 * WRITE_BYTES_MAX <= ZEROS.len() as u64, "the zeros have room for any such batch");
 
-/// The next log is tried among so many numbers after the last, and looked for in the directory if it is none of them. All files have numbers; between
-/// two logs are the tables that flushes and compactions make meanwhile.
+/// The number of file numbers after the last log at which klad tries to open the next log, before it lists the
+/// directory. RocksDB numbers all its files; between two logs are the tables of flushes and compactions.
 const NUMBERS_NEAR: u64 = 64;
 
-/// Keeps the log longer than its records.
+/// Preallocates the active log.
 pub(super) struct Preallocation {
     files: PathBuf,
-    /// Logs that were begun since the last look, at least.
-    begun: Arc<AtomicU32>,
-    /// The number of the log; none before the first look.
+    /// The least number of logs that RocksDB has started since the last search.
+    new_logs: Arc<AtomicU32>,
+    /// The number of the active log; `None` before the first search.
     number: Option<u64>,
-    /// To append to it; none where it was not found, or takes no zeros.
+    /// The active log, opened for appending; `None` if it was not found or the append failed.
     log: Option<File>,
-    /// Where its records end, if RocksDB was asked for no others than klad knows of.
+    /// The end of the records, if klad knows all of them.
     records_end: u64,
-    /// Its length when it was last looked at; RocksDB may have made it longer since.
+    /// The length of the log at the last check. RocksDB may have extended it since.
     end: u64,
     zero_bytes: Arc<Counter>,
 }
 
+/// Counts new logs.
 struct Listener(Arc<AtomicU32>);
 
 impl EventListener for Listener {
-    /// The log of the next memtable is there already.
+    /// RocksDB calls this after it has created the log of the next memtable.
     fn on_memtable_sealed(&self, _: &MemTableInfo) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Preallocation {
-    /// For the database in `files` that is to be opened with `options`. Counts in `zero_bytes`.
+    /// Makes a preallocation for the database in `files`, which the caller will open with `options`. It counts the
+    /// zeros in `zero_bytes`.
     pub(super) fn new(options: &mut RocksDbOptions, files: &Path, zero_bytes: Arc<Counter>) -> Preallocation {
-        // The one that RocksDB begins when it is opened.
-        let begun = Arc::new(AtomicU32::new(1));
-        options.add_event_listener(Listener(Arc::clone(&begun)));
-        Preallocation { files: files.to_owned(), begun, number: None, log: None, records_end: 0, end: 0, zero_bytes }
+        // RocksDB starts one log when it opens the database.
+        let new_logs = Arc::new(AtomicU32::new(1));
+        options.add_event_listener(Listener(Arc::clone(&new_logs)));
+        Preallocation { files: files.to_owned(), new_logs, number: None, log: None, records_end: 0, end: 0, zero_bytes }
     }
 
-    /// A batch of so many bytes is about to be written and synced.
-    pub(super) fn make_room(&mut self, bytes: u64) {
-        // A log without zeros works as well, and what keeps zeros out of it, such as a full disk, records will meet and tell.
-        let keep_on = |error: io::Error| tracing::debug!(%error, "no zeros were appended to the log");
-        match self.begun.swap(0, Ordering::Relaxed) {
+    /// Appends zeros if the log is too short for a batch of `bytes` that is about to be written and synced.
+    pub(super) fn preallocate(&mut self, bytes: u64) {
+        // Errors are ignored: a log without zeros works too. If the cause is for example a full disk, RocksDB's next
+        // write reports it.
+        let ignore = |error: io::Error| tracing::debug!(%error, "no zeros were appended to the log; writes continue");
+        match self.new_logs.swap(0, Ordering::Relaxed) {
             0 => {}
-            begun => self.find(begun).unwrap_or_else(|error| {
-                // Looked for again before the next.
-                self.begun.fetch_add(begun, Ordering::Relaxed);
-                keep_on(error);
+            new_logs => self.find_active_log(new_logs).unwrap_or_else(|error| {
+                // The next call tries again.
+                self.new_logs.fetch_add(new_logs, Ordering::Relaxed);
+                ignore(error);
             }),
         }
         if bytes <= WRITE_BYTES_MAX && record_end(self.records_end, bytes) > self.end {
             self.append_zeros().unwrap_or_else(|error| {
                 self.log = None;
-                keep_on(error);
+                ignore(error);
             });
         }
     }
 
-    /// A batch of so many bytes was written.
-    pub(super) fn written(&mut self, bytes: u64) {
+    /// Records that a batch of `bytes` was written.
+    pub(super) fn advance(&mut self, bytes: u64) {
         self.records_end = record_end(self.records_end, bytes);
     }
 
-    /// Opens the newest log. `begun`: so many are new, at least. Without it none has zeros, rather than one that is old.
-    fn find(&mut self, begun: u32) -> io::Result<()> {
+    /// Opens the newest log. `new_logs` is the least number of logs since the last search. After an error no log is
+    /// open, so an old log gets no zeros.
+    fn find_active_log(&mut self, new_logs: u32) -> io::Result<()> {
         self.log = None;
         let open = |number: u64| OpenOptions::new().append(true).open(self.files.join(format!("{number:06}.log")));
         let near = match self.number {
-            Some(number) if begun == 1 => {
+            Some(number) if new_logs == 1 => {
                 (number + 1..=number + NUMBERS_NEAR).find_map(|near| Some((near, open(near).ok()?)))
             }
             _ => None,
@@ -128,13 +135,13 @@ impl Preallocation {
         let Some(log) = &mut self.log else { return Ok(()) };
         let metadata = log.metadata()?;
         if metadata.nlink() == 0 {
-            // Nobody would ever write over them.
+            // The log was deleted, so RocksDB writes no more records to it.
             self.log = None;
             return Ok(());
         }
         let end = metadata.len();
         if end > self.end || self.records_end > end {
-            // Records have made it longer, or are not where they were believed to be: a log is no shorter than they are.
+            // RocksDB has extended the log, or `records_end` is wrong. The records end at or before the end of the log.
             self.records_end = end;
         }
         log.write_all(&ZEROS)?;
@@ -144,20 +151,20 @@ impl Preallocation {
     }
 }
 
-/// For the metrics page.
+/// The metric of the zeros.
 pub(super) fn measure(zero_bytes: &Counter) -> Measure {
     #[expect(clippy::cast_precision_loss, reason = "a few TB at most in a process's life")]
     let value = zero_bytes.get() as f64;
     Measure::one(
         "klad_rocksdb_log_zero_bytes_total",
         Kind::Counter,
-        "Zeros written to the log ahead of its records by --log-preallocation.",
+        "Zeros that --log-preallocation has written to the log ahead of its records.",
         value,
     )
 }
 
-/// Where a record ends that begins at `position`, as RocksDB writes it: in pieces, none of which crosses a block, each behind a header, and none
-/// where less than a header is left of a block.
+/// Computes the end of a batch of `bytes` that RocksDB writes at `position`. RocksDB splits it into records that do
+/// not cross a block, each with a header. It leaves the end of a block unused if a header does not fit there.
 fn record_end(mut position: u64, mut bytes: u64) -> u64 {
     let (block, header) = (BLOCK_BYTES as u64, HEADER_BYTES as u64);
     while bytes > 0 {
@@ -178,11 +185,12 @@ mod tests {
 
     use super::*;
 
-    /// A database, and the next of its keys.
+    /// A database with keys numbered from 0.
     struct Store {
         directory: tempfile::TempDir,
         db: DB,
         preallocation: Preallocation,
+        /// The number of keys written.
         keys: u32,
     }
 
@@ -197,19 +205,19 @@ mod tests {
             Store { directory, db, preallocation, keys: 0 }
         }
 
-        /// Puts `value` under a new key, synced; answers whether that made the log longer or began another.
-        fn put(&mut self, value: &[u8], make_room: bool) -> bool {
+        /// Puts `value` under a new key with a sync. Returns whether that extended the log or started another.
+        fn put(&mut self, value: &[u8], preallocate: bool) -> bool {
             let mut batch = WriteBatch::new();
             batch.put(self.keys.to_be_bytes(), value);
             self.keys += 1;
-            if make_room {
-                self.preallocation.make_room(batch.size_in_bytes() as u64);
+            if preallocate {
+                self.preallocation.preallocate(batch.size_in_bytes() as u64);
             }
             let before = self.log();
             let mut synced = WriteOptions::default();
             synced.set_sync(true);
             self.db.write_opt(&batch, &synced).expect("written");
-            self.preallocation.written(batch.size_in_bytes() as u64);
+            self.preallocation.advance(batch.size_in_bytes() as u64);
             before != self.log()
         }
 
@@ -219,8 +227,8 @@ mod tests {
             (number, path.metadata().expect("there").len())
         }
 
-        /// Opens what a kill would leave now, and answers how many of the keys are there. No flush may be under way, which would change files
-        /// while they are copied.
+        /// Opens a copy of the files as a kill would leave them now, and returns the number of keys in it. No flush
+        /// may be running, because it would change files during the copy.
         fn keys_after_a_kill(&self, mode: DBRecoveryMode) -> u32 {
             let copy = tempfile::tempdir().expect("a directory");
             for entry in fs::read_dir(self.directory.path()).expect("listed").flatten() {
@@ -230,7 +238,7 @@ mod tests {
         }
     }
 
-    /// How many of the first `keys` are in a database that is opened in `mode`.
+    /// Returns how many of the first `keys` a database contains that is opened in `mode`.
     fn keys_in(files: &Path, mode: DBRecoveryMode, keys: u32) -> u32 {
         let mut options = RocksDbOptions::default();
         options.set_wal_recovery_mode(mode);
@@ -239,31 +247,31 @@ mod tests {
         u32::try_from((0..keys).filter(there).count()).expect("few")
     }
 
-    /// Of 3,000 synced PUTs, through two dozen logs: how many made their log longer.
-    fn longer(make_room: bool) -> usize {
+    /// Writes 3,000 values with a sync each, over more than 20 logs. Returns how many writes extended the log.
+    fn extensions(preallocate: bool) -> usize {
         let mut store = Store::new(64 << 10);
-        let longer = (0..3_000).filter(|number| store.put(&vec![7; 300 + number % 400], make_room)).count();
+        let extensions = (0..3_000).filter(|number| store.put(&vec![7; 300 + number % 400], preallocate)).count();
         assert!(store.log().0 > 20, "{:?}", store.log());
         let Store { directory, db, keys, .. } = store;
         drop(db);
         assert_eq!(keys_in(directory.path(), DBRecoveryMode::TolerateCorruptedTailRecords, keys), 3_000);
-        longer
+        extensions
     }
 
     #[test]
-    fn few_synced_writes_make_the_log_longer() {
-        // The first of each log, which is written there before its number is known.
-        let longer = longer(true);
-        assert!(longer < 60, "{longer}");
+    fn few_synced_writes_extend_the_log() {
+        // The first write of each log extends it, because klad finds the log only afterwards.
+        let extensions = extensions(true);
+        assert!(extensions < 60, "{extensions}");
     }
 
     #[test]
-    fn twin_a_log_that_ends_with_its_records_is_noticed() {
-        assert_eq!(longer(false), 3_000);
+    fn twin_without_preallocation_every_write_extends_the_log() {
+        assert_eq!(extensions(false), 3_000);
     }
 
     #[test]
-    fn records_end_where_they_are_thought_to() {
+    fn the_computed_end_of_records_is_right() {
         let mut store = Store::new(4 << 20);
         for bytes in [1, 30_000, 32_750, 40, 7, 65_000, 3, 100_000, 8_000, 8_000, 8_000, 8_000, 5_000] {
             store.put(&vec![7; bytes], true);
@@ -276,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_at_the_end_are_an_end_to_every_reader() {
+    fn every_recovery_mode_accepts_zeros_at_the_end() {
         let mut store = Store::new(4 << 20);
         for _ in 0..40 {
             store.put(&[7; 1_000], true);
@@ -290,16 +298,16 @@ mod tests {
         ] {
             assert_eq!(store.keys_after_a_kill(mode), 40);
         }
-        let looked = log_records::look(store.directory.path(), log_records::Begin::default()).expect("read");
-        assert_eq!((looked.oddity, looked.last_write), (None, 40));
-        // And a database that is closed has none.
+        let scan = log_records::scan(store.directory.path(), log_records::ScanStart::default()).expect("read");
+        assert_eq!((scan.defect, scan.last_write), (None, 40));
+        // RocksDB removes the zeros when it closes the database.
         let path = store.directory.path().join(format!("{number:06}.log"));
         drop(store.db);
         assert_eq!(path.metadata().expect("there").len(), store.preallocation.records_end);
     }
 
-    /// Records that klad does not know of are written, and then zeros; whether the records are still there.
-    fn records_that_nobody_knew_of(zeros: impl FnOnce(&mut Preallocation, &Path)) -> bool {
+    /// Writes records without `advance`, and then zeros. Returns whether the records are still there.
+    fn unknown_records_survive(zeros: impl FnOnce(&mut Preallocation, &Path)) -> bool {
         let mut store = Store::new(4 << 20);
         store.put(&[7; 1_000], true);
         let (number, length) = store.log();
@@ -314,8 +322,8 @@ mod tests {
     }
 
     #[test]
-    fn zeros_stand_behind_records_that_nobody_knew_of() {
-        assert!(records_that_nobody_knew_of(|preallocation, _| {
+    fn zeros_are_appended_after_unknown_records() {
+        assert!(unknown_records_survive(|preallocation, _| {
             let end = preallocation.end;
             preallocation.append_zeros().expect("appended");
             assert!(preallocation.records_end > end && preallocation.end > preallocation.records_end);
@@ -323,15 +331,15 @@ mod tests {
     }
 
     #[test]
-    fn twin_zeros_where_records_are_believed_to_end_are_noticed() {
-        assert!(!records_that_nobody_knew_of(|preallocation, path| {
+    fn twin_zeros_at_the_assumed_end_destroy_unknown_records() {
+        assert!(!unknown_records_survive(|preallocation, path| {
             let log = OpenOptions::new().write(true).open(path).expect("opened");
             log.write_all_at(&ZEROS, preallocation.records_end).expect("written");
         }));
     }
 
     #[test]
-    fn of_logs_that_were_begun_at_once_the_last_is_found() {
+    fn the_newest_of_several_new_logs_is_found() {
         let mut store = Store::new(4 << 20);
         for _ in 0..3 {
             store.put(&[7; 1_000], false);
@@ -348,7 +356,7 @@ mod tests {
         store.put(&[7; 1_000], true);
         store.db.flush().expect("flushed");
         store.put(&[7; 1_000], false);
-        // As after gigabytes that were not synced: the last look was at a log that is long gone.
+        // The same happens after gigabytes of unsynced writes: the last known log was deleted long ago.
         let directory = store.directory.path().to_owned();
         let old = directory.join("gone");
         store.preallocation.log = Some(File::create(&old).expect("made"));
@@ -360,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_belief_costs_one_piece_and_a_log_without_a_name_gets_none() {
+    fn a_wrong_end_costs_one_append_and_a_deleted_log_gets_none() {
         let mut store = Store::new(4 << 20);
         store.put(&[7; 1_000], true);
         let before = store.preallocation.zero_bytes.get();
@@ -379,10 +387,10 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_takes_no_zeros_takes_records() {
+    fn records_are_written_if_zeros_cannot_be_appended() {
         let mut store = Store::new(4 << 20);
         store.put(&[7; 1_000], true);
-        // As it is where the disk is full; nothing can be written to this one.
+        // This file is open for reading only, so the append fails as on a full disk.
         store.preallocation.log = Some(File::open(store.directory.path().join("CURRENT")).expect("opened"));
         store.preallocation.end = 0;
         store.put(&[7; 1_000], true);

@@ -1,6 +1,5 @@
-//! Reads by iterator: steps of ranges, and keys where that is asked for. Called by `rocksdb`.
+//! Reads with an iterator: steps of ranges, and point reads if the option `iterator_reads` is set. Called by `rocksdb`.
 
-use bytes::BytesMut;
 use rust_rocksdb::ReadOptions;
 
 use crate::disk::record::Record;
@@ -11,7 +10,7 @@ use crate::{PageBuilder, Result};
 use klad_base::clock;
 
 impl RocksDbEngine {
-    /// Reads a key as the first of a range.
+    /// Reads one key with an iterator.
     pub(super) fn seek<T>(
         &self,
         key: &[u8],
@@ -33,19 +32,15 @@ impl RocksDbEngine {
         while let Some((key, stored)) = iterator.item() {
             let record = Record::decode(stored).map_err(|error| Error::Unreadable { why: error.to_string() })?;
             if !record.expired(clock::unix_ms) {
-                // Sized before it is copied: a value may be large.
-                if !page.has_room(key.len() + record.payload.len()) {
+                // Checked before the copy, because a value may be large.
+                if !page.fits(key.len() + record.payload.len()) {
                     return Ok(Outcome::Page(page.stop_before(key, record.payload.len())));
                 }
-                let mut both = BytesMut::with_capacity(key.len() + record.payload.len());
-                both.extend_from_slice(key);
-                both.extend_from_slice(record.payload);
-                let value = both.split_off(key.len()).freeze();
-                page.add(both.freeze(), value);
+                page.add_copy(key, record.payload);
             }
             iterator.next();
         }
-        // The loop also ends where the iterator met an error.
+        // The loop also ends at an error of the iterator.
         iterator.status().map_err(rocksdb::read_failed)?;
         Ok(Outcome::Page(page.finish()))
     }

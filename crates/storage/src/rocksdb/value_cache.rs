@@ -1,20 +1,25 @@
-//! Values of keys that were read lately, in front of RocksDB: what is here costs a look into a table instead of a search through
-//! memtables, filters, indexes and blocks.
+//! The value cache: recently read values in front of RocksDB. A hit costs one hash table lookup instead of a search
+//! through memtables, filters, indexes and blocks.
 //!
 //! ```text
-//!   read   ── epoch even, entry there ─▶ the value
-//!          └─ else ─▶ RocksDB ─▶ kept, if the epoch is what it was before that read
-//!   commit ── epochs odd ─▶ log, memtable ─▶ entries that are there changed ─▶ epochs even again, another ─▶ answers
+//!   read   ── epoch is even, entry exists ─▶ the value
+//!          └─ else ─▶ RocksDB ─▶ inserted, if the epoch has not changed since before that read
+//!   commit ── epochs become odd ─▶ log, memtable ─▶ existing entries updated ─▶ epochs become the next even ─▶ replies
 //! ```
 //!
-//! A cache in front of a store is a trap: a reader misses and reads the old value, a commit writes the new one and changes the
-//! cache's entry, the reader puts the old one in, and it stays. Here every key has a place in `epochs`, and every commit changes the
-//! places of its keys before RocksDB is told and again after. What was read is put in only if the place is what it was **before**
-//! that read. While a place is odd a commit is under way: nothing is taken from the cache then, because others may have seen the
-//! new value in RocksDB already. A commit changes what is there of its keys and puts nothing in that was not: who only writes
-//! fills no cache. A few keys share a place, which costs a read that comes in the middle of a commit a way to RocksDB.
+//! A simple cache in front of a store can keep a stale value: a reader misses and reads the old value, a commit writes
+//! the new value and updates the cache, and then the reader inserts the old value, which stays.
 //!
-//! Called by `rocksdb.rs`, whose commit section lets one commit in at a time.
+//! The epochs prevent this. Each key belongs to one epoch by its hash. A commit changes the epochs of its keys before
+//! it calls RocksDB and again afterwards. A reader inserts a value only if the epoch is the same as **before** its
+//! read of RocksDB.
+//!
+//! While an epoch is odd, a commit is running. The cache then returns no value of these keys, because other readers
+//! may already have seen the new value in RocksDB. A commit updates existing entries and inserts no others, so a
+//! client that only writes does not fill the cache. Several keys share an epoch; the cost is that a read during a
+//! commit of another key goes to RocksDB.
+//!
+//! Called by `rocksdb`, whose commit section runs one commit at a time.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,30 +31,32 @@ use quick_cache::{Equivalent, OptionsBuilder, Weighter};
 use crate::operation::Version;
 use klad_base::sync::Mutex;
 
-/// What an entry costs beside the bytes of key and value: its place in the slab and in the table, three allocations' heads and
-/// rounding. Measured with 200,000 entries, each read once: 157 for values of 10 bytes, 163 for 100, 175 for 1,000 (the test below).
+/// The memory of an entry beyond the bytes of key and value: its slots in the slab and in the hash table, and the
+/// headers and rounding of three allocations. Measured with 200,000 entries, each read once: 157 for values of 10
+/// bytes, 163 for 100, 175 for 1,000 (the test below).
 const ENTRY_OVERHEAD_BYTES: u64 = 163;
 
-/// An epoch for so many bytes of the cache, or for up to twice as many: at most a sixtieth of the memory.
+/// The bytes of the cache per epoch, rounded up to at most twice as many. Epochs take at most a sixtieth of the memory.
 const BYTES_PER_EPOCH: u64 = 512;
 
-/// A commit of some hundred keys takes some hundred of them, for as long as it lasts; and so many lie in a core's own cache.
+/// The maximum number of epochs. A commit of some hundred keys makes only some hundred of them odd, and all of them
+/// fit in a core's own CPU cache.
 const EPOCHS_MAX: u64 = 1 << 16;
 
-/// So that growing one, which happens under its lock, takes no more than some 100 µs.
+/// The maximum size of a shard. A shard grows under its lock; at this size that takes at most some 100 µs.
 const SHARD_BYTES_MAX: u64 = 1 << 20;
 
-/// As many as 16 bits of a hash tell apart: 64 GiB of them.
+/// The maximum number of shards: 16 bits of the hash select one. Together they hold 64 GiB.
 const SHARDS_MAX: u64 = 1 << 16;
 
-/// The cache.
+/// The value cache.
 pub(super) struct ValueCache {
     hasher: RandomState,
     epochs: Box<[AtomicU64]>,
     shards: Box<[Mutex<Shard>]>,
 }
 
-type Entries = Cache<Key, Entry, Weight, Known, DefaultLifecycle<Key, Entry>>;
+type Entries = Cache<Key, Entry, Weight, PrecomputedHash, DefaultLifecycle<Key, Entry>>;
 
 struct Shard {
     entries: Entries,
@@ -62,33 +69,34 @@ struct Entry {
     value: Bytes,
 }
 
-/// What a commit has made of a key.
+/// How a commit changes the entry of a key, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Made<'v> {
-    /// It has a value that may be kept here.
-    Value(Version, &'v [u8]),
-    /// It has none, or one that is not kept, or nobody knows.
-    Other,
+pub(super) enum CacheUpdate<'v> {
+    /// Replaces the value by the new one.
+    Replace(Version, &'v [u8]),
+    /// Removes the entry: the new value is absent, not cacheable, or unknown.
+    Remove,
 }
 
-/// What a read has found.
-pub(super) enum Looked {
-    /// It need go no further.
-    Found(Version, Bytes),
-    /// It must; what it finds there may be kept here, if there is a place for it now.
-    Unknown(Option<Place>),
+/// The result of a lookup.
+pub(super) enum Lookup {
+    /// The cache has the value.
+    Hit(Version, Bytes),
+    /// The caller must read RocksDB. With a snapshot it may insert the value that it finds; without one a commit is
+    /// running.
+    Miss(Option<EpochSnapshot>),
 }
 
-/// Where a value may be kept, as things were before it was read.
+/// The epoch of a key before a read of RocksDB.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct EpochSnapshot {
     hash: u64,
     epoch: u64,
 }
 
-/// What the cache did so far, and holds.
+/// Statistics of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Figures {
+pub(super) struct Stats {
     pub(super) hits: u64,
     pub(super) misses: u64,
     pub(super) entries: u64,
@@ -97,7 +105,7 @@ pub(super) struct Figures {
 }
 
 impl ValueCache {
-    /// Holds up to `bytes`, overhead included; `None` for 0.
+    /// Makes a cache of up to `bytes`, overhead included; `None` for 0.
     pub(super) fn new(bytes: u64) -> Option<ValueCache> {
         if bytes == 0 {
             return None;
@@ -113,25 +121,25 @@ impl ValueCache {
         })
     }
 
-    /// Changes what it may hold. Shards that become smaller begin anew: their slabs would keep what they have grown to.
+    /// Changes the capacity. A shard that becomes smaller is emptied, because its slab would keep its size.
     pub(super) fn set_bytes(&self, bytes: u64) {
-        let each = bytes.saturating_sub(size_of_val(&*self.epochs) as u64) / self.shards.len() as u64;
+        let shard_bytes = bytes.saturating_sub(size_of_val(&*self.epochs) as u64) / self.shards.len() as u64;
         for shard in &self.shards {
-            let fresh = entries(each);
+            let empty = new_entries(shard_bytes);
             let mut shard = shard.lock();
-            if each >= shard.entries.capacity() {
-                shard.entries.set_capacity(each);
+            if shard_bytes >= shard.entries.capacity() {
+                shard.entries.set_capacity(shard_bytes);
                 continue;
             }
-            let old = std::mem::replace(&mut shard.entries, fresh);
+            let old = std::mem::replace(&mut shard.entries, empty);
             drop(shard);
-            // Thousands of allocations, with the lock given back.
+            // It frees thousands of allocations, so the lock is released first.
             drop(old);
         }
     }
 
     fn epoch(&self, hash: u64) -> &AtomicU64 {
-        // A power of two of them; the shard is chosen by other bits.
+        // The number of epochs is a power of two. Other bits of the hash select the shard.
         &self.epochs[usize::try_from(hash).expect("64 bits") & (self.epochs.len() - 1)]
     }
 
@@ -139,54 +147,55 @@ impl ValueCache {
         &self.shards[usize::try_from(hash >> 48).expect("16 bits") & (self.shards.len() - 1)]
     }
 
-    /// Asks for a key.
-    pub(super) fn look(&self, key: &[u8]) -> Looked {
+    /// Looks a key up.
+    pub(super) fn lookup(&self, key: &[u8]) -> Lookup {
         let hash = self.hasher.hash_one(key);
         let epoch = self.epoch(hash).load(Ordering::SeqCst);
         let mut shard = self.shard(hash).lock();
         if epoch % 2 == 1 {
             shard.misses += 1;
-            return Looked::Unknown(None);
+            return Lookup::Miss(None);
         }
-        if let Some(entry) = shard.entries.get(&Asked { hash, key }) {
-            let found = Looked::Found(entry.version, entry.value.clone());
+        if let Some(entry) = shard.entries.get(&KeyRef { hash, key }) {
+            let hit = Lookup::Hit(entry.version, entry.value.clone());
             shard.hits += 1;
-            return found;
+            return hit;
         }
         shard.misses += 1;
-        Looked::Unknown(Some(Place { hash, epoch }))
+        Lookup::Miss(Some(EpochSnapshot { hash, epoch }))
     }
 
-    /// Keeps what was read from RocksDB after `place` was given, unless a commit has come between.
-    pub(super) fn keep(&self, place: Place, key: &[u8], version: Version, value: &Bytes) {
-        let Place { hash, epoch } = place;
+    /// Inserts a value that was read from RocksDB after `snapshot` was taken, unless a commit has run since.
+    pub(super) fn insert(&self, snapshot: EpochSnapshot, key: &[u8], version: Version, value: &Bytes) {
+        let EpochSnapshot { hash, epoch } = snapshot;
         let entry = Entry { version, value: value.clone() };
         let key = Key { hash, key: key.into() };
         let mut shard = self.shard(hash).lock();
-        // A commit that begins after this look finds the entry when it ends.
+        // A commit that begins after this check updates the entry at its end.
         if self.epoch(hash).load(Ordering::SeqCst) == epoch {
             shard.entries.insert(key, entry);
         }
     }
 
-    /// A commit of `keys` is about to be begun: nothing of them is taken from here any more. `places` is for [`Self::end`].
-    pub(super) fn begin<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, places: &mut Vec<u64>) {
-        places.clear();
+    /// Begins a commit of `keys`: until [`Self::end_commit`] the cache returns none of them. Stores their hashes for
+    /// `end_commit`.
+    pub(super) fn begin_commit<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, hashes: &mut Vec<u64>) {
+        hashes.clear();
         for key in keys {
             let hash = self.hasher.hash_one(key);
-            // Odd already where two of them share it: one commit is under way at a time.
+            // The epoch may be odd already because another key of this commit shares it. No other commit is running.
             self.epoch(hash).fetch_or(1, Ordering::SeqCst);
-            places.push(hash);
+            hashes.push(hash);
         }
     }
 
-    /// It is done, or has failed, and nobody was told so far: what is `made` of each of the keys, in their order, is what is found
-    /// from now on, and what is read may be kept.
-    pub(super) fn end<'k>(&self, places: &[u64], made: impl Iterator<Item = (&'k [u8], Made<'k>)>) {
-        for (&hash, (key, made)) in places.iter().zip(made) {
-            self.change(hash, key, made);
+    /// Ends a commit that has succeeded or failed, before any reply: applies the `updates` of its keys, in the order of
+    /// `hashes`.
+    pub(super) fn end_commit<'k>(&self, hashes: &[u64], updates: impl Iterator<Item = (&'k [u8], CacheUpdate<'k>)>) {
+        for (&hash, (key, update)) in hashes.iter().zip(updates) {
+            self.update(hash, key, update);
         }
-        for hash in places {
+        for hash in hashes {
             let epoch = self.epoch(*hash);
             let now = epoch.load(Ordering::SeqCst);
             if now % 2 == 1 {
@@ -195,66 +204,66 @@ impl ValueCache {
         }
     }
 
-    fn change(&self, hash: u64, key: &[u8], made: Made<'_>) {
-        let asked = Asked { hash, key };
+    fn update(&self, hash: u64, key: &[u8], update: CacheUpdate<'_>) {
+        let key = KeyRef { hash, key };
         let mut shard = self.shard(hash).lock();
-        // What goes is freed with the lock given back.
-        match made {
-            Made::Value(version, value) => {
-                let Some(mut entry) = shard.entries.peek_mut(&asked) else { return };
+        // The old value is freed after the lock is released.
+        match update {
+            CacheUpdate::Replace(version, value) => {
+                let Some(mut entry) = shard.entries.peek_mut(&key) else { return };
                 let old = std::mem::replace(&mut *entry, Entry { version, value: Bytes::copy_from_slice(value) });
                 drop(entry);
                 drop(shard);
                 drop(old);
             }
-            Made::Other => {
-                let old = shard.entries.remove(&asked);
+            CacheUpdate::Remove => {
+                let old = shard.entries.remove(&key);
                 drop(shard);
                 drop(old);
             }
         }
     }
 
-    /// How it does.
-    pub(super) fn figures(&self) -> Figures {
-        let mut figures = Figures { bytes: size_of_val(&*self.epochs) as u64, ..Figures::default() };
+    /// Returns the statistics of all shards together.
+    pub(super) fn stats(&self) -> Stats {
+        let epoch_bytes = size_of_val(&*self.epochs) as u64;
+        let mut stats = Stats { bytes: epoch_bytes, capacity_bytes: epoch_bytes, ..Stats::default() };
         for shard in &self.shards {
             let shard = shard.lock();
-            figures.hits += shard.hits;
-            figures.misses += shard.misses;
-            figures.entries += shard.entries.len() as u64;
-            figures.bytes += shard.entries.weight();
-            figures.capacity_bytes += shard.entries.capacity();
+            stats.hits += shard.hits;
+            stats.misses += shard.misses;
+            stats.entries += shard.entries.len() as u64;
+            stats.bytes += shard.entries.weight();
+            stats.capacity_bytes += shard.entries.capacity();
         }
-        figures.capacity_bytes += size_of_val(&*self.epochs) as u64;
-        figures
+        stats
     }
 }
 
 impl Shard {
     fn new(bytes: u64) -> Shard {
-        Shard { entries: entries(bytes), hits: 0, misses: 0 }
+        Shard { entries: new_entries(bytes), hits: 0, misses: 0 }
     }
 }
 
-/// Room for so many bytes, with nothing in it. Keys that have gone are not remembered: each would take a place in the slab that
-/// nobody is charged for.
-fn entries(bytes: u64) -> Entries {
+/// Makes an empty cache of `bytes`. It has no ghost entries (keys that were evicted), because they would take slots in
+/// the slab that are not charged.
+fn new_entries(bytes: u64) -> Entries {
     let count = usize::try_from(bytes / (2 * ENTRY_OVERHEAD_BYTES)).expect("64 bits").max(1);
     let options =
         OptionsBuilder::new().estimated_items_capacity(count).weight_capacity(bytes).ghost_allocation(0.0).build();
-    Cache::with_options(options.expect("both are given"), Weight, Known, DefaultLifecycle::default())
+    Cache::with_options(options.expect("both are given"), Weight, PrecomputedHash, DefaultLifecycle::default())
 }
 
-/// A key with its hash, which is reckoned once.
+/// A key with its hash, which is computed once.
 #[derive(PartialEq, Eq)]
 struct Key {
     hash: u64,
     key: Box<[u8]>,
 }
 
-/// The same as it is asked for.
-struct Asked<'k> {
+/// A borrowed [`Key`] for lookups.
+struct KeyRef<'k> {
     hash: u64,
     key: &'k [u8],
 }
@@ -265,13 +274,13 @@ impl std::hash::Hash for Key {
     }
 }
 
-impl std::hash::Hash for Asked<'_> {
+impl std::hash::Hash for KeyRef<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
     }
 }
 
-impl Equivalent<Key> for Asked<'_> {
+impl Equivalent<Key> for KeyRef<'_> {
     fn equivalent(&self, key: &Key) -> bool {
         self.hash == key.hash && *self.key == *key.key
     }
@@ -286,21 +295,22 @@ impl Weighter<Key, Entry> for Weight {
     }
 }
 
-/// Gives back the hash that is there already; it was made with random keys, so nobody can choose keys that collide.
+/// A hasher that returns the hash that the key contains. That hash has a random seed, so clients cannot choose keys
+/// that collide.
 #[derive(Clone, Default)]
-struct Known;
+struct PrecomputedHash;
 
-struct Given(u64);
+struct PrecomputedHasher(u64);
 
-impl BuildHasher for Known {
-    type Hasher = Given;
+impl BuildHasher for PrecomputedHash {
+    type Hasher = PrecomputedHasher;
 
-    fn build_hasher(&self) -> Given {
-        Given(0)
+    fn build_hasher(&self) -> PrecomputedHasher {
+        PrecomputedHasher(0)
     }
 }
 
-impl Hasher for Given {
+impl Hasher for PrecomputedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -324,125 +334,133 @@ mod tests {
         ValueCache::new(1 << 20).expect("not 0 bytes")
     }
 
-    fn place(cache: &ValueCache) -> Option<Place> {
-        match cache.look(KEY) {
-            Looked::Unknown(place) => place,
-            Looked::Found(..) => panic!("it is known"),
+    fn snapshot(cache: &ValueCache) -> Option<EpochSnapshot> {
+        match cache.lookup(KEY) {
+            Lookup::Miss(snapshot) => snapshot,
+            Lookup::Hit(..) => panic!("the cache has the key"),
         }
     }
 
-    fn found(cache: &ValueCache) -> Option<u64> {
-        match cache.look(KEY) {
-            Looked::Found(version, _) => Some(version.get()),
-            Looked::Unknown(_) => None,
+    fn cached_version(cache: &ValueCache) -> Option<u64> {
+        match cache.lookup(KEY) {
+            Lookup::Hit(version, _) => Some(version.get()),
+            Lookup::Miss(_) => None,
         }
     }
 
-    /// Of the key twice and another, and what it has made of the key in the end.
-    fn commit(cache: &ValueCache, made: Made<'_>, during: impl FnOnce()) {
-        let mut places = Vec::new();
+    /// Commits two changes of the key and one of another. `update` is that of the key's second change.
+    fn commit(cache: &ValueCache, update: CacheUpdate<'_>, during: impl FnOnce()) {
+        let mut hashes = Vec::new();
         let keys: [&[u8]; 3] = [KEY, KEY, b"other"];
-        cache.begin(keys.into_iter(), &mut places);
+        let first = CacheUpdate::Replace(Version::new(1000), b"first");
+        cache.begin_commit(keys.into_iter(), &mut hashes);
         during();
-        cache.end(&places, keys.into_iter().zip([Made::Value(Version::new(1000), b"first"), made, made]));
+        cache.end_commit(&hashes, keys.into_iter().zip([first, update, update]));
     }
 
-    fn keep(cache: &ValueCache, place: Option<Place>, version: u64) {
-        cache.keep(place.expect("there is one"), KEY, Version::new(version), &Bytes::from_static(b"value"));
+    fn insert(cache: &ValueCache, snapshot: Option<EpochSnapshot>, version: u64) {
+        cache.insert(
+            snapshot.expect("no commit is running"),
+            KEY,
+            Version::new(version),
+            &Bytes::from_static(b"value"),
+        );
     }
 
     #[test]
-    fn what_was_read_is_found_and_what_a_commit_has_made_of_it_after_that() {
+    fn a_lookup_finds_the_inserted_value_and_then_the_committed_one() {
         let cache = cache();
-        keep(&cache, place(&cache), 1);
-        assert_eq!(found(&cache), Some(1));
-        let changed = Made::Value(Version::new(2), b"a longer value");
-        commit(&cache, changed, || assert_eq!(found(&cache), None, "others may have seen the new value"));
-        let Looked::Found(version, value) = cache.look(KEY) else { panic!("it was changed") };
+        insert(&cache, snapshot(&cache), 1);
+        assert_eq!(cached_version(&cache), Some(1));
+        let changed = CacheUpdate::Replace(Version::new(2), b"a longer value");
+        commit(&cache, changed, || assert_eq!(cached_version(&cache), None, "others may have seen the new value"));
+        let Lookup::Hit(version, value) = cache.lookup(KEY) else { panic!("the commit has updated it") };
         assert_eq!(version, Version::new(2));
         assert_eq!(value, "a longer value");
-        assert!(matches!(cache.look(b"other"), Looked::Unknown(_)), "what only was written is not kept");
-        commit(&cache, Made::Other, || ());
-        assert_eq!(found(&cache), None, "removed, or too large, or failed");
+        assert!(matches!(cache.lookup(b"other"), Lookup::Miss(_)), "a commit inserts no entry");
+        commit(&cache, CacheUpdate::Remove, || ());
+        assert_eq!(cached_version(&cache), None, "removed, or too large, or failed");
         commit(&cache, changed, || ());
-        assert_eq!(found(&cache), None);
-        let Figures { hits, misses, entries, .. } = cache.figures();
+        assert_eq!(cached_version(&cache), None);
+        let Stats { hits, misses, entries, .. } = cache.stats();
         assert_eq!((hits, misses, entries), (2, 5, 0));
     }
 
     #[test]
-    fn twin_a_commit_that_leaves_the_entry_as_it_was_is_noticed() {
+    fn twin_a_commit_without_an_update_leaves_a_stale_value() {
         let cache = cache();
-        keep(&cache, place(&cache), 1);
-        let mut places = Vec::new();
-        cache.begin([KEY].into_iter(), &mut places);
-        cache.end(&places, std::iter::empty());
-        assert_eq!(found(&cache), Some(1), "planted: the old value is found after the commit");
+        insert(&cache, snapshot(&cache), 1);
+        let mut hashes = Vec::new();
+        cache.begin_commit([KEY].into_iter(), &mut hashes);
+        cache.end_commit(&hashes, std::iter::empty());
+        assert_eq!(cached_version(&cache), Some(1), "planted: the old value is found after the commit");
     }
 
     #[test]
-    fn what_a_commit_has_changed_is_charged_as_it_is_now() {
+    fn an_updated_entry_is_charged_with_its_new_size() {
         let cache = cache();
-        keep(&cache, place(&cache), 1);
-        let before = cache.figures().bytes;
-        commit(&cache, Made::Value(Version::new(2), &[7; 1000]), || ());
-        assert_eq!(cache.figures().bytes, before + 1000 - b"value".len() as u64);
+        insert(&cache, snapshot(&cache), 1);
+        let before = cache.stats().bytes;
+        commit(&cache, CacheUpdate::Replace(Version::new(2), &[7; 1000]), || ());
+        assert_eq!(cache.stats().bytes, before + 1000 - b"value".len() as u64);
     }
 
-    /// The trap: the old value is read, the new one committed, the old one kept; what is found then? `place_of` says when the
-    /// reader looks where it may keep it.
-    fn trapped(place_of: fn(&ValueCache, before: Option<Place>) -> Option<Place>) -> Option<u64> {
+    /// A reader reads the old value, a commit writes the new one, and then the reader inserts the old one. Returns the
+    /// version that the cache contains afterwards. `choose` returns the snapshot that the reader uses.
+    fn insert_after_commit(
+        choose: fn(&ValueCache, before: Option<EpochSnapshot>) -> Option<EpochSnapshot>,
+    ) -> Option<u64> {
         let cache = cache();
-        let before = place(&cache);
-        commit(&cache, Made::Value(Version::new(2), b"new"), || ());
-        keep(&cache, place_of(&cache, before), 1);
-        found(&cache)
+        let before = snapshot(&cache);
+        commit(&cache, CacheUpdate::Replace(Version::new(2), b"new"), || ());
+        insert(&cache, choose(&cache, before), 1);
+        cached_version(&cache)
     }
 
     #[test]
-    fn an_old_value_that_comes_late_is_not_found() {
-        assert_eq!(trapped(|_, before| before), None);
+    fn a_value_that_was_read_before_a_commit_is_not_inserted_after_it() {
+        assert_eq!(insert_after_commit(|_, before| before), None);
     }
 
     #[test]
-    fn twin_a_value_kept_as_of_now_is_noticed() {
-        assert_eq!(trapped(|cache, _| place(cache)), Some(1), "without the epoch of before, the old value is found");
+    fn twin_a_snapshot_taken_after_the_commit_lets_a_stale_value_in() {
+        assert_eq!(insert_after_commit(|cache, _| snapshot(cache)), Some(1), "planted: the old value is found");
     }
 
     #[test]
-    fn nothing_that_is_read_during_a_commit_is_kept() {
+    fn a_value_that_was_read_during_a_commit_is_not_inserted() {
         let cache = cache();
-        commit(&cache, Made::Other, || assert!(place(&cache).is_none()));
-        assert!(place(&cache).is_some());
+        commit(&cache, CacheUpdate::Remove, || assert!(snapshot(&cache).is_none()));
+        assert!(snapshot(&cache).is_some());
     }
 
     #[test]
-    fn it_holds_no_more_than_it_may() {
+    fn the_cache_stays_within_its_capacity() {
         let cache = ValueCache::new(4 << 20).expect("not 0 bytes");
         let fill = || {
             for number in 0..50_000_u32 {
                 let key = number.to_le_bytes();
-                if let Looked::Unknown(Some(place)) = cache.look(&key) {
-                    cache.keep(place, &key, Version::new(1), &Bytes::from(vec![0; 100]));
+                if let Lookup::Miss(Some(snapshot)) = cache.lookup(&key) {
+                    cache.insert(snapshot, &key, Version::new(1), &Bytes::from(vec![0; 100]));
                 }
             }
-            cache.figures()
+            cache.stats()
         };
         let all = fill();
         assert!(all.bytes <= 4 << 20 && all.entries > 10_000, "{all:?}");
         cache.set_bytes(1 << 20);
         let less = fill();
         assert!(less.bytes <= 1 << 20 && less.capacity_bytes <= 1 << 20, "{less:?}");
-        // One that is larger than a shard is not kept, and harms nobody.
-        let place = place(&cache).expect("there is one");
-        cache.keep(place, KEY, Version::new(1), &Bytes::from(vec![0; 5 << 20]));
-        assert_eq!(found(&cache), None);
+        // A value larger than a shard is not inserted.
+        let snapshot = snapshot(&cache).expect("no commit is running");
+        cache.insert(snapshot, KEY, Version::new(1), &Bytes::from(vec![0; 5 << 20]));
+        assert_eq!(cached_version(&cache), None);
         assert!(ValueCache::new(0).is_none());
     }
 
-    /// Bytes that this thread has allocated and not freed.
+    /// The number of bytes that this thread has allocated and not freed.
     #[expect(clippy::cast_precision_loss, reason = "for a ratio")]
-    fn held() -> f64 {
+    fn allocated_bytes() -> f64 {
         let allocated = tikv_jemalloc_ctl::thread::allocatedp::read().expect("jemalloc counts").get();
         let freed = tikv_jemalloc_ctl::thread::deallocatedp::read().expect("jemalloc counts").get();
         allocated as f64 - freed as f64
@@ -450,40 +468,41 @@ mod tests {
 
     #[test]
     #[expect(clippy::cast_precision_loss, reason = "for a ratio")]
-    fn what_an_entry_is_charged_is_what_it_takes() {
+    fn the_charge_of_an_entry_is_its_memory() {
         for value_bytes in [10, 100, 1000] {
-            let before = held();
+            let before = allocated_bytes();
             let cache = ValueCache::new(1 << 30).expect("not 0 bytes");
-            // Its epochs are charged as they are.
-            let empty = held() - before;
+            // The epochs are charged separately.
+            let empty = allocated_bytes() - before;
             for number in 0..200_000_u32 {
                 let key = format!("key{number:07}").into_bytes();
-                let Looked::Unknown(Some(place)) = cache.look(&key) else { panic!("it is new") };
-                cache.keep(place, &key, Version::new(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
-                // An answer holds it for a while, which costs a counter the first time.
-                drop(cache.look(&key));
+                let Lookup::Miss(Some(snapshot)) = cache.lookup(&key) else { panic!("the key is new") };
+                cache.insert(snapshot, &key, Version::new(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
+                // The first hit allocates the reference counter of the value.
+                drop(cache.lookup(&key));
             }
-            let figures = cache.figures();
-            assert_eq!(figures.entries, 200_000);
-            let charged = figures.bytes as f64 - size_of_val(&*cache.epochs) as f64;
-            let taken = held() - before - empty;
+            let stats = cache.stats();
+            assert_eq!(stats.entries, 200_000);
+            let charged = stats.bytes as f64 - size_of_val(&*cache.epochs) as f64;
+            let taken = allocated_bytes() - before - empty;
             assert!((charged / taken - 1.0).abs() < 0.1, "{value_bytes}: charged {charged}, takes {taken}");
         }
     }
 
-    /// Full, with entries going as others come, and smaller again, it takes what it is charged for; `value_bytes` each.
-    fn held_of_a_full_one(value_bytes: usize) -> [f64; 2] {
-        let before = held();
+    /// Returns the memory of a full cache after many evictions, and after its capacity was reduced. Each value has
+    /// `value_bytes`.
+    fn memory_full_and_reduced(value_bytes: usize) -> [f64; 2] {
+        let before = allocated_bytes();
         let cache = ValueCache::new(16 << 20).expect("not 0 bytes");
         let churn = |from: u32| {
             for number in from..from + 300_000 {
                 let key = number.to_le_bytes();
-                if let Looked::Unknown(Some(place)) = cache.look(&key) {
-                    cache.keep(place, &key, Version::new(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
-                    drop(cache.look(&key));
+                if let Lookup::Miss(Some(snapshot)) = cache.lookup(&key) {
+                    cache.insert(snapshot, &key, Version::new(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
+                    drop(cache.lookup(&key));
                 }
             }
-            held() - before
+            allocated_bytes() - before
         };
         let full = churn(0);
         cache.set_bytes(4 << 20);
@@ -491,11 +510,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_one_takes_what_it_may_hold_and_gives_back_what_it_no_longer_may() {
+    fn memory_follows_the_capacity() {
         for value_bytes in [10, 100, 1000] {
-            let [full, smaller] = held_of_a_full_one(value_bytes).map(|bytes| bytes / f64::from(1 << 20));
-            // The slab grows by doubling, so up to half of it may be room that nobody has touched.
-            assert!(full < 16.0 * 1.3 && smaller < 4.0 * 1.3, "{value_bytes}: {full} MiB, {smaller} MiB");
+            let [full, reduced] = memory_full_and_reduced(value_bytes).map(|bytes| bytes / f64::from(1 << 20));
+            // The slab grows by doubling, so up to half of it may be unused.
+            assert!(full < 16.0 * 1.3 && reduced < 4.0 * 1.3, "{value_bytes}: {full} MiB, {reduced} MiB");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What callers are told is what POSIX says, whoever looks.
+//! The hooks return the same results as the C library's functions, with and without a profile.
 
 #![expect(unsafe_code, reason = "POSIX's functions have no safe form")]
 
@@ -13,19 +13,19 @@ use crate::locks::tests::posix::{Calls, later};
 use crate::locks::tests::{THRESHOLD, Window};
 use klad_base::sync::spawn_thread;
 
-struct Of(UnsafeCell<MaybeUninit<pthread_mutex_t>>);
+struct SharedMutex(UnsafeCell<MaybeUninit<pthread_mutex_t>>);
 
-// SAFETY: POSIX's mutexes are made to be shared.
-unsafe impl Sync for Of {}
-// SAFETY: it is not moved once it is used: it stays behind an `Arc`.
-unsafe impl Send for Of {}
+// SAFETY: POSIX mutexes may be shared between threads.
+unsafe impl Sync for SharedMutex {}
+// SAFETY: the mutex is not moved after its first use: it stays behind an `Arc`.
+unsafe impl Send for SharedMutex {}
 
-/// A mutex of this kind; robust: its owner's death is noticed.
-fn mutex(kind: c_int, robust: bool) -> (Arc<Of>, *mut pthread_mutex_t) {
-    let of = Arc::new(Of(UnsafeCell::new(MaybeUninit::uninit())));
-    let at: *mut pthread_mutex_t = of.0.get().cast();
+/// Returns a mutex of this kind. A robust mutex reports the death of its owner.
+fn mutex(kind: c_int, robust: bool) -> (Arc<SharedMutex>, *mut pthread_mutex_t) {
+    let shared = Arc::new(SharedMutex(UnsafeCell::new(MaybeUninit::uninit())));
+    let at: *mut pthread_mutex_t = shared.0.get().cast();
     let mut attributes = MaybeUninit::<pthread_mutexattr_t>::uninit();
-    // SAFETY: both are written by the calls that initialise them, before others read them.
+    // SAFETY: the calls initialise both variables before other calls read them.
     unsafe {
         assert_eq!(libc::pthread_mutexattr_init(attributes.as_mut_ptr()), 0);
         assert_eq!(libc::pthread_mutexattr_settype(attributes.as_mut_ptr(), kind), 0);
@@ -34,13 +34,13 @@ fn mutex(kind: c_int, robust: bool) -> (Arc<Of>, *mut pthread_mutex_t) {
         }
         assert_eq!(libc::pthread_mutex_init(at, attributes.as_ptr()), 0);
     }
-    (of, at)
+    (shared, at)
 }
 
 const PAST: timespec = timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The three ways to lock a mutex, with a time that is over.
-fn ways(calls: Calls, at: *mut pthread_mutex_t) -> [c_int; 3] {
+/// Returns the results of the three timed ways to lock a mutex, with a time in the past.
+fn timed_lock_results(calls: Calls, at: *mut pthread_mutex_t) -> [c_int; 3] {
     // SAFETY: the mutex is initialised, and this thread may lock it.
     unsafe {
         [
@@ -51,20 +51,20 @@ fn ways(calls: Calls, at: *mut pthread_mutex_t) -> [c_int; 3] {
     }
 }
 
-/// What the owner of a mutex is told.
-fn of_owners(calls: Calls) -> Vec<c_int> {
+/// Returns the results for the owner of a mutex.
+fn owner_results(calls: Calls) -> Vec<c_int> {
     let mut answers = Vec::new();
     for kind in [libc::PTHREAD_MUTEX_ERRORCHECK, libc::PTHREAD_MUTEX_RECURSIVE, libc::PTHREAD_MUTEX_NORMAL] {
         for robust in [false, true] {
             let (_kept, at) = mutex(kind, robust);
-            // SAFETY: the mutex is initialised; a plain one is not locked twice but with a time.
+            // SAFETY: the mutex is initialised. A normal one is locked a second time only with a timeout.
             unsafe {
                 answers.push((calls.lock)(at));
                 if kind != libc::PTHREAD_MUTEX_NORMAL {
                     answers.push((calls.lock)(at));
                 }
-                answers.extend(ways(calls, at));
-                // As often as it was locked, and once more.
+                answers.extend(timed_lock_results(calls, at));
+                // It is unlocked as often as it was locked, and once more.
                 for _ in 0..6 {
                     if kind != libc::PTHREAD_MUTEX_NORMAL || robust {
                         answers.push(libc::pthread_mutex_unlock(at));
@@ -76,8 +76,8 @@ fn of_owners(calls: Calls) -> Vec<c_int> {
     answers
 }
 
-/// What is said of a mutex whose owner has died, and of one that was given up.
-fn of_heirs(calls: Calls) -> Vec<c_int> {
+/// Returns the results for a mutex whose owner has died, first inconsistent and then not recoverable.
+fn heir_results(calls: Calls) -> Vec<c_int> {
     let mut answers = Vec::new();
     for lock in [0, 1, 2] {
         let (kept, at) = mutex(libc::PTHREAD_MUTEX_NORMAL, true);
@@ -93,17 +93,17 @@ fn of_heirs(calls: Calls) -> Vec<c_int> {
                 1 => (calls.lock_until)(at, &later(libc::CLOCK_REALTIME)),
                 _ => (calls.lock_until_by)(at, libc::CLOCK_MONOTONIC, &raw const until),
             });
-            // It was not made consistent, so nobody has it again.
+            // The mutex was not made consistent, so no thread can lock it again.
             answers.push(libc::pthread_mutex_unlock(at));
             answers.push((calls.lock)(at));
-            answers.extend(ways(calls, at));
+            answers.extend(timed_lock_results(calls, at));
         }
     }
     answers
 }
 
-/// What a writer is told that wants the lock again, and who has no time left.
-fn of_writers(calls: Calls) -> Vec<c_int> {
+/// Returns the results for a writer that takes the lock again, and for callers with a time in the past.
+fn writer_results(calls: Calls) -> Vec<c_int> {
     let lock = UnsafeCell::new(libc::PTHREAD_RWLOCK_INITIALIZER);
     let at: *mut pthread_rwlock_t = lock.get();
     let (monotonic, processor) = (libc::CLOCK_MONOTONIC, libc::CLOCK_PROCESS_CPUTIME_ID);
@@ -132,25 +132,25 @@ fn of_writers(calls: Calls) -> Vec<c_int> {
 }
 
 fn all(calls: Calls) -> [Vec<c_int>; 3] {
-    [of_owners(calls), of_heirs(calls), of_writers(calls)]
+    [owner_results(calls), heir_results(calls), writer_results(calls)]
 }
 
 #[test]
-fn callers_are_told_what_the_c_library_says() {
+fn hooks_return_the_results_of_the_c_library() {
     let [owners, heirs, writers] = all(Calls::unwatched());
-    // What is compared is not nothing.
+    // The compared results must contain errors.
     assert!(owners.contains(&libc::EDEADLK) && owners.contains(&libc::ETIMEDOUT) && owners.contains(&libc::EINVAL));
     assert!(heirs.contains(&libc::EOWNERDEAD) && heirs.contains(&libc::ENOTRECOVERABLE));
     assert!(writers.contains(&libc::EDEADLK) && writers.contains(&libc::ETIMEDOUT) && writers.contains(&libc::EINVAL));
     let expected = [owners, heirs, writers];
-    assert_eq!(all(Calls::watched()), expected, "nobody looks, or somebody of another test");
-    let window = Window::start(THRESHOLD).expect("nobody has another threshold");
-    assert_eq!(all(Calls::watched()), expected, "somebody looks");
+    assert_eq!(all(Calls::watched()), expected, "without a profile, or with one of another test");
+    let window = Window::start(THRESHOLD).expect("all tests use this threshold");
+    assert_eq!(all(Calls::watched()), expected, "during a profile");
     drop(window);
 }
 
 unsafe extern "C" fn twice(at: *mut pthread_mutex_t) -> c_int {
-    // SAFETY: as the caller promises; the second call has a time, so it does not wait for ever.
+    // SAFETY: as the caller promises. The second call has a timeout, so it does not wait forever.
     unsafe {
         match libc::pthread_mutex_trylock(at) {
             0 => 0,
@@ -160,13 +160,13 @@ unsafe extern "C" fn twice(at: *mut pthread_mutex_t) -> c_int {
 }
 
 #[test]
-fn twin_answers_of_trying_are_noticed() {
-    // As if what trying says were what locking says.
+fn twin_results_of_a_try_are_noticed() {
+    // As if the result of a try were the result of the lock function.
     let tried = Calls { lock: libc::pthread_mutex_trylock, ..Calls::watched() };
-    assert_ne!(of_owners(tried), of_owners(Calls::unwatched()));
+    assert_ne!(owner_results(tried), owner_results(Calls::unwatched()));
     let tried = Calls { read: libc::pthread_rwlock_tryrdlock, ..Calls::watched() };
-    assert_ne!(of_writers(tried), of_writers(Calls::unwatched()));
-    // As if a dead owner's mutex, which trying has taken, were locked once more.
+    assert_ne!(writer_results(tried), writer_results(Calls::unwatched()));
+    // As if a dead owner's mutex, which the try has taken, were locked once more.
     let again = Calls { lock: twice, ..Calls::watched() };
-    assert_ne!(of_heirs(again), of_heirs(Calls::unwatched()));
+    assert_ne!(heir_results(again), heir_results(Calls::unwatched()));
 }

@@ -1,4 +1,4 @@
-//! Windows that open and close while threads allocate, lock, wait, begin and end.
+//! Opens and closes windows while threads allocate, lock, wait, begin and end.
 
 use std::sync::atomic::AtomicBool;
 
@@ -6,13 +6,14 @@ use crate::locks::tests::*;
 
 const CYCLES: usize = 1000;
 
-/// Takes and gives memory of sizes that threads compete for: large ones are the allocator's shared extents.
+/// Allocates and frees memory of sizes for which threads compete: large ones come from the allocator's shared
+/// extents.
 fn allocate(round: usize) {
     let held: Vec<Vec<u8>> = (0..16).map(|step| Vec::with_capacity(1 << (6 + (round + step) % 15))).collect();
     black_box(held);
 }
 
-/// Locks of the POSIX kind, where this build sees them.
+/// POSIX locks, if this build sees them.
 struct Posix {
     #[cfg(feature = "posix-locks")]
     locks: Arc<posix::Locks>,
@@ -45,7 +46,7 @@ fn churn(stop: &AtomicBool, mutex: &Mutex<u64>, posix: &Posix, queue: &BoundedQu
         allocate(round);
         *mutex.lock() += 1;
         posix.take_each(&|| allocate(round));
-        // Full and empty by turns.
+        // The queue is alternately full and empty.
         let _ = queue.push(round);
         let _ = queue.try_pop();
         if round.is_multiple_of(64) {
@@ -55,7 +56,7 @@ fn churn(stop: &AtomicBool, mutex: &Mutex<u64>, posix: &Posix, queue: &BoundedQu
 }
 
 #[test]
-fn a_thousand_windows_under_load_come_to_an_end() {
+fn a_thousand_windows_under_load_end() {
     let (stop, mutex) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(0)));
     let (locks, queue) = (Arc::new(Posix::new()), Arc::new(BoundedQueue::new(4)));
     let threads: Vec<_> = (0..4)
@@ -65,7 +66,7 @@ fn a_thousand_windows_under_load_come_to_an_end() {
         })
         .collect();
     for cycle in 0..CYCLES {
-        let window = Window::start(THRESHOLD).expect("the same threshold");
+        let window = Window::start(THRESHOLD).expect("all tests use this threshold");
         std::thread::yield_now();
         if cycle.is_multiple_of(3) {
             drop(window);

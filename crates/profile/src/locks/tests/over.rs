@@ -1,11 +1,11 @@
-//! A thread that is preempted between the two steps of a wait's end: the ring has it, and its slot is not free yet.
+//! Tests of a thread that is preempted at the end of a wait: the wait is in the ring, and its slot is not free yet.
 
 use crate::locks::tests::*;
 use klad_base::sampling::waits::preempted;
 
-/// How often the profile has the wait of such a thread, when `meanwhile` happened before the window's end.
+/// Returns how often the profile has the wait of such a thread, when `meanwhile` runs before the window's end.
 fn times_seen(thread: &'static str, meanwhile: impl FnOnce()) -> i64 {
-    let window = Window::start(THRESHOLD).expect("nobody has another threshold");
+    let window = Window::start(THRESHOLD).expect("all tests use this threshold");
     let step = Arc::new(AtomicU64::new(0));
     let its_step = step.clone();
     let waiter = spawn_thread(thread, move || {
@@ -24,16 +24,16 @@ fn times_seen(thread: &'static str, meanwhile: impl FnOnce()) -> i64 {
 
 #[test]
 fn a_wait_whose_slot_is_not_free_yet_counts_once() {
-    assert_eq!(times_seen("over-at-end", || ()), 1, "the window's end takes it out of the ring");
-    assert_eq!(times_seen("over-before", || STATE.lock().drain()), 1, "the collector has taken it before");
+    assert_eq!(times_seen("over-at-end", || ()), 1, "the end of the window takes the wait out of the ring");
+    assert_eq!(times_seen("over-before", || STATE.lock().drain()), 1, "the collector has taken the wait before");
 }
 
 #[test]
-fn twin_a_wait_that_is_not_remembered_counts_twice() {
+fn twin_a_forgotten_wait_counts_twice() {
     let forget = || {
         let mut state = STATE.lock();
         state.drain();
-        state.over.clear();
+        state.last_ended.clear();
     };
     assert_eq!(times_seen("over-forgotten", forget), 2);
 }

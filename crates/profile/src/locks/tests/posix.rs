@@ -1,4 +1,4 @@
-//! POSIX's locks for tests, as RocksDB calls them or past the functions that `sampling::pthread` has put in the way.
+//! POSIX locks for tests. They are called as RocksDB calls them, or without the hooks of `sampling::pthread`.
 
 #![expect(unsafe_code, reason = "POSIX's functions have no safe form")]
 
@@ -10,15 +10,15 @@ use libc::{clockid_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, timespe
 
 use crate::locks::tests::Plant;
 
-type OfMutex = unsafe extern "C" fn(*mut pthread_mutex_t) -> c_int;
-type OfMutexUntil = unsafe extern "C" fn(*mut pthread_mutex_t, *const timespec) -> c_int;
-type OfMutexUntilBy = unsafe extern "C" fn(*mut pthread_mutex_t, clockid_t, *const timespec) -> c_int;
-type OfLock = unsafe extern "C" fn(*mut pthread_rwlock_t) -> c_int;
-type OfLockUntil = unsafe extern "C" fn(*mut pthread_rwlock_t, *const timespec) -> c_int;
-type OfLockUntilBy = unsafe extern "C" fn(*mut pthread_rwlock_t, clockid_t, *const timespec) -> c_int;
-type OfCondition = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t) -> c_int;
-type OfConditionUntil = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t, *const timespec) -> c_int;
-type OfConditionUntilBy =
+type MutexLockFn = unsafe extern "C" fn(*mut pthread_mutex_t) -> c_int;
+type MutexTimedLockFn = unsafe extern "C" fn(*mut pthread_mutex_t, *const timespec) -> c_int;
+type MutexClockLockFn = unsafe extern "C" fn(*mut pthread_mutex_t, clockid_t, *const timespec) -> c_int;
+type RwLockLockFn = unsafe extern "C" fn(*mut pthread_rwlock_t) -> c_int;
+type RwLockTimedLockFn = unsafe extern "C" fn(*mut pthread_rwlock_t, *const timespec) -> c_int;
+type RwLockClockLockFn = unsafe extern "C" fn(*mut pthread_rwlock_t, clockid_t, *const timespec) -> c_int;
+type ConditionWaitFn = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t) -> c_int;
+type ConditionTimedWaitFn = unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t, *const timespec) -> c_int;
+type ConditionClockWaitFn =
     unsafe extern "C" fn(*mut pthread_cond_t, *mut pthread_mutex_t, clockid_t, *const timespec) -> c_int;
 
 unsafe extern "C" {
@@ -35,25 +35,25 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The functions under test, or others that nobody watches.
+/// The hooks under test, or the functions behind them.
 #[derive(Clone, Copy)]
 pub(super) struct Calls {
-    pub(super) lock: OfMutex,
-    pub(super) lock_until: OfMutexUntil,
-    pub(super) lock_until_by: OfMutexUntilBy,
-    pub(super) read: OfLock,
-    pub(super) read_until: OfLockUntil,
-    pub(super) read_until_by: OfLockUntilBy,
-    pub(super) write: OfLock,
-    pub(super) write_until: OfLockUntil,
-    pub(super) write_until_by: OfLockUntilBy,
-    pub(super) wait: OfCondition,
-    pub(super) wait_until: OfConditionUntil,
-    pub(super) wait_until_by: OfConditionUntilBy,
+    pub(super) lock: MutexLockFn,
+    pub(super) lock_until: MutexTimedLockFn,
+    pub(super) lock_until_by: MutexClockLockFn,
+    pub(super) read: RwLockLockFn,
+    pub(super) read_until: RwLockTimedLockFn,
+    pub(super) read_until_by: RwLockClockLockFn,
+    pub(super) write: RwLockLockFn,
+    pub(super) write_until: RwLockTimedLockFn,
+    pub(super) write_until_by: RwLockClockLockFn,
+    pub(super) wait: ConditionWaitFn,
+    pub(super) wait_until: ConditionTimedWaitFn,
+    pub(super) wait_until_by: ConditionClockWaitFn,
 }
 
 impl Calls {
-    /// What every call of the program is bound to.
+    /// Returns the hooks, to which every call of the program is bound.
     pub(super) fn watched() -> Calls {
         Calls {
             lock: libc::pthread_mutex_lock,
@@ -71,29 +71,35 @@ impl Calls {
         }
     }
 
-    /// The C library's own.
+    /// Returns the C library's functions.
     pub(super) fn unwatched() -> Calls {
         // SAFETY: each function has the type that its name has in POSIX.
         unsafe {
             Calls {
-                lock: std::mem::transmute::<*mut c_void, OfMutex>(unwatched(c"pthread_mutex_lock")),
-                lock_until: std::mem::transmute::<*mut c_void, OfMutexUntil>(unwatched(c"pthread_mutex_timedlock")),
-                lock_until_by: std::mem::transmute::<*mut c_void, OfMutexUntilBy>(unwatched(
+                lock: std::mem::transmute::<*mut c_void, MutexLockFn>(unwatched(c"pthread_mutex_lock")),
+                lock_until: std::mem::transmute::<*mut c_void, MutexTimedLockFn>(unwatched(c"pthread_mutex_timedlock")),
+                lock_until_by: std::mem::transmute::<*mut c_void, MutexClockLockFn>(unwatched(
                     c"pthread_mutex_clocklock",
                 )),
-                read: std::mem::transmute::<*mut c_void, OfLock>(unwatched(c"pthread_rwlock_rdlock")),
-                read_until: std::mem::transmute::<*mut c_void, OfLockUntil>(unwatched(c"pthread_rwlock_timedrdlock")),
-                read_until_by: std::mem::transmute::<*mut c_void, OfLockUntilBy>(unwatched(
+                read: std::mem::transmute::<*mut c_void, RwLockLockFn>(unwatched(c"pthread_rwlock_rdlock")),
+                read_until: std::mem::transmute::<*mut c_void, RwLockTimedLockFn>(unwatched(
+                    c"pthread_rwlock_timedrdlock",
+                )),
+                read_until_by: std::mem::transmute::<*mut c_void, RwLockClockLockFn>(unwatched(
                     c"pthread_rwlock_clockrdlock",
                 )),
-                write: std::mem::transmute::<*mut c_void, OfLock>(unwatched(c"pthread_rwlock_wrlock")),
-                write_until: std::mem::transmute::<*mut c_void, OfLockUntil>(unwatched(c"pthread_rwlock_timedwrlock")),
-                write_until_by: std::mem::transmute::<*mut c_void, OfLockUntilBy>(unwatched(
+                write: std::mem::transmute::<*mut c_void, RwLockLockFn>(unwatched(c"pthread_rwlock_wrlock")),
+                write_until: std::mem::transmute::<*mut c_void, RwLockTimedLockFn>(unwatched(
+                    c"pthread_rwlock_timedwrlock",
+                )),
+                write_until_by: std::mem::transmute::<*mut c_void, RwLockClockLockFn>(unwatched(
                     c"pthread_rwlock_clockwrlock",
                 )),
-                wait: std::mem::transmute::<*mut c_void, OfCondition>(unwatched(c"pthread_cond_wait")),
-                wait_until: std::mem::transmute::<*mut c_void, OfConditionUntil>(unwatched(c"pthread_cond_timedwait")),
-                wait_until_by: std::mem::transmute::<*mut c_void, OfConditionUntilBy>(unwatched(
+                wait: std::mem::transmute::<*mut c_void, ConditionWaitFn>(unwatched(c"pthread_cond_wait")),
+                wait_until: std::mem::transmute::<*mut c_void, ConditionTimedWaitFn>(unwatched(
+                    c"pthread_cond_timedwait",
+                )),
+                wait_until_by: std::mem::transmute::<*mut c_void, ConditionClockWaitFn>(unwatched(
                     c"pthread_cond_clockwait",
                 )),
             }
@@ -108,7 +114,7 @@ fn unwatched(name: &CStr) -> *mut c_void {
     if found.is_null() { unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } } else { found }
 }
 
-/// One of each, and a flag under the mutex.
+/// A lock of each kind, and a flag that the mutex protects.
 pub(super) struct Locks {
     calls: Calls,
     mutex: UnsafeCell<pthread_mutex_t>,
@@ -117,9 +123,9 @@ pub(super) struct Locks {
     flag: UnsafeCell<bool>,
 }
 
-// SAFETY: POSIX's types are made to be shared, and the flag is only touched under the mutex.
+// SAFETY: POSIX types may be shared between threads, and the flag is accessed only under the mutex.
 unsafe impl Sync for Locks {}
-// SAFETY: none is moved once it is used: they stay behind an `Arc`.
+// SAFETY: nothing is moved after its first use: all stay behind an `Arc`.
 unsafe impl Send for Locks {}
 
 impl Locks {
@@ -134,7 +140,7 @@ impl Locks {
     }
 
     pub(super) fn with_mutex(&self, run: &dyn Fn()) {
-        // SAFETY: the mutex is initialised and is unlocked by who has locked it.
+        // SAFETY: the mutex is initialised and is unlocked by the thread that locked it.
         unsafe {
             assert_eq!((self.calls.lock)(self.mutex.get()), 0);
             run();
@@ -142,14 +148,14 @@ impl Locks {
         }
     }
 
-    /// Locks the mutex by `lock`, and unlocks it.
+    /// Locks the mutex with `lock`, and unlocks it.
     fn passing_mutex(&self, lock: &dyn Fn(*mut pthread_mutex_t) -> c_int) {
         assert_eq!(lock(self.mutex.get()), 0);
         // SAFETY: this thread has locked it.
         assert_eq!(unsafe { libc::pthread_mutex_unlock(self.mutex.get()) }, 0);
     }
 
-    /// Locks the readers-writer lock by `lock`, and unlocks it.
+    /// Locks the readers-writer lock with `lock`, and unlocks it.
     fn passing(&self, lock: &dyn Fn(*mut pthread_rwlock_t) -> c_int) {
         assert_eq!(lock(self.lock.get()), 0);
         // SAFETY: as above.
@@ -157,7 +163,7 @@ impl Locks {
     }
 
     pub(super) fn reading(&self, run: &dyn Fn()) {
-        // SAFETY: the lock is initialised and is unlocked by who has locked it.
+        // SAFETY: the lock is initialised and is unlocked by the thread that locked it.
         unsafe {
             assert_eq!((self.calls.read)(self.lock.get()), 0);
             run();
@@ -181,7 +187,7 @@ impl Locks {
         assert_eq!(unsafe { libc::pthread_cond_signal(self.condition.get()) }, 0);
     }
 
-    /// Waits for the flag by `wait` and lowers it.
+    /// Waits for the flag with `wait`, and clears it.
     fn wait_for_flag(&self, wait: &dyn Fn(*mut pthread_cond_t, *mut pthread_mutex_t) -> c_int) {
         // SAFETY: the flag is touched under the mutex, which `wait` gives back locked.
         self.with_mutex(&|| unsafe {
@@ -193,7 +199,7 @@ impl Locks {
     }
 }
 
-/// In a minute.
+/// Returns the time in one minute.
 pub(super) fn later(clock: clockid_t) -> timespec {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes to `time`.
@@ -202,11 +208,11 @@ pub(super) fn later(clock: clockid_t) -> timespec {
     time
 }
 
-/// One for each function; the conditions are `conditions`.
+/// Returns a plant for each function that locks. Conditions are in [`conditions`].
 pub(super) fn locks(calls: Calls) -> [Plant; 9] {
     let plant = |thread, leaf, hold, wait| plant(calls, thread, leaf, hold, wait);
     let (real, monotonic) = (libc::CLOCK_REALTIME, libc::CLOCK_MONOTONIC);
-    // SAFETY: of all below: the locks are initialised, and times outlive the calls.
+    // SAFETY: for all calls below: the locks are initialised, and times outlive the calls.
     unsafe {
         [
             plant(
@@ -271,11 +277,11 @@ pub(super) fn locks(calls: Calls) -> [Plant; 9] {
     }
 }
 
-/// One for each function that waits for a condition.
+/// Returns a plant for each function that waits for a condition.
 pub(super) fn conditions(calls: Calls) -> [Plant; 3] {
     let plant = |thread, leaf, wait| plant(calls, thread, leaf, signal, wait);
     let (real, monotonic) = (libc::CLOCK_REALTIME, libc::CLOCK_MONOTONIC);
-    // SAFETY: of all below: both are initialised, the mutex is locked, and times outlive the calls.
+    // SAFETY: for all calls below: both are initialised, the mutex is locked, and times outlive the calls.
     unsafe {
         [
             plant(

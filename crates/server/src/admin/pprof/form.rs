@@ -1,15 +1,15 @@
-//! How a profile is written.
+//! The formats of profiles.
 //!
-//! Called by `pprof`.
+//! `pprof` calls this.
 
 use bytes::Bytes;
 
 use klad_profile::{Name, Profile, collapsed, picture, pprof};
 
-/// What `format=` names.
+/// The values of `format=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// For `go tool pprof` and its like.
+    /// For `go tool pprof` and other tools.
     Pprof,
     /// For people.
     FlameGraph,
@@ -18,7 +18,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// By the parameter's value.
+    /// Returns the form with this parameter value.
     pub(super) fn named(name: &str) -> Option<Form> {
         match name {
             "pprof" => Some(Form::Pprof),
@@ -36,7 +36,7 @@ impl Form {
         }
     }
 
-    /// The bytes.
+    /// Writes a profile.
     pub(super) fn write(self, profile: &Profile<Name>) -> Bytes {
         match self {
             Form::Pprof => pprof::encode(profile).into(),

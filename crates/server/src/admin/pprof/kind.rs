@@ -1,6 +1,6 @@
-//! The profiles that there are: what each is called, costs and takes.
+//! The kinds of profiles: their names, costs and parameters.
 //!
-//! Called by `pprof`, on threads that may wait.
+//! `pprof` calls this, on threads that may wait.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use klad_profile::symbols::Symbols;
 use klad_profile::threads::Thread;
 use klad_profile::{Address, Error, Name, Profile, Sample, ValueType, cpu, locks};
 
-/// What can be asked for.
+/// A kind of profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Cpu,
@@ -23,24 +23,24 @@ pub(super) enum Kind {
     Threads,
 }
 
-/// One that has begun.
+/// A profile that has begun.
 pub(super) enum Window {
     Cpu(cpu::Window),
-    /// The whole until now: there is nothing to begin.
+    /// All allocations until now: nothing has to begin.
     Heap(View),
     Allocations(heap::Window),
-    /// And whether idle waits are asked for as well.
+    /// The kind decides whether idle waits are included.
     Locks(locks::Window, Kind),
 }
 
-/// What one has seen that has ended.
-pub(super) enum Seen {
+/// A profile that has ended, without names.
+pub(super) enum Recording {
     Stacks(Profile<Address>),
-    Waits(Box<locks::Seen>, Kind),
+    Waits(Box<locks::LockProfiles>, Kind),
 }
 
 impl Kind {
-    /// In the order of the index.
+    /// In the order of the index page.
     pub(super) const ALL: [Kind; 6] = [Kind::Cpu, Kind::Heap, Kind::Allocs, Kind::Mutex, Kind::Block, Kind::Threads];
 
     /// The last part of its path.
@@ -59,7 +59,7 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Those that make sense.
+    /// The parameters of this kind.
     pub(super) fn parameters(self) -> &'static [&'static str] {
         match self {
             Kind::Cpu => &["seconds", "hz", "format", "debug"],
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// Whether it looks for a while when nothing is said.
+    /// Whether it takes a default time if the client names none.
     pub(super) fn has_default_window(self) -> bool {
         matches!(self, Kind::Cpu | Kind::Mutex | Kind::Block)
     }
@@ -77,17 +77,15 @@ impl Kind {
     pub(super) fn about(self) -> &'static str {
         match self {
             Kind::Cpu => "CPU time of all threads: <code>seconds</code> (30), <code>hz</code> (99).",
-            Kind::Heap => {
-                "Memory in use, by the stacks that have allocated it; with <code>seconds</code> the difference."
-            }
+            Kind::Heap => "Memory in use, by the stacks that allocated it; with <code>seconds</code> the difference.",
             Kind::Allocs => {
-                "All memory that was allocated, also what is freed again; with <code>seconds</code> the difference."
+                "All memory that was allocated, including freed memory; with <code>seconds</code> the difference."
             }
             Kind::Mutex => {
                 "Waits for locks that another thread holds: <code>seconds</code> (10), <code>threshold</code> (10us)."
             }
             Kind::Block => {
-                "All waits of threads, idle ones too: <code>seconds</code> (10), <code>threshold</code> (10us)."
+                "All waits of threads, including idle ones: <code>seconds</code> (10), <code>threshold</code> (10us)."
             }
             Kind::Threads => "Each thread's name, state and stack now.",
         }
@@ -97,14 +95,14 @@ impl Kind {
         match self {
             Kind::Cpu => "Costs a signal of some microseconds for each sample.",
             Kind::Heap | Kind::Allocs => {
-                "Sampled all the time (<code>--heap-sample</code>); asking costs some milliseconds."
+                "Always sampled (<code>--heap-sample</code>); a request costs some milliseconds."
             }
-            Kind::Mutex | Kind::Block => "Costs a clock and a stack for each wait above the threshold.",
+            Kind::Mutex | Kind::Block => "Costs a clock reading and a stack for each wait above the threshold.",
             Kind::Threads => "Interrupts each thread once.",
         }
     }
 
-    /// Begins.
+    /// Begins a profile.
     pub(super) fn start(self, parameters: &Parameters) -> Result<Window, Error> {
         let view = if self == Kind::Heap { View::Live } else { View::Allocated };
         Ok(match self {
@@ -114,29 +112,29 @@ impl Kind {
             }
             Kind::Heap | Kind::Allocs => Window::Heap(view),
             Kind::Mutex | Kind::Block => Window::Locks(locks::Window::start(parameters.threshold)?, self),
-            Kind::Threads => unreachable!("they are looked at in one moment"),
+            Kind::Threads => unreachable!("a list of threads has no window"),
         })
     }
 }
 
 impl Window {
-    /// Ends.
-    pub(super) fn end(self) -> Result<Seen, Error> {
+    /// Ends the profile.
+    pub(super) fn end(self) -> Result<Recording, Error> {
         Ok(match self {
-            Window::Cpu(window) => Seen::Stacks(window.finish()),
-            Window::Heap(view) => Seen::Stacks(Heap::now(view)?),
-            Window::Allocations(window) => Seen::Stacks(window.finish()?),
-            Window::Locks(window, kind) => Seen::Waits(Box::new(window.finish()), kind),
+            Window::Cpu(window) => Recording::Stacks(window.finish()),
+            Window::Heap(view) => Recording::Stacks(Heap::now(view)?),
+            Window::Allocations(window) => Recording::Stacks(window.finish()?),
+            Window::Locks(window, kind) => Recording::Waits(Box::new(window.finish()), kind),
         })
     }
 }
 
-impl Seen {
-    /// With the names of functions.
+impl Recording {
+    /// Adds the names of functions.
     pub(super) fn named(self, symbols: &Symbols) -> Profile<Name> {
         match self {
-            Seen::Stacks(profile) => symbols.name(profile),
-            Seen::Waits(seen, kind) => {
+            Recording::Stacks(profile) => symbols.name(profile),
+            Recording::Waits(seen, kind) => {
                 let named = seen.named(|profile| symbols.name(profile));
                 if kind == Kind::Mutex { named.mutex } else { named.block }
             }
@@ -144,7 +142,7 @@ impl Seen {
     }
 }
 
-/// The threads as a profile: each counts one.
+/// Returns a profile of the threads in which each counts one.
 pub(super) fn of_threads(all: &[Thread], symbols: &Symbols) -> Profile<Name> {
     let sample = |thread: &Thread| Sample {
         thread: thread.name.clone(),
@@ -163,7 +161,7 @@ pub(super) fn of_threads(all: &[Thread], symbols: &Symbols) -> Profile<Name> {
     }
 }
 
-/// The threads as people read them.
+/// Returns the list of threads for people.
 pub(super) fn list_of_threads(all: &[Thread], symbols: &Symbols) -> String {
     let mut list = format!("{} threads\n", all.len());
     for thread in all {

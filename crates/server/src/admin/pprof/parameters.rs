@@ -1,23 +1,23 @@
-//! What a request for a profile asks for.
+//! The parameters of a request for a profile.
 //!
-//! Called by `pprof`.
+//! `pprof` calls this.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::admin::pprof::form::Form;
 use crate::admin::pprof::kind::Kind;
+use crate::http::api_error::ApiError;
 use crate::http::query;
-use crate::http::refusal::Refusal;
-use klad_base::limits::{
+use crate::limits::{
     CPU_PROFILE_SECONDS, LOCK_PROFILE_SECONDS, LOCK_PROFILE_THRESHOLD, LOCK_PROFILE_THRESHOLD_MAX, PROFILE_HZ,
     PROFILE_HZ_MAX, PROFILE_WINDOW_MAX, PROFILE_WINDOW_MIN,
 };
 
-/// Known everywhere: what flame graphs put into their own address, and what Go's tools send.
+/// Accepted by every kind and ignored: flame graphs and Go's tools send them.
 const TOLERATED: &[&str] = &["s", "x", "y", "gc"];
 
-/// All that there are, each with its default.
+/// All parameters, with their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Parameters {
     /// `seconds`.
@@ -25,13 +25,14 @@ pub(super) struct Parameters {
     pub(super) hz: u32,
     pub(super) threshold: Duration,
     pub(super) form: Form,
-    /// Whether it was asked for.
+    /// Whether the client asked for a format.
     pub(super) form_given: bool,
 }
 
 impl Parameters {
-    /// Those of `query`, of which `known` make sense; any other is a mistake that would otherwise cost a profile.
-    pub(super) fn read(query: &str, known: &[&str]) -> Result<Parameters, Refusal> {
+    /// Parses a query. `known` are the parameters of the kind; rejects all others, because a mistake would cost a
+    /// profile.
+    pub(super) fn read(query: &str, known: &[&str]) -> Result<Parameters, ApiError> {
         let mut parameters = Parameters {
             seconds: None,
             hz: PROFILE_HZ,
@@ -39,48 +40,48 @@ impl Parameters {
             form: Form::Pprof,
             form_given: false,
         };
-        let bad = |what: String| Err(Refusal::BadParameter(what));
+        let bad = |what: String| Err(ApiError::BadParameter(what));
         for given in query.split('&').filter(|given| !given.is_empty()) {
             let (name, value) = given.split_once('=').unwrap_or((given, ""));
             let Ok(value) = query::decode(value.as_bytes()).map(Cow::into_owned) else {
-                return bad(format!("parameter {name} holds a % that is not followed by two hexadecimal digits"));
+                return bad(format!("parameter {name} contains a % that is not followed by two hexadecimal digits"));
             };
             let value = String::from_utf8_lossy(&value);
             if TOLERATED.contains(&name) {
                 continue;
             }
             if !known.contains(&name) {
-                return bad(format!("there is no parameter {name} here; there are: {}", known.join(", ")));
+                return bad(format!("unknown parameter {name}; the parameters are {}", known.join(", ")));
             }
             match name {
                 "seconds" => parameters.seconds = Some(seconds(&value)?),
                 "hz" => match value.parse() {
                     Ok(hz @ 1..=PROFILE_HZ_MAX) => parameters.hz = hz,
-                    _ => return bad(format!("hz is a whole number from 1 to {PROFILE_HZ_MAX}")),
+                    _ => return bad(format!("hz must be a whole number from 1 to {PROFILE_HZ_MAX}")),
                 },
                 "threshold" => match humantime::parse_duration(&value) {
                     Ok(threshold) if threshold <= LOCK_PROFILE_THRESHOLD_MAX => parameters.threshold = threshold,
-                    _ => return bad("threshold is a time from 0s to 1s, such as 10us or 1ms".to_owned()),
+                    _ => return bad("threshold must be a time from 0s to 1s, such as 10us or 1ms".to_owned()),
                 },
                 "format" => {
-                    let words = "format is pprof, flamegraph or collapsed";
-                    parameters.form = Form::named(&value).ok_or_else(|| Refusal::BadParameter(words.to_owned()))?;
+                    let words = "format must be pprof, flamegraph or collapsed";
+                    parameters.form = Form::named(&value).ok_or_else(|| ApiError::BadParameter(words.to_owned()))?;
                     parameters.form_given = true;
                 }
-                // Go's word for text.
+                // Go's parameter for text.
                 "debug" => match &*value {
                     "0" => {}
                     "1" | "2" if parameters.form_given => {}
                     "1" | "2" => parameters.form = Form::Collapsed,
-                    _ => return bad("debug is 0, 1 or 2".to_owned()),
+                    _ => return bad("debug must be 0, 1 or 2".to_owned()),
                 },
-                _ => unreachable!("`known` names only those above"),
+                _ => unreachable!("`known` has only the names above"),
             }
         }
         Ok(parameters)
     }
 
-    /// How long is looked.
+    /// The length of the profile.
     pub(super) fn window(&self, kind: Kind) -> Duration {
         self.seconds.unwrap_or(match kind {
             Kind::Cpu => CPU_PROFILE_SECONDS,
@@ -91,12 +92,14 @@ impl Parameters {
 }
 
 /// A decimal number.
-fn seconds(text: &str) -> Result<Duration, Refusal> {
+fn seconds(text: &str) -> Result<Duration, ApiError> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let parsed = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let bounds = PROFILE_WINDOW_MIN..=PROFILE_WINDOW_MAX;
     let fits = parsed.filter(|window| plain && bounds.contains(window));
-    fits.ok_or_else(|| Refusal::BadParameter("seconds is a number from 0.001 to 300, such as 5 or 0.5".to_owned()))
+    fits.ok_or_else(|| {
+        ApiError::BadParameter("seconds must be a number from 0.001 to 300, such as 5 or 0.5".to_owned())
+    })
 }
 
 #[cfg(test)]
@@ -147,8 +150,8 @@ mod tests {
             "seconds=%zz",
         ];
         for query in bad {
-            let refusal = read(query).expect_err(query);
-            assert_eq!(refusal.code(), "bad-parameter", "{query}");
+            let api_error = read(query).expect_err(query);
+            assert_eq!(api_error.code(), "bad-parameter", "{query}");
         }
         assert!(Parameters::read("hz=99", &["seconds"]).is_err(), "it makes no sense there");
     }

@@ -1,20 +1,20 @@
-//! Who a request says it is: its `X-Request-Id`, and the trace of its `traceparent` (W3C Trace Context).
+//! The identity of a request: its `X-Request-Id`, and the trace of its `traceparent` (W3C Trace Context).
 //!
-//! What a client sends goes into log lines and back to it, so only what cannot do harm there is taken; anything else is as
-//! if it had not been sent, because no request should fail for a label. Called by `observe`.
+//! klad writes what a client sends here into log lines and into its answer. So it accepts only harmless values, and
+//! ignores others, because no request should fail for a label. `observe` calls this.
 
 use hyper::header::HeaderValue;
 
-use klad_base::limits::REQUEST_ID_BYTES_MAX;
+use crate::limits::REQUEST_ID_BYTES_MAX;
 
-/// A client's name for its request, echoed in the answer.
+/// A client's name for its request. klad returns it in the answer.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
 
-/// The trace that a request belongs to.
+/// The header with the trace that a request belongs to.
 pub const TRACE_HEADER: &str = "traceparent";
 
-/// The id if it is sane: 1 to [`REQUEST_ID_BYTES_MAX`] letters, digits and `-_.:/+=@`, which is what UUIDs, ULIDs, Base64 and
-/// the ids of proxies are made of, and nothing that ends a field of a log line.
+/// Returns the id if it has 1 to [`REQUEST_ID_BYTES_MAX`] letters, digits and `-_.:/+=@`. UUIDs, ULIDs, Base64 and the
+/// ids of proxies consist of these, and none of them ends a field of a log line.
 #[must_use]
 pub fn request_id(header: &HeaderValue) -> Option<&str> {
     let sane = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
@@ -23,8 +23,8 @@ pub fn request_id(header: &HeaderValue) -> Option<&str> {
     (fits && bytes.iter().all(sane)).then(|| header.to_str().ok()).flatten()
 }
 
-/// The trace's id, 32 hexadecimal digits, if the header is valid: `version-trace-parent-flags`, all in lower case, the ids not
-/// all zeros. A later version than 00 may have more behind.
+/// Returns the trace's id, 32 hexadecimal digits, if the header is valid: `version-trace-parent-flags` in lower case,
+/// with ids that are not all zeros. A later version than 00 may have more parts.
 #[must_use]
 pub fn trace_id(header: &HeaderValue) -> Option<&str> {
     let text = header.to_str().ok()?;
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sane_request_ids_are_taken() {
+    fn only_harmless_request_ids_are_accepted() {
         let longest = "x".repeat(REQUEST_ID_BYTES_MAX);
         for sane in ["7", "0b9e5a3c-2d0f-4a8e", "Root=1-67891233-abcdef012345678912345678", "a/b+c==", &longest] {
             assert_eq!(request_id(&value(sane)), Some(sane));
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_valid_traces_are_taken() {
+    fn only_valid_traces_are_accepted() {
         const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
         for valid in [format!("00-{TRACE}-00f067aa0ba902b7-01"), format!("cc-{TRACE}-00f067aa0ba902b7-01-what-comes")] {
             assert_eq!(trace_id(&value(&valid)), Some(TRACE));

@@ -1,70 +1,70 @@
-//! The slowest requests of the last minute, each with where its time went: what `/debug/slow` shows.
+//! The slowest requests of the last minute, each with the times of its phases, for `/debug/slow`.
 //!
 //! ```text
-//!   worker ──a request has ended──▶ longer than the shortest that is kept? ──no──▶ nothing more
-//!                                                 └─yes─▶ into its op's places of the window
+//!   worker ── a request has ended ──▶ slower than the fastest that is kept? ── no ──▶ nothing
+//!                                                     └─ yes ─▶ kept in the window, with others of its op
 //!
-//!   windows   now │ before │ … │ a minute ago        in each: for each op the slowest few
+//!   windows   now │ before │ … │ a minute ago        each keeps the slowest few requests of each op
 //! ```
 //!
-//! Every worker has its own, so that a request that is not slow costs one comparison. Every op has its own places, or ranges
-//! would hide reads; every window too, or a burst would hide what came after it. Keys and values are never kept, as in log
-//! lines. Called by `observe`, on the worker, and by `admin`, on its own thread.
+//! Each worker has its own windows, so a request that is not slow costs one comparison. Each op has its own places,
+//! so that ranges do not displace reads. Each window has its own places, so that a burst does not displace what comes
+//! after it. Keys and values are never kept. `observe` calls this on the worker, and `admin` on its own thread.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::execution::AnsweredBy;
-use crate::request_metrics::{Ended, Op};
+use crate::limits::{SLOWEST_KEPT, SLOWEST_WINDOW, SLOWEST_WINDOWS};
+use crate::request_metrics::{EndedRequest, Op};
 use klad_base::clock;
-use klad_base::limits::{SLOWEST_KEPT, SLOWEST_WINDOW, SLOWEST_WINDOWS};
 use klad_base::sync::Mutex;
 use klad_storage::Perf;
 
 /// One of the slowest requests.
 #[derive(Clone, Debug)]
 pub struct SlowRequest {
-    /// What it was, how it ended and where its time went.
-    pub ended: Ended,
+    /// Its op, its outcome and its times.
+    pub ended: EndedRequest,
     /// When it ended.
     pub ended_at: Instant,
     /// When it began, milliseconds since 1970.
     pub started_unix_ms: u64,
-    /// 0: the connection ended before there was one.
+    /// The status of its answer. 0: the connection ended before there was one.
     pub status: u16,
-    /// Of its key, or of a range's first.
+    /// The length of its key, or of the first key of a range.
     pub key_bytes: usize,
-    /// Who answered, where there was something to be asked.
+    /// What has answered its operations, if there were any.
     pub answered_by: Option<AnsweredBy>,
-    /// What the engine had to do for it, where it has said so.
+    /// The engine's measurements, if there are any.
     pub perf: Option<Perf>,
-    /// The other end of its connection.
+    /// The client's address.
     pub peer: Option<SocketAddr>,
-    /// The client's, or what the request's log line says.
+    /// The client's request id, or the one in the request's log line.
     pub request_id: Option<String>,
-    /// The client's.
+    /// The client's trace id.
     pub trace_id: Option<String>,
     /// The number of its worker.
     pub worker: usize,
 }
 
-/// How much is kept, and for how long.
+/// How many requests are kept, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// How long a window is.
+pub struct Retention {
+    /// The length of a window.
     pub window: Duration,
-    /// So many windows are shown, at least 1.
+    /// The number of windows that are shown, at least 1.
     pub windows: usize,
-    /// Of each op in each window, at least 1.
+    /// The number of requests that are kept for each op in each window, at least 1.
     pub kept: usize,
 }
 
-impl Extent {
-    /// What klad keeps.
-    pub const USUAL: Extent = Extent { window: SLOWEST_WINDOW, windows: SLOWEST_WINDOWS, kept: SLOWEST_KEPT };
+impl Retention {
+    /// The values that klad uses.
+    pub const DEFAULT: Retention = Retention { window: SLOWEST_WINDOW, windows: SLOWEST_WINDOWS, kept: SLOWEST_KEPT };
 
-    /// After so long a request is shown no more.
+    /// How long a request is shown.
     #[must_use]
     pub fn lifetime(&self) -> Duration {
         self.window * u32::try_from(self.windows).unwrap_or(u32::MAX)
@@ -73,49 +73,49 @@ impl Extent {
 
 const OPS: usize = Op::ALL.len();
 
-/// What was kept in one window.
+/// The requests of one window.
 #[derive(Debug, Default)]
 struct Window {
     number: u64,
-    /// In no order.
+    /// For each op, in no order.
     kept: [Vec<SlowRequest>; OPS],
 }
 
-/// What one worker keeps; it alone writes.
+/// The slowest requests of one worker. Only the worker writes.
 #[derive(Debug)]
 pub struct WorkerSlowest {
-    extent: Extent,
+    retention: Retention,
     began: Instant,
-    /// Of each op: what ended in this window and took no longer is not kept.
+    /// For each op: a request of this window that was not slower is not kept.
     thresholds_ns: [AtomicU64; OPS],
-    /// The window that the thresholds are for.
+    /// The number of the window that the thresholds belong to.
     number: AtomicU64,
-    /// One more than is shown: the one that is being filled. Each has a lock of its own, so that whoever reads holds up the
-    /// worker for one copy of a few requests at the most.
+    /// One window more than is shown: the one that is being filled. Each has its own lock, so that a reader delays the
+    /// worker by one copy of a few requests at most.
     windows: Vec<Mutex<Window>>,
 }
 
 impl WorkerSlowest {
-    fn new(extent: Extent, began: Instant) -> WorkerSlowest {
-        assert!(extent.windows >= 1 && extent.kept >= 1 && !extent.window.is_zero(), "nothing could be kept");
+    fn new(retention: Retention, began: Instant) -> WorkerSlowest {
+        assert!(retention.windows >= 1 && retention.kept >= 1 && !retention.window.is_zero(), "nothing could be kept");
         WorkerSlowest {
-            extent,
+            retention,
             began,
             thresholds_ns: [const { AtomicU64::new(0) }; OPS],
             number: AtomicU64::new(0),
-            windows: (0..=extent.windows).map(|_| Mutex::default()).collect(),
+            windows: (0..=retention.windows).map(|_| Mutex::default()).collect(),
         }
     }
 
-    /// Whether a request of `op` that took so long is among the slowest of its window, as far as that has come.
+    /// Whether a request of `op` that took `total_ns` is among the slowest of its window so far.
     #[inline]
     #[must_use]
     pub fn is_among(&self, op: Op, total_ns: u64) -> bool {
         total_ns > self.thresholds_ns[op as usize].load(Ordering::Relaxed)
     }
 
-    /// Begins a new window if it is time for one; called now and then, so that [`WorkerSlowest::is_among`] need not ask. What
-    /// ends in a new window before that is compared with those of the old one.
+    /// Begins a new window if it is time for one. Called regularly, so that [`WorkerSlowest::is_among`] need not
+    /// check. A request that ends in a new window before this call is compared with those of the previous one.
     pub fn tick(&self, now: Instant) {
         let number = self.number_at(now);
         if self.number.load(Ordering::Relaxed) != number {
@@ -134,26 +134,26 @@ impl WorkerSlowest {
         let mut window = self.place(number).lock();
         if window.number != number {
             window.number = number;
-            // Their memory stays: nothing is allocated when the next minute's requests come.
+            // `clear` keeps the memory, so that later requests need no allocation.
             window.kept.iter_mut().for_each(Vec::clear);
         }
         let kept = &mut window.kept[op];
-        if kept.len() < self.extent.kept {
+        if kept.len() < self.retention.kept {
             kept.push(request);
         } else if let Some(least) = kept.iter_mut().min_by_key(|kept| kept.ended.total_ns)
             && least.ended.total_ns < request.ended.total_ns
         {
             *least = request;
         }
-        if kept.len() == self.extent.kept {
+        if kept.len() == self.retention.kept {
             let least = kept.iter().map(|kept| kept.ended.total_ns).min().unwrap_or(0);
             self.thresholds_ns[op].store(least, Ordering::Relaxed);
         }
     }
 
-    /// Adds those that ended not too long before `now` to `found`.
+    /// Adds the requests that ended recently before `now` to `found`.
     fn collect(&self, now: Instant, op: Option<Op>, found: &mut Vec<SlowRequest>) {
-        let lifetime = self.extent.lifetime();
+        let lifetime = self.retention.lifetime();
         let recent = |request: &&SlowRequest| now.saturating_duration_since(request.ended_at) <= lifetime;
         for window in &self.windows {
             for kept in Op::ALL.iter().filter(|one| op.is_none_or(|op| op == **one)) {
@@ -164,7 +164,7 @@ impl WorkerSlowest {
 
     fn number_at(&self, now: Instant) -> u64 {
         let past_ns = clock::nanoseconds_between(self.began, now);
-        past_ns / u64::try_from(self.extent.window.as_nanos()).unwrap_or(u64::MAX)
+        past_ns / u64::try_from(self.retention.window.as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn place(&self, number: u64) -> &Mutex<Window> {
@@ -173,37 +173,37 @@ impl WorkerSlowest {
     }
 }
 
-/// What all workers keep.
+/// The slowest requests of all workers.
 #[derive(Debug)]
 pub struct Slowest {
     workers: Vec<WorkerSlowest>,
-    extent: Extent,
+    retention: Retention,
 }
 
 impl Slowest {
-    /// For so many workers.
+    /// Creates empty windows for `workers` workers.
     #[must_use]
-    pub fn new(workers: usize, extent: Extent) -> Slowest {
-        Slowest::since(workers, extent, clock::now())
+    pub fn new(workers: usize, retention: Retention) -> Slowest {
+        Slowest::since(workers, retention, clock::now())
     }
 
-    fn since(workers: usize, extent: Extent, began: Instant) -> Slowest {
-        Slowest { workers: (0..workers).map(|_| WorkerSlowest::new(extent, began)).collect(), extent }
+    fn since(workers: usize, retention: Retention, began: Instant) -> Slowest {
+        Slowest { workers: (0..workers).map(|_| WorkerSlowest::new(retention, began)).collect(), retention }
     }
 
-    /// What worker `number` keeps, which it alone may add to.
+    /// The windows of worker `number`. Only that worker may add to them.
     #[must_use]
     pub fn worker(&self, number: usize) -> &WorkerSlowest {
         &self.workers[number]
     }
 
-    /// How much is kept.
+    /// How many requests are kept, and for how long.
     #[must_use]
-    pub fn extent(&self) -> Extent {
-        self.extent
+    pub fn retention(&self) -> Retention {
+        self.retention
     }
 
-    /// The slowest requests that are not too old at `now`, of `op` or of all, the slowest first; `limit` at most.
+    /// Returns the recent requests of `op`, or of all ops, the slowest first; at most `limit`.
     #[must_use]
     pub fn recent(&self, now: Instant, op: Option<Op>, limit: usize) -> Vec<SlowRequest> {
         let mut found = Vec::new();
@@ -221,9 +221,9 @@ mod tests {
     use super::*;
     use crate::request_metrics::{Outcome, Phase};
 
-    const EXTENT: Extent = Extent { window: Duration::from_secs(10), windows: 6, kept: 4 };
+    const RETENTION: Retention = Retention { window: Duration::from_secs(10), windows: 6, kept: 4 };
 
-    /// A clock that goes where the test wants it to.
+    /// A clock that the test sets.
     struct Simulated {
         slowest: Slowest,
         began: Instant,
@@ -231,9 +231,9 @@ mod tests {
     }
 
     impl Simulated {
-        fn new(extent: Extent) -> Simulated {
+        fn new(retention: Retention) -> Simulated {
             let began = clock::now();
-            Simulated { slowest: Slowest::since(1, extent, began), began, now: began }
+            Simulated { slowest: Slowest::since(1, retention, began), began, now: began }
         }
 
         fn at(&mut self, seconds: u64) -> &mut Simulated {
@@ -242,7 +242,7 @@ mod tests {
             self
         }
 
-        /// A request ends; whether more than a comparison was needed.
+        /// Ends a request. Returns whether the first comparison kept it.
         fn ends(&mut self, op: Op, total_ms: u64) -> bool {
             let total_ns = total_ms * 1_000_000;
             let worker = self.slowest.worker(0);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     fn request(op: Op, total_ns: u64, ended_at: Instant) -> SlowRequest {
-        let ended = Ended {
+        let ended = EndedRequest {
             op,
             outcome: Outcome::Ok,
             durability: None,
@@ -286,17 +286,17 @@ mod tests {
 
     #[test]
     fn fast_requests_do_not_push_slow_ones_out() {
-        let mut clock = Simulated::new(EXTENT);
+        let mut clock = Simulated::new(RETENTION);
         assert!(clock.ends(Op::Get, 900) && clock.ends(Op::Get, 5));
         let taken = (0..1_000).filter(|number| clock.ends(Op::Get, number % 7)).count();
         assert_eq!(clock.shown(None), [900, 6, 6, 6]);
-        assert!(taken < 20, "{taken} of 1,000 fast ones were not put off by a comparison");
-        assert!(!clock.ends(Op::Get, 6), "no slower than the least");
+        assert!(taken < 20, "{taken} of 1,000 fast requests passed the first comparison");
+        assert!(!clock.ends(Op::Get, 6), "not slower than the fastest that is kept");
     }
 
     #[test]
     fn each_op_has_its_own_places() {
-        let mut clock = Simulated::new(EXTENT);
+        let mut clock = Simulated::new(RETENTION);
         clock.ends(Op::Get, 1);
         for _ in 0..100 {
             clock.ends(Op::Range, 3_000);
@@ -306,9 +306,9 @@ mod tests {
         assert_eq!(clock.slowest.recent(clock.now, None, 2).len(), 2, "as many as were asked for");
     }
 
-    /// What is wrong with how long requests stay.
-    fn wrong_with_age(extent: Extent) -> Option<String> {
-        let mut clock = Simulated::new(extent);
+    /// Returns what is wrong with how long requests are kept.
+    fn wrong_with_age(retention: Retention) -> Option<String> {
+        let mut clock = Simulated::new(retention);
         for _ in 0..10 {
             clock.at(3).ends(Op::Put, 5_000);
         }
@@ -318,29 +318,29 @@ mod tests {
         }
         for second in [40, 62, 63] {
             if clock.at(second).shown(None).len() != 5 {
-                return Some(format!("after {second} s some have gone"));
+                return Some(format!("after {second} s some are missing"));
             }
         }
         if clock.at(64).shown(None) != [2] {
-            return Some("the burst is shown after its time".to_owned());
+            return Some("the burst is shown too long".to_owned());
         }
-        // Its window's place is used again, long after.
+        // Much later, the place of its window is used again.
         clock.at(73).ends(Op::Put, 1);
-        (clock.shown(None) != [1]).then(|| format!("in place of what is old there is {:?}", clock.shown(None)))
+        (clock.shown(None) != [1]).then(|| format!("the old requests were replaced by {:?}", clock.shown(None)))
     }
 
     #[test]
-    fn requests_go_after_their_time_and_not_before() {
-        assert_eq!(wrong_with_age(EXTENT), None);
+    fn requests_are_shown_for_their_lifetime() {
+        assert_eq!(wrong_with_age(RETENTION), None);
     }
 
     #[test]
-    fn twin_windows_of_another_length_are_noticed() {
-        let long = wrong_with_age(Extent { window: Duration::from_secs(100), ..EXTENT }).expect("planted");
+    fn twin_a_wrong_lifetime_is_noticed() {
+        let long = wrong_with_age(Retention { window: Duration::from_secs(100), ..RETENTION }).expect("planted");
         assert!(long.contains("hides"), "{long}");
-        let few = wrong_with_age(Extent { windows: 2, ..EXTENT }).expect("planted");
-        assert!(few.contains("some have gone"), "{few}");
-        let many = wrong_with_age(Extent { windows: 9, ..EXTENT }).expect("planted");
-        assert!(many.contains("after its time"), "{many}");
+        let few = wrong_with_age(Retention { windows: 2, ..RETENTION }).expect("planted");
+        assert!(few.contains("some are missing"), "{few}");
+        let many = wrong_with_age(Retention { windows: 9, ..RETENTION }).expect("planted");
+        assert!(many.contains("too long"), "{many}");
     }
 }

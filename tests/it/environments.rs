@@ -1,4 +1,4 @@
-//! Machines that give klad little, and programs that use it as nobody here had thought of: what strangers have met.
+//! Machines with tight limits, and unusual programs and files: problems that users reported.
 
 use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::path::Path;
@@ -17,27 +17,27 @@ fn key(number: usize) -> String {
     format!("/v0/entity?id=k{number:08}&durability=async")
 }
 
-/// Different for each key, and nothing that can be compressed.
+/// Returns a different, incompressible value for each key.
 fn value(number: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number as u64);
     std::iter::repeat_with(|| random.u8(..)).take(64 << 10).collect()
 }
 
-/// Tables of the store, which lie in one directory.
+/// Returns the number of tables of the store.
 fn tables(files: &Path) -> usize {
     let is_table = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|ending| ending == "sst");
     std::fs::read_dir(files).map_or(0, |entries| entries.flatten().filter(is_table).count())
 }
 
-/// Keys in their order make many small tables, as none is ever rewritten. Answers how many were stored, and stops at the first
-/// that was not.
+/// Stores keys in order, which makes many small tables because none is rewritten. Returns the number of stored keys,
+/// and stops at the first failure.
 fn store_until(server: &Server, enough: impl Fn(usize) -> bool) -> Result<usize, String> {
     let mut client = server.client();
     for number in 0.. {
         if number % 100 == 0 && enough(number) {
             return Ok(number);
         }
-        // A store that has to catch up says so.
+        // klad answers 503 while RocksDB stalls writes.
         loop {
             let answer = client.put(&key(number), &value(number));
             match answer.status {
@@ -53,7 +53,7 @@ fn store_until(server: &Server, enough: impl Fn(usize) -> bool) -> Result<usize,
 const DESCRIPTORS: usize = 128;
 
 #[test]
-fn a_store_of_more_tables_than_there_may_be_open_files_takes_writes_and_reads() {
+fn a_store_of_more_tables_than_open_files_accepts_writes_and_reads() {
     for engine in DURABLE_ENGINES {
         let data = tempfile::tempdir().unwrap();
         let builder = ServerBuilder::new(engine).data(data.path()).under(&["prlimit", "--nofile=128:128"]);
@@ -62,7 +62,7 @@ fn a_store_of_more_tables_than_there_may_be_open_files_takes_writes_and_reads() 
         let files = data.path().join("rocksdb");
         let enough = |number| if files.is_dir() { tables(&files) > DESCRIPTORS } else { number >= 5_000 };
         let stored = store_until(&server, enough).unwrap();
-        // Once more behind a start, which opens them anew.
+        // Again after a start, which opens the tables again.
         for _ in 0..2 {
             let mut client = server.client();
             for number in (0..stored).step_by(stored / 300) {
@@ -77,14 +77,14 @@ fn a_store_of_more_tables_than_there_may_be_open_files_takes_writes_and_reads() 
 }
 
 #[test]
-fn clients_that_are_too_many_wait_and_are_served_when_others_leave() {
+fn clients_beyond_the_limit_wait_and_are_served_when_others_leave() {
     let builder = ServerBuilder::new(ENGINES[0]).under(&["prlimit", "--nofile=128:128"]).arg("--threads", "1");
     let server = builder.start();
     let mut all: Vec<Client> = (0..200).map(|_| server.client()).collect();
     for client in &mut all {
         client.send("PUT", "/v0/entity?id=k", &[], Some(b"v")).unwrap();
     }
-    // Each that has its answer makes room for the next.
+    // Each client that has its answer leaves its place to the next.
     for client in &mut all {
         assert_eq!(client.answer().unwrap().status, 201);
         client.stream.shutdown(std::net::Shutdown::Both).unwrap();
@@ -93,7 +93,7 @@ fn clients_that_are_too_many_wait_and_are_served_when_others_leave() {
 }
 
 #[test]
-fn a_limit_of_open_files_that_is_too_low_is_said() {
+fn a_limit_of_open_files_that_is_too_low_is_reported() {
     for limit in [16, 20, 32, 64] {
         let data = tempfile::tempdir().unwrap();
         let limits = format!("--nofile={limit}:{limit}");
@@ -103,12 +103,12 @@ fn a_limit_of_open_files_that_is_too_low_is_said() {
         assert_eq!(failed.log.lines().count(), 1, "{}", failed.log);
         let parts = [format!("open files is {limit}"), "ulimit -n".to_owned(), "[bad-configuration]".to_owned()];
         assert!(parts.iter().all(|part| failed.log.contains(part)), "{}", failed.log);
-        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0, "nothing was made");
+        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0, "nothing was created");
     }
 }
 
 #[test]
-fn too_little_address_space_is_said() {
+fn too_little_address_space_is_reported() {
     for limit in [100_000_000_u64, 300_000_000] {
         let limits = format!("--as={limit}:{limit}");
         let builder = ServerBuilder::new(ENGINES[0]).arg("--memory", "256MiB").under(&["prlimit", &limits]);
@@ -119,10 +119,10 @@ fn too_little_address_space_is_said() {
     }
 }
 
-/// Of nobody else, as the limit counts all processes of a user.
+/// A user without other processes, because the limit counts all processes of a user.
 const USER: u32 = 61_897;
 
-/// Runs `klad serve` where its user may have so many processes, and tells it to end once it serves. Exit code and what it said.
+/// Runs `klad serve` with this limit of processes, and stops it when it serves. Returns the exit code and the output.
 fn serve_with_processes(program: &Path, limit: u32, data: &Path) -> (Option<i32>, String) {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", &USER.to_string(), "--regid", &USER.to_string(), "--clear-groups"]);
@@ -142,7 +142,7 @@ fn serve_with_processes(program: &Path, limit: u32, data: &Path) -> (Option<i32>
 }
 
 #[test]
-fn with_too_few_processes_klad_says_so_or_serves() {
+fn with_too_few_processes_klad_reports_it_or_serves() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("only root can become another user");
         return;
@@ -165,20 +165,20 @@ fn with_too_few_processes_klad_says_so_or_serves() {
     assert!(served > 0, "60 are enough");
 }
 
-/// The bytes of a file, whatever its size says.
+/// Some files have more bytes than their size says.
 #[test]
-fn a_file_is_stored_to_its_end_whatever_its_size_says() {
+fn a_file_is_stored_to_its_end_in_spite_of_its_size() {
     let server = ServerBuilder::new(ENGINES[0]).start();
     for file in ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"] {
         let bytes = std::fs::read(file).unwrap();
-        assert_ne!(std::fs::metadata(file).unwrap().len(), bytes.len() as u64, "its size says something else");
+        assert_ne!(std::fs::metadata(file).unwrap().len(), bytes.len() as u64, "its size is different");
         Klad::new("put --quiet k --file").arg(file).at(server.address).succeeds();
         assert_eq!(Klad::new("get k").at(server.address).succeeds(), bytes, "{file}");
     }
 }
 
 #[test]
-fn an_output_that_is_closed_is_no_success() {
+fn a_closed_output_is_an_error() {
     let server = ServerBuilder::new(ENGINES[0]).start();
     Klad::new("put --quiet k v").at(server.address).succeeds();
     let run = |command: &str| {
@@ -192,9 +192,9 @@ fn an_output_that_is_closed_is_no_success() {
         let (code, said) = run(command);
         assert!(code == Some(1) && said.contains("Bad file descriptor"), "{command}: {code:?} {said}");
     }
-    assert_eq!(Klad::new("get k").at(server.address).succeeds(), b"v", "nothing was done that could not be said");
+    assert_eq!(Klad::new("get k").at(server.address).succeeds(), b"v", "no write happened without a report");
     assert!(Klad::new("get other").at(server.address).fails(4).contains("not-found"));
-    // Who asks for no output, or for another place, needs none.
+    // A command without output, or with another output, succeeds.
     let file = tempfile::NamedTempFile::new().unwrap();
     for command in ["put --quiet other v".to_owned(), format!("get k --output {}", file.path().display())] {
         assert_eq!(run(&command), (Some(0), String::new()), "{command}");
@@ -202,7 +202,7 @@ fn an_output_that_is_closed_is_no_success() {
 }
 
 #[test]
-fn a_value_gets_into_a_file_that_is_a_mount() {
+fn a_file_that_is_a_mount_point_can_be_written() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("only root can mount");
         return;
@@ -213,7 +213,7 @@ fn a_value_gets_into_a_file_that_is_a_mount() {
     let (own, mounted) = (directory.path().join("own"), directory.path().join("mounted"));
     std::fs::write(&own, "what was there before, and longer").unwrap();
     std::fs::write(&mounted, "").unwrap();
-    // In a namespace of its own, so that nothing stays mounted.
+    // In a mount namespace, so that nothing stays mounted.
     let script = format!("mount --bind {0} {1} && {KLAD} get k --output {1}", own.display(), mounted.display());
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script]).env("KLAD_URL", format!("http://{}", server.address));
@@ -225,12 +225,12 @@ fn a_value_gets_into_a_file_that_is_a_mount() {
 }
 
 #[test]
-fn a_data_directory_that_is_a_link_to_nothing_is_refused_in_words() {
+fn a_data_directory_that_is_a_dangling_link_is_rejected_with_a_clear_message() {
     for engine in DURABLE_ENGINES {
         let directory = tempfile::tempdir().unwrap();
         let (link, target) = (directory.path().join("data"), directory.path().join("disk").join("klad"));
         symlink(&target, &link).unwrap();
-        let failed = ServerBuilder::new(engine).data(&link).try_start().err().expect("there is nothing");
+        let failed = ServerBuilder::new(engine).data(&link).try_start().err().expect("does not start");
         assert_eq!(failed.status.code(), Some(66), "{}", failed.log);
         let said = format!("is a link to {}, and nothing is there", target.display());
         assert!(failed.log.contains(&said) && failed.log.contains("[data-foreign]"), "{}", failed.log);
@@ -243,7 +243,7 @@ fn a_data_directory_that_is_a_link_to_nothing_is_refused_in_words() {
 
 #[cfg(feature = "rocksdb")]
 #[test]
-fn checkpoints_without_names_do_not_meet() {
+fn checkpoints_without_names_get_different_names() {
     let server = ServerBuilder::new("rocksdb").start();
     for _ in 0..4 {
         let answer = server.ask_admin("POST", "/checkpoint");
@@ -252,9 +252,9 @@ fn checkpoints_without_names_do_not_meet() {
     assert_eq!(server.admin("/checkpoints").text().matches("\"name\"").count(), 4);
 }
 
-/// A server that is stopped and goes on, as in a container that is paused, takes what has come meanwhile.
+/// A process that is stopped and continued, as in a paused container, serves the requests that arrived meanwhile.
 #[test]
-fn requests_that_came_while_klad_was_stopped_are_answered() {
+fn requests_that_arrived_while_klad_was_paused_are_answered() {
     for setup in ["late", ENGINES[0]] {
         let builder = ServerBuilder::new(setup).arg("--head-timeout", "4s").arg("--body-timeout", "4s");
         let server = builder.arg("--fast-path", if setup == "late" { "off" } else { "on" }).start();
@@ -268,32 +268,32 @@ fn requests_that_came_while_klad_was_stopped_are_answered() {
         body.send_raw(format!("PUT /v0/entity?id=body HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", value.len()));
         body.send_raw(first);
         late.send_raw("PUT /v0/entity?id=late HTTP/1.1\r\nHost: h\r\nContent-Length: 8\r\n\r\nhalf");
-        // All of it has been read when somebody else was answered.
+        // All of it has been read when another client is answered.
         assert_eq!(server.client().get("/v0/entity?id=k").status, 200);
         server.signal(Signal::STOP);
         head.send_raw("Length: 4\r\n\r\nhead");
         idle.send("GET", "/v0/entity?id=k", &[], None).unwrap();
         std::thread::scope(|scope| {
-            // More than fits into the buffers between the two.
+            // More than the buffers between client and server hold.
             scope.spawn(|| body.send_raw(most));
             std::thread::sleep(Duration::from_secs(6));
             server.signal(Signal::CONT);
         });
-        // It is not late by what klad has slept, either.
+        // The time of the pause does not count against its deadline.
         std::thread::sleep(Duration::from_millis(500));
         body.send_raw(last);
         assert_eq!(head.answer().unwrap().status, 201, "{setup}");
         assert_eq!(body.answer().unwrap().status, 201, "{setup}");
         assert_eq!(idle.answer().unwrap().body, b"v", "{setup}");
         assert_eq!(server.client().get("/v0/entity?id=body").body, value, "{setup}");
-        // Twin: who sends nothing more is late, from now on.
+        // Twin: a client that sends nothing more is late from now on.
         assert_eq!(late.answer().unwrap().status, 408, "{setup}");
     }
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_supervisor_whose_socket_is_no_file_is_told() {
+fn a_supervisor_with_an_abstract_socket_is_notified() {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
     let name = format!("klad-test-{}", std::process::id());
@@ -301,13 +301,13 @@ fn a_supervisor_whose_socket_is_no_file_is_told() {
     socket.set_read_timeout(Some(super::support::PATIENCE)).unwrap();
     let server = ServerBuilder::new("memory").env("NOTIFY_SOCKET", &format!("@{name}")).start();
     let mut said = [0; 4096];
-    let count = socket.recv(&mut said).expect("klad says something");
+    let count = socket.recv(&mut said).expect("a notification");
     assert!(said[..count].starts_with(b"READY=1\nSTATUS=serving "), "{}", String::from_utf8_lossy(&said[..count]));
     drop(server);
 }
 
 #[test]
-fn the_admin_listener_reads_framing_as_strictly() {
+fn the_admin_listener_checks_framing_as_strictly() {
     let server = ServerBuilder::new("memory").start();
     for (headers, code) in [
         ("", "bad-host"),
@@ -320,5 +320,5 @@ fn the_admin_listener_reads_framing_as_strictly() {
         assert!(answer.status == 400 && answer.text().contains(code), "{headers:?}: {}", answer.text());
         assert!(client.is_closed_silently(), "{headers:?}");
     }
-    wait_until("it answers others", || server.admin("/livez").status == 200);
+    wait_until("it answers other requests", || server.admin("/livez").status == 200);
 }

@@ -1,14 +1,14 @@
-//! The two kinds of lines about requests: that of a slow one, and that of the access log.
+//! The two kinds of log lines about requests: of a slow request, and of the access log.
 //!
-//! Called by `observe`.
+//! `observe` calls this.
 
 use std::net::SocketAddr;
 
-use crate::request_metrics::{Ended, Phase};
+use crate::request_metrics::{EndedRequest, Phase};
 
-/// A line about one request.
+/// The contents of a line about one request.
 pub(super) struct RequestLine<'l> {
-    pub(super) ended: &'l Ended,
+    pub(super) ended: &'l EndedRequest,
     pub(super) peer: Option<SocketAddr>,
     pub(super) status: u16,
     pub(super) method: Option<&'l str>,
@@ -18,7 +18,7 @@ pub(super) struct RequestLine<'l> {
     pub(super) trace_id: Option<&'l str>,
 }
 
-/// The fields of both lines, which differ in their level, target and message.
+/// The fields of both lines. The lines differ in level, target and message.
 macro_rules! request_line {
     ($line:expr, $level:expr, $target:literal, $message:literal) => {{
         let RequestLine { ended, peer, status, method, path, key_bytes, request_id, trace_id } = $line;
@@ -62,8 +62,8 @@ impl RequestLine<'_> {
     }
 }
 
-/// `path` as lines show it. One that klad does not know may hold a key, from a client that takes klad for another store: nothing
-/// of it is shown but that it is one, and whether it begins as klad's do.
+/// Returns `path` as lines show it. An unknown path may contain a key, if the client takes klad for another store. So
+/// lines show nothing of it, except whether it begins like klad's.
 pub(super) fn logged_path(path: &str) -> &'static str {
     let known = ["/v0/entity", "/v0/entities", "/v0/status"].into_iter().find(|known| *known == path);
     known.unwrap_or(if path.starts_with("/v0/") { "/v0/…" } else { "/…" })

@@ -1,12 +1,12 @@
-//! Data care while klad serves: checkpoints and compactions, one at a time, on a thread of their own.
+//! Maintenance while klad serves: checkpoints and compactions, one at a time, on their own thread.
 //!
 //! ```text
-//!   klad-admin ── ask ──▶ one job, one listing ──▶ klad-care ──▶ LocalDisk::checkpoint, LocalDisk::compact, files of checkpoints
-//!              ◀── oneshot ───────────────────┘
+//!   klad-admin ── request ──▶ one job, one listing ──▶ klad-care ──▶ LocalDisk::checkpoint, LocalDisk::compact, files
+//!              ◀── oneshot ────────────────────────────┘
 //! ```
 //!
-//! Nothing here is on the path of a request: neither the admin thread nor a worker waits for a disk. Names of checkpoints come
-//! from clients, paths never do. Started and stopped by `server`, called by `http::care`.
+//! This never runs on the path of a request: neither the admin thread nor a worker waits for a disk. Clients choose
+//! names of checkpoints, never paths. `server` starts and stops it, `admin::maintenance` calls it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,34 +18,35 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
+use crate::limits::CHECKPOINT_NAME_BYTES_MAX;
 use klad_base::clock;
-use klad_base::limits::CHECKPOINT_NAME_BYTES_MAX;
 use klad_base::sync::{self, BoundedQueue, Mutex, Signal};
 use klad_storage::disk::directory::{self, DataDirectory};
 use klad_storage::maintenance::{self, Checkpoint, Compaction};
 use klad_storage::{Engine, LocalDisk, PARTIAL};
 
-/// Why something was not done.
+/// Why a job was rejected or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not the name of a checkpoint.
+    /// The text is not a valid name of a checkpoint.
     #[error(
-        "a name has 1 to {CHECKPOINT_NAME_BYTES_MAX} letters, digits, dots, dashes and underscores, and begins with none of the last three"
+        "a checkpoint's name must have 1 to {CHECKPOINT_NAME_BYTES_MAX} letters, digits, dots, dashes and underscores, \
+         and begin with a letter or digit"
     )]
     BadName,
-    /// No checkpoint of that name.
-    #[error("there is no checkpoint {name}")]
+    /// There is no checkpoint with that name.
+    #[error("there is no checkpoint {name:?}")]
     Unknown {
-        /// As asked for.
+        /// The name.
         name: String,
     },
-    /// Something of that name that is not to be removed.
+    /// Something has that name, but klad must not remove it.
     #[error(
-        "{} is not a checkpoint, or has been served since it was made: klad removes only what has the file CHECKPOINT",
+        "{} is not a checkpoint, or a klad has served it: klad removes only directories with the file CHECKPOINT",
         path.display()
     )]
     NotACheckpoint {
-        /// What is there.
+        /// Its path.
         path: PathBuf,
     },
     /// Another process uses the checkpoint.
@@ -53,35 +54,35 @@ pub enum Error {
     Served {
         /// The checkpoint.
         name: String,
-        /// Who.
+        /// The process.
         process: String,
     },
-    /// One at a time.
-    #[error("a {what} is in progress; one at a time")]
+    /// Another job is in progress.
+    #[error("a {what} is in progress; try again when it has ended")]
     Busy {
-        /// What is being done.
+        /// What the other job does.
         what: &'static str,
     },
-    /// Nothing is being compacted.
+    /// No compaction is in progress.
     #[error("no compaction is in progress")]
     Idle,
-    /// klad is about to stop.
+    /// klad is stopping.
     #[error("the server is stopping")]
     Stopping,
-    /// The engine said no, or failed.
+    /// The engine rejected the job, or it failed.
     #[error(transparent)]
     Maintenance(#[from] maintenance::Error),
 }
 
-/// What was done.
+/// The outcome of a job.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub enum Done {
+pub enum JobOutcome {
     /// A checkpoint was made.
     Checkpoint {
         /// Its name.
         name: String,
-        /// What it is.
+        /// The checkpoint's properties.
         #[serde(flatten)]
         checkpoint: Checkpoint,
         /// How long it took.
@@ -92,68 +93,68 @@ pub enum Done {
         /// Its name.
         removed: String,
     },
-    /// All was compacted.
+    /// A full compaction has ended.
     Compaction {
-        /// What it came to.
+        /// Its figures.
         #[serde(flatten)]
         compaction: Compaction,
         /// How long it took.
         seconds: f64,
     },
-    /// The list was read again.
+    /// The list of checkpoints was read again.
     Listed,
 }
 
-/// A checkpoint that lies there.
+/// A checkpoint in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Listed {
+pub struct CheckpointEntry {
     /// Its name.
     pub name: String,
-    /// Where.
+    /// Its directory.
     pub path: PathBuf,
-    /// Bytes of its files, those that it shares included.
+    /// Bytes of its files, including those that it shares.
     pub bytes: u64,
     /// When it was made.
     pub made: String,
 }
 
-/// How things stand.
+/// The state of maintenance.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// Where checkpoints are made.
+    /// The directory of the checkpoints.
     pub directory: PathBuf,
-    /// Those that are there.
-    pub checkpoints: Vec<Listed>,
-    /// What is being done.
+    /// The checkpoints in it.
+    pub checkpoints: Vec<CheckpointEntry>,
+    /// The running job.
     pub running: Option<Running>,
-    /// How the last one ended, in words; none since the start.
+    /// How the last job ended, as text. `None`: no job has ended since the start.
     pub last: Option<String>,
 }
 
-/// Something that is being done.
+/// A running job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Running {
     /// `checkpoint`, `removal`, `compaction`.
     pub what: &'static str,
-    /// For how long.
+    /// How long it has run.
     pub seconds: f64,
-    /// Pieces that are done, of a compaction.
+    /// The number of completed pieces of a compaction.
     pub pieces_done: u64,
-    /// Of how many.
+    /// The number of all its pieces.
     pub pieces: u64,
 }
 
-/// Where the end of a job is told.
-pub type Answer = oneshot::Receiver<Result<Done, Error>>;
+/// Receives the end of a job.
+pub type JobReply = oneshot::Receiver<Result<JobOutcome, Error>>;
 
-/// Takes care of an engine's data.
-pub struct Care {
+/// Runs maintenance jobs on an engine.
+pub struct Maintenance {
     engine: Arc<dyn Engine>,
     directory: PathBuf,
-    /// Never holds more than the one job and the one listing that `state` knows of.
+    /// Never holds more than the one job and the one listing in `state`.
     queue: BoundedQueue<Job>,
     state: Mutex<State>,
-    /// The compaction that runs is to end.
+    /// Whether the running compaction must end.
     cancelled: AtomicBool,
     pieces_done: AtomicU64,
     pieces: AtomicU64,
@@ -161,49 +162,49 @@ pub struct Care {
 
 #[derive(Default)]
 struct State {
-    /// The job that was taken, and when.
+    /// The running job, and when it began.
     running: Option<(&'static str, Instant)>,
-    /// The list is being read. It is no job: a client that only looks must keep nobody from a checkpoint.
+    /// Whether the list is being read. A listing is not a job: a client that only looks must not block a checkpoint.
     listing: bool,
     stopping: bool,
-    listed: Vec<Listed>,
+    listed: Vec<CheckpointEntry>,
     last: Option<String>,
 }
 
 struct Job {
-    work: Work,
-    reply: oneshot::Sender<Result<Done, Error>>,
+    kind: JobKind,
+    reply: oneshot::Sender<Result<JobOutcome, Error>>,
 }
 
-enum Work {
+enum JobKind {
     Checkpoint(String),
     Remove(String),
     Compact { bottommost: bool },
     List,
 }
 
-impl Work {
+impl JobKind {
     fn name(&self) -> &'static str {
         match self {
-            Work::Checkpoint(_) => "checkpoint",
-            Work::Remove(_) => "removal",
-            Work::Compact { .. } => "compaction",
-            Work::List => "listing",
+            JobKind::Checkpoint(_) => "checkpoint",
+            JobKind::Remove(_) => "removal",
+            JobKind::Compact { .. } => "compaction",
+            JobKind::List => "listing",
         }
     }
 }
 
-/// The thread, to be stopped and waited for.
-pub struct CareThread {
-    care: Arc<Care>,
+/// The thread. It must be closed and stopped.
+pub struct MaintenanceThread {
+    maintenance: Arc<Maintenance>,
     thread: JoinHandle<()>,
 }
 
-impl Care {
-    /// Takes care of `engine`; checkpoints are made in `directory`, which is made with the first of them.
+impl Maintenance {
+    /// Starts maintenance of `engine`. The directory of checkpoints is created with the first one.
     #[must_use]
-    pub fn start(engine: Arc<dyn Engine>, directory: PathBuf) -> (Arc<Care>, CareThread) {
-        let care = Arc::new(Care {
+    pub fn start(engine: Arc<dyn Engine>, directory: PathBuf) -> (Arc<Maintenance>, MaintenanceThread) {
+        let maintenance = Arc::new(Maintenance {
             engine,
             directory,
             queue: BoundedQueue::new(2),
@@ -213,55 +214,55 @@ impl Care {
             pieces: AtomicU64::new(0),
         });
         let thread = sync::spawn_thread("klad-care", {
-            let care = care.clone();
-            move || care.run()
+            let maintenance = maintenance.clone();
+            move || maintenance.run()
         });
-        (care.clone(), CareThread { care, thread })
+        (maintenance.clone(), MaintenanceThread { maintenance, thread })
     }
 
-    /// Begins a checkpoint; without a name it is called after the time.
+    /// Begins a checkpoint. Without a name, its name is the time.
     ///
     /// # Errors
-    /// [`Error`], with nothing begun.
-    pub fn checkpoint(&self, name: Option<&[u8]>) -> Result<Answer, Error> {
+    /// [`Error`]; then nothing has begun.
+    pub fn checkpoint(&self, name: Option<&[u8]>) -> Result<JobReply, Error> {
         let name = match name {
             Some(name) => valid_name(name)?.to_owned(),
             None => name_of(clock::unix_ms()),
         };
-        self.ask(Work::Checkpoint(name))
+        self.submit(JobKind::Checkpoint(name))
     }
 
     /// Begins to remove a checkpoint.
     ///
     /// # Errors
-    /// [`Error`], with nothing begun.
-    pub fn remove(&self, name: &[u8]) -> Result<Answer, Error> {
-        self.ask(Work::Remove(valid_name(name)?.to_owned()))
+    /// [`Error`]; then nothing has begun.
+    pub fn remove(&self, name: &[u8]) -> Result<JobReply, Error> {
+        self.submit(JobKind::Remove(valid_name(name)?.to_owned()))
     }
 
-    /// Begins to compact all; with `bottommost` also what lies on the last level already.
+    /// Begins a full compaction, with `bottommost` also of data that is already on the last level.
     ///
     /// # Errors
-    /// [`Error`], with nothing begun.
-    pub fn compact(&self, bottommost: bool) -> Result<Answer, Error> {
-        self.ask(Work::Compact { bottommost })
+    /// [`Error`]; then nothing has begun.
+    pub fn compact(&self, bottommost: bool) -> Result<JobReply, Error> {
+        self.submit(JobKind::Compact { bottommost })
     }
 
-    /// Begins to read the list of checkpoints again; a job that is asked for meanwhile begins behind it.
+    /// Begins to read the list of checkpoints again. A job may be requested meanwhile, and begins behind it.
     ///
     /// # Errors
-    /// [`Error::Busy`]: the list is as it was before what is in progress.
-    pub fn list(&self) -> Result<Answer, Error> {
+    /// [`Error::Busy`]: the list is as old as the beginning of the running job.
+    pub fn list(&self) -> Result<JobReply, Error> {
         let mut state = self.state.lock();
         if let Some(what) = state.running.map(|(what, _)| what).or(state.listing.then_some("listing")) {
             return Err(Error::Busy { what });
         }
-        let answer = self.push(&state, Work::List)?;
+        let answer = self.push(&state, JobKind::List)?;
         state.listing = true;
         Ok(answer)
     }
 
-    /// Lets the compaction that is in progress end before its next piece.
+    /// Ends the running compaction before its next piece.
     ///
     /// # Errors
     /// [`Error::Idle`].
@@ -274,7 +275,7 @@ impl Care {
         Ok(())
     }
 
-    /// How things stand; does not wait for a disk.
+    /// Returns the state. Does not wait for a disk.
     #[must_use]
     pub fn status(&self) -> Status {
         let state = self.state.lock();
@@ -291,13 +292,13 @@ impl Care {
         }
     }
 
-    fn ask(&self, work: Work) -> Result<Answer, Error> {
+    fn submit(&self, kind: JobKind) -> Result<JobReply, Error> {
         let mut state = self.state.lock();
         if let Some((what, _)) = state.running {
             return Err(Error::Busy { what });
         }
-        let running = Some((work.name(), clock::now()));
-        let answer = self.push(&state, work)?;
+        let running = Some((kind.name(), clock::now()));
+        let answer = self.push(&state, kind)?;
         state.running = running;
         self.cancelled.store(false, Ordering::Release);
         self.pieces_done.store(0, Ordering::Relaxed);
@@ -305,23 +306,23 @@ impl Care {
         Ok(answer)
     }
 
-    /// `state` is held, so that the thread does not report the end before the beginning is written down.
-    fn push(&self, state: &State, work: Work) -> Result<Answer, Error> {
+    /// The caller holds `state`, so that the thread does not report the end before the beginning is recorded.
+    fn push(&self, state: &State, kind: JobKind) -> Result<JobReply, Error> {
         if state.stopping {
             return Err(Error::Stopping);
         }
         let (reply, answer) = oneshot::channel();
-        self.queue.push(Job { work, reply }).map_err(|_| Error::Stopping)?;
+        self.queue.push(Job { kind, reply }).map_err(|_| Error::Stopping)?;
         Ok(answer)
     }
 
     fn run(&self) {
         self.remove_leftovers();
         self.read_list();
-        while let Some(Job { work, reply }) = self.queue.pop() {
-            let what = work.name();
+        while let Some(Job { kind, reply }) = self.queue.pop() {
+            let what = kind.name();
             let begun = clock::now();
-            let done = if self.state.lock().stopping { Err(Error::Stopping) } else { self.work(work) };
+            let done = if self.state.lock().stopping { Err(Error::Stopping) } else { self.run_job(kind) };
             self.read_list();
             let seconds = clock::now().duration_since(begun).as_secs_f64();
             let mut state = self.state.lock();
@@ -329,49 +330,51 @@ impl Care {
                 state.listing = false;
             } else {
                 match &done {
-                    Ok(_) => tracing::info!(what, seconds, "data care: done"),
-                    Err(error) => tracing::warn!(what, seconds, %error, "data care: not done"),
+                    Ok(_) => tracing::info!(what, seconds, "maintenance job done"),
+                    Err(error) => {
+                        tracing::warn!(what, seconds, %error, "maintenance job failed; klad serves as before");
+                    }
                 }
                 let ended = done.as_ref().map_or_else(|error| format!("not done: {error}"), |_| "done".to_owned());
                 state.last = Some(format!("{what} at {}: {ended}", time(clock::unix_ms())));
                 state.running = None;
             }
             drop(state);
-            // Whoever asked may have gone.
+            // The client may have left.
             let _ = reply.send(done);
         }
     }
 
-    fn work(&self, work: Work) -> Result<Done, Error> {
+    fn run_job(&self, kind: JobKind) -> Result<JobOutcome, Error> {
         let begun = clock::now();
         let seconds = || clock::now().duration_since(begun).as_secs_f64();
-        match work {
-            Work::Checkpoint(name) => {
+        match kind {
+            JobKind::Checkpoint(name) => {
                 self.remove_leftovers();
                 let checkpoint = self.disk("checkpoints")?.checkpoint(&self.directory.join(&name))?;
-                Ok(Done::Checkpoint { name, checkpoint, seconds: seconds() })
+                Ok(JobOutcome::Checkpoint { name, checkpoint, seconds: seconds() })
             }
-            Work::Remove(name) => self.remove_now(name),
-            Work::Compact { bottommost } => {
+            JobKind::Remove(name) => self.remove_now(name),
+            JobKind::Compact { bottommost } => {
                 let compaction = self.disk("compactions")?.compact(bottommost, &|done, pieces| {
                     self.pieces_done.store(done, Ordering::Relaxed);
                     self.pieces.store(pieces, Ordering::Relaxed);
                     !self.cancelled.load(Ordering::Acquire)
                 })?;
-                Ok(Done::Compaction { compaction, seconds: seconds() })
+                Ok(JobOutcome::Compaction { compaction, seconds: seconds() })
             }
-            Work::List => Ok(Done::Listed),
+            JobKind::List => Ok(JobOutcome::Listed),
         }
     }
 
-    /// Only an engine on a local disk has `what`.
+    /// Returns the disk of an engine that has one; `what` names the feature for the error.
     fn disk(&self, what: &'static str) -> Result<&dyn LocalDisk, maintenance::Error> {
         let engine = self.engine.name();
         self.engine.local_disk().ok_or(maintenance::Error::NotSupported { engine, what })
     }
 
-    /// Renamed first, so that a crash in the middle leaves nothing that could be taken for a checkpoint.
-    fn remove_now(&self, name: String) -> Result<Done, Error> {
+    /// Renames first, so that a crash leaves nothing that looks like a checkpoint.
+    fn remove_now(&self, name: String) -> Result<JobOutcome, Error> {
         let path = self.directory.join(&name);
         if fs::symlink_metadata(&path).is_err() {
             return Err(Error::Unknown { name });
@@ -379,12 +382,12 @@ impl Care {
         if !directory::is_checkpoint(&path) {
             return Err(Error::NotACheckpoint { path });
         }
-        let _alone = maintenance::take_checkpoints(&self.directory)?;
+        let _alone = maintenance::lock_checkpoints(&self.directory)?;
         let held = DataDirectory::open_existing(&path, self.engine.name());
         if let Err(directory::Error::InUse { process, .. }) = held {
             return Err(Error::Served { name, process });
         }
-        // Again, now that it is held: somebody may have served it and gone.
+        // Checks again under the lock: another process may have served it meanwhile.
         if !directory::is_checkpoint(&path) {
             return Err(Error::NotACheckpoint { path });
         }
@@ -392,19 +395,19 @@ impl Care {
         let failed = |cause| maintenance::Error::Io { action: "remove", path: path.clone(), cause };
         fs::rename(&path, &partial).map_err(failed)?;
         fs::remove_dir_all(&partial).map_err(failed)?;
-        Ok(Done::Removed { removed: name })
+        Ok(JobOutcome::Removed { removed: name })
     }
 
-    /// What a crash in the middle of making or removing a checkpoint has left. While another klad is at work in the directory
-    /// it stays: it may be what that one is making.
+    /// Removes what a crash has left of an unfinished checkpoint. Does nothing while another klad works in the
+    /// directory, because it may be that klad's unfinished checkpoint.
     fn remove_leftovers(&self) {
         if !self.directory.is_dir() {
             return;
         }
-        let _alone = match maintenance::take_checkpoints(&self.directory) {
+        let _alone = match maintenance::lock_checkpoints(&self.directory) {
             Ok(alone) => alone,
             Err(error) => {
-                tracing::info!(%error, "unfinished checkpoints, if there are any, are left where they are");
+                tracing::info!(%error, "klad does not remove unfinished checkpoints now");
                 return;
             }
         };
@@ -414,42 +417,43 @@ impl Care {
                 continue;
             }
             match fs::remove_dir_all(&path) {
-                Ok(()) => tracing::info!(path = %path.display(), "removed what was left of an unfinished checkpoint"),
+                Ok(()) => tracing::info!(path = %path.display(), "removed an unfinished checkpoint"),
                 Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove an unfinished checkpoint"),
             }
         }
     }
 
     fn read_list(&self) {
-        let mut listed: Vec<_> = entries(&self.directory).iter().filter_map(|path| look_at(path)).collect();
+        let mut listed: Vec<_> = entries(&self.directory).iter().filter_map(|path| checkpoint_at(path)).collect();
         listed.sort_by(|one, other| (&one.made, &one.name).cmp(&(&other.made, &other.name)));
         self.state.lock().listed = listed;
     }
 }
 
-impl CareThread {
-    /// Takes no more, and lets a compaction end before its next piece; does not wait.
+impl MaintenanceThread {
+    /// Accepts no more jobs, and ends a compaction before its next piece. Does not wait.
     pub fn close(&self) {
-        self.care.state.lock().stopping = true;
-        self.care.cancelled.store(true, Ordering::Release);
-        self.care.queue.close();
+        self.maintenance.state.lock().stopping = true;
+        self.maintenance.cancelled.store(true, Ordering::Release);
+        self.maintenance.queue.close();
     }
 
-    /// After [`CareThread::close`]: ends a compaction at once, and waits up to `patience` for a checkpoint that is being made.
+    /// Ends a compaction at once, and waits up to `patience` for a running checkpoint. [`MaintenanceThread::close`]
+    /// must come first.
     ///
-    /// What has not ended by then is left to end with the process, which no disk may hold up: the engine stays open for it,
-    /// and what it leaves is removed at the next start.
+    /// A job that has not ended by then ends with the process, because no disk may delay that. The engine stays open
+    /// for it, and the next start removes what it leaves.
     pub fn stop(self, patience: Duration) {
         let begun = clock::now();
-        // It may be about to begin a piece of a compaction when it is interrupted: hence again.
+        // Interrupts repeatedly, because a compaction may just be beginning its next piece.
         let never = Signal::default();
         while !self.thread.is_finished() {
             if clock::now().duration_since(begun) >= patience {
-                let what = self.care.state.lock().running.map_or("listing", |(what, _)| what);
-                tracing::warn!(what, "data care: not ended in time for the stop, and given up");
+                let what = self.maintenance.state.lock().running.map_or("listing", |(what, _)| what);
+                tracing::warn!(what, "a maintenance job has not ended in time; klad stops without it");
                 return;
             }
-            if let Some(disk) = self.care.engine.local_disk() {
+            if let Some(disk) = self.maintenance.engine.local_disk() {
                 disk.interrupt_compaction();
             }
             never.wait_timeout(Duration::from_millis(5));
@@ -458,7 +462,7 @@ impl CareThread {
     }
 }
 
-/// Only what can be one name in a directory, and means nothing to a shell.
+/// Accepts only names that are one name in a directory and harmless in a shell.
 fn valid_name(name: &[u8]) -> Result<&str, Error> {
     let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
     let valid = (1..=CHECKPOINT_NAME_BYTES_MAX).contains(&name.len())
@@ -470,23 +474,23 @@ fn valid_name(name: &[u8]) -> Result<&str, Error> {
     std::str::from_utf8(name).map_err(|_| Error::BadName)
 }
 
-/// What a checkpoint is called after: `2026-11-21T090000.123Z`. One takes longer than a millisecond.
+/// Returns the default name of a checkpoint: `2026-11-21T090000.123Z`. A checkpoint takes longer than a millisecond.
 fn name_of(unix_ms: u64) -> String {
     humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(unix_ms)).to_string().replace(':', "")
 }
 
-/// Milliseconds since 1970 as `2026-11-21T09:00:00Z`.
+/// Formats milliseconds since 1970 as `2026-11-21T09:00:00Z`.
 fn time(unix_ms: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(unix_ms)).to_string()
 }
 
-/// What is in a directory; nothing, where there is none.
+/// Returns the contents of a directory; nothing if it does not exist.
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(directory).map(|entries| entries.flatten().map(|entry| entry.path()).collect());
     found.unwrap_or_default()
 }
 
-fn look_at(path: &Path) -> Option<Listed> {
+fn checkpoint_at(path: &Path) -> Option<CheckpointEntry> {
     let name = path.file_name()?.to_str().filter(|name| !name.starts_with('.'))?.to_owned();
     if !directory::is_checkpoint(path) {
         return None;
@@ -496,7 +500,7 @@ fn look_at(path: &Path) -> Option<Listed> {
     let files = entries(path).into_iter().chain(entries(&path.join("rocksdb")));
     let bytes =
         files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum();
-    Some(Listed { name, path: path.to_owned(), bytes, made })
+    Some(CheckpointEntry { name, path: path.to_owned(), bytes, made })
 }
 
 #[cfg(test)]

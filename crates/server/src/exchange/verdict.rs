@@ -1,0 +1,201 @@
+//! The sweep's part of the state machine: decides which client is late, and what klad does about it.
+
+use std::time::Duration;
+
+use crate::exchange::meter::Flow;
+use crate::exchange::{Exchange, Phase, State};
+use crate::limits::{DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, LINGER_TIMEOUT};
+
+/// How long a connection may wait for its client. The precision is
+/// [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL).
+#[derive(Clone, Debug)]
+pub struct Deadlines {
+    /// From the first byte of a head to the last; then 408.
+    pub head: Duration,
+    /// Between two requests; then klad closes the connection without an answer.
+    pub idle: Duration,
+    /// The time without a byte of an expected body, or below the minimum rate; then 408.
+    pub body: Duration,
+    /// The time in which the client takes no byte of an answer, or takes less than the minimum rate; then klad closes
+    /// the connection.
+    pub write: Duration,
+    /// The minimum rate of a body in either direction, bytes per second. 0: no minimum.
+    pub body_rate_bytes_min: u64,
+}
+
+/// A decision of the sweep. The connection's own task carries it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Close after the request in progress.
+    FinishRequest,
+    /// Answer an incomplete head with 408, and close.
+    HeadTimedOut,
+    /// Check whether hyper's buffer holds the beginning of a head.
+    CheckHead,
+    /// Close, unless a request has arrived since the sweep decided.
+    CloseIfIdle,
+    /// Close.
+    Close,
+}
+
+/// Why a connection was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The client has closed the connection, or has asked for it.
+    ByClient,
+    /// A malformed request, or a broken connection.
+    Error,
+    /// A head did not arrive in time, 408.
+    HeadTimeout,
+    /// A body did not arrive in time, 408.
+    BodyTimeout,
+    /// The client did not take an answer in time.
+    WriteTimeout,
+    /// There was no request for longer than the idle timeout.
+    Idle,
+    /// The connection's buffers had grown, and only closing frees that memory.
+    Grown,
+    /// A request held body budget that other requests needed.
+    Evicted,
+    /// klad stops.
+    Stopping,
+}
+
+/// The state of klad while it stops.
+#[derive(Clone, Copy, Debug)]
+pub struct Draining {
+    /// When the stop began, on the worker's clock.
+    pub since_ms: u64,
+    /// See [`Drain::idle_patience`](crate::Drain::idle_patience).
+    pub idle_patience: Duration,
+}
+
+impl Draining {
+    /// Returns the part of a wait that falls into the stop. The wait has length `waited` and ends now.
+    fn of(self, waited: Duration, now_ms: u64) -> Duration {
+        waited.min(Duration::from_millis(now_ms.saturating_sub(self.since_ms)))
+    }
+}
+
+/// What ending a request would free.
+#[derive(Clone, Copy, Debug)]
+pub struct EvictionCandidate {
+    /// Bytes of the body budget.
+    pub permit_bytes: u64,
+    /// The rate at which the client sends or takes.
+    pub bytes_per_second: u64,
+    /// How long klad has waited for the client.
+    pub waited: Duration,
+}
+
+impl Exchange {
+    /// Decides whether the client is late. Returns whether the connection's task has something to do.
+    pub fn check(&self, deadlines: &Deadlines, draining: Option<Draining>) -> bool {
+        let state = &mut *self.change();
+        let (verdict, close_reason) = match state.judge(self.now_ms.get(), deadlines, draining) {
+            Judgement::Continue => return false,
+            Judgement::BodyTimedOut => {
+                state.body_timed_out = true;
+                (None, Some(CloseReason::BodyTimeout))
+            }
+            Judgement::Act(verdict, close_reason) => (Some(verdict), close_reason),
+        };
+        state.verdict = verdict.or(state.verdict);
+        state.close_reason = close_reason.or(state.close_reason);
+        true
+    }
+
+    /// What [`Exchange::evict`] would free. `None`: nothing, or it is too early to know the rate.
+    #[must_use]
+    pub fn eviction_candidate(&self) -> Option<EvictionCandidate> {
+        let (state, now_ms) = (self.state(), self.now_ms.get());
+        let ends = state.verdict == Some(Verdict::Close) || state.body_timed_out;
+        if state.body_permit_bytes == 0 || ends {
+            return None;
+        }
+        let (bytes_per_second, waited) = match state.taken.waits_since_ms() {
+            Some(since_ms) => (0, Duration::from_millis(now_ms.saturating_sub(since_ms))),
+            None if state.phase == Phase::Body => {
+                let sent = state.sent.flow(now_ms);
+                (sent.bytes_per_second(), sent.waited)
+            }
+            None => return None,
+        };
+        let eviction_candidate = EvictionCandidate { permit_bytes: state.body_permit_bytes, bytes_per_second, waited };
+        (waited > EVICTION_AGE_MIN).then_some(eviction_candidate)
+    }
+
+    /// Ends the request that holds body budget: an upload with 408, an answer by closing the connection.
+    pub fn evict(&self) {
+        let mut state = self.change();
+        state.close_reason = Some(CloseReason::Evicted);
+        if state.taken.waits_since_ms().is_some() {
+            state.verdict = Some(Verdict::Close);
+        } else {
+            state.body_timed_out = true;
+        }
+    }
+}
+
+enum Judgement {
+    /// The connection continues.
+    Continue,
+    /// The service answers 408.
+    BodyTimedOut,
+    /// The connection's task acts. The reason is `None` if there is one already.
+    Act(Verdict, Option<CloseReason>),
+}
+
+impl State {
+    fn judge(&mut self, now_ms: u64, deadlines: &Deadlines, draining: Option<Draining>) -> Judgement {
+        let waited = Duration::from_millis(now_ms.saturating_sub(self.since_ms));
+        let late = |waited: Duration, deadline| {
+            waited > deadline || draining.is_some_and(|draining| draining.of(waited, now_ms) > DRAIN_PATIENCE)
+        };
+        let too_slow =
+            |flow: Flow, deadline| flow.waited > deadline && flow.bytes_per_second() < deadlines.body_rate_bytes_min;
+        let blocked_since_ms = self.taken.waits_since_ms();
+        let answer_is_late = blocked_since_ms.is_some_and(|since_ms| {
+            let stalled = late(Duration::from_millis(now_ms.saturating_sub(since_ms)), deadlines.write);
+            stalled || too_slow(self.taken.flow(now_ms), deadlines.write)
+        });
+        match self.phase {
+            _ if answer_is_late => Judgement::Act(Verdict::Close, Some(CloseReason::WriteTimeout)),
+            // The last answer has not left yet.
+            Phase::Idle | Phase::Head if blocked_since_ms.is_some() => Judgement::Continue,
+            Phase::Idle if let Some(draining) = draining => match draining.idle_patience {
+                Duration::ZERO => Judgement::Act(Verdict::Close, Some(CloseReason::Stopping)),
+                patience if draining.of(waited, now_ms) >= patience => {
+                    Judgement::Act(Verdict::CloseIfIdle, Some(CloseReason::Stopping))
+                }
+                _ => Judgement::Continue,
+            },
+            // This check closes the connection only if hyper's buffer holds the beginning of a head.
+            Phase::Idle if waited > deadlines.idle.min(deadlines.head) && std::mem::take(&mut self.unlooked) => {
+                Judgement::Act(Verdict::CheckHead, None)
+            }
+            Phase::Idle if waited > deadlines.idle => Judgement::Act(Verdict::CloseIfIdle, Some(CloseReason::Idle)),
+            Phase::Idle if self.grown && waited > GROWN_IDLE_TIMEOUT => {
+                Judgement::Act(Verdict::CloseIfIdle, Some(CloseReason::Grown))
+            }
+            Phase::Linger if waited > draining.map_or(LINGER_TIMEOUT, |draining| draining.idle_patience) => {
+                Judgement::Act(Verdict::Close, None)
+            }
+            Phase::Handshake if late(waited, deadlines.head) => {
+                Judgement::Act(Verdict::Close, Some(CloseReason::HeadTimeout))
+            }
+            Phase::Head if late(waited, deadlines.head) => {
+                Judgement::Act(Verdict::HeadTimedOut, Some(CloseReason::HeadTimeout))
+            }
+            Phase::Body if late(waited, deadlines.body) || too_slow(self.sent.flow(now_ms), deadlines.body) => {
+                Judgement::BodyTimedOut
+            }
+            Phase::Idle | Phase::Busy if self.oversized => {
+                Judgement::Act(Verdict::FinishRequest, Some(CloseReason::Grown))
+            }
+            Phase::Handshake | Phase::Idle | Phase::Head | Phase::Busy | Phase::Body | Phase::Linger => {
+                Judgement::Continue
+            }
+        }
+    }
+}

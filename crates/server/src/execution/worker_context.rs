@@ -1,0 +1,212 @@
+//! A worker's side of the executor. The connections of the worker call it, on the worker's thread only.
+//!
+//! A loop iteration is one pass over the tasks that are ready. It begins with the first request, which wakes the
+//! iteration's own task. That task runs behind all tasks that are ready by then. So it finds all writes of the
+//! iteration gathered, and the time in between is how long a request may wait for the worker. `http` and `connection`
+//! call this.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::execution::admission::BodyPermit;
+use crate::execution::completion_queue::CompletionQueue;
+use crate::execution::observe::ReadCounters;
+use crate::execution::pending_operation::{PendingOperation, Permits};
+use crate::execution::phases::Phases;
+use crate::execution::task::{Deadline, Task};
+use crate::execution::{Executor, Runner, ScanPermit};
+use klad_base::clock;
+use klad_storage::Result;
+use klad_storage::operation::{Error, Operation, Outcome, ScanStep, Write};
+
+/// The executor as one worker sees it.
+pub struct WorkerContext {
+    executor: Arc<Executor>,
+    completions: Arc<CompletionQueue>,
+    /// The writes of this loop iteration.
+    gathered: RefCell<Vec<Task>>,
+    /// Wakes the task of the loop iteration.
+    iteration: RefCell<Option<Waker>>,
+    /// When this iteration began, if its task has been woken.
+    began: Cell<Option<Instant>>,
+    /// The number of requests of this iteration.
+    requests: Cell<u32>,
+    has_deadline: Cell<bool>,
+    scratch: RefCell<Vec<Waker>>,
+    read_counters: Arc<ReadCounters>,
+}
+
+/// The figures of a loop iteration that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct LoopIteration {
+    /// The time from its first request to its end.
+    pub length: Duration,
+    /// The number of requests that began in it.
+    pub requests: u32,
+    /// Whether one of them had a deadline.
+    pub has_deadline: bool,
+}
+
+impl WorkerContext {
+    /// Creates the context of the calling worker.
+    #[must_use]
+    pub fn new(executor: Arc<Executor>) -> Rc<WorkerContext> {
+        let read_counters = Arc::<ReadCounters>::default();
+        executor.read_counters.lock().push(read_counters.clone());
+        Rc::new(WorkerContext {
+            executor,
+            completions: Arc::default(),
+            gathered: RefCell::default(),
+            iteration: RefCell::default(),
+            began: Cell::new(None),
+            requests: Cell::new(0),
+            has_deadline: Cell::new(false),
+            scratch: RefCell::default(),
+            read_counters,
+        })
+    }
+
+    /// The executor, which all workers share.
+    #[must_use]
+    pub fn executor(&self) -> &Arc<Executor> {
+        &self.executor
+    }
+
+    /// When the current loop iteration began, if there is one.
+    #[must_use]
+    pub fn iteration_began(&self) -> Option<Instant> {
+        self.began.get()
+    }
+
+    /// Counts a request that has arrived now. Begins a loop iteration if there is none.
+    pub fn request_begins(&self, now: Instant) {
+        self.requests.set(self.requests.get() + 1);
+        if self.began.get().is_none() {
+            self.begin_iteration_at(now);
+        }
+    }
+
+    /// Notes that the request that has arrived has a deadline.
+    pub fn request_has_deadline(&self) {
+        self.has_deadline.set(true);
+    }
+
+    /// Begins a loop iteration, which ends behind the tasks that are ready now. Does nothing if there is one.
+    pub fn begin_iteration(&self) {
+        if self.began.get().is_none() {
+            self.begin_iteration_at(clock::now());
+        }
+    }
+
+    fn begin_iteration_at(&self, now: Instant) {
+        self.began.set(Some(now));
+        if let Some(iteration) = &*self.iteration.borrow() {
+            iteration.wake_by_ref();
+        }
+    }
+
+    /// Ends the loop iteration: wakes the connections whose operations have completed, and writes what was gathered.
+    /// Returns the iteration's figures if a request began it.
+    pub fn poll_iteration(&self, context: &Context<'_>) -> Option<LoopIteration> {
+        if !self.iteration.borrow().as_ref().is_some_and(|iteration| iteration.will_wake(context.waker())) {
+            self.completions.set_iteration(context.waker());
+            *self.iteration.borrow_mut() = Some(context.waker().clone());
+        }
+        let (requests, has_deadline) = (self.requests.take(), self.has_deadline.take());
+        let iteration = self.began.take().map(|began| {
+            let length = clock::now().saturating_duration_since(began);
+            LoopIteration { length, requests, has_deadline }
+        });
+        self.write_gathered();
+        self.completions.wake_all(&mut self.scratch.borrow_mut());
+        iteration
+    }
+
+    fn write_gathered(&self) {
+        let mut gathered = self.gathered.borrow_mut();
+        if let (Runner::Adaptive(adaptive), false) = (&self.executor.runner, gathered.is_empty()) {
+            adaptive.commit_iteration(&*self.executor.engine, &mut gathered);
+        }
+    }
+
+    /// Reads a key if the strategy allows it and memory can answer.
+    pub fn get_from_memory(&self, key: &[u8], phases: &Phases) -> Option<Result> {
+        if !self.executor.asks_memory_first {
+            return None;
+        }
+        let began = phases.asks_memory();
+        let cached = self.executor.engine.read_cached(key);
+        phases.asked_memory(began);
+        if cached.is_some() {
+            self.read_counters.from_memory.add_owned(1);
+            phases.answered_from_memory();
+        }
+        cached
+    }
+
+    /// Reads a key that memory could not answer. Returns the outcome, and the memory permit for the value if it is
+    /// large and was copied.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`], `DeadlinePassed` and `Stopping` before anything was done; otherwise the engine's error.
+    pub async fn get(
+        &self,
+        key: Bytes,
+        deadline: Deadline,
+        phases: &Phases,
+    ) -> std::result::Result<(Outcome, Option<BodyPermit>), Error> {
+        self.read_counters.from_storage.add_owned(1);
+        let permits = self.executor.permits(key.len(), None, deadline, || self.executor.read_wait())?;
+        let (completions, budget) = (self.completions.clone(), self.executor.budget.clone());
+        let pending = PendingOperation::new(permits, deadline, phases.since(), completions, true, Some(budget));
+        self.executor.run(Task { operation: Operation::Get { key }, pending: pending.clone() })?;
+        let outcome = pending.clone().completion(phases).await?;
+        Ok((outcome, pending.take_answer_permit()))
+    }
+
+    /// Begins a write. `permit` is the body's memory permit; it ends with the operation, which continues even if the
+    /// returned future is dropped.
+    ///
+    /// # Errors
+    /// Those of [`WorkerContext::get`] and [`Executor::writable`], and [`Error::NotSupported`].
+    pub fn write<'p>(
+        &self,
+        write: Write,
+        permit: Option<BodyPermit>,
+        deadline: Deadline,
+        phases: &'p Phases,
+    ) -> std::result::Result<impl Future<Output = Result> + use<'p>, Error> {
+        if let Some(what) = self.executor.capabilities.lacks(&write) {
+            return Err(Error::NotSupported { engine: self.executor.engine_name(), what });
+        }
+        let key_bytes = write.changes.iter().map(|change| change.key.len()).sum();
+        let permits = self.executor.permits(key_bytes, permit, deadline, || self.executor.write_wait())?;
+        let gathers = matches!(self.executor.runner, Runner::Adaptive(_));
+        let pending =
+            PendingOperation::new(permits, deadline, phases.since(), self.completions.clone(), !gathers, None);
+        let task = Task { operation: Operation::Write(write), pending: pending.clone() };
+        if gathers {
+            self.gathered.borrow_mut().push(task);
+            self.begin_iteration();
+        } else {
+            self.executor.run(task)?;
+        }
+        Ok(pending.completion(phases))
+    }
+
+    /// Does one step of a range.
+    ///
+    /// # Errors
+    /// The engine's error, or [`Error::Stopping`].
+    pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, phases: &Phases) -> Result {
+        let permits = Permits::of_scan(permit.clone());
+        let pending = PendingOperation::new(permits, None, clock::now(), self.completions.clone(), true, None);
+        self.executor.run(Task { operation: Operation::Scan(step), pending: pending.clone() })?;
+        pending.completion(phases).await
+    }
+}

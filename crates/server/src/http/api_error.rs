@@ -1,0 +1,314 @@
+//! All answers to a request that klad rejects or that fails, and the one table of their statuses.
+//!
+//! A status below 500, and 503, 504 and 507, means that nothing has happened. 500 on a write means that the outcome is
+//! undetermined. All of `http` calls this.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+
+use crate::limits::{RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
+use klad_storage::operation::Error;
+
+/// `Retry-After` in milliseconds.
+const RETRY_AFTER_MS_HEADER: &str = "klad-retry-after-ms";
+
+/// Why a request fails.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The path does not exist. The contract says 400 and not 404.
+    #[error("there is nothing at this path")]
+    UnknownPath,
+    /// The path does not support the method.
+    #[error("this path accepts only {0}")]
+    MethodNotAllowed(&'static str),
+    /// The bytes are not the head of a request.
+    #[error("this is not an HTTP/1.1 request: the first line, a header, the framing or the version is wrong")]
+    MalformedHead,
+    /// HTTP/1.1 without `Host`, or with two.
+    #[error("an HTTP/1.1 request must have exactly one Host header")]
+    BadHost,
+    /// The body has an encoding other than chunked.
+    #[error("Transfer-Encoding must be chunked, and must appear once")]
+    BadTransferEncoding,
+    /// Longer than `--head-max`, or more headers than [`HEADERS_MAX`](crate::limits::HEADERS_MAX).
+    #[error("the request line and headers are too long, or there are too many headers")]
+    HeadTooLarge,
+    /// The client stopped sending in the middle of a head.
+    #[error("the request's head did not arrive in time")]
+    HeadTimeout,
+    /// The address already has `--connections-per-peer` connections.
+    #[error("this address already has the maximum number of connections")]
+    TooManyConnections,
+    /// A required parameter is missing or empty.
+    #[error("parameter {0} is missing or empty")]
+    MissingParameter(&'static str),
+    /// An optional parameter is empty.
+    #[error("parameter {0} is empty")]
+    EmptyParameter(&'static str),
+    /// A `%` without two hexadecimal digits.
+    #[error("parameter {0} contains a % that is not followed by two hexadecimal digits")]
+    BadEscape(&'static str),
+    /// The header is not a time such as `250ms`.
+    #[error("klad-timeout must be a time from 1ms to 1h, such as 250ms or 10s")]
+    BadTimeout,
+    /// The durability is neither `sync` nor `async`.
+    #[error("durability must be sync or async")]
+    BadDurability,
+    /// The key is longer than `--key-max`.
+    #[error("the key is longer than {limit_bytes} bytes")]
+    KeyTooLong {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The value is longer than `--value-max`.
+    #[error("the value is longer than {limit_bytes} bytes")]
+    ValueTooLarge {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// Other request bodies and large answers use the body budget.
+    #[error("not enough memory for {bytes} bytes of {of} now")]
+    NoRoom {
+        /// The number of bytes that were asked for.
+        bytes: u64,
+        /// `request body` or `answer`.
+        of: &'static str,
+    },
+    /// The client stopped sending in the middle of a body.
+    #[error("the request body did not arrive in time")]
+    BodyTimeout,
+    /// The body is malformed, or the connection ended.
+    #[error("the request body cannot be read: {0}")]
+    BodyBroken(String),
+    /// A requested change of the configuration is invalid.
+    #[error("{0}")]
+    BadConfiguration(String),
+    /// A requested change of the configuration needs a restart.
+    #[error("{0}")]
+    NeedsRestart(String),
+    /// klad is not ready, although no operation is rejected. Only the admin listener says this.
+    #[error("{0}")]
+    NotReady(String),
+    /// A parameter of an admin request is unknown or malformed. Only the admin listener says this.
+    #[error("{0}")]
+    BadParameter(String),
+    /// Other profiles are running, and this one cannot run at the same time. Only the admin listener says this.
+    #[error("{0}")]
+    ProfileBusy(String),
+    /// This machine does not allow such a profile. Only the admin listener says this.
+    #[error("{0}")]
+    ProfileRefused(String),
+    /// A page in a browser asks for a change. klad has no pages that do so.
+    #[error("klad rejects changes that a page in a browser asks for")]
+    CrossOrigin,
+    /// The request has no token, or an unknown one. klad decides this first, so that the client learns nothing else.
+    #[error("send the header Authorization: Bearer TOKEN, with a token that this server knows")]
+    Unauthorized,
+    /// The token allows only reads.
+    #[error("this token allows only reads")]
+    ReadOnlyToken,
+    /// Storage rejected the operation, or it failed.
+    #[error(transparent)]
+    Operation(#[from] Error),
+}
+
+impl ApiError {
+    /// The one table of statuses.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            ApiError::UnknownPath
+            | ApiError::MalformedHead
+            | ApiError::BadHost
+            | ApiError::BadTransferEncoding
+            | ApiError::MissingParameter(_)
+            | ApiError::EmptyParameter(_)
+            | ApiError::BadEscape(_)
+            | ApiError::BadDurability
+            | ApiError::BadTimeout
+            | ApiError::BadConfiguration(_)
+            | ApiError::BadParameter(_)
+            | ApiError::BodyBroken(_) => StatusCode::BAD_REQUEST,
+            ApiError::NeedsRestart(_) | ApiError::ProfileBusy(_) => StatusCode::CONFLICT,
+            ApiError::ProfileRefused(_) => StatusCode::NOT_IMPLEMENTED,
+            ApiError::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            ApiError::HeadTimeout | ApiError::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            ApiError::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
+            ApiError::ReadOnlyToken | ApiError::CrossOrigin => StatusCode::FORBIDDEN,
+            ApiError::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            ApiError::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
+            ApiError::TooManyConnections | ApiError::NoRoom { .. } | ApiError::NotReady(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            ApiError::Operation(error) => match error {
+                Error::Overloaded { .. }
+                | Error::NoRoom { .. }
+                | Error::Stopping
+                | Error::Stalled
+                | Error::WritesStopped { .. }
+                | Error::NoVersion { .. } => StatusCode::SERVICE_UNAVAILABLE,
+                Error::NotSupported { .. } => StatusCode::NOT_IMPLEMENTED,
+                Error::DeadlinePassed => StatusCode::GATEWAY_TIMEOUT,
+                Error::NoSpace { .. } | Error::MemoryFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
+                Error::ReadFailed { .. } | Error::Unreadable { .. } | Error::Undetermined { .. } => {
+                    StatusCode::INTERNAL_SERVER_ERROR
+                }
+            },
+        }
+    }
+
+    /// The stable code for programs, in the problem document's `code`.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            ApiError::UnknownPath => "unknown-path",
+            ApiError::MethodNotAllowed(_) => "method-not-allowed",
+            ApiError::MalformedHead => "malformed-head",
+            ApiError::BadHost => "bad-host",
+            ApiError::BadTransferEncoding => "bad-transfer-encoding",
+            ApiError::HeadTooLarge => "head-too-large",
+            ApiError::HeadTimeout => "head-timeout",
+            ApiError::TooManyConnections => "too-many-connections",
+            ApiError::MissingParameter(_) => "missing-parameter",
+            ApiError::EmptyParameter(_) => "empty-parameter",
+            ApiError::BadEscape(_) => "bad-escape",
+            ApiError::BadDurability => "bad-durability",
+            ApiError::BadTimeout => "bad-timeout",
+            ApiError::KeyTooLong { .. } => "key-too-long",
+            ApiError::ValueTooLarge { .. } => "value-too-large",
+            ApiError::NoRoom { .. } => "no-room",
+            ApiError::BodyTimeout => "body-timeout",
+            ApiError::BodyBroken(_) => "body-broken",
+            ApiError::BadConfiguration(_) => "bad-configuration",
+            ApiError::NeedsRestart(_) => "needs-restart",
+            ApiError::NotReady(_) => "not-ready",
+            ApiError::BadParameter(_) => "bad-parameter",
+            ApiError::ProfileBusy(_) => "profile-busy",
+            ApiError::ProfileRefused(_) => "profile-refused",
+            ApiError::Unauthorized => "unauthorized",
+            ApiError::ReadOnlyToken => "read-only-token",
+            ApiError::CrossOrigin => "cross-origin",
+            ApiError::Operation(error) => match error {
+                Error::Overloaded { .. } => "overloaded",
+                Error::NotSupported { .. } => "not-supported",
+                Error::NoRoom { .. } => "no-room",
+                Error::DeadlinePassed => "deadline-passed",
+                Error::Stopping => "stopping",
+                Error::Stalled => "stalled",
+                Error::NoSpace { .. } => "no-space",
+                Error::MemoryFull { .. } => "memory-full",
+                Error::WritesStopped { .. } => "writes-stopped",
+                Error::NoVersion { .. } => "no-version",
+                Error::ReadFailed { .. } => "read-failed",
+                Error::Unreadable { .. } => "unreadable-record",
+                Error::Undetermined { .. } => "undetermined",
+            },
+        }
+    }
+
+    /// The label values of the counters of rejections: all codes that the data listener answers with.
+    pub const CODES: &[&str] = &[
+        "unknown-path",
+        "method-not-allowed",
+        "missing-parameter",
+        "empty-parameter",
+        "bad-escape",
+        "bad-durability",
+        "bad-timeout",
+        "key-too-long",
+        "value-too-large",
+        "no-room",
+        "body-timeout",
+        "body-broken",
+        "overloaded",
+        "not-supported",
+        "deadline-passed",
+        "stopping",
+        "stalled",
+        "no-space",
+        "memory-full",
+        "writes-stopped",
+        "no-version",
+        "read-failed",
+        "unreadable-record",
+        "undetermined",
+        "malformed-head",
+        "bad-host",
+        "bad-transfer-encoding",
+        "head-too-large",
+        "head-timeout",
+        "unauthorized",
+        "read-only-token",
+    ];
+
+    /// How long a client should wait before it tries again, after a 503 or for a profile.
+    fn retry_after(&self) -> Duration {
+        match self {
+            // Only an operator can help, by a restart.
+            ApiError::Operation(Error::WritesStopped { .. }) => RETRY_AFTER_MAX,
+            ApiError::Operation(Error::Overloaded { retry_after: Some(wait), .. }) => *wait,
+            _ => RETRY_AFTER_UNKNOWN,
+        }
+    }
+
+    /// Converts to an answer: a problem document (RFC 9457) with the headers of its status.
+    pub fn into_parts(self) -> (hyper::http::response::Parts, String) {
+        let status = self.status();
+        let document = serde_json::json!({
+            "title": status.canonical_reason(),
+            "status": status.as_u16(),
+            "code": self.code(),
+            "detail": self.to_string(),
+        });
+        let (mut parts, ()) = hyper::Response::new(()).into_parts();
+        parts.status = status;
+        parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if status == StatusCode::SERVICE_UNAVAILABLE || matches!(self, ApiError::ProfileBusy(_)) {
+            let wait = self.retry_after().clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
+            let wait_ms = u64::try_from(wait.as_millis()).expect("at most half a minute");
+            parts.headers.insert(RETRY_AFTER, HeaderValue::from(wait_ms.div_ceil(1_000)));
+            parts.headers.insert(RETRY_AFTER_MS_HEADER, HeaderValue::from(wait_ms));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="klad""#));
+        }
+        if let ApiError::MethodNotAllowed(allow) = self {
+            parts.headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        (parts, format!("{document}\n"))
+    }
+
+    /// Converts to the bytes of an HTTP/1.1 answer, for a connection that ends after it without hyper.
+    #[must_use]
+    pub fn into_closing_response(self) -> Vec<u8> {
+        let (parts, document) = self.into_parts();
+        let reason = parts.status.canonical_reason().unwrap_or_default();
+        let mut words = format!("HTTP/1.1 {} {reason}\r\nconnection: close\r\n", parts.status.as_u16()).into_bytes();
+        for (name, value) in &parts.headers {
+            words.extend_from_slice(name.as_str().as_bytes());
+            words.extend_from_slice(b": ");
+            words.extend_from_slice(value.as_bytes());
+            words.extend_from_slice(b"\r\n");
+        }
+        words.extend_from_slice(format!("content-length: {}\r\n\r\n{document}", document.len()).as_bytes());
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_a_whole_answer() {
+        let words = String::from_utf8(ApiError::TooManyConnections.into_closing_response()).expect("text");
+        let (head, body) = words.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n"), "{head}");
+        assert!(head.contains("retry-after: 1\r\n"), "{head}");
+        assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head} {}", body.len());
+        assert!(body.contains(r#""code":"too-many-connections""#), "{body}");
+    }
+}

@@ -1,0 +1,48 @@
+//! Shared parts of the engines' commit sections: entering one, and completing the replies of a batch. Called by the
+//! engines on disk.
+
+use std::time::{Duration, Instant};
+
+use crate::operation::{Error, Outcome, Version};
+use crate::{Pending, Perf};
+use klad_base::clock;
+use klad_base::sync::{Mutex, MutexGuard};
+
+/// A batch that the commit section has written.
+pub(crate) struct CommittedBatch {
+    /// The version of the first write. The others have the versions that follow.
+    pub(crate) first_version: u64,
+    /// The time at which the batch was written.
+    pub(crate) now: Instant,
+    /// The duration of the log write if it included a sync, else zero.
+    pub(crate) sync_time: Duration,
+    /// The engine's work for the batch, if it was measured.
+    pub(crate) perf: Option<Perf>,
+}
+
+/// Enters a commit section. Also returns how long it waited for another thread in it.
+pub(crate) fn enter<S>(section: &Mutex<S>) -> (MutexGuard<'_, S>, Duration) {
+    if let Some(guard) = section.try_lock() {
+        return (guard, Duration::ZERO);
+    }
+    let began = clock::now();
+    let guard = section.lock();
+    (guard, clock::now().saturating_duration_since(began))
+}
+
+/// Completes the reply of each write of a batch.
+pub(crate) fn complete_all(writes: &[Pending], committed: Result<CommittedBatch, Error>) {
+    match committed {
+        Ok(CommittedBatch { first_version, now, sync_time, perf }) => {
+            for (Pending { write, reply }, version) in writes.iter().zip(first_version..) {
+                reply.clocked(now, sync_time);
+                if let Some(perf) = &perf {
+                    reply.measured(perf);
+                }
+                let (version, durability) = (Version::new(version), write.durability);
+                reply.complete(Ok(Outcome::Written { version, durability }));
+            }
+        }
+        Err(error) => writes.iter().for_each(|one| one.reply.complete(Err(error.clone()))),
+    }
+}
