@@ -17,7 +17,8 @@ use object::read::ReadCache;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 use procfs::process::{MMPermissions, MMapPath};
 
-use crate::heap;
+#[cfg(feature = "heap")]
+use crate::heap::allocator_frames;
 use crate::readable::readable;
 use crate::{Address, Error, Name, Profile, Sample};
 use klad_base::sync::Mutex;
@@ -113,7 +114,7 @@ impl Symbols {
         let allocations = profile.values.iter().any(|value| value.kind.starts_with("alloc_"));
         let samples = profile.samples.into_iter().map(|sample| {
             let mut frames: Vec<Name> = sample.frames.into_iter().map(&mut one).collect();
-            let own = if allocations { heap::allocator_frames(&frames) } else { signal_frames(&frames) };
+            let own = if allocations { allocator_frames(&frames) } else { signal_frames(&frames) };
             frames.drain(..own);
             Sample { thread: sample.thread, frames, values: sample.values }
         });
@@ -162,6 +163,12 @@ fn merge(samples: impl Iterator<Item = Sample<Name>>) -> Vec<Sample<Name>> {
         }
     }
     merged
+}
+
+/// Without the feature `heap` there are no allocation profiles.
+#[cfg(not(feature = "heap"))]
+fn allocator_frames(_: &[Name]) -> usize {
+    0
 }
 
 /// Returns how many frames at the leaf belong to a signal handler: all up to the frame to which the handler returns.
