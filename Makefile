@@ -25,9 +25,9 @@ build:  ## build klad without running it
 
 lint:  ## check the formatting and run clippy
 	@tools/setup.sh
-	@exec tools/test.sh format clippy
+	@exec tools/test.sh format clippy clippy-measure
 
-measure:  ## what a release measures: truth of the load tester, memory, restarts, stops, cost of profiles, overload
+measure:  ## what a release measures: the tests of times and memory, the load tester, restarts, stops, profiles, overload
 	@tools/setup.sh
 	@exec tools/measure.sh $(ARGS)
 

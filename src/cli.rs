@@ -151,11 +151,11 @@ pub struct ServeArgs {
     pub data: PathBuf,
     /// Create checkpoints in this directory [default: checkpoints in the data directory].
     ///
-    /// POST /checkpoint on the admin address creates a directory here that klad can serve. If it is on the file
-    /// system of --data, the tables are hard links, which takes milliseconds and no further space. On another file
-    /// system klad copies all tables, which takes the time and the space of all data; the copy survives the loss of
-    /// the first disk. klad creates this directory with the first checkpoint. It must not be the data directory or a
-    /// directory above it, nor be inside the data directory's rocksdb or fjall.
+    /// POST /checkpoint on the admin address creates each checkpoint as a directory inside DIR. klad can serve it. If
+    /// DIR is on the file system of --data, klad makes hard links to the tables, which takes milliseconds and at first
+    /// no further space. If DIR is on another file system, klad copies all tables, which takes the time and the space
+    /// of all data; the copy survives the loss of the first disk. klad creates DIR with the first checkpoint. DIR must
+    /// not be the data directory, above it, or inside its rocksdb or fjall.
     #[arg(long, value_name = "DIR", help_heading = PLACES)]
     pub checkpoints: Option<PathBuf>,
     /// Storage engine.

@@ -1,6 +1,7 @@
 #!/bin/sh
-# `make measure`: the measurements that a release runs: each chore of xtask, then the experiment `overload`, whose
-# report says where it is. Takes about an hour. Arguments go to `klad lab run`, such as --scale 0.1.
+# `make measure`: the measurements that a release runs: the tests in tests/measure, one at a time, then each chore of
+# xtask, then the experiment `overload`, whose report says where it is. Takes about an hour and a half on a quiet machine;
+# what ARGS has is for `klad lab run`, such as --scale 0.1.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -8,6 +9,8 @@ cd "$(dirname "$0")/.."
 program=$(tools/build.sh)
 failed=
 
+echo "== tests/measure"
+cargo test --release --locked --workspace --test measure -- --test-threads=1 || failed="$failed tests/measure"
 for chore in bench-truth memory restart stops profile-cost; do
     echo "== $chore"
     "$CARGO_TARGET_DIR/release/xtask" "$chore" || failed="$failed $chore"

@@ -2,17 +2,19 @@
 # Runs the phases of the checks, prints the name of each when it begins, and at the end the time of each. `make test`
 # runs all phases, `make lint` two. The first phase that fails ends the run.
 #
-#   tools/test.sh [PHASE...]        format, build, clippy, fjall-alone, memory-engine, test, dist
+#   tools/test.sh [PHASE...]        format, build, clippy, clippy-measure, fjall-alone, memory-engine, test, dist
 #
 # What has RocksDB in it is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile its C++ a second time.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 . tools/env.sh
+# Most tests wait for a server, a timeout or a sync, so more of them than cores run at once.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-4}"
 # The job server of make is not the one of cargo.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
-all=(format build clippy fjall-alone memory-engine test dist)
+all=(format build clippy clippy-measure fjall-alone memory-engine test dist)
 
 # Prints the command of a phase on one line.
 command_of() {
@@ -21,6 +23,8 @@ command_of() {
     # The first phase that compiles, so that the time for C++ is not counted in another phase.
     build) echo cargo test --release --locked --workspace --no-run ;;
     clippy) echo cargo clippy --release --locked --workspace --all-targets -- -D warnings ;;
+    # `--all-targets` leaves out a target with `test = false`.
+    clippy-measure) echo cargo clippy --release --locked --workspace --test measure -- -D warnings ;;
     # No C++, and still an engine on a disk: only compiled. Its tests are among those of `test`.
     fjall-alone)
         echo cargo check --locked --package klad --tests --no-default-features --features fjall --target-dir "$CARGO_TARGET_DIR/memory-engine"

@@ -83,8 +83,8 @@ fn take(args: &ProfileArgs) -> Result<(), Error> {
     put(path, &drawn)
 }
 
-/// Returns the maximum time without a byte: for taking the profile, for resolving names on the server, and the usual
-/// time.
+/// Returns how long the server may be silent: the length of the profile, the time in which the server resolves
+/// symbols, and the usual limit, added up.
 fn silence_max(duration: Duration) -> Duration {
     duration + PROFILE_MAKING_TIMEOUT + CLIENT_IDLE_TIMEOUT
 }

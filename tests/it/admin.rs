@@ -1,6 +1,6 @@
 //! The admin listener: its answers, and that it answers in every state of the data plane.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::support::bencher::Bencher;
 use super::support::metrics::Metrics;
 use super::support::planted::Defect;
-use super::support::{Client, ENGINES, Server, ServerBuilder, resident_bytes, wait_until};
+use super::support::{Client, ENGINES, PATIENCE, Server, ServerBuilder, resident_bytes, wait_until};
 
 /// Returns the paths that `/` lists.
 fn listed(server: &Server) -> Vec<String> {
@@ -139,7 +139,14 @@ fn the_parts_of_the_memory_add_up_to_the_resident_set() {
             account = memory(&server);
             resident(&account) - resident(&before).min(resident(&account)) >= 300 * (16 << 10)
         });
-        assert_eq!(memory_fault(&account, resident_bytes(server.process())), None, "{account}");
+        // klad may release memory between the two.
+        let mut fault = None;
+        let agrees = (0..10).any(|_| {
+            account = memory(&server);
+            fault = memory_fault(&account, resident_bytes(server.process()));
+            fault.is_none()
+        });
+        assert!(agrees, "{fault:?}: {account}");
         assert_eq!(account["budget_bytes"], 256 << 20);
         let text = server.admin("/debug/memory?format=text");
         assert_eq!(text.header("content-type"), Some("text/plain; charset=utf-8"));
@@ -179,23 +186,23 @@ fn permits_for_bodies_are_in_the_breakdown() {
     wait_until("the permit is free again", || part(&memory(&server), "body_room")["counted_bytes"] == 0);
 }
 
-/// Queues four reads of keys of `key_bytes` behind one thread. Returns an error if the breakdown does not contain them.
+/// Sends two reads of keys of `key_bytes` to one thread. Returns an error if the breakdown does not contain them.
 fn queued_operations_are_counted(delay: &str, key_bytes: usize) -> Result<(), String> {
     let server = ServerBuilder::new("memory/pool").arg("--pool-threads", "1").arg("--engine-delay", delay).start();
     let queued = || part(&memory(&server), "queues")["counted_bytes"].as_u64().unwrap();
     assert_eq!(queued(), 0);
-    let mut clients: Vec<_> = (0..4).map(|_| server.client()).collect();
+    let mut clients: Vec<_> = (0..2).map(|_| server.client()).collect();
     for client in &mut clients {
         client.send("GET", &format!("/v0/entity?id={}", "k".repeat(key_bytes)), &[], None).unwrap();
     }
     let mut most = 0;
     wait_until("all are answered", || {
         most = most.max(queued());
-        Metrics::scrape(&server).requests("get", "not_found") == 4
+        Metrics::scrape(&server).requests("get", "not_found") == 2
     });
     assert_eq!(queued(), 0, "the queue is empty");
     // An operation needs a few words of state beside its key.
-    let expected = 4 * 1_000..4 * (1_000 + 1_024);
+    let expected = 2 * 1_000..2 * (1_000 + 1_024);
     if expected.contains(&most) { Ok(()) } else { Err(format!("{most} B, not {expected:?}")) }
 }
 
@@ -209,54 +216,56 @@ fn twin_operations_with_shorter_keys_are_noticed() {
     queued_operations_are_counted("2s", 1).expect_err("planted");
 }
 
-/// Maximum time of an answer of the admin listener, on any machine.
-const IN_TIME: Duration = Duration::from_secs(5);
-
-/// Requests all paths repeatedly until `until` holds. Returns an error if an answer took too long.
-fn answers_in_time(server: &Server, until: impl Fn() -> bool) -> Result<usize, String> {
-    let mut asked = 0;
+/// Requests all paths repeatedly until `until` holds. Returns an error if an answer takes longer than `patience`.
+fn answers(server: &Server, patience: Duration, until: impl Fn() -> bool) -> Result<usize, String> {
+    let mut rounds = 0;
     loop {
         for path in ["/livez", "/readyz?verbose", "/metrics", "/debug/memory", "/debug/slow"] {
-            let begun = Instant::now();
-            let answer = server.admin(path);
-            let took = begun.elapsed();
+            let mut client = Client::connect(server.admin);
+            client.stream.set_read_timeout(Some(patience)).unwrap();
+            let answer = client.try_request("GET", path, &[], None);
+            let answer = answer.map_err(|error| format!("no answer of {path} within {patience:?}: {error}"))?;
             assert!(answer.status == 200 || path.starts_with("/readyz"), "{path}: {}", answer.text());
-            asked += 1;
-            if took > IN_TIME {
-                return Err(format!("{path} took {took:?}"));
-            }
         }
         if until() {
-            return Ok(asked);
+            return Ok(rounds);
         }
+        rounds += 1;
     }
+}
+
+/// Returns the number of times that all paths were answered during an overload of this length.
+fn rounds_under_overload(engine: &str, seconds: u32) -> usize {
+    // One worker, with far more load than it can serve.
+    let server = ServerBuilder::new(engine).arg("--threads", "1").start();
+    let options = format!(
+        "--workload mixed:95/5 --keys 1000 --fill 1000 --rate 400k/s --connections 64 --connections-max 2000 \
+         --timeout 250ms --duration {seconds}s"
+    );
+    std::thread::scope(|scope| {
+        let bench = scope.spawn(|| Bencher::new(&format!("http://{}", server.address), &options).run());
+        let rounds = answers(&server, PATIENCE, || bench.is_finished()).unwrap_or_else(|why| panic!("{engine}: {why}"));
+        let bench = bench.join().unwrap();
+        let (scheduled, served) = (bench.measured("scheduled"), bench.measured("outcomes/served"));
+        assert!(served > 0 && served < scheduled / 2, "{served} of {scheduled} were served: that is not overload");
+        rounds
+    })
 }
 
 #[test]
 fn the_admin_listener_answers_under_overload() {
     for engine in ENGINES {
-        // One worker, with far more load than it can serve.
-        let server = ServerBuilder::new(engine).arg("--threads", "1").start();
-        let options = "--workload mixed:95/5 --keys 1000 --fill 1000 --rate 400k/s --connections 64 --connections-max 2000 \
-                       --timeout 250ms --duration 2s";
-        let bench = std::thread::scope(|scope| {
-            let bench = scope.spawn(|| Bencher::new(&format!("http://{}", server.address), options).run());
-            let asked =
-                answers_in_time(&server, || bench.is_finished()).unwrap_or_else(|why| panic!("{engine}: {why}"));
-            // Each of the five paths twice or more: the first answers may come before the overload.
-            assert!(asked >= 10, "{asked}");
-            bench.join().unwrap()
-        });
-        let (scheduled, served) = (bench.measured("scheduled"), bench.measured("outcomes/served"));
-        assert!(served > 0 && served < scheduled / 2, "{served} of {scheduled} were served: that is not overload");
+        // The first answers may come before the overload. On a busy machine an overload may be too short for more.
+        let rounds = [2, 8, 32].map(|seconds| move || rounds_under_overload(engine, seconds));
+        assert!(rounds.into_iter().any(|rounds| rounds() >= 2), "{engine}");
     }
 }
 
 #[test]
 fn twin_an_answer_that_waits_for_storage_is_noticed() {
     let server = ServerBuilder::new("memory").defect(Some(Defect::SlowObservation)).start();
-    let why = answers_in_time(&server, || true).expect_err("the observation hangs for ten seconds");
-    assert!(why.contains("took 1"), "{why}");
+    let why = answers(&server, Duration::from_secs(2), || true).expect_err("the observation hangs for ten seconds");
+    assert!(why.contains("no answer"), "{why}");
 }
 
 #[cfg(feature = "rocksdb")]
@@ -270,7 +279,7 @@ fn the_admin_listener_answers_while_the_disk_hangs() {
     writer.send("PUT", "/v0/entity?id=k", &[], Some(b"new")).unwrap();
     shim.wait_until_held();
     let rounds = std::cell::Cell::new(0);
-    answers_in_time(&server, || rounds.replace(rounds.get() + 1) >= 20).unwrap();
+    answers(&server, PATIENCE, || rounds.replace(rounds.get() + 1) >= 20).unwrap();
     shim.pass();
     assert_eq!(writer.answer().unwrap().status, 201);
 }

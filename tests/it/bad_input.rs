@@ -1,6 +1,6 @@
 //! Bad input from clients: each gets one clear line for people and a code for programs, and changes nothing.
 
-use super::support::{Client, SETUPS, Server, ServerBuilder, wait_until};
+use super::support::{Client, ENGINES, Server, ServerBuilder, wait_until};
 
 const KEPT: &str = "/v0/entity?id=kept";
 
@@ -88,7 +88,7 @@ fn complaints(server: &Server) -> Vec<String> {
 
 #[test]
 fn bad_input_gets_a_clear_error_and_changes_nothing() {
-    for setup in SETUPS {
+    for setup in ENGINES {
         let server = ServerBuilder::new(setup).start();
         assert_eq!(complaints(&server), Vec::<String>::new(), "{setup}");
     }
@@ -108,7 +108,7 @@ fn an_answer_before_a_bad_head_arrives_completely() {
 /// The rest of a body never arrives: nothing is stored, and the permit for it is free again.
 #[test]
 fn clients_that_disappear_during_a_body_leave_nothing_behind() {
-    for setup in SETUPS {
+    for setup in ENGINES {
         let server = ServerBuilder::new(setup).arg("--memory", "64MiB").arg("--value-max", "4MiB").start();
         let kept = server.client().put(KEPT, b"old").version();
         for framing in ["Content-Length: 4000000", "Transfer-Encoding: chunked"] {

@@ -73,10 +73,11 @@ fn called_valid(mut result: Value) -> Value {
 const QUICK: Script = Script::Takes { tenth: 50, others: 50 };
 const SLOW_TAIL: Script = Script::Takes { tenth: 2_000, others: 50 };
 
-/// Two runs against equal servers, and one against a server whose slowest tenth takes forty times as long.
+/// Two runs against equal servers, one against a server whose slowest tenth takes forty times as long, one against a
+/// server that answers at once, and one against a server that refuses every tenth request. All at the same time.
 fn sample() -> &'static [Value] {
     static SAMPLE: OnceLock<Vec<Value>> = OnceLock::new();
-    SAMPLE.get_or_init(|| results_of(&[QUICK, QUICK, SLOW_TAIL]))
+    SAMPLE.get_or_init(|| results_of(&[QUICK, QUICK, SLOW_TAIL, Script::Answers, Script::RefusesEveryTenth]))
 }
 
 #[test]
@@ -126,9 +127,8 @@ fn twin_equal_servers_have_no_difference_and_exit_code_0() {
 
 #[test]
 fn rejections_are_worse_although_they_are_quick() {
-    let results = results_of(&[Script::Answers, Script::RefusesEveryTenth]);
     let files = ResultFiles::new();
-    let [a, b] = [0, 1].map(|index| files.write(&format!("{index}.json"), &results[index]));
+    let [a, b] = [3, 4].map(|index| files.write(&format!("{index}.json"), &sample()[index]));
     let (found, code) = compared(&a, &b, "--tolerance 100%");
     assert_eq!((code, &figure(&found, "refused")["verdict"]), (Some(3), &json!("worse")), "{found:#}");
     let by = figure(&found, "refused")["difference_percent"].as_f64().unwrap();

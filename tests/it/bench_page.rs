@@ -90,10 +90,10 @@ fn wrong(page: &str) -> Vec<String> {
     faults(&look(page, false), false, &FIGURES)
 }
 
-/// Asserts that a fault with `words` is found in each width.
-fn assert_noticed(page: &str, words: &str) {
+/// Asserts that faults with each of these words are found in each width.
+fn assert_noticed(page: &str, all: &[&str]) {
     let found = wrong(page);
-    for width in WIDTHS {
+    for (width, words) in WIDTHS.into_iter().flat_map(|width| all.iter().map(move |words| (width, words))) {
         let noticed = found.iter().any(|fault| fault.starts_with(&format!("{width}: ")) && fault.contains(words));
         assert!(noticed, "{words} at {width}: {found:?}");
     }
@@ -102,15 +102,20 @@ fn assert_noticed(page: &str, words: &str) {
 #[test]
 fn twin_a_chart_that_is_not_drawn_is_noticed_and_says_so_itself() {
     let (_, page) = sample();
+    // Three charts of one page.
+    let damaged = with_data(page, "rate", |data| data["series"] = Value::Null);
+    let damaged = with_data(&damaged, "heat", |data| data["columns"] = serde_json::json!([]));
     assert_noticed(
-        &page.replacen("{\"x\":{", "{\"x\":{{", 1),
-        "\"percentiles\": \"failed\": \"This chart could not be drawn",
+        &damaged.replacen("{\"x\":{", "{\"x\":{{", 1),
+        &[
+            "\"percentiles\": \"failed\": \"This chart could not be drawn",
+            "\"rate\": \"failed\"",
+            "\"heat\": \"empty\"",
+        ],
     );
-    assert_noticed(&with_data(page, "rate", |data| data["series"] = Value::Null), "\"rate\": \"failed\"");
     let cut = page.replacen("const root = document", "const root = = document", 1);
-    assert_noticed(&cut, "Not drawn: the script of this page has not run.");
-    assert_noticed(&page.replacen("var uPlot=", "var otherPlot=", 1), "uPlot is not in this page");
-    assert_noticed(&with_data(page, "heat", |data| data["columns"] = serde_json::json!([])), "\"heat\": \"empty\"");
+    assert_noticed(&cut, &["Not drawn: the script of this page has not run."]);
+    assert_noticed(&page.replacen("var uPlot=", "var otherPlot=", 1), &["uPlot is not in this page"]);
 }
 
 #[test]
@@ -121,19 +126,20 @@ fn twin_a_chart_without_visible_data_is_noticed() {
             series["values"].as_array_mut().unwrap().fill(Value::Null);
         }
     });
-    assert_noticed(&all_null, "\"latency\": \"empty\"");
-    let elsewhere = with_data(page, "rate", |data| data["y"]["range"] = serde_json::json!([1e9, 2e9]));
-    assert_noticed(&elsewhere, "\"rate\": no series is seen");
+    let elsewhere = with_data(&all_null, "rate", |data| data["y"]["range"] = serde_json::json!([1e9, 2e9]));
+    assert_noticed(&elsewhere, &["\"latency\": \"empty\"", "\"rate\": no series is seen"]);
 }
 
 #[test]
 fn twin_a_page_that_is_too_wide_has_small_text_or_loads_files_is_noticed() {
     let (_, page) = sample();
-    assert_noticed(&page.replacen("<h1>", "<h1 style=\"width:1500px\">", 1), "wider than its window");
-    assert_noticed(&page.replacen("<h1>", "<h1 style=\"font-size:9px\">", 1), "small text");
-    assert_noticed(&page.replacen("<h1>", "<img src=\"http://127.0.0.1:1/x.png\"><h1>", 1), "refused: ");
-    assert_noticed(&page.replacen("\"use strict\";\n\nconst", "nothing.here();\nconst", 1), "errors: ");
-    assert_noticed(&page.replacen("schemes.addEventListener", "window.addEventListener", 1), "do not change");
+    let heading = "<img src=\"http://127.0.0.1:1/x.png\"><h1 style=\"width:1500px;font-size:9px\">";
+    assert_noticed(&page.replacen("<h1>", heading, 1), &["wider than its window", "small text", "refused: "]);
+    assert_noticed(&page.replacen("\"use strict\";\n\nconst", "nothing.here();\nconst", 1), &["errors: "]);
+    assert_noticed(
+        &page.replacen("schemes.addEventListener", "window.addEventListener", 1),
+        &["do not change with the colour scheme"],
+    );
     let seen_dark = look(&page.replacen("prefers-color-scheme: dark", "prefers-contrast: more", 1), true);
     assert!(faults(&seen_dark, true, &FIGURES).iter().any(|fault| fault.contains("background")));
 }

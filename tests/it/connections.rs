@@ -116,7 +116,7 @@ fn a_client_that_sends_slowly_and_steadily_is_served() {
 
 #[test]
 fn an_operation_completes_after_its_connection_is_gone() {
-    for engine in super::support::SETUPS {
+    for engine in super::support::ENGINES {
         let server = ServerBuilder::new(engine).start();
         for n in 0..50 {
             let mut client = server.client();

@@ -49,7 +49,7 @@ fn keys_that_are_not_in_memory_are_found() {
 }
 
 fn finds_keys_on_the_disk(engine: &str) {
-    const KEYS: u32 = 40_000;
+    const KEYS: u32 = 30_000;
     let value = |key: u32| {
         let mut random = fastrand::Rng::with_seed(u64::from(key));
         let length = random.usize(1..6_000);
@@ -72,16 +72,16 @@ fn finds_keys_on_the_disk(engine: &str) {
             assert!((answer.status, answer.body) == expected, "key {key}: status {}", answer.status);
         }
     };
-    check(&server, 20_000);
+    check(&server, 8_000);
     server.kill();
     // Only what the log contained is in memory now.
-    check(&builder.start(), 5_000);
+    check(&builder.start(), 2_000);
 }
 
 /// Flips a bit in the log of a killed server and starts again. Every acknowledged key must be present, or klad must
 /// refuse to start. `mark`: keep the file that says what was synced.
 fn a_damaged_log_is_noticed(engine: &str, mark: bool) -> Result<(), String> {
-    const KEYS: usize = 400;
+    const KEYS: usize = 150;
     let mut random = random();
     for _ in 0..8 {
         let data = tempfile::tempdir().unwrap();

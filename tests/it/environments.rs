@@ -37,12 +37,13 @@ fn store_until(server: &Server, enough: impl Fn(usize) -> bool) -> Result<usize,
         if number % 100 == 0 && enough(number) {
             return Ok(number);
         }
+        let value = value(number);
         // klad answers 503 while RocksDB stalls writes.
         loop {
-            let answer = client.put(&key(number), &value(number));
+            let answer = client.put(&key(number), &value);
             match answer.status {
                 201 => break,
-                503 if answer.text().contains("\"stalled\"") => std::thread::yield_now(),
+                503 if answer.text().contains("\"stalled\"") => std::thread::sleep(Duration::from_millis(2)),
                 _ => return Err(format!("{number}: {} {}", answer.status, answer.text())),
             }
         }
@@ -255,8 +256,8 @@ fn checkpoints_without_names_get_different_names() {
 /// A process that is stopped and continued, as in a paused container, serves the requests that arrived meanwhile.
 #[test]
 fn requests_that_arrived_while_klad_was_paused_are_answered() {
-    for setup in ["late", ENGINES[0]] {
-        let builder = ServerBuilder::new(setup).arg("--head-timeout", "4s").arg("--body-timeout", "4s");
+    let check = |setup: &str| {
+        let builder = ServerBuilder::new(setup).arg("--head-timeout", "3s").arg("--body-timeout", "3s");
         let server = builder.arg("--fast-path", if setup == "late" { "off" } else { "on" }).start();
         let (mut idle, mut head, mut body, mut late) =
             (server.client(), server.client(), server.client(), server.client());
@@ -276,7 +277,7 @@ fn requests_that_arrived_while_klad_was_paused_are_answered() {
         std::thread::scope(|scope| {
             // More than the buffers between client and server hold.
             scope.spawn(|| body.send_raw(most));
-            std::thread::sleep(Duration::from_secs(6));
+            std::thread::sleep(Duration::from_secs(4));
             server.signal(Signal::CONT);
         });
         // The time of the pause does not count against its deadline.
@@ -288,7 +289,13 @@ fn requests_that_arrived_while_klad_was_paused_are_answered() {
         assert_eq!(server.client().get("/v0/entity?id=body").body, value, "{setup}");
         // Twin: a client that sends nothing more is late from now on.
         assert_eq!(late.answer().unwrap().status, 408, "{setup}");
-    }
+    };
+    // Each waits, so they run side by side.
+    std::thread::scope(|scope| {
+        for setup in ["late", ENGINES[0]] {
+            scope.spawn(move || check(setup));
+        }
+    });
 }
 
 #[cfg(target_os = "linux")]

@@ -9,12 +9,12 @@ use super::support::ROCKSDB_SETUPS;
 use super::support::planted::Defect;
 use super::support::shim::Shim;
 use super::support::{
-    Client, DURABLE_ENGINES, ENGINES, Server, ServerBuilder, durable_setups, peak_resident_bytes, wait_until,
+    Client, DURABLE_ENGINES, ENGINES, PATIENCE, Server, ServerBuilder, durable_strategies, wait_until,
 };
 
 /// The setups in which a worker never waits for the disk.
 fn waiting_setups() -> impl Iterator<Item = &'static str> {
-    durable_setups().filter(|setup| !setup.ends_with("/inline"))
+    durable_strategies().filter(|setup| !setup.ends_with("/inline"))
 }
 
 fn entity(key: &str) -> String {
@@ -84,7 +84,7 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     shim.hold();
     let mut under_way = server.client();
     // Long enough to begin before its deadline, on a busy machine.
-    under_way.send("PUT", &entity("under-way"), &[("Klad-Timeout", "1s")], Some(b"v")).unwrap();
+    under_way.send("PUT", &entity("under-way"), &[("Klad-Timeout", "3s")], Some(b"v")).unwrap();
     shim.wait_until_held();
     let mut waiting = server.client();
     waiting.send("PUT", &entity("waiting"), &timeout, Some(b"v")).unwrap();
@@ -97,7 +97,7 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
         assert_eq!(waiting.answer().unwrap().status, 404);
         waiting.send("PUT", &entity("waiting"), &timeout, Some(b"v")).unwrap();
     }
-    assert!(under_way.is_silent_for(Duration::from_millis(1_200)), "no answer while the outcome is open");
+    assert!(under_way.is_silent_for(Duration::from_millis(3_200)), "no answer while the outcome is open");
     shim.pass();
     let mut reader = server.client();
     for (key, mut client, expected) in
@@ -114,9 +114,12 @@ fn keeps_deadlines(setup: &str, defect: Option<Defect>) -> Result<(), String> {
 
 #[test]
 fn a_deadline_that_passes_in_the_queue_is_504_without_effect() {
-    for setup in waiting_setups() {
-        keeps_deadlines(setup, None).unwrap_or_else(|found| panic!("{setup}: {found}"));
-    }
+    // Each waits, so they run side by side.
+    std::thread::scope(|scope| {
+        for setup in waiting_setups() {
+            scope.spawn(move || keeps_deadlines(setup, None).unwrap_or_else(|found| panic!("{setup}: {found}")));
+        }
+    });
 }
 
 #[test]
@@ -156,7 +159,12 @@ fn worker_is_never_blocked(setup: &str, defect: Defect) -> Result<(), String> {
 #[test]
 fn reads_from_the_disk_do_not_block_a_worker() {
     for setup in waiting_setups() {
-        worker_is_never_blocked(setup, Defect::SlowDisk).unwrap_or_else(|found| panic!("{setup}: {found}"));
+        // A busy machine may delay the other connection for longer than the read takes; a worker that waits does it
+        // each time.
+        let mut found = Vec::new();
+        let free =
+            (0..5).any(|_| worker_is_never_blocked(setup, Defect::SlowDisk).map_err(|why| found.push(why)).is_ok());
+        assert!(free, "{setup}: {found:?}");
     }
 }
 
@@ -168,7 +176,7 @@ fn twin_a_storage_call_that_blocks_a_worker_is_noticed() {
     }
 }
 
-/// With one worker, a write, also an `async` one beside a held sync, must not delay another connection.
+/// With one worker, a write, also an `async` one, must not delay another connection while the sync is held.
 fn writes_block_no_worker(engine: &str, defect: Option<Defect>) -> Result<(), String> {
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new(engine).arg("--threads", "1").defect(defect)).start();
@@ -176,43 +184,29 @@ fn writes_block_no_worker(engine: &str, defect: Option<Defect>) -> Result<(), St
     for client in [&mut quick, &mut other] {
         assert_eq!(client.get("/v0/status").status, 200);
     }
-    if defect.is_none() {
-        shim.hold();
-    }
+    shim.hold();
     let mut synced = put_without_answer(&server, &["synced"]);
-    if defect.is_none() {
-        shim.wait_until_held();
-    }
+    shim.wait_until_held();
     quick.send("PUT", "/v0/entity?id=quick&durability=async", &[], Some(b"v")).unwrap();
     // The worker reads the write first, because it arrived first.
-    let begun = std::time::Instant::now();
-    for _ in 0..10 {
-        assert_eq!(other.get("/v0/status").status, 200);
-    }
-    let waited = begun.elapsed();
+    other.stream.set_read_timeout(Some(if defect.is_some() { Duration::from_secs(1) } else { PATIENCE })).unwrap();
+    let served = (0..10).all(|_| other.try_request("GET", "/v0/status", &[], None).is_ok());
     shim.pass();
     assert_eq!(synced[0].answer().unwrap().status, 201);
     assert_eq!(quick.answer().unwrap().status, 201);
-    // The planted defect takes half a second.
-    if waited > Duration::from_millis(400) {
-        return Err(format!("another connection waited {waited:?} for a write"));
-    }
-    Ok(())
+    if served { Ok(()) } else { Err("another connection waits for a write".to_owned()) }
 }
 
 #[test]
 fn writes_do_not_block_a_worker() {
     for engine in DURABLE_ENGINES {
-        // A busy machine delays a worker now and then; the planted defect does it each time.
-        let mut found = Vec::new();
-        let free = (0..3).any(|_| writes_block_no_worker(engine, None).map_err(|why| found.push(why)).is_ok());
-        assert!(free, "{engine}, three times: {found:?}");
+        writes_block_no_worker(engine, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
     }
 }
 
 #[test]
 fn twin_a_write_that_blocks_a_worker_is_noticed() {
-    writes_block_no_worker(DURABLE_ENGINES[0], Some(Defect::SlowWorkerWrites)).expect_err("planted");
+    writes_block_no_worker(DURABLE_ENGINES[0], Some(Defect::WaitsOnWorker)).expect_err("planted");
 }
 
 /// Clients that disconnect before their answer free their places.
@@ -274,7 +268,7 @@ fn reads_through_an_iterator_agree_with_gets() {
 }
 
 /// A write that waits behind a hanging disk is rejected at its maximum age, without effect.
-fn rejects_old_operations(engine: &str, arguments: &[(&str, &str)]) -> Result<(), String> {
+fn rejects_old_operations(engine: &str, arguments: &[(&str, &str)], patience: Duration) -> Result<(), String> {
     let shim = Shim::new();
     let builder = arguments.iter().fold(ServerBuilder::new(engine), |builder, (name, value)| builder.arg(name, value));
     let server = shim.preload(builder).start();
@@ -282,7 +276,7 @@ fn rejects_old_operations(engine: &str, arguments: &[(&str, &str)]) -> Result<()
     let mut under_way = put_without_answer(&server, &["under-way"]);
     shim.wait_until_held();
     let mut waiting = put_without_answer(&server, &["waiting"]);
-    let silent = waiting[0].is_silent_for(Duration::from_secs(10));
+    let silent = waiting[0].is_silent_for(patience);
     let refused = if silent { None } else { Some(waiting[0].answer().unwrap()) };
     shim.pass();
     assert_eq!(under_way[0].answer().unwrap().status, 201, "an operation that has begun is awaited");
@@ -300,7 +294,7 @@ fn rejects_old_operations(engine: &str, arguments: &[(&str, &str)]) -> Result<()
 #[test]
 fn a_write_that_waits_too_long_for_the_disk_is_rejected() {
     for engine in DURABLE_ENGINES {
-        rejects_old_operations(engine, &[("--queue-age-max", "1s")])
+        rejects_old_operations(engine, &[("--queue-age-max", "1s")], PATIENCE)
             .unwrap_or_else(|found| panic!("{engine}: {found}"));
     }
 }
@@ -308,7 +302,7 @@ fn a_write_that_waits_too_long_for_the_disk_is_rejected() {
 #[test]
 fn twin_a_queue_without_a_maximum_age_is_noticed() {
     let without = [("--queue-age-max", "1s"), ("--admission", "off")];
-    rejects_old_operations(DURABLE_ENGINES[0], &without).expect_err("nothing is rejected");
+    rejects_old_operations(DURABLE_ENGINES[0], &without, Duration::from_secs(4)).expect_err("nothing is rejected");
 }
 
 /// Sends more requests at once than fit into one loop iteration of a worker, twice on the same connections. Returns
@@ -359,7 +353,7 @@ fn twin_without_a_gate_the_oldest_is_first() {
 /// `--engine-delay` slows down only operations that call the engine.
 #[test]
 fn an_engine_delay_delays_its_operations_and_no_worker() {
-    for setup in ENGINES {
+    let check = |setup: &str| {
         let server = ServerBuilder::new(setup).arg("--threads", "1").arg("--engine-delay", "2s").start();
         let mut slow = server.client();
         let mut other = server.client();
@@ -369,48 +363,11 @@ fn an_engine_delay_delays_its_operations_and_no_worker() {
         assert!(slow.is_silent_for(Duration::from_millis(1)), "{setup}: it took no time");
         assert_eq!(slow.answer().unwrap().status, 201);
         assert_eq!(slow.get(&entity("k")).body, b"v");
-    }
-}
-
-/// Many clients request a large value at the same time. A few get it, and the others are rejected before it is copied
-/// for them.
-fn copies_only_with_permits(engine: &str, defect: Option<Defect>) -> Result<(), String> {
-    const VALUE_BYTES: usize = 12 << 20;
-    // The queue itself rejects nothing.
-    let patient = ServerBuilder::new(engine).arg("--queue-target", "1h").arg("--queue-age-max", "1h");
-    let server = patient.arg("--memory", "64MiB").defect(defect).start();
-    let target = "/v0/entity?id=large";
-    assert_eq!(server.client().put(target, &vec![0; VALUE_BYTES]).status, 201);
-    let mut clients: Vec<_> = (0..200).map(|_| server.client()).collect();
-    for client in &mut clients {
-        client.send("GET", target, &[], None).unwrap();
-    }
-    // All copies that are made before a client reads exist at the same time.
-    std::thread::sleep(Duration::from_millis(500));
-    for client in &mut clients {
-        // The clients read one after the other. A late one may have been disconnected to free its permit.
-        let Ok(answer) = client.answer() else { continue };
-        match answer.status {
-            200 => assert_eq!(answer.body.len(), VALUE_BYTES),
-            503 => assert!(answer.text().contains("no-room"), "{}", answer.text()),
-            other => panic!("{other}"),
+    };
+    // Each waits, so they run side by side.
+    std::thread::scope(|scope| {
+        for engine in ENGINES {
+            scope.spawn(move || check(engine));
         }
-    }
-    // The bound of `cargo xtask memory`, and a value for each storage thread.
-    let bound = (64 << 20) * 11 / 10 + (64 << 20) + 4 * VALUE_BYTES as u64;
-    let peak = peak_resident_bytes(server.process());
-    if peak > bound { Err(format!("{peak} bytes were resident, bound {bound}")) } else { Ok(()) }
-}
-
-#[test]
-fn large_values_are_copied_only_with_permits() {
-    for engine in DURABLE_ENGINES {
-        copies_only_with_permits(engine, None).unwrap_or_else(|found| panic!("{engine}: {found}"));
-    }
-}
-
-#[cfg(feature = "rocksdb")]
-#[test]
-fn twin_copies_without_permits_are_noticed() {
-    copies_only_with_permits("rocksdb", Some(Defect::CopiesWithoutPermit)).expect_err("planted");
+    });
 }

@@ -206,7 +206,7 @@ fn one_operation_too_many_is_rejected(engine: &str) {
 /// Thirty-two clients write at the same time while each sync is slow. Writes that wait share the next sync.
 fn shares_syncs(engine: &str, defect: Option<Defect>) -> Result<(), String> {
     const CLIENTS: u64 = 32;
-    const WRITES: u64 = 20;
+    const WRITES: u64 = 8;
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new(engine).defect(defect)).start();
     shim.slow();

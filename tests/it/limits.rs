@@ -2,11 +2,11 @@
 
 use std::io::Write as _;
 
-use super::support::{SETUPS, ServerBuilder, encode, wait_until};
+use super::support::{ENGINES, ServerBuilder, encode, wait_until};
 
 #[test]
 fn keys_up_to_the_limit_are_accepted_and_longer_ones_are_414() {
-    for engine in SETUPS {
+    for engine in ENGINES {
         let server = ServerBuilder::new(engine).arg("--key-max", "100B").start();
         let mut client = server.client();
         let longest = encode(&[0xAB; 100]);
@@ -32,7 +32,7 @@ fn the_default_key_limit_holds_with_every_byte_escaped() {
 
 #[test]
 fn values_up_to_the_limit_are_accepted_and_longer_ones_are_413() {
-    for engine in SETUPS {
+    for engine in ENGINES {
         let server = ServerBuilder::new(engine).arg("--value-max", "1KiB").start();
         let mut client = server.client();
         assert_eq!(client.put("/v0/entity?id=k", &[1; 1024]).status, 201);

@@ -76,10 +76,9 @@ fn connections_of_one_address_are_limited_from_now_on() {
 #[cfg(feature = "rocksdb")]
 #[test]
 fn the_queue_limit_of_each_strategy_can_change() {
-    // One operation at a time, three seconds each. The others wait or are rejected.
-    for (setup, name) in
-        [("rocksdb/pool", "queue-limit"), ("rocksdb/stealing", "queue-limit"), ("rocksdb", "operations-max")]
-    {
+    // One operation at a time, three seconds each. The others wait or are rejected. Each setup waits, so they run side
+    // by side.
+    let check = |(setup, name): (&str, &str)| {
         let server = ServerBuilder::new(setup)
             .arg("--engine-delay", "3s")
             .arg("--pool-threads", "1")
@@ -100,7 +99,13 @@ fn the_queue_limit_of_each_strategy_can_change() {
             statuses.iter().filter(|status| **status == 201).count(),
             "{setup}: {statuses:?}"
         );
-    }
+    };
+    let setups = [("rocksdb/pool", "queue-limit"), ("rocksdb/stealing", "queue-limit"), ("rocksdb", "operations-max")];
+    std::thread::scope(|scope| {
+        for setup in setups {
+            scope.spawn(move || check(setup));
+        }
+    });
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::support::metrics::Metrics;
 use super::support::planted::{self, Defect};
 use super::support::server::addresses;
-use super::support::{Client, Server, ServerBuilder, wait_until};
+use super::support::{Client, PATIENCE, Server, ServerBuilder, wait_until};
 
 const KEY: &str = "/v0/entity?id=my-secret-key";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -216,7 +216,8 @@ fn serves_without_a_reader(defect: Option<Defect>) -> Result<(), String> {
         }
     };
     let mut client = Client::connect(address);
-    client.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    // klad with the defect never answers.
+    client.stream.set_read_timeout(Some(if defect.is_some() { Duration::from_secs(2) } else { PATIENCE })).unwrap();
     let served =
         (0..REQUESTS).all(|_| client.try_request("GET", KEY, &[], None).is_ok_and(|answer| answer.status == 404));
     let dropped = served.then(|| {

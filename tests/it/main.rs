@@ -1,9 +1,9 @@
-//! The only integration binary. Every test goes through the socket of a server that it starts, except tests of the
+//! The integration tests. Every test goes through the socket of a server that it starts, except tests of the
 //! sources.
 //!
 //! `support` starts servers and sends requests; the other modules are named after what they test. A check of a
 //! promise is a function that returns the faults, so that its twin can run it against a planted defect and show that
-//! it finds the defect.
+//! it finds the defect. No test here asserts a time, a CPU share or resident memory: `tests/measure` does.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests are clients, not klad")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that panics has said what is wrong")]
@@ -82,7 +82,6 @@ mod profile_http;
 mod profile_kinds;
 #[cfg(target_os = "linux")]
 mod profile_live;
-mod profile_truth;
 mod ranges;
 #[cfg(all(feature = "rocksdb", feature = "posix-locks", target_os = "linux"))]
 mod rocksdb_waits;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::support::planted::Defect;
 use super::support::scrape::Scrape;
 use super::support::shim::Shim;
-use super::support::{Client, Server, ServerBuilder, resident_bytes, wait_until};
+use super::support::{Client, PATIENCE, Server, ServerBuilder, resident_bytes, wait_until};
 
 fn entity(key: impl std::fmt::Display) -> String {
     format!("/v0/entity?id={key}")
@@ -33,8 +33,8 @@ fn wait_for_page(server: &Server, what: &str, condition: impl Fn(&Scrape) -> boo
 /// Number of entries of 4 KiB in the store.
 const ENTRIES: u32 = 8_000;
 
-/// Maximum age of an observation of the engine, on a very busy machine.
-const LOOKED: Duration = Duration::from_secs(20);
+/// The time in which the twin looks for a change: many times the age of an observation of the engine.
+const LOOKED: Duration = Duration::from_secs(3);
 
 /// Fills a store and checks the metrics of log, memtables, tables, keys and versions.
 fn fill_is_visible(defect: Option<Defect>) -> Result<(), String> {
@@ -66,7 +66,7 @@ fn fill_is_visible(defect: Option<Defect>) -> Result<(), String> {
         ];
         checks.into_iter().find(|(_, holds)| !holds).map(|(name, _)| name)
     };
-    let deadline = Instant::now() + LOOKED;
+    let deadline = Instant::now() + if defect.is_some() { LOOKED } else { PATIENCE };
     loop {
         let page = Scrape::of(&server);
         match fault(&page) {
@@ -128,18 +128,18 @@ fn permits_are_visible_while_they_are_held() {
     wait_for_page(&server, "all permits are free", |page| used(page, "all") == 0.0);
 }
 
-/// Queues reads in `queue` of a server with `setup`, where one runs at a time, and checks its metrics.
+/// Queues two reads in `queue` of a server with `setup`, where one runs at a time, and checks its metrics.
 fn queued_operations_are_visible(setup: &str, queue: &str, more: &[(&str, &str)]) {
     let builder = ServerBuilder::new(setup).arg("--engine-delay", "2s").arg("--threads", "2");
     let builder = more.iter().fold(builder, |builder, (name, value)| builder.arg(name, value));
     let server = builder.start();
-    let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
+    let mut clients: Vec<Client> = (0..3).map(|_| server.client()).collect();
     for client in &mut clients {
         client.send("GET", &entity("k"), &[], None).unwrap();
     }
     let depth = |page: &Scrape| page.sum("klad_queue_depth", &[("queue", queue)]);
-    let page = wait_for_page(&server, "five wait behind one", |page| depth(page) == 5.0);
-    assert_eq!(page.value("klad_operations_in_use"), 6.0, "{setup}");
+    let page = wait_for_page(&server, "two wait behind one", |page| depth(page) == 2.0);
+    assert_eq!(page.value("klad_operations_in_use"), 3.0, "{setup}");
     for client in &mut clients {
         assert_eq!(client.answer().unwrap().status, 404);
     }
@@ -150,11 +150,14 @@ fn queued_operations_are_visible(setup: &str, queue: &str, more: &[(&str, &str)]
 
 #[test]
 fn waiting_operations_are_visible_in_their_queue() {
-    queued_operations_are_visible("memory/pool", "pool", &[("--pool-threads", "1")]);
-    queued_operations_are_visible("memory/stealing", "stealing", &[("--pool-threads", "1")]);
     // No operation is rejected here because of overload or age.
     let patient = [("--storage-threads", "1"), ("--queue-target", "1m"), ("--queue-age-max", "1m")];
-    queued_operations_are_visible("memory", "reads", &patient);
+    // Each waits, so they run side by side.
+    std::thread::scope(|scope| {
+        scope.spawn(|| queued_operations_are_visible("memory/pool", "pool", &[("--pool-threads", "1")]));
+        scope.spawn(|| queued_operations_are_visible("memory/stealing", "stealing", &[("--pool-threads", "1")]));
+        queued_operations_are_visible("memory", "reads", &patient);
+    });
 }
 
 #[test]
@@ -271,22 +274,34 @@ fn a_stall_is_visible_while_it_lasts_and_counted() {
 /// RocksDB reports a stop only after its end if the write that causes it then waits for the end.
 #[test]
 fn a_stall_caused_by_a_waiting_write_is_visible_while_it_lasts_and_counted() {
+    // klad may notice a stop before the next write, and reject it: then no write waits in RocksDB.
+    assert!((0..5).any(|_| a_write_waits_in_the_stall_that_it_causes()), "no write has waited");
+}
+
+/// Returns whether a write has waited in RocksDB.
+fn a_write_waits_in_the_stall_that_it_causes() -> bool {
     let shim = Shim::new();
     let server = shim.preload(small_memtables()).start();
     shim.hold_tables();
     let held = Instant::now();
     let synced = |number| format!("/v0/entity?durability=sync&id={number}");
+    let mut has_waited = false;
     while_values_come(&server, synced, || {
         wait_for_page(&server, "writes are stopped", |page| stall(page, "") == 1.0);
         wait_for_page(&server, "its time is counted", |page| stall(page, "_seconds_total") > 0.2);
         wait_until("klad is not ready", || server.admin("/readyz?verbose").text().contains("[-]write-stall failed: "));
         shim.pass();
-        let waited = |page: &Scrape| page.value("klad_rocksdb_write_wait_seconds_total");
-        let after = wait_for_page(&server, "it is over", |page| stall(page, "s_total") >= 1.0 && waited(page) > 0.2);
+        let after =
+            wait_for_page(&server, "writes go on", |page| stall(page, "") == 0.0 && page.value("klad_ready") == 1.0);
+        let waited_s = after.value("klad_rocksdb_write_wait_seconds_total");
+        has_waited = waited_s > 0.2;
         let most = held.elapsed();
-        assert!(waited(&after) < most.as_secs_f64(), "one writer, in {most:?}: {}", after.text);
-        wait_for_page(&server, "writes go on", |page| stall(page, "") == 0.0 && page.value("klad_ready") == 1.0);
+        assert!(waited_s < most.as_secs_f64(), "one writer, in {most:?}: {}", after.text);
+        if has_waited {
+            wait_for_page(&server, "the stop is counted", |page| stall(page, "s_total") >= 1.0);
+        }
     });
+    has_waited
 }
 
 fn small_memtables() -> ServerBuilder {
@@ -360,12 +375,17 @@ fn unsynced_writes_are_counted_until_they_are_synced() {
 
 #[test]
 fn the_process_metrics_match_the_kernel() {
+    let now_s = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    let before_s = now_s();
     let server = ServerBuilder::new("rocksdb").start();
     let process = server.process();
-    let page = Scrape::of(&server);
-    let resident = page.value("process_resident_memory_bytes");
-    let kernel = f64::from(u32::try_from(resident_bytes(process) >> 10).unwrap()) * 1024.0;
-    assert!((resident - kernel).abs() < 8e6, "{resident} {kernel}");
+    let mut page = Scrape::of(&server);
+    // klad may release memory between the two.
+    wait_until("the resident memory is the same", || {
+        page = Scrape::of(&server);
+        let kernel = f64::from(u32::try_from(resident_bytes(process) >> 10).unwrap()) * 1024.0;
+        (page.value("process_resident_memory_bytes") - kernel).abs() < 8e6
+    });
     let listed = |what: &str| std::fs::read_dir(format!("/proc/{process}/{what}")).unwrap().count();
     wait_until("the threads are as many", || {
         Scrape::of(&server).value("process_threads") == f64::from(u32::try_from(listed("task")).unwrap())
@@ -378,11 +398,11 @@ fn the_process_metrics_match_the_kernel() {
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let soft: f64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
     assert_eq!(page.value("process_max_fds"), soft);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
-    let age = now - page.value("process_start_time_seconds");
-    assert!((-2.0..60.0).contains(&age), "{age}");
-    let uptime = page.value("klad_uptime_seconds");
-    assert!(uptime >= 0.0 && uptime < age + 2.0, "{uptime} {age}");
+    // The kernel counts in ticks from its own start, which it knows to a second.
+    let (started_s, after_s) = (page.value("process_start_time_seconds"), now_s());
+    assert!((before_s - 2.0..after_s + 2.0).contains(&started_s), "{started_s} is not in {before_s} to {after_s}");
+    let uptime_s = page.value("klad_uptime_seconds");
+    assert!(uptime_s >= 0.0 && uptime_s < after_s - started_s + 2.0, "{uptime_s}");
     wait_until("CPU time grows", || {
         Scrape::of(&server).value("process_cpu_seconds_total") > page.value("process_cpu_seconds_total")
     });

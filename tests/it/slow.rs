@@ -10,7 +10,7 @@ use super::support::planted::Defect;
 use super::support::shim::Shim;
 use super::support::{Client, ENGINES, Server, ServerBuilder, wait_until};
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
-use super::support::{DURABLE_ENGINES, durable_setups};
+use super::support::{DURABLE_ENGINES, durable_strategies};
 
 const KEY: &str = "/v0/entity?id=a-key-that-is-nobodys-business";
 const PHASES: [&str; 6] = ["receive", "queue", "engine", "sync", "write", "worker"];
@@ -138,7 +138,7 @@ fn slow_sync(setup: &str, defect: Option<Defect>) -> Result<Value, String> {
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn a_held_sync_is_shown_as_the_reason() {
-    for setup in durable_setups() {
+    for setup in durable_strategies() {
         slow_sync(setup, None).unwrap_or_else(|wrong| panic!("{setup}: {wrong}"));
     }
 }

@@ -5,8 +5,8 @@
 /// their clients see the answer. klad closes more of them at once.
 pub const REFUSED_LINGERING_MAX: usize = 64;
 
-/// Descriptors that are reserved for everything but connections, if the limit of open files allows it: the engine's
-/// files (32 MiB each, so 25 GiB of data) and klad's own.
+/// Descriptors that are reserved for everything but client connections, if the limit of open files allows it: some
+/// 800 for the engine's files (32 MiB each, so 25 GiB of data), and the rest for klad itself.
 pub const DESCRIPTORS_KEPT: u64 = 1_024;
 
 /// How the process ends if it cannot start a thread: exit code (`EX_OSERR` of `sysexits.h`) and word.

@@ -131,7 +131,8 @@ impl Collector {
         }
     }
 
-    /// The longest time without a good answer in the measured part. All intervals must have been closed.
+    /// Returns the longest time between two good answers in the measured part. The caller must have closed all
+    /// intervals.
     #[must_use]
     pub fn longest_gap(&self) -> Nanos {
         self.gap.longest(self.phases.end())

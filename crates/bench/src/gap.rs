@@ -41,8 +41,8 @@ impl GapFinder {
         }
     }
 
-    /// The longest gap if no good answer follows before `end`. It may be a hundredth of an interval too short at each
-    /// of its ends.
+    /// The longest gap, if no good answer follows before `end`. Each end of the gap is exact to a hundredth of an
+    /// interval, and the gap may be that much too short there.
     #[must_use]
     pub fn longest(&self, end: Nanos) -> Nanos {
         self.longest.max(end.saturating_sub(self.since))

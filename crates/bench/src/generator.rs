@@ -32,7 +32,7 @@ const READ_BYTES: usize = 64 << 10;
 /// The longest time between two readings of the clock.
 const TICK: Nanos = 5_000_000;
 
-/// The shortest delay that counts as a stall; shorter delays are normal on a machine with other work.
+/// The shortest delay of the generator itself that counts as a stall. Other work on a machine causes shorter ones.
 const STALL_MIN: Nanos = 500_000;
 
 /// The pause of a connection that could not be made, in closed mode. Nothing else limits the number of attempts

@@ -150,8 +150,8 @@ pub struct Keys {
 struct SettledPuts {
     /// All additions before this one have ended.
     limit: u64,
-    /// Whether each addition from `limit` on has ended. Its length is the number of additions since the oldest one in
-    /// flight.
+    /// Whether each addition from `limit` on has ended. The first entry is the oldest addition in flight. The last
+    /// entry is the newest addition that has ended.
     ended: VecDeque<bool>,
 }
 

@@ -135,7 +135,8 @@ impl<'r> VariantRuns<'r> {
         self.used.iter().filter_map(|(run, _)| run.server_cpu_us_per_served).collect()
     }
 
-    /// Returns the resolution of that CPU time as a share of it: the kernel counts CPU time in ticks.
+    /// Returns one kernel tick as a share of the server's CPU time in a run; the largest share of all used runs. The
+    /// kernel counts CPU time in ticks, so this is the resolution of [`Self::cpu`].
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     pub(super) fn cpu_resolution(&self) -> f64 {
         let used =

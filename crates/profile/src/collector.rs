@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Error, heap};
 use klad_base::clock;
 use klad_base::sync::{self, Cause, Condvar, Mutex};
 
@@ -106,8 +106,7 @@ impl Drop for Registration {
 }
 
 fn run(stop: &AtomicBool) {
-    #[cfg(feature = "heap")]
-    crate::heap::leave_this_thread_out();
+    heap::leave_this_thread_out();
     let mut state = STATE.lock();
     // A registration after the last one has ended starts another thread, so this thread checks only its own flag.
     while !stop.load(Ordering::Relaxed) {

@@ -10,26 +10,27 @@
 //! No function here may be called on a worker. Called by the admin listener of `klad-server`, and by
 //! `client::profile`, which reads the profiles of a server.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "capture"))]
 pub mod cpu;
-#[cfg(all(target_os = "linux", feature = "heap"))]
+#[cfg(all(target_os = "linux", feature = "capture"))]
 pub mod heap;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "capture"))]
 pub mod locks;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "capture"))]
 pub mod threads;
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "capture"))]
 pub mod collector;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "capture"))]
 mod tasks;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "capture"))]
 pub mod totals;
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(all(test, target_os = "linux", feature = "capture"))]
 pub(crate) mod cpu_tests;
+#[cfg(all(target_os = "linux", feature = "capture"))]
 mod readable;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "capture"))]
 pub mod symbols;
 
 pub mod collapsed;

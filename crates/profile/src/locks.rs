@@ -109,7 +109,8 @@ impl Window {
     /// Starts a profile. Waits shorter than `threshold` are only counted.
     ///
     /// # Errors
-    /// [`Error::Busy`] if a profile with another threshold is being taken, or [`Error::Refused`].
+    /// [`Error::Busy`] if a profile with another threshold is being taken; [`Error::Refused`] if the system does not let
+    /// klad read its own stacks.
     pub fn start(threshold: Duration) -> Result<Window, Error> {
         walk::check().map_err(|error| Error::Refused(format!("process_vm_readv: {error}")))?;
         #[cfg(feature = "posix-locks")]

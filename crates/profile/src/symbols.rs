@@ -17,8 +17,7 @@ use object::read::ReadCache;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 use procfs::process::{MMPermissions, MMapPath};
 
-#[cfg(feature = "heap")]
-use crate::heap::allocator_frames;
+use crate::heap;
 use crate::readable::readable;
 use crate::{Address, Error, Name, Profile, Sample};
 use klad_base::sync::Mutex;
@@ -50,8 +49,8 @@ struct Mapping {
 /// The functions of a file.
 #[derive(Debug, Default)]
 struct Table {
-    /// For each loaded segment: the offset in the file, the size in the file, and the address as the file's symbols
-    /// count it.
+    /// For each loaded segment: its offset in the file, its size in the file, and its address in the numbering of the
+    /// file's symbols.
     segments: Vec<(u64, u64, u64)>,
     /// Sorted by `start`, one for each address.
     functions: Vec<Function>,
@@ -114,7 +113,7 @@ impl Symbols {
         let allocations = profile.values.iter().any(|value| value.kind.starts_with("alloc_"));
         let samples = profile.samples.into_iter().map(|sample| {
             let mut frames: Vec<Name> = sample.frames.into_iter().map(&mut one).collect();
-            let own = if allocations { allocator_frames(&frames) } else { signal_frames(&frames) };
+            let own = if allocations { heap::allocator_frames(&frames) } else { signal_frames(&frames) };
             frames.drain(..own);
             Sample { thread: sample.thread, frames, values: sample.values }
         });
@@ -163,12 +162,6 @@ fn merge(samples: impl Iterator<Item = Sample<Name>>) -> Vec<Sample<Name>> {
         }
     }
     merged
-}
-
-/// Without the feature `heap` there are no allocation profiles.
-#[cfg(not(feature = "heap"))]
-fn allocator_frames(_: &[Name]) -> usize {
-    0
 }
 
 /// Returns how many frames at the leaf belong to a signal handler: all up to the frame to which the handler returns.

@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_millis(80);
 /// The interval at which answers are read.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A thread that has not answered is asked again after this many reads. A thread can have one pending SIGPROF, and a
-/// CPU profile sends this signal as well.
+/// After this many reads of the answers, klad asks a thread that has not answered once more. A thread can have only
+/// one pending SIGPROF. If one from a CPU profile is pending, this request is lost.
 const LOOKS_BEFORE_ASKING_AGAIN: u32 = 20;
 
 /// The number of threads that are asked at a time, so that their answers fit into the ring.

@@ -35,10 +35,10 @@ pub const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(250);
 /// (30 GiB) they take about a millisecond.
 pub const SLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The gap in versions between a store and a checkpoint that klad serves later. The checkpoint continues this many
-/// versions above those that existed when it was made, so that it gives out no version that a client has seen since,
-/// unless more writes came than this. 2^40 versions last for 12 days at 1,000,000 writes a second, and for 348 years
-/// at 100. There are 2^24 times as many versions.
+/// The number of versions that a checkpoint skips. A store that is started from a checkpoint gives out versions from this
+/// far above the last one of the checkpoint. The original store may have given out versions after the checkpoint was
+/// made; they are not used again, as long as it made fewer writes than this. 2^40 versions last for 12 days at 1,000,000
+/// writes a second, and for 348 years at 100. All 2^64 versions suffice for 2^24 such jumps.
 pub const CHECKPOINT_VERSIONS_AHEAD: u64 = 1 << 40;
 
 /// A full compaction compacts at least this many bytes of tables in one piece. It can be cancelled between two pieces:

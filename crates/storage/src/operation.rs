@@ -247,7 +247,8 @@ pub enum Error {
         what: &'static str,
         /// The limit's value, in the unit that `what` names.
         limit: u64,
-        /// The expected wait, computed from measured service times; `None` before the first measurement.
+        /// How long a new operation would now wait for storage, estimated from measured service times. `None` without
+        /// an estimate, for example before the first measurement.
         retry_after: Option<Duration>,
     },
     /// The engine does not support the operation. It was not started.

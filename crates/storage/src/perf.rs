@@ -114,8 +114,8 @@ impl Perf {
         (self.known & (1 << figure as u32) != 0).then(|| self.values[figure as usize])
     }
 
-    /// Adds the figures of another operation of the same request. A figure that is unknown in one of them becomes
-    /// unknown.
+    /// Adds the figures of another operation of the same request. A figure that is unknown in one of the two becomes
+    /// unknown. `shared_by` becomes the larger of both.
     pub fn add(&mut self, other: &Perf) {
         self.shared_by = self.shared_by.max(other.shared_by);
         self.known &= other.known;

@@ -15,7 +15,6 @@ pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-    pub(crate) took: Duration,
 }
 
 /// A run that has not been started.
@@ -38,7 +37,6 @@ pub(crate) struct Run {
 pub(crate) struct Running {
     pub(crate) child: Child,
     directory: tempfile::TempDir,
-    started: Instant,
 }
 
 /// Default options of tests: short, and with checks that do not depend on the load of the machine.
@@ -146,9 +144,8 @@ impl Running {
         let file = |name: &str| Stdio::from(File::create(directory.path().join(name)).unwrap());
         let mut command = Command::new(env!("CARGO_BIN_EXE_klad"));
         command.args(arguments).stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
-        let started = Instant::now();
         let child = command.spawn().unwrap();
-        Running { child, directory, started }
+        Running { child, directory }
     }
 
     /// The standard error until now.
@@ -172,9 +169,8 @@ impl Running {
             assert!(asked.elapsed() < patience, "klad bench has not ended");
             std::thread::sleep(Duration::from_millis(5));
         };
-        let took = self.started.elapsed();
         let said = |name: &str| std::fs::read_to_string(self.directory.path().join(name)).unwrap();
-        Ended { code: status.unwrap().code(), stdout: said("stdout"), stderr: said("stderr"), took }
+        Ended { code: status.unwrap().code(), stdout: said("stdout"), stderr: said("stderr") }
     }
 }
 

@@ -1,8 +1,11 @@
 //! Keeps a server under load while a test does something else.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::{Over, Server, wait_until};
+use super::bencher::Bencher;
+use super::metrics::Metrics;
+use super::{Client, Over, Server, ServerBuilder, wait_until};
 
 /// The number of clients. Each sends a request as soon as the previous one is answered.
 const CLIENTS: u64 = 8;
@@ -32,4 +35,40 @@ pub(crate) fn loaded<T>(server: &Server, work: impl FnOnce() -> T) -> T {
         wait_until("requests are answered", || answered.load(Ordering::Relaxed) >= BEFORE);
         work()
     })
+}
+
+/// Returns the profile at `path` under a load of PUTs at the maximum rate: a low rate would give only a few samples.
+pub(crate) fn profile_under_load(server: &Server, path: &str) -> Vec<u8> {
+    let options = "--workload put --keys 1000 --value-size 1KiB --closed --connections 16 --duration 1h";
+    let before = Metrics::scrape(server).requests("put", "ok");
+    let bench = Bencher::new(&format!("http://{}", server.address), options).start();
+    wait_until("requests are answered", || Metrics::scrape(server).requests("put", "ok") >= before + BEFORE);
+    let taken = AtomicBool::new(false);
+    let answer = std::thread::scope(|scope| {
+        let _over = Over(&taken);
+        // Flushes keep RocksDB's threads busy, and cause waits for its locks.
+        scope.spawn(|| {
+            while cfg!(feature = "rocksdb") && !taken.load(Ordering::Relaxed) {
+                Client::connect(server.admin).request("POST", "/compact", &[], None);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        server.admin(path)
+    });
+    // Kills it.
+    drop(bench);
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    answer.body
+}
+
+/// Starts a server with the strategy `pool`, whose threads wait for each other.
+pub(crate) fn contended_server() -> Server {
+    ServerBuilder::new(if cfg!(feature = "rocksdb") { "rocksdb/pool" } else { "memory/pool" })
+        .arg("--pool-threads", "4")
+        .start()
+}
+
+/// Starts a server with the default engine and strategy.
+pub(crate) fn server() -> Server {
+    ServerBuilder::new(if cfg!(feature = "rocksdb") { "rocksdb" } else { "memory" }).start()
 }

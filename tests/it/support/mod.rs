@@ -3,6 +3,7 @@
 pub(crate) mod bencher;
 pub(crate) mod client;
 pub(crate) mod command;
+pub(crate) mod lab;
 pub(crate) mod late;
 pub(crate) mod load;
 #[cfg(target_os = "linux")]
@@ -12,7 +13,6 @@ pub(crate) mod metrics;
 pub(crate) mod pages;
 pub(crate) mod planted;
 pub(crate) mod plants;
-pub(crate) mod profiles;
 pub(crate) mod promtool;
 pub(crate) mod queueing;
 pub(crate) mod results;
@@ -93,6 +93,12 @@ pub(crate) fn durable_setups() -> impl Iterator<Item = &'static str> {
     SETUPS.iter().copied().filter(|setup| !setup.starts_with("memory") && !setup.starts_with("late"))
 }
 
+/// The engines on a disk with the default strategy, and the default engine with each. Where behaviour depends on the
+/// strategy, and neither the contract nor durability is at stake.
+pub(crate) fn durable_strategies() -> impl Iterator<Item = &'static str> {
+    durable_setups().filter(|setup| !setup.contains('/') || setup.starts_with(DURABLE_ENGINES[0]))
+}
+
 /// RocksDB with each strategy.
 pub(crate) const ROCKSDB_SETUPS: &[&str] = &["rocksdb", "rocksdb/inline", "rocksdb/pool", "rocksdb/stealing"];
 
@@ -146,12 +152,8 @@ pub(crate) fn resident_bytes(process: u32) -> u64 {
     status_bytes(process, "VmRSS:")
 }
 
-/// Returns the peak resident memory of a process, bytes.
-pub(crate) fn peak_resident_bytes(process: u32) -> u64 {
-    status_bytes(process, "VmHWM:")
-}
-
-fn status_bytes(process: u32, field: &str) -> u64 {
+/// Returns a number of bytes from `/proc/PID/status`.
+pub(crate) fn status_bytes(process: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024

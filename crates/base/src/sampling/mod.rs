@@ -42,7 +42,8 @@ pub enum Kind {
     Idle,
     /// A condition of klad that the work of another thread makes true.
     Work,
-    /// A POSIX condition, in RocksDB or the C++ library. Only the caller's name tells whether the thread is idle.
+    /// A POSIX condition variable, in RocksDB or the C++ library. Only the caller's name tells whether the thread is
+    /// idle.
     Foreign,
 }
 

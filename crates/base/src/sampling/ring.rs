@@ -223,8 +223,8 @@ mod tests {
         assert_eq!((behind, seen, ring.pop()), (0, 1, Some(1)));
     }
 
-    /// Returns the items that came out of a small ring, and how many its producers pushed successfully. Each item is
-    /// as large as a stack and holds one value throughout, so that a torn item is noticed.
+    /// Returns the items that came out of a small ring, and how many its producers pushed successfully. An item has 64
+    /// equal words, so that a torn item is noticed.
     fn popped_items(producers: u64, each: u64) -> (Vec<[u64; 64]>, u64) {
         let ring = Arc::new(Ring::new(64));
         let threads: Vec<_> = (0..producers)

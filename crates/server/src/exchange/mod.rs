@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`State`] holds the whole state; each method of [`Exchange`] is one event. A connection belongs to one worker
-//! thread, so nothing needs a lock. This module knows neither HTTP nor sockets. `http` and `connection` call it.
+//! thread, so nothing needs a lock. This module uses no sockets, and of HTTP only types. `http` and `connection` call it.
 
 mod meter;
 mod verdict;

@@ -345,8 +345,8 @@ mod tests {
         assert!(!removed_tables_wait(0), "twin: without a rate limit no table waits");
     }
 
-    /// Returns the shortest time of three flushes of 512 KiB.
-    fn shortest_flush(compaction_rate_bytes: u64) -> Duration {
+    /// Makes up to `rounds` flushes of 512 KiB. Returns whether one took less than 200 ms.
+    fn some_flush_is_faster(compaction_rate_bytes: u64, rounds: u32) -> bool {
         let directory = tempfile::tempdir().expect("a directory");
         let options = Options { compaction_rate_bytes, ..options() };
         let mut with = database(&options, &SharedMemory::new(&options));
@@ -360,15 +360,14 @@ mod tests {
             db.flush().expect("flushed");
             clock::now() - begun
         };
-        (0..3).map(flush).min().expect("some")
+        (0..rounds).any(|round| flush(round) < Duration::from_millis(200))
     }
 
     /// A busy machine can only make a flush slower, so the lower bound always holds.
     #[test]
     fn the_compaction_rate_delays_flushes() {
-        let least = Duration::from_millis(200);
-        assert!(shortest_flush(1 << 20) >= least);
-        assert!(shortest_flush(0) < least, "twin: without a rate limit some flush is faster");
+        assert!(!some_flush_is_faster(1 << 20, 3));
+        assert!(some_flush_is_faster(0, 100), "twin: without a rate limit some flush is faster");
     }
 
     #[test]

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use klad_profile::{collapsed, pprof};
 use serde_json::Value;
 
-use super::support::planted::Defect;
-use super::support::plants::PIECE_BYTES;
-use super::support::profiles::{
+use super::profiles::{
     Profile, amount_faults, as_f64, ratio_faults, share_faults, top_faults, top_shares, total_faults,
 };
+use super::support::planted::Defect;
+use super::support::plants::PIECE_BYTES;
 use super::support::{Answer, Client, Server, ServerBuilder, random, tools, wait_until};
 
 /// jemalloc's settings, as built into klad: sampling can be enabled, on average every 512 KiB.
@@ -200,9 +200,9 @@ fn twin_waits_that_are_not_recorded_are_noticed() {
 const RECORDED: &str = "\
 # events: 100
 # rate: 99 Hz
-klad-worker-0;start;it::support::plants::planted_busy_a 60
-klad-worker-0;start;it::support::plants::planted_busy_a;clock_gettime 12
-klad-worker-0;start;it::support::plants::planted_busy_b 24
+klad-worker-0;start;measure::support::plants::planted_busy_a 60
+klad-worker-0;start;measure::support::plants::planted_busy_a;clock_gettime 12
+klad-worker-0;start;measure::support::plants::planted_busy_b 24
 klad-worker-0;start;klad_server::connection::worker::run 4
 ";
 
@@ -226,9 +226,9 @@ fn twin_wrong_shares_and_missing_stacks_are_noticed() {
 
 #[test]
 fn twin_the_output_of_go_is_checked_too() {
-    let text = "File: it\nType: cpu\nShowing nodes accounting for 9.90s, 99.00% of 10s total\n      flat  flat%   sum%        cum   cum%\n\
-                     \x20        0     0%     0%     9.90s 99.00%  std::thread::start\n     7.20s 72.00% 72.00%      7.30s 73.00%  it::support::plants::planted_busy_a (inline)\n\
-                     \x20    2.40s 24.00% 96.00%      2.40s 24.00%  it::support::plants::planted_busy_b\n";
+    let text = "File: measure\nType: cpu\nShowing nodes accounting for 9.90s, 99.00% of 10s total\n      flat  flat%   sum%        cum   cum%\n\
+                     \x20        0     0%     0%     9.90s 99.00%  std::thread::start\n     7.20s 72.00% 72.00%      7.30s 73.00%  measure::support::plants::planted_busy_a (inline)\n\
+                     \x20    2.40s 24.00% 96.00%      2.40s 24.00%  measure::support::plants::planted_busy_b\n";
     let shares = top_shares(text);
     assert_eq!(shares.len(), 3, "{shares:?}");
     assert!(top_faults(&shares, &[("planted_busy_a", 0.72), ("planted_busy_b", 0.25)]).is_empty());
