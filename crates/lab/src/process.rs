@@ -120,7 +120,7 @@ impl RunningProcess {
 
 impl Drop for RunningProcess {
     fn drop(&mut self) {
-        // Both fail when the process has ended and was waited for.
+        // Both do nothing if the process has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -116,8 +116,9 @@ struct Truth {
     refused: u64,
     /// Requests that reached the server before their intended start.
     early: u64,
-    /// Response times of the served requests, from the intended start, ascending.
-    responses: Vec<Nanos>,
+    /// Response times of the served requests, from the intended start, ascending: those until just before the answers
+    /// were handed over, and those until just after.
+    responses: [Vec<Nanos>; 2],
 }
 
 impl Truth {
@@ -132,15 +133,20 @@ impl Truth {
             result.started.monotonic_ns + u64::try_from(after).unwrap_or(u64::MAX)
         };
         let measured = due(warm_up)..due(warm_up + duration);
-        let mut truth = Truth { scheduled: measured.end - measured.start, refused: 0, early: 0, responses: Vec::new() };
+        let mut truth =
+            Truth { scheduled: measured.end - measured.start, refused: 0, early: 0, responses: Default::default() };
         for record in records.iter().filter(|record| measured.contains(&record.number)) {
             truth.early += u64::from(record.arrived < intended(record.number));
             match record.status {
-                200 => truth.responses.push(record.answered.saturating_sub(intended(record.number))),
+                200 => {
+                    for (times, answered) in truth.responses.iter_mut().zip(record.answered) {
+                        times.push(answered.saturating_sub(intended(record.number)));
+                    }
+                }
                 _ => truth.refused += 1,
             }
         }
-        truth.responses.sort_unstable();
+        truth.responses.iter_mut().for_each(|times| times.sort_unstable());
         truth
     }
 
@@ -149,7 +155,7 @@ impl Truth {
         let counts = [
             ("scheduled", result.measured.scheduled, self.scheduled),
             ("sent", result.measured.sent, self.scheduled),
-            ("served", of(Outcome::Served), self.responses.len() as u64),
+            ("served", of(Outcome::Served), self.responses[0].len() as u64),
             ("refused", of(Outcome::Refused), self.refused),
             ("sent before their intended start", 0, self.early),
         ];
@@ -167,22 +173,23 @@ fn percentile(times: &[Nanos], hundredths: u16) -> Option<Nanos> {
     times.get(rank - 1).copied()
 }
 
-/// Compares and prints a distribution. Nothing to compare is not within. `allowed`: below 99 percent, and from there
-/// on.
+/// Compares and prints a distribution. `times` are the true times at least and at most; `allowed` is what a reported
+/// value may exceed the latter by, below 99 percent and from there on. Nothing to compare is not within.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 ns, which are 104 days")]
-fn compare(name: &str, reported: &Distribution, times: &[Nanos], allowed: [Duration; 2]) -> Verdict {
+fn compare(name: &str, reported: &Distribution, times: &[Vec<Nanos>; 2], allowed: [Duration; 2]) -> Verdict {
     println!("  {name:<28}{:>14}{:>14}{:>14}", "reported µs", "true µs", "difference µs");
     let (mut compared, mut within) = (0, true);
     for hundredths in PERCENTILES {
         let percent = f64::from(hundredths) / 100.0;
-        let Some((reported, real)) = reported.at(percent).zip(percentile(times, hundredths)) else { continue };
-        let (reported, real) = (reported.value_us, real as f64 / 1e3);
-        let (difference, resolution) = (reported - real, real * RESOLUTION);
+        let [Some(least), Some(most)] = times.each_ref().map(|times| percentile(times, hundredths)) else { continue };
+        let Some(reported) = reported.at(percent).map(|point| point.value_us) else { continue };
+        let (least, most) = (least as f64 / 1e3, most as f64 / 1e3);
         let more = allowed[usize::from(hundredths >= 9900)].as_secs_f64() * 1e6;
-        let is_true = (-resolution..=resolution + more).contains(&difference);
+        let is_true = (least * (1.0 - RESOLUTION)..=most * (1.0 + RESOLUTION) + more).contains(&reported);
         println!(
-            "  {:<28}{reported:>14.1}{real:>14.1}{difference:>+14.1}{}",
+            "  {:<28}{reported:>14.1}{least:>14.1}{:>14.1}{}",
             format!("p{percent}"),
+            reported - least,
             if is_true { "" } else { "  beyond what is allowed" }
         );
         compared += 1;
@@ -206,7 +213,8 @@ mod tests {
             Some(klad_bench::result::Percentile { percentile, value_us, samples_above: 0, enough: true })
         };
         let percentiles = PERCENTILES.into_iter().filter_map(point).collect();
-        compare("test", &Distribution { percentiles, ..Distribution::default() }, truth, ALLOWED)
+        let reported = Distribution { percentiles, ..Distribution::default() };
+        compare("test", &reported, &[truth.to_vec(), truth.to_vec()], ALLOWED)
     }
 
     /// 1 ms, and more for 2,000 of 20,000 requests that find the server frozen for a second.
@@ -239,7 +247,8 @@ mod tests {
     fn response_times_begin_at_the_intended_start() {
         let mut result = klad_bench::result::sample();
         result.started.monotonic_ns = 5 * SECOND;
-        let record = |number, arrived, answered, status| Record { number, arrived, answered, status };
+        let record =
+            |number, arrived, answered, status| Record { number, arrived, answered: [answered, answered + 1], status };
         let ms = SECOND / 1_000;
         let records = [
             record(2, 5 * SECOND, 6 * SECOND, 200),
@@ -248,7 +257,7 @@ mod tests {
         ];
         let truth = Truth::new(&result, 3, (SECOND, 2 * SECOND), &records);
         assert_eq!((truth.scheduled, truth.refused, truth.early), (6, 1, 1));
-        assert_eq!(truth.responses, [10 * ms], "request 2 is of the warm-up");
+        assert_eq!(truth.responses, [[10 * ms], [10 * ms + 1]], "request 2 is of the warm-up");
         assert_eq!(truth.compare_counts(&result), Verdict::Exceeded);
     }
 }

@@ -48,8 +48,9 @@ pub(super) struct Record {
     pub(super) number: u64,
     /// When its head was complete.
     pub(super) arrived: Nanos,
-    /// When its answer was handed to the kernel.
-    pub(super) answered: Nanos,
+    /// Just before its answer was handed to the kernel, and just after: on a busy core the two may be milliseconds
+    /// apart.
+    pub(super) answered: [Nanos; 2],
     /// The status of the answer.
     pub(super) status: u16,
 }
@@ -156,10 +157,11 @@ impl Shared {
             let start = *self.start.get_or_init(|| arrived);
             let (status, after) = self.script.plan(number, arrived.saturating_sub(start), self.middle);
             thread::sleep(Duration::from_nanos((arrived + after).saturating_sub(now())));
-            let answered = now();
+            let before = now();
             if stream.write_all(answer(status)).is_err() {
                 return;
             }
+            let answered = [before, now()];
             self.records().push(Record { number, arrived, answered, status });
         }
     }
@@ -215,6 +217,6 @@ mod tests {
             records.iter().map(|record| (record.number, record.status)).collect::<Vec<_>>(),
             [(0, 200), (5, 503)]
         );
-        assert!(records[1].answered >= records[1].arrived + REFUSAL, "{records:?}");
+        assert!(records[1].answered[0] >= records[1].arrived + REFUSAL, "{records:?}");
     }
 }
