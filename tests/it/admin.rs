@@ -238,8 +238,13 @@ fn answers(server: &Server, patience: Duration, until: impl Fn() -> bool) -> Res
 fn rounds_under_overload(engine: &str, seconds: u32) -> usize {
     // One worker, with far more load than it can serve.
     let server = ServerBuilder::new(engine).arg("--threads", "1").start();
+    // `--fill` would have the timeout too.
+    let mut client = server.client();
+    for number in 0..1_000 {
+        assert_eq!(client.put(&format!("/v0/entity?id=key{number}&durability=async"), &[7; 100]).status, 201);
+    }
     let options = format!(
-        "--workload mixed:95/5 --keys 1000 --fill 1000 --rate 400k/s --connections 64 --connections-max 2000 \
+        "--workload mixed:95/5 --keys 1000 --rate 400k/s --connections 64 --connections-max 2000 \
          --timeout 250ms --duration {seconds}s"
     );
     std::thread::scope(|scope| {
