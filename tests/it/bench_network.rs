@@ -43,7 +43,9 @@ fn a_connection_that_ends_with_its_answer_is_opened_again_without_a_failure() {
         Script::AnswersTwice,
         Script::AnswersWith(204),
     ];
-    for ((server, run), script) in at_each(&scripts, "--connections 25 --rate 20/s --duration 2500ms").iter().zip(scripts) {
+    for ((server, run), script) in
+        at_each(&scripts, "--connections 25 --rate 20/s --duration 2500ms").iter().zip(scripts)
+    {
         run.assert_all_served();
         assert_eq!(
             run.result["measured"]["statuses"].as_object().unwrap().len(),
