@@ -177,8 +177,9 @@ impl Budget {
 }
 
 impl LiveConfig {
-    /// Validates the options in `args` that can change while klad serves. `fixed` has the sizes of the running process;
-    /// `None` at start. Reads no file.
+    /// Validates the options in `args` that can change while klad serves, `memory` and `heap-sample`. `fixed` has the
+    /// sizes of the running process; `None` at start. Reads no file that an option names. Raises the limit of open
+    /// files.
     ///
     /// # Errors
     /// [`Error`] says which option is wrong and what would be right.

@@ -27,8 +27,8 @@ use crate::socket::Sockets;
 use klad_base::clock;
 use klad_base::sync::{BoundedQueue, Cause, Condvar, Mutex, PushError, spawn_thread};
 
-/// Full recorders, for each thread, that may wait for the collector: the collector may stop for this many intervals.
-/// If the queue is full, a thread goes on with its recorder, so its intervals become longer.
+/// Places for each thread in the queue of full recorders: the collector may stop for this many intervals. All threads
+/// share the queue. While it is full, a thread goes on with its recorder, so its intervals become longer.
 const DELIVERIES_MAX: usize = 16;
 
 /// The longest wait for all connections before the start.

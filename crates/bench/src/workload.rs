@@ -194,10 +194,10 @@ impl Requests {
         weights[0].0
     }
 
-    /// Appends the next request; `None`: there is none, because its author has stopped.
+    /// Appends the next request to `into`. Returns `None` if a script writes the requests and has stopped.
     ///
     /// # Errors
-    /// A message, if the author fails.
+    /// A message, if the script fails.
     pub fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Request>, String> {
         if let Some(author) = &mut self.author {
             let of = |Pipeline { requests: answers, bodiless }| Request {

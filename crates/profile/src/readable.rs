@@ -124,8 +124,8 @@ fn called_by_function(name: &str) -> Option<String> {
     Some(format!("{}{}", &name[comma + 2..close], &name[close + 1..]))
 }
 
-/// Removes common parts of C++ names: parameters of lambdas and of their functions, anonymous namespaces, and the
-/// standard library's long names of strings.
+/// Shortens C++ names: removes anonymous namespaces and the parameters of lambdas and of their functions, and writes
+/// `std::string` for the standard library's long name.
 fn without_noise(name: &str) -> String {
     const STRING: &str = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
     let name = name.replace(STRING, "std::string").replace("(anonymous namespace)::", "");
