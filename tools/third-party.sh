@@ -18,7 +18,7 @@ texts() {
 }
 
 crates=$(cargo tree --locked --offline --package klad --edges normal,no-proc-macro --prefix none --format '{p}|{l}' |
-    sed 's/ (\*)$//; s/ (proc-macro)//' | LC_ALL=C sort -u | grep -v '^klad v')
+    sed 's/ (\*)$//; s/ (proc-macro)//' | LC_ALL=C sort -u | grep -v -E '^klad(-[a-z]+)? v')
 while IFS='|' read -r crate licence; do
     name=${crate%% *}
     version=${crate#* v}
