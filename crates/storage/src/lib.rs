@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::commits::Commits;
-use crate::operation::{Durability, Effect, Error, Operation, Outcome, Value, Write};
+use crate::operation::{Attributes, Durability, Effect, Error, Operation, Outcome, Write};
 
 pub mod operation;
 
@@ -29,6 +29,7 @@ pub mod maintenance;
 pub mod observation;
 mod page;
 pub mod perf;
+mod plan;
 
 pub mod disk;
 
@@ -107,6 +108,10 @@ pub struct Capabilities {
     pub metadata: bool,
     /// Writes of several changes.
     pub batches: bool,
+    /// Removals of ranges.
+    pub range_removals: bool,
+    /// Scans of several steps that see one state.
+    pub snapshots: bool,
     /// One total order of all writes, which is the order of their versions. A read that starts after a write was
     /// acknowledged sees the state after that write or after a later one, for every key.
     pub global_order: bool,
@@ -120,16 +125,21 @@ impl Capabilities {
     /// The first capability that `write` needs and the engine lacks.
     #[must_use]
     pub fn lacks(&self, write: &Write) -> Option<&'static str> {
-        let has = |needs: fn(&Value) -> bool| {
-            write.changes.iter().any(|change| matches!(&change.effect, Effect::Put(value) if needs(value)))
+        let has = |needs: fn(&Attributes) -> bool| {
+            write.changes.iter().any(|change| match &change.effect {
+                Effect::Put(value) => value.attributes.as_deref().is_some_and(needs),
+                Effect::Add { created, .. } => created.as_deref().is_some_and(needs),
+                Effect::Delete | Effect::Expire(_) | Effect::Read => false,
+            })
         };
+        let expires = || write.changes.iter().any(|change| matches!(change.effect, Effect::Expire(Some(_))));
         if !self.batches && write.changes.len() > 1 {
             Some("batches")
-        } else if !self.conditions && write.changes.iter().any(|change| change.condition.is_some()) {
+        } else if !self.conditions && write.depends_on_state() {
             Some("conditions")
-        } else if !self.expiry && has(|value| value.expires_at_ms.is_some()) {
+        } else if !self.expiry && (expires() || has(|own| own.expires_at_ms.is_some())) {
             Some("expiry")
-        } else if !self.metadata && has(|value| !value.metadata.is_empty()) {
+        } else if !self.metadata && has(|own| !own.metadata.is_empty()) {
             Some("metadata")
         } else {
             None
@@ -140,7 +150,7 @@ impl Capabilities {
 /// A store of keys and values, ordered by the bytes of the keys.
 ///
 /// An acknowledged write guarantees: a read of the key that starts later sees this write or a later one; the write has
-/// the durability that the outcome names; no other write has its version.
+/// the durability that the outcome names; no other change has the version of one of its changes.
 pub trait Engine: Send + Sync + 'static {
     /// The engine's name as `--engine` takes it.
     fn name(&self) -> &'static str;

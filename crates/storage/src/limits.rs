@@ -59,3 +59,18 @@ pub const CHECK_FINDINGS_MAX: usize = 20;
 
 /// Bytes of block cache and memtables of `klad check` and `klad compact`.
 pub const OFFLINE_CACHE_BYTES: u64 = 128 << 20;
+
+/// One attempt of a scan step passes at most this many removed or expired entries, then the step tries a smaller range.
+/// Passing one takes 0.3 to 2.5 µs, so an attempt takes at most some 10 ms.
+pub const REMOVED_PER_ATTEMPT_MAX: u64 = 4_096;
+
+/// Beyond this bit of a key a scan step does not look for a nearer bound, but passes all removed entries: they share
+/// the first 256 bytes of their keys.
+pub const SCAN_REACH_MAX: u32 = 8 * 256;
+
+/// A scan step over removed entries ends after this time. The page may then be empty, and the scan continues behind
+/// the entries that were passed.
+pub const SCAN_STEP_TIME_MAX: Duration = Duration::from_millis(20);
+
+/// RocksDB rewrites a table of this age, so that expired entries leave the disk even if nothing is written.
+pub const EXPIRED_KEPT_MAX: Duration = Duration::from_hours(24 * 7);

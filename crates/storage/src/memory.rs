@@ -3,7 +3,8 @@
 //! Its data is lost when the process ends, so it acknowledges every write with durability `none`. It never waits for a
 //! disk, so the workers call it directly. Made by `main`, called by `execution`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::observation::{Measure, MemoryUse, number};
-use crate::operation::{Change, Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version, Write};
-use crate::{Capabilities, ChangeKind, Check, Engine, Observation, PageBuilder, Reply, Result};
+use crate::operation::{
+    Attributes, ChangeError, ChangeResult, Durability, Error, Operation, Outcome, Page, RangeRemoval, ScanStep, Value,
+    Version,
+};
+use crate::plan::{self, Current, Plan, Store};
+use crate::{Capabilities, ChangeKind, Check, Engine, Observation, PageBuilder, Pending, Reply, Result};
 use klad_base::clock;
 use klad_base::metrics::text::Kind;
 use klad_base::sync::RwLock;
@@ -21,6 +26,13 @@ use klad_base::sync::RwLock;
 /// the allocator. Measured with 1,000,000 entries of 20 bytes, put in random order: 179 bytes of resident memory each.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
+/// The memory of an entry's attributes beyond the bytes of its metadata.
+const ATTRIBUTES_OVERHEAD_BYTES: u64 = 128;
+
+/// The number of expired entries that one write removes at most, so that a write stays short. Entries expire one by
+/// one, and each was written before, so removals keep up.
+const EXPIRED_PER_WRITE: usize = 16;
+
 /// The engine.
 pub struct MemoryEngine {
     state: RwLock<State>,
@@ -28,7 +40,9 @@ pub struct MemoryEngine {
 }
 
 struct State {
-    map: BTreeMap<Bytes, (Version, Bytes)>,
+    map: BTreeMap<Bytes, (Version, Value)>,
+    /// The keys of entries that expire, ordered by the time.
+    expiring: BTreeSet<(NonZeroU64, Bytes)>,
     /// The total charge of the entries in the map.
     bytes: u64,
     next_version: u64,
@@ -42,7 +56,7 @@ impl MemoryEngine {
         // 1,000,000 times per second.
         let next_version = clock::unix_ms().saturating_mul(1_000).max(1);
         MemoryEngine {
-            state: RwLock::new(State { map: BTreeMap::new(), bytes: 0, next_version }),
+            state: RwLock::new(State { map: BTreeMap::new(), expiring: BTreeSet::new(), bytes: 0, next_version }),
             bytes_max: AtomicU64::new(bytes_max),
         }
     }
@@ -52,59 +66,160 @@ impl MemoryEngine {
     }
 
     fn lookup(&self, key: &[u8]) -> Outcome {
-        match self.state.read().map.get(key) {
+        match self.state.read().get(key) {
             Some((version, value)) => Outcome::Found { version: *version, value: value.clone() },
             None => Outcome::NotFound,
         }
     }
 
+    fn lookup_many(&self, keys: &[Bytes], mut bytes_left: usize) -> Outcome {
+        let state = self.state.read();
+        let read = |key: &Bytes| {
+            let found = state.get(key).cloned();
+            match bytes_left.checked_sub(found.as_ref().map_or(0, |(_, value)| value.payload.len())) {
+                Some(left) => {
+                    bytes_left = left;
+                    ChangeResult::Read(found)
+                }
+                None => ChangeResult::Failed(ChangeError::NoRoom),
+            }
+        };
+        Outcome::FoundMany(keys.iter().map(read).collect())
+    }
+
     fn scan_step(&self, step: &ScanStep) -> Page {
         let state = self.state.read();
-        let mut page = PageBuilder::new(step);
-        let end = step.end.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let page = PageBuilder::new(step, None);
         // BTreeMap::range panics if the start is after the end; for the engine that is an empty range.
-        if step.end.as_ref().is_none_or(|end| step.from < *end) {
-            for (key, (_, value)) in state.map.range::<Bytes, _>((Bound::Included(&step.from), end)) {
-                if !page.fits(key.len() + value.len()) {
-                    return page.stop_before(key, value.len());
-                }
-                page.add(key.clone(), value.clone());
-            }
+        if step.end.as_ref().is_some_and(|end| step.from >= *end) {
+            return page.finish();
         }
-        page.finish()
+        let end = step.end.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let entries = state.map.range::<Bytes, _>((Bound::Included(&step.from), end));
+        if step.reverse { fill(page, entries.rev(), true) } else { fill(page, entries, false) }
     }
+}
+
+/// Fills `page` with `entries` in their order.
+fn fill<'e>(
+    mut page: PageBuilder,
+    entries: impl Iterator<Item = (&'e Bytes, &'e (Version, Value))>,
+    reverse: bool,
+) -> Page {
+    let now_ms = clock::unix_ms();
+    for (key, (version, value)) in entries.filter(|(_, (_, value))| !expired(value, || now_ms)) {
+        if !page.fits(key, value.payload.len()) {
+            return page.stop_before(key, value.payload.len(), reverse);
+        }
+        page.add(key.clone(), *version, value);
+    }
+    page.finish()
 }
 
 impl State {
-    /// Applies a write, which has one change because the engine does not support batches.
-    fn apply(&mut self, write: Write, bytes_max: u64) -> Result {
-        let [Change { key, effect, .. }] =
-            <[Change; 1]>::try_from(write.changes).expect("batches are rejected before they reach the engine");
-        let old = self.map.get(&key).map_or(0, |(_, value)| charge(&key, value));
-        let new = match &effect {
-            Effect::Put(value) => charge(&key, &value.payload),
-            Effect::Delete => 0,
-        };
-        let bytes = self.bytes - old + new;
-        if bytes > bytes_max && new > old {
+    fn get(&self, key: &[u8]) -> Option<&(Version, Value)> {
+        self.map.get(key).filter(|(_, value)| !expired(value, clock::unix_ms))
+    }
+
+    /// Applies a write.
+    fn apply(&mut self, pending: &Pending, bytes_max: u64) -> Result {
+        self.remove_expired();
+        let writes = std::slice::from_ref(pending);
+        let first = self.next_version;
+        let plan = Plan::new(writes, first, clock::unix_ms, |key, _| {
+            Ok(self.map.get(key).map(|(version, value)| Current { version: *version, value: value.clone() }))
+        });
+        let (mut old, mut new) = (0, 0);
+        for Store { key, value, .. } in plan.stores(writes) {
+            old += self.map.get(key).map_or(0, |(_, value)| charge(key, value));
+            new += value.map_or(0, |value| charge(key, value));
+        }
+        if self.bytes + new > bytes_max + old && new > old {
             return Err(Error::MemoryFull { limit_bytes: bytes_max });
         }
+        self.next_version += plan::versions_of(writes) as u64;
+        for Store { key, version, value } in plan.stores(writes) {
+            self.remove(key);
+            if let Some(value) = value {
+                self.insert(key, version, value);
+            }
+        }
+        let outcome = plan.outcomes(writes).next().expect("one for each write")?;
+        Ok(match outcome {
+            Outcome::Written { version, results, .. } => {
+                Outcome::Written { version, durability: Durability::None, results }
+            }
+            other => other,
+        })
+    }
+
+    /// Removes all keys of a range.
+    fn remove_range(&mut self, RangeRemoval { from, end, .. }: &RangeRemoval) -> Outcome {
         let version = Version::new(self.next_version);
         self.next_version += 1;
-        self.bytes = bytes;
-        match effect {
-            // Copied, because a value may be a slice of a much larger receive buffer.
-            Effect::Put(value) => {
-                self.map.insert(Bytes::copy_from_slice(&key), (version, Bytes::copy_from_slice(&value.payload)))
+        if end.as_ref().is_none_or(|end| from < end) {
+            let end = end.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+            let keys: Vec<Bytes> =
+                self.map.range::<Bytes, _>((Bound::Included(from), end)).map(|(key, _)| key.clone()).collect();
+            for key in keys {
+                self.remove(&key);
             }
-            Effect::Delete => self.map.remove(&key),
-        };
-        Ok(Outcome::Written { version, durability: Durability::None })
+        }
+        Outcome::Written { version, durability: Durability::None, results: Vec::new() }
+    }
+
+    fn insert(&mut self, key: &Bytes, version: Version, value: &Value) {
+        // Copied, because a value may be a slice of a much larger receive buffer.
+        let key = Bytes::copy_from_slice(key);
+        let value = Value { payload: Bytes::copy_from_slice(&value.payload), attributes: value.attributes.clone() };
+        self.bytes += charge(&key, &value);
+        if let Some(expiry) = expiry(&value) {
+            self.expiring.insert((expiry, key.clone()));
+        }
+        self.map.insert(key, (version, value));
+    }
+
+    fn remove(&mut self, key: &Bytes) {
+        let Some((_, old)) = self.map.remove(key) else { return };
+        self.bytes -= charge(key, &old);
+        if let Some(expiry) = expiry(&old) {
+            self.expiring.remove(&(expiry, key.clone()));
+        }
+    }
+
+    /// Removes some of the entries that have expired.
+    fn remove_expired(&mut self) {
+        if self.expiring.is_empty() {
+            return;
+        }
+        let now_ms = clock::unix_ms();
+        for _ in 0..EXPIRED_PER_WRITE {
+            match self.expiring.first() {
+                Some((expiry, key)) if expiry.get() <= now_ms => {
+                    let key = key.clone();
+                    self.remove(&key);
+                }
+                _ => return,
+            }
+        }
     }
 }
 
-fn charge(key: &[u8], value: &[u8]) -> u64 {
-    (key.len() + value.len()) as u64 + ENTRY_OVERHEAD_BYTES
+fn expiry(value: &Value) -> Option<NonZeroU64> {
+    value.attributes.as_ref()?.expires_at_ms
+}
+
+fn expired(value: &Value, now_ms: impl FnOnce() -> u64) -> bool {
+    expiry(value).is_some_and(|expiry| expiry.get() <= now_ms())
+}
+
+fn charge(key: &[u8], value: &Value) -> u64 {
+    let of = |own: &Attributes| {
+        let expiring = if own.expires_at_ms.is_some() { ENTRY_OVERHEAD_BYTES } else { 0 };
+        own.metadata.len() as u64 + ATTRIBUTES_OVERHEAD_BYTES + expiring
+    };
+    let attributes = value.attributes.as_deref().map_or(0, of);
+    (key.len() + value.payload.len()) as u64 + ENTRY_OVERHEAD_BYTES + attributes
 }
 
 impl Engine for MemoryEngine {
@@ -117,7 +232,15 @@ impl Engine for MemoryEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { global_order: true, ..Capabilities::default() }
+        Capabilities {
+            conditions: true,
+            expiry: true,
+            metadata: true,
+            batches: true,
+            range_removals: true,
+            global_order: true,
+            ..Capabilities::default()
+        }
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
@@ -127,8 +250,13 @@ impl Engine for MemoryEngine {
     fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
         let result = match operation {
             Operation::Get { key } => Ok(self.lookup(&key)),
+            Operation::GetMany { keys, bytes_max } => Ok(self.lookup_many(&keys, bytes_max)),
+            Operation::Prefetch { .. } => Ok(Outcome::NotFound),
             Operation::Scan(step) => Ok(Outcome::Page(self.scan_step(&step))),
-            Operation::Write(write) => self.state.write().apply(write, self.bytes_max()),
+            Operation::Write(write) => {
+                self.state.write().apply(&Pending { write, reply: reply.clone() }, self.bytes_max())
+            }
+            Operation::RemoveRange(removal) => Ok(self.state.write().remove_range(&removal)),
         };
         reply.complete(result);
     }

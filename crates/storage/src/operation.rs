@@ -3,8 +3,10 @@
 //! All code above the storage interface uses these types. They know nothing of HTTP, threads or engines.
 //! Called by `storage`, `execution` and `http`.
 
+use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,7 +38,7 @@ impl fmt::Display for Version {
 }
 
 /// The durability of an acknowledged write, ordered from the weakest to the strongest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
     /// The data is lost when the process ends. Only the memory engine acknowledges this.
     None,
@@ -45,6 +47,7 @@ pub enum Durability {
     /// a prefix of that order.
     Async,
     /// The write-ahead log was synced (`fdatasync`). The write survives a crash of the machine.
+    #[default]
     Sync,
 }
 
@@ -77,25 +80,44 @@ impl fmt::Display for Durability {
 }
 
 /// An operation for an engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Operation {
     /// Reads a key. Ends with [`Outcome::Found`] or [`Outcome::NotFound`].
     Get {
         /// The key's bytes.
         key: Bytes,
     },
+    /// Reads many keys. Ends with [`Outcome::FoundMany`].
+    GetMany {
+        /// The keys.
+        keys: Vec<Bytes>,
+        /// The maximum total size of the values. What does not fit fails with [`ChangeError::NoRoom`].
+        bytes_max: usize,
+    },
+    /// Reads keys from the disk into the engine's caches and copies nothing, so that the commit section finds them in
+    /// memory. Ends with [`Outcome::NotFound`].
+    Prefetch {
+        /// The keys.
+        keys: Vec<Bytes>,
+    },
     /// Reads one step of a range. Ends with [`Outcome::Page`].
     Scan(ScanStep),
-    /// Changes keys. Ends with [`Outcome::Written`].
+    /// Changes keys. Ends with [`Outcome::Written`] or [`Outcome::Failed`].
     Write(Write),
+    /// Removes all keys of a range in one commit. Ends with [`Outcome::Written`].
+    RemoveRange(RangeRemoval),
 }
 
-/// An atomic group of changes with one version: all take effect, or none.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A group of changes in one commit. Change `i` gets the version of the first change plus `i`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Write {
-    /// The changes, at least one. More than one requires an engine with batches. If two changes have the same key, the
-    /// later one wins.
+    /// The changes, at least one. More than one requires an engine with batches. Each change sees the changes before
+    /// it.
     pub changes: Vec<Change>,
+    /// Whether a change that fails undoes all others. If false, the other changes take effect.
+    pub atomic: bool,
+    /// The maximum total size of the values that [`Effect::Read`] returns.
+    pub read_bytes_max: usize,
     /// The least durability of the acknowledgement: `Sync` or `Async`.
     pub durability: Durability,
 }
@@ -105,21 +127,25 @@ pub struct Write {
 pub struct Change {
     /// The key: any bytes, at least one.
     pub key: Bytes,
-    /// The condition. If it does not hold, the whole write has no effect. Requires an engine with conditions.
+    /// The condition. If it does not hold, the change fails. Requires an engine with conditions.
     pub condition: Option<Condition>,
     /// The effect on the key.
     pub effect: Effect,
+    /// Whether the result must say if the key had a value before. The engine then reads the key first.
+    pub reports_existence: bool,
 }
 
-/// A condition on the present state of a key.
+/// A condition on the present state of a key. The commit section evaluates it together with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// The key has a value.
     Present,
     /// The key has no value.
     Absent,
-    /// The key has the value that this write stored.
+    /// The key has the value that this change stored.
     Is(Version),
+    /// Never holds. It stands for a version that no write has.
+    Never,
 }
 
 /// The effect of a change on its key.
@@ -127,8 +153,21 @@ pub enum Condition {
 pub enum Effect {
     /// Creates or overwrites the value. An empty value is legal.
     Put(Value),
-    /// Removes the value. Removing an absent key is a write like any other and gets a version.
+    /// Removes the value. Removing an absent key is a change like any other and gets a version.
     Delete,
+    /// Adds `by` to a value that is a signed decimal number of 64 bits. An absent key counts as 0 and gets the
+    /// attributes `created`; an existing value keeps its own. Requires an engine with conditions.
+    Add {
+        /// The number to add.
+        by: i64,
+        /// The attributes of a counter that this change creates.
+        created: Option<Box<Attributes>>,
+    },
+    /// Changes only the expiry of an existing value; `None` removes it. Fails if the key is absent. Requires an engine
+    /// with conditions and expiry.
+    Expire(Option<NonZeroU64>),
+    /// Reads the value as it is after the changes before this one. Changes nothing. Requires an engine with conditions.
+    Read,
 }
 
 /// A value with its attributes.
@@ -136,6 +175,15 @@ pub enum Effect {
 pub struct Value {
     /// The value's bytes.
     pub payload: Bytes,
+    /// The attributes. `/v0` stores values without any. Boxed, because most values have none.
+    pub attributes: Option<Box<Attributes>>,
+}
+
+/// What is stored beside a value's bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// The time of the change, milliseconds since 1970.
+    pub modified_ms: Option<NonZeroU64>,
     /// The time from which on the key counts as absent, milliseconds since 1970. Requires an engine with expiry.
     pub expires_at_ms: Option<NonZeroU64>,
     /// Content type and user metadata, encoded by the layer that uses them. Empty means none. Requires an engine with
@@ -145,7 +193,35 @@ pub struct Value {
 
 impl From<Bytes> for Value {
     fn from(payload: Bytes) -> Value {
-        Value { payload, ..Value::default() }
+        Value { payload, attributes: None }
+    }
+}
+
+impl Change {
+    /// Makes a change without a condition.
+    #[must_use]
+    pub fn of(key: Bytes, effect: Effect) -> Change {
+        Change { key, condition: None, effect, reports_existence: false }
+    }
+
+    /// Whether the result depends on the present state of the key, so that the engine must read it.
+    #[must_use]
+    pub fn depends_on_state(&self) -> bool {
+        self.condition.is_some()
+            || self.reports_existence
+            || matches!(self.effect, Effect::Add { .. } | Effect::Expire(_) | Effect::Read)
+    }
+
+    /// The size of key, value and metadata in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let of = |attributes: &Option<Box<Attributes>>| attributes.as_ref().map_or(0, |own| own.metadata.len());
+        self.key.len()
+            + match &self.effect {
+                Effect::Put(value) => value.payload.len() + of(&value.attributes),
+                Effect::Add { created, .. } => of(created),
+                Effect::Delete | Effect::Expire(_) | Effect::Read => 0,
+            }
     }
 }
 
@@ -153,38 +229,79 @@ impl Write {
     /// Makes a write of one change without a condition.
     #[must_use]
     pub fn of(key: Bytes, effect: Effect, durability: Durability) -> Write {
-        Write { changes: vec![Change { key, condition: None, effect }], durability }
+        Write::one(Change::of(key, effect), durability)
     }
 
-    /// The total size of keys and values in bytes.
+    /// Makes a write of one change.
+    #[must_use]
+    pub fn one(change: Change, durability: Durability) -> Write {
+        Write { changes: vec![change], atomic: true, read_bytes_max: 0, durability }
+    }
+
+    /// The total size of keys, values and metadata in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.changes.iter().map(|change| change.key.len() + change.effect.payload_bytes()).sum()
+        self.changes.iter().map(Change::bytes).sum()
+    }
+
+    /// Whether a change depends on the present state of its key.
+    #[must_use]
+    pub fn depends_on_state(&self) -> bool {
+        self.changes.iter().any(Change::depends_on_state)
     }
 }
 
-impl Effect {
-    /// The size of the value in bytes; 0 for a removal.
-    #[must_use]
-    pub fn payload_bytes(&self) -> usize {
-        match self {
-            Effect::Put(value) => value.payload.len(),
-            Effect::Delete => 0,
-        }
+/// The removal of all keys of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeRemoval {
+    /// The start of the range, inclusive.
+    pub from: Bytes,
+    /// The end of the range, exclusive; `None` means to the last key.
+    pub end: Option<Bytes>,
+    /// The least durability of the acknowledgement: `Sync` or `Async`.
+    pub durability: Durability,
+}
+
+/// The state of all keys at one moment, for the steps of one scan. The engine keeps that state until the last clone is
+/// dropped, so a snapshot must not live for long.
+#[derive(Clone)]
+pub struct Snapshot(pub Arc<dyn Any + Send + Sync>);
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Snapshot")
     }
+}
+
+/// The state that a scan step reads.
+#[derive(Clone, Debug, Default)]
+pub enum View {
+    /// The state at the time of the step.
+    #[default]
+    Latest,
+    /// The state at the time of the step. The page returns it for the next steps, if the engine has snapshots.
+    Take,
+    /// The state of an earlier step.
+    At(Snapshot),
 }
 
 /// One step of a scan in key order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ScanStep {
     /// The start of the range, inclusive.
     pub from: Bytes,
     /// The end of the range, exclusive; `None` means to the last key.
     pub end: Option<Bytes>,
+    /// Whether the step begins at the end of the range and goes towards its start.
+    pub reverse: bool,
+    /// Whether entries come without values. Their `value_bytes` still says the size.
+    pub keys_only: bool,
     /// The maximum number of entries, at least 1.
     pub entries_max: usize,
     /// The maximum total size of keys and values in bytes.
     pub bytes_max: usize,
+    /// The state that the step reads.
+    pub view: View,
 }
 
 /// One entry of a scan.
@@ -192,19 +309,26 @@ pub struct ScanStep {
 pub struct Entry {
     /// The key's bytes.
     pub key: Bytes,
-    /// The value's bytes.
-    pub value: Bytes,
+    /// The version of the change that stored the value.
+    pub version: Version,
+    /// The value; its payload is empty in a step with `keys_only`.
+    pub value: Value,
+    /// The size of the value's payload.
+    pub value_bytes: usize,
 }
 
 /// The result of a scan step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Page {
-    /// Entries in key order. The list may be empty although there is a next step, if this step met only absent keys.
+    /// Entries in the order of the scan. The list may be empty although there is a next step, if this step met only
+    /// absent keys.
     Entries {
         /// The entries of this step.
         entries: Vec<Entry>,
-        /// `from` of the next step; `None` at the end of the range.
+        /// The bound of the next step: `from`, or with `reverse` `end`. `None` at the end of the range.
         next: Option<Bytes>,
+        /// The state that the step has read, if it was asked for and the engine has snapshots.
+        snapshot: Option<Snapshot>,
     },
     /// The first entry alone is larger than `bytes_max`. The caller must repeat the step with a `bytes_max` of at least
     /// `bytes`.
@@ -214,24 +338,76 @@ pub enum Page {
     },
 }
 
-/// The outcome of an operation that succeeded.
+/// The result of one change of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeResult {
+    /// The change has taken effect.
+    Done {
+        /// The version of the change.
+        version: Version,
+        /// Whether the key had a value before, if the engine has read it.
+        existed: Option<bool>,
+        /// The new value of a counter.
+        number: Option<i64>,
+    },
+    /// The value that [`Effect::Read`] has found.
+    Read(Option<(Version, Value)>),
+    /// The change failed and had no effect.
+    Failed(ChangeError),
+}
+
+/// Why a change fails although the engine works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The condition does not hold.
+    #[error("the condition does not hold")]
+    Condition {
+        /// The version of the present value; `None` if the key is absent.
+        current: Option<Version>,
+    },
+    /// [`Effect::Expire`] found no value.
+    #[error("the key has no value")]
+    Absent,
+    /// [`Effect::Add`] found a value that is not a decimal number.
+    #[error("the value is not a decimal number of 64 bits")]
+    NotANumber,
+    /// The value does not fit into what is left of `read_bytes_max`.
+    #[error("the values that were read before leave no space for this one")]
+    NoRoom,
+    /// The sum of [`Effect::Add`] does not fit.
+    #[error("the sum does not fit into 64 bits")]
+    Overflow,
+}
+
+/// The outcome of an operation that succeeded.
+#[derive(Clone, Debug)]
 pub enum Outcome {
     /// The key is present.
     Found {
-        /// The version of the write that stored the value.
+        /// The version of the change that stored the value.
         version: Version,
-        /// The value's bytes.
-        value: Bytes,
+        /// The value.
+        value: Value,
     },
     /// The key is absent, deleted or expired.
     NotFound,
+    /// The values of many keys: [`ChangeResult::Read`] or `Failed` for each, in their order.
+    FoundMany(Vec<ChangeResult>),
     /// The write has taken effect.
     Written {
-        /// The version of this write.
+        /// The version of the first change.
         version: Version,
         /// The durability that the write has at least.
         durability: Durability,
+        /// One result for each change. Empty if no change depends on the state of its key: then all are done.
+        results: Vec<ChangeResult>,
+    },
+    /// An atomic write had no effect, because this change failed.
+    Failed {
+        /// The index of the change.
+        index: usize,
+        /// Why it failed.
+        error: ChangeError,
     },
     /// The entries of a scan step.
     Page(Page),
@@ -256,8 +432,14 @@ pub enum Error {
     NotSupported {
         /// The engine.
         engine: &'static str,
-        /// The missing capability: `conditions`, `expiry`, `metadata` or `batches`.
+        /// The missing capability: `conditions`, `expiry`, `metadata`, `batches` or `range removals`.
         what: &'static str,
+    },
+    /// The engine cannot remove so many keys in one commit. Nothing was removed.
+    #[error("the range has more than {limit} keys, which --engine fjall cannot remove at once")]
+    RangeTooLarge {
+        /// The maximum number of keys.
+        limit: u64,
     },
     /// Request bodies and large responses use all of their memory budget.
     #[error("there is no memory for a response of {bytes} bytes now")]

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::operation::{Entry, Page, ScanStep};
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+use crate::disk::record::Record;
+use crate::operation::{Entry, Page, ScanStep, Snapshot, Value, Version};
 
 /// A page under construction.
 pub(crate) struct PageBuilder {
@@ -10,46 +12,86 @@ pub(crate) struct PageBuilder {
     bytes: usize,
     entries_max: usize,
     bytes_max: usize,
+    keys_only: bool,
+    /// The state that the page shows, for the next steps.
+    snapshot: Option<Snapshot>,
 }
 
 impl PageBuilder {
-    /// Makes an empty page with the limits of `step`.
-    pub(crate) fn new(step: &ScanStep) -> PageBuilder {
+    /// Makes an empty page of `snapshot` with the limits of `step`.
+    pub(crate) fn new(step: &ScanStep, snapshot: Option<Snapshot>) -> PageBuilder {
         assert!(step.entries_max >= 1, "a step without entries would make no progress");
-        PageBuilder { entries: Vec::new(), bytes: 0, entries_max: step.entries_max, bytes_max: step.bytes_max }
+        PageBuilder {
+            entries: Vec::new(),
+            bytes: 0,
+            entries_max: step.entries_max,
+            bytes_max: step.bytes_max,
+            keys_only: step.keys_only,
+            snapshot,
+        }
     }
 
-    /// Whether another entry of `bytes` fits.
-    pub(crate) fn fits(&self, bytes: usize) -> bool {
-        self.entries.len() < self.entries_max && self.bytes + bytes <= self.bytes_max
+    /// The bytes that count for an entry.
+    fn charge(&self, key: &[u8], value_bytes: usize) -> usize {
+        key.len() + if self.keys_only { 0 } else { value_bytes }
+    }
+
+    /// Whether another entry fits.
+    pub(crate) fn fits(&self, key: &[u8], value_bytes: usize) -> bool {
+        self.entries.len() < self.entries_max && self.bytes + self.charge(key, value_bytes) <= self.bytes_max
     }
 
     /// Adds an entry. The caller has checked that it [fits](PageBuilder::fits).
-    pub(crate) fn add(&mut self, key: Bytes, value: Bytes) {
-        self.bytes += key.len() + value.len();
-        self.entries.push(Entry { key, value });
+    pub(crate) fn add(&mut self, key: Bytes, version: Version, value: &Value) {
+        let value_bytes = value.payload.len();
+        self.bytes += self.charge(&key, value_bytes);
+        let payload = if self.keys_only { Bytes::new() } else { value.payload.clone() };
+        let value = Value { payload, attributes: value.attributes.clone() };
+        self.entries.push(Entry { key, version, value, value_bytes });
     }
 
     /// Adds a copy of an entry that fits. Key and value share one allocation.
     #[cfg(any(feature = "fjall", feature = "rocksdb"))]
-    pub(crate) fn add_copy(&mut self, key: &[u8], value: &[u8]) {
-        let mut both = bytes::BytesMut::with_capacity(key.len() + value.len());
+    pub(crate) fn add_copy(&mut self, key: &[u8], record: &Record<'_>) {
+        let value_bytes = record.payload.len();
+        self.bytes += self.charge(key, value_bytes);
+        let payload = if self.keys_only { &[] } else { record.payload };
+        let mut both = bytes::BytesMut::with_capacity(key.len() + payload.len());
         both.extend_from_slice(key);
-        both.extend_from_slice(value);
-        let value = both.split_off(key.len()).freeze();
-        self.add(both.freeze(), value);
+        both.extend_from_slice(payload);
+        let payload = both.split_off(key.len()).freeze();
+        let value = Value { payload, attributes: record.attributes() };
+        self.entries.push(Entry { key: both.freeze(), version: record.version, value, value_bytes });
+    }
+
+    /// The key of the last entry.
+    #[cfg(feature = "rocksdb")]
+    pub(crate) fn last_key(&self) -> Option<Bytes> {
+        self.entries.last().map(|entry| entry.key.clone())
+    }
+
+    /// The bound of the next step after an entry that does not fit: the key itself, or if the scan goes backwards, the
+    /// smallest key behind it.
+    pub(crate) fn bound(key: &[u8], reverse: bool) -> Bytes {
+        let behind: &[u8] = if reverse { &[0] } else { &[] };
+        [key, behind].concat().into()
     }
 
     /// Ends the page before the entry with `key` and `value_bytes`, which does not fit.
-    pub(crate) fn stop_before(self, key: &[u8], value_bytes: usize) -> Page {
+    pub(crate) fn stop_before(self, key: &[u8], value_bytes: usize, reverse: bool) -> Page {
         if self.entries.is_empty() {
-            return Page::TooLarge { bytes: key.len() + value_bytes };
+            return Page::TooLarge { bytes: self.charge(key, value_bytes) };
         }
-        Page::Entries { entries: self.entries, next: Some(Bytes::copy_from_slice(key)) }
+        self.stop_at(Self::bound(key, reverse))
+    }
+
+    /// Ends the page; the scan continues at `bound`. The page may be empty.
+    pub(crate) fn stop_at(self, bound: Bytes) -> Page {
+        Page::Entries { entries: self.entries, next: Some(bound), snapshot: self.snapshot }
     }
 
     /// Ends the page at the end of the range.
     pub(crate) fn finish(self) -> Page {
-        Page::Entries { entries: self.entries, next: None }
+        Page::Entries { entries: self.entries, next: None, snapshot: self.snapshot }
     }
 }

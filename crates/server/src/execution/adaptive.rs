@@ -145,7 +145,8 @@ impl Adaptive {
     pub(super) fn commit_iteration(&self, engine: &dyn Engine, gathered: &mut Vec<Task>) {
         let (mut tasks, mut here): (Vec<Task>, Vec<Task>) = gathered.drain(..).partition(Task::needs_sync);
         let bytes: usize = here.iter().map(Task::write_bytes).sum();
-        if bytes > ITERATION_COMMIT_BYTES_MAX || here.len() > COMMIT_WRITES_MAX {
+        let changes: usize = here.iter().map(Task::changes).sum();
+        if bytes > ITERATION_COMMIT_BYTES_MAX || changes > COMMIT_WRITES_MAX {
             tasks.append(&mut here);
         }
         tasks.extend(commit_here(engine, here));

@@ -30,7 +30,7 @@ const TAKEN_BITS: u32 = 31;
 
 const _: () = assert!(SLOTS_CEILING < 1 << TAKEN_BITS);
 
-/// One slot. Dropping it frees it.
+/// One slot, or the slots of one operation with many keys. Dropping it frees them.
 #[derive(Debug)]
 pub struct Slot {
     slots: Arc<Slots>,
@@ -49,10 +49,18 @@ impl Slots {
     /// Takes a slot for an operation whose key has `key_bytes` bytes, if one is free.
     #[must_use]
     pub fn take(self: &Arc<Slots>, key_bytes: usize) -> Option<Slot> {
+        self.take_many(1, key_bytes)
+    }
+
+    /// Takes `wanted` slots (at least 1) for an operation whose keys have `key_bytes` bytes together, if so many are
+    /// free. If there are fewer in all, it needs all of them.
+    #[must_use]
+    pub fn take_many(self: &Arc<Slots>, wanted: usize, key_bytes: usize) -> Option<Slot> {
         let limit = self.limit();
-        let added = 1 + ((key_bytes as u64) << TAKEN_BITS);
-        let one_more = |taken: u64| (count(taken) < limit).then_some(taken.wrapping_add(added));
-        self.taken.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).ok()?;
+        let wanted = wanted.min(limit);
+        let added = wanted as u64 + ((key_bytes as u64) << TAKEN_BITS);
+        let more = |taken: u64| (count(taken) + wanted <= limit).then_some(taken.wrapping_add(added));
+        self.taken.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
         Some(Slot { slots: self.clone(), added })
     }
 

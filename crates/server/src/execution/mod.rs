@@ -269,9 +269,11 @@ impl Executor {
         &self.budget
     }
 
-    /// Takes an operation slot, unless the deadline has passed. `wait` estimates the wait for an error.
+    /// Takes the slots of an operation with `changes` changes, unless the deadline has passed. `wait` estimates the wait
+    /// for an error.
     fn permits(
         &self,
+        changes: usize,
         key_bytes: usize,
         body: Option<BodyPermit>,
         deadline: Deadline,
@@ -280,7 +282,7 @@ impl Executor {
         if has_passed(deadline) {
             return Err(Error::DeadlinePassed);
         }
-        let slot = self.operations.take(key_bytes).ok_or_else(|| Error::Overloaded {
+        let slot = self.operations.take_many(changes, key_bytes).ok_or_else(|| Error::Overloaded {
             what: "too many operations wait for storage",
             limit: self.operations.limit() as u64,
             retry_after: wait(),

@@ -67,6 +67,11 @@ impl Task {
         matches!(&self.operation, Operation::Write(write) if write.durability == Durability::Sync)
     }
 
+    /// The number of changes that it adds to a batch.
+    pub(super) fn changes(&self) -> usize {
+        if let Operation::Write(write) = &self.operation { write.changes.len() } else { 0 }
+    }
+
     /// The bytes that it adds to a batch.
     pub(super) fn write_bytes(&self) -> usize {
         if let Operation::Write(write) = &self.operation { write.bytes() } else { 0 }

@@ -22,7 +22,7 @@ use crate::execution::task::{Deadline, Task};
 use crate::execution::{Executor, Runner, ScanPermit};
 use klad_base::clock;
 use klad_storage::Result;
-use klad_storage::operation::{Error, Operation, Outcome, ScanStep, Write};
+use klad_storage::operation::{Error, Operation, Outcome, RangeRemoval, ScanStep, Write};
 
 /// The executor as one worker sees it.
 pub struct WorkerContext {
@@ -161,7 +161,7 @@ impl WorkerContext {
         phases: &Phases,
     ) -> std::result::Result<(Outcome, Option<BodyPermit>), Error> {
         self.read_counters.from_storage.add_owned(1);
-        let permits = self.executor.permits(key.len(), None, deadline, || self.executor.read_wait())?;
+        let permits = self.executor.permits(1, key.len(), None, deadline, || self.executor.read_wait())?;
         let (completions, budget) = (self.completions.clone(), self.executor.budget.clone());
         let pending = PendingOperation::new(permits, deadline, phases.since(), completions, true, Some(budget));
         self.executor.run(Task { operation: Operation::Get { key }, pending: pending.clone() })?;
@@ -185,7 +185,8 @@ impl WorkerContext {
             return Err(Error::NotSupported { engine: self.executor.engine_name(), what });
         }
         let key_bytes = write.changes.iter().map(|change| change.key.len()).sum();
-        let permits = self.executor.permits(key_bytes, permit, deadline, || self.executor.write_wait())?;
+        let changes = write.changes.len();
+        let permits = self.executor.permits(changes, key_bytes, permit, deadline, || self.executor.write_wait())?;
         let gathers = matches!(self.executor.runner, Runner::Adaptive(_));
         let pending =
             PendingOperation::new(permits, deadline, phases.since(), self.completions.clone(), !gathers, None);
@@ -197,6 +198,71 @@ impl WorkerContext {
             self.executor.run(task)?;
         }
         Ok(pending.completion(phases))
+    }
+
+    /// Does a write whose result depends on the present state of its keys. A storage thread first reads what is not in
+    /// memory, so that the commit section does not wait for the disk.
+    ///
+    /// # Errors
+    /// Those of [`WorkerContext::write`].
+    pub async fn write_on_state(
+        &self,
+        write: Write,
+        permit: Option<BodyPermit>,
+        deadline: Deadline,
+        phases: &Phases,
+    ) -> Result {
+        let in_memory = |key: &[u8]| self.executor.engine.read_cached(key).is_some();
+        let keys = match &write.changes[..] {
+            [change] if !change.depends_on_state() || in_memory(&change.key) => Vec::new(),
+            changes => changes.iter().filter(|one| one.depends_on_state()).map(|one| one.key.clone()).collect(),
+        };
+        if self.executor.capabilities.blocks && self.executor.capabilities.conditions && !keys.is_empty() {
+            self.run(keys.len(), Operation::Prefetch { keys }, None, deadline, phases).await?;
+        }
+        self.write(write, permit, deadline, phases)?.await
+    }
+
+    /// Reads many keys. `permit` covers `bytes_max`.
+    ///
+    /// # Errors
+    /// Those of [`WorkerContext::get`].
+    pub async fn get_many(
+        &self,
+        keys: Vec<Bytes>,
+        bytes_max: usize,
+        permit: Option<BodyPermit>,
+        deadline: Deadline,
+        phases: &Phases,
+    ) -> Result {
+        self.run(keys.len(), Operation::GetMany { keys, bytes_max }, permit, deadline, phases).await
+    }
+
+    /// Removes all keys of a range.
+    ///
+    /// # Errors
+    /// Those of [`WorkerContext::write`].
+    pub async fn remove_range(&self, removal: RangeRemoval, deadline: Deadline, phases: &Phases) -> Result {
+        if !self.executor.capabilities.range_removals {
+            return Err(Error::NotSupported { engine: self.executor.engine_name(), what: "range removals" });
+        }
+        self.run(1, Operation::RemoveRange(removal), None, deadline, phases).await
+    }
+
+    /// Runs an operation with `slots` keys that is neither a point read nor a write of a batch.
+    async fn run(
+        &self,
+        slots: usize,
+        operation: Operation,
+        permit: Option<BodyPermit>,
+        deadline: Deadline,
+        phases: &Phases,
+    ) -> Result {
+        let permits = self.executor.permits(slots, 0, permit, deadline, || self.executor.read_wait())?;
+        let completions = self.completions.clone();
+        let pending = PendingOperation::new(permits, deadline, phases.since(), completions, true, None);
+        self.executor.run(Task { operation, pending: pending.clone() })?;
+        pending.completion(phases).await
     }
 
     /// Does one step of a range.

@@ -151,6 +151,7 @@ impl ApiError {
                 | Error::WritesStopped { .. }
                 | Error::NoVersion { .. } => StatusCode::SERVICE_UNAVAILABLE,
                 Error::NotSupported { .. } => StatusCode::NOT_IMPLEMENTED,
+                Error::RangeTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
                 Error::DeadlinePassed => StatusCode::GATEWAY_TIMEOUT,
                 Error::NoSpace { .. } | Error::MemoryFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
                 Error::ReadFailed { .. } | Error::Unreadable { .. } | Error::Undetermined { .. } => {
@@ -193,7 +194,8 @@ impl ApiError {
             ApiError::CrossOrigin => "cross-origin",
             ApiError::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
-                Error::NotSupported { .. } => "not-supported",
+                Error::NotSupported { .. } => "not-supported-by-engine",
+                Error::RangeTooLarge { .. } => "range-too-large",
                 Error::NoRoom { .. } => "no-room",
                 Error::DeadlinePassed => "deadline-passed",
                 Error::Stopping => "stopping",
@@ -224,7 +226,8 @@ impl ApiError {
         "body-timeout",
         "body-broken",
         "overloaded",
-        "not-supported",
+        "not-supported-by-engine",
+        "range-too-large",
         "deadline-passed",
         "stopping",
         "stalled",

@@ -128,11 +128,11 @@ impl Body for ResponseBody {
                 polled.map(|entry| {
                     let mut record = this.exchange.request();
                     match &entry {
-                        Some(Ok(entry)) => record.sent(entry.key.len() + 1 + entry.value.len()),
+                        Some(Ok(entry)) => record.sent(entry.key.len() + 1 + entry.value_bytes),
                         Some(Err(_)) => record.cut(Outcome::Error),
                         None => {}
                     }
-                    entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value))))
+                    entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value.payload))))
                 })
             }
         }

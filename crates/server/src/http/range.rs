@@ -15,7 +15,7 @@ use crate::execution::admission::BodyPermit;
 use crate::execution::{ScanPermit, WorkerContext};
 use crate::limits::{BODY_BUDGET_TIMEOUT, SCAN_STEP_ENTRIES_MAX};
 use klad_storage::limits::SCAN_STEP_BYTES_MAX;
-use klad_storage::operation::{Entry, Error, Outcome, Page, ScanStep};
+use klad_storage::operation::{Entry, Error, Outcome, Page, ScanStep, View};
 
 /// The body of a range's answer.
 pub(super) struct RangeBody {
@@ -115,10 +115,13 @@ impl Scan {
             end: self.end.clone(),
             entries_max: SCAN_STEP_ENTRIES_MAX,
             bytes_max: SCAN_STEP_BYTES_MAX,
+            reverse: false,
+            keys_only: false,
+            view: View::Latest,
         };
         loop {
             match self.worker_context.scan(&self.permit, step.clone(), self.exchange.phases()).await? {
-                Outcome::Page(Page::Entries { entries, next }) => return Ok(Step { entries, next, held }),
+                Outcome::Page(Page::Entries { entries, next, .. }) => return Ok(Step { entries, next, held }),
                 Outcome::Page(Page::TooLarge { bytes }) => {
                     // The entry is in memory twice: as it was read, and in hyper's write buffer.
                     let needed = 2 * bytes as u64;
@@ -136,9 +139,7 @@ impl Scan {
                     }
                     step.bytes_max = bytes;
                 }
-                Outcome::Found { .. } | Outcome::NotFound | Outcome::Written { .. } => {
-                    unreachable!("a scan step returns a page")
-                }
+                other => unreachable!("a scan step returns a page, not {other:?}"),
             }
         }
     }

@@ -274,6 +274,7 @@ impl Service {
     fn get_answer(&self, outcome: Outcome, mut permit: Option<BodyPermit>) -> Result<Reply, ApiError> {
         match outcome {
             Outcome::Found { version, value } => {
+                let value = value.payload;
                 if permit.is_none() && value.len() > CACHED_VALUE_BYTES_MAX {
                     // A slow reader holds the value until the write timeout.
                     let bytes = value.len() as u64;
@@ -289,7 +290,7 @@ impl Service {
                 Ok(reply.with(Fields { octets: true, tag: Some(version), ..Fields::default() }))
             }
             Outcome::NotFound => Ok(Reply::new(StatusCode::NOT_FOUND, Content::bytes(Bytes::new()))),
-            Outcome::Written { .. } | Outcome::Page(_) => unreachable!("a read returns a value or none"),
+            other => unreachable!("a read returns a value or none, not {other:?}"),
         }
     }
 }
@@ -321,10 +322,8 @@ impl Reply {
 
 fn written(outcome: &Outcome) -> (Version, Durability) {
     match outcome {
-        Outcome::Written { version, durability } => (*version, *durability),
-        Outcome::Found { .. } | Outcome::NotFound | Outcome::Page(_) => {
-            unreachable!("a write returns its version")
-        }
+        Outcome::Written { version, durability, .. } => (*version, *durability),
+        other => unreachable!("a write without a condition returns its version, not {other:?}"),
     }
 }
 

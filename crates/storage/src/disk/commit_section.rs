@@ -3,15 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use crate::operation::{Error, Outcome, Version};
+use crate::operation::Error;
+use crate::plan::Plan;
 use crate::{Pending, Perf};
 use klad_base::clock;
 use klad_base::sync::{Mutex, MutexGuard};
 
 /// A batch that the commit section has written.
 pub(crate) struct CommittedBatch {
-    /// The version of the first write. The others have the versions that follow.
-    pub(crate) first_version: u64,
+    /// What each write answers.
+    pub(crate) plan: Plan,
     /// The time at which the batch was written.
     pub(crate) now: Instant,
     /// The duration of the log write if it included a sync, else zero.
@@ -33,14 +34,13 @@ pub(crate) fn enter<S>(section: &Mutex<S>) -> (MutexGuard<'_, S>, Duration) {
 /// Completes the reply of each write of a batch.
 pub(crate) fn complete_all(writes: &[Pending], committed: Result<CommittedBatch, Error>) {
     match committed {
-        Ok(CommittedBatch { first_version, now, sync_time, perf }) => {
-            for (Pending { write, reply }, version) in writes.iter().zip(first_version..) {
+        Ok(CommittedBatch { plan, now, sync_time, perf }) => {
+            for (Pending { reply, .. }, outcome) in writes.iter().zip(plan.outcomes(writes)) {
                 reply.clocked(now, sync_time);
                 if let Some(perf) = &perf {
                     reply.measured(perf);
                 }
-                let (version, durability) = (Version::new(version), write.durability);
-                reply.complete(Ok(Outcome::Written { version, durability }));
+                reply.complete(outcome);
             }
         }
         Err(error) => writes.iter().for_each(|one| one.reply.complete(Err(error.clone()))),

@@ -1,10 +1,8 @@
-//! Decodes the record that a point read has found. Called by the engines on disk.
-
-use bytes::Bytes;
+//! Decodes the records that point reads have found. Called by the engines on disk.
 
 use crate::disk::record::Record;
 use crate::limits::CACHED_VALUE_BYTES_MAX;
-use crate::operation::{Error, Outcome};
+use crate::operation::{ChangeError, ChangeResult, Error, Outcome};
 use crate::{Reply, Result};
 use klad_base::clock;
 
@@ -25,12 +23,12 @@ impl PointRead {
     pub(crate) fn decode(stored: &[u8]) -> PointRead {
         let record = match Record::decode(stored) {
             Ok(record) => record,
-            Err(error) => return PointRead::failed(Error::Unreadable { why: error.to_string() }),
+            Err(error) => return PointRead::failed(error.into()),
         };
         if record.expired(clock::unix_ms) {
             return PointRead::NOT_FOUND;
         }
-        let result = Ok(Outcome::Found { version: record.version, value: Bytes::copy_from_slice(record.payload) });
+        let result = Ok(Outcome::Found { version: record.version, value: record.value() });
         PointRead { result, cacheable: record.expires_at_ms.is_none() }
     }
 
@@ -45,5 +43,38 @@ impl PointRead {
     /// The read failed.
     pub(crate) fn failed(error: Error) -> PointRead {
         PointRead { result: Err(error), cacheable: false }
+    }
+}
+
+/// The results of reading many keys, with a limit on the size of all values.
+pub(crate) struct ReadMany {
+    results: Vec<ChangeResult>,
+    bytes_left: usize,
+}
+
+impl ReadMany {
+    pub(crate) fn new(bytes_max: usize) -> ReadMany {
+        ReadMany { results: Vec::new(), bytes_left: bytes_max }
+    }
+
+    /// Adds the stored record of the next key, if there is one.
+    pub(crate) fn add(&mut self, stored: Option<&[u8]>) -> std::result::Result<(), Error> {
+        let record = stored.map(Record::decode).transpose()?;
+        let Some(record) = record.filter(|record| !record.expired(clock::unix_ms)) else {
+            self.results.push(ChangeResult::Read(None));
+            return Ok(());
+        };
+        self.results.push(match self.bytes_left.checked_sub(record.payload.len()) {
+            Some(left) => {
+                self.bytes_left = left;
+                ChangeResult::Read(Some((record.version, record.value())))
+            }
+            None => ChangeResult::Failed(ChangeError::NoRoom),
+        });
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Outcome {
+        Outcome::FoundMany(self.results)
     }
 }

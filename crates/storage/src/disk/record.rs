@@ -3,9 +3,10 @@
 //!
 //! ```text
 //!   byte  0       format, always 1
-//!   byte  1       flags: bit 0 expiry present, bit 1 metadata present, all others 0
+//!   byte  1       flags: bit 0 expiry, bit 1 metadata, bit 2 time of the change; all others 0
 //!   bytes 2..10   version, little-endian
 //!   8 bytes       expiry in milliseconds since 1970, little-endian      (with bit 0)
+//!   8 bytes       change in milliseconds since 1970, little-endian      (with bit 2)
 //!   4 bytes       length of the metadata, little-endian, then its bytes (with bit 1)
 //!   the rest      payload
 //! ```
@@ -15,16 +16,17 @@
 
 use std::num::NonZeroU64;
 
-use crate::operation::Version;
+use bytes::Bytes;
+
+use crate::operation::{Attributes, Error, Value, Version};
+use crate::plan::Current;
 
 /// The format byte that this klad writes, and the only one that it reads.
 pub const FORMAT: u8 = 1;
 
 const FLAG_EXPIRY: u8 = 1 << 0;
 const FLAG_METADATA: u8 = 1 << 1;
-
-/// The size of format, flags and version.
-const FIXED_BYTES: usize = 10;
+const FLAG_MODIFIED: u8 = 1 << 2;
 
 /// A decoded record that borrows the stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct Record<'a> {
     pub version: Version,
     /// The time from which on the record counts as absent, milliseconds since 1970.
     pub expires_at_ms: Option<NonZeroU64>,
+    /// The time of the change that stored it, milliseconds since 1970.
+    pub modified_ms: Option<NonZeroU64>,
     /// Content type and user metadata, encoded by the layer that uses them. Empty means none.
     pub metadata: &'a [u8],
     /// The value.
@@ -51,9 +55,15 @@ pub enum DecodeError {
     /// The bytes end before the record does.
     #[error("the record is cut short: {0} bytes")]
     Truncated(usize),
-    /// A version or an expiry is zero, or the metadata block is empty. klad never writes this.
-    #[error("the record has a zero version, expiry or metadata length")]
+    /// A version or a time is zero, or the metadata block is empty. klad never writes this.
+    #[error("the record has a zero version, time or metadata length")]
     Zero,
+}
+
+impl From<DecodeError> for Error {
+    fn from(error: DecodeError) -> Error {
+        Error::Unreadable { why: error.to_string() }
+    }
 }
 
 impl<'a> Record<'a> {
@@ -68,17 +78,20 @@ impl<'a> Record<'a> {
             return Err(DecodeError::UnknownFormat(format));
         }
         let (&flags, rest) = rest.split_first().ok_or(truncated)?;
-        if flags & !(FLAG_EXPIRY | FLAG_METADATA) != 0 {
+        if flags & !(FLAG_EXPIRY | FLAG_METADATA | FLAG_MODIFIED) != 0 {
             return Err(DecodeError::UnknownFlags(flags));
         }
         let (version, mut rest) = rest.split_first_chunk::<8>().ok_or(truncated)?;
         let version = NonZeroU64::new(u64::from_le_bytes(*version)).ok_or(DecodeError::Zero)?;
-        let mut expires_at_ms = None;
-        if flags & FLAG_EXPIRY != 0 {
-            let (expiry, after) = rest.split_first_chunk::<8>().ok_or(truncated)?;
-            expires_at_ms = Some(NonZeroU64::new(u64::from_le_bytes(*expiry)).ok_or(DecodeError::Zero)?);
+        let mut time = |flag| {
+            if flags & flag == 0 {
+                return Ok(None);
+            }
+            let (time, after) = rest.split_first_chunk::<8>().ok_or(truncated)?;
             rest = after;
-        }
+            NonZeroU64::new(u64::from_le_bytes(*time)).map(Some).ok_or(DecodeError::Zero)
+        };
+        let (expires_at_ms, modified_ms) = (time(FLAG_EXPIRY)?, time(FLAG_MODIFIED)?);
         let mut metadata: &[u8] = &[];
         if flags & FLAG_METADATA != 0 {
             let (length, after) = rest.split_first_chunk::<4>().ok_or(truncated)?;
@@ -88,7 +101,7 @@ impl<'a> Record<'a> {
             }
             (metadata, rest) = after.split_at_checked(length).ok_or(truncated)?;
         }
-        Ok(Record { version: Version::new(version.get()), expires_at_ms, metadata, payload: rest })
+        Ok(Record { version: Version::new(version.get()), expires_at_ms, modified_ms, metadata, payload: rest })
     }
 
     /// Appends all fields before the payload.
@@ -104,16 +117,41 @@ impl<'a> Record<'a> {
         if !self.metadata.is_empty() {
             flags |= FLAG_METADATA;
         }
+        if self.modified_ms.is_some() {
+            flags |= FLAG_MODIFIED;
+        }
         into.extend_from_slice(&[FORMAT, flags]);
         into.extend_from_slice(&self.version.get().to_le_bytes());
-        if let Some(expiry) = self.expires_at_ms {
-            into.extend_from_slice(&expiry.get().to_le_bytes());
+        for time in [self.expires_at_ms, self.modified_ms].into_iter().flatten() {
+            into.extend_from_slice(&time.get().to_le_bytes());
         }
         if !self.metadata.is_empty() {
             let length = u32::try_from(self.metadata.len()).expect("metadata is far below 4 GiB");
             into.extend_from_slice(&length.to_le_bytes());
             into.extend_from_slice(self.metadata);
         }
+    }
+
+    /// The attributes, if there are any.
+    #[must_use]
+    pub fn attributes(&self) -> Option<Box<Attributes>> {
+        let Record { expires_at_ms, modified_ms, metadata, .. } = *self;
+        if expires_at_ms.is_none() && modified_ms.is_none() && metadata.is_empty() {
+            return None;
+        }
+        Some(Box::new(Attributes { modified_ms, expires_at_ms, metadata: Bytes::copy_from_slice(metadata) }))
+    }
+
+    /// Copies the value with its attributes.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        Value { payload: Bytes::copy_from_slice(self.payload), attributes: self.attributes() }
+    }
+
+    /// The value as a plan sees it, without its payload unless `whole`.
+    pub(crate) fn current(&self, whole: bool) -> Current {
+        let value = if whole { self.value() } else { Value { attributes: self.attributes(), ..Value::default() } };
+        Current { version: self.version, value }
     }
 
     /// Whether the record counts as absent at `now_ms` (milliseconds since 1970).
@@ -123,14 +161,25 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The ten bytes before the payload of a record without expiry and metadata. `/v0` writes only such records.
-#[must_use]
-pub fn plain_head(version: Version) -> [u8; FIXED_BYTES] {
-    assert!(version.get() != 0, "version 0 is never given out");
-    let mut head = [0; FIXED_BYTES];
-    head[0] = FORMAT;
-    head[2..].copy_from_slice(&version.get().to_le_bytes());
-    head
+/// Whether `stored` is a record that has expired at `now_ms`. Compactions ask this of every entry and keep what cannot
+/// be decoded, so that a read can report it.
+pub(crate) fn is_expired(stored: &[u8], now_ms: impl FnOnce() -> u64) -> bool {
+    stored.get(1).is_some_and(|flags| flags & FLAG_EXPIRY != 0)
+        && Record::decode(stored).is_ok_and(|record| record.expired(now_ms))
+}
+
+/// Replaces the contents of `head` by the bytes before the payload of `value`.
+pub fn write_head(version: Version, value: &Value, head: &mut Vec<u8>) {
+    head.clear();
+    let own = value.attributes.as_deref();
+    let record = Record {
+        version,
+        expires_at_ms: own.and_then(|own| own.expires_at_ms),
+        modified_ms: own.and_then(|own| own.modified_ms),
+        metadata: own.map_or(&[], |own| &own.metadata),
+        payload: &[],
+    };
+    record.encode_head(head);
 }
 
 #[cfg(test)]
@@ -150,13 +199,14 @@ mod tests {
         #[test]
         fn an_encoded_record_decodes_to_itself(
             version in 1_u64..,
-            expiry in any::<u64>(),
+            (expiry, modified) in any::<(u64, u64)>(),
             metadata in proptest::collection::vec(any::<u8>(), 0..40),
             payload in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
             let record = Record {
                 version: Version::new(version),
                 expires_at_ms: NonZeroU64::new(expiry),
+                modified_ms: NonZeroU64::new(modified),
                 metadata: &metadata,
                 payload: &payload,
             };
@@ -173,17 +223,21 @@ mod tests {
     #[test]
     fn the_documented_example_matches_the_encoder() {
         // docs/storage-format.md contains the same bytes.
-        let record = Record { version: Version::new(258), expires_at_ms: None, metadata: &[], payload: b"hello" };
+        let (version, expires_at_ms, modified_ms) = (Version::new(258), None, None);
+        let record = Record { version, expires_at_ms, modified_ms, metadata: &[], payload: b"hello" };
         let bytes = encode(&record);
         assert_eq!(bytes, b"\x01\x00\x02\x01\x00\x00\x00\x00\x00\x00hello");
-        assert_eq!(&bytes[..10], plain_head(Version::new(258)));
+        let mut head = Vec::new();
+        write_head(version, &Value::default(), &mut head);
+        assert_eq!(&bytes[..10], head);
     }
 
     #[test]
     fn unknown_formats_and_flags_are_rejected() {
-        let mut bytes = encode(&Record { version: Version::new(1), expires_at_ms: None, metadata: &[], payload: b"v" });
-        bytes[1] = 0b100;
-        assert_eq!(Record::decode(&bytes), Err(DecodeError::UnknownFlags(0b100)));
+        let (version, expires_at_ms, modified_ms) = (Version::new(1), None, None);
+        let mut bytes = encode(&Record { version, expires_at_ms, modified_ms, metadata: &[], payload: b"v" });
+        bytes[1] = 0b1000;
+        assert_eq!(Record::decode(&bytes), Err(DecodeError::UnknownFlags(0b1000)));
         bytes[0] = 2;
         assert_eq!(Record::decode(&bytes), Err(DecodeError::UnknownFormat(2)));
         assert_eq!(Record::decode(&[]), Err(DecodeError::Truncated(0)));
@@ -192,8 +246,8 @@ mod tests {
 
     #[test]
     fn a_record_expires_at_its_time() {
-        let record =
-            Record { version: Version::new(1), expires_at_ms: NonZeroU64::new(10), metadata: &[], payload: b"" };
+        let (version, expires_at_ms, modified_ms) = (Version::new(1), NonZeroU64::new(10), None);
+        let record = Record { version, expires_at_ms, modified_ms, metadata: &[], payload: b"" };
         assert!(!record.expired(|| 9));
         assert!(record.expired(|| 10));
     }

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use fjall::{Database, Keyspace, PersistMode, Readable as _, Slice};
 
 use crate::commits::Commits;
@@ -32,15 +33,19 @@ use crate::disk::commit_section::{self, CommittedBatch};
 use crate::disk::directory::DataDirectory;
 use crate::disk::gate::{WriteGate, WriteProgress};
 use crate::disk::high_water::HighWater;
-use crate::disk::point_read::PointRead;
+use crate::disk::point_read::{PointRead, ReadMany};
 use crate::disk::record::{self, Record};
 use crate::disk::versions::Versions;
 use crate::fjall::observation::Monitor;
 pub use crate::fjall::open::OpenError;
 use crate::fjall::open::{Opened, message};
 use crate::fjall::options::{LEVEL_0_TABLES_MAX, MEMTABLES, MEMTABLES_SEALED_MAX};
-use crate::operation::{Durability, Effect, Error, Operation, Outcome, ScanStep, Version};
+use crate::limits::REMOVED_PER_ATTEMPT_MAX;
+use crate::operation::{
+    Change, Durability, Effect, Error, Operation, Outcome, Page, RangeRemoval, ScanStep, Snapshot, Version, View, Write,
+};
 use crate::perf::Figure;
+use crate::plan::{self, Plan, Store};
 use crate::{
     Capabilities, ChangeKind, Check, Compression, Engine, LocalDisk, Observation, PageBuilder, Pending, Perf, Reply,
     Result,
@@ -70,6 +75,9 @@ const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The time after which klad rejects other writes with 503 while a writer waits. It is long compared with the flush of
 /// a memtable of at most 8 MiB.
 const CATCH_UP_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// The number of keys that one removal of a range may remove: its batch is in memory as a whole.
+const RANGE_REMOVAL_KEYS_MAX: usize = 100_000;
 
 /// The configuration of this engine.
 #[derive(Clone, Debug)]
@@ -191,13 +199,31 @@ impl FjallEngine {
     /// Writes one batch in the commit section.
     fn write(&self, writes: &[Pending]) -> std::result::Result<CommittedBatch, Error> {
         let (mut section, waited) = commit_section::enter(&self.section);
+        self.write_in(&mut section, writes, waited)
+    }
+
+    /// Writes one batch. The caller is in the commit section, for which it has `waited`.
+    fn write_in(
+        &self,
+        section: &mut CommitSection,
+        writes: &[Pending],
+        waited: Duration,
+    ) -> std::result::Result<CommittedBatch, Error> {
         self.gate.check_stopped()?;
-        self.wait_until_caught_up(&section)?;
+        self.wait_until_caught_up(section)?;
         // Nothing has been written yet, so a failed reservation only rejects these writes.
-        let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
-        let last = first + writes.len() as u64 - 1;
+        let count = plan::versions_of(writes);
+        let first = self.versions.take(count).map_err(|error| Error::NoVersion { why: error.to_string() })?;
+        let last = first + count as u64 - 1;
+        let plan = Plan::new(writes, first, clock::unix_ms, |key, whole| {
+            let stored = self.keyspace.get(concat(&[CLIENT_KEY_PREFIX], key)).map_err(|error| read_failed(&error))?;
+            stored.map(|stored| Ok(Record::decode(&stored)?.current(whole))).transpose()
+        });
+        if plan.stores_nothing() {
+            return Ok(CommittedBatch { plan, now: clock::now(), sync_time: Duration::ZERO, perf: None });
+        }
         let sync = writes.iter().any(|one| one.write.durability == Durability::Sync);
-        let (batch, bytes) = self.batch(writes, first, last);
+        let (batch, bytes) = self.batch(plan.stores(writes), last);
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
         // fjall writes the journal, syncs it and fills the memtable in one call. With a sync, all of it counts as the
         // sync's time.
@@ -226,42 +252,38 @@ impl FjallEngine {
             // Set after the write: a sync that began before the write may not cover it, so another must follow.
             self.unsynced.store(true, Ordering::Release);
         }
-        self.seal_if_full(&mut section, bytes);
+        self.seal_if_full(section, bytes);
         // A sync of earlier writes may have failed meanwhile. After that no write is acknowledged.
         self.gate.check_stopped().map_err(|error| self.gate.undetermined(error.to_string()))?;
         let shared_by = u32::try_from(writes.len()).unwrap_or(u32::MAX);
         let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         let perf = Some(Perf::new(shared_by).with(Figure::CommitSectionWait, waited));
-        Ok(CommittedBatch { first_version: first, now, sync_time: sync_time.unwrap_or_default(), perf })
+        Ok(CommittedBatch { plan, now, sync_time: sync_time.unwrap_or_default(), perf })
     }
 
     /// Builds the batch, and computes its size in the memtable. If several changes have the same key, the batch
     /// contains only the last: fjall gives all entries of a batch the same sequence number, and could not order them.
-    fn batch(&self, writes: &[Pending], first: u64, last: u64) -> (fjall::OwnedWriteBatch, u64) {
+    fn batch<'p>(&self, stores: impl Iterator<Item = Store<'p>>, last: u64) -> (fjall::OwnedWriteBatch, u64) {
         let mut batch = self.db.batch();
         let mut bytes = 0;
         let mut charge = |key: &Slice, value_bytes: usize| {
             bytes += (key.len() + value_bytes) as u64 + ENTRY_OVERHEAD_BYTES;
         };
-        let mut seen = HashSet::new();
-        let single = writes.len() == 1 && writes[0].write.changes.len() == 1;
-        for (one, version) in writes.iter().rev().zip((first..=last).rev()) {
-            for change in one.write.changes.iter().rev() {
-                if !single && !seen.insert(&*change.key) {
-                    continue;
-                }
-                let key = concat(&[CLIENT_KEY_PREFIX], &change.key);
-                match &change.effect {
-                    Effect::Put(value) => {
-                        let value = concat(&record::plain_head(Version::new(version)), &value.payload);
-                        charge(&key, value.len());
-                        batch.insert(&self.keyspace, key, value);
-                    }
-                    Effect::Delete => {
-                        charge(&key, 0);
-                        batch.remove(&self.keyspace, key);
-                    }
-                }
+        let stores: Vec<_> = stores.collect();
+        let (mut seen, mut head) = (HashSet::new(), Vec::new());
+        for Store { key: client_key, version, value } in stores.iter().rev() {
+            if stores.len() > 1 && !seen.insert(&***client_key) {
+                continue;
+            }
+            let key = concat(&[CLIENT_KEY_PREFIX], client_key);
+            if let Some(value) = value {
+                record::write_head(*version, value, &mut head);
+                let value = concat(&head, &value.payload);
+                charge(&key, value.len());
+                batch.insert(&self.keyspace, key, value);
+            } else {
+                charge(&key, 0);
+                batch.remove(&self.keyspace, key);
             }
         }
         let key = Slice::from(MARK_KEY);
@@ -293,25 +315,70 @@ impl FjallEngine {
         read.result
     }
 
+    /// Reads many keys of one state.
+    fn read_many(&self, keys: &[Bytes], bytes_max: usize) -> Result {
+        let (snapshot, mut reads) = (self.db.snapshot(), ReadMany::new(bytes_max));
+        for key in keys {
+            let stored = snapshot.get(&self.keyspace, concat(&[CLIENT_KEY_PREFIX], key));
+            reads.add(stored.map_err(|error| read_failed(&error))?.as_deref())?;
+        }
+        Ok(reads.finish())
+    }
+
+    /// Removes all keys of a range in one commit. fjall has no removal of a range, so the batch has one removal for each
+    /// key. The keys are collected in the commit section, so that no key is written in between.
+    fn remove_range(&self, removal: &RangeRemoval) -> Result {
+        let (mut section, _) = commit_section::enter(&self.section);
+        let first = removal.from.clone();
+        let mut step = ScanStep {
+            from: first,
+            end: removal.end.clone(),
+            reverse: false,
+            keys_only: true,
+            entries_max: RANGE_REMOVAL_KEYS_MAX + 1,
+            bytes_max: usize::MAX,
+            view: View::Latest,
+        };
+        let mut changes = Vec::new();
+        while let Outcome::Page(Page::Entries { entries, next, .. }) = self.scan_step(&step)? {
+            changes.extend(entries.into_iter().map(|entry| Change::of(entry.key, Effect::Delete)));
+            if changes.len() > RANGE_REMOVAL_KEYS_MAX {
+                return Err(Error::RangeTooLarge { limit: RANGE_REMOVAL_KEYS_MAX as u64 });
+            }
+            let Some(next) = next else { break };
+            step.from = next;
+        }
+        if changes.is_empty() {
+            let version = self.versions.take(1).map_err(|error| Error::NoVersion { why: error.to_string() })?;
+            let (version, durability) = (Version::new(version), removal.durability);
+            return Ok(Outcome::Written { version, durability, results: Vec::new() });
+        }
+        let write = Write { changes, atomic: true, read_bytes_max: 0, durability: removal.durability };
+        let writes = [Pending { write, reply: Arc::new(NoReply) }];
+        let committed = self.write_in(&mut section, &writes, Duration::ZERO)?;
+        committed.plan.outcomes(&writes).next().expect("one for each write")
+    }
+
     fn scan_step(&self, step: &ScanStep) -> Result {
-        let mut page = PageBuilder::new(step);
+        let snapshot = match &step.view {
+            View::Latest => None,
+            View::Take => Some(Snapshot(Arc::new(self.db.snapshot()))),
+            View::At(snapshot) => Some(snapshot.clone()),
+        };
+        let page = PageBuilder::new(step, snapshot.clone());
         let from = concat(&[CLIENT_KEY_PREFIX], &step.from);
         let end = step.end.as_ref().map_or(Slice::from(CLIENT_KEYS_END), |end| concat(&[CLIENT_KEY_PREFIX], end));
         if from >= end {
             return Ok(Outcome::Page(page.finish()));
         }
-        for entry in self.db.snapshot().range(&self.keyspace, from..end) {
-            let (stored_key, stored) = entry.into_inner().map_err(|error| read_failed(&error))?;
-            let (key, record) = (&stored_key[1..], decode(&stored)?);
-            if record.expired(clock::unix_ms) {
-                continue;
+        let range = match &snapshot {
+            None => self.db.snapshot().range(&self.keyspace, from..end),
+            Some(Snapshot(any)) => {
+                let snapshot: &fjall::Snapshot = any.downcast_ref().expect("the engine made it");
+                snapshot.range(&self.keyspace, from..end)
             }
-            if !page.fits(key.len() + record.payload.len()) {
-                return Ok(Outcome::Page(page.stop_before(key, record.payload.len())));
-            }
-            page.add_copy(key, record.payload);
-        }
-        Ok(Outcome::Page(page.finish()))
+        };
+        if step.reverse { fill(page, range.rev(), true) } else { fill(page, range, false) }.map(Outcome::Page)
     }
 
     fn update_observation(&self) {
@@ -330,8 +397,37 @@ fn concat(head: &[u8], rest: &[u8]) -> Slice {
     Slice::from_reader(&mut head.chain(rest), length).expect("the parts are as long as they are")
 }
 
-fn decode(stored: &[u8]) -> std::result::Result<Record<'_>, Error> {
-    Record::decode(stored).map_err(|error| Error::Unreadable { why: error.to_string() })
+/// The reply of an operation that the engine itself has started.
+struct NoReply;
+
+impl Reply for NoReply {
+    fn complete(&self, _: Result) {}
+}
+
+/// Fills `page` with `entries` in their order. The step ends early if it has passed many expired entries. fjall passes
+/// removed entries by itself, and neither counts nor bounds them.
+fn fill(
+    mut page: PageBuilder,
+    entries: impl Iterator<Item = fjall::Guard>,
+    reverse: bool,
+) -> std::result::Result<Page, Error> {
+    let mut expired = 0;
+    for entry in entries {
+        let (stored_key, stored) = entry.into_inner().map_err(|error| read_failed(&error))?;
+        let (key, record) = (&stored_key[1..], Record::decode(&stored)?);
+        if record.expired(clock::unix_ms) {
+            expired += 1;
+            if expired > REMOVED_PER_ATTEMPT_MAX {
+                return Ok(page.stop_at(PageBuilder::bound(key, reverse)));
+            }
+            continue;
+        }
+        if !page.fits(key, record.payload.len()) {
+            return Ok(page.stop_before(key, record.payload.len(), reverse));
+        }
+        page.add_copy(key, &record);
+    }
+    Ok(page.finish())
 }
 
 fn read_failed(error: &fjall::Error) -> Error {
@@ -348,7 +444,17 @@ impl Engine for FjallEngine {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { blocks: true, batches: true, global_order: true, ..Capabilities::default() }
+        Capabilities {
+            blocks: true,
+            conditions: true,
+            expiry: true,
+            metadata: true,
+            batches: true,
+            range_removals: true,
+            snapshots: true,
+            global_order: true,
+            ..Capabilities::default()
+        }
     }
 
     /// Always unknown: fjall has no read that fails instead of waiting for the disk.
@@ -359,8 +465,15 @@ impl Engine for FjallEngine {
     fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
         match operation {
             Operation::Get { key } => reply.complete(self.read(&key, &*reply)),
+            Operation::GetMany { keys, bytes_max } => reply.complete(self.read_many(&keys, bytes_max)),
+            Operation::Prefetch { keys } => {
+                let read = |key: &Bytes| self.keyspace.get(concat(&[CLIENT_KEY_PREFIX], key)).map(|_| ());
+                let read = keys.iter().try_for_each(read);
+                reply.complete(read.map(|()| Outcome::NotFound).map_err(|error| read_failed(&error)));
+            }
             Operation::Scan(step) => reply.complete(self.scan_step(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
+            Operation::RemoveRange(removal) => reply.complete(self.remove_range(&removal)),
         }
     }
 
@@ -441,10 +554,7 @@ impl LocalDisk for FjallEngine {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
-    use crate::operation::Write;
 
     /// A reply that stores the result of one operation.
     #[derive(Default)]
@@ -485,7 +595,7 @@ mod tests {
         };
         engine.commit(changes.iter().zip(&replies).map(write).collect());
         let version = |reply: &Arc<StoredReply>| match reply.outcome() {
-            Outcome::Written { version, durability: Durability::Async } => version,
+            Outcome::Written { version, durability: Durability::Async, .. } => version,
             other => panic!("{other:?}"),
         };
         replies.iter().map(version).collect()
@@ -493,7 +603,7 @@ mod tests {
 
     fn read(engine: &FjallEngine, key: &str) -> Option<(Version, Bytes)> {
         match engine.read(key.as_bytes(), &StoredReply::default()).expect("it is read") {
-            Outcome::Found { version, value } => Some((version, value)),
+            Outcome::Found { version, value } => Some((version, value.payload)),
             Outcome::NotFound => None,
             other => panic!("{other:?}"),
         }

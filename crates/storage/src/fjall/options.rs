@@ -6,14 +6,18 @@
 //! keyspace option.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use fjall::compaction::filter::{CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict};
 use fjall::config::{
     BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry, PartitioningPolicy, PinningPolicy,
 };
 use fjall::{CompressionType, Database, DatabaseBuilder, KeyspaceCreateOptions};
 
 use crate::Compression;
-use crate::fjall::Options;
+use crate::disk::record;
+use crate::fjall::{MARK_KEY, Options};
+use klad_base::clock;
 
 /// The number of memtables: the active one, and the full ones that wait for their flush.
 pub(super) const MEMTABLES: u64 = 1 + MEMTABLES_SEALED_MAX as u64;
@@ -42,6 +46,7 @@ pub(super) fn database(files: &Path, options: &Options) -> DatabaseBuilder<Datab
         .max_cached_files(Some(usize::try_from(options.open_files_max).expect("klad is built for 64-bit machines")))
         // The commit section writes the journal, and all writes would wait for the compression.
         .journal_compression(CompressionType::None)
+        .with_compaction_filter_factories(Arc::new(|_| Some(Arc::new(DropExpired))))
 }
 
 /// The options of the only keyspace.
@@ -62,4 +67,24 @@ pub(super) fn keyspace(options: &Options) -> KeyspaceCreateOptions {
         .index_block_partitioning_policy(PartitioningPolicy::all(true))
         .filter_block_pinning_policy(PinningPolicy::all(false))
         .index_block_pinning_policy(PinningPolicy::all(false))
+}
+
+/// Drops expired entries in compactions.
+struct DropExpired;
+
+impl Factory for DropExpired {
+    fn name(&self) -> &'static str {
+        "klad-expiry"
+    }
+
+    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
+        Box::new(DropExpired)
+    }
+}
+
+impl CompactionFilter for DropExpired {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
+        let expired = **item.key() != *MARK_KEY && record::is_expired(&item.value()?, clock::unix_ms);
+        Ok(if expired { Verdict::Remove } else { Verdict::Keep })
+    }
 }

@@ -21,9 +21,10 @@ mod value_cache;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rust_rocksdb::{DB, ErrorKind, FlushOptions, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
 use crate::commits::Commits;
@@ -31,13 +32,14 @@ use crate::disk::commit_section::{self, CommittedBatch};
 use crate::disk::directory::DataDirectory;
 use crate::disk::gate::{WriteGate, WriteProgress};
 use crate::disk::high_water::HighWater;
-use crate::disk::point_read::PointRead;
-use crate::disk::record;
+use crate::disk::point_read::{PointRead, ReadMany};
+use crate::disk::record::{self, Record};
 use crate::disk::versions::Versions;
 use crate::limits::{CACHED_VALUE_BYTES_MAX, COMMIT_BYTES_MAX, MEMTABLE_BYTES_MAX};
 use crate::maintenance::{Checkpoint, Compaction, Error as MaintenanceError};
-use crate::operation::{Change, Durability, Effect, Error, Operation, Outcome, Version};
+use crate::operation::{Durability, Error, Operation, Outcome, RangeRemoval, Value, Version};
 use crate::perf::Figure;
+use crate::plan::{self, Current, Plan, Store};
 use crate::rocksdb::observation::Monitor;
 pub use crate::rocksdb::open::OpenError;
 use crate::rocksdb::options::SharedMemory;
@@ -86,7 +88,8 @@ fn split(cache_bytes: u64, memtable_bytes: u64, value_cache_percent: u64) -> (u6
 
 /// The engine.
 pub struct RocksDbEngine {
-    pub(super) db: DB,
+    /// Shared with the snapshots of scans in progress.
+    pub(super) db: Arc<DB>,
     read_all: ReadOptions,
     read_cached: ReadOptions,
     section: Mutex<CommitSection>,
@@ -102,6 +105,8 @@ pub struct RocksDbEngine {
     value_cache_percent: u64,
     /// The number of zeros that were written to logs ahead of their records.
     zero_bytes: Arc<Counter>,
+    /// How far the last scan step over removed entries went (`scan.rs`).
+    scan_reach: AtomicU32,
     monitor: Monitor,
 }
 
@@ -110,6 +115,8 @@ struct CommitSection {
     /// Kept between commits to reuse its buffer.
     batch: WriteBatch,
     preallocation: Option<Preallocation>,
+    /// The bytes before the payload of one record.
+    head: Vec<u8>,
     /// The hashes of the batch's keys in the value cache.
     hashes: Vec<u64>,
     write_sync: WriteOptions,
@@ -143,12 +150,13 @@ impl RocksDbEngine {
         let mut write_now = WriteOptions::default();
         write_now.set_no_slowdown(true);
         let engine = RocksDbEngine {
-            db,
+            db: Arc::new(db),
             read_all: ReadOptions::default(),
             read_cached,
             section: Mutex::new(CommitSection {
                 batch: WriteBatch::new(),
                 preallocation,
+                head: Vec::new(),
                 hashes: Vec::new(),
                 write_sync,
                 write_async: WriteOptions::default(),
@@ -164,6 +172,7 @@ impl RocksDbEngine {
             memtable_bytes: options.memtable_bytes,
             value_cache_percent,
             zero_bytes,
+            scan_reach: AtomicU32::new(0),
             monitor,
         };
         engine.housekeeping();
@@ -179,32 +188,30 @@ impl RocksDbEngine {
     fn cache_value(&self, snapshot: Option<EpochSnapshot>, key: &[u8], read: &PointRead) {
         let (Some(cache), Some(snapshot)) = (&self.value_cache, snapshot) else { return };
         if let PointRead { result: Ok(Outcome::Found { version, value }), cacheable: true } = read
-            && value.len() <= CACHED_VALUE_BYTES_MAX
+            && value.payload.len() <= CACHED_VALUE_BYTES_MAX
         {
             cache.insert(snapshot, key, *version, value);
         }
     }
 
     /// Calls `write`, which writes the batch, and updates the value cache. While it runs, the cache returns no value
-    /// of the batch's keys. `first` is the version of the first write.
+    /// of the batch's keys.
     fn write_and_update_cache<E>(
         &self,
+        plan: &Plan,
         writes: &[Pending],
-        first: u64,
         hashes: &mut Vec<u64>,
         write: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let Some(cache) = &self.value_cache else { return write() };
-        cache.begin_commit(changes(writes, first).map(|(change, _)| &*change.key), hashes);
+        cache.begin_commit(plan.stores(writes).map(|store| &**store.key), hashes);
         let written = write();
-        let updates = changes(writes, first).map(|(change, version)| {
-            let update = match &change.effect {
-                Effect::Put(value) if written.is_ok() && value.payload.len() <= CACHED_VALUE_BYTES_MAX => {
-                    CacheUpdate::Replace(version, &value.payload)
-                }
-                Effect::Put(_) | Effect::Delete => CacheUpdate::Remove,
+        let updates = plan.stores(writes).map(|Store { key, version, value }| {
+            let update = match value {
+                Some(value) if written.is_ok() && is_cacheable(value) => CacheUpdate::Replace(version, value),
+                Some(_) | None => CacheUpdate::Remove,
             };
-            (&*change.key, update)
+            (&**key, update)
         });
         cache.end_commit(hashes, updates);
         written
@@ -225,24 +232,45 @@ impl RocksDbEngine {
         self.versions.directory()
     }
 
-    /// Fills the batch with `writes`. `first` is the version of the first write.
-    fn fill(batch: &mut WriteBatch, writes: &[Pending], first: u64) -> std::result::Result<(), String> {
+    /// Fills the batch with what `plan` stores.
+    fn fill(
+        batch: &mut WriteBatch,
+        head: &mut Vec<u8>,
+        plan: &Plan,
+        writes: &[Pending],
+    ) -> std::result::Result<(), String> {
         batch.clear();
-        for (change, version) in changes(writes, first) {
-            match &change.effect {
-                Effect::Put(value) => {
-                    let head = record::plain_head(version);
+        for Store { key, version, value } in plan.stores(writes) {
+            match value {
+                Some(value) => {
+                    record::write_head(version, value, head);
                     batch
-                        .put_vectored(
-                            &[IoSlice::new(&change.key)],
-                            &[IoSlice::new(&head), IoSlice::new(&value.payload)],
-                        )
+                        .put_vectored(&[IoSlice::new(key)], &[IoSlice::new(head), IoSlice::new(&value.payload)])
                         .map_err(rust_rocksdb::Error::into_string)?;
                 }
-                Effect::Delete => batch.delete(&change.key),
+                None => batch.delete(key),
             }
         }
         Ok(())
+    }
+
+    /// Reads the stored value of a key for a plan, without its payload if that is not needed.
+    fn current(&self, key: &[u8], whole: bool, options: &ReadOptions) -> std::result::Result<Option<Current>, Error> {
+        let stored = self.db.get_pinned_opt(key, options).map_err(read_failed)?;
+        stored.map(|stored| Ok(Record::decode(&stored)?.current(whole))).transpose()
+    }
+
+    /// Reads many keys of one state, one after the other. RocksDB's `multi_get` would hold all values in memory before
+    /// their sizes are known.
+    fn read_many(&self, keys: &[Bytes], bytes_max: usize) -> Result {
+        let snapshot = self.db.snapshot();
+        let mut options = ReadOptions::default();
+        options.set_snapshot(&snapshot);
+        let mut reads = ReadMany::new(bytes_max);
+        for key in keys {
+            reads.add(self.db.get_pinned_opt(key, &options).map_err(read_failed)?.as_deref())?;
+        }
+        Ok(reads.finish())
     }
 
     fn read(&self, key: &[u8], reply: &dyn Reply) -> Result {
@@ -274,10 +302,15 @@ impl RocksDbEngine {
         let (mut section, waited) = commit_section::enter(&self.section);
         self.gate.check_stopped()?;
         // Nothing has been written yet, so a failed reservation only rejects these writes.
-        let first = self.versions.take(writes.len()).map_err(|error| Error::NoVersion { why: error.to_string() })?;
+        let count = plan::versions_of(writes);
+        let first = self.versions.take(count).map_err(|error| Error::NoVersion { why: error.to_string() })?;
+        let plan = Plan::new(writes, first, clock::unix_ms, |key, whole| self.current(key, whole, &self.read_all));
+        if plan.stores_nothing() {
+            return Ok(CommittedBatch { plan, now: clock::now(), sync_time: Duration::ZERO, perf: None });
+        }
         let sync = writes.iter().any(|one| one.write.durability == Durability::Sync);
-        let CommitSection { batch, preallocation, hashes, write_sync, write_async, .. } = &mut *section;
-        Self::fill(batch, writes, first).map_err(|why| self.gate.undetermined(why))?;
+        let CommitSection { batch, preallocation, head, hashes, write_sync, write_async, .. } = &mut *section;
+        Self::fill(batch, head, &plan, writes).map_err(|why| self.gate.undetermined(why))?;
         // RocksDB writes the log, syncs it and fills the memtable in one call. With a sync, all of it counts as the
         // sync's time.
         let began = sync.then(clock::now);
@@ -287,7 +320,7 @@ impl RocksDbEngine {
         let options = if sync { write_sync } else { write_async };
         let work = if sync { Work::SyncedBatch(writes.len()) } else { Work::Batch(writes.len()) };
         let (written, perf) =
-            measure(work, || self.write_and_update_cache(writes, first, hashes, || self.db.write_opt(batch, options)));
+            measure(work, || self.write_and_update_cache(&plan, writes, hashes, || self.db.write_opt(batch, options)));
         self.monitor.add_write_wait(perf.get(Figure::WriteDelayTime).unwrap_or(0));
         let perf = perf.with(Figure::CommitSectionWait, u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
         written.map_err(|error| self.gate.undetermined(error.into_string()))?;
@@ -301,7 +334,7 @@ impl RocksDbEngine {
         }
         self.commits.committed(writes.len(), sync);
         self.finish(batch, sync)?;
-        Ok(CommittedBatch { first_version: first, now, sync_time: sync_time.unwrap_or_default(), perf: Some(perf) })
+        Ok(CommittedBatch { plan, now, sync_time: sync_time.unwrap_or_default(), perf: Some(perf) })
     }
 
     /// As `write`, for writes that ask for no sync. Returns `None` if it would have to wait; nothing has been written
@@ -311,12 +344,24 @@ impl RocksDbEngine {
         if let Err(stopped) = self.gate.check_stopped() {
             return Some(Err(stopped));
         }
-        let first = self.versions.try_take(writes.len())?;
-        let CommitSection { batch, preallocation, hashes, write_now, .. } = &mut *section;
-        if let Err(why) = Self::fill(batch, writes, first) {
+        let first = self.versions.try_take(plan::versions_of(writes))?;
+        let mut must_wait = false;
+        let plan = Plan::new(writes, first, clock::unix_ms, |key, whole| {
+            let current = self.current(key, whole, &self.read_cached);
+            must_wait |= current.is_err();
+            current
+        });
+        if must_wait {
+            return None;
+        }
+        if plan.stores_nothing() {
+            return Some(Ok(CommittedBatch { plan, now: clock::now(), sync_time: Duration::ZERO, perf: None }));
+        }
+        let CommitSection { batch, preallocation, head, hashes, write_now, .. } = &mut *section;
+        if let Err(why) = Self::fill(batch, head, &plan, writes) {
             return Some(Err(self.gate.undetermined(why)));
         }
-        match self.write_and_update_cache(writes, first, hashes, || self.db.write_opt(batch, write_now)) {
+        match self.write_and_update_cache(&plan, writes, hashes, || self.db.write_opt(batch, write_now)) {
             Ok(()) => {
                 if let Some(preallocation) = preallocation {
                     preallocation.advance(batch.size_in_bytes() as u64);
@@ -324,13 +369,54 @@ impl RocksDbEngine {
                 self.commits.committed(writes.len(), false);
                 // It did not wait, so measuring it would cost more than the result is worth.
                 let (now, sync_time) = (clock::now(), Duration::ZERO);
-                let committed = CommittedBatch { first_version: first, now, sync_time, perf: None };
+                let committed = CommittedBatch { plan, now, sync_time, perf: None };
                 Some(self.finish(batch, false).map(|()| committed))
             }
             // RocksDB delays or stops writes now. It returns this error before it writes anything.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
             Err(error) => Some(Err(self.gate.undetermined(error.into_string()))),
         }
+    }
+
+    /// Removes all keys of a range with one entry of the log.
+    fn remove_range(&self, removal: &RangeRemoval) -> Result {
+        let mut section = self.section.lock();
+        self.gate.check_stopped()?;
+        let RangeRemoval { from, end, durability } = removal;
+        let sync = *durability == Durability::Sync;
+        let first = self.versions.take(1).map_err(|error| Error::NoVersion { why: error.to_string() })?;
+        let end = match end {
+            Some(end) => end.to_vec(),
+            None => self.end_of_all_keys()?,
+        };
+        if **from < *end {
+            let CommitSection { batch, preallocation, write_sync, write_async, .. } = &mut *section;
+            batch.clear();
+            batch.delete_range(&**from, &*end);
+            if sync && let Some(preallocation) = preallocation {
+                preallocation.preallocate(batch.size_in_bytes() as u64);
+            }
+            let write = || self.db.write_opt(batch, if sync { write_sync } else { write_async });
+            let written = match &self.value_cache {
+                Some(cache) => cache.clear(write),
+                None => write(),
+            };
+            written.map_err(|error| self.gate.undetermined(error.into_string()))?;
+            if let Some(preallocation) = preallocation {
+                preallocation.advance(batch.size_in_bytes() as u64);
+            }
+            self.commits.committed(1, sync);
+            self.finish(batch, sync)?;
+        }
+        Ok(Outcome::Written { version: Version::new(first), durability: *durability, results: Vec::new() })
+    }
+
+    /// A key behind all keys.
+    fn end_of_all_keys(&self) -> std::result::Result<Vec<u8>, Error> {
+        let mut iterator = self.db.raw_iterator();
+        iterator.seek_to_last();
+        iterator.status().map_err(read_failed)?;
+        Ok(iterator.key().map_or(Vec::new(), |last| [last, &[0]].concat()))
     }
 
     /// Completes a commit after its log write, before any reply.
@@ -359,10 +445,10 @@ impl RocksDbEngine {
     }
 }
 
-/// Iterates over all changes in their order, each with the version of its write.
-fn changes(writes: &[Pending], first: u64) -> impl Iterator<Item = (&Change, Version)> {
-    let numbered = writes.iter().zip(first..);
-    numbered.flat_map(|(one, version)| one.write.changes.iter().map(move |change| (change, Version::new(version))))
+/// Whether the value cache may keep a value: it is small and does not expire.
+fn is_cacheable(value: &Value) -> bool {
+    value.payload.len() <= CACHED_VALUE_BYTES_MAX
+        && value.attributes.as_ref().is_none_or(|own| own.expires_at_ms.is_none())
 }
 
 pub(super) fn read_failed(error: rust_rocksdb::Error) -> Error {
@@ -381,11 +467,15 @@ impl Engine for RocksDbEngine {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             blocks: true,
+            conditions: true,
+            expiry: true,
+            metadata: true,
             batches: true,
+            range_removals: true,
+            snapshots: true,
             global_order: true,
             checkpoints: true,
             compactions: true,
-            ..Capabilities::default()
         }
     }
 
@@ -422,7 +512,17 @@ impl Engine for RocksDbEngine {
                 reply.measured(&perf);
                 reply.complete(page);
             }
+            Operation::GetMany { keys, bytes_max } => {
+                let (found, perf) = measure(Work::Read, || self.read_many(&keys, bytes_max));
+                reply.measured(&perf);
+                reply.complete(found);
+            }
+            Operation::Prefetch { keys } => {
+                let read = |key: &Bytes| self.db.get_pinned_opt(key, &self.read_all).map(|_| ()).map_err(read_failed);
+                reply.complete(keys.iter().try_for_each(read).map(|()| Outcome::NotFound));
+            }
             Operation::Write(write) => self.commit_all(&[Pending { write, reply }]),
+            Operation::RemoveRange(removal) => reply.complete(self.remove_range(&removal)),
         }
     }
 

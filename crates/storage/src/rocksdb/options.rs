@@ -1,14 +1,17 @@
 //! RocksDB's options, each with its reason. The default source is RocksDB 11.12, `include/rocksdb/options.h`,
 //! `advanced_options.h` and `table.h`. Called by `rocksdb` and `rocksdb::check`.
 
+use rust_rocksdb::compaction_filter::Decision;
 use rust_rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, BlockBasedPinningTier, Cache, DBCompressionType, DBRecoveryMode,
     DataBlockIndexType, Env, Options as RocksDbOptions, ReadOptions, SstFileManager, WriteBufferManager,
 };
 
 use crate::Compression;
-use crate::limits::{LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
+use crate::disk::record;
+use crate::limits::{EXPIRED_KEPT_MAX, LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
 use crate::rocksdb::Options;
+use klad_base::clock;
 
 /// How long RocksDB searches the cache for blocks of a deleted table: until fewer than 5 % of the blocks that it looks
 /// up are there. RocksDB names this value as its future default (`options.h`).
@@ -172,6 +175,12 @@ fn levels(db: &mut RocksDbOptions, compression: Compression) {
     // RocksDB removes the blocks of deleted tables from the cache. No read uses them again, but HyperClockCache would
     // keep them until other blocks replace them, and klad's memory would grow to its budget even with little data.
     db.set_uncache_aggressiveness(UNCACHE_AGGRESSIVENESS);
+    // A compaction drops expired entries. It drops them for snapshots too, where they count as absent as well.
+    db.set_compaction_filter("klad-expiry", |_, _, stored| {
+        if record::is_expired(stored, clock::unix_ms) { Decision::Remove } else { Decision::Keep }
+    });
+    // Without new writes no compaction would come. RocksDB rewrites each file at this age.
+    db.set_periodic_compaction_seconds(EXPIRED_KEPT_MAX.as_secs());
 }
 
 /// The options of the tables.
@@ -202,8 +211,9 @@ fn tables(cache: &Cache) -> BlockBasedOptions {
 }
 
 /// The read options of one scan step.
-pub(super) fn scan(end: Option<&[u8]>) -> ReadOptions {
+pub(super) fn scan(from: &[u8], end: Option<&[u8]>) -> ReadOptions {
     let mut options = ReadOptions::default();
+    options.set_iterate_lower_bound(from);
     if let Some(end) = end {
         options.set_iterate_upper_bound(end);
     }
@@ -225,7 +235,6 @@ mod tests {
     use rust_rocksdb::{BottommostLevelCompaction, CompactOptions, DB, LogLevel};
 
     use super::*;
-    use klad_base::clock;
 
     fn options() -> Options {
         Options {

@@ -1,0 +1,275 @@
+//! Decides inside a commit section what each change of a batch stores, and what it answers.
+//!
+//! A batch has the writes of many clients. Their conditions, counters and reads see the stored state and all changes
+//! before them in the batch, so the result is as if each change had been committed alone, one after the other.
+//!
+//! A batch whose changes all are unconditional needs no plan: nothing is read, and the changes are stored as they are.
+//! Must never write and never block by itself; `read` may. Called by the engines.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+
+use bytes::Bytes;
+
+use crate::Pending;
+use crate::operation::{
+    Attributes, Change, ChangeError, ChangeResult, Condition, Effect, Error, Outcome, Value, Version, Write,
+};
+
+/// The stored value of a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    /// The version of the change that stored it.
+    pub(crate) version: Version,
+    /// The value. Its payload may be missing if it was not asked for.
+    pub(crate) value: Value,
+}
+
+/// What one change stores.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Store<'p> {
+    pub(crate) key: &'p Bytes,
+    pub(crate) version: Version,
+    /// The new value; `None` removes the key.
+    pub(crate) value: Option<&'p Value>,
+}
+
+/// The plan of a batch.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    first: u64,
+    /// What is stored and answered, if a change depends on the state of its key.
+    stateful: Option<Stateful>,
+}
+
+#[derive(Debug, Default)]
+struct Stateful {
+    stores: Vec<OwnedStore>,
+    answers: Vec<Answer>,
+}
+
+#[derive(Debug)]
+struct OwnedStore {
+    key: Bytes,
+    version: Version,
+    value: Option<Value>,
+}
+
+/// The answer to one write.
+type Answer = Result<Vec<ChangeResult>, WriteFailure>;
+
+/// Why a write has no effect.
+#[derive(Clone, Debug)]
+enum WriteFailure {
+    /// This change of an atomic write failed.
+    Change(usize, ChangeError),
+    /// The state of a key could not be read.
+    Read(Error),
+}
+
+/// The number of versions that `writes` need: one for each change.
+pub(crate) fn versions_of(writes: &[Pending]) -> usize {
+    writes.iter().map(|one| one.write.changes.len()).sum()
+}
+
+impl Plan {
+    /// Plans `writes`, whose first change has the version `first`. `read(key, whole)` returns the stored value of a
+    /// key, expired or not; without `whole` its payload may be empty. If it fails, only that write fails.
+    pub(crate) fn new(
+        writes: &[Pending],
+        first: u64,
+        now_ms: impl FnOnce() -> u64,
+        read: impl FnMut(&[u8], bool) -> Result<Option<Current>, Error>,
+    ) -> Plan {
+        if !writes.iter().any(|one| one.write.depends_on_state()) {
+            return Plan { first, stateful: None };
+        }
+        let mut planner =
+            Planner { now_ms: now_ms(), read, changed: HashMap::new(), undo: Vec::new(), stores: Vec::new() };
+        let mut version = first;
+        let mut answers = Vec::with_capacity(writes.len());
+        for Pending { write, .. } in writes {
+            answers.push(planner.write(write, version));
+            version += write.changes.len() as u64;
+        }
+        Plan { first, stateful: Some(Stateful { stores: planner.stores, answers }) }
+    }
+
+    /// What the batch stores, in order. `writes` are those of [`Plan::new`].
+    pub(crate) fn stores<'p>(&'p self, writes: &'p [Pending]) -> impl Iterator<Item = Store<'p>> {
+        let planned = self.stateful.as_ref().map(|stateful| {
+            stateful.stores.iter().map(|OwnedStore { key, version, value }| Store {
+                key,
+                version: *version,
+                value: value.as_ref(),
+            })
+        });
+        let plain = if self.stateful.is_none() { writes } else { &[] };
+        let plain = plain.iter().flat_map(|one| &one.write.changes).zip(self.first..).map(|(change, version)| {
+            let value = match &change.effect {
+                Effect::Put(value) => Some(value),
+                Effect::Delete => None,
+                Effect::Add { .. } | Effect::Expire(_) | Effect::Read => {
+                    unreachable!("a batch with such a change has a plan")
+                }
+            };
+            Store { key: &change.key, version: Version::new(version), value }
+        });
+        planned.into_iter().flatten().chain(plain)
+    }
+
+    /// Whether the batch stores nothing, so that no log write is needed.
+    pub(crate) fn stores_nothing(&self) -> bool {
+        self.stateful.as_ref().is_some_and(|stateful| stateful.stores.is_empty())
+    }
+
+    /// Returns the outcome of each write, once the batch is stored.
+    pub(crate) fn outcomes<'p>(self, writes: &'p [Pending]) -> impl Iterator<Item = Result<Outcome, Error>> + use<'p> {
+        let mut answers = self.stateful.map(|stateful| stateful.answers.into_iter());
+        let mut version = self.first;
+        writes.iter().map(move |Pending { write, .. }| {
+            let first = Version::new(version);
+            version += write.changes.len() as u64;
+            let answer = answers.as_mut().map_or(Ok(Vec::new()), |answers| answers.next().expect("one for each write"));
+            match answer {
+                Ok(results) => Ok(Outcome::Written { version: first, durability: write.durability, results }),
+                Err(WriteFailure::Change(index, error)) => Ok(Outcome::Failed { index, error }),
+                Err(WriteFailure::Read(error)) => Err(error),
+            }
+        })
+    }
+}
+
+struct Planner<'w, R> {
+    now_ms: u64,
+    read: R,
+    /// The keys that the batch has changed so far. Their payloads are always there.
+    changed: HashMap<&'w [u8], Option<Current>>,
+    /// What `changed` held before the changes of the current write.
+    undo: Vec<(&'w [u8], Option<Option<Current>>)>,
+    stores: Vec<OwnedStore>,
+}
+
+impl<'w, R: FnMut(&[u8], bool) -> Result<Option<Current>, Error>> Planner<'w, R> {
+    fn write(&mut self, write: &'w Write, first: u64) -> Answer {
+        let stores_before = self.stores.len();
+        self.undo.clear();
+        let mut read_bytes_left = write.read_bytes_max;
+        let depends_on_state = write.depends_on_state();
+        let mut results = Vec::with_capacity(if depends_on_state { write.changes.len() } else { 0 });
+        for (index, (change, version)) in write.changes.iter().zip(first..).enumerate() {
+            let failure = match self.change(change, Version::new(version), &mut read_bytes_left) {
+                Ok(ChangeResult::Failed(error)) if write.atomic => WriteFailure::Change(index, error),
+                Ok(result) => {
+                    if depends_on_state {
+                        results.push(result);
+                    }
+                    continue;
+                }
+                Err(error) => WriteFailure::Read(error),
+            };
+            self.stores.truncate(stores_before);
+            while let Some((key, before)) = self.undo.pop() {
+                match before {
+                    Some(before) => self.changed.insert(key, before),
+                    None => self.changed.remove(key),
+                };
+            }
+            return Err(failure);
+        }
+        Ok(results)
+    }
+
+    fn change(
+        &mut self,
+        change: &'w Change,
+        version: Version,
+        read_bytes_left: &mut usize,
+    ) -> Result<ChangeResult, Error> {
+        let current = if change.depends_on_state() { self.current(change)? } else { None };
+        if let Some(condition) = change.condition {
+            let found = current.as_ref().map(|current| current.version);
+            let holds = match condition {
+                Condition::Present => found.is_some(),
+                Condition::Absent => found.is_none(),
+                Condition::Is(version) => found == Some(version),
+                Condition::Never => false,
+            };
+            if !holds {
+                return Ok(ChangeResult::Failed(ChangeError::Condition { current: found }));
+            }
+        }
+        let existed = change.depends_on_state().then_some(current.is_some());
+        let mut number = None;
+        let value = match &change.effect {
+            Effect::Put(value) => Some(value.clone()),
+            Effect::Delete => None,
+            Effect::Add { by, created } => match add(current.as_ref(), *by) {
+                Ok(sum) => {
+                    number = Some(sum);
+                    let attributes = match current {
+                        Some(current) => self.touched(current.value.attributes),
+                        None => created.clone(),
+                    };
+                    Some(Value { payload: sum.to_string().into(), attributes })
+                }
+                Err(error) => return Ok(ChangeResult::Failed(error)),
+            },
+            Effect::Expire(expires_at_ms) => {
+                let Some(current) = current else { return Ok(ChangeResult::Failed(ChangeError::Absent)) };
+                let attributes = self.touched(current.value.attributes).unwrap_or_default();
+                let attributes = Some(Box::new(Attributes { expires_at_ms: *expires_at_ms, ..*attributes }));
+                Some(Value { payload: current.value.payload, attributes })
+            }
+            Effect::Read => {
+                let found = current.map(|current| (current.version, current.value));
+                let bytes = found.as_ref().map_or(0, |(_, value)| value.payload.len());
+                let Some(left) = read_bytes_left.checked_sub(bytes) else {
+                    return Ok(ChangeResult::Failed(ChangeError::NoRoom));
+                };
+                *read_bytes_left = left;
+                return Ok(ChangeResult::Read(found));
+            }
+        };
+        self.store(change, version, value);
+        Ok(ChangeResult::Done { version, existed, number })
+    }
+
+    /// The value that `change` finds.
+    fn current(&mut self, change: &Change) -> Result<Option<Current>, Error> {
+        let found = match self.changed.get(&*change.key) {
+            Some(changed) => changed.clone(),
+            None => {
+                let whole = matches!(change.effect, Effect::Add { .. } | Effect::Expire(_) | Effect::Read);
+                (self.read)(&change.key, whole)?
+            }
+        };
+        let now_ms = self.now_ms;
+        Ok(found.filter(|current| {
+            let attributes = current.value.attributes.as_ref();
+            attributes.and_then(|own| own.expires_at_ms).is_none_or(|expiry| expiry.get() > now_ms)
+        }))
+    }
+
+    /// The attributes of a value that the batch changes now.
+    fn touched(&self, attributes: Option<Box<Attributes>>) -> Option<Box<Attributes>> {
+        let mut attributes = attributes.unwrap_or_default();
+        attributes.modified_ms = NonZeroU64::new(self.now_ms);
+        Some(attributes)
+    }
+
+    fn store(&mut self, change: &'w Change, version: Version, value: Option<Value>) {
+        let current = value.clone().map(|value| Current { version, value });
+        let before = self.changed.insert(&change.key, current);
+        self.undo.push((&change.key, before));
+        self.stores.push(OwnedStore { key: change.key.clone(), version, value });
+    }
+}
+
+/// Adds to the number that a value holds: decimal digits with an optional sign, and nothing else.
+fn add(current: Option<&Current>, by: i64) -> Result<i64, ChangeError> {
+    let Some(current) = current else { return Ok(by) };
+    let text = std::str::from_utf8(&current.value.payload).map_err(|_| ChangeError::NotANumber)?;
+    let number: i64 = text.parse().map_err(|_| ChangeError::NotANumber)?;
+    number.checked_add(by).ok_or(ChangeError::Overflow)
+}
