@@ -268,8 +268,8 @@ pub struct ServeArgs {
     pub turn_max: Duration,
     /// Shed load when klad is overloaded.
     ///
-    /// With off, klad rejects or delays nothing because of overload, except by --queue-limit. Use off to measure the
-    /// effect of load shedding.
+    /// With off, --operations-max, --queue-target, --queue-age-max and --turn-max have no effect. All other limits
+    /// remain, for example --queue-limit, --scans-max and --memory. Use off to measure the effect of load shedding.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = OVERLOAD)]
     pub admission: SwitchName,
     /// Memory budget for caches, memtables, bodies and connections together [default: half of the limit of the
@@ -348,10 +348,11 @@ pub struct ServeArgs {
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub head_timeout: Duration,
-    /// Maximum time without a byte of a request's body, or at less than --body-rate-min. Then klad answers 408.
+    /// Maximum time without a byte of a request's body. Then klad answers 408.
     ///
-    /// The time runs while klad waits for the body and no byte arrives. It also runs while the average rate, from the
-    /// first wait for the body to the last, is below --body-rate-min. klad also closes the connection.
+    /// A body may take longer than this time in all. From then on klad answers 408 as soon as the body's average rate,
+    /// measured since klad began to wait for the body, is below --body-rate-min. In both cases klad also closes the
+    /// connection.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]

@@ -51,7 +51,8 @@ pub(super) fn in_words(error: &io::Error) -> String {
     }
 }
 
-/// Recognises the error by its name, because rustls does not export its type. A test fails if the name changes.
+/// Returns whether the server presented a CA certificate as its own. Compares the error's `Debug` text, because rustls
+/// does not export its type. A test fails if the text changes.
 fn is_of_an_authority(why: &rustls::OtherError) -> bool {
     format!("{:?}", why.0) == "CaUsedAsEndEntity"
 }

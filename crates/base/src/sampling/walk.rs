@@ -203,8 +203,8 @@ fn read(from: u64, into: &mut [MaybeUninit<u64>; WORDS]) -> usize {
     usize::try_from(bytes).unwrap_or(0) / 8
 }
 
-/// Checks that this process may read its own memory through the kernel. Without this permission there is no stack
-/// walk.
+/// Checks that this process may read its own memory through the kernel (`process_vm_readv`). Callers do this
+/// before they record stacks, because without this permission no stack can be walked.
 ///
 /// # Errors
 /// The system's error. A filter of system calls, as containers have it, may deny the call.

@@ -36,8 +36,8 @@ pub fn apart(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     Estimate { difference: mean_b - mean_a, half_width: quantile(freedom, error) * squared.sqrt() }
 }
 
-/// The interval for repeats in pairs: each value of `a` belongs to the value of `b` at the same index. At least two
-/// pairs.
+/// The confidence interval of B minus A for repeats in pairs, at least two: each value of `a` belongs to the value of
+/// `b` at the same index. `resolution` and `error` mean the same as in [`apart`].
 #[must_use]
 pub fn in_pairs(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();

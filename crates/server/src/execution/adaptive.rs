@@ -140,8 +140,9 @@ impl Adaptive {
         }
     }
 
-    /// Writes what a worker has gathered in one loop iteration. The worker writes `async` writes itself if it need not
-    /// wait for anything. The committer gets the rest, with one wake-up.
+    /// Writes what a worker has gathered in one loop iteration. The worker writes the `async` writes itself if they fit
+    /// into a small batch (`ITERATION_COMMIT_BYTES_MAX`, `COMMIT_WRITES_MAX`) and it need not wait for anything. The
+    /// committer gets all other writes, with one wake-up.
     pub(super) fn commit_iteration(&self, engine: &dyn Engine, gathered: &mut Vec<Task>) {
         let (mut tasks, mut here): (Vec<Task>, Vec<Task>) = gathered.drain(..).partition(Task::needs_sync);
         let bytes: usize = here.iter().map(Task::write_bytes).sum();
