@@ -357,11 +357,10 @@ pub struct ServeArgs {
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub body_timeout: Duration,
-    /// Maximum time in which the client takes no byte of an answer, or takes less than --body-rate-min. Then klad
-    /// closes the connection.
+    /// Maximum time in which the client takes no byte of an answer. Then klad closes the connection.
     ///
-    /// The time runs while the client takes no byte. It also adds up over all waits for the client in which the
-    /// average rate is below --body-rate-min.
+    /// klad may wait for the client several times during one answer. When all these waits together exceed this time,
+    /// klad also closes the connection if the average rate over them is below --body-rate-min.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_duration, help_heading = DEADLINES)]

@@ -35,7 +35,8 @@ const WAITED_PARTS: u64 = 12;
 /// little each time.
 const NOTHING_PARTS: u64 = 200;
 
-/// The time without polling after others have wanted the core. It doubles each time, up to the maximum.
+/// The pause of polling after others have wanted the core. The pause doubles, up to the maximum, if they want the core
+/// again within one [`LOOK_INTERVAL`] after its end. One interval of undisturbed polling resets it to the minimum.
 const PAUSE_MIN: Nanos = 10 * SECOND;
 const PAUSE_MAX: Nanos = 640 * SECOND;
 

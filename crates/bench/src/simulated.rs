@@ -249,7 +249,8 @@ fn silent(number: u64, at: Nanos) -> Reply {
     if at < SILENT_FROM { constant(number, at) } else { Reply::Never }
 }
 
-/// Requests with a connection wait until the end of the drain, the others until the end of the schedule.
+/// The result with a server that answers nothing from [`SILENT_FROM`] on. The first requests from then on, one for each
+/// connection, wait until the end of the drain. The others are never sent, and wait until the end of the schedule.
 fn silence_fixed(connections: u64) -> Expected {
     let first = SILENT_FROM * RATE / SECOND;
     let (before, after): (Vec<u64>, Vec<u64>) = numbers().partition(|number| *number < first);

@@ -252,12 +252,13 @@ pub const GROWN_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Buffers count as grown when one read or write has transferred more than this many bytes.
 pub const GROWN_BYTES: usize = 16 << 10;
 
-/// Default of `--body-timeout`: the time without a byte of an expected body, or below `--body-rate-min`; then klad
-/// answers 408.
+/// Default of `--body-timeout`. klad answers 408 if no byte of an expected body arrives for this time, or if the body
+/// takes longer than this time and its average rate is below `--body-rate-min`.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Default of `--write-timeout`: the time in which the client takes no byte of an answer, or takes less than
-/// `--body-rate-min`; then klad closes the connection.
+/// Default of `--write-timeout`. klad closes the connection if the client takes no byte of an answer for this time, or
+/// if all waits for the client during an answer together exceed this time and the average rate over them is below
+/// `--body-rate-min`.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often the sweep checks deadlines, which is also the precision of deadlines.

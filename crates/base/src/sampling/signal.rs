@@ -29,7 +29,8 @@ use crate::sampling::walk::{self, Stack};
 /// cores and more. 2.2 MiB.
 pub const SAMPLES_MAX: usize = 2048;
 
-/// The capacity of the ring of requested stacks, which is drained at least every 20 ms. 270 KiB.
+/// The capacity of the ring of answers to [`ask`]. `profile::threads` asks half as many threads at a time, and reads
+/// the ring every millisecond while it waits for their answers. 264 KiB.
 pub const STACKS_MAX: usize = 256;
 
 /// A sample of a thread that uses CPU time.

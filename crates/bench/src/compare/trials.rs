@@ -364,7 +364,8 @@ fn twin_a_comparison_of_times_only_is_noticed() {
     assert_eq!(finding.verdict, Verdict::Faster);
 }
 
-/// Two servers measured in the given orders, B 5 % slower, on a machine that becomes 0.4 % slower with each second.
+/// Compares two servers on a machine that becomes 0.4 % slower with each second. B is 5 % slower than A. `order` has
+/// the seconds in which the six runs of A and the six runs of B start.
 fn drifting(order: [[u64; 6]; 2]) -> Finding {
     let steady = Server { noise: 0.0, disturbed: false, ..SAME };
     let drift = |seconds: [u64; 6]| {

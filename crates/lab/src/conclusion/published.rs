@@ -8,8 +8,8 @@ use crate::conclusion::comparison::{Comparison, Difference, Judgement, Pairs, TO
 use crate::conclusion::standing::Standing;
 use crate::scenario::PublishedResult;
 
-/// A figure of published reports: its name, its unit, whether the order of variants in it is judged, and how to get
-/// the published value and the measured one in the same unit.
+/// A figure that published reports contain, such as the p99: its name, its unit, whether the order of the variants by
+/// this figure is judged, and how to get the published value and the measured one in the same unit.
 struct Figure {
     name: &'static str,
     unit: Unit,
