@@ -68,7 +68,8 @@ fn given(path: &Path) -> Result<RootCertStore, Error> {
     if roots.is_empty() { Err(wrong("contains no certificate".to_owned())) } else { Ok(roots) }
 }
 
-/// Returns the certificates that the system trusts. Invalid ones are skipped, as usual.
+/// Returns the certificates in the file `SSL_CERT_FILE`, or in the first of [`SYSTEM_FILES`] with a valid one. Skips
+/// invalid certificates, as other programs do.
 fn system() -> Result<RootCertStore, Error> {
     let files = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from).into_iter();
     for path in files.chain(SYSTEM_FILES.iter().map(PathBuf::from)) {

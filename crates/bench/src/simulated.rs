@@ -3,8 +3,8 @@
 //!
 //! Only the kernel is replaced. The schedule, the generator, the reader of answers, the recorder, the collector and
 //! the percentiles are those of a real run; a thousand simulated seconds take less than one second. Each scenario
-//! calculates independently what must have been recorded for each request. Each has a planted defect, which it must
-//! notice.
+//! calculates independently what must have been recorded for each request. Some tests plant a defect in the generator,
+//! which the comparison must notice.
 
 pub(super) mod world;
 
@@ -26,11 +26,11 @@ const MILLISECOND: Nanos = 1_000_000;
 pub enum GeneratorDefect {
     /// Coordinated omission: the wait before the send is not counted.
     LatencyFromSend,
-    /// Requests without an end at the end of the run are forgotten.
+    /// Requests that have no answer at the end of the run are not recorded.
     UnfinishedDropped,
     /// A rejection counts as a served request.
     RefusedAsServed,
-    /// Failures are left out.
+    /// Requests that failed are not recorded.
     FailedDropped,
     /// Requests that become due while the generator does not run are not counted as late.
     StallsUnseen,
@@ -145,8 +145,8 @@ fn frozen_on_demand() -> Expected {
     })
 }
 
-/// With a fixed number of connections, a request starts when the one `connections` before it has ended: answers come
-/// in order.
+/// With a fixed number of connections, a request does not start before the one `connections` before it has ended,
+/// because answers come in order.
 fn frozen_fixed(connections: usize) -> Expected {
     let mut ends: Vec<Nanos> = Vec::new();
     for number in 0..numbers().end {
