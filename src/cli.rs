@@ -81,7 +81,7 @@ pub enum ManualCommand {
 /// Subcommands of `klad config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print each effective value and its source, for the `klad serve` options given here.
+    /// Print the value that each option of `klad serve` has with the options given here, and its source.
     Print {
         /// Print JSON.
         #[arg(long)]
@@ -121,9 +121,9 @@ const STOPPING: &str = "Stopping";
 /// `docs/configuration.md` and `deploy/klad.toml` are derived from it (`settings`, `reference`).
 ///
 /// `-h` prints the first paragraph of an option's comment. `[default: ...]` at the end of that paragraph describes a
-/// default that is computed at start. `--help` and the documents print the other paragraphs too; a paragraph that
-/// begins with `Range: ` is printed beside the default. `config` checks the relations between options. Do not use
-/// clap's `requires` and the like: clap sees one source of options, not all four.
+/// default that is computed at start. `--help` and the documents print the other paragraphs too; the documents print a
+/// paragraph that begins with `Range: ` beside the default. `config` checks the relations between options. Do not use
+/// clap's `requires` and the like: clap first parses the command line alone, without the environment and the file.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
     /// Read options from this TOML file. Its keys are the names of the options, for example queue-limit = 2048.
@@ -140,8 +140,8 @@ pub struct ServeArgs {
     pub listen: String,
     /// Serve health, metrics, configuration and checkpoints on this address, the admin address.
     ///
-    /// The admin listener has its own thread, so it answers even when the client address is overloaded. It accepts at
-    /// most 64 connections and closes further ones at once. GET / lists all its endpoints.
+    /// The admin listener has its own thread, so it answers even when the client address is overloaded. It serves at
+    /// most 64 connections at a time and closes further ones at once. GET / lists its endpoints.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8081", help_heading = PLACES)]
     pub admin_listen: String,
     /// Keep the data in this directory. klad creates it if it is missing.
@@ -151,11 +151,12 @@ pub struct ServeArgs {
     pub data: PathBuf,
     /// Create checkpoints in this directory [default: checkpoints in the data directory].
     ///
-    /// POST /checkpoint on the admin address creates each checkpoint as a directory inside DIR. klad can serve it. If
-    /// DIR is on the file system of --data, klad makes hard links to the tables, which takes milliseconds and at first
-    /// no further space. If DIR is on another file system, klad copies all tables, which takes the time and the space
-    /// of all data; the copy survives the loss of the first disk. klad creates DIR with the first checkpoint. DIR must
-    /// not be the data directory, above it, or inside its rocksdb or fjall.
+    /// POST /checkpoint on the admin address creates a checkpoint: a directory inside DIR that klad can serve. If DIR
+    /// is on the file system of --data, klad makes hard links to the tables, which takes milliseconds and at first no
+    /// further space. If DIR is on another file system, klad copies all tables, which takes the time and the space of
+    /// all data; the copy survives the loss of the first disk. klad creates DIR with the first checkpoint. DIR must not
+    /// be the data directory, a directory above it, or inside its subdirectory rocksdb or fjall. Only --engine rocksdb
+    /// makes checkpoints.
     #[arg(long, value_name = "DIR", help_heading = PLACES)]
     pub checkpoints: Option<PathBuf>,
     /// Storage engine.
@@ -179,19 +180,20 @@ pub struct ServeArgs {
     /// See docs/durability.md.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = DurabilityName::Sync, help_heading = PLACES)]
     pub durability: DurabilityName,
-    /// Longest time that an acknowledged async write stays unsynced.
+    /// Interval at which klad syncs async writes to the disk.
     ///
-    /// If the machine fails, the async writes of this period can be lost. The writes that survive are always a prefix
-    /// of the acknowledged ones.
+    /// If the machine fails, the async writes since the last sync can be lost: those of one interval, and those that
+    /// arrived while the sync ran. If a write survives, every earlier write survives too, with one exception: see
+    /// docs/durability.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration, help_heading = PLACES)]
     pub async_sync_interval: Duration,
     /// Delay each commit by this time, so that more writes share one sync.
     ///
-    /// The commit thread waits this long after the first write of a batch, then writes and syncs the batch. This adds
-    /// latency to each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it if
-    /// the disk, or a cloud provider's quota, limits the number of syncs a second.
+    /// The commit thread waits this long after the first write of a batch, then writes the batch and syncs it. This
+    /// adds latency to each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it
+    /// if the disk, or a cloud provider's quota, limits the number of syncs a second.
     ///
     /// Range: up to 100 ms.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = commit_delay, help_heading = PLACES)]
@@ -210,8 +212,8 @@ pub struct ServeArgs {
     pub execution: ExecutionName,
     /// Number of threads for reads that may wait for the disk, in --execution adaptive.
     ///
-    /// These reads are reads of values that are not in memory, and steps of range scans. Raise it for a disk that
-    /// serves many reads at once.
+    /// These threads read values that are not in memory or are larger than 64 KiB, and do the steps of range scans.
+    /// Raise the number for a disk that serves many reads at once.
     ///
     /// Range: 1 to 99.
     #[arg(long, value_name = "N", default_value_t = limits::STORAGE_THREADS, value_parser = clap::value_parser!(u64).range(1..=99), help_heading = THREADS)]
@@ -232,20 +234,21 @@ pub struct ServeArgs {
     /// Parse plain requests with klad's own parser instead of the HTTP library.
     ///
     /// A plain request concerns one entity, arrives in one piece and uses no unusual feature. The HTTP library
-    /// handles all other requests. With off it handles all requests: the answers are the same, and each takes 13 to
-    /// 24 % more CPU time.
+    /// handles all other requests, and with off all requests. The answers are the same. With klad's own parser a plain
+    /// request takes 13 to 24 % less CPU time.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = THREADS)]
     pub fast_path: SwitchName,
-    /// For experiments: operations that may wait in --execution pool and stealing. klad answers further ones with 503.
+    /// For experiments: maximum number of operations that wait in --execution pool and stealing. klad answers further
+    /// ones with 503.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = limits::QUEUE_LIMIT, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = OVERLOAD)]
     pub queue_limit: u64,
     /// Answer operations that waited longer than this in an overloaded storage queue with 503.
     ///
-    /// A queue counts as overloaded when it has not been empty for 100 ms. For the next 1.6 s it counts as overloaded
-    /// again as soon as its oldest operation has waited four times this value. Only --execution adaptive uses it. See
-    /// docs/execution.md.
+    /// A queue counts as overloaded when it has not been empty for 100 ms, and until it is empty. For 1.6 s after that
+    /// it counts as overloaded again as soon as its oldest operation has waited four times this value. Only --execution
+    /// adaptive uses it. See docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = positive_duration, help_heading = OVERLOAD)]
@@ -259,17 +262,18 @@ pub struct ServeArgs {
     pub queue_age_max: Duration,
     /// Longest loop iteration of a worker that does not count as overload.
     ///
-    /// After a longer iteration the worker reads the newest requests first, and klad accepts few new connections.
-    /// This happens only while clients show haste: a client has sent a deadline, or has left before its answer,
-    /// within the last second. Only --execution adaptive uses it. See docs/execution.md.
+    /// A loop iteration is one pass of a worker over the tasks that are ready. After a longer iteration with at least
+    /// 32 requests, the worker reads the newest requests first. If all workers do so, klad also accepts new connections
+    /// slowly. klad does this only while clients are in a hurry: within the last second a client has sent a deadline,
+    /// or has left before its answer. Only --execution adaptive uses it. See docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive_duration, help_heading = OVERLOAD)]
     pub turn_max: Duration,
     /// Shed load when klad is overloaded.
     ///
-    /// With off, klad rejects or delays nothing because of overload, except by --queue-limit. Use off to measure the
-    /// effect of load shedding.
+    /// With off, --operations-max, --queue-target, --queue-age-max and --turn-max have no effect. All other limits
+    /// remain, for example --queue-limit, --scans-max and --memory. Use off to measure the effect of load shedding.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = OVERLOAD)]
     pub admission: SwitchName,
     /// Memory budget for caches, memtables, bodies and connections together [default: half of the limit of the
@@ -284,7 +288,8 @@ pub struct ServeArgs {
     /// Percentage of the cache (without the memtables) that holds values instead of blocks. 0 disables the value cache.
     ///
     /// klad finds a recently read value in this cache without a search through RocksDB. A write updates the value of
-    /// its key if it is cached, and adds no value. A small entry takes more memory here than in a block.
+    /// its key if it is cached, and adds no value. A small entry takes more memory here than in a block. Only --engine
+    /// rocksdb uses it.
     ///
     /// Range: 0 to 90.
     #[arg(long, value_name = "PERCENT", default_value_t = limits::VALUE_CACHE_PERCENT, value_parser = clap::value_parser!(u64).range(0..=90), help_heading = MEMORY)]
@@ -301,7 +306,8 @@ pub struct ServeArgs {
     /// Maximum number of open connections from one address. klad answers a further one with 503 and closes it
     /// [default: no limit].
     ///
-    /// The error code is too-many-connections. Behind a proxy, all clients have the proxy's address.
+    /// The error code is too-many-connections. With TLS klad sends a TLS alert instead of an answer. Behind a proxy,
+    /// all clients have the proxy's address.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = MEMORY)]
@@ -322,14 +328,14 @@ pub struct ServeArgs {
     pub value_max: ByteSize,
     /// Maximum length of the request line and the headers together. klad answers a longer head with 431.
     ///
-    /// The lower bound leaves space for a key with every byte percent-encoded, and for some headers.
+    /// The lower end of the range leaves space for a key with every byte percent-encoded, and for some headers.
     ///
     /// Range: 3 × --key-max + 1 KiB, to 64 KiB.
     #[arg(long, value_name = "SIZE", default_value = "32KiB", help_heading = BOUNDS)]
     pub head_max: ByteSize,
     /// Maximum number of operations that wait for storage or run in it. klad answers further ones with 503.
     ///
-    /// The error code is overloaded. Reads that klad answers from memory do not count.
+    /// The error code is overloaded. Reads that klad answers from memory, and range scans, do not count.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = limits::OPERATIONS_MAX, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = BOUNDS)]
@@ -348,26 +354,28 @@ pub struct ServeArgs {
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub head_timeout: Duration,
-    /// Maximum time without a byte of a request's body, or at less than --body-rate-min. Then klad answers 408.
+    /// Maximum time without a byte of a request's body. Then klad answers 408.
     ///
-    /// The time runs while klad waits for the body and no byte arrives. It also runs while the average rate, from the
-    /// first wait for the body to the last, is below --body-rate-min. klad also closes the connection.
+    /// A body may take longer than this time in all. From then on klad answers 408 as soon as the body's average rate,
+    /// measured since klad began to wait for the body, is below --body-rate-min. In both cases klad also closes the
+    /// connection.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub body_timeout: Duration,
-    /// Maximum time in which the client takes no byte of an answer, or takes less than --body-rate-min. Then klad
-    /// closes the connection.
+    /// Maximum time in which the client takes no byte of an answer. Then klad closes the connection.
     ///
-    /// The time runs while the client takes no byte. It also adds up over all waits for the client in which the
-    /// average rate is below --body-rate-min.
+    /// klad may wait for the client several times during one answer. When all these waits together exceed this time,
+    /// klad also closes the connection if the average rate over them is below --body-rate-min.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub write_timeout: Duration,
     /// Minimum average rate, bytes per second, at which a client must send a body or take an answer.
     ///
-    /// With 0 a client may be as slow as it likes as long as some bytes move, even when the memory for bodies runs out.
+    /// klad applies it to a body that takes longer than --body-timeout, and to an answer for which klad has waited
+    /// longer than --write-timeout in all. When the memory for bodies runs out, klad ends slow requests earlier. With 0
+    /// klad does neither: a client may be as slow as it likes as long as some bytes move.
     ///
     /// Range: 0 to 1 MiB.
     #[arg(long, value_name = "SIZE", default_value = "1KiB", help_heading = DEADLINES)]
@@ -379,11 +387,11 @@ pub struct ServeArgs {
     pub idle_timeout: Duration,
     /// File of the tokens that clients must send. Each line is read-write TOKEN [name] or read-only TOKEN [name].
     ///
-    /// Without this file every client that reaches klad may do everything, and klad refuses to listen on addresses
-    /// that other machines can reach. A token has 16 to 512 characters: letters, digits and - . _ ~ + / =. Clients
-    /// send it as Authorization: Bearer TOKEN. sha256:DIGITS stands for the token with that SHA-256. # begins a
-    /// comment. A file has at most 256 tokens. /livez and /readyz need no token. klad reads the file again on SIGHUP;
-    /// if the file has an error, the previous tokens stay valid.
+    /// Without this file every client that reaches klad may do everything, and klad refuses to listen on addresses that
+    /// other machines can reach, unless --insecure-listen is given. A token has 16 to 512 characters: letters, digits
+    /// and - . _ ~ + / =. Clients send it as Authorization: Bearer TOKEN. sha256:DIGITS stands for the token with that
+    /// SHA-256. # begins a comment. A file has at most 256 tokens. /livez, /healthz and /readyz on the admin address
+    /// need no token. klad reads the file again on SIGHUP; if the file has an error, the previous tokens stay valid.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub token_file: Option<PathBuf>,
     /// Listen on addresses that other machines can reach, without --token-file.
@@ -394,9 +402,10 @@ pub struct ServeArgs {
     pub insecure_listen: bool,
     /// Certificate chain for TLS, PEM: the server's certificate first, then the intermediate ones.
     ///
-    /// With it klad speaks only TLS 1.2 and 1.3, on both addresses unless --admin-tls is off. Each connection takes
-    /// 12 KiB more of the memory budget. The handshake must end within --head-timeout. klad reads the files again on
-    /// SIGHUP and uses them for new connections; if they have an error, the previous certificate stays in use.
+    /// It needs --tls-key too. With it klad speaks only TLS 1.2 and 1.3, on both addresses unless --admin-tls is off.
+    /// Each connection takes 12 KiB more of the memory budget. The handshake must end within --head-timeout. On SIGHUP
+    /// klad reads the files of all --tls options again and uses them for new connections; if one has an error, klad
+    /// keeps what it has.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_cert: Option<PathBuf>,
     /// Private key of --tls-cert, PEM, unencrypted.
@@ -422,22 +431,22 @@ pub struct ServeArgs {
     pub drain_delay: Duration,
     /// Maximum time for requests in flight to finish during a shutdown.
     ///
-    /// The time begins when --drain-delay ends. A shutdown takes about half a second if no client keeps klad waiting.
+    /// The time begins when --drain-delay ends. A shutdown takes about a third of a second if no client delays it.
     /// klad closes a connection without a request after 300 ms, and one whose client sends nothing of a request that
     /// has begun, or takes nothing of an answer, after one second. klad closes the remaining connections when the
     /// time is over, or at once with 0. Operations that were admitted complete in any case.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = STOPPING)]
     pub drain_timeout: Duration,
-    /// Minimum free space on the disk. With less, klad answers writes with 507.
+    /// Minimum free space on the disk. With less, klad answers PUTs with 507.
     ///
-    /// Below it klad rejects PUTs, with error code no-space; below half of it also DELETEs. klad accepts them again
-    /// when there is more free space.
+    /// The error code is no-space. With less than half of it, klad rejects DELETEs too. klad accepts them again when
+    /// there is more free space.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", help_heading = DISK)]
     pub disk_reserve: ByteSize,
     /// Bypass the kernel's page cache when reading tables.
     ///
-    /// With on, only klad caches data, within --memory, and each read that misses the cache waits for the disk. Use
-    /// it to measure disk reads on a machine whose free memory holds the whole store.
+    /// With on, only klad caches data, within --memory, and each read that misses klad's cache waits for the disk. Use
+    /// it to measure disk reads on a machine whose free memory holds the whole store. Only --engine rocksdb uses it.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::Off, help_heading = DISK)]
     pub direct_reads: SwitchName,
     /// Maximum rate at which flushes and compactions of RocksDB write, bytes per second. 0: no limit.
@@ -453,10 +462,10 @@ pub struct ServeArgs {
     /// at once.
     #[arg(long, value_name = "SIZE", default_value = "0B", help_heading = DISK)]
     pub delete_rate: ByteSize,
-    /// Write zeros ahead into the log of RocksDB, so that a sync does not have to write a new file length.
+    /// Write zeros ahead into the log of RocksDB, so that most syncs do not have to write a new file length.
     ///
-    /// A synced write then takes two disk requests instead of three. This is not yet proved safe against power cuts
-    /// on ext4 and XFS.
+    /// A sync then takes two disk requests instead of three. This is not yet proved safe against power cuts on ext4 and
+    /// XFS.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::Off, help_heading = DISK)]
     pub log_preallocation: SwitchName,
     /// Compression of the tables that are written from now on. klad reads existing tables in any case.
@@ -519,7 +528,7 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Beyond that writers wait for a timer and not for a disk.
+/// The longest `--commit-delay`. With a longer one, writers would wait mostly for the delay and not for the disk.
 const COMMIT_DELAY_MAX: Duration = Duration::from_millis(100);
 
 fn commit_delay(text: &str) -> Result<Duration, String> {

@@ -111,9 +111,9 @@ pub struct FixedSizes {
 pub struct Budget {
     /// The whole budget, `--memory`.
     pub total: u64,
-    /// The part for buffers of idle connections.
+    /// The part for the buffers of connections.
     pub connections: u64,
-    /// Maximum number of connections (not bytes).
+    /// Maximum number of connections, a count and not bytes.
     pub connections_max: u64,
     /// The part for request bodies, and for large values that are being sent.
     pub bodies: u64,
@@ -123,15 +123,16 @@ pub struct Budget {
     pub cache: u64,
     /// The part of `cache` for memtables.
     pub memtables: u64,
-    /// Maximum number of files that the engine keeps open (not bytes).
+    /// Maximum number of files that the engine keeps open, a count and not bytes.
     pub files: u64,
 }
 
 impl Budget {
-    /// Divides `total`. With `fixed`, the part for bodies is the one of the running process.
+    /// Divides `total`, bytes. With `fixed`, the part for bodies is the one of the running process. The returned
+    /// `files` is 0; the caller sets it.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`] if the cache would get less than a quarter.
+    /// [`Error::DoesNotFit`] if less than a quarter of `total` would be left for the cache.
     pub fn new(
         total: u64,
         connections_max: u64,
@@ -177,9 +178,9 @@ impl Budget {
 }
 
 impl LiveConfig {
-    /// Validates the options in `args` that can change while klad serves, `memory` and `heap-sample`. `fixed` has the
-    /// sizes of the running process; `None` at start. Reads no file that an option names. Raises the limit of open
-    /// files.
+    /// Validates `memory`, `heap-sample`, and those options in `args` that can change while klad serves. `fixed` has
+    /// the sizes of the running process; `None` at start. Reads no file that an option names. Raises the process's
+    /// limit of open files.
     ///
     /// # Errors
     /// [`Error`] says which option is wrong and what would be right.
@@ -270,7 +271,7 @@ impl Config {
     }
 }
 
-/// Returns half of `limit`, the default of `--memory`, bytes. `owner` is who sets the limit.
+/// Returns the default of `--memory`, bytes: half of `limit`. `owner` is what sets the limit, as words for the error.
 fn default_memory((limit, owner): (u64, &'static str)) -> Result<u64, Error> {
     let bound = MEMORY_BYTES_MIN;
     if limit / 2 >= bound { Ok(limit / 2) } else { Err(Error::TooLittleMemory { owner, limit, bound }) }
@@ -313,7 +314,7 @@ fn resolve_links(path: &Path) -> PathBuf {
     }
 }
 
-/// Says, for people, how klad computed the limit of connections without `--connections-max`.
+/// Returns, as words for people, why the default of `--connections-max` has its value.
 pub(crate) fn connections_max_reason(memory: u64, workers: usize) -> &'static str {
     let available = descriptors::Shares::new(descriptors::raise_limit(), workers as u64).connections();
     match (memory / 6 / CONNECTION_BYTES, available) {
@@ -324,7 +325,8 @@ pub(crate) fn connections_max_reason(memory: u64, workers: usize) -> &'static st
 }
 
 /// Returns the limit of connections: `asked`, or the number that a sixth of the memory and the limit of open files
-/// allow, up to [`CONNECTIONS_MAX`]. Without TLS that is 2,730 at 256 MiB, and 10,000 from 938 MiB on.
+/// allow, up to [`CONNECTIONS_MAX`]. Without TLS that is 2,730 at 256 MiB, and 10,000 from 938 MiB on. `files` is the
+/// number of files that the engine of the running process may keep open; `None` at start.
 fn connections_max(
     asked: Option<u64>,
     memory: u64,

@@ -72,7 +72,8 @@ impl Controller {
         Arc::new(Controller { command_line, limits, engine, safety, state, last_reload })
     }
 
-    /// Validates `wanted` and applies it as a whole, or changes nothing. All differences must be live options.
+    /// Validates `wanted` and applies it as a whole, or changes nothing. Returns a description of each changed option.
+    /// The caller makes sure that `wanted` differs from the running values only in live options.
     fn apply(&self, state: &mut State, wanted: Resolved) -> Result<Vec<Value>, Refused> {
         // The memory budget stays as computed at start, even if the machine has more or less memory now.
         let Budget { total, bodies, files, .. } = state.config.budget;
@@ -93,7 +94,8 @@ impl Controller {
         Ok(changed)
     }
 
-    /// Reads the sources of the configuration again and applies the live options.
+    /// Reads the sources of the configuration again and applies the live options. Returns the answer to the client: the
+    /// changed options, and those that need a restart.
     fn reload_configuration(&self) -> Result<Value, Refused> {
         // Locked before the sources are read, so that the later of two reloads also reads later.
         let mut state = self.state.lock();

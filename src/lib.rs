@@ -1,13 +1,14 @@
-//! klad: a durable key-value store with an HTTP interface.
+//! klad: a durable key-value store with an HTTP interface. This crate is the program: its command line, its settings
+//! and the client commands. The drawing shows the path of a request, which is in other crates:
 //!
 //! ```text
-//!     socket ─▶ server (accept, worker) ─▶ http (route, decode) ─▶ execution (admit, choose where to run) ─▶ storage::Engine
-//!        ▲                                                                                                        │
-//!        └────────── server ◀── http (encode, one status table) ◀── execution (complete) ◀────────────────────────┘
+//!     socket ─▶ server (accept, worker) ─▶ http (route, decode) ─▶ execution (admit, choose thread) ─▶ storage::Engine
+//!        ▲                                                                                                  │
+//!        └──── server ◀── http (encode, one status table) ◀── execution (complete) ◀────────────────────────┘
 //! ```
 //!
-//! `ARCHITECTURE.md` has the list of files, the threads and the invariants. The modules are declared in reading
-//! order. Imports point downwards only; `tests/it/tidy.rs` checks this.
+//! `ARCHITECTURE.md` lists the directories, the threads and the invariants. The modules below are declared in reading
+//! order. Which module may import which is in `tests/it/tidy.rs` (`ROWS`), which checks it.
 
 pub mod cli;
 pub mod exit;

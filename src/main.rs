@@ -42,8 +42,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// * Unused pages go back to the kernel after 10 s, jemalloc's default. `serve` starts jemalloc's background thread
 ///   for this, so that the resident set follows the memory in use.
 /// * Heap profiles need `prof` and `prof_accum` from the start. Sampling begins when `serve` has read `--heap-sample`.
-/// * Huge pages save a sixteenth of the time of a GET in a large store (`docs/decisions/2026-11-21-puts.md`). `serve`
-///   disables them if the memory budget is small.
+/// * Huge pages save a sixteenth of the CPU time of a GET in a large store (`docs/decisions/2026-11-21-puts.md`).
+///   `serve` disables them if the memory budget is less than 512 MiB ([`HUGE_PAGES_MEMORY_MIN`]).
 const SETTINGS: &std::ffi::CStr = if cfg!(target_os = "linux") {
     c"thp:always,prof:true,prof_active:false,prof_accum:true,lg_prof_sample:19"
 } else {
@@ -197,7 +197,8 @@ fn print(text: &str) -> Result<(), Failure> {
         .map_err(|cause| Failure::Io { action: "write to stdout".to_owned(), cause })
 }
 
-/// Returns the validated configuration. The log starts before files are read, because reading them may log warnings.
+/// Reads and checks the whole configuration. Returns the value of each option, and the configuration made from them.
+/// Starts the log before it reads the files of tokens and certificates, because reading them may log warnings.
 fn validate(command_line: &CommandLine) -> Result<(Resolved, Config), Failure> {
     let resolved = settings::load(command_line)?;
     logs::start(&settings::check_live(&resolved, None)?.logs);

@@ -28,7 +28,7 @@ use klad_storage::{Compression, LocalDisk as _};
 /// Options of `klad check`.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
-    /// Data directory or checkpoint to check. klad changes nothing in it.
+    /// Data directory or checkpoint to check. klad changes nothing in it except the process id in LOCK.
     #[arg(long, value_name = "DIR", default_value = "./data")]
     pub data: PathBuf,
     /// Print the result as JSON.
@@ -48,7 +48,7 @@ pub struct CompactArgs {
     /// Free disk space that the compaction must not use.
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(DISK_RESERVE_BYTES))]
     pub disk_reserve: ByteSize,
-    /// Compression of the written tables. Use the value of klad serve, or the next compaction changes it again.
+    /// Compression of the written tables. Use the value of klad serve, or its next compactions change it again.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4)]
     pub compression: Compression,
     /// Print the result as JSON.
@@ -81,7 +81,7 @@ pub enum Error {
     NotPrinted(io::Error),
 }
 
-/// What to do if another process serves the directory.
+/// Returns the end of the error message: what to do if another process serves the directory, otherwise nothing.
 fn advice_to_check(error: &check::Error) -> &'static str {
     use check::Error;
     match error {
@@ -184,8 +184,8 @@ fn open(args: &CompactArgs) -> Result<RocksDbEngine, OpenError> {
     )
 }
 
-/// Runs `work` on its own thread. On a terminal, draws a progress bar from `look`: a word, the work done, and the
-/// total.
+/// Runs `work` on its own thread and returns its result. Meanwhile draws a progress bar, if stderr is a terminal.
+/// `look` returns what the bar shows: a word, the amount of work done, and the total amount.
 fn while_drawing<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     look: impl Fn() -> (&'static str, u64, u64),

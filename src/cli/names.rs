@@ -26,7 +26,7 @@ pub(super) const DEFAULT_ENGINE: EngineName = EngineName::Memory;
 /// Values of `--execution`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExecutionName {
-    /// Run cached reads and writes without sync on the worker, other operations on threads that may wait.
+    /// Run reads from memory and async writes on the worker, all other operations on threads that may wait.
     Adaptive,
     /// Run all operations on the worker, which waits for the disk.
     Inline,
@@ -39,9 +39,9 @@ pub enum ExecutionName {
 /// Values of `--point-reads`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PointReadsName {
-    /// A pinned get for each read.
+    /// With RocksDB's Get.
     Get,
-    /// An iterator for each read.
+    /// With an iterator for each read.
     Iterator,
 }
 

@@ -1,7 +1,7 @@
 //! Reads HTTP answers: the head, and the body by length or by chunks. Called by `exchange`, `commands` and `profile`.
 //!
-//! It rejects a body that ends with the connection. klad sends none, and a complete one cannot be distinguished from a
-//! truncated one.
+//! It rejects a body without a length and without chunks, which ends with the connection. klad sends no such body, and
+//! a complete one cannot be distinguished from a truncated one.
 
 use std::io;
 
@@ -28,8 +28,8 @@ pub(super) enum AnswerError {
     Malformed(&'static str),
 }
 
-/// The framing of a body, with the number of bytes that are left: of the body, or of the current chunk. `begun`: a
-/// chunk was read before.
+/// How the end of a body is found. `left` is the number of bytes that are left of the body, or of the current chunk.
+/// `begun`: a chunk was read before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length { left: u64 },

@@ -19,11 +19,9 @@ use crate::client::profile_args::ProfileArgs;
 pub enum ClientCommand {
     /// Store a value under a key of a running server.
     ///
-    /// Store a value under a key of a running server.
-    ///
     /// Prints the version and the durability of the write. Exit codes: 0 stored; 1 failed, nothing was stored; 2
-    /// wrong usage; 3 undetermined: the connection failed after the whole request was sent, and the value may or may
-    /// not be stored.
+    /// wrong usage; 3 undetermined: the connection failed after the whole request was sent, or the server does not know
+    /// the outcome; the value may or may not be stored.
     Put(PutArgs),
     /// Print the value of a key of a running server, byte for byte.
     ///
@@ -217,7 +215,7 @@ pub struct TransportArgs {
     /// token that may write, or the first token if none may.
     #[arg(long, value_name = "FILE", help_heading = "Connection", value_hint = clap::ValueHint::FilePath)]
     pub token_file: Option<PathBuf>,
-    /// File with the certificates (PEM) that https:// trusts [default: those of the system].
+    /// File with the certificates (PEM) that https:// trusts [default: SSL_CERT_FILE, or those of the system].
     #[arg(long, value_name = "FILE", help_heading = "Connection", value_hint = clap::ValueHint::FilePath)]
     pub ca: Option<PathBuf>,
     /// Maximum time of the whole command, from 1ms to 1h [default: no limit, but the command fails after 30s without

@@ -130,7 +130,7 @@ fn entity(key: &[u8]) -> String {
     format!("/v0/entity?id={}", key::encode(key))
 }
 
-/// Returns the target of a list. A list from the first key begins at the smallest possible key.
+/// Returns path and query of the request for a list. Without a START the list begins at the smallest possible key.
 fn range(args: &ScanArgs) -> Result<String, Error> {
     let decoded = |argument: &Option<_>| {
         let argument: Option<&OsStr> = argument.as_deref();
@@ -182,8 +182,8 @@ fn value(args: &PutArgs) -> Result<Body, Error> {
     }
 }
 
-/// Reads the start of `source`. A value that ends within [`CLIENT_READ_AHEAD_BYTES`] becomes a body of known length.
-/// `size`: the size of a file by the system, which is 0 or a page for some files such as those of /proc.
+/// Reads the start of `source`. Returns a value that ends within [`CLIENT_READ_AHEAD_BYTES`] as bytes, and a longer one
+/// as a stream. `size`: the size of a file by the system, which is 0 or a page for some files such as those of /proc.
 fn read_ahead(mut source: impl Read + 'static, size: Option<u64>) -> io::Result<Body> {
     let mut bytes = Vec::new();
     source.by_ref().take(CLIENT_READ_AHEAD_BYTES + 1).read_to_end(&mut bytes)?;
@@ -194,7 +194,7 @@ fn read_ahead(mut source: impl Read + 'static, size: Option<u64>) -> io::Result<
     Ok(Body::Stream { source: Box::new(io::Cursor::new(bytes).chain(source)), length })
 }
 
-/// Prints version and durability of a write.
+/// Prints version and durability of a write whose answer has the status `expected`. Any other answer is an error.
 fn report_write(
     connection: &mut Connection,
     answer: &mut Answer,

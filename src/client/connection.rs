@@ -65,7 +65,8 @@ struct Timed {
 }
 
 impl Timed {
-    /// Replaces "would block", which the kernel returns when the time of a call is over.
+    /// Replaces "would block", which the kernel returns when the time of a call is over, by an error that names the
+    /// limit.
     fn named(&self, result: io::Result<usize>) -> io::Result<usize> {
         result.map_err(|error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => self.deadline.over(),

@@ -20,7 +20,7 @@ use klad_base::clock;
 /// without closing the connection.
 const SENT_AT_ONCE_BYTES: u64 = 64 << 10;
 
-/// Interval at which a waiting command is informed.
+/// Interval of the calls of [`AnswerWait::each_second`].
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Number of bytes of a body that are read at a time.
@@ -44,7 +44,7 @@ pub(super) struct Request {
     pub(super) method: &'static str,
     /// Path and query. The path of the URL is put before it.
     pub(super) target: String,
-    /// Headers of this command only.
+    /// Headers in addition to those that every request has.
     pub(super) headers: Vec<(&'static str, String)>,
     /// `None`: a request without a body.
     pub(super) body: Option<Body>,
@@ -94,7 +94,7 @@ pub(super) fn exchange(url: &Url, transport: &TransportArgs, request: Request) -
     exchange_with(url, transport, request, &mut answer_wait)
 }
 
-/// Like [`exchange`], with its own limit for the wait for an answer.
+/// Like [`exchange`], but waits for the answer as long as `answer_wait` says.
 ///
 /// # Errors
 /// Like [`exchange`].
@@ -252,7 +252,8 @@ impl Sending<'_> {
         Ok(None)
     }
 
-    /// Waits for `100 Continue`, for a short time only, because some proxies never send it.
+    /// Waits for `100 Continue`, for a short time only, because some proxies never send it. Returns the answer if a
+    /// final one comes instead; `None`: the body may be sent.
     fn early_answer(&mut self) -> Result<Option<Answer>, Unanswered> {
         if !self.connection.fill_within(CLIENT_EXPECT_TIMEOUT).map_err(AnswerError::from)? {
             return Err(AnswerError::Ended.into());

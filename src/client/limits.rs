@@ -9,7 +9,8 @@ use klad_server::limits::{KEY_BYTES_CEILING, VALUE_BYTES_CEILING, VALUE_BYTES_MA
 pub(crate) const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Client commands such as `klad get` fail if no byte is sent or received for this long. It is longer than
-/// [`HEAD_TIMEOUT`](klad_server::limits::HEAD_TIMEOUT) and any wait in a queue, so that the server's answer comes first.
+/// [`HEAD_TIMEOUT`](klad_server::limits::HEAD_TIMEOUT) and any wait in a queue, so that the server's answer comes
+/// first.
 pub(crate) const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long `klad put` waits for `100 Continue` before it sends the value without it. Some proxies do not forward it.

@@ -6,9 +6,10 @@
 //!         └── show (output without loss, for people and programs)
 //! ```
 //!
-//! Each command sends one request on its own connection: no retries, no pool, no threads. This code is shared neither
-//! with the server nor with the load tester, so that two mistakes in framing cannot hide each other. If the outcome
-//! of a write is unknown, the command must say so; this has its own exit code. Called by `main`.
+//! Each command sends one request on its own connection: no retries, no pool, no threads. (`klad profile diff` sends
+//! none.) The HTTP code is shared neither with the server nor with the load tester: with shared code the same mistake
+//! in framing would be at both ends, and no test would notice it. If the outcome of a write is unknown, the command
+//! must say so; this has its own exit code. Called by `main`.
 
 mod answer;
 pub mod args;

@@ -6,8 +6,9 @@
 //!     two files ──▶ pprof, collapsed ──▶ difference ────────────────────────┘
 //! ```
 //!
-//! It always requests the protobuf, because that has all the data, and the drawing then does not depend on the
-//! version of the server. It checks all arguments before the request, because a profile takes time.
+//! It requests the protobuf whatever the output, because that has all the data, and the drawing then does not depend on
+//! the version of the server. Only the list of threads is requested as text. It checks all arguments before the
+//! request, because a profile takes time.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
@@ -94,8 +95,8 @@ fn lines(text: &[u8]) -> String {
     String::from_utf8_lossy(text).lines().map(|line| show::printable(line) + "\n").collect()
 }
 
-/// Returns path and query of the profile, and how long taking it lasts. `is_drawn`: for threads, request the profile
-/// instead of the list for people.
+/// Returns path and query of the request, and how long the server takes the profile. `is_drawn`: for threads, request
+/// the profile instead of the list for people.
 fn target(args: &ProfileArgs, is_drawn: bool) -> Result<(String, Duration), Error> {
     let usage = |text: &str| Err(Error::Usage(text.to_owned()));
     let duration = args.duration.unwrap_or(DURATION);
@@ -188,7 +189,7 @@ fn put(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     if path == Path::new("-") { write_out(bytes) } else { write_whole(path, bytes) }
 }
 
-/// Returns the error for an answer without a profile. For 501 and 503 the server's text is best.
+/// Returns the error for an answer without a profile: the server's text, with advice for 404 and 409.
 fn no_profile(connection: &mut Connection, answer: &mut Answer) -> Error {
     let status = answer.status;
     match rejection(connection, answer, false) {
@@ -265,7 +266,8 @@ fn diff(args: &DiffArgs) -> Result<(), Error> {
     put(path, drawn.as_bytes())
 }
 
-/// Reads a profile from a file, in any of the formats. The content determines the format, not the name.
+/// Reads a profile from a file: pprof, with or without gzip, or collapsed stacks. The content determines the format,
+/// not the name.
 fn read(path: &Path) -> Result<Profile<Name>, Error> {
     let failed = |why| Error::File { what: format!("cannot read {}", path.display()), why };
     let mut bytes = Vec::new();

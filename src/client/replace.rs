@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The file has no name while it is written, so that nothing is left if the command is interrupted. If the file
-//! system does not support this, the file has the second name from the beginning.
+//! system does not support this, the file has the name `.NAME.PID.part` from the beginning.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -53,9 +53,9 @@ pub(super) fn write_file(
 /// The new content of a file. Dropping it deletes it.
 struct Part {
     file: File,
-    /// The name before it replaces the old file.
+    /// The temporary name, before the new file replaces the old one.
     name: PathBuf,
-    /// Whether it has the name `name` now.
+    /// Whether the new file has this name now.
     has_name: bool,
 }
 

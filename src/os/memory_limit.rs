@@ -1,10 +1,10 @@
 //! The memory available to klad: the smallest limit of its control groups (version 1 or 2), or the memory of the
-//! machine. Called by `config` and `settings`.
+//! machine if that is less. Called by `config` and `settings`.
 
 use std::fs;
 use std::path::Path;
 
-/// Returns the memory available to klad, bytes, and who limits it, for messages.
+/// Returns the memory available to klad, bytes, and what limits it, as words for messages.
 #[must_use]
 pub(crate) fn memory_limit() -> (u64, &'static str) {
     let machine = machine_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()).unwrap_or(1 << 30);
@@ -21,7 +21,8 @@ fn machine_bytes(meminfo: &str) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Returns the smallest limit of the process's group and its ancestors. In a container, the path of the group may not
+/// Returns the smallest memory limit, bytes, of the process's control group and of all groups above it; `None` if none
+/// of them has a limit. `groups` is the content of `/proc/self/cgroup`. In a container, the path of the group may not
 /// exist below the mount; the root is then the container's own group.
 fn group_limit(mount: &Path, groups: &str) -> Option<u64> {
     let mut smallest: Option<u64> = None;

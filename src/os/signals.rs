@@ -9,9 +9,9 @@
 //!   SIGQUIT, others    the default action; SIGQUIT ends the process with a core dump
 //! ```
 //!
-//! klad handles signals from its start on. If a signal to stop arrives while klad opens the data, klad finishes
-//! opening, answers the clients that have connected meanwhile, and shuts down. The handlers are also needed for
-//! process 1 of a container: the kernel delivers to it only signals that have a handler. Called by `main`.
+//! klad installs the handlers before it opens the data. If a signal to stop arrives while klad opens the data, klad
+//! finishes opening, answers the clients that have connected meanwhile, and shuts down. The handlers are also needed
+//! for process 1 of a container: the kernel delivers to it only signals that have a handler. Called by `main`.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ pub struct Signals {
     requests: Arc<BoundedQueue<Request>>,
 }
 
-/// One stop and one reload: a reload that waits covers later ones.
+/// The queue holds at most one stop and one reload. While a reload waits, further SIGHUPs add none, because the waiting
+/// one will read the newest state.
 const REQUESTS_MAX: usize = 2;
 
 impl Signals {

@@ -44,7 +44,7 @@ pub fn reloading() {
     }
 }
 
-/// Reports that a shutdown has begun, whose drain takes at most `drain`.
+/// Reports that a shutdown has begun. `drain` is the longest time that klad may still serve requests.
 pub fn stopping(drain: Duration) {
     let time = u32::try_from((drain + STOP_MARGIN).as_micros()).unwrap_or(u32::MAX);
     notify(&[

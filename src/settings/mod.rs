@@ -71,7 +71,7 @@ pub enum Source {
     CommandLine,
     /// The environment.
     Environment {
-        /// Its name, for example `KLAD_QUEUE_LIMIT`.
+        /// Name of the variable, for example `KLAD_QUEUE_LIMIT`.
         variable: String,
     },
     /// The file.
@@ -81,7 +81,7 @@ pub enum Source {
         /// Line number, from 1.
         line: usize,
     },
-    /// A change by the admin listener while klad serves.
+    /// A change through the admin listener (`PATCH /config`) while klad serves.
     Admin,
     /// The default of the program.
     Default,
@@ -92,8 +92,8 @@ pub enum Source {
 pub struct Setting {
     /// Name of the option, for example `queue-limit`.
     pub name: String,
-    /// The value as given, several values joined by commas. `None`: no value was given, and klad computes the default
-    /// at start.
+    /// The given value, or else the default; several values are joined by commas. `None`: no value was given, and the
+    /// option has no default, or klad computes the default at start.
     pub value: Option<String>,
     /// The source of the value.
     pub source: Source,
@@ -124,10 +124,10 @@ pub struct Difference<'r> {
 /// Why the configuration cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A variable that is not an option.
+    /// A variable of the environment that begins with `KLAD_` and is not an option.
     #[error("{variable}: there is no such option{}", hint(suggestion.as_deref()))]
     UnknownVariable {
-        /// Its name.
+        /// Name of the variable.
         variable: String,
         /// The most similar name, if one is similar enough.
         suggestion: Option<String>,
@@ -140,7 +140,7 @@ pub enum Error {
         /// The most similar name, if one is similar enough.
         suggestion: Option<String>,
     },
-    /// A key that is not an option.
+    /// A key in the file that is not an option.
     #[error("{} line {line}: there is no option {key}{}", path.display(), hint(suggestion.as_deref()))]
     UnknownKey {
         /// The file.
@@ -155,7 +155,7 @@ pub enum Error {
     /// A value that the option does not accept.
     #[error("{place}: {problem}")]
     BadValue {
-        /// The source, and the value.
+        /// The option or its variable, with the value; before it the file and the line, if the value is from the file.
         place: String,
         /// Why the option does not accept it.
         problem: String,
@@ -233,7 +233,8 @@ pub fn load(command_line: &CommandLine) -> Result<Resolved, Error> {
     resolve(command_line, std::env::vars_os())
 }
 
-/// Makes all checks that need neither the data directory nor a listener. Reads the files of tokens and certificates.
+/// Makes all checks that need neither the data directory nor a listener, and returns the configuration. Reads the files
+/// of tokens and certificates.
 ///
 /// # Errors
 /// [`Error::Invalid`] or [`Error::Address`].
@@ -248,8 +249,8 @@ pub fn check(resolved: &Resolved) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Validates the options that can change while klad serves. `fixed` has the sizes of the running process; `None` at
-/// start. Reads no file.
+/// Validates `memory`, `heap-sample`, and the options that can change while klad serves. `fixed` has the sizes of the
+/// running process; `None` at start. Reads no file.
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -376,7 +377,8 @@ impl Resolved {
         Error::Invalid { problem, origins }
     }
 
-    /// Returns the sources of the options that `message` names, except of those from the command line.
+    /// Returns, as words in brackets, where the values of the options that `message` names are from. Names only sources
+    /// in the environment and the file; empty if there is none.
     fn origins_of_options_in(&self, message: &str) -> String {
         let words: Vec<&str> = message
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))

@@ -16,6 +16,7 @@ struct Computed {
     exact: u64,
     /// The value for people.
     value: String,
+    /// How klad computed it, for people.
     how: String,
 }
 
@@ -46,9 +47,9 @@ fn row(setting: &Setting, computed: &[Computed]) -> [String; 3] {
     [setting.name.clone(), value, source]
 }
 
-/// Returns the same as JSON. `options` has for each option `name`, `value` (`null` if none was given), `source`,
-/// `live`, and, if klad computed the default, `effective` (a number; sizes in bytes) and `how`. `memory` has the
-/// parts, bytes.
+/// Returns what [`text`] shows as JSON. `options` has for each option `name`, `value` (`null` if none was given and
+/// there is no fixed default), `source`, `live`, and, if klad computed the default, `effective` (a number; sizes in
+/// bytes) and `how`. `memory` has the parts of the memory budget, bytes; `null` without `config`.
 #[must_use]
 pub fn json(resolved: &Resolved, config: Option<&Config>) -> Value {
     let computed = config.map(|config| computed(resolved, config)).unwrap_or_default();

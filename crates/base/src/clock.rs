@@ -1,6 +1,5 @@
-//! The only module that reads a clock. All other code calls it, so that every use of time can be found.
-//!
-//! Called by every module that needs the time.
+//! Reads the clocks. All code gets the time here, so that every use of time can be found. There are two exceptions:
+//! `sampling::walk`, which must not allocate, and the timers of tokio.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,16 +10,16 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Returns the nanoseconds from `earlier` to `later`, or 0 if `later` is the earlier one. This avoids 128-bit
-/// arithmetic, because it runs for each request.
+/// Returns the nanoseconds from `earlier` to `later`, or 0 if `later` comes first. It avoids the 128-bit arithmetic of
+/// `Duration::as_nanos`, because klad calls it for each request.
 #[must_use]
 pub fn nanoseconds_between(earlier: Instant, later: Instant) -> u64 {
     let between = later.saturating_duration_since(earlier);
     between.as_secs() * 1_000_000_000 + u64::from(between.subsec_nanos())
 }
 
-/// Returns the wall-clock time in milliseconds since 1970, for expiry and for the versions of the memory engine. A
-/// clock before 1970 reads 0.
+/// Returns the wall-clock time in milliseconds since 1970, for times that people read, for the expiry of certificates,
+/// and for the versions of the memory engine. Returns 0 if the clock is set to a time before 1970.
 #[must_use]
 pub fn unix_ms() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
@@ -28,7 +27,8 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the wall-clock time in nanoseconds since 1970, for start times. A clock before 1970 reads 0.
+/// Returns the wall-clock time in nanoseconds since 1970, for start times. Returns 0 if the clock is set to a time
+/// before 1970.
 #[must_use]
 pub fn unix_ns() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
@@ -36,8 +36,8 @@ pub fn unix_ns() -> u64 {
     u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the length of the kernel's tick. Values that the kernel updates once per tick are not known more
-/// precisely.
+/// Returns the length of the kernel's tick. The kernel updates some values, such as the timers on a thread's CPU time,
+/// only once per tick.
 #[must_use]
 #[cfg(target_os = "linux")]
 pub fn kernel_tick() -> Duration {

@@ -1,5 +1,6 @@
-//! Code that all crates of klad share: the clock, threads, locks and queues, limits, counters, and the stack sampling
-//! that locks and profiles need. This crate knows nothing about storage, HTTP or load tests.
+//! Code that the server, storage, profiles and load tests of klad share: the clock, threads, locks and queues, limits,
+//! counters, and the stack sampling that locks and profiles need. This crate has no code about storage, HTTP or load
+//! tests.
 
 pub mod clock;
 pub mod limits;

@@ -1,15 +1,15 @@
-//! The mutexes, condition variables, queues and threads of klad. All come from this module, so that a lock profile
-//! sees every wait and every queue has a bound.
+//! Mutexes, condition variables, a bounded queue, and threads. All of klad's Rust code takes its locks and threads from
+//! this module, so that a lock profile sees every wait for a lock, and every thread has a name.
 //!
-//! Every lock operation first tries the lock without waiting. If another thread holds it, `sampling::waits` shows and
-//! times the wait. A free lock costs one load more than the standard type. During a lock profile, acquisitions are
+//! Every lock operation first tries the lock without waiting. If another thread holds the lock, `sampling::waits` shows
+//! and times the wait. A free lock costs one load more than the standard type. During a lock profile, acquisitions are
 //! counted.
 //!
-//! The fast path is inlined. The waiting path is a function that is not inlined, such as `lock_contended`, so its
-//! name is on the stack; `profile::locks` shows it as `lock`.
+//! The fast path is inlined. The waiting path is a function that is not inlined, such as `lock_contended`, so the
+//! function's name is on the stack; `profile::locks` shows it as `lock`.
 //!
-//! A panic ends the process (see `main.rs`), so no caller can meet a poisoned lock. Called by all modules;
-//! `clippy.toml` forbids the standard types elsewhere.
+//! A panic ends the process (see `main.rs`), so no caller can meet a poisoned lock. `clippy.toml` forbids the standard
+//! types elsewhere.
 
 #![expect(clippy::disallowed_types, reason = "the wrappers of the types that are forbidden elsewhere")]
 
@@ -117,7 +117,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// Why a thread waits for a condition. A lock profile shows only waits that keep a thread from its work.
+/// Why a thread waits for a condition. The profile `mutex` leaves out idle waits, the profile `block` shows all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The thread has nothing to do.
@@ -157,7 +157,7 @@ impl Condvar {
         black_box(timed(cause.into(), || self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Waits as `wait` does, for at most `timeout`.
+    /// Waits as `wait` does, for at most `timeout`. Does not tell whether the time is over: the caller checks that.
     #[inline(never)]
     pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration, cause: Cause) -> MutexGuard<'a, T> {
         if is_profiling() {
@@ -199,17 +199,17 @@ struct QueueState<T> {
     closed: bool,
 }
 
-/// Why an item was not queued. It returns the item.
+/// Why an item was not queued, with the item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PushError<T> {
-    /// The queue holds `capacity` items.
+    /// The queue holds as many items as it may.
     Full(T),
     /// The queue is closed.
     Closed(T),
 }
 
 impl<T> BoundedQueue<T> {
-    /// Returns a queue for at most `capacity` items (at least 1).
+    /// Returns an empty queue for at most `capacity` items.
     ///
     /// # Panics
     /// If `capacity` is 0.
@@ -228,7 +228,7 @@ impl<T> BoundedQueue<T> {
         self.push_below(self.capacity, item)
     }
 
-    /// Appends an item if fewer than `limit` items wait.
+    /// Appends an item without waiting, if fewer than `limit` items are in the queue and the queue is not full.
     ///
     /// # Errors
     /// [`PushError`], as for `push`.
@@ -245,7 +245,7 @@ impl<T> BoundedQueue<T> {
         Ok(())
     }
 
-    /// Wakes a consumer if there is an item and no woken consumer is still to run.
+    /// Releases the lock, and wakes a consumer if there is an item and no woken consumer is still to run.
     fn wake_one(&self, mut state: MutexGuard<'_, QueueState<T>>) {
         self.len.store(state.items.len(), Ordering::Relaxed);
         let wake = state.waiting > 0 && !state.waking && !state.items.is_empty();
@@ -256,7 +256,7 @@ impl<T> BoundedQueue<T> {
         }
     }
 
-    /// Takes the oldest item, and waits until there is one. Returns `None` if the queue is closed and empty.
+    /// Waits until there is an item, and takes the oldest. Returns `None` if the queue is closed and empty.
     pub fn pop(&self) -> Option<T> {
         let state = self.wait_for_items()?;
         self.pop_front(state)
@@ -300,12 +300,12 @@ impl<T> BoundedQueue<T> {
         Some(state)
     }
 
-    /// Returns the number of waiting items. It is only an estimate.
+    /// Returns the number of items in the queue. Without the lock this is only an estimate.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Returns whether no item waits. It is an estimate, as [`BoundedQueue::len`] is.
+    /// Returns whether the queue is empty: an estimate, as [`BoundedQueue::len`] is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -317,8 +317,8 @@ impl<T> BoundedQueue<T> {
     }
 }
 
-/// A value that is replaced as a whole while other threads read it. Code on the path of a request keeps a copy of its
-/// own and refreshes it from time to time.
+/// A value that a thread can replace as a whole while other threads read it. Code that runs for each request keeps its
+/// own copy of the `Arc`, and refreshes the copy from time to time.
 #[derive(Debug)]
 pub struct Live<T>(RwLock<Arc<T>>);
 
@@ -353,8 +353,8 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Waits for the flag for at most `timeout`. Returns whether it is raised. All callers use this as a sleep
-    /// between two rounds of work, so a lock profile counts the wait as idle.
+    /// Waits until the flag is raised, for at most `timeout`. Returns whether the flag is raised. Threads call this to
+    /// pause, so a lock profile counts the wait as idle.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let deadline = crate::clock::now() + timeout;
         let mut raised = self.raised.lock();
@@ -369,10 +369,10 @@ impl Signal {
     }
 }
 
-/// Starts a thread with a name, which profiles and `top -H` show. Linux keeps at most 15 bytes of it.
+/// Starts a thread with a name, which profiles and `top -H` show. Linux keeps at most 15 bytes of the name.
 ///
-/// If the machine cannot start another thread, the process prints a message and exits, because klad cannot run
-/// without the thread.
+/// If the machine cannot start another thread, this prints a message and ends the process with exit code 71, because
+/// klad cannot run without the thread.
 ///
 /// # Panics
 /// If `name` is longer than 15 bytes.
@@ -384,8 +384,8 @@ pub fn spawn_thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Sen
     })
 }
 
-/// Checks that the machine can start `count` more threads with the C library's default stack size: starts them and
-/// ends them again. C++ code that cannot start a thread ends the process without a message, so klad checks first.
+/// Checks that the machine can start `count` more threads with the stack size of [`STACK_BYTES`]: starts them and ends
+/// them again. C++ code that cannot start a thread ends the process without a message, so klad checks first.
 ///
 /// # Errors
 /// The system's error if it cannot start that many threads.
@@ -420,10 +420,13 @@ fn threads_now() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Starts a thread as [`spawn_thread`] does, for callers that can go on without it.
+/// Starts a thread as [`spawn_thread`] does, for callers that can go on without the thread.
 ///
 /// # Errors
 /// The system's error if it cannot start another thread.
+///
+/// # Panics
+/// If `name` is longer than 15 bytes.
 pub fn try_spawn_thread<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,

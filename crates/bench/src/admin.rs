@@ -25,7 +25,8 @@ const BODY_BYTES_MAX: u64 = 256 << 20;
 /// The time between two samples of the queues.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Prefixes of the metrics that show waiting operations, operations in flight, and rejected requests.
+/// Prefixes of the metrics that show waiting operations, operations and requests in flight, memory used by bodies, and
+/// rejected requests.
 const QUEUES: [&str; 5] = [
     "klad_queue_",
     "klad_operations_in_use",
@@ -37,13 +38,13 @@ const QUEUES: [&str; 5] = [
 /// The admin port of a klad.
 #[derive(Debug)]
 pub struct Admin {
-    /// Its URL.
+    /// The URL of the admin port.
     pub url: Url,
     /// The bearer token, if the port needs one.
     pub token: Option<String>,
 }
 
-/// Samples the queues once a second until the run is over.
+/// Samples the queues once a second, on a thread of its own, until [`QueueSampler::end`].
 #[derive(Debug)]
 pub struct QueueSampler {
     stop: Arc<StopSignal>,
@@ -65,7 +66,7 @@ impl QueueSampler {
         self.stop.clone()
     }
 
-    /// Stops sampling. Returns the samples, and an error message if they are incomplete.
+    /// Stops sampling. Returns the samples, and an error message if a sample failed.
     #[must_use]
     pub fn end(self) -> (Vec<QueueSample>, Vec<String>) {
         self.stop.set();
@@ -132,7 +133,7 @@ fn queues(metrics: &[u8]) -> BTreeMap<String, f64> {
 }
 
 impl Admin {
-    /// Returns the body of an answer with status 200.
+    /// Sends a GET for `target`, and returns the body of the answer, whose status must be 200.
     ///
     /// # Errors
     /// On any other status, and if there is no answer within `patience`.

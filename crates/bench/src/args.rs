@@ -24,8 +24,8 @@ pub struct BenchArgs {
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
 
-    /// Server, as http://HOST:PORT. A path may contain {key} [default path: /; with --workload klad's own,
-    /// /v0/entity?id={key}].
+    /// Server, as http://HOST:PORT. A path may contain {key}, which stands for the key of each request [default path:
+    /// /; with --workload klad's own, /v0/entity?id={key}].
     #[arg(value_name = "URL", required_unless_present = "json_schema")]
     pub url: Option<String>,
 
@@ -33,36 +33,37 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub requests: RequestArgs,
 
-    /// Send this many requests per second, such as 20k/s. A request is sent when it is due, even if earlier ones have
-    /// no answer.
+    /// Send this many requests per second, such as 20k/s. A request does not wait for earlier answers, unless all
+    /// connections are busy.
     #[arg(long, value_name = "RATE", required_unless_present_any = ["stages", "closed", "json_schema"], help_heading = "Load")]
     pub rate: Option<Rate>,
     /// Send load in steps and ramps instead of at one rate, such as 5k/s:10s,5k/s..20k/s:30s,20k/s:10s.
     #[arg(long, value_name = "STAGES", conflicts_with_all = ["rate", "duration", "closed"], help_heading = "Load")]
     pub stages: Option<units::Stages>,
-    /// Send closed load: each connection sends its next request after the answer. Use it to measure throughput; its
-    /// latencies suffer from coordinated omission.
+    /// Send closed load: each connection sends its next request after the answer to its previous one. Use closed load
+    /// to measure throughput; its latencies suffer from coordinated omission.
     #[arg(long, conflicts_with_all = ["rate", "connections_max"], help_heading = "Load")]
     pub closed: bool,
     /// Length of the measured part.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Load")]
     pub duration: Duration,
-    /// Length of the warm-up before the measured part, at its first rate (of a ramp from 0: at its last). The result
-    /// reports it separately.
+    /// Length of the warm-up before the measured part. Its rate is the first rate of the measured part (the last rate
+    /// of the first stage, if that is a ramp from 0). The result reports the warm-up separately.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration_or_zero, help_heading = "Load")]
     pub warm_up: Duration,
 
-    /// Objectives such as 'p99<5ms,refused<0.1%'. The exit code is 3 if one is missed.
+    /// Objectives such as 'p99<5ms,refused<0.1%'. The exit code is 3 if a valid run misses one.
     #[arg(long, value_name = "OBJECTIVES", help_heading = "Judgement")]
     pub slo: Option<Objectives>,
 
     /// Write the result as JSON to this file; - writes it to the standard output, instead of the text.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub json: Option<PathBuf>,
-    /// Write the percentile spectrum, in milliseconds, for HdrHistogram's plotters.
+    /// Write the percentile spectrum of response times, in milliseconds, for HdrHistogram's plotters.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub hgrm: Option<PathBuf>,
-    /// Write the histograms of each interval as an HdrHistogram log, in nanoseconds, tagged operation.outcome.
+    /// Write an HdrHistogram log: response times in nanoseconds, with a histogram for each interval, operation and
+    /// outcome, tagged operation.outcome.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub hlog: Option<PathBuf>,
     /// Write the result as an HTML page: charts and tables in one file.
@@ -95,8 +96,8 @@ pub struct RequestArgs {
     /// Order in which keys are used [default: sequential; uniform for mixed; zipfian for YCSB].
     #[arg(long, value_enum, value_name = "ORDER", help_heading = "Workload")]
     pub key_order: Option<Order>,
-    /// Number of keys to choose from [default: --fill; the keys of --key-file; unlimited if sequential; else
-    /// 1000000].
+    /// Number of keys to choose from [default: the keys of --key-file; else --fill; else unlimited if sequential,
+    /// 1000000 for other orders].
     #[arg(long, value_name = "N", value_parser = units::count, help_heading = "Workload")]
     pub keys: Option<u64>,
     /// Number of the first key.
@@ -154,7 +155,7 @@ pub struct RequestArgs {
     /// Let the number of connections grow up to N: a request that finds all of them busy opens one more.
     #[arg(long, value_name = "N", value_parser = units::count, help_heading = "Load")]
     pub connections_max: Option<u64>,
-    /// Number of generator threads [default: one for each four cores].
+    /// Number of generator threads [default: one for each four cores, at least one].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256), help_heading = "Load")]
     pub threads: Option<u64>,
     /// Poll for answers in the last 50 us of a wait instead of sleeping, if other threads hardly use the core. Sends
@@ -164,13 +165,14 @@ pub struct RequestArgs {
     /// Deadline of each request, counted from its intended start.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Load")]
     pub timeout: Duration,
-    /// How long to wait at the end for the answers to requests in flight.
+    /// Longest wait, after the end of the load, for the answers to requests in flight.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration_or_zero, help_heading = "Load")]
     pub drain: Duration,
     /// Longest response time that counts as goodput [default: --timeout].
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Judgement")]
     pub good_within: Option<Duration>,
-    /// Largest send lag: the run is not valid if the generator's lag at p99.9 exceeds this.
+    /// Largest send lag: the run is not valid if the generator's lag exceeds this at p99.9 (at p99, with fewer than
+    /// 10000 requests).
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = units::duration, help_heading = "Judgement")]
     pub lag_max: Duration,
 }
@@ -189,7 +191,7 @@ pub enum Poll {
 pub enum When {
     /// Only if stderr is a terminal.
     Auto,
-    /// Always; if stderr is not a terminal, one line for each second.
+    /// Always; if stderr is not a terminal, as lines.
     Always,
     /// Never.
     Never,

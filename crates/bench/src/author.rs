@@ -1,8 +1,8 @@
 //! The interface between the generator and a script that writes its requests.
 //!
-//! Each generator thread has its own [`Author`], as each thread of wrk has its own Lua state. This module does not
-//! depend on Lua, so the generator can be built and tested without it. Called by `generator` and `threads`; `script`
-//! implements it.
+//! In a run with a script, each generator thread has its own [`Author`], as each thread of wrk has its own Lua state.
+//! This module does not depend on Lua, so the generator can be built and tested without Lua. Called by `generator`,
+//! `workload`, `shared` and `threads`. `script` implements [`Author`].
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -13,14 +13,15 @@ use klad_base::sync::Mutex;
 
 /// Writes the requests of one thread, and can read their answers.
 pub trait Author: Send + Debug {
-    /// Appends the bytes to send for the next start: one request, or a pipeline of several. Returns `None` if the
-    /// author has stopped.
+    /// Appends the bytes to send for the next start: one request, or a pipeline of several. Returns `None` if there is
+    /// no request, because the author has stopped.
     ///
     /// # Errors
     /// A message, if the script fails.
     fn next(&mut self, into: &mut Vec<u8>) -> Result<Option<Pipeline>, String>;
 
-    /// Returns how long a connection rests before its next request; `None` if the author does not control that.
+    /// Returns how long a connection rests before its next request, nanoseconds; `None` if the author does not control
+    /// that.
     ///
     /// # Errors
     /// A message, if the script fails.
@@ -67,7 +68,7 @@ impl Authors {
         Authors { waiting: Mutex::new(authors.into_iter().map(Some).collect()), writing }
     }
 
-    /// Hands the author of `thread` over to it.
+    /// Removes and returns the author of `thread`; `None` if there is none, or if it was taken before.
     pub fn take(&self, thread: usize) -> Option<Box<dyn Author>> {
         self.waiting.lock().get_mut(thread)?.take()
     }

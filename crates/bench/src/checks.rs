@@ -9,7 +9,8 @@ use crate::threads::CpuShares;
 /// The largest share of a core that a generator thread may use. Above it, the generator may have been the bottleneck.
 const CPU_SHARE_MAX: f64 = 0.9;
 
-/// The smallest share of the schedule that must be sent. Below it, the load was not the requested one.
+/// The smallest share of the scheduled requests that must be sent. Below it, the load was not the requested one, and
+/// the check fails, unless each unsent request waited for a new connection that the server did not accept.
 const SENT_SHARE_MIN: f64 = 0.99;
 
 /// The facts that the checks use.
@@ -25,15 +26,16 @@ pub struct CheckInputs<'a> {
     pub cpu_shares: &'a [CpuShares],
     /// The number of connections that were requested at the start.
     pub connections: usize,
-    /// The number of connections that were made by then.
+    /// The number of connections that were made before the start.
     pub connected: usize,
-    /// Why the others were not made.
+    /// Why the other connections were not made; `None` if all were made.
     pub unconnected: Option<Failure>,
-    /// With connections on demand: the number at the end, and the limit.
+    /// With connections on demand: the number of connections at the end, and their limit. `None` if the number is
+    /// fixed.
     pub grown: Option<(usize, usize)>,
 }
 
-/// Makes all checks.
+/// Makes all checks, and returns one result for each.
 #[must_use]
 pub fn judge(inputs: &CheckInputs) -> Vec<Check> {
     vec![send_lag(inputs), generator_cpu(inputs), rate(inputs), connections(inputs), machine_limits(inputs)]

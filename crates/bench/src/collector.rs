@@ -11,8 +11,8 @@ use crate::recorder::{Outcome, Recorder, Tally, histogram};
 use crate::result::{Cell, Distribution, Interval, Piece, Section, Summary, micros};
 use crate::schedule::{Mode, Nanos, Phases, SECOND, seconds};
 
-/// The largest number of intervals in a result: an hour of seconds. Longer runs have longer intervals, in whole
-/// seconds.
+/// The largest number of intervals of a schedule: an hour of seconds. The intervals of longer schedules are longer, in
+/// whole seconds.
 const INTERVALS_MAX: u64 = 3_600;
 
 /// The largest number of intervals that wait for a slow thread. Beyond it the oldest is closed without that thread.
@@ -63,8 +63,8 @@ impl Collector {
         self.add_to(interval, recorder);
     }
 
-    /// Adds requests that no thread has delivered because they were never sent. They count in the last interval of
-    /// the schedule.
+    /// Adds records that no thread has delivered: starts that no thread has taken, and what a full queue did not take.
+    /// They count in the last interval of the schedule.
     pub fn add_undelivered(&mut self, recorder: &Recorder) {
         let last = self.phases.end().saturating_sub(1) / self.interval;
         if recorder.phases().all(|(_, tally)| tally.cells().next().is_none()) {
@@ -82,13 +82,13 @@ impl Collector {
         }
     }
 
-    /// Shortens the run, which was ended early at `at`.
+    /// Shortens the phases of a run that was ended early at `at`.
     pub fn truncate(&mut self, at: Nanos) {
         self.phases = self.phases.truncated(at);
     }
 
-    /// Closes and returns the next interval that every thread has delivered; if the run is `over`, one delivery is
-    /// enough.
+    /// Closes and returns the next interval, if every thread has delivered it; `None` if not. Does not wait for
+    /// threads if the run is `over`, or if more than `PENDING_MAX` intervals wait.
     pub fn next_interval(&mut self, over: bool) -> Option<(Interval, Tally)> {
         let last = *self.pending.last_key_value()?.0;
         let complete = self.progress.iter().copied().min().unwrap_or(0);
@@ -131,14 +131,13 @@ impl Collector {
         }
     }
 
-    /// Returns the longest time between two good answers in the measured part. The caller must have closed all
-    /// intervals.
+    /// Returns the longest time without a good answer in the measured part. The caller must have closed all intervals.
     #[must_use]
     pub fn longest_gap(&self) -> Nanos {
         self.gap.longest(self.phases.end())
     }
 
-    /// The pieces of the measured part.
+    /// The pieces of the measured part that were completed.
     #[must_use]
     pub fn pieces(&self) -> Vec<Piece> {
         self.pieces.until(self.phases.end())
@@ -160,7 +159,7 @@ impl Collector {
         (section, Spectrum::of(&all))
     }
 
-    /// One section for each stage; empty if there is only one stage.
+    /// One section for each stage that was begun; empty if there is only one stage.
     #[must_use]
     pub fn stages(&self) -> Vec<Section> {
         let stages = &self.phases.all()[1..];

@@ -26,13 +26,14 @@ pub struct GapFinder {
 }
 
 impl GapFinder {
-    /// Measures gaps from `begin` on.
+    /// Measures gaps from `begin` on, in intervals of length `interval`.
     #[must_use]
     pub fn new(begin: Nanos, interval: Nanos) -> GapFinder {
         GapFinder { interval, since: begin, longest: 0 }
     }
 
-    /// Adds the interval with this number, up to `end`. Intervals must be added in order.
+    /// Adds the good answers of the interval `number`. Time after `end`, the end of the measured part, does not count.
+    /// Intervals must be added in order.
     pub fn add(&mut self, number: u64, hundredths: Hundredths, end: Nanos) {
         for part in (0..HUNDREDTHS).filter(|part| hundredths >> part & 1 == 1) {
             let start = number * self.interval + part * self.interval / HUNDREDTHS;
@@ -41,8 +42,8 @@ impl GapFinder {
         }
     }
 
-    /// The longest gap, if no good answer follows before `end`. Each end of the gap is exact to a hundredth of an
-    /// interval, and the gap may be that much too short there.
+    /// Returns the longest gap up to `end`, the end of the measured part. It may be too short by up to a hundredth of
+    /// an interval at each of its two ends.
     #[must_use]
     pub fn longest(&self, end: Nanos) -> Nanos {
         self.longest.max(end.saturating_sub(self.since))

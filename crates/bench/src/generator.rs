@@ -11,7 +11,7 @@
 //!
 //! Each thread runs one generator on a [`Network`]. It takes a start from the schedule only when it has a free
 //! connection, and then waits for the start's time. So no start is late because another thread sleeps, and no thread
-//! has to wake another. A request that is due while all connections are busy waits; that time counts. Used by `threads`.
+//! has to wake another. If all connections are busy when a request is due, it waits; that counts. Used by `threads`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,10 +26,10 @@ pub use crate::shared::{NEVER, ReturnedStarts, Shared};
 use crate::slots::{ConnectionState, InFlight, Slots};
 use crate::workload::Requests;
 
-/// Bytes to read at a time. Bodies are not kept, so one buffer serves all connections of a thread.
+/// The size of the read buffer, bytes. It keeps nothing between reads, so one serves all connections of a thread.
 const READ_BYTES: usize = 64 << 10;
 
-/// The longest time between two readings of the clock.
+/// The longest wait. A thread that runs therefore reads the clock at least this often, and notices a stall.
 const TICK: Nanos = 5_000_000;
 
 /// The shortest delay of the generator itself that counts as a stall. Other work on a machine causes shorter ones.
@@ -39,8 +39,8 @@ const STALL_MIN: Nanos = 500_000;
 /// there.
 const RETRY_PAUSE: Nanos = 10_000_000;
 
-/// The generator of one thread. It calls `deliver` with the number of an interval and the recorder of that interval;
-/// `deliver` replaces the recorder by an empty one.
+/// The generator of one thread. After each interval and at the end it calls `deliver` with the number of the interval
+/// and the recorder. `deliver` empties the recorder, or leaves the records to be delivered with the next interval.
 pub struct Generator<N, D> {
     shared: Arc<Shared>,
     network: N,
@@ -50,7 +50,7 @@ pub struct Generator<N, D> {
     slots: Slots,
     /// Connections that pause, with the end of the pause: they could not be made, or a script delays them.
     paused: BinaryHeap<Reverse<(Nanos, usize)>>,
-    /// The next start, taken from the schedule but not due yet.
+    /// The next start, taken from the schedule but not begun: it is not due yet, or no connection is free.
     next: Option<Start>,
     /// Whether there are no more starts: the schedule or the run has ended, or the script has stopped.
     over: bool,
@@ -92,7 +92,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// Returns the records that were not delivered.
+    /// Returns the records that `deliver` has left in the recorder.
     pub fn into_recorder(self) -> Recorder {
         self.recorder
     }
@@ -103,7 +103,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     }
 
     /// Opens all connections before the run, for at most `patience`. Returns the number of open connections, and why
-    /// the others are not open.
+    /// the others are not open; `None` if all are.
     pub fn connect(&mut self, patience: Nanos) -> (usize, Option<Failure>) {
         let deadline = self.network.now().saturating_add(patience);
         let mut failure = None;
@@ -250,7 +250,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// Starts all requests that are due.
+    /// Starts all requests that are due, as long as there are connections for them.
     fn start_due(&mut self, now: Nanos) {
         // A start on a broken connection may free that connection, which calls this function again. The outer loop
         // then goes on.
@@ -530,8 +530,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     fn look_for_stop(&mut self, now: Nanos) {
         if !self.stopped && self.requests.author().is_some_and(|author| author.has_stopped()) {
             (self.stopped, self.over) = (true, true);
-            // Another thread can send the next start. In closed mode there is none: it would be one of this thread's
-            // own.
+            // Another thread can send the next start. In closed mode no other thread needs it: each makes its own
+            // starts.
             if let Some(start) = self.next.take().filter(|_| self.shared.mode() == Mode::Open) {
                 self.shared.return_start(start);
             }
@@ -559,7 +559,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         slot.reader.restart();
     }
 
-    /// Records the end of a slot's request.
+    /// Records the end of a slot's request, and returns the request; `None` if the slot has none.
     fn ended(&mut self, slot: usize, outcome: Outcome, now: Nanos) -> Option<InFlight> {
         let current = self.slots.end(slot)?;
         let ended = RequestEnd {

@@ -28,11 +28,11 @@ struct Signals {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of watches, which would notice the first signal.
+    /// The number of watches that exist. If it is 0, the first signal ends the process.
     watching: usize,
     /// Whether the first signal has arrived.
     asked: bool,
-    /// The run that the first signal ends, and its start.
+    /// The run that the first signal ends, and the start of its schedule.
     running: Option<(Weak<Shared>, Instant)>,
     /// Processes that must end with this one.
     children: HashSet<Pid>,
@@ -103,7 +103,7 @@ pub fn asked() -> bool {
     SIGNALS.get().is_some_and(|signals| signals.state.lock().asked)
 }
 
-/// Waits for `pause`, or until the first signal.
+/// Waits for `pause`, or until the first signal. Returns at once if this process has never called [`watch`].
 pub fn sleep(pause: Duration) {
     let Some(signals) = SIGNALS.get() else { return };
     let until = clock::now() + pause;

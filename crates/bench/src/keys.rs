@@ -1,7 +1,8 @@
 //! Chooses the keys of requests, and makes their bytes.
 //!
-//! Each key has a number. A format or a file turns the number into bytes. All threads share one counter for numbers
-//! that count up, so no key is sent twice by accident. Called by `workload` on the generator threads.
+//! Each key has a number. A format or a file turns the number into bytes. In the orders that count up, all threads
+//! share one counter, so two threads do not send the same key by accident. Called by `workload` on the generator
+//! threads.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -20,7 +21,7 @@ use klad_base::sync::Mutex;
 pub enum Order {
     /// One after the other; with --keys, from the first again after the last.
     Sequential,
-    /// Each key equally often.
+    /// Keys at random, each with the same probability.
     Uniform,
     /// Few keys often and most keys seldom; the frequent ones are scattered over all keys.
     Zipfian,
@@ -37,7 +38,7 @@ pub struct KeyFormat {
     after: Box<[u8]>,
 }
 
-/// The largest number of digits: that of 64 bits.
+/// The largest number of digits: a number of 64 bits has up to 20.
 const DIGITS_MAX: usize = 20;
 
 impl FromStr for KeyFormat {
@@ -145,10 +146,10 @@ pub struct Keys {
     settled: Mutex<SettledPuts>,
 }
 
-/// Added keys whose PUT has ended, without a gap: only these may be requested in the order `latest`.
+/// The added keys that the order `latest` may request: those before the oldest addition whose PUT has not ended.
 #[derive(Debug, Default)]
 struct SettledPuts {
-    /// All additions before this one have ended.
+    /// The number of the first addition, from 0, that has not ended. All additions before it have ended.
     limit: u64,
     /// Whether each addition from `limit` on has ended. The first entry is the oldest addition in flight. The last
     /// entry is the newest addition that has ended.

@@ -1,19 +1,19 @@
-//! The load tester: sends open load to any HTTP/1.1 server, and reports figures that are free of coordinated
-//! omission.
+//! The load tester: sends load to any HTTP/1.1 server, and reports response times. Those of open load are free of
+//! coordinated omission.
 //!
 //! ```text
 //!     args ─▶ plan ─▶ threads: schedule ─▶ generator ─▶ network ─▶ server
 //!                                              │
 //!                              recorder ◀──────┘
-//!                                  │ once a second
+//!                                  │ once for each interval
 //!                              collector ─▶ progress, interval log ─▶ result ─▶ checks, slo ─▶ text, files, page
 //! ```
 //!
-//! Each request has an intended start, which the server cannot delay, and its response time counts from there. A
-//! request never waits for the answer to another request. It may wait for a free connection, and that time counts.
+//! In open load each request has an intended start, which the server cannot delay, and its response time counts from
+//! there. If all connections are busy at that time, the request waits for one, and that time counts.
 //!
-//! This crate shares no code with klad's server: if both had the same mistake in HTTP framing, no test would notice
-//! it. Called by klad's `main` as `klad bench`, by this crate's own `main` as `klad-bench`, and by `klad_lab`.
+//! The HTTP code of this crate is not that of klad's server: if both had the same mistake in framing, no test would
+//! notice it. Called by klad's `main` as `klad bench`, by this crate's own `main` as `klad-bench`, and by `klad_lab`.
 
 #![cfg(target_os = "linux")]
 

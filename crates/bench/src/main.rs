@@ -4,7 +4,7 @@
 fn main() -> std::process::ExitCode {
     use clap::Parser as _;
 
-    /// Load any HTTP server at a fixed rate, and report response times free of coordinated omission.
+    /// Load any HTTP server with open or closed load, and report what was measured.
     #[derive(clap::Parser)]
     #[command(name = "klad-bench", version, max_term_width = 100, disable_help_subcommand = true)]
     struct Program {

@@ -1,9 +1,10 @@
 //! Divides the measured part into at most ten equal groups of whole intervals. `klad bench compare` uses these pieces
-//! as repeats if there is only one run.
+//! as repeats if one of its sides is a single run.
 //!
 //! Each piece has one histogram, so memory does not grow with the run. A request belongs to the piece in which it
 //! ended, even if it started in the warm-up; otherwise the slow requests would be missing from the first piece.
-//! Requests that ended in an incomplete interval or after the schedule belong to no piece. Called by `collector`.
+//! Requests that ended after the schedule, or in an interval that is incomplete or left over, belong to no piece.
+//! Called by `collector`.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use crate::recorder::{Outcome, Tally, histogram};
 use crate::result::{Distribution, Piece};
 use crate::schedule::{Nanos, Phases, seconds};
 
-/// Ten repeats are enough for the interval of a mean, and each of ten pieces is long enough to have its share of slow
-/// requests.
+/// The largest number of pieces. Ten repeats are enough for the confidence interval of a mean, and each of ten pieces
+/// is long enough to have its share of slow requests.
 const PIECES_MAX: u64 = 10;
 
 /// Requests that ended in one piece.
@@ -23,7 +24,7 @@ struct PieceTally {
     /// Response times in nanoseconds, of the outcomes in the latency distribution.
     response: Histogram<u64>,
     outcomes: BTreeMap<Outcome, u64>,
-    /// Good outcomes.
+    /// The number of good answers.
     good: u64,
 }
 
@@ -31,7 +32,7 @@ struct PieceTally {
 #[derive(Debug)]
 pub struct Pieces {
     interval: Nanos,
-    /// The first complete interval of the measured part.
+    /// The number of the first complete interval of the measured part.
     first: u64,
     /// The number of intervals in each piece.
     each: u64,

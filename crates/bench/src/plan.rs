@@ -18,7 +18,7 @@ use crate::url::Url;
 use crate::workload::{FixedRequest, Mix, Template, Values, Workload};
 use klad_base::sync::Mutex;
 
-/// The number of keys for an order that chooses among them, if no option gives one.
+/// The number of keys for an order that chooses among keys, if no option gives a number.
 const KEYS: u64 = 1_000_000;
 
 /// The largest number of connections of a run. By default Linux has about 28,000 local ports for each server address,
@@ -36,7 +36,7 @@ pub struct Plan {
     pub url: Url,
     /// The state that all threads share.
     pub shared: Arc<Shared>,
-    /// The number of keys to PUT before the run, and the workload that does it.
+    /// The number of keys to PUT before the run, and the workload of these PUTs; `None` without `--fill`.
     pub fill: Option<(u64, Arc<Workload>)>,
     /// The number of generator threads.
     pub threads: usize,
@@ -44,7 +44,7 @@ pub struct Plan {
     pub connections: usize,
     /// The description of the load for the result.
     pub load: Load,
-    /// The script that writes the requests, and its options.
+    /// The script that writes the requests, and its options; `None` without `--script`.
     pub script: Option<(PathBuf, ScriptOptions)>,
 }
 
@@ -145,7 +145,7 @@ fn connections(args: &RequestArgs) -> anyhow::Result<(usize, Option<usize>)> {
 
 fn order(args: &RequestArgs) -> Order {
     let zipfian = args.workload.as_ref().is_some_and(|mix| mix.zipfian);
-    // In sequential order, GETs would never read the keys that PUTs write.
+    // In sequential order each request takes the next key, so GETs would not read the keys that PUTs write.
     let mixed = args.workload.as_ref().is_some_and(|mix| mix.weights.len() > 1);
     args.key_order.unwrap_or(match (zipfian, mixed) {
         (true, _) => Order::Zipfian,
@@ -195,7 +195,7 @@ fn workload(args: &RequestArgs, url: &Url, keys: Keys) -> anyhow::Result<Workloa
     })
 }
 
-/// PUTs of the first `count` keys in sequence.
+/// Returns the workload of `--fill`: PUTs of the first `count` keys in sequence.
 fn fill_workload(args: &RequestArgs, url: &Url, count: u64) -> anyhow::Result<Workload> {
     let names = match &args.key_file {
         Some(path) => {
@@ -240,7 +240,8 @@ fn body(args: &RequestArgs) -> anyhow::Result<Option<Vec<u8>>> {
     })
 }
 
-/// The header lines, including `Host`. The generator itself sets the headers that frame a request.
+/// Returns the header lines, including `Host`. Rejects the headers that frame a request: the generator itself sets
+/// them.
 fn headers(args: &RequestArgs, url: &Url) -> anyhow::Result<Vec<u8>> {
     let mut lines = String::new();
     let mut host = false;

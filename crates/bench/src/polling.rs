@@ -16,14 +16,15 @@ use std::os::unix::fs::FileExt as _;
 
 use crate::schedule::{Nanos, SECOND};
 
-/// The last part of a wait, which is polled. It is longer than the lateness of timers (4 to 27 µs on a free core).
+/// The length of the last part of a wait, which is polled. It is longer than the lateness of timers (4 to 27 µs on a
+/// free core).
 pub(super) const POLL_MAX: Nanos = 50_000;
 
-/// The longest time that counts as an empty poll, nanoseconds. An empty poll takes a third of this; a longer time
-/// includes other work, of an interrupt or of another thread.
+/// The largest time that one empty poll adds to the cost, nanoseconds. An empty poll takes a third of this; a longer
+/// one includes other work, of an interrupt or of another thread.
 const POLL_COST_MAX: Nanos = 2_000;
 
-/// The time between two readings of the scheduler's times.
+/// The shortest time between two readings of the scheduler's times, nanoseconds.
 const LOOK_INTERVAL: Nanos = SECOND / 2;
 
 /// Polling is allowed while the thread waits for the core for less than one part in this many of the time in which it
@@ -35,7 +36,9 @@ const WAITED_PARTS: u64 = 12;
 /// little each time.
 const NOTHING_PARTS: u64 = 200;
 
-/// The time without polling after others have wanted the core. It doubles each time, up to the maximum.
+/// The shortest pause of polling after other threads have wanted the core, nanoseconds. The next pause is twice as
+/// long, up to [`PAUSE_MAX`], if they want the core again within one [`LOOK_INTERVAL`] after a pause. One such
+/// interval of undisturbed polling resets the pause to this minimum.
 const PAUSE_MIN: Nanos = 10 * SECOND;
 const PAUSE_MAX: Nanos = 640 * SECOND;
 
@@ -43,7 +46,7 @@ const PAUSE_MAX: Nanos = 640 * SECOND;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SchedTimes {
     ran: Nanos,
-    /// Ready to run, while other threads ran.
+    /// Time in which the thread was ready to run, but other threads ran on its core.
     waited: Nanos,
 }
 
@@ -71,8 +74,9 @@ impl RunQueue for Schedstat {
     }
 }
 
-/// Parses three numbers: time on a core, time waiting for one, number of time slices. A kernel without these
-/// statistics reports 0 time slices even for a running thread. The time of the first slice is known when it ends.
+/// Parses three numbers: time on a core, time waiting for one, number of time slices. Returns `None` for 0 time
+/// slices, which a kernel without these statistics reports even for a running thread. The time on a core may be 0,
+/// because the time of the first slice is known only when the slice ends.
 fn parse_times(text: &str) -> Option<SchedTimes> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
     let (ran, waited, turns): (Nanos, Nanos, u64) =
@@ -135,7 +139,7 @@ impl<Q: RunQueue> Polling<Q> {
         }
     }
 
-    /// Forgets everything that was measured, because times count from another moment from now on.
+    /// Forgets what was measured about other threads. Called when the origin of times changes.
     pub(super) fn reset(&mut self) {
         (self.last_look, self.polls, self.resumes, self.pause) = (None, false, 0, PAUSE_MIN);
     }

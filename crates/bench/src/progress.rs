@@ -1,5 +1,5 @@
-//! Shows progress on stderr: a bar that is redrawn on a terminal, one line for each second with `--progress always`,
-//! otherwise nothing. Called by `runner`, `knee` and `klad_lab`.
+//! Shows progress on stderr: a bar if stderr is a terminal; else one line for each interval with `--progress always`,
+//! and nothing without. Called by `runner`, `knee` and `klad_lab`.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::text::time_us;
 /// A bar, lines, or nothing.
 #[derive(Debug)]
 pub enum Progress {
-    /// A bar, on a terminal.
+    /// A bar, if stderr is a terminal.
     Bar(ProgressBar),
-    /// Lines, with `--progress always` and without a terminal.
+    /// Lines, with `--progress always` if stderr is not a terminal.
     Lines,
     /// Nothing.
     Hidden,
@@ -26,7 +26,7 @@ pub enum Progress {
 const DRAWS_PER_SECOND: u8 = 5;
 
 impl Progress {
-    /// Creates a bar of `length` steps with this name; `template` is in indicatif's syntax.
+    /// Creates the display of `length` steps. A bar shows `name`, and `template` in indicatif's syntax.
     #[must_use]
     pub fn new(when: When, length: u64, name: &'static str, template: &str) -> Progress {
         match (when, std::io::stderr().is_terminal()) {
@@ -97,14 +97,14 @@ impl Progress {
     }
 }
 
-/// Lines about what is done, if a user sees or wants them.
+/// Writes lines on stderr about what is being done, if the user wants them.
 #[derive(Debug)]
 pub struct Note {
     shown: bool,
 }
 
 impl Note {
-    /// Lines on a terminal, or with `--progress always`.
+    /// Lines are written if stderr is a terminal, or with `--progress always`.
     #[must_use]
     pub fn new(when: When) -> Note {
         let shown = match when {

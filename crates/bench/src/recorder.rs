@@ -1,9 +1,10 @@
 //! Records the outcome and the times of each request on the thread that made it: one recorder for each thread,
-//! without locks. Only the first request of an operation and outcome allocates memory.
+//! without locks. Memory is allocated only for the first request of a phase, operation and outcome, and when a
+//! histogram grows.
 //!
 //! A thread fills a recorder during one interval, then exchanges it with the collector for an empty one. Memory
-//! therefore depends on the number of outcomes and on the longest response time, but not on the length of the run.
-//! Called by `generator` (records) and `collector` (adds up).
+//! therefore depends on the numbers of phases, operations and outcomes and on the longest response time, but not on the
+//! length of the run. Called by `generator` (records) and `collector` (adds up).
 
 use hdrhistogram::Histogram;
 use schemars::JsonSchema;
@@ -40,8 +41,8 @@ pub enum Outcome {
     Failed,
     /// Status 504, or no answer by the deadline, sent or not.
     TimedOut,
-    /// No answer by the end of the run, sent or not. Its time is its age then, which is the least time that it would
-    /// have taken.
+    /// No answer by the end of the run, sent or not. The request counts with its age: at the end of the drain if it was
+    /// sent, else at the end of the schedule. It would have taken at least that long.
     Unfinished,
 }
 
@@ -102,20 +103,20 @@ impl Outcome {
         }
     }
 
-    /// Whether the outcome belongs to the latency distribution. Rejections and failures do not, because they are not
-    /// responses. Requests without an answer do, because leaving them out would hide the longest waits.
+    /// Whether the outcome belongs to the latency distribution. Rejections and failures do not, because quick ones
+    /// would improve it. Timed-out and unfinished requests do, because leaving them out would hide the longest waits.
     #[must_use]
     pub fn counts_for_latency(self) -> bool {
         !matches!(self, Outcome::Refused | Outcome::Failed)
     }
 }
 
-/// Why a request has no answer.
+/// Why a request that failed has no complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
-    /// The server refused the connection, or it could not be opened.
+    /// The connection could not be opened, for example because the server refused it.
     Connect,
-    /// The connection was reset or broke after the request was sent.
+    /// The connection was reset or broke after it was opened.
     Reset,
     /// The connection was closed before the answer was complete.
     Closed,
@@ -153,7 +154,7 @@ pub struct Cell {
     pub response: Histogram<u64>,
     /// Service times, from the actual send, nanoseconds; without requests that were never sent.
     pub service: Histogram<u64>,
-    /// Good outcomes within `good_within`.
+    /// The number of good answers, with a response time of at most `good_within`.
     pub good: u64,
 }
 
@@ -196,11 +197,11 @@ pub struct Counters {
     pub sent: u64,
     /// Requests that timed out or were unfinished without having been sent.
     pub unsent: u64,
-    /// Requests in flight at the end of the run.
+    /// Requests that were sent and had no answer at the end of the run.
     pub in_flight: u64,
     /// Answers that arrived in this phase, no matter when their requests should have started.
     pub answered: u64,
-    /// The good ones among these answers.
+    /// Good answers that arrived in this phase, no matter when their requests should have started.
     pub good: u64,
     /// The hundredths of this interval in which good answers arrived.
     pub good_hundredths: Hundredths,
@@ -376,15 +377,15 @@ impl Recorder {
 /// The end of one request, as the recorder takes it.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestEnd {
-    /// The phase of its intended start.
+    /// The index of the phase that contains the intended start.
     pub phase: usize,
-    /// Its operation.
+    /// The operation of the request.
     pub operation: Operation,
-    /// Its outcome.
+    /// The outcome of the request.
     pub outcome: Outcome,
-    /// Time since its intended start.
+    /// The time from the intended start to the end.
     pub response: Nanos,
-    /// Time since it was sent; `None` if it was never sent.
+    /// The time from the send to the end; `None` if the request was never sent.
     pub service: Option<Nanos>,
 }
 
@@ -416,8 +417,8 @@ impl Recorder {
 }
 
 impl RequestEnd {
-    /// Whether no figure can distinguish the two. Their response times may differ by less than 2^-13, a quarter of
-    /// the histogram's resolution.
+    /// Whether the two may be recorded as equal. Their response times may differ by up to 2^-13 of the time, which is
+    /// at most a quarter of the histogram's resolution.
     #[must_use]
     pub fn is_alike(&self, other: &RequestEnd) -> bool {
         let apart = self.response.abs_diff(other.response);

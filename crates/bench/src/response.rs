@@ -1,9 +1,10 @@
 //! Finds the end of an HTTP/1 answer in a stream of bytes, and reads its status. It shares no code with klad's
 //! server: if both had the same mistake in framing, no test would notice it.
 //!
-//! Bodies are counted but not stored, so a connection's memory is at most an incomplete head. Framing follows RFC 9112,
-//! section 6: 1xx answers are skipped, `Transfer-Encoding: chunked` overrides `Content-Length`, and an answer with
-//! neither ends with its connection. Called by `generator` and `admin`.
+//! Bodies are not stored, unless a script wants the answers. Without a script a connection's memory is at most an
+//! incomplete head. Framing follows RFC 9112, section 6: 1xx answers are skipped, `Transfer-Encoding: chunked`
+//! overrides `Content-Length`, and an answer with neither ends with its connection. Called by `generator`, `slots`
+//! and `script`.
 
 use std::borrow::Cow;
 
@@ -15,13 +16,13 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// The longest line with the size of a chunk, and the longest trailer section, bytes.
 const LINE_BYTES_MAX: u32 = 8 << 10;
 
-/// The largest part of a body, in bytes, that is stored for a script. The rest is counted but not stored.
+/// The largest part of a body, in bytes, that is stored for a script. The rest is read but not stored.
 pub const BODY_STORED_BYTES_MAX: usize = 16 << 20;
 
 /// A complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status, 200 to 999.
+    /// The HTTP status of the answer, 200 to 999.
     pub status: u16,
     /// Whether the connection can be used again.
     pub keep_alive: bool,
@@ -33,13 +34,14 @@ pub enum Malformed {
     /// The first line is not a status line.
     #[error("no status line")]
     StatusLine,
-    /// A header line has no colon, or a length is not a number.
+    /// A header line has no colon, or `Content-Length` is not a number or has two values.
     #[error("a malformed header")]
     Header,
     /// The head is longer than 64 KiB.
     #[error("a head without an end")]
     HeadTooLong,
-    /// The size of a chunk is not a number, or its end is missing.
+    /// The size of a chunk is not a number, the line break after a chunk is missing, or a size line or the trailer
+    /// section is too long.
     #[error("a malformed chunk")]
     Chunk,
 }
@@ -251,7 +253,7 @@ impl Default for Reader {
     }
 }
 
-/// Takes one byte of the framing around chunks.
+/// Takes one byte of the framing around chunks. Returns the next position, and whether the body is complete.
 fn next_of_chunk(chunk: Chunk, byte: u8) -> Result<(Chunk, bool), Malformed> {
     let next = match (chunk, byte) {
         (Chunk::Size { digits: 0, .. }, b'\n') => return Err(Malformed::Chunk),

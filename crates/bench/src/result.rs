@@ -1,9 +1,9 @@
-//! The result of a run as data: the definitions of `--json` and of its schema. All other forms of output are made
-//! from it.
+//! The result of a run as data: the definitions of `--json` and of its schema. The text and the HTML page show the same
+//! data; they also use the histograms of the run.
 //!
-//! Numbers are finite: a value that was not measured is `null` or absent, never NaN. Durations are microseconds with
-//! three decimals, which are the recorded nanoseconds. A change that breaks readers increments the number in
-//! [`SCHEMA`].
+//! Numbers are finite: a value that was not measured is `null` or absent, never NaN. The names of times and rates end
+//! with their units, such as `_us`, `_s` and `_per_s`. Response times, service times and send lags were recorded in
+//! nanoseconds, in histograms with three digits. A change that breaks readers increments the number in [`SCHEMA`].
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::slo::Concern;
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "klad.bench/1";
 
-/// The percentiles in every table: those of wrk2, and p95.
+/// The percentiles of every [`Distribution`]: those that wrk2 prints, and p95.
 pub const PERCENTILES: [f64; 9] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999, 100.0];
 
 /// A percentile with fewer samples above it is marked: its value depends on single requests.
@@ -34,7 +34,7 @@ pub struct RunResult {
     pub schema: String,
     /// The version of klad that made the load.
     pub klad_version: String,
-    /// The command line.
+    /// The command line, without the values of headers that hold credentials.
     pub command: Vec<String>,
     /// The time at which the schedule began.
     pub started: Started,
@@ -44,30 +44,32 @@ pub struct RunResult {
     pub target: Target,
     /// The load that was requested.
     pub load: Load,
-    /// The time at which the run was ended early, from the start of the schedule; `null` if it was not. Lengths and
-    /// rates are those of the part that was run.
+    /// The time at which the run was ended early, from the start of the schedule; `null` if it was not. The lengths
+    /// and rates in `measured`, `warm_up` and `stages` are then those of the part that was run. `load` has the
+    /// planned ones.
     pub interrupted_s: Option<f64>,
     /// `false` if at least one check failed: the figures are not reliable.
     pub valid: bool,
     /// The generator's checks of its own run.
     pub checks: Vec<Check>,
-    /// The objectives of `--slo`, and whether they were met.
+    /// The objectives of `--slo`, and whether they were met; `null` without `--slo`.
     pub slo: Option<Slo>,
     /// Requests with an intended start after the warm-up.
     pub measured: Section,
     /// Requests with an intended start in the warm-up; `null` without a warm-up.
     pub warm_up: Option<Section>,
-    /// The stages of the measured part, one section for each; empty if there is only one stage.
+    /// The stages of the measured part, one section for each that was begun; empty if there is only one stage.
     pub stages: Vec<Section>,
-    /// The longest time in the measured part without a good answer (served or not found within `good_within_us`):
-    /// from the beginning, between two good answers, or to the end. The resolution is a hundredth of an interval, so
-    /// the value may be up to two hundredths too short.
+    /// The longest time in the measured part without a good answer: from the beginning, between two good answers, or
+    /// to the end. `measured.goodput_per_s` says which answers are good. The resolution is a hundredth of an
+    /// interval, so the value may be too short by up to two hundredths of an interval.
     pub longest_gap_s: f64,
-    /// The run in intervals of equal length, including the warm-up, by the time at which requests ended.
+    /// The run in intervals, including the warm-up and the drain, by the time at which requests ended. All are equally
+    /// long, but the last interval of the schedule may be shorter.
     pub intervals: Vec<Interval>,
     /// The measured part in at most ten equal groups of whole intervals, by the time at which requests ended. `klad
-    /// bench compare` uses them as repeats if there is only one run. Empty if there is no whole interval, and in
-    /// results of older versions.
+    /// bench compare` uses them as repeats if one of its sides is a single run. Empty if there is no whole interval,
+    /// and in results of older versions.
     #[serde(default)]
     pub pieces: Vec<Piece>,
 }
@@ -94,7 +96,7 @@ pub struct Machine {
     pub cores: usize,
     /// Memory, bytes.
     pub memory_bytes: u64,
-    /// CPU time that the hypervisor gave to others during the run, percent of all cores; `null` if unknown.
+    /// CPU time that the hypervisor gave to others during the run, percent of the time of all cores; `null` if unknown.
     pub steal_percent: Option<f64>,
 }
 
@@ -103,7 +105,7 @@ pub struct Machine {
 pub struct Target {
     /// The URL as given.
     pub url: String,
-    /// The address to which the generator connected.
+    /// The address to which the generator connected, unless a script chose other addresses.
     pub address: String,
     /// Whether the address belongs to this machine: generator and server then compete for its cores.
     pub same_machine: bool,
@@ -128,7 +130,7 @@ pub struct Load {
     pub drain_s: f64,
     /// Deadline of each request, from its intended start.
     pub timeout_s: f64,
-    /// The number of connections that were opened before the start.
+    /// The number of connections to open before the start. If some could not be opened, the check `connections` failed.
     pub connections: usize,
     /// The largest number of connections; equal to `connections` if the number is fixed.
     pub connections_max: usize,
@@ -141,11 +143,12 @@ pub struct Load {
     /// separately.
     #[serde(default)]
     pub script: Option<String>,
-    /// Requests of each start: more than 1 if a script sends several in a pipeline. All figures count starts. The
-    /// status of a start is the highest status among its answers.
+    /// Requests of each start, as in the first start: more than 1 if a script sends several in a pipeline. All counts
+    /// and rates of requests and answers in this result then count starts. The status of a start is the highest
+    /// status among its answers.
     #[serde(default = "one")]
     pub requests_per_start: u32,
-    /// Operations and their weights, keys and values, in words.
+    /// The requests in words: operations, keys and values, or the fixed request, or the script.
     pub workload: String,
 }
 
@@ -213,11 +216,11 @@ pub struct Section {
     pub scheduled: u64,
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that were not sent by the end of the schedule. They are among `timed_out` or `unfinished`, with their
-    /// age at that time.
+    /// Requests that were never sent, because no connection was free or open in time. They are among `timed_out` if
+    /// they reached their deadline, else among `unfinished`. Requests whose connection failed are not among them.
     pub unsent: u64,
     /// Requests that were sent and had no answer at the end of the drain. They are among `unfinished`, with their age
-    /// at that time.
+    /// at the end of the drain.
     pub in_flight_at_end: u64,
     /// `scheduled` divided by the length.
     pub scheduled_per_s: f64,
@@ -226,10 +229,10 @@ pub struct Section {
     /// All answers that arrived in this part, no matter when their requests should have started, divided by the
     /// length.
     pub answered_per_s: f64,
-    /// The good ones among these answers, divided by the length: served, or for a workload of keys not found, within
-    /// `good_within_us` of the intended start.
+    /// All good answers that arrived in this part, divided by the length. An answer is good if the request was
+    /// served, or for a workload of keys not found, within `good_within_us` of the intended start.
     pub goodput_per_s: f64,
-    /// Longest response time of a good answer.
+    /// The limit for good answers: the longest response time that counts as goodput (`--good-within`).
     pub good_within_us: f64,
     /// Bytes of answers, including heads.
     pub bytes_received: u64,
@@ -239,18 +242,19 @@ pub struct Section {
     pub outcomes: BTreeMap<Outcome, u64>,
     /// Answers by HTTP status.
     pub statuses: BTreeMap<u16, u64>,
-    /// Failures by kind.
+    /// Requests that failed without a complete answer, by kind: `connect`, `reset`, `closed`, `malformed`,
+    /// `no_port_left`, `no_descriptor_left`.
     pub errors: BTreeMap<String, u64>,
     /// Response time, from the intended start, of requests that were served, not found, timed out or unfinished (the
-    /// last two with their age). Rejected and failed requests are left out, so they do not improve the distribution.
-    /// Requests without an answer are included.
+    /// last two with their age, if they had no answer). Rejected and failed requests are left out, so they do not
+    /// improve the distribution.
     pub response: Distribution,
-    /// Service time, from the actual send, of those of the same requests that were sent.
+    /// Service time, from the actual send, of the requests in `response`, without those that were never sent.
     pub service: Distribution,
     /// The lateness of the generator itself: from the moment at which a request could be sent to the moment at which
     /// it was sent.
     pub send_lag: Distribution,
-    /// One cell for each operation and outcome.
+    /// One cell for each operation and outcome that occurred.
     pub cells: Vec<Cell>,
 }
 
@@ -276,15 +280,15 @@ pub struct Interval {
     pub length_s: f64,
     /// Whether the interval begins in the warm-up.
     pub warm_up: bool,
-    /// The scheduled rate, per second; `null` in closed mode.
+    /// The mean scheduled rate, requests per second; `null` in closed mode.
     pub scheduled_per_s: Option<f64>,
-    /// Requests that were sent.
+    /// Requests that were sent in the interval.
     pub sent: u64,
-    /// Requests that ended, by outcome; outcomes without a request are absent.
+    /// Requests that ended in the interval, by outcome; outcomes without a request are absent.
     pub outcomes: BTreeMap<Outcome, u64>,
-    /// Answers that were served or not found within `good_within_us`.
+    /// Good answers, as in [`Section::goodput_per_s`].
     pub good: u64,
-    /// Response time as in [`Section::response`]; `null` if no request ended.
+    /// Response time of the outcomes in [`Section::response`]; `null` if no request ended with one of them.
     pub response: Option<Summary>,
     /// Send lag; `null` if no request was sent.
     pub send_lag: Option<Summary>,
@@ -326,13 +330,13 @@ pub struct Summary {
 pub struct Distribution {
     /// The number of samples.
     pub count: u64,
-    /// Mean; `null` without samples, as all fields below.
+    /// Mean; `null` without samples.
     pub mean_us: Option<f64>,
-    /// Standard deviation.
+    /// Standard deviation; `null` without samples.
     pub stddev_us: Option<f64>,
-    /// Minimum.
+    /// Minimum; `null` without samples.
     pub min_us: Option<f64>,
-    /// Maximum.
+    /// Maximum; `null` without samples.
     pub max_us: Option<f64>,
     /// The percentiles 50, 75, 90, 95, 99, 99.9, 99.99, 99.999 and 100; empty without samples.
     pub percentiles: Vec<Percentile>,
@@ -412,7 +416,7 @@ impl Distribution {
         Ok(histogram)
     }
 
-    /// Returns one of [`PERCENTILES`]; `None` without samples.
+    /// Returns the point at a percentile, which must be one of [`PERCENTILES`]; `None` without samples.
     #[must_use]
     pub fn at(&self, percentile: f64) -> Option<&Percentile> {
         self.percentiles.iter().find(|point| (point.percentile - percentile).abs() < 1e-9)

@@ -38,18 +38,21 @@ use klad_base::sync::Mutex;
 /// The verdict on a run, a comparison or a search that could be made. It decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Valid, and every objective is met; in a comparison, B is not slower.
+    /// Valid, and every objective is met. In a comparison: B is slower at no figure. In a search: the knee was found,
+    /// or is above `--to`.
     Met,
-    /// Valid, but an objective is missed; in a comparison, B is slower at one figure or more.
+    /// Valid, but an objective is missed. In a comparison: B is slower at one figure or more. In a search: no rate
+    /// meets the objectives.
     Missed,
-    /// The figures are not reliable.
+    /// The figures are not reliable. In a search: the generator was the limit, runs at the same rate differed too
+    /// much, or the search was broken off.
     NotValid,
 }
 
-/// Why no run was made.
+/// Why a command failed: it has no verdict, or the verdict could not be written.
 #[derive(Debug)]
 pub enum Error {
-    /// The options contradict each other.
+    /// The options are wrong, or contradict each other.
     Usage(anyhow::Error),
     /// Any other error.
     Failed(anyhow::Error),
@@ -61,7 +64,8 @@ impl From<anyhow::Error> for Error {
     }
 }
 
-/// Descriptors that are not connections: standard streams, files, and one epoll for each thread.
+/// The number of file descriptors to allow for, in addition to those of connections: standard streams, files, and one
+/// epoll for each thread.
 const OTHER_DESCRIPTORS: u64 = 300;
 
 /// Runs the command and returns its exit code (docs/bench.md). An error is written to stderr after `program`, the
@@ -82,8 +86,8 @@ pub fn run_to_exit_code(args: &BenchArgs, program: &str) -> ExitCode {
 /// Runs the command line: a run with its report, a comparison, or a search.
 ///
 /// # Errors
-/// If options contradict each other, the server cannot be reached, the database cannot be filled, or a file cannot be
-/// written.
+/// If options are wrong, the server cannot be reached, the database cannot be filled, a script fails, or a file
+/// cannot be written.
 pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
     if let Some(command) = &args.command {
         return match command {
@@ -153,7 +157,7 @@ pub(super) fn fill_for(args: &BenchArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes one of several runs, without `--fill` and without files.
+/// Makes one run of a search, without `--fill` and without files, and returns its result.
 ///
 /// # Errors
 /// As [`run`].

@@ -5,9 +5,9 @@
 //! of exponential gaps of mean 1, which is the exact way to make a Poisson process with a changing rate (Çinlar's
 //! inversion). Both need only the inverse of N, which has a closed form for a rate that is linear in time.
 //!
-//! All threads take starts from one schedule. A thread takes the next start only when it has a free connection. So no
-//! thread's connections are idle while requests wait for a connection of another thread. Called by the generator
-//! threads.
+//! All threads take starts from one schedule. A thread takes the next start only when it has a free connection or may
+//! open one. So no thread's connections are idle while requests wait for a connection of another thread. Called by
+//! the generator threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -92,7 +92,7 @@ pub fn seconds(nanos: Nanos) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// Converts a duration to nanoseconds; at most 584 years.
+/// Converts a duration to nanoseconds. More than 584 years become the largest number.
 #[must_use]
 pub fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
@@ -182,9 +182,9 @@ impl Phases {
 /// A request that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Its intended start.
+    /// The intended start of the request.
     pub intended: Nanos,
-    /// The index of its phase.
+    /// The index of the phase that contains the intended start.
     pub phase: usize,
 }
 
@@ -197,14 +197,14 @@ pub struct Schedule {
     /// The phase of the next start, and the beginning of that phase.
     phase: usize,
     phase_start: Nanos,
-    /// The number of requests due before that phase.
+    /// The number of requests due before `phase`.
     due_before: f64,
-    /// The value of N at the next start.
+    /// The value of N (see the module) at the next start: the number of requests due until then.
     position: f64,
 }
 
 impl Schedule {
-    /// The same `seed` gives the same starts on every machine.
+    /// The schedule of these phases before its first start. The same `seed` gives the same starts on every machine.
     #[must_use]
     pub fn new(phases: Phases, arrival: Arrival, seed: u64) -> Schedule {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -253,11 +253,11 @@ fn seconds_to_nanos(seconds: f64) -> Nanos {
 /// Where the threads take their starts from.
 #[derive(Debug)]
 pub enum Source {
-    /// The shared schedule. Each request holds its lock for about 20 ns.
+    /// The shared schedule. For each request a thread holds the lock for about 20 ns.
     Open(Mutex<Schedule>),
     /// No schedule: a start for each free connection, until the phases end.
     Closed,
-    /// Like `Closed`, until this many starts have been taken.
+    /// No schedule: a start for each free connection, until none is left. The value is the number of starts left.
     Count(AtomicU64),
 }
 

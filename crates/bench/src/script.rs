@@ -71,7 +71,7 @@ pub struct Setting {
 pub struct Script {
     lua: Lua,
     threads: Vec<Arc<Thread>>,
-    /// The number of requests in each start, as in the first one.
+    /// The number of requests in the first start. All starts are taken to have as many.
     pub pipeline: u32,
 }
 
@@ -84,11 +84,12 @@ struct Thread {
 }
 
 impl Script {
-    /// Runs the script once for the run and once for each of `threads` threads, including `setup` and `init`. As in
-    /// wrk, the first thread's `request` is called once more than its requests are sent, to inspect what it makes.
+    /// Runs the script once for the run and once for each of `threads` threads, including `setup` and `init`. Returns
+    /// the script and one author for each thread. As in wrk, calls the first thread's `request` once, to inspect its
+    /// result, which is not sent.
     ///
     /// # Errors
-    /// If the script cannot be read, fails, or makes no request.
+    /// If the script cannot be read, fails, or makes text that is not an HTTP request.
     pub fn load(path: &Path, setting: &Setting, threads: usize) -> anyhow::Result<(Script, Vec<Box<dyn Author>>)> {
         let source = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let name = path.display().to_string();

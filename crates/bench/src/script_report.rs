@@ -15,15 +15,15 @@ use crate::script::missing_field;
 pub struct Report {
     /// Length of the measured part, microseconds.
     duration: u64,
-    /// The number of answers.
+    /// The number of answered requests.
     requests: u64,
     /// Bytes of answers, including heads.
     bytes: u64,
-    /// Errors by their names in `summary.errors`.
+    /// The numbers of errors, with their names in `summary.errors`.
     errors: Vec<(&'static str, u64)>,
     /// Response times, microseconds.
     latency: Stats,
-    /// Answers per second and thread, with one sample for each interval.
+    /// Requests that ended per second and thread, with one sample for each interval.
     rates: Stats,
 }
 

@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// Ends the schedule at `at`, unless it ends earlier.
+    /// Ends the schedule at `at`, unless it ends earlier. If `at` is after the schedule, ends the drain.
     pub(super) fn end_early(&self, at: Nanos) {
         self.interrupted.fetch_min(at, Ordering::Relaxed);
     }
@@ -120,7 +120,7 @@ impl Shared {
         }
     }
 
-    /// Allows one more connection, if the limit is not reached.
+    /// Counts one more connection, if the limit is not reached. Returns whether the caller may open it.
     pub(super) fn try_grow(&self) -> bool {
         let Some(max) = self.connections_max else { return false };
         let grown = self
@@ -134,8 +134,8 @@ impl Shared {
     }
 
     /// How a request ends that was never sent: with the schedule, or with its deadline if that is earlier. Its age is
-    /// taken at the end of the schedule, not of the drain, because nothing is sent during the drain. So the age is
-    /// the least time that the request would have taken.
+    /// taken at the end of the schedule, not of the drain, because no request is started during the drain. So the age
+    /// is the least time that the request would have taken.
     pub(super) fn unsent(&self, start: Start, requests: &mut Requests) -> RequestEnd {
         let age = self.end().saturating_sub(start.intended);
         let outcome = if age >= self.timeout { Outcome::TimedOut } else { Outcome::Unfinished };
@@ -143,8 +143,8 @@ impl Shared {
         RequestEnd { phase: start.phase, operation, outcome, response: age.min(self.timeout), service: None }
     }
 
-    /// Records the starts that no thread has taken by the end of the run. Must be called after all threads have
-    /// ended.
+    /// Records the starts that no thread has taken or that a thread has returned, as requests that were never sent.
+    /// Must be called after all threads have ended.
     pub fn record_untaken_starts(&self, recorder: &mut Recorder) {
         let mut requests = Requests::new(self.workload.clone(), 0);
         let end = self.end();

@@ -3,8 +3,8 @@
 //!
 //! Only the kernel is replaced. The schedule, the generator, the reader of answers, the recorder, the collector and
 //! the percentiles are those of a real run; a thousand simulated seconds take less than one second. Each scenario
-//! calculates independently what must have been recorded for each request. Each has a planted defect, which it must
-//! notice.
+//! calculates independently what must have been recorded for each request. Some tests plant a defect in the generator,
+//! which the comparison must notice.
 
 pub(super) mod world;
 
@@ -26,11 +26,11 @@ const MILLISECOND: Nanos = 1_000_000;
 pub enum GeneratorDefect {
     /// Coordinated omission: the wait before the send is not counted.
     LatencyFromSend,
-    /// Requests without an end at the end of the run are forgotten.
+    /// Requests that have no answer at the end of the run are not recorded.
     UnfinishedDropped,
     /// A rejection counts as a served request.
     RefusedAsServed,
-    /// Failures are left out.
+    /// Requests that failed are not recorded.
     FailedDropped,
     /// Requests that become due while the generator does not run are not counted as late.
     StallsUnseen,
@@ -145,8 +145,8 @@ fn frozen_on_demand() -> Expected {
     })
 }
 
-/// With a fixed number of connections, a request starts when the one `connections` before it has ended: answers come
-/// in order.
+/// With a fixed number of connections, a request does not start before the one `connections` before it has ended,
+/// because answers come in order.
 fn frozen_fixed(connections: usize) -> Expected {
     let mut ends: Vec<Nanos> = Vec::new();
     for number in 0..numbers().end {
@@ -249,7 +249,8 @@ fn silent(number: u64, at: Nanos) -> Reply {
     if at < SILENT_FROM { constant(number, at) } else { Reply::Never }
 }
 
-/// Requests with a connection wait until the end of the drain, the others until the end of the schedule.
+/// The result with a server that answers nothing from [`SILENT_FROM`] on. The first requests from then on, one for each
+/// connection, wait until the end of the drain. The others are never sent, and wait until the end of the schedule.
 fn silence_fixed(connections: u64) -> Expected {
     let first = SILENT_FROM * RATE / SECOND;
     let (before, after): (Vec<u64>, Vec<u64>) = numbers().partition(|number| *number < first);

@@ -66,9 +66,9 @@ pub enum Concern {
     Latency,
     /// Requests that were refused.
     Refusals,
-    /// Requests that failed, timed out, were unfinished, not found or not served.
+    /// Shares of all other outcomes: failed, timed out, unfinished, not found, served.
     Failures,
-    /// Answers per second.
+    /// Answers or good answers per second.
     Throughput,
 }
 
@@ -182,7 +182,7 @@ fn parse_bound(figure: Figure, text: &str) -> Result<f64, String> {
 }
 
 impl Objectives {
-    /// Judges the measured part and its response times, which are in nanoseconds.
+    /// Judges the measured part by its section and its response times, which are in nanoseconds.
     #[must_use]
     pub fn judge(&self, section: &Section, response: &Histogram<u64>) -> result::Slo {
         let objectives: Vec<_> = self.all.iter().map(|objective| objective.judge(section, response)).collect();

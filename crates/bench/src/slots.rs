@@ -27,11 +27,11 @@ pub(super) struct InFlight {
     pub(super) intended: Nanos,
     pub(super) phase: usize,
     pub(super) request: Request,
-    /// When its first byte was sent; `None` while the connection is being opened.
+    /// When the request was sent, or its first part; `None` while the connection is being opened.
     pub(super) sent: Option<Nanos>,
-    /// The number of its answers that have arrived.
+    /// The number of answers to the request that have arrived.
     pub(super) answered: u32,
-    /// The highest status among these answers; 0 before the first.
+    /// The highest status among the answers that have arrived; 0 before the first.
     pub(super) status: u16,
 }
 
@@ -46,11 +46,12 @@ impl InFlight {
 pub(super) struct Slot {
     pub(super) state: ConnectionState,
     pub(super) reader: Reader,
-    /// A request that the connection has not taken completely, and the number of bytes that it has taken.
+    /// All bytes of a request that the connection has not taken completely; empty if there is none. `taken` is the
+    /// number of bytes that the connection has taken.
     pub(super) unsent: Vec<u8>,
     pub(super) taken: usize,
     pub(super) current: Option<InFlight>,
-    /// When it became free.
+    /// When the connection became free.
     pub(super) free_since: Nanos,
     /// Neighbours in the list of requests in flight.
     before: Option<usize>,
@@ -66,8 +67,8 @@ pub(super) struct Slots {
     stack: bool,
     /// Whether readers store answers.
     keep: bool,
-    /// The ends of the list of requests in flight, by intended start. All have the same timeout, so the oldest
-    /// reaches its deadline first.
+    /// The connections at both ends of the list of requests in flight. The list has the requests in the order in which
+    /// they were begun. All have the same timeout, so the oldest one reaches its deadline first.
     oldest: Option<usize>,
     newest: Option<usize>,
 }
@@ -109,7 +110,7 @@ impl Slots {
         !self.free.is_empty()
     }
 
-    /// Takes a free connection.
+    /// Takes a free connection; `None` if all are busy.
     pub(super) fn take(&mut self) -> Option<usize> {
         if self.stack { self.free.pop_back() } else { self.free.pop_front() }
     }
@@ -155,7 +156,7 @@ impl Slots {
         Some(current)
     }
 
-    /// The connection whose request has the earliest intended start, and that start.
+    /// The connection of the oldest request in flight, and the intended start of that request.
     pub(super) fn oldest(&self) -> Option<(usize, Nanos)> {
         let slot = self.oldest?;
         Some((slot, self.all[slot].current.expect("it has a request").intended))

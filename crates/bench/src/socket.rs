@@ -4,7 +4,7 @@
 //! receive and its share of a wait, and no change of registrations (wrk makes two for each request). Waits have a
 //! resolution of nanoseconds (`epoll_pwait2`), and the thread's timer slack, 50 µs by default, is turned off. Even so
 //! a wait ends 4 to 20 µs late on a quiet machine. The last 50 µs of a wait are therefore polled (`polling`), unless
-//! other threads want the core. Called by `generator`.
+//! other threads want the core. Called by `threads` and `generator`.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -26,7 +26,7 @@ use klad_base::clock;
 /// The largest number of events that one wait returns.
 const EVENTS_MAX: usize = 256;
 
-/// The longest single wait. It limits the effect of a clock that was set wrong.
+/// The longest single wait. A wait until a later time ends early, without an event.
 const WAIT_MAX: Nanos = 100 * SECOND;
 
 /// The connections of one thread.
@@ -41,8 +41,8 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Creates sockets for connections to `address`. They must be made and used on the calling thread. With `polls`,
-    /// the thread polls at the end of its waits while its core is nearly free.
+    /// Creates an empty set of connections to `address`, for use on the calling thread only. With `polls`, the thread
+    /// polls at the end of its waits while its core is nearly free.
     ///
     /// # Errors
     /// If the kernel is older than 5.11, or no file descriptor is left.

@@ -1,5 +1,5 @@
-//! The result as text. It equals wrk2's output line for line, so that programs that read wrk2's output can read it.
-//! Between wrk2's parts it has lines that wrk2 does not print.
+//! The result as text. It has the lines of wrk2's output, in wrk2's order and formats, so that programs that read
+//! wrk2's output can read it. Between wrk2's parts it has lines that wrk2 does not print.
 //!
 //! wrk2's parts are the head, `Thread Stats`, `Latency Distribution`, `Detailed Percentile spectrum`, and the lines
 //! at the end. Their formats come from wrk2's source. Called by `runner`.
@@ -375,7 +375,8 @@ fn judgement(text: &mut String, result: &RunResult) {
     }
 }
 
-/// Writes wrk2's last lines. They count requests, which are more than the starts if a script sends pipelines.
+/// Writes wrk2's last lines. The numbers of answered requests include each request of a script's pipelines; the errors
+/// and the other responses count starts.
 #[expect(clippy::cast_precision_loss, reason = "counts of bytes")]
 fn totals(text: &mut String, section: &Section, requests_per_start: u32) {
     let answered = section.statuses.values().sum::<u64>() * u64::from(requests_per_start);

@@ -34,7 +34,7 @@ const DELIVERIES_MAX: usize = 16;
 /// The longest wait for all connections before the start.
 const CONNECT_PATIENCE: Nanos = 5 * SECOND;
 
-/// The longest wait for a single connection, when no other could be made.
+/// The longest wait for one more connection. It is tried to get the kernel's error message, if none could be made.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A full recorder on its way to the collector.
@@ -74,9 +74,9 @@ struct ThreadResult {
 /// The CPU time of a thread, in shares of the run's time, from 0.0 to 1.0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuShares {
-    /// Share of work.
+    /// The share in which the thread worked: all CPU time without `polled`.
     pub used: f64,
-    /// Share of polls that found nothing. The thread could have slept, so it had time left.
+    /// The share in polls that found nothing. The thread could have slept instead, so it had time left.
     pub polled: f64,
 }
 
@@ -101,7 +101,7 @@ pub struct FinishedRun {
     pub connected: usize,
     /// Why the other connections were not made; `None` if all were made.
     pub unconnected: Option<Failure>,
-    /// When the run was ended early, from its start; `None` if it was not.
+    /// When the run was ended early, from the start of the schedule; `None` if it was not.
     pub interrupted: Option<Nanos>,
     /// The start of the schedule on `CLOCK_MONOTONIC`, nanoseconds.
     pub started_monotonic_ns: u64,
@@ -110,10 +110,11 @@ pub struct FinishedRun {
 }
 
 /// Makes the load of `shared` with `threads` threads and `connections` connections. Calls `show` with the start
-/// (milliseconds since 1970) and each interval; an error from `show` ends the run.
+/// (milliseconds since 1970) and each interval. After an error from `show`, `drive` returns at once, and
+/// the threads go on until the process ends.
 ///
 /// # Errors
-/// If no connection can be made, or if `show` fails.
+/// If no connection can be made, if signals cannot be handled, or if `show` fails.
 pub fn drive(
     shared: &Arc<Shared>,
     address: SocketAddr,

@@ -12,8 +12,8 @@ use crate::schedule::{Phase, nanos};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate(pub f64);
 
-/// The largest rate that is accepted, per second. No generator sends more, and the starts that were not sent can
-/// still be counted quickly.
+/// The largest rate that is accepted, requests per second. It is more than a generator can send. The starts that were
+/// not sent are counted one by one at the end, which is still quick at this rate.
 const RATE_MAX: f64 = 1e7;
 
 impl FromStr for Rate {
@@ -37,7 +37,8 @@ fn rate_or_zero(text: &str) -> Result<f64, String> {
     if rate > RATE_MAX { Err(format!("{text:?} is more than {RATE_MAX} per second")) } else { Ok(rate) }
 }
 
-/// Parses a number of digits and a point only: `f64` also accepts "inf", "nan", "-1" and "1e9".
+/// Parses a number that has only digits and a point; `None` for other text. Parsing as `f64` alone also accepts "inf",
+/// "nan", "-1" and "1e9".
 pub(super) fn plain_number(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     text.parse().ok().filter(|_| plain)
@@ -122,7 +123,7 @@ pub(super) fn count_or_zero(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(hint)
 }
 
-/// Parses an exponent of a Zipf distribution.
+/// Parses an exponent of a Zipf distribution, from 0 to 10.
 pub(super) fn exponent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(exponent) if (0.0..=10.0).contains(&exponent) => Ok(exponent),
@@ -139,7 +140,8 @@ pub struct SizeRange {
     pub max: usize,
 }
 
-/// The largest value that the generator sends, bytes. Each connection that sends holds a whole request in memory.
+/// The largest size of a value that the generator sends, bytes. Each connection that sends holds a whole request in
+/// memory.
 const VALUE_BYTES_MAX: u64 = 64 << 20;
 
 impl FromStr for SizeRange {

@@ -1,5 +1,5 @@
-//! The URL of a server: `http://HOST[:PORT][/PATH]`, with `{key}` in the place of the key. Called by `plan`, `runner`
-//! and `knee`.
+//! The URL of a server: `http://HOST[:PORT][/PATH]`, with `{key}` in the place of the key. Called by `plan`, `runner`,
+//! `scripts`, `admin` and `knee`.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::str::FromStr;
@@ -62,8 +62,8 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// Returns the request's target, split at each `{key}`. With `keys`, it must have one; without a path it is
-    /// klad's own.
+    /// Returns the target of requests, split at each `{key}`. With `keys`, the target must have a `{key}`, and a URL
+    /// without a path gets the target of klad's own operations.
     ///
     /// # Errors
     /// If `keys` is set and the path has no `{key}`.
@@ -101,11 +101,11 @@ impl Url {
         if self.target.is_empty() { "/" } else { &self.target }
     }
 
-    /// Resolves the host to an address. If it has several, as `localhost` may have, returns the first one that
-    /// accepts a connection.
+    /// Resolves the host to an address. If the host has several addresses, as `localhost` may have, returns the first
+    /// one that accepts a connection.
     ///
     /// # Errors
-    /// If there is no such address.
+    /// If the host has no address, or if it has several and none accepts a connection.
     pub fn reach(&self) -> anyhow::Result<SocketAddr> {
         let addresses: Vec<_> = (self.host.as_str(), self.port)
             .to_socket_addrs()

@@ -69,7 +69,8 @@ pub enum Values {
     Format(KeyFormat),
 }
 
-/// The number of places in the pool at which a value may begin, so that consecutive values differ.
+/// The number of places in the pool at which a value may begin. Each value begins at a random place, so consecutive
+/// values almost always differ.
 const POOL_OFFSETS: usize = 64 << 10;
 
 impl Values {
@@ -82,7 +83,7 @@ impl Values {
     }
 }
 
-/// The request line and headers, with places for the key.
+/// The target and the headers of a request, with places for the key in the target.
 #[derive(Clone, Debug)]
 pub struct Template {
     /// The request's target, split at each `{key}`.
@@ -94,9 +95,9 @@ pub struct Template {
 /// A request that is the same each time, except for its key if it has one.
 #[derive(Clone, Debug)]
 pub struct FixedRequest {
-    /// Its method.
+    /// The method of the request.
     pub method: String,
-    /// Its body, if it has one.
+    /// The body of the request, if it has one.
     pub body: Option<Vec<u8>>,
 }
 
@@ -105,9 +106,9 @@ pub struct FixedRequest {
 pub struct Workload {
     /// Operations with their weights; if `fixed` is set, only [`Operation::Request`].
     pub weights: Vec<(Operation, f64)>,
-    /// The head of every request.
+    /// The target and headers of every request.
     pub template: Template,
-    /// The request that [`Operation::Request`] sends.
+    /// The request that [`Operation::Request`] sends; `None` with `--workload`.
     pub fixed: Option<FixedRequest>,
     /// The keys to choose from.
     pub keys: Keys,
@@ -122,11 +123,11 @@ pub struct Workload {
 /// A request that was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its operation.
+    /// The operation of the request.
     pub operation: Operation,
-    /// The number of its key.
+    /// The number of the request's key; 0 if the request has no key.
     pub key: u64,
-    /// The number of its answers: more than one if a script sends requests in a pipeline.
+    /// The number of answers to expect: more than one if a script sends requests in a pipeline.
     pub answers: u32,
     /// A bit mask of those among the first 64 answers that have no body because they answer a HEAD; bit 0 is the
     /// first.
@@ -134,7 +135,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether the answer with this number, from 0, has no body.
+    /// Whether the answer with this number, from 0, has no body because it answers a HEAD.
     #[must_use]
     pub fn is_bodiless(&self, answer: u32) -> bool {
         self.bodiless.checked_shr(answer).is_some_and(|mask| mask & 1 == 1)
@@ -218,7 +219,7 @@ impl Requests {
         Ok(Some(self.write(operation, key, into)))
     }
 
-    /// Records that a request has ended.
+    /// Records that a request has ended, so that the order `latest` may request the key of a PUT.
     pub fn settle(&self, request: Request) {
         if request.operation == Operation::Put {
             self.workload.keys.settle(request.key);

@@ -32,7 +32,8 @@ Ctrl-C ended the experiment: the report says which.\ndocs/lab.md explains scenar
     },
     /// Print the JSON Schema of lab.json and report.json.
     Schema,
-    /// Answer every request with its own body, or with 100 bytes: what a server costs that does nothing.
+    /// Answer every request with its own body, or with 100 bytes if it has none. The scenario yardstick measures the
+    /// cost of this server, which does nothing else.
     #[command(hide = true)]
     Echo {
         /// Address to listen at.
@@ -50,7 +51,7 @@ pub struct RunArgs {
     /// Directory for the report: report.html, report.md, report.json, lab.json, results, profiles and logs.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Multiply lengths of runs and numbers of keys by this; 0.1 gives a quick look.
+    /// Multiply lengths of runs and numbers of keys by this, at most 1; 0.1 gives a quick look.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = scale)]
     pub scale: f64,
     /// Number of keys of filled data [default: the scenario's, times --scale].

@@ -15,10 +15,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-/// The answer to a request without a body: as long as a value of `klad bench`.
+/// The answer to a request without a body. It is as long as a value of `klad bench` by default, 100 bytes.
 static CONSTANT: [u8; 100] = [b'e'; 100];
 
-/// Serves until the process is killed.
+/// Serves until the process is killed, or an error occurs.
 pub(super) fn serve(listen: SocketAddr) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {

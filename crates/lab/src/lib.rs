@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Variants take turns, so that a machine that changes over time changes for all of them. Profiles are taken in runs
-//! of their own, so that they disturb no figure. A part that fails is named, and the others are run. Called by
-//! `main`; the project's measurements (`xtask`) use `server`, `load` and `process`.
+//! of their own, so that they disturb no other figure. If a part fails, the report names it, and the other parts are
+//! run. Called by `main`; the project's measurements (`xtask`) use `server`, `load`, `process` and `scenario`.
 
 #![cfg(target_os = "linux")]
 
@@ -49,10 +49,11 @@ pub enum Completion {
     Partial,
 }
 
-/// Runs a command.
+/// Runs a command of `klad lab`.
 ///
 /// # Errors
-/// When there is no such scenario, or no report could be written.
+/// When the command cannot do its work. For `run`: when the scenario or an option is wrong, or no report could be
+/// written. A failed run is no error, but [`Completion::Partial`].
 pub fn run(command: &LabCommand) -> Result<Completion, Error> {
     match command {
         LabCommand::Run(args) => return run_experiment(args),
@@ -95,7 +96,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Reads the figures of an experiment, and the results of its runs.
+/// Reads the figures of an experiment, and the results of its runs, from the report's directory `out`.
 ///
 /// # Errors
 /// When one of the files is missing or has another form.

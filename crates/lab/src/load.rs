@@ -23,14 +23,15 @@ use klad_profile::pprof;
 /// The time that a load may take beyond its length: for its connections, its drain and its result.
 const OVERTIME_MAX: Duration = Duration::from_mins(2);
 
-/// The time that a load may take for each key that it fills.
+/// The time that a fill may take for each key, in addition to [`OVERTIME_MAX`].
 const FILL_OF_A_KEY_MAX: Duration = Duration::from_micros(200);
 
 /// The time between two looks whether a signal has interrupted the experiment.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The length of a profile, at least and at most.
+/// The shortest profile.
 const PROFILE_MIN: Duration = Duration::from_millis(500);
+/// The longest profile.
 const PROFILE_MAX: Duration = Duration::from_secs(30);
 
 /// A load.
@@ -87,8 +88,8 @@ impl Load<'_> {
         run_bench(self.program, self.arguments(server), self.cores, file, whole, watch)
     }
 
-    /// Runs the load, and collects what the server reports during it. Returns also what could not be collected, in
-    /// words.
+    /// Runs the load, and collects what the server reports during it. Returns the run, and a sentence for each thing
+    /// that could not be collected.
     pub(super) fn run_observed(
         &self,
         server: &RunningServer,
@@ -121,7 +122,8 @@ impl Load<'_> {
         Ok((observed, missing))
     }
 
-    /// Runs the load, and takes a profile of 80 % of its measured part.
+    /// Runs the load, and takes a profile of the first 80 % of its measured part, at least [`PROFILE_MIN`]. Writes the
+    /// profile into `file`, and the load's result beside it.
     pub(super) fn run_profiled(
         &self,
         server: &RunningServer,
@@ -164,7 +166,7 @@ impl Load<'_> {
     }
 }
 
-/// PUTs all keys of `data`. The result of the load is written into `file`.
+/// PUTs all keys of `data`. The load's result is written into `file`.
 pub(super) fn fill(
     program: &Path,
     data: &Data,

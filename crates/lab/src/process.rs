@@ -28,8 +28,8 @@ pub struct RunningProcess {
     _companion: Companion,
 }
 
-/// Gives one half of the cores to the server and the other to the load. `None` where there is one core only, or `pin`
-/// is `None`.
+/// Returns one half of the cores for the server and the other for the load; `None` if there is only one core, or if
+/// `pin` is [`Pin::None`].
 #[must_use]
 pub fn split_cores(pin: Pin) -> Option<CoresUsed> {
     let allowed = sched_getaffinity(None).ok().filter(|_| pin == Pin::Split)?;
@@ -39,8 +39,8 @@ pub fn split_cores(pin: Pin) -> Option<CoresUsed> {
 }
 
 impl RunningProcess {
-    /// Starts a process on `cores`, or on any core when they are empty. Ctrl-C does not reach it: klad lab decides
-    /// when it ends.
+    /// Starts a process on `cores`, or on any core when they are empty. Ctrl-C in the terminal does not reach the
+    /// process: klad lab decides when the process ends.
     ///
     /// # Errors
     /// When the program cannot be run, or cannot be kept to its cores.
@@ -96,19 +96,19 @@ impl RunningProcess {
         let _ = kill_process(self.pid(), signal);
     }
 
-    /// The process.
+    /// Returns the number of the process.
     pub(super) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// The CPU time of all its threads so far, in steps of 10 ms.
+    /// Returns the CPU time that all threads of the process have used so far, in steps of 10 ms.
     pub(super) fn cpu(&self) -> Option<Duration> {
         let stat = self.process()?.stat().ok()?;
         let ticks = u32::try_from(stat.utime.checked_add(stat.stime)?).ok()?;
         Some(Duration::from_secs(1) / u32::try_from(procfs::ticks_per_second()).ok()? * ticks)
     }
 
-    /// The largest resident set that it has had, bytes.
+    /// Returns the largest resident set that the process has had, bytes.
     pub(super) fn memory_max(&self) -> Option<u64> {
         Some(self.process()?.status().ok()?.vmhwm? * 1024)
     }
@@ -126,7 +126,7 @@ impl Drop for RunningProcess {
     }
 }
 
-/// The time since `begin`.
+/// Returns the time since `begin`.
 pub(super) fn since(begin: Instant) -> Duration {
     clock::now().saturating_duration_since(begin)
 }

@@ -27,7 +27,8 @@ pub struct LabResult {
     pub started: Started,
     /// How long it took, seconds.
     pub took_s: f64,
-    /// Whether the experiment finished; `false` in a file that was written after a stage.
+    /// Whether the lab ended the experiment, after its last stage or after Ctrl-C. `false` in the file that the lab
+    /// writes after each stage.
     pub finished: bool,
     /// The factor by which the scenario's lengths and numbers of keys were multiplied, above 0 and at most 1.
     pub scale: f64,
@@ -43,7 +44,7 @@ pub struct LabResult {
     pub file_system: Option<String>,
     /// Remarks on how it was run.
     pub remarks: Vec<String>,
-    /// The scenario.
+    /// The scenario, without the variants and stages that were left out.
     pub scenario: Scenario,
     /// The stages in their order. A stage below the capacity follows the stage that it was added for.
     pub stages: Vec<StageResult>,
@@ -73,9 +74,9 @@ pub struct StageResult {
     pub rate_per_s: Option<f64>,
     /// The capacity for the same requests, good answers per second in a closed load; `null` where it was not measured.
     pub capacity_per_s: Option<f64>,
-    /// The variant whose capacity it is: the first, unless that could not be loaded.
+    /// The variant whose capacity `capacity_per_s` is: the stage's first, unless that could not be loaded.
     pub capacity_of: Option<String>,
-    /// The offered rate as a share of the capacity, where the scenario gives that.
+    /// The offered rate as a share of the capacity, if the rate was computed from the capacity; otherwise `null`.
     pub share_of_capacity: Option<f64>,
     /// The number of connections.
     pub connections: usize,
@@ -101,9 +102,9 @@ pub struct VariantResult {
 pub struct LabRun {
     /// The number of the repeat, from 1.
     pub repeat: usize,
-    /// The file with the result of `klad bench`.
+    /// The path of the file with the result of `klad bench`, relative to the report's directory.
     pub file: String,
-    /// The result of `klad bench`.
+    /// The result of `klad bench`, which is read from `file`.
     #[serde(skip)]
     #[schemars(skip)]
     pub bench: Option<Box<RunResult>>,
@@ -120,7 +121,7 @@ pub struct LabRun {
     pub start_s: f64,
     /// The server's queues, once a second; empty for a peer.
     pub queues: Vec<QueueSample>,
-    /// The slowest requests that the server itself saw, slowest first; empty for a peer.
+    /// The slowest requests of the last minute, as the server saw them: at most 20, slowest first. Empty for a peer.
     pub slowest: Vec<Slowest>,
 }
 
@@ -140,37 +141,37 @@ pub struct Slowest {
 /// A part of a request's time.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Part {
-    /// Its name in `/debug/slow`.
+    /// Its name in `/debug/slow`, without `_ms`.
     pub name: String,
     /// Its length, microseconds.
     pub us: f64,
 }
 
-/// A profile, and the figures while it was taken.
+/// A profile, and figures of the run in which it was taken.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TakenProfile {
     /// What it shows.
     pub kind: ProfileKind,
-    /// The file: a gzipped protobuf.
+    /// The file of the profile, in the format of pprof: a gzipped protobuf.
     pub file: String,
     /// Good answers per second.
     pub goodput_per_s: f64,
-    /// The number of events in it: CPU samples, allocations, waits.
+    /// The number of events in the profile: sampling periods of CPU time, allocations, or waits.
     pub events: u64,
     /// The 99th percentile of the response times, microseconds.
     pub p99_us: Option<f64>,
-    /// CPU time of the server divided by the number of served requests, microseconds.
+    /// CPU time of the server during the run, warm-up included, divided by the number of served requests, microseconds.
     pub server_cpu_us_per_served: Option<f64>,
 }
 
 /// Something that failed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// The stage.
+    /// The stage; empty if the failure concerns the whole experiment.
     pub stage: String,
-    /// The variant.
+    /// The variant; empty if the failure concerns the whole experiment.
     pub variant: String,
-    /// What was done: `run 2`, `profile cpu`, `capacity`.
+    /// The step that failed: `run 2`, `profile cpu`, `capacity`, ….
     pub what: String,
     /// The reason.
     pub why: String,
@@ -195,7 +196,7 @@ impl LabResult {
 }
 
 impl VariantResult {
-    /// Returns the results of the load tester, of the runs that have one.
+    /// Returns the load tester's result of each run that has one.
     pub fn benches(&self) -> impl Iterator<Item = &RunResult> {
         self.runs.iter().filter_map(|run| run.bench.as_deref())
     }

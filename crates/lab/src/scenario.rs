@@ -45,24 +45,24 @@ pub(super) const BELOW_SUFFIX: &str = "-at-70";
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
-    /// Its name; of a built-in one, the name of its file.
+    /// The name of the scenario [default: the name of its file, without `.toml`].
     #[serde(default)]
     pub name: String,
     /// The title of the report.
     pub title: String,
-    /// The question, and what it follows.
+    /// The question that the experiment answers, and the published report that it repeats, if any.
     #[serde(default)]
     pub about: String,
     /// The number of runs of each variant in each stage, 1 to 100. Variants take turns: A B A B.
     #[serde(default = "repeats")]
     pub repeats: usize,
-    /// Whether server and load have cores of their own, where there are two.
+    /// Whether the server and the load have separate cores, if there are at least two cores.
     #[serde(default)]
     pub pin: Pin,
-    /// What all variants have in common.
+    /// The settings of all variants that are klad.
     #[serde(default)]
     pub server: Server,
-    /// What is compared. All others are compared with the first.
+    /// The servers that are compared: each of the others with the first.
     #[serde(rename = "variant")]
     pub variants: Vec<Variant>,
     /// The keys and values of filled databases.
@@ -91,7 +91,7 @@ pub enum Pin {
     None,
 }
 
-/// What all variants have in common.
+/// The settings of all variants that are klad.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Server {
@@ -118,7 +118,8 @@ pub struct Variant {
     /// A server that is not klad, loaded with the same requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<Peer>,
-    /// The size of its queue, where the variants of the scenario differ in that: the report compares the sizes.
+    /// The number of requests that may wait in its queue, if the variants of the scenario differ in that. The report
+    /// compares the sizes. The server gets its size from `options`, not from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
 }
@@ -153,7 +154,8 @@ fn root_path() -> String {
     "/".to_owned()
 }
 
-/// The keys and values of filled databases. Stages read and write the same keys unless their own options say otherwise.
+/// The keys and values of filled databases. The loads of all stages use the same formats, and those that begin with
+/// filled data use the same number of keys, unless the options of a stage say otherwise.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Data {
@@ -169,7 +171,7 @@ pub struct Data {
     /// As `klad bench --value-format`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_format: Option<String>,
-    /// As `klad bench --value-size`, where there is no format.
+    /// As `klad bench --value-size`, if there is no `value-format`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_size: Option<String>,
 }
@@ -200,24 +202,26 @@ pub struct Stage {
     /// when it has the answer to the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// The rate as a share of what the first variant answers in a closed load: 0.7, 5.0.
+    /// The rate as a multiple of the capacity: of the good answers per second of the first variant in a closed load.
+    /// 0.7 is 70 % of the capacity, 5.0 is five times the capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_capacity: Option<f64>,
     /// The number of connections.
     #[serde(default = "connections")]
     pub connections: usize,
-    /// The number of connections that the load may have, where its first are busy.
+    /// The largest number of connections of an open load: a request that finds all of them busy opens one more
+    /// [default: no more than `connections`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections_max: Option<usize>,
     /// The length of the measured part, before `--scale`.
     pub duration: Time,
-    /// The length of the warm-up, at the same rate, before `--scale`.
+    /// The length of the warm-up, before `--scale`. It has the same rate.
     #[serde(default = "warm_up")]
     pub warm_up: Time,
     /// Further options of `klad bench`, such as the workload.
     #[serde(default)]
     pub options: Vec<String>,
-    /// Profiles of each variant under this load, taken in runs of their own.
+    /// The kinds of profiles that are taken of each variant under this load, each in a run of its own.
     #[serde(default)]
     pub profiles: Vec<ProfileKind>,
     /// The variants of which profiles are taken [default: all].
@@ -250,7 +254,8 @@ pub enum Start {
     /// An empty one.
     #[default]
     Empty,
-    /// One with all keys, filled once for each engine. All runs read the same one.
+    /// One with all keys. It is filled once for each engine, compression and program, and all runs read the same one.
+    /// The engine `memory` and peers are filled before each run.
     Filled,
     /// A copy of the filled one for each run: for loads that write.
     Copied,
@@ -360,7 +365,7 @@ pub struct PublishedResult {
 }
 
 impl Scenario {
-    /// Reads a scenario and checks it. `name` is its name where the text gives none.
+    /// Reads a scenario and checks it. It gets the name `name` if the text gives none.
     ///
     /// # Errors
     /// When the text is no TOML of this form, or contradicts itself; with the line where there is one.
@@ -429,13 +434,14 @@ impl Scenario {
         common.chain(variant.options.iter().map(String::as_str)).collect()
     }
 
-    /// Returns the variants of a stage of which profiles are taken. Only klad gives profiles.
+    /// Returns the variants of a stage of which profiles are taken. Peers are left out, because only klad gives
+    /// profiles.
     pub fn profiled<'s>(&'s self, stage: &'s Stage) -> impl Iterator<Item = &'s Variant> {
         let is_listed = |name| stage.profiled.as_ref().is_none_or(|some| some.contains(name));
         self.variants_of(stage).filter(move |variant| variant.peer.is_none() && is_listed(&variant.name))
     }
 
-    /// Keeps the variants whose names `is_kept` accepts, and the stages that have one of them.
+    /// Keeps the variants whose names `is_kept` accepts. Removes the stages that list only other variants.
     pub fn retain_variants(&mut self, is_kept: impl Fn(&str) -> bool) {
         self.variants.retain(|variant| is_kept(&variant.name));
         for stage in &mut self.stages {
@@ -472,7 +478,7 @@ impl Variant {
     }
 }
 
-/// Checks names, which become names of files.
+/// Checks that all names differ, and that each can be the name of a file.
 fn distinct<'n>(what: &str, names: impl Iterator<Item = &'n str>) -> anyhow::Result<()> {
     let mut seen = BTreeSet::new();
     for name in names {

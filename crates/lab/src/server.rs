@@ -1,5 +1,5 @@
-//! A server under test, in a process of its own: a klad, or a peer of it. Called by `runner` and by the project's
-//! chores (`xtask`).
+//! A server under test, in a process of its own: a klad, or a peer, which is a server that is not klad. Called by
+//! `runner`, by `load` and by the project's chores (`xtask`).
 //!
 //! ```text
 //!     start ─▶ waits until the server is ready ─▶ the load runs ─▶ stop: SIGTERM, then its exit status
@@ -31,13 +31,13 @@ const START_MAX: Duration = Duration::from_mins(5);
 /// The longest time from SIGTERM to the end of the process.
 const STOP_MAX: Duration = Duration::from_mins(2);
 
-/// The time between two questions whether a server is ready.
+/// The time between two requests that ask a server whether it is ready.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The number of lines of a server's log that an error message quotes.
 const LOG_LINES_QUOTED: usize = 5;
 
-/// The number of slow requests that are kept of a run.
+/// The largest number of slow requests that are kept of a run.
 const SLOWEST: usize = 20;
 
 /// How to start a server.
@@ -81,11 +81,11 @@ pub struct RunningServer {
     name: String,
     /// The address that takes requests.
     pub address: SocketAddr,
-    /// The path of a key, where it is not klad's own.
+    /// The path of a key in the URL for `klad bench`; `None` for klad's own path.
     path: Option<String>,
     /// The admin address; `None` for a peer.
     pub admin: Option<Arc<Admin>>,
-    /// The time from the start of the process until the server was ready, in steps of 10 ms.
+    /// The time from the start of the process until the server was ready. The lab asked the server every 10 ms.
     pub start: Duration,
 }
 
@@ -131,13 +131,13 @@ impl RunningServer {
         Ok(RunningServer { process, log, name, address, path, admin: is_klad.then_some(asked), start })
     }
 
-    /// The URL for `klad bench`.
+    /// Returns the URL for `klad bench`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}{}", self.address, self.path.as_deref().unwrap_or_default())
     }
 
-    /// Fails if the server ends within `time`, and waits so long.
+    /// Waits for `time`. Fails as soon as the server ends.
     pub(super) fn keeps_running_for(&mut self, time: Duration) -> anyhow::Result<()> {
         match self.process.wait(time)? {
             Some(status) => bail!("{} ended by itself, {status}: {}", self.name, end_of_log(&self.log)),
@@ -145,24 +145,24 @@ impl RunningServer {
         }
     }
 
-    /// The CPU time of all its threads so far, in steps of 10 ms.
+    /// Returns the CPU time that all threads of the server have used so far, in steps of 10 ms.
     pub(super) fn cpu(&self) -> Option<Duration> {
         self.process.cpu()
     }
 
-    /// The largest resident set that the process has had, bytes.
+    /// Returns the largest resident set that the server has had, bytes.
     #[must_use]
     pub fn memory_max(&self) -> Option<u64> {
         self.process.memory_max()
     }
 
-    /// The process.
+    /// Returns the number of the server's process.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.process.pid()
     }
 
-    /// The slowest requests of the last minute, as the server saw them; none for a peer.
+    /// Returns the slowest requests of the last minute, as the server saw them, at most [`SLOWEST`]; none for a peer.
     pub(super) fn slowest(&self) -> anyhow::Result<Vec<Slowest>> {
         let Some(admin) = &self.admin else { return Ok(Vec::new()) };
         let answer = admin.get(&format!("/debug/slow?limit={SLOWEST}"), PATIENCE)?;
@@ -171,7 +171,8 @@ impl RunningServer {
         Ok(report.requests.into_iter().map(SlowRequest::into_slowest).collect())
     }
 
-    /// The number of compactions of RocksDB that have ended; `None` for another engine and for a peer.
+    /// Returns the number of RocksDB's compactions that have ended since the server's start; `None` for another engine
+    /// and for a peer.
     pub(super) fn compactions(&self) -> Option<u64> {
         let metrics = self.admin.as_ref()?.get("/metrics", PATIENCE).ok()?;
         let text = String::from_utf8_lossy(&metrics);
@@ -212,7 +213,7 @@ fn peer_command(peer: &Peer, klad: &Path, data: &Path, address: SocketAddr) -> a
     Ok((command, filled(&peer.ready)))
 }
 
-/// Whether the program of a peer is there: as a path, on `PATH`, or as `{klad}`.
+/// Returns whether the program of a peer can be run: as a path, by its name on `PATH`, or as `{klad}`.
 pub(super) fn is_installed(peer: &Peer) -> bool {
     let Some(program) = peer.command.first() else { return false };
     let runs = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
@@ -247,7 +248,7 @@ impl SlowRequest {
     }
 }
 
-/// Two addresses that are free now. Both listeners are open at the same time, so that the addresses differ.
+/// Returns two addresses that are free now. Both listeners are open at the same time, so that the addresses differ.
 fn free_addresses() -> anyhow::Result<[SocketAddr; 2]> {
     let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free");
     let (one, other) = (free()?, free()?);

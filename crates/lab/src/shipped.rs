@@ -2,7 +2,7 @@
 
 use crate::scenario::Scenario;
 
-/// The name and the text of each.
+/// The name and the text of each built-in scenario, in the order of `klad lab list`.
 pub const SHIPPED: [(&str, &str); 11] = [
     ("quick", include_str!("scenarios/quick.toml")),
     ("seed-000", include_str!("scenarios/seed-000.toml")),
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// With fewer runs, small differences cannot be judged.
+    /// With fewer runs, variants are not compared in pairs, and the comparison misses small differences.
     #[test]
     fn every_scenario_has_enough_runs_to_be_compared_in_pairs() {
         for (name, text) in SHIPPED {

@@ -28,7 +28,7 @@ pub(super) struct FakeServer {
     pub(super) sleeps_every: u64,
     /// The number of requests in a run.
     pub(super) requests: u64,
-    /// The number of refused requests.
+    /// The number of refused requests in a run, among `requests`.
     pub(super) refused: u64,
     /// The CPU time of each answer, microseconds.
     pub(super) cpu_us: f64,
@@ -40,7 +40,7 @@ impl Default for FakeServer {
     }
 }
 
-/// Returns the result of a variant.
+/// Returns the result of a variant with this name and number of runs.
 pub(super) fn variant(name: &str, server: &FakeServer, runs: u64) -> VariantResult {
     let run = |number: u64| LabRun {
         repeat: usize::try_from(number + 1).expect("few"),

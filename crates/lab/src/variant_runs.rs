@@ -27,13 +27,14 @@ const RATE: &str = "rate";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Validity {
-    /// The runs passed the load tester's checks on itself.
+    /// All runs that the figures are made from passed the load tester's checks on itself.
     Valid,
-    /// Some requests could not be sent, because all connections were busy; they count at their age.
+    /// Some requests could not be sent, because all connections were busy. They count in the response times with their
+    /// age.
     Overloaded,
     /// No run is valid. The figures are those of all runs, and must not be trusted.
     NotValid,
-    /// There is no run.
+    /// There is no run with a result that can be read.
     NotMeasured,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct VariantRuns<'r> {
     pub(super) side: Side,
     /// How far the figures can be trusted.
     pub(super) validity: Validity,
-    /// The runs that are not used, and why, in words.
+    /// Sentences that name the runs that are not used, and why.
     pub(super) left_out: Vec<String>,
 }
 
@@ -104,12 +105,12 @@ impl<'r> VariantRuns<'r> {
         runs
     }
 
-    /// The name of the variant.
+    /// Returns the name of the variant.
     pub(super) fn name(&self) -> &'r str {
         &self.result.name
     }
 
-    /// Why its runs cannot be compared; `None` if they can.
+    /// Returns why the runs of the variant cannot be compared; `None` if they can.
     pub(super) fn why_not_judged(&self) -> Option<String> {
         let name = self.name();
         match (self.validity, self.used.len()) {
@@ -130,7 +131,7 @@ impl<'r> VariantRuns<'r> {
         self.repeats.iter().filter_map(|repeat| figure.value(repeat)).collect()
     }
 
-    /// Returns the CPU time of the server per served request, of each run that has it, microseconds.
+    /// Returns the CPU time of the server per served request, for each used run that has it, microseconds.
     pub(super) fn cpu(&self) -> Vec<f64> {
         self.used.iter().filter_map(|(run, _)| run.server_cpu_us_per_served).collect()
     }
@@ -151,7 +152,7 @@ impl<'r> VariantRuns<'r> {
         lags.reduce(f64::max)
     }
 
-    /// Returns the number of requests with these outcomes.
+    /// Returns the number of requests with these outcomes, of all used runs together.
     pub(super) fn count(&self, outcomes: &[Outcome]) -> u64 {
         let of = |bench: &RunResult| {
             let counts = outcomes.iter().filter_map(|outcome| bench.measured.outcomes.get(outcome));
@@ -165,7 +166,7 @@ impl<'r> VariantRuns<'r> {
         let mut all = BTreeMap::new();
         for cell in self.used.iter().flat_map(|(_, bench)| &bench.measured.cells) {
             let counts = !matches!(cell.outcome, Outcome::Refused | Outcome::Failed);
-            // One that cannot be read is left out.
+            // A histogram that cannot be read is left out.
             if let Some(response) = cell.response.to_histogram().ok().filter(|response| counts && !response.is_empty())
             {
                 let _ = all.entry(cell.operation).or_insert_with(histogram).add(response);
@@ -195,7 +196,7 @@ impl<'r> VariantRuns<'r> {
     }
 }
 
-/// `runs 1, 2 of inline: not valid (send_lag)`.
+/// Returns a sentence such as `runs 1, 2 of inline: not valid (send_lag)`.
 fn left_out_sentence(variant: &str, repeats: &[usize], why: &str) -> String {
     let word = if repeats.len() == 1 { "run" } else { "runs" };
     let numbers: Vec<_> = repeats.iter().map(ToString::to_string).collect();

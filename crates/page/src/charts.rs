@@ -1,7 +1,7 @@
 //! Charts as data, which `page.js` draws. A chart is a `figure` element of the page that contains its data as JSON.
 //!
-//! Values are finite or absent, never NaN. They have five significant digits, more than a chart can show. This module
-//! knows nothing about the measured data. Called by all code that makes pages.
+//! In the JSON, the values of lines are finite or `null`, never NaN. They have five significant digits, more than a
+//! chart can show. This module knows nothing about the measured data. Called by all code that makes pages.
 
 use maud::{Markup, PreEscaped, Render, html};
 use serde::{Serialize, Serializer};
@@ -53,9 +53,9 @@ pub struct Axis {
     pub scale: Scale,
     /// The unit of the values.
     pub unit: Unit,
-    /// The ends of the axis in its unit. `None`: the range of the values; a linear y axis begins at 0.
+    /// The ends of the axis in its unit. `None`: the axis covers all values, as described at [`Axis::linear`].
     pub range: Option<[f64; 2]>,
-    /// Whether the reader can switch between linear and logarithmic.
+    /// Whether the reader can switch a y axis between linear and logarithmic. An x axis has no switch.
     pub switch: bool,
 }
 
@@ -68,7 +68,8 @@ pub enum Scale {
     /// A logarithmic scale. 0 is drawn at the bottom of the axis with the label 0. Negative values are not drawn.
     Log,
     /// `HdrHistogram`'s percentile scale. The value is 1 ÷ (1 − quantile), at least 1, and its logarithm is the
-    /// position; the ticks are 0 %, 90 %, 99 % and so on. Positions beyond the number of samples are the maximum.
+    /// position. There are ticks at 0 %, 90 %, 99 % and so on, as far as they have space. A value above the number of
+    /// samples is labelled `max`.
     Percentile {
         /// The number of samples.
         samples: u64,
@@ -79,7 +80,8 @@ pub enum Scale {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Seconds since the start, `h:mm:ss` for long ranges.
+    /// Seconds since the start. If the visible range is above two minutes they are shown as `m:ss`, from an hour on as
+    /// `h:mm:ss`.
     Elapsed,
     /// Microseconds, shown in ns, µs, ms or s.
     Micros,
@@ -185,13 +187,15 @@ pub struct Rule {
     pub label: String,
 }
 
-/// A column of a heat map: the index of the first bucket, and the counts from there on. Zeros at both ends are left
-/// out.
+/// A column of a heat map: the index of the first bucket with a count above 0, and the counts from there to the last
+/// such bucket.
 #[derive(Clone, Debug, Serialize)]
 struct HeatColumn(usize, Vec<u64>);
 
 impl Axis {
-    /// Returns a linear axis. It ends at the highest value. An x axis begins at the lowest value, a y axis at 0.
+    /// Returns a linear axis. As an x axis it reaches from the lowest to the highest position. As the y axis of a
+    /// [`Chart`] it begins at 0, or 5 % below the lowest value if that is negative, and ends 5 % above the highest
+    /// value. As the y axis of a [`HeatMap`] it reaches from the first edge to the last.
     #[must_use]
     pub fn linear(unit: Unit) -> Axis {
         Axis { scale: Scale::Linear, unit, range: None, switch: false }
@@ -215,7 +219,7 @@ impl Axis {
         Axis { scale: Scale::Percentile { samples }, ..Axis::linear(Unit::Percent) }
     }
 
-    /// Adds a switch between linear and logarithmic.
+    /// Adds a switch between linear and logarithmic. It works only on a y axis.
     #[must_use]
     pub fn switched(self) -> Axis {
         Axis { switch: true, ..self }
@@ -281,7 +285,7 @@ impl Chart {
         self
     }
 
-    /// Adds a reference value on y. The y axis extends to it.
+    /// Adds a reference value on y. The y axis extends to it, unless the axis has a fixed range.
     #[must_use]
     pub fn rule(mut self, at: f64, label: impl Into<String>) -> Chart {
         self.rules.push(Rule { at, label: label.into() });
@@ -291,10 +295,12 @@ impl Chart {
 
 impl HeatMap {
     /// Returns a heat map. `x_edges` and `y_edges` ascend and are the bounds of the cells. Each of `columns` has
-    /// counts for the buckets of y, from the lowest on. `counted` names the counted things in the plural.
+    /// counts for the buckets of y, from the lowest on; missing counts at its end are 0. `counted` names the counted
+    /// things in the plural.
     ///
     /// # Panics
-    /// If the number of columns or counts does not match the edges.
+    /// If there is not one column between each two of `x_edges`, or if a column has more counts than there are buckets
+    /// between `y_edges`.
     #[must_use]
     pub fn new(
         id: &str,
@@ -383,7 +389,7 @@ fn values<S: Serializer>(values: &[Option<f64>], serializer: S) -> Result<S::Ok,
     serializer.collect_seq(values.iter().map(|value| value.and_then(|value| rounded(value, 5))))
 }
 
-/// Serialises positions with nine digits, so that adjacent ones stay distinct.
+/// Serialises positions with nine significant digits, so that adjacent ones stay distinct.
 fn places<S: Serializer>(places: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(places.iter().map(|place| rounded(*place, 9)))
 }

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! A page must never fetch anything, and must show a message in place of a chart that it cannot draw. This crate
-//! knows nothing about the measured data. Called by the reports of `klad-bench` and `klad-lab`.
+//! knows nothing about the measured data. Called by the reports of `klad-bench` and `klad-lab`; `xtask` uses `numbers`.
 
 mod charts;
 pub mod numbers;
@@ -96,7 +96,7 @@ impl Page {
     }
 }
 
-/// Returns the comment with uPlot's licence, which must be in every copy.
+/// Returns an HTML comment with uPlot's licence. Each page contains a copy of uPlot, and each copy needs the licence.
 fn licences() -> Markup {
     let introduction = "The charts use uPlot 1.6.32, unchanged, under this licence:";
     PreEscaped(format!("<!--\n{introduction}\n\n{UPLOT_LICENCE}\n-->\n"))
@@ -106,7 +106,7 @@ fn licences() -> Markup {
 mod tests {
     use super::*;
 
-    /// Returns everything in the page that could fetch something.
+    /// Returns a description of each thing in the page that could make a browser fetch something.
     fn faults(page: &str) -> Vec<String> {
         let mut faults = Vec::new();
         for word in ["src=", "@import", "url(", "fetch(", "XMLHttpRequest", "WebSocket", "sendBeacon"] {

@@ -1,7 +1,8 @@
-//! Formats numbers for the tables of a page. `page.js` uses the same formats for values at the cursor. A non-breaking
-//! space comes before the unit. Called by all code that makes pages.
+//! Formats numbers for the tables and sentences of reports. `page.js` uses the formats of [`micros`], [`per_second`]
+//! and [`count`] for values at the cursor. A non-breaking space comes before the unit, except before `/s`. Called by
+//! `klad-bench`, `klad-lab` and `xtask`.
 
-/// Formats with three significant digits, or with more if the integer part is longer.
+/// Formats with two decimals below 10, one below 100, and none from 100 on: `0.35`, `1.05`, `12.3`, `1,234`.
 fn three_digits(value: f64) -> String {
     match value.abs() {
         ..9.995 => format!("{value:.2}"),
@@ -51,7 +52,7 @@ pub fn seconds(value: f64) -> String {
     parts.iter().map(|(count, unit)| format!("{count}\u{a0}{unit}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats a rate: `12,345/s`, with one decimal below 1,000.
+/// Formats a rate: `12,345/s`. Below 1,000 it has one decimal, unless that is 0: `0.2/s`, `100/s`.
 #[must_use]
 pub fn per_second(value: f64) -> String {
     if value == 0.0 {
@@ -67,7 +68,8 @@ pub fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
-/// Formats a share in percent. Only 0 is shown as `0 %`, and only the whole as `100 %`.
+/// Formats the share of `part` in `whole` in percent, with three decimals. Only a part of 0 is shown as `0 %`, and only
+/// the whole as `100 %`. If `whole` is 0, returns `–`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts")]
 pub fn share(part: u64, whole: u64) -> String {

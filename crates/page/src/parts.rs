@@ -1,5 +1,5 @@
-//! The parts of a page that are not charts: banners, key figures, tables, facts. Each part that has a colour also has
-//! a sign or a word with the same meaning. Called by all code that makes pages.
+//! The parts of a page that are not charts: banners, key figures, tables, facts. Banners and cells of tables show their
+//! rating by a colour and a sign, key figures only by a colour. Called by all code that makes pages.
 
 use maud::{Markup, html};
 

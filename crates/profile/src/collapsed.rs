@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use crate::{Error, Name, Profile, Sample, ValueType};
 
-/// The longest line that is read, bytes: 16 Ki frames with long names.
+/// The longest line that is read, bytes: 16,384 frames with names of 256 bytes.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// Writes a profile in this format.
+/// Returns a profile in this format. Stacks whose shown value is 0 are left out.
 #[must_use]
 pub fn write(profile: &Profile<Name>) -> String {
     let mut text = String::new();
@@ -55,7 +55,8 @@ pub fn write(profile: &Profile<Name>) -> String {
 /// Reads the output of [`write`], and files that other programs write in this format.
 ///
 /// # Errors
-/// [`Error::Malformed`] for a line that is neither a fact nor a stack with a value.
+/// [`Error::Malformed`] for a line that is neither a fact nor a stack with a value, for a line above 4 MiB, and if the
+/// sum of the values exceeds 63 bits.
 pub fn read(text: &str) -> Result<Profile<Name>, Error> {
     let mut profile = Profile {
         title: "profile".to_owned(),

@@ -1,5 +1,5 @@
-//! The thread klad-profiler. It empties the rings of `sampling` during a profile. It runs only while a profile is
-//! being taken.
+//! The thread klad-profiler. It empties the rings of CPU samples and of waits (`sampling`). It runs only while a CPU
+//! profile or a lock profile is being taken.
 //!
 //! Called by `cpu` and `locks`.
 
@@ -12,14 +12,15 @@ use crate::{Error, heap};
 use klad_base::clock;
 use klad_base::sync::{self, Cause, Condvar, Mutex};
 
-/// The interval at which rings are emptied. A ring holds the events of several intervals.
+/// The interval at which rings are emptied. The rings' capacities are chosen for it.
 pub const INTERVAL: Duration = Duration::from_millis(50);
 
 /// At the end of a window, how long to wait for threads that are writing into a ring. A write takes a microsecond,
 /// unless the thread is preempted.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Returns a function for the end of a window that yields, and then tells whether to look into a ring again.
+/// Returns a function for the end of a window. Each call yields the CPU. It returns `false` once the time is over for
+/// which a caller should look into a ring again.
 pub fn patience() -> impl FnMut() -> bool {
     let deadline = clock::now() + PATIENCE;
     move || {

@@ -7,12 +7,14 @@
 //!                                                                                    the totals of each window
 //! ```
 //!
-//! A thread is sampled each time it has used one period of CPU time, in klad or in the kernel on its behalf. A thread
-//! that waits costs nothing and does not appear. All threads are sampled, including RocksDB's, and klad-profiler
-//! under its own name, so that a profile shows its own cost. Threads that block signals (jemalloc's) are not sampled.
+//! A thread is sampled at the first kernel tick after it has used one period of CPU time, in klad or in the kernel on
+//! its behalf. If it has used several periods by then, one sample stands for all of them. A thread that waits costs
+//! nothing and does not appear. Threads of RocksDB are sampled too, and so is klad-profiler under its own name: a
+//! profile shows its own cost. Only threads that block signals (jemalloc's) are not sampled.
 //!
 //! Overlapping windows share the timers, and so the rate; each window has its own totals. After the end of the last
-//! window no timer, thread or descriptor is left; the signal handler and the ring stay.
+//! window no timer is left. The thread klad-profiler ends too, unless a lock profile needs it. The signal handler and
+//! the ring stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,10 +31,11 @@ use klad_base::sync::Mutex;
 /// The highest sampling rate, Hz. The kernel checks timers once per tick, at most 1,000 times a second.
 pub const HZ_MAX: u32 = 1000;
 
-/// The number of windows at a time. One more is rejected as busy. Each holds up to 16 MiB.
+/// The largest number of CPU profiles ([`Window`]) at a time. One more is [`Error::Busy`]. Each holds up to 16 MiB of
+/// stacks.
 pub const WINDOWS_MAX: usize = 8;
 
-/// Every second run of the collector looks for new threads, so every 100 ms.
+/// The collector empties the ring every 50 ms. After this many times it also looks for new threads, so every 100 ms.
 const COLLECTIONS_PER_SEARCH: u32 = 2;
 
 /// A CPU profile that is being taken. Dropping it ends it.
@@ -56,7 +59,7 @@ struct Sampler {
     /// The session that the signals of its timers carry. Signals of an earlier session are not counted.
     session: u64,
     timers: BTreeMap<i32, ThreadTimer>,
-    /// The number of timers ever started.
+    /// The number of timers that this sampler has started, including those that were removed.
     timers_started: u64,
     /// The number of threads without a timer at the last search.
     threads_without: u64,
@@ -68,7 +71,7 @@ struct Sampler {
 /// An open window.
 struct OpenWindow {
     number: u64,
-    /// The periods and the events of each stack.
+    /// For each stack, the number of sampling periods and the number of samples.
     totals: Totals<Key>,
     lost_before: u64,
     started_before: u64,
@@ -198,7 +201,7 @@ impl Drop for Window {
     }
 }
 
-/// Ends a window. With the last one, ends all sampling.
+/// Ends the window with this number, and returns its results. With the last window, ends all sampling.
 fn end(number: u64) -> ClosedWindow {
     let mut sampler = SAMPLER.lock();
     let running = sampler.as_mut().expect("the sampler exists while there is a window");
@@ -223,7 +226,8 @@ fn end(number: u64) -> ClosedWindow {
     taken
 }
 
-/// Empties the ring. The collector calls it.
+/// Adds the samples in the ring to the open windows, and every second time looks for new threads. The collector calls
+/// this function every 50 ms.
 fn collect() {
     if let Some(sampler) = &mut *SAMPLER.lock() {
         sampler.empty_ring(|| false);
@@ -318,8 +322,8 @@ impl Sampler {
     }
 }
 
-/// Returns a part of a period, greater than 0 and different for each thread. So a thread that lives for half a period
-/// is sampled with a probability of one half, and threads that work in step are not sampled in step.
+/// Returns the CPU time to a thread's first sample: a pseudo-random part of a period, greater than 0. So a thread that
+/// uses half a period is sampled with a probability of one half, and threads that work in step are not sampled in step.
 fn part_of(period: Duration, tid: i32, number: u64) -> Duration {
     // This is the finalizer of SplitMix64.
     let seed = clock::monotonic_ns() ^ (u64::from(tid.cast_unsigned()) << 32) ^ number;

@@ -13,14 +13,14 @@ use klad_base::clock::{now, thread_cpu_ns};
 use klad_base::sampling::walk;
 use klad_base::sync::{BoundedQueue, Mutex, MutexGuard, Signal, spawn_thread};
 
-/// Runs one test at a time. The sampling rate belongs to the process, so tests that start CPU profiles cannot
-/// overlap.
+/// Returns a guard that one test holds at a time. The sampling rate belongs to the process, so tests that start CPU
+/// profiles must not overlap.
 pub(crate) fn exclusive() -> MutexGuard<'static, ()> {
     static EXCLUSIVE: Mutex<()> = Mutex::new(());
     EXCLUSIVE.lock()
 }
 
-/// A rate with at least one period in each tick of any kernel.
+/// A rate whose period, 1.003 ms, is about the shortest tick of a kernel (1 ms).
 const HZ: u32 = 997;
 
 // The constants of the two functions differ, so that the compiler does not merge them.
@@ -54,7 +54,7 @@ fn burn(spin: fn(u64) -> u64, time: Duration) -> u64 {
     }
 }
 
-/// Returns the addresses of the function, which is short.
+/// Returns the addresses of the function: up to the next of the two functions, and at most 256 bytes.
 fn code_of(function: fn(u64) -> u64) -> Range<u64> {
     let begin = |function: fn(u64) -> u64| (function as *const ()).addr() as u64;
     let own = begin(function);
@@ -105,12 +105,13 @@ fn wait_for_own_timer() {
     }
 }
 
-/// The kernel samples at its ticks, so on a busy machine the error may exceed a tenth. `tests/measure` checks a tenth.
+/// Returns whether the error is at most a third. The kernel samples at its ticks, so on a busy machine the error may
+/// exceed a tenth. `tests/measure` checks a tenth.
 fn is_within_a_third(seen: u64, truth: u64) -> bool {
     seen.abs_diff(truth) * 3 <= truth
 }
 
-/// Checks that the profile has the true times of both functions, as the running function.
+/// Checks that the samples in which one of the two functions is running add up to its true time, for each of the two.
 fn check(profile: &Profile<Address>, truth: [u64; 2]) -> Result<(), String> {
     let leaf = |function| {
         let code = code_of(function);
@@ -222,8 +223,8 @@ fn every_thread_answers_with_its_stack() {
     assert!(waiting.join().expect("no panic"), "the wait must end with the signal");
 }
 
-/// Performs each kind of work that waits in the kernel: sockets, files and their syncs, sleeps. Ends at the first
-/// error.
+/// Performs each kind of work that waits in the kernel: sockets, files and their syncs, sleeps. Returns the number of
+/// rounds until `stop` was set, or the first error.
 fn blocking_work(stop: &AtomicBool) -> std::io::Result<u64> {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -384,7 +385,7 @@ fn a_thousand_profiles_under_load_leave_nothing_behind() {
     for thread in threads {
         thread.join().expect("no panic");
     }
-    // Windows are a tick long, and other tests may use most of the cores.
+    // Windows last at most 7 ms, and other tests may use most of the cores.
     let seen = seen.load(Ordering::Relaxed);
     assert!(seen > 50, "the profiles have samples of the load: {seen}");
     wait_for(&before);

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! jemalloc counts from the moment when sampling is switched on, so earlier allocations are missing. It counts its
-//! size classes, which are up to a quarter larger than the requested sizes. RocksDB's memory is included, as klad's
-//! own is. Called by `main`, which sets the rate, and by the admin listener of `klad-server`, on a thread that may
-//! wait.
+//! size classes, which for requests above 64 bytes are up to a quarter larger than the requested sizes. RocksDB's
+//! memory is included, as klad's own is. Called by `main`, which sets the rate, and by the admin listener of
+//! `klad-server`, on a thread that may wait.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -24,18 +24,19 @@ use crate::{Address, Error, Name, Profile, Sample, ValueType};
 use klad_base::clock;
 use klad_base::sync::Mutex;
 
-/// The sample interval for a heap profile of a period if sampling is off otherwise: jemalloc's default.
+/// The average number of bytes between two samples while a [`Window`] is open, if sampling is off otherwise. It is
+/// jemalloc's default.
 const HEAP_WINDOW_SAMPLE_BYTES: u64 = 512 << 10;
 
-/// Switches and dumps run one at a time.
+/// The state of sampling. Its lock is held during each switch and each dump, so they run one at a time.
 static STATE: Mutex<State> = Mutex::new(State { since_unix_ms: None, for_good: false, windows: 0 });
 
 struct State {
-    /// When sampling was last switched on.
+    /// When sampling was last switched on, in milliseconds since 1970; `None` if it is off.
     since_unix_ms: Option<u64>,
-    /// Whether sampling is on until the end of the process, not only while a window is open.
+    /// Whether [`Heap::sample_every`] has switched sampling on. Otherwise sampling is on only while a window is open.
     for_good: bool,
-    /// The number of windows that need sampling.
+    /// The number of open windows.
     windows: usize,
 }
 
@@ -44,7 +45,7 @@ struct State {
 pub enum View {
     /// Memory in use.
     Live,
-    /// All allocations, including freed ones.
+    /// All allocations since sampling was switched on, including freed ones.
     Allocated,
 }
 
@@ -52,7 +53,8 @@ pub enum View {
 #[derive(Debug)]
 pub struct Heap(());
 
-/// A time window; the profile is the difference between its end and its start. Dropping it ends it.
+/// An allocation profile of a time window, which is being taken. It is the difference between the window's end and its
+/// start. Dropping it ends the window.
 #[derive(Debug)]
 pub struct Window {
     before: Dump,
@@ -60,8 +62,8 @@ pub struct Window {
 }
 
 impl Heap {
-    /// Samples one allocation per `bytes` bytes on average from now on (rounded down to a power of two), or none for
-    /// 0.
+    /// Samples one allocation per `bytes` bytes on average from now on, and discards earlier samples. Rounds `bytes`
+    /// down to a power of two. With 0, ends sampling, or leaves it on until the last open [`Window`] ends.
     ///
     /// # Errors
     /// [`Error::Refused`] if jemalloc was started without `prof:true`, as in programs that only link klad's library.
@@ -76,7 +78,7 @@ impl Heap {
         switch(&mut state, true)
     }
 
-    /// Returns the profile of the current state.
+    /// Returns a profile of the samples so far. `view` selects memory in use or all allocations.
     ///
     /// # Errors
     /// [`Error::Refused`] if jemalloc cannot write the dump.
@@ -142,7 +144,8 @@ fn switch(state: &mut State, active: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Discards all samples, and sets the rate. `prof.reset` takes the logarithm of the rate.
+/// Discards all samples, and sets the average number of bytes between two samples. `prof.reset` takes the base-2
+/// logarithm of this number.
 fn reset(bytes: u64) -> Result<(), Error> {
     let lg_sample = bytes.max(1).ilog2() as usize;
     "prof.reset\0".name().write(lg_sample).map_err(refused("prof.reset"))
@@ -166,7 +169,7 @@ fn file_for_dumps() -> std::io::Result<&'static (File, &'static str)> {
     Ok(FILE.get_or_init(|| (file, path.leak())))
 }
 
-/// Takes a dump. The caller holds the lock of the state, so dumps run one at a time.
+/// Makes jemalloc write a dump, and reads it. The caller holds the lock of the state, so dumps run one at a time.
 fn dump(state: &State) -> Result<Dump, Error> {
     let io = |error: std::io::Error| Error::Refused(format!("a file in memory for jemalloc's dump: {error}"));
     let (mut file, path) = file_for_dumps().map(|(file, path)| (file, *path)).map_err(io)?;
@@ -254,8 +257,8 @@ impl Dump {
                 samples.push(Sample { thread: String::new(), frames: stack.clone(), values });
             }
         }
-        // jemalloc forgets a stack once it has no live allocations, so the allocations that were live in `before`
-        // have been freed.
+        // Without `prof_accum`, jemalloc forgets a stack once it has no live allocations. The allocations that were
+        // live in `before` have then been freed.
         for (stack, was) in earlier.iter().filter(|(stack, was)| !self.stacks.contains_key(*stack) && was[0] != 0) {
             samples.push(Sample { thread: String::new(), frames: stack.clone(), values: vec![0, 0, -was[0], -was[1]] });
         }

@@ -1,14 +1,19 @@
 //! CPU, allocation and lock profiles of the running process: recording, symbol names, output formats.
 //!
 //! ```text
-//!   cpu, locks (rings of `sampling`), heap (jemalloc), threads ──▶ Profile<Address> ──symbols──▶ Profile<Name>
-//!                                                                                                   │
-//!                          pprof (protobuf) ◀── collapsed (text) ◀── picture (flame graph) ◀────────┘
+//!   cpu, locks (rings of `sampling`), heap (jemalloc) ──▶ Profile<Address> ──symbols──▶ Profile<Name>
+//!   threads ──▶ Vec<Thread>, with addresses                                                 │
+//!                                    ┌───────────────────┬──────────────────────────────────┤
+//!                                    ▼                   ▼                                  ▼
+//!                            pprof (protobuf)    collapsed (text)                picture (flame graph)
 //! ```
 //!
-//! While no profile is being taken, nothing runs here, and only the memory that the first profile allocated is held.
-//! No function here may be called on a worker. Called by the admin listener of `klad-server`, and by
-//! `client::profile`, which reads the profiles of a server.
+//! While no profile is being taken, this crate runs no thread and no timer. It keeps the rings and symbol tables that
+//! earlier profiles have allocated. Only jemalloc's sampling of allocations (`--heap-sample`) runs all the time.
+//!
+//! A worker must not call this crate, because its functions may wait. The admin listener of `klad-server` takes
+//! profiles, and `main` sets the rate of allocation sampling. `client::profile`, `klad-bench` and `klad-lab` read and
+//! draw profiles that a server has taken.
 
 #[cfg(all(target_os = "linux", feature = "capture"))]
 pub mod cpu;
@@ -50,7 +55,8 @@ use std::time::Duration;
 /// lies within the call.
 pub type Address = u64;
 
-/// The readable name of a frame, without hashes and without the inner parts of generic types.
+/// The name of a frame: the function's readable name, or a name such as `[kernel]` or `[libc.so.6]`, if the function is
+/// unknown.
 pub type Name = Arc<str>;
 
 /// The type of one value of each sample.
@@ -58,7 +64,7 @@ pub type Name = Arc<str>;
 pub struct ValueType {
     /// The name, as in Go's profiles: `cpu`, `samples`, `inuse_space`, `contentions`, `delay`, ….
     pub kind: String,
-    /// `nanoseconds`, `count` or `bytes`.
+    /// `nanoseconds`, `count` or `bytes`. Files of other programs may have other units.
     pub unit: String,
 }
 
@@ -73,7 +79,8 @@ impl ValueType {
 /// A stack and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample<F> {
-    /// The thread's name, which is the root of its stack. Empty if the profile does not record threads.
+    /// The thread's name. Flame graphs and files show it as the root of the stack; it is not in `frames`. Empty if the
+    /// profile does not record threads.
     pub thread: String,
     /// The frames, the running function first, then its callers.
     pub frames: Vec<F>,
@@ -88,31 +95,33 @@ pub struct Profile<F> {
     pub title: String,
     /// The value types.
     pub values: Vec<ValueType>,
-    /// The index of the value type that formats with a single value use.
+    /// The index in `values` of the value type that flame graphs, tables and the text format show.
     pub shown: usize,
-    /// The samples. Each stack of each thread occurs once.
+    /// The samples. In a profile that was read from a file, or that counts threads, several samples may have the same
+    /// thread and stack.
     pub samples: Vec<Sample<F>>,
-    /// The sampling period: its type, and the amount that one event stands for.
+    /// The sampling period: its type and unit, and the amount that one event stands for, such as 10,000,000 ns of CPU
+    /// time.
     pub period: Option<(ValueType, i64)>,
     /// The start, in nanoseconds since 1970.
     pub began_unix_ns: u64,
     /// The duration, or zero for a state at one moment.
     pub duration: Duration,
-    /// Facts needed to judge the profile, as pairs of name and value in this order: events, sampling rate, lost
-    /// samples, clock, version, …. All formats contain them.
+    /// Facts needed to judge the profile, as pairs of name and value, the most important first. A CPU profile has
+    /// events, sampling rate, lost samples, clock, version, …. All formats contain them.
     pub facts: Vec<(String, String)>,
 }
 
-/// Why a profile could not be taken or read.
+/// Why a profile could not be taken, read or compared.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A profile with other settings is being taken.
+    /// Profiles with other settings, or too many profiles, are being taken.
     #[error("a profile with other settings is being taken: {0}")]
     Busy(String),
     /// The system denies an operation that the profile needs.
     #[error("the system denies an operation that the profile needs: {0}")]
     Refused(String),
-    /// The input is not a valid profile.
+    /// The input is not a valid profile, or two profiles cannot be compared.
     #[error("this is not a valid profile: {0}")]
     Malformed(String),
 }

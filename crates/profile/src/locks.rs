@@ -1,7 +1,7 @@
 //! Profiles of waits for locks, queues and conditions.
 //!
 //! ```text
-//!   threads that wait ──▶ sampling::waits ──▶ ring ─ every 50 ms ──▶ totals of each window ──▶ mutex, block, conditions
+//!   threads that wait ──▶ sampling::waits ──▶ ring ─ every 50 ms ──▶ totals of each window ─▶ mutex, block, conditions
 //!                                       └──▶ slots ─ at a window's end: open waits ──────────┘
 //! ```
 //!
@@ -33,12 +33,12 @@ use klad_base::sync::Mutex;
 
 pub use judge::is_contention;
 
-/// The prefix of the names of threads that take profiles: the collector's, and those that serve a request for a
-/// profile. Their waits for each other are left out.
+/// The prefix of the names of threads that take profiles: the collector, and the threads that serve a request for a
+/// profile. None of their waits is in a profile.
 const PROFILERS: &str = "klad-profile";
 
-/// The number of threads whose last wait is remembered. Above it, threads are removed whose wait is known to have
-/// ended. So the number is never above this plus the capacity of the ring.
+/// The number of entries of [`State::last_ended`] above which a drain of the ring removes entries: those of all threads
+/// whose slot no longer shows the remembered wait. At most as many stay as there are slots.
 const REMEMBERED_MAX: usize = 4096;
 
 /// A lock profile that is being taken. Dropping it ends it. Any number can be taken at a time, with the same
@@ -57,8 +57,8 @@ pub struct LockProfiles {
     pub mutex: Profile<Address>,
     /// All waits, including idle ones and `conditions`, with the same values.
     pub block: Profile<Address>,
-    /// Waits for conditions of RocksDB and of the C++ library. Those for which [`is_contention`] is true also belong
-    /// to `mutex`.
+    /// Waits for conditions of RocksDB and of the C++ library. [`LockProfiles::named`] adds those to `mutex` for which
+    /// [`is_contention`] is true.
     pub conditions: Profile<Address>,
     acquisitions: u64,
     threshold: Duration,
@@ -88,7 +88,7 @@ struct OpenWindow {
     began_ns: u64,
     began_unix_ns: u64,
     counts: Counts,
-    /// Waits that began before the window. Their acquisitions were not counted in it.
+    /// The number of waits that began before the window. Their acquisitions were not counted in the window.
     earlier: u64,
     totals: Totals<Key>,
 }
@@ -97,8 +97,9 @@ struct State {
     threshold: Duration,
     last_id: u64,
     open: Vec<OpenWindow>,
-    /// The start of the last wait of each thread that came out of the ring. A thread puts its wait into the ring
-    /// before it frees its slot. If it is preempted in between, the slot shows a wait that was already added.
+    /// For each thread, by its number: the start of its last wait that came out of the ring. A thread puts its wait
+    /// into the ring before it frees its slot. If it is preempted in between, the slot shows a wait that was already
+    /// added.
     last_ended: BTreeMap<u32, u64>,
 }
 
@@ -109,8 +110,8 @@ impl Window {
     /// Starts a profile. Waits shorter than `threshold` are only counted.
     ///
     /// # Errors
-    /// [`Error::Busy`] if a profile with another threshold is being taken; [`Error::Refused`] if the system does not let
-    /// klad read its own stacks.
+    /// [`Error::Busy`] if a profile with another threshold is being taken; [`Error::Refused`] if the system does not
+    /// let klad read its own stacks or start a thread.
     pub fn start(threshold: Duration) -> Result<Window, Error> {
         walk::check().map_err(|error| Error::Refused(format!("process_vm_readv: {error}")))?;
         #[cfg(feature = "posix-locks")]

@@ -16,13 +16,15 @@ use inferno::flamegraph::{self, Options};
 
 use crate::{Error, Name, Profile, ValueType};
 
-/// Returns a self-contained HTML page, in light and dark colour schemes, for wide and narrow screens.
+/// Returns the flame graph of a profile as a self-contained HTML page with the facts and a search field. The page suits
+/// light and dark colour schemes, and wide and narrow screens.
 #[must_use]
 pub fn flame_graph(profile: &Profile<Name>) -> String {
     page(&profile.title, &[("", profile)], COLOURS, drawn(profile).as_deref())
 }
 
-/// Returns only the SVG, with the facts in its subtitle.
+/// Returns the flame graph of a profile as an SVG. Its subtitle has the facts that fit in a line, and a comment in the
+/// file has all of them.
 #[must_use]
 pub fn svg(profile: &Profile<Name>) -> String {
     drawn(profile).unwrap_or_else(|| empty_svg(&profile.title, &facts_line(profile)))
@@ -32,7 +34,8 @@ pub fn svg(profile: &Profile<Name>) -> String {
 /// are those of `after`. With `normalise` the values of `before` are scaled to the total of `after`.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the two profiles show different value types.
+/// [`Error::Malformed`] if the two profiles show different value types, or if with `normalise` the total of one is not
+/// above 0.
 pub fn difference(
     before: &Profile<Name>,
     after: &Profile<Name>,
@@ -65,8 +68,8 @@ struct Comparison<'p> {
     names: [&'p str; 2],
     title: String,
     normalise: bool,
-    /// A sentence about the stacks of the first profile that are not drawn, because the second profile does not have
-    /// them.
+    /// What [`gone`] returns: a text about the stacks of the first profile that are not drawn, because the second
+    /// profile does not have them.
     gone: String,
 }
 
@@ -129,8 +132,8 @@ fn total(profile: &Profile<Name>) -> i64 {
     values.filter(|value| **value > 0).fold(0, |sum, value| sum.saturating_add(*value))
 }
 
-/// Returns the share of `before` in stacks that `after` does not have. They have no width in the flame graph of
-/// `after`.
+/// Returns a text with the share of `before` that is in stacks which `after` does not have, or an empty text if there
+/// are none. The flame graph has the widths of `after`, so these stacks have no width in it.
 #[expect(clippy::cast_precision_loss, reason = "a percentage with one decimal")]
 fn gone(before: &Profile<Name>, after: &Profile<Name>) -> String {
     let drawn = |profile: &Profile<Name>| -> HashMap<String, i64> {
@@ -177,8 +180,8 @@ fn lines(profile: &Profile<Name>) -> String {
     lines
 }
 
-/// Replaces characters with a meaning in inferno's format: `;` separates frames, and inferno would take a number at
-/// the end of a name for the value of another profile.
+/// Replaces characters with a meaning in inferno's format: `;` separates frames, a line break ends a stack, and `#`
+/// begins a comment. Inferno would take a number after the last space of a name for the value of another profile.
 fn frame(name: &str) -> String {
     let mut name: String = name
         .chars()
@@ -231,7 +234,8 @@ fn colour_of(name: &str) -> Color {
     Color { r: r.saturating_add(lighter), g: g.saturating_add(lighter), b: b.saturating_add(lighter) }
 }
 
-/// Returns the facts that fit in one line. The most important facts come first.
+/// Returns one line of facts. If not all fit, leaves out those that are too long, and ends with `…`. Earlier facts are
+/// tried first, because they are more important.
 fn first_of(facts: &str) -> String {
     if facts.chars().count() <= LINE_CHARS {
         return facts.to_owned();
@@ -246,8 +250,8 @@ fn first_of(facts: &str) -> String {
     line + " …"
 }
 
-/// Draws a flame graph. `lines` are its visible second line, and its invisible notes. Returns `None` if there are no
-/// stacks.
+/// Draws a flame graph as an SVG. `lines` has the visible line below the title, and the notes, which are a comment in
+/// the file. Returns `None` if there are no stacks.
 fn draw<'l>(
     stacks: impl Iterator<Item = &'l str>,
     title: &str,
@@ -280,7 +284,7 @@ fn draw<'l>(
     String::from_utf8(svg).ok()
 }
 
-/// Returns an SVG that shows each fact on a line.
+/// Returns an SVG for a profile without samples: its title, a sentence that says so, and each fact on a line.
 fn empty_svg(title: &str, facts: &str) -> String {
     let mut svg = String::from(
         "<?xml version=\"1.0\" standalone=\"no\"?>\n<svg version=\"1.1\" width=\"1200\" height=\"320\" \
@@ -300,13 +304,14 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The number of characters in a line of the flame graph.
+/// The number of characters that fit in the line below the title of a flame graph.
 const LINE_CHARS: usize = 155;
 
-/// The smallest width that is drawn. Narrower frames would be invisible points.
+/// The smallest width of a frame that is drawn, percent of the whole flame graph. Narrower frames would be invisible
+/// points.
 const MIN_WIDTH_PERCENT: f64 = 0.1;
 
-/// The legend of [`colour_of`].
+/// The legend of the colours of [`colour_of`], in HTML.
 const COLOURS: &str = "<span class=\"key\" style=\"background:#7dd587\">green</span> klad, \
                        <span class=\"key\" style=\"background:#fbb454\">orange</span> RocksDB, \
                        <span class=\"key\" style=\"background:#8cc8ee\">blue</span> other Rust and C++, \
@@ -316,13 +321,13 @@ const COLOURS: &str = "<span class=\"key\" style=\"background:#7dd587\">green</s
 
 const STYLE: &str = include_str!("picture.css");
 const SCRIPT: &str = include_str!("picture.js");
-/// The flame graph keeps its state in the page's address. Some pages may not change it, such as a page inside another
-/// one.
+/// A script that ignores errors of `history.replaceState`. The flame graph calls this function to keep its state in the
+/// page's address. The call fails in some pages, such as a page inside another one.
 const HISTORY_GUARD: &str = "history.replaceState = (function (replace) { return function () { \
                       try { replace.apply(history, arguments); } catch (error) {} }; })(history.replaceState);\n";
 
-/// Returns an HTML page. `sides` has the name of each profile, or an empty name, and the profile with its facts.
-/// `note` is HTML.
+/// Returns an HTML page. `sides` has each profile, whose facts the page shows, and its name, which is empty if there is
+/// only one profile. `note` explains the colours, in HTML. `svg` is `None` if there are no samples.
 fn page(title: &str, sides: &[(&str, &Profile<Name>)], note: &str, svg: Option<&str>) -> String {
     let title = escaped(title);
     let mut page = format!(

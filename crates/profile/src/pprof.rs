@@ -19,7 +19,8 @@ use crate::{Error, Name, Profile, Sample, ValueType, wire};
 /// an error.
 pub const UNPACKED_BYTES_MAX: u64 = 64 << 20;
 
-/// The most frames that are read, in all stacks together. A small file can unpack to far more. 256 MiB of pointers.
+/// The most frames that are read, in all stacks together. A small file can unpack to far more. Each takes 16 bytes, all
+/// together 256 MiB.
 const FRAMES_MAX: usize = 16 << 20;
 
 /// The name of the comment that holds the title.
@@ -113,7 +114,8 @@ impl Writer {
 /// Decodes a profile, gzipped or not, of klad, Go or other programs.
 ///
 /// # Errors
-/// [`Error::Malformed`], also if it is larger than [`UNPACKED_BYTES_MAX`].
+/// [`Error::Malformed`], also if the profile is larger than [`UNPACKED_BYTES_MAX`], if it has more than 16 Mi frames,
+/// or if the sum of its values exceeds 63 bits.
 pub fn decode(bytes: &[u8]) -> Result<Profile<Name>, Error> {
     let unpacked = unpack(bytes)?;
     let profile = wire::Profile::decode(&*unpacked)

@@ -1,19 +1,20 @@
 //! Makes linker names readable: `rocksdb::DBImpl::Write` instead of `_ZN7rocksdb6DBImpl5WriteERKNS_12WriteOptionsE…`.
 //!
-//! A name begins with its module or type, even if it is a trait's method, so that names can be sorted and searched by
-//! it, and so that a tool that removes brackets does not leave only `::poll`. Left out are hashes, parameters, return
-//! types, generic parameters that are only letters, and deeply nested parts. Called by `symbols`.
+//! A name begins with its module or type, even if it is a trait's method. So names can be sorted and searched by it,
+//! and a tool that removes brackets does not leave only `::poll`. Left out are hashes, parameters, return types,
+//! placeholders of generic types such as `T`, and, if a name is too long, its deeply nested parts. Called by `symbols`.
 
 use cpp_demangle::DemangleOptions;
 
-/// The length above which a name loses the inner parts of its generic parameters, and, if still too long, all of
-/// them.
+/// The length, characters, above which a name loses the inner parts of its generic parameters. If it is still longer,
+/// it loses all generic parameters.
 const LONG: usize = 100;
 
-/// The longest name, bytes. Some names of templates have thousands.
+/// The bytes of a name that are kept; a longer name is cut here and ends with `…`. Some names of C++ templates have
+/// thousands of bytes.
 const NAME_BYTES_MAX: usize = 400;
 
-/// Suffixes that gcc adds to the name of a function's copy or part.
+/// Suffixes that gcc and LLVM add to the name of a function's copy or part.
 const COPIES: [&str; 6] = [".constprop", ".part", ".isra", ".cold", ".lto_priv", ".llvm"];
 
 /// Demangles and shortens a name.
@@ -29,7 +30,7 @@ pub(super) fn readable(symbol: &str) -> String {
     name
 }
 
-/// Returns the name of the original of a copy.
+/// Returns the name without the suffix of a copy ([`COPIES`]).
 fn plain(symbol: &str) -> &str {
     let end = COPIES.iter().filter_map(|copy| symbol.find(copy)).min();
     end.filter(|end| *end > 0).map_or(symbol, |end| &symbol[..end])
@@ -76,13 +77,14 @@ fn with_own_type_first(mut name: String) -> String {
     name
 }
 
-/// Returns whether a type names its module. A type inside `<…>` is resolved in a later step.
+/// Returns whether a type names its module, or begins with `<`: then a later step resolves it.
 fn is_path(name: &str) -> bool {
     let head = name.split('<').next().unwrap_or_default();
     name.starts_with('<') || (head.contains("::") && !head.contains([' ', '(', '[']))
 }
 
-/// Removes generic parameters that are only letters, because the name does not tell what they stand for.
+/// Removes lists of generic parameters that are all placeholders, such as `<T>` or `<K, V>`: the name does not tell
+/// what they stand for.
 fn without_letter_parameters(name: &str) -> String {
     let is_letter = |word: &str| word == "_" || (word.starts_with(|c: char| c.is_ascii_uppercase()) && is_word(word));
     let (mut shown, mut rest) = (String::with_capacity(name.len()), name);
@@ -114,8 +116,9 @@ fn cpp(symbol: &str) -> Option<String> {
     Some(called_by_function(&name).unwrap_or(name))
 }
 
-/// Returns the name that a `std::function` calls; its own name contains the caller's:
-/// `std::_Function_handler<a (b), c::{lambda#1}>::_M_invoke` becomes `c::{lambda#1}::_M_invoke`.
+/// Replaces the name of a `std::function`'s handler by that of the function which it calls, the last template argument:
+/// `std::_Function_handler<a (b), c::{lambda#1}>::_M_invoke` becomes `c::{lambda#1}::_M_invoke`. Returns `None` for any
+/// other name.
 fn called_by_function(name: &str) -> Option<String> {
     let handler = "std::_Function_handler";
     let open = name.starts_with(handler).then_some(handler.len())?;
@@ -187,7 +190,8 @@ fn is_outside(text: &str) -> bool {
     text.matches('<').count() == closed
 }
 
-/// Replaces nested brackets: with a depth of 1, `a<b<c>, d>::e` becomes `a<b<…>, d>::e`; with 0, `a<…>::e`.
+/// Replaces the contents of brackets that are nested deeper than `depth_max`: with 1, `a<b<c>, d>::e` becomes
+/// `a<b<…>, d>::e`; with 0, `a<…>::e`.
 fn without_inner_parts(name: &str, depth_max: usize) -> String {
     let (mut shown, mut depth, mut before) = (String::with_capacity(name.len()), 0_usize, ' ');
     // The bracket of `<T as Trait>::method` does not count.

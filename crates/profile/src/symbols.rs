@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Only the functions of the symbol tables are read; no debug information is needed. The tables are read at first use
-//! and kept, because profiles are often taken several at a time: 4 MB and some 100 ms for klad with RocksDB. Names
-//! are demangled on demand. Called by the admin listener of `klad-server`, on a thread that may wait for a disk.
+//! and kept, because users often take several profiles. For klad with RocksDB, the tables take 4 MB, and reading them
+//! takes some 100 ms. Names are demangled on demand. Called by the admin listener of `klad-server`, on a thread that
+//! may wait for a disk.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -39,7 +40,7 @@ pub struct Symbols {
 struct Mapping {
     start: u64,
     end: u64,
-    /// The offset in the file.
+    /// The offset in the file at which the mapping begins.
     offset: u64,
     /// The name for addresses that no symbol covers.
     file: Name,
@@ -102,9 +103,9 @@ impl Symbols {
         Ok(Symbols { mappings })
     }
 
-    /// Names all frames. Each stack of each thread then occurs once, because two addresses can have the same name.
-    /// Frames of the profiler at the leaf are removed: the signal handler's, or, in allocation profiles, the
-    /// allocator's.
+    /// Names all frames, and sums the samples of a thread whose stacks then have the same names: two addresses can have
+    /// the same name. Frames of the profiler at the leaf are removed: the signal handler's, or, in allocation profiles,
+    /// the allocator's.
     #[must_use]
     pub fn name(&self, profile: Profile<Address>) -> Profile<Name> {
         let mut names = HashMap::new();
@@ -129,7 +130,8 @@ impl Symbols {
         }
     }
 
-    /// Returns the readable name of the function at `address`.
+    /// Returns the readable name of the function at `address`. If no symbol covers it, returns the file's name in
+    /// brackets, `[kernel]`, `[vdso]`, `[vsyscall]`, `[anonymous]` or `[unknown]`.
     #[must_use]
     pub fn function(&self, address: Address) -> Name {
         // On all 64-bit machines, Linux occupies the upper half of the address space.
@@ -166,7 +168,8 @@ fn merge(samples: impl Iterator<Item = Sample<Name>>) -> Vec<Sample<Name>> {
 
 /// Returns how many frames at the leaf belong to a signal handler: all up to the frame to which the handler returns.
 fn signal_frames(frames: &[Name]) -> usize {
-    /// The handler, the functions that it calls, and the frame that the kernel has made.
+    /// The most frames that a signal adds: the handler, the functions that it calls, and the frame that the kernel has
+    /// made.
     const MAX: usize = 8;
     frames
         .iter()

@@ -20,8 +20,8 @@ pub(super) fn all() -> std::io::Result<Vec<i32>> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Returns whether the thread accepts SIGPROF. jemalloc's thread accepts no signal, and no thread does before its
-/// first function has begun.
+/// Returns whether the thread accepts SIGPROF. jemalloc's background thread blocks all signals, and so does every new
+/// thread until its first function begins.
 pub(super) fn takes_sigprof(tid: i32) -> bool {
     let blocked = file_of(tid, "status").and_then(|status| {
         let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;

@@ -25,7 +25,7 @@ pub(crate) fn example() -> Profile<Name> {
     }
 }
 
-/// Generates profiles without `;` and spaces in names, which the text format cannot represent.
+/// Generates profiles. Names of threads and frames are without `;` and spaces, which the text format cannot represent.
 pub(crate) fn any_profile() -> impl Strategy<Value = Profile<Name>> {
     let word = "[a-zA-Z_:<>]{1,9}";
     let fact = ("fact [a-z]{1,8}", "[a-z0-9 ]{0,8}[a-z0-9]");

@@ -1,9 +1,9 @@
 //! Captures the name, state and stack of every thread.
 //!
-//! This module sends SIGPROF to each thread, which answers with its stack; see `sampling::signal`. A thread that
-//! waits in the kernel uninterruptibly, for example for a disk, does not answer, nor does a thread that blocks the
-//! signal. The answers do not show one instant: they come within milliseconds of each other. Called by the admin
-//! listener of `klad-server`.
+//! This module sends SIGPROF to each thread that does not block it. The thread answers with its stack; see
+//! `sampling::signal`. A thread that waits in the kernel uninterruptibly, for example for a disk, does not answer. The
+//! stacks do not show one instant: most answers come within milliseconds of each other. Called by the admin listener of
+//! `klad-server`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_millis(80);
 /// The interval at which answers are read.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// After this many reads of the answers, klad asks a thread that has not answered once more. A thread can have only
-/// one pending SIGPROF. If one from a CPU profile is pending, this request is lost.
+/// Each time after this many reads of the answers, klad asks the threads again that have not answered. This is needed
+/// because a thread can have only one pending SIGPROF: if one from a CPU profile is pending, the request is lost.
 const LOOKS_BEFORE_ASKING_AGAIN: u32 = 20;
 
 /// The number of threads that are asked at a time, so that their answers fit into the ring.
@@ -46,11 +46,11 @@ pub struct Thread {
 /// Captures run one at a time.
 static CAPTURING: Mutex<()> = Mutex::new(());
 
-/// The number of the next capture. 0 means no capture.
+/// The next number for a group of threads that are asked together. 0 means that no answer is wanted.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// Returns all threads of the process, by number. This takes some milliseconds. If threads do not answer, it takes
-/// 100 ms for each 128 threads, so a worker must not call it.
+/// Returns all threads of the process, sorted by number. This takes some milliseconds. klad asks 128 threads at a time.
+/// If one of them does not answer, these take 80 ms, so a worker must not call this function.
 ///
 /// # Errors
 /// [`Error::Refused`] if the system denies the signal handler, the list of threads, or reading klad's own stacks.
@@ -74,7 +74,8 @@ pub fn capture() -> Result<Vec<Thread>, Error> {
     Ok(threads.into_values().collect())
 }
 
-/// Asks these threads for their stacks, and waits for the answers.
+/// Asks the threads `tids` for their stacks, and writes the answers into `threads`. Waits for answers for at most
+/// [`PATIENCE`].
 fn ask(tids: &[i32], threads: &mut BTreeMap<i32, Thread>) {
     let capture = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let answers = signal::answers();

@@ -1,5 +1,5 @@
 //! The cost of each function, on its own and with the functions that it calls, and the difference of two profiles.
-//! Called by `client::profile`.
+//! Called by `client::profile`, and for its checks by `picture`, `pprof` and `collapsed`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -58,8 +58,8 @@ impl Profile<Name> {
         costs
     }
 
-    /// Checks that `after` can be compared with this profile. Both must show the same value type, and with
-    /// `normalize` neither may be empty. `names` are the names of the two profiles.
+    /// Checks that `after` can be compared with this profile. Both must show the same value type. With `normalize`, the
+    /// sum of each must be above 0. `names` are the names of this profile and of `after` for the error.
     ///
     /// # Errors
     /// [`Error::Malformed`] with the reason.
@@ -88,7 +88,8 @@ impl Profile<Name> {
         self.values.get(self.shown).cloned().unwrap_or_else(|| ValueType::new("samples", "count"))
     }
 
-    /// Returns the factor, as a fraction, for this profile's values in a comparison with `after`.
+    /// Returns a divisor and a multiplier for this profile's values in a comparison with `after`: its own sum and the
+    /// sum of `after`. Both are 1 without `normalize`, or if one of the sums is not above 0.
     #[must_use]
     pub fn scale(&self, after: &Profile<Name>, normalize: bool) -> (i64, i64) {
         let (from, to) = (self.sum(), after.sum());
@@ -106,7 +107,8 @@ impl Profile<Name> {
         Ok(())
     }
 
-    /// Returns the changes from this profile to `after`, the largest first. Functions without a change are left out.
+    /// Returns the changes from this profile to `after`, those with the largest change of a function's own cost first,
+    /// whether more or less. Functions without a change are left out.
     /// With `normalize`, this profile's values are scaled to the sum of `after`, so that a longer run does not look
     /// slower.
     #[must_use]

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; connections as local tasks
-//!   klad-admin     the admin listener, with its own runtime: answers from what the workers count, never waits for them
+//!   klad-admin     the admin listener, with its own runtime: reads the workers' counters, never waits for a worker
 //!   klad-figures   reads the allocator's figures, which may wait
-//!   threads of execution and maintenance: klad-commit, klad-storage-N, klad-sync, klad-upkeep, klad-care
+//!   klad-care      maintenance
+//!   threads of execution: klad-pace, klad-sync, klad-upkeep; with --execution adaptive klad-commit and klad-storage-N
 //! ```
 //!
 //! `main` calls this, and so do tests with their own engines.
@@ -60,8 +61,8 @@ pub use connection::worker::Pulse;
 pub use exchange::Deadlines;
 pub use net::safety::Safety;
 
-/// When klad stops, a running maintenance operation has at least this long to finish, even if clients have used up the
-/// drain timeout. A small checkpoint can then complete.
+/// When klad stops, a running maintenance job has at least this long to finish, even if clients have used up the drain
+/// timeout. A small checkpoint can then complete.
 const MAINTENANCE_PATIENCE_MIN: Duration = Duration::from_secs(1);
 
 /// The settings of a server.
@@ -88,30 +89,30 @@ pub struct Limits {
     pub connections_max: usize,
     /// The maximum of connections from one address; klad answers more with 503. `None`: no limit.
     pub connections_per_peer: Option<usize>,
-    /// Bytes of a request's head, for connections that klad accepts from now on.
+    /// The maximum of bytes of a request's head. A change does not affect connections that hyper is serving.
     pub head_bytes_max: usize,
     /// How long klad waits for a client.
     pub deadlines: Deadlines,
-    /// A worker's gate closes after a longer loop iteration. `None`: never.
+    /// A worker's gate may close after a longer loop iteration. `None`: it never closes.
     pub iteration_max: Option<Duration>,
     /// How klad treats connections when it stops.
     pub drain: Drain,
-    /// Settings of requests.
+    /// Limits and defaults of requests.
     pub service: service::Options,
     /// Whether workers read plain requests without hyper.
     pub fast_path: bool,
     /// Limits of operations.
     pub operations: execution::Limits,
-    /// How the memory budget is divided, for `/debug/memory`.
+    /// How the memory budget is divided, for `/debug/memory` and the metrics.
     pub memory: Shares,
 }
 
 /// How klad stops.
 #[derive(Clone, Debug)]
 pub struct Drain {
-    /// klad is not ready, but serves as before, for this long.
+    /// For this long after the request to stop, klad reports that it is not ready, but serves as before.
     pub delay: Duration,
-    /// Then connections have this long to finish.
+    /// After `delay`, connections have this long to finish.
     pub timeout: Duration,
     /// klad keeps a connection without a request for this long, and closes it if no request has arrived. Zero: klad
     /// closes it at once, even if a request has arrived.
@@ -152,8 +153,8 @@ impl LiveLimits {
         self.limits.get()
     }
 
-    /// Changes the limits. They take effect within [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL). Running
-    /// operations continue under the old limits.
+    /// Changes the limits. They take effect within [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL). Operations that
+    /// klad has already admitted continue, even if they exceed the new limits.
     pub fn set(&self, limits: Limits) {
         self.executor.set_limits(&limits.operations);
         self.limits.set(limits);
@@ -161,8 +162,8 @@ impl LiveLimits {
 }
 
 impl Server {
-    /// Starts to serve `engine` on `listener`, and the admin interface on `admin_listener`. `control` receives the
-    /// handle that changes the limits, and returns what answers `/config` and `/reload`.
+    /// Starts to serve `engine` on `listener`, and the admin interface on `admin_listener`. `control` is called once
+    /// with the handle that changes the limits, and returns the object that answers `/config` and `/reload`.
     ///
     /// # Errors
     /// When the kernel does not allow klad to use the listeners.
@@ -243,7 +244,7 @@ impl Server {
         })
     }
 
-    /// The address of the data listener. With port 0 in the options, it has the port that the kernel chose.
+    /// The address of the data listener. If the options have port 0, this has the port that the kernel chose.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -261,7 +262,7 @@ impl Server {
         &self.limits
     }
 
-    /// A monitor that tells whether all workers are alive.
+    /// A monitor that tells whether all workers run.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
         self.pulse.clone()
@@ -270,11 +271,12 @@ impl Server {
     /// Stops the server.
     ///
     /// klad first reports that it is not ready and waits for the drain delay. Then it accepts the connections that are
-    /// already waiting, answers every request that arrives within the drain timeout, completes all admitted
-    /// operations, and syncs. A running checkpoint may take the rest of the drain timeout, but at least a second.
+    /// already waiting, and answers requests until all connections have ended or the drain timeout is over. It
+    /// completes all admitted operations, and syncs. A running checkpoint may take the rest of the drain timeout, but
+    /// at least a second.
     ///
     /// # Errors
-    /// When the last sync failed, in the engine's words.
+    /// The engine's message if the last sync failed.
     pub fn stop(self) -> Result<(), String> {
         self.stopping.store(true, Ordering::Release);
         // Always waits for the full delay. A second signal to stop ends the process.
@@ -299,7 +301,7 @@ impl Server {
     }
 }
 
-/// Starts the thread that reads the allocator's figures, which may wait.
+/// Starts the thread that reads the allocator's figures. Reading them may wait.
 fn start_allocator_figures(allocator: Arc<AllocatorFigures>, stop: Arc<Signal>) -> JoinHandle<()> {
     allocator.refresh();
     sync::spawn_thread("klad-figures", move || {

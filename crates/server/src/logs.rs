@@ -7,7 +7,7 @@
 //!
 //! A pipe that is never read blocks klad-log and no other thread. Settings that may change while klad runs are
 //! atomics here: the level, the access log, and the threshold of the slow-request log. `main` sets up the log. All
-//! modules use it through `tracing`; `http` asks it about lines for requests.
+//! modules use it through `tracing`; `observe` asks it which requests need a line.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -27,7 +27,7 @@ use klad_base::metrics::Counter;
 use klad_base::metrics::text::Page;
 use klad_base::sync::{self, Cause, Condvar, Mutex, Signal};
 
-/// The target of the access log's lines. They have their own option and ignore the level.
+/// The `tracing` target of the access log's lines. These lines have their own option, and ignore the level.
 pub const ACCESS: &str = "klad::access";
 
 /// The format of log lines.
@@ -44,13 +44,13 @@ pub enum Format {
 /// The log level. Each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// An operator must act.
+    /// Errors: an operator must act.
     Error,
-    /// An operator should know.
+    /// Also what an operator should know.
     Warn,
-    /// What klad does.
+    /// Also what klad does.
     Info,
-    /// Details for finding causes.
+    /// Also details for finding causes.
     Debug,
 }
 
@@ -117,7 +117,7 @@ pub fn slow_request() -> Option<Duration> {
     (time_ns > 0).then(|| Duration::from_nanos(time_ns))
 }
 
-/// Whether a request that took `total_ns` needs a line in the slow-request log.
+/// Whether a request that took `total_ns` is slow: the slow-request log is on, and the time reaches its threshold.
 #[must_use]
 pub fn is_slow(total_ns: u64) -> bool {
     let limit_ns = SLOW_REQUEST_NS.load(Ordering::Relaxed);
@@ -144,7 +144,8 @@ pub fn change(options: &Options) {
     set_slow_request(options.slow_request);
 }
 
-/// Begins to write log lines to stderr. Later calls only change settings, because a process has one log.
+/// Begins to write log lines to stderr. Later calls only change settings other than the format, because a process has
+/// one log.
 pub fn start(options: &Options) {
     change(options);
     if LINES.set(Lines::default()).is_err() {
@@ -171,16 +172,16 @@ pub fn start(options: &Options) {
     }
 }
 
-/// Waits until all lines have been written, at most `timeout`. `false`: they have not been, and another write to
-/// stderr would wait too.
+/// Waits until all log lines have been written, for at most `timeout`. Returns whether they have been. If not, another
+/// write to stderr would probably wait too.
 #[must_use]
 pub fn flush(timeout: Duration) -> bool {
     lines().is_none_or(|lines| lines.wait_until_written(timeout))
 }
 
-/// Makes a panic end the process. A server that has lost a thread would answer some requests and not others, and a
-/// start recovers everything that was acknowledged. klad first writes earlier lines, then the panic. A blocked stderr
-/// does not prevent the end.
+/// Makes a panic end the process. A server that has lost a thread would answer some requests and not others, while a
+/// new start recovers everything that was acknowledged. Before the end, klad writes the waiting log lines, and a line
+/// about the panic. A blocked stderr does not prevent the end.
 pub fn end_the_process_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -241,7 +242,8 @@ struct State {
 }
 
 impl Lines {
-    /// Adds a line, or drops it. `urgent` lines may use the reserved part of the buffer.
+    /// Adds a line to the buffer, or drops and counts the line if it does not fit. An `urgent` line may use the
+    /// reserved part of the buffer.
     fn push(&self, line: &[u8], urgent: bool) {
         let limit = if urgent { LOG_BYTES_MAX } else { LOG_BYTES_MAX - LOG_BYTES_RESERVED };
         let mut state = self.state.lock();
@@ -256,7 +258,7 @@ impl Lines {
         self.not_empty.notify_one();
     }
 
-    /// The thread klad-log: writes lines for ever.
+    /// The function of the thread klad-log: writes lines for ever.
     fn write_all(&self) {
         let (mut bytes, mut reported) = (Vec::new(), 0);
         loop {
@@ -278,7 +280,8 @@ impl Lines {
         }
     }
 
-    /// Waits for lines and moves them into `bytes`, which is empty and keeps its memory. Returns their number.
+    /// Waits for lines and moves them into `bytes`, which must be empty. Returns the number of lines. The buffer and
+    /// `bytes` swap their memory, so that none is allocated.
     fn take(&self, bytes: &mut Vec<u8>) -> u64 {
         let mut state = self.state.lock();
         state.writing = false;
@@ -337,7 +340,7 @@ impl io::Write for Line {
     }
 }
 
-/// Allows a number of lines in each second, and counts the others.
+/// Allows [`SLOW_REQUEST_LINES_MAX`] lines in each second, and counts the others.
 #[derive(Debug)]
 pub struct RateLimit {
     second: AtomicU64,
@@ -345,7 +348,7 @@ pub struct RateLimit {
     held_back: AtomicU64,
 }
 
-/// The limit for lines about slow requests, of all workers.
+/// The rate limit for lines about slow requests, of all workers together.
 pub static SLOW_REQUESTS: RateLimit = RateLimit::new();
 
 impl RateLimit {
@@ -353,8 +356,8 @@ impl RateLimit {
         RateLimit { second: AtomicU64::new(0), lines: AtomicU64::new(0), held_back: AtomicU64::new(0) }
     }
 
-    /// Whether one more line may be written in this second. If two threads begin a second together, it may allow a few
-    /// more.
+    /// Whether one more line may be written in this second. If not, counts the line. If two threads call this first in
+    /// a new second at the same time, a few lines more may be allowed.
     pub fn allows(&self) -> bool {
         self.allows_in(now_s())
     }
@@ -370,7 +373,8 @@ impl RateLimit {
         allowed
     }
 
-    /// Returns how many lines were suppressed in a past second, and resets the count.
+    /// Returns how many lines were not allowed since the last call, and resets the count. `None`: none, or the current
+    /// second is not over.
     pub fn take_held_back(&self) -> Option<u64> {
         if self.held_back.load(Ordering::Relaxed) == 0 || self.second.load(Ordering::Relaxed) == now_s() {
             return None;

@@ -1,11 +1,11 @@
-//! The metrics of requests: how many, how they ended, how long they took and in which phase. Each worker writes its own
-//! counters; a scrape adds them up.
+//! The metrics of requests: how many there were, how they ended, and how long they took in all and in each phase. Each
+//! worker writes its own counters; a scrape adds them up.
 //!
-//! A request that spent no time in a phase is not recorded in that phase's histogram. At a scrape, the difference
-//! between ended requests and recorded ones is added to the phase's first bucket. So each phase counts every request,
-//! but a read from memory writes one histogram and not six.
+//! A request that spent no time in a phase is not recorded in that phase's histogram. A scrape adds the difference
+//! between ended requests and recorded requests to the phase's first bucket. So each phase counts every request, but a
+//! read from memory writes one histogram and not six.
 //!
-//! `http` and `connection` write, `admin` reads.
+//! `observe` and `connection` write, `admin` reads.
 
 use klad_base::metrics::text::{Kind, Page, SECONDS_OF_NS};
 use klad_base::metrics::{Counter, Histogram, Snapshot, Source};
@@ -61,15 +61,16 @@ label! {
         Refused = "refused",
         /// 504: the deadline passed before the operation began. Nothing has happened.
         Deadline = "deadline",
-        /// 500, or a range that ended early.
+        /// 500, another 5xx, or a range that ended early because of an error.
         Error = "error",
-        /// The connection ended before the client took the whole answer. The request may have been carried out.
+        /// The connection ended before the socket took the whole answer. The request may have been carried out.
         Aborted = "aborted",
     }
 }
 
 label! {
-    /// The phases of a request. The rest of its time is the worker's work, and the way between threads.
+    /// The phases of a request. The rest of the request's time is the worker's own work, and hand-overs between
+    /// threads.
     Phase {
         /// Waits for the client to send the body.
         Receive = "receive",
@@ -91,25 +92,27 @@ const OPS: usize = Op::ALL.len();
 const OUTCOMES: usize = Outcome::ALL.len();
 const PHASES: usize = Phase::ALL.len();
 
-/// The maximum of distinct reasons. A constant, so that counters need no allocation. Other reasons count as `other`.
+/// The maximum of known reasons for rejections. A constant, so that counters need no allocation. A rejection with an
+/// unknown reason counts as `other`.
 const REASONS_MAX: usize = 64;
 
 /// A request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct EndedRequest {
-    /// What it asked for.
+    /// What the request asked for.
     pub op: Op,
-    /// How it ended.
+    /// How the request ended.
     pub outcome: Outcome,
     /// The durability of a completed write: `sync`, `async` or `none`.
     pub durability: Option<&'static str>,
-    /// From the arrival of its head to the last byte of its answer, ns.
+    /// The time from the arrival of the request's head, or from the beginning of its wait at the gate, until the socket
+    /// took the last byte of the answer, ns.
     pub total_ns: u64,
-    /// The time in each phase, ns.
+    /// The time in each phase, in the order of [`Phase::ALL`], ns.
     pub phases_ns: [u64; PHASES],
-    /// Bytes of its body.
+    /// Bytes of the request's body.
     pub received_bytes: u64,
-    /// Bytes of its answer's body.
+    /// Bytes of the answer's body.
     pub sent_bytes: u64,
 }
 
@@ -118,7 +121,7 @@ pub struct EndedRequest {
 pub struct WorkerRequests {
     begun: Counter,
     ended: [[Histogram<21>; OUTCOMES]; OPS],
-    /// Completed puts, then completed deletes.
+    /// Puts, then deletes that were carried out, each by durability.
     written: [[Histogram<21>; DURABILITIES.len()]; 2],
     phases: [[Histogram<21>; PHASES]; OPS],
     received_bytes: [Counter; OPS],
@@ -174,13 +177,13 @@ impl WorkerRequests {
         }
     }
 
-    /// Counts a rejection. `reason` is the code of the problem document, if there is one.
+    /// Counts a rejection. `reason` is the code in the answer's problem document.
     pub fn rejected(&self, reason: &str) {
         let index = self.reasons.iter().position(|known| *known == reason).unwrap_or(REASONS_MAX);
         self.rejected[index].add_owned(1);
     }
 
-    /// Counts a request that took longer than `--slow-request`.
+    /// Counts a request that took at least `--slow-request`.
     pub fn was_slow(&self) {
         self.slow.add_owned(1);
     }
@@ -201,7 +204,7 @@ impl WorkerRequests {
 pub struct Requests {
     workers: Vec<WorkerRequests>,
     reasons: &'static [&'static str],
-    /// Connections that the acceptor has rejected. Only the acceptor writes it.
+    /// Connections that the acceptor has rejected. Only the acceptor's thread writes this.
     too_many_connections: Counter,
 }
 

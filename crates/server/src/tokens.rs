@@ -1,8 +1,8 @@
 //! The bearer tokens from a token file: which may only read, and which may also write.
 //!
-//! klad keeps only digests. It hashes a client's token and compares it with every digest completely, so that the time
-//! reveals neither the nearest digest nor how much of it matched. This module never prints a token. `config` loads the
-//! tokens, `http` asks for each request, `main` reloads.
+//! klad keeps only digests of tokens. It hashes the token of a request and compares this hash with every digest
+//! completely, so that the time reveals neither the nearest digest nor how much of it matched. This module never prints
+//! a token. `config` loads the tokens, `http` looks up the token of each request, `Safety` reloads the tokens.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -38,7 +38,7 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// The file is too large for a token file.
+    /// The file has too many bytes or too many tokens for a token file.
     #[error(
         "{path} is larger than {TOKEN_FILE_BYTES_MAX} bytes, or has more than {TOKENS_MAX} tokens; is it a token file?",
         path = path.display()
@@ -77,24 +77,24 @@ pub enum LineError {
     /// There are more than three words.
     #[error("a line has an access, a token and at most one name, which has no spaces")]
     Words,
-    /// The token is easy to guess.
+    /// The token has fewer than [`TOKEN_BYTES_MIN`] characters, so it is easy to guess.
     #[error("a token must have at least {TOKEN_BYTES_MIN} characters")]
     Short,
-    /// The token is too long for a header.
+    /// The token has more than [`TOKEN_BYTES_MAX`] characters.
     #[error("a token must have at most {TOKEN_BYTES_MAX} characters")]
     Long,
-    /// No client could send the token.
+    /// The token has characters that a client may not send in a token.
     #[error("a token may have only letters, digits and - . _ ~ + / = (RFC 6750)")]
     Characters,
-    /// The text is not a digest.
+    /// The text after `sha256:` is not a digest.
     #[error("sha256: must be followed by 64 hexadecimal digits")]
     Digest,
-    /// The token would have two access levels.
+    /// The token is in two lines, so it could have two access levels.
     #[error("the same token is in an earlier line")]
     Twice,
 }
 
-/// SHA-256.
+/// The SHA-256 of a token.
 type Digest = [u8; 32];
 
 #[derive(Clone, Copy)]
@@ -109,7 +109,7 @@ type Table = Arc<[Entry]>;
 pub struct Tokens {
     path: PathBuf,
     current: RwLock<Table>,
-    /// Rises with each reload.
+    /// The number of reloads.
     generation: AtomicU64,
 }
 
@@ -123,7 +123,7 @@ impl Tokens {
         Ok(Tokens { path: path.to_owned(), current: RwLock::new(table), generation: AtomicU64::new(0) })
     }
 
-    /// Reads the file again. The next request of each connection uses the new tokens. Returns their number.
+    /// Reads the file again. The next request of each connection uses the new tokens. Returns the number of tokens.
     ///
     /// # Errors
     /// [`Error`]; the previous tokens remain in use.
@@ -150,7 +150,7 @@ impl std::fmt::Debug for Tokens {
     }
 }
 
-/// One thread's copy of the tokens. A request costs one read of the generation, and takes a lock only after a reload.
+/// One thread's copy of the tokens. A look-up reads the number of reloads, and takes a lock only after a reload.
 pub struct View {
     tokens: Arc<Tokens>,
     generation: Cell<u64>,
@@ -180,11 +180,11 @@ impl View {
     }
 }
 
-/// [`Access`] as a number, which can be selected without a branch. 0 means none.
+/// [`Access::ReadOnly`] as a number, because a number can be selected without a branch. 0 means no access.
 const READ_ONLY: u8 = 1;
 const READ_WRITE: u8 = 2;
 
-/// Compares with all entries, so that the time does not depend on the matching one.
+/// Returns what `token` allows. Compares with all entries, so that the time does not depend on which entry matches.
 fn find(table: &[Entry], token: &[u8]) -> Option<Access> {
     if token.len() > TOKEN_BYTES_MAX {
         // This reveals nothing: the sender knows the length.
@@ -212,7 +212,8 @@ fn digest(token: &[u8]) -> Digest {
     suite.common.hash_provider.hash(token).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// The group may read: often root owns the file, and klad runs as another user in its group.
+/// The permission bits that a token file should not have. The group may read the file: often root owns it, and klad
+/// runs as another user in the file's group.
 const TOO_OPEN: u32 = 0o027;
 
 fn read(path: &Path) -> Result<Table, Error> {
@@ -251,7 +252,8 @@ fn read(path: &Path) -> Result<Table, Error> {
     Ok(table.into())
 }
 
-/// Returns advice for the kernel's error. Often one user creates the file and another reads it.
+/// Returns advice to append to the message of the error; an empty text if there is none. Often one user creates the
+/// file and another one reads it.
 fn advice(cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -263,7 +265,7 @@ fn advice(cause: &io::Error) -> String {
     }
 }
 
-/// Parses a line. `None`: it is empty or a comment.
+/// Parses a line of a token file. `None`: the line is empty or a comment.
 fn parse(line: &str) -> Result<Option<Entry>, LineError> {
     let mut words = line.split_whitespace();
     let Some(first) = words.next().filter(|first| !first.starts_with('#')) else { return Ok(None) };

@@ -13,13 +13,13 @@ impl Counter {
         Counter(AtomicU64::new(0))
     }
 
-    /// Adds `count`. Only the thread that owns this counter may call it: it is a load and a store, without a locked
-    /// instruction.
+    /// Adds `count`. Only one thread, the counter's owner, may call this: the addition is a load and a store, without a
+    /// locked instruction, so an addition by another thread could be lost.
     pub fn add_owned(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Adds `count`. Any thread may call it.
+    /// Adds `count` with a locked instruction. Any thread may call this, if no thread calls `add_owned`.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }

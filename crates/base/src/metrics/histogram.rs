@@ -25,8 +25,8 @@ pub struct Snapshot {
     pub sum: u64,
 }
 
-/// Bounds for times in nanoseconds: 50 µs to 60 s in steps of 1, 2.5 and 5, and also 10 µs and 25 µs, for cached
-/// reads.
+/// Bounds for times in nanoseconds: 10 µs to 10 s in steps of 1, 2.5 and 5, then 30 s and 60 s. Cached reads need the
+/// smallest two.
 static TIMES_NS: [u64; 21] = [
     10_000,
     25_000,
@@ -77,7 +77,7 @@ impl<const N: usize> Histogram<N> {
         Histogram { bounds, buckets: [const { Counter::new() }; N], beyond: Counter::new(), sum: Counter::new() }
     }
 
-    /// Records `value`. Only the thread that owns this histogram may call it.
+    /// Records `value`. Only one thread, the histogram's owner, may call this.
     pub fn record_owned(&self, value: u64) {
         self.bucket(value).add_owned(1);
         self.sum.add_owned(value);
@@ -117,10 +117,10 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl Snapshot {
-    /// Adds the contents of another histogram with the same bounds.
+    /// Adds the contents of another histogram. Both must have been created with the same static bounds.
     ///
     /// # Panics
-    /// If the bounds differ.
+    /// If the two histograms do not share their bounds.
     pub fn add(&mut self, other: &Snapshot) {
         assert!(std::ptr::eq(self.bounds, other.bounds), "only histograms with the same bounds can be added");
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {

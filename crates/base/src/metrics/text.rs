@@ -1,5 +1,5 @@
-//! The Prometheus text format, version 0.0.4. The existing libraries keep their own counters behind locks, and klad
-//! has counters of its own, so klad writes the lines itself. A test checks them with `promtool check metrics`.
+//! The Prometheus text format, version 0.0.4. Prometheus's libraries keep counters behind locks, and klad has its own
+//! counters, so klad writes the lines itself. A test checks them with `promtool check metrics`.
 //!
 //! ```text
 //!   # HELP klad_fsync_seconds Time of one sync of the log.
@@ -46,7 +46,8 @@ impl Page {
         Page::default()
     }
 
-    /// Begins a family. A page has at most one family of each name. `help` is one sentence.
+    /// Writes the description and type of a family. Returns the family, to which the caller adds samples. A page has at
+    /// most one family of each name.
     pub fn family<'p>(&'p mut self, name: &'p str, kind: Kind, help: &str) -> Family<'p> {
         debug_assert!(!help.contains(['\n', '\\']) && name.starts_with("klad_") || name.starts_with("process_"));
         let word = match kind {
@@ -76,7 +77,7 @@ impl Page {
 }
 
 impl Family<'_> {
-    /// Writes one sample of a counter or gauge.
+    /// Writes one sample of a counter or gauge. Returns the family, for the next sample.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Self {
         if value.is_infinite() {
             self.line("", labels, None, format_args!("{}Inf", if value > 0.0 { '+' } else { '-' }));
@@ -86,13 +87,14 @@ impl Family<'_> {
         self
     }
 
-    /// Writes one sample that is a whole number, exactly and without an upper limit.
+    /// Writes one sample that is a whole number, with all its digits: `sample` would round one above 2^53.
     pub fn whole(&mut self, labels: &[(&str, &str)], value: u64) -> &mut Self {
         self.line("", labels, None, format_args!("{value}"));
         self
     }
 
-    /// Writes the samples of a histogram. `unit` converts the recorded values to the unit in the family's name.
+    /// Writes the samples of a histogram. `unit` is the factor from the recorded values to the unit in the family's
+    /// name.
     pub fn histogram(&mut self, labels: &[(&str, &str)], snapshot: &Snapshot, unit: f64) -> &mut Self {
         let mut cumulative = 0;
         for (bound, count) in snapshot.bounds.iter().zip(&snapshot.counts) {

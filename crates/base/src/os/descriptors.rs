@@ -1,12 +1,13 @@
-//! The process's limit of open files, its division among clients and engine, and the kernel's descriptor table.
-//! Called by `config`, `main` and `bench`.
+//! The process's limit of open files, the division of this limit among clients and engine, and the kernel's descriptor
+//! table. Called by `config`, `offline`, `main` and `klad-bench`.
 
 use crate::limits::{
     ADMIN_CONNECTIONS_MAX, DESCRIPTORS_KEPT, DESCRIPTORS_OF_WORKER, DESCRIPTORS_OWN, ENGINE_FILES_MAX,
     ENGINE_FILES_MIN, REFUSED_LINGERING_MAX,
 };
 
-/// Raises the soft limit of open files to the hard limit, and returns it.
+/// Raises the soft limit of open files to the hard limit. Returns the soft limit after that: if the kernel rejects the
+/// change, the old one.
 #[must_use]
 pub fn raise_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -15,16 +16,16 @@ pub fn raise_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The division of the limit of open files. Clients and a large store must not take each other's descriptors: an
-/// engine that cannot open a file stops writing.
+/// The division of the limit of open files. Clients must not take the descriptors that a large store needs, nor the
+/// other way round: an engine that cannot open a file stops writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     limit: u64,
-    /// Descriptors that klad has open with its workers before it serves a client.
+    /// The number of descriptors that are reserved for klad itself and its workers.
     own: u64,
-    /// The most connections of the admin listener.
+    /// The maximum of open connections of the admin listener.
     pub admin: u64,
-    /// The most rejected connections that are still open.
+    /// The maximum of rejected connections that klad keeps open until their clients have seen the answer.
     pub lingering: u64,
 }
 
@@ -53,15 +54,17 @@ impl Shares {
         self.limit.saturating_sub(self.reserved() + files)
     }
 
-    /// Returns the default number of connections: at least half of the limit, and otherwise all but
-    /// [`DESCRIPTORS_KEPT`].
+    /// Returns the number of connections that klad accepts by default, as far as descriptors limit it: the limit less
+    /// [`DESCRIPTORS_KEPT`], but at least half of the limit, and at most what fits beside [`ENGINE_FILES_MIN`] files of
+    /// the engine. The last may be 0.
     #[must_use]
     pub fn connections(&self) -> u64 {
         let some = self.limit.saturating_sub(DESCRIPTORS_KEPT).max(self.limit / 2);
         some.min(self.connections_beside(ENGINE_FILES_MIN))
     }
 
-    /// Returns how many files the engine may keep open beside `connections` connections.
+    /// Returns how many files the engine may keep open beside `connections` connections: the rest of the limit, but at
+    /// most half of the limit, and at least [`ENGINE_FILES_MIN`].
     #[must_use]
     pub fn files_beside(&self, connections: u64) -> u64 {
         let rest = self.limit.saturating_sub(self.reserved() + connections);
@@ -79,10 +82,10 @@ impl Shares {
     }
 }
 
-/// Makes room for `count` descriptors in the kernel's descriptor table. Call it before the first thread starts: the
-/// kernel doubles a full table, and a process with threads then waits 7 to 15 ms for all of them (measured at 256,
-/// 512, 1,024 and 2,048 connections opened on demand). The table never shrinks; an entry takes 8 bytes of kernel
-/// memory. If the call fails, later growth causes these waits.
+/// Grows the kernel's descriptor table to `count` entries. Call this before many threads run: the kernel doubles a full
+/// table when a descriptor is opened, and if the process has several threads, the opening thread waits 7 to 15 ms each
+/// time (measured at 256, 512, 1,024 and 2,048 connections opened on demand). The table never shrinks; an entry takes
+/// 8 bytes of kernel memory. If the call fails, later growth causes these waits.
 pub fn grow_table(count: u64) {
     let Ok(highest) = i32::try_from(count.saturating_sub(1)) else { return };
     drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), highest));

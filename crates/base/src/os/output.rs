@@ -1,8 +1,8 @@
 //! The standard output, if the process has one.
 //!
 //! Rust's standard library opens `/dev/null` in place of a standard stream that is closed at process start, so output
-//! to it would seem to succeed. `main` therefore checks the stream before the library does. Called by all code that
-//! prints a result.
+//! to this stream would seem to succeed. Therefore `main.rs` checks whether the standard output is open before the
+//! library starts. Called by all code that prints a result.
 
 use std::io::{self, Stdout};
 use std::sync::atomic::{AtomicBool, Ordering};

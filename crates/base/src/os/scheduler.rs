@@ -1,4 +1,4 @@
-//! Requests shorter scheduler time slices for the threads that serve requests.
+//! Requests shorter scheduler time slices for the threads that serve requests, so that they get a core soon.
 //!
 //! ```text
 //!   default slices (1 to 3 ms):   ──flush──────────────────▶│──worker──▶    events wait for the end of the slice
@@ -6,9 +6,10 @@
 //! ```
 //!
 //! The Linux scheduler gives each thread its share of a core and runs the thread with the earliest virtual deadline.
-//! A shorter time slice makes that deadline earlier. Since Linux 6.12 a thread that wakes up also preempts a thread
-//! with a longer slice (`kernel/sched/fair.c`, `PREEMPT_SHORT`), unless it has used more than its share. The share
-//! does not change, and the request needs no privilege. Older kernels accept the request and change nothing.
+//! A shorter time slice makes that deadline earlier. Since Linux 6.12 a thread that wakes up also preempts a running
+//! thread with a longer slice (`kernel/sched/fair.c`, `PREEMPT_SHORT`), unless the woken thread has used more than its
+//! share. A shorter slice does not change the share, and requesting it needs no privilege. Older kernels accept the
+//! request and change nothing.
 //!
 //! Two threads that both have short slices do not preempt each other. A worker that receives new requests during a
 //! commit therefore waits until the commit thread sleeps, and then hands over a larger batch
@@ -18,8 +19,8 @@
 
 use std::time::Duration;
 
-/// The shortest time slice that the kernel accepts. With short slices for workers only, and RocksDB's threads on the
-/// same core, p99.9 was 4.6 ms instead of 6.0 ms (docs/decisions/tail-latency.md).
+/// The length of the requested time slices, the shortest that the kernel accepts. When only the worker had it, and
+/// RocksDB's threads ran on the same core, p99.9 was 4.6 ms instead of 6.0 ms (docs/decisions/tail-latency.md).
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Requests the shortest time slices for the calling thread, if it has the default scheduling policy. If the kernel

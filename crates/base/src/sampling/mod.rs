@@ -1,5 +1,5 @@
-//! The parts of profiling that run inside other threads: in a signal handler, or in a lock that waits. This code
-//! never allocates, never takes a lock, and never calls a function that could.
+//! The parts of profiling that run inside the profiled threads: in a signal handler, or in a lock that waits. What runs
+//! there never allocates, never takes a lock, and never calls a function that could.
 //!
 //! ```text
 //!   a thread of klad                                                  klad-profiler (profile::collector)
@@ -31,27 +31,26 @@ pub use unwatched as waits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// A lock that another thread holds.
+    /// A mutex that another thread holds.
     Mutex,
-    /// A readers-writer lock to which another thread writes.
+    /// A readers-writer lock that another thread holds for writing. The thread wants to read.
     RwLockRead,
-    /// A readers-writer lock that other threads read or another thread writes.
+    /// A readers-writer lock that other threads hold, for reading or writing. The thread wants to write.
     RwLockWrite,
-    /// A condition of klad, while the thread has nothing to do: a consumer of an empty queue, or a sleep between two
-    /// rounds.
+    /// A condition variable of `sync`, while the thread has nothing to do: a consumer of an empty queue, or a pause.
     Idle,
-    /// A condition of klad that the work of another thread makes true.
+    /// A condition variable of `sync`, for the result of another thread.
     Work,
     /// A POSIX condition variable, in RocksDB or the C++ library. Only the caller's name tells whether the thread is
     /// idle.
     Foreign,
 }
 
-/// The implementation of the lock that was acquired.
+/// The implementation of the lock or condition variable that a thread acquires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// A lock of `sync`.
+    /// The locks and condition variables of `sync`, which klad's Rust code uses.
     Own,
-    /// A POSIX lock: RocksDB, the C++ library, jemalloc.
+    /// The locks and condition variables of POSIX, which RocksDB, the C++ library and jemalloc use.
     Pthread,
 }

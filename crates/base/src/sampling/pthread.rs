@@ -1,21 +1,21 @@
 //! Hooks between the POSIX lock functions and the C library, so that a lock profile sees the waits of RocksDB, the
 //! C++ library and the allocator.
 //!
-//! The functions have the C library's names. The linker binds every call of the program to them, and exports them to
-//! the shared libraries that it loads. Each hook calls the C library's function, which it looks up at the first call;
-//! the allocator makes the first call before `main`. A hook first tries the lock. If the lock is free, it is taken,
-//! and is counted during a lock profile. Otherwise the hook calls the C library's function, and the wait is visible
-//! while it lasts. A condition always waits.
+//! The hooks have the names of the C library's functions. The linker binds every call of the program to the hooks, and
+//! exports them to the shared libraries that the program loads. A hook for a lock first tries the lock. If another
+//! thread holds the lock, the hook calls the C library's function, which waits, and the wait is visible while it lasts.
+//! A hook for a condition variable always calls the C library's function. During a lock profile, each call is counted.
+//! Each hook looks up the C library's function at its first call; the allocator makes the first call before `main`.
 //!
-//! The hooks keep what POSIX promises. A try takes the lock or changes nothing. Any other result of a try is
-//! discarded, and the C library's function gives the result: `EDEADLK` to the owner of an error-checking mutex,
-//! `EAGAIN` if a recursive mutex is locked too often, or an endless wait for the owner of a normal mutex. POSIX does
-//! not require a check of the timeout if the lock is free. It requires a check of the clock, so calls with an
-//! unsupported clock go to the C library's function without a try. So do robust mutexes, because glibc's `trylock`
-//! leaves a mutex locked that is not recoverable (`ENOTRECOVERABLE`).
+//! The hooks keep what POSIX promises. A try takes the lock or changes nothing. If it does not take the lock, the C
+//! library's function gives the result: `EDEADLK` to the owner of an error-checking mutex, `EAGAIN` if a recursive
+//! mutex is locked too often, or an endless wait for the owner of a normal mutex. POSIX does not require a check of the
+//! timeout if the lock is free. It requires a check of the clock, so a hook passes a call with an unsupported clock to
+//! the C library's function without a try. The same holds for robust mutexes, because glibc's `trylock` leaves a mutex
+//! locked that is not recoverable (`ENOTRECOVERABLE`).
 //!
-//! The rules of `waits` hold here too. Not visible are the C library's own locks, `pthread_join`, semaphores, and
-//! spinning before a wait, which is CPU time.
+//! The rules of `waits` hold here too. A lock profile does not show waits for the C library's own locks,
+//! `pthread_join` and semaphores. Spinning before a wait is not shown either; it is CPU time.
 //!
 //! Called by all code that is not Rust. `sync` records its waits without these hooks.
 
@@ -62,9 +62,9 @@ struct LibraryFunction {
     address: AtomicPtr<c_void>,
 }
 
-/// Looks up the functions that were not called yet. A profile calls it at its start; this call also links the hooks
-/// into the program. The functions with a clock are left out: a C library before 2.30 lacks them, and then no code
-/// calls them.
+/// Looks up the functions that were not called yet. A lock profile calls this at its start; because of this call, the
+/// linker takes the hooks into the program. The functions with a clock are left out: glibc before 2.30 lacks them, and
+/// then no code calls them.
 pub fn prepare() {
     for real in [&MUTEX_LOCK, &MUTEX_TIMEDLOCK, &READ, &TIMEDREAD, &WRITE, &TIMEDWRITE, &WAIT, &TIMEDWAIT] {
         real.address();
@@ -87,7 +87,7 @@ impl LibraryFunction {
     }
 
     /// Looks up the function. Two threads may do this at the same time; both find the same address. A lookup that
-    /// fails would allocate inside the allocator, so only functions that must exist are looked up here.
+    /// fails would allocate inside the allocator, so this must not be called for a function that may not exist.
     #[cold]
     #[inline(never)]
     fn look_up(&self) -> *mut c_void {
@@ -111,7 +111,7 @@ impl LibraryFunction {
     }
 }
 
-/// Returns the address of the newer version of a function.
+/// Returns the address of the newer version of a function, or null if the C library has none.
 fn newest(name: &CStr) -> *mut c_void {
     #[expect(unsafe_code, reason = "a version of a function has no safe form")]
     #[cfg(target_env = "gnu")]
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn pthread_cond_clockwait(
     }
 }
 
-/// Tries the mutex, unless it is robust. Returns the result of the try, or `EBUSY`.
+/// Tries the mutex, unless it is robust. Returns the result of the try, or `EBUSY` for a robust mutex.
 ///
 /// # Safety
 /// As for `pthread_mutex_trylock` in POSIX.
@@ -395,9 +395,9 @@ fn is_supported(clock: clockid_t) -> bool {
     matches!(clock, libc::CLOCK_REALTIME | libc::CLOCK_MONOTONIC)
 }
 
-/// Counts the acquisition, and waits with `lock` if the try failed. It is inlined, so that the calling hook is the
-/// innermost frame of the stack. `black_box` runs after the call, so the compiler keeps that frame and its name on
-/// the stack. The same holds for `wait`.
+/// Counts the acquisition, and waits by calling `lock` if the try failed. Returns the result of the try or of `lock`.
+/// This function is inlined, so that the calling hook is the innermost frame of the stack. `black_box` runs after the
+/// call, so the compiler keeps that frame and its name on the stack. The same holds for `wait`.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the recorded frame must be the caller's")]
 fn acquire(kind: Kind, tried: c_int, lock: impl FnOnce() -> c_int) -> c_int {

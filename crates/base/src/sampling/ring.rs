@@ -1,5 +1,5 @@
-//! A bounded queue between producers of events, which may run in a signal handler, and the one thread that sums the
-//! events.
+//! A bounded queue between producers of events, which may run in a signal handler, and the one thread that collects
+//! the events.
 //!
 //! ```text
 //!   slot      0          1          2          3
@@ -11,7 +11,7 @@
 //! the slot's sequence, which gives the slot to the consumer. No thread ever waits for another one. A signal that
 //! interrupts a producer between these steps finds the next position free and takes that one. A consumer that meets
 //! an unfinished slot reports an empty queue and tries again later. If the next slot was not emptied yet, the queue
-//! is full; the event is lost, and counted. Called by `signal`, and by the hooks in locks.
+//! is full; the event is lost, and counted. Called by `signal` and `waits`.
 
 #![expect(unsafe_code, reason = "the producer that took a slot's position writes it, and no type expresses that")]
 
@@ -55,8 +55,8 @@ impl<T: Copy> std::fmt::Debug for Ring<T> {
 }
 
 impl<T: Copy> Ring<T> {
-    /// Returns a ring with `capacity` slots, a power of two of at least 2. This reserves the memory; pages are
-    /// touched at first use.
+    /// Returns an empty ring with `capacity` slots, a power of two of at least 2. This writes to each slot, so the ring
+    /// takes all of its memory from then on.
     #[must_use]
     pub fn new(capacity: usize) -> Ring<T> {
         assert!(capacity >= 2 && capacity.is_power_of_two(), "a mask maps positions to slots");
@@ -126,9 +126,9 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// Takes the items that were pushed before the call, and not more, so that it ends even with busy producers. A
-    /// slot that is still being written hides the slots behind it; the call retries while `again` returns `true`.
-    /// Returns how many items it could not take.
+    /// Takes the items that were pushed before the call, and passes each to `seen`. Leaves later items, so that the
+    /// call ends even with busy producers. A slot that is still being written hides the slots behind it; the call
+    /// retries while `again` returns `true`. Returns how many items it could not take.
     pub fn drain(&self, mut again: impl FnMut() -> bool, mut seen: impl FnMut(T)) -> u64 {
         let end = self.pushed.0.load(Ordering::Acquire);
         loop {
@@ -144,7 +144,7 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// Returns how many items were lost because the ring was full.
+    /// Returns how many items were lost since the start because the ring was full.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.0.load(Ordering::Relaxed)

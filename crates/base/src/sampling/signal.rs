@@ -6,8 +6,8 @@
 //!   any other sender                            ──▶ ignored
 //! ```
 //!
-//! The first profile installs the handler, and it stays installed: with the default action, a signal that arrives
-//! after the end of a profile would end the process. Session 0 means that no session is active.
+//! The first CPU profile or list of threads installs the handler. The handler stays installed: with the default action,
+//! a signal that arrives after the end of a profile would end the process. Session 0 means that no session is active.
 //!
 //! The kernel restarts interrupted system calls (`SA_RESTART`), except those that it never restarts: `epoll_wait`,
 //! `poll`, `nanosleep`, and reads from sockets with a timeout end with `EINTR`. std, tokio, RocksDB and klad handle
@@ -24,18 +24,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::sampling::ring::Ring;
 use crate::sampling::walk::{self, Stack};
 
-/// The capacity of the ring of CPU samples. When it is full, samples are lost, and counted. A core makes at most one
-/// sample per tick, which is 12 in the 50 ms between two drains at the usual 250 Hz, or 50 at 1,000 Hz: enough for 40
-/// cores and more. 2.2 MiB.
+/// The capacity of the ring of CPU samples. While the ring is full, further samples are lost, and counted. A core makes
+/// at most one sample per tick: 12 in the 50 ms between two drains with the usual 250 ticks a second, or 50 with 1,000.
+/// So the capacity is enough for 40 cores and more. The ring takes 2.1 MiB.
 pub const SAMPLES_MAX: usize = 2048;
 
-/// The capacity of the ring of requested stacks, which is drained at least every 20 ms. 270 KiB.
+/// The capacity of the ring of answers to [`ask`]. `profile::threads` asks half as many threads at a time, and reads
+/// the ring every millisecond while it waits for their answers. The ring takes 264 KiB.
 pub const STACKS_MAX: usize = 256;
 
 /// A sample of a thread that uses CPU time.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuSample {
-    /// The session of the timer.
+    /// The number of the session that started the timer.
     pub session: u64,
     /// The thread's name.
     pub thread: [u8; 16],
@@ -48,9 +49,9 @@ pub struct CpuSample {
 /// A thread's answer to [`ask`].
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// The capture that asked.
+    /// The number of the capture that asked.
     pub capture: u64,
-    /// The thread that answers.
+    /// The number of the thread that answers.
     pub tid: i32,
     /// The thread's stack.
     pub stack: Stack,
@@ -91,18 +92,18 @@ pub fn answers() -> &'static Ring<Answer> {
     ANSWERS.get_or_init(|| Ring::new(STACKS_MAX))
 }
 
-/// Accepts samples of timers of `session` only. With 0, accepts none.
+/// From now on the handler takes samples only for timers of session `session`. With 0 it takes none.
 pub fn take_samples_of(session: u64) {
     SESSION.store(session, Ordering::SeqCst);
 }
 
-/// Accepts answers to `capture` only. With 0, accepts none.
+/// From now on the handler answers only requests of capture `capture`. With 0 it answers none.
 pub fn take_answers_of(capture: u64) {
     CAPTURE.store(capture, Ordering::SeqCst);
 }
 
-/// Asks thread `tid` of this process for its stack. The answer goes to the ring. There is no answer if the thread has
-/// blocked the signal, waits in the kernel uninterruptibly, or has another pending SIGPROF.
+/// Asks thread `tid` of this process for its stack. The thread puts its answer into the ring of [`answers`]. There is
+/// no answer if the thread has blocked the signal, waits in the kernel uninterruptibly, or has another pending SIGPROF.
 ///
 /// # Errors
 /// `ESRCH` if the thread does not exist (any more); `EAGAIN` if too many signals are pending.

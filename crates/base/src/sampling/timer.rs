@@ -1,8 +1,9 @@
 //! A timer on the CPU time of one thread. It sends SIGPROF to that thread.
 //!
 //! The kernel checks these timers once per tick, so a thread has at most one sample per tick, at any sampling rate.
-//! The periods that a timer missed are in the overrun of its signal, so the sum is correct on average. The kernel's
-//! own work for a thread counts too, and is charged to the stack that called the kernel. Called by `profile::cpu`.
+//! The overrun of the timer's signal counts the periods that have passed without a signal, so the sum is correct on
+//! average. The kernel's own work for a thread counts too, and is charged to the stack that called the kernel. Called
+//! by `profile::cpu`.
 
 #![expect(unsafe_code, reason = "system calls that only the C library wraps")]
 
@@ -16,8 +17,8 @@ pub struct ThreadTimer(libc::timer_t);
 unsafe impl Send for ThreadTimer {}
 
 impl ThreadTimer {
-    /// Starts a timer that sends SIGPROF with `session` to thread `tid` of this process: first after the thread has
-    /// used `first` of CPU time from now on, then after each `period`. Neither may be zero.
+    /// Starts a timer that sends SIGPROF with the number `session` to thread `tid` of this process: first when the
+    /// thread has used `first` of CPU time from now on, then after each `period` of CPU time. Neither may be zero.
     ///
     /// # Errors
     /// `EINVAL` or `ESRCH` if the thread does not exist (any more); `EAGAIN` if the process has too many timers

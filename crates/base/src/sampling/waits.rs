@@ -1,9 +1,10 @@
 //! Records the waits of threads. The waiting thread itself does it.
 //!
-//! A thread that finds a lock taken, or waits for a condition, always fills a slot for as long as it waits. So a lock
-//! profile also shows waits that began long before the profile. During a lock profile, each finished wait also goes
-//! to a ring, and acquisitions are counted. A free lock costs one relaxed load more than without this module. A wait,
-//! which takes microseconds anyway, costs two clock reads and a slot.
+//! A thread that finds a lock taken, or waits for a condition, fills a slot for as long as it waits, even without a
+//! profile. So a lock profile also shows waits that began long before the profile. During a lock profile, a finished
+//! wait that was not shorter than the profile's threshold also goes to a ring, and acquisitions are counted. A free
+//! lock costs one relaxed load more than without this module. A wait, which takes microseconds anyway, costs a clock
+//! read and a slot; during a profile it also costs a second clock read, and a walk of the stack if it was long.
 //!
 //! ```text
 //!   sync, pthread ── taken? ──▶ slot: kind, since, frame ──▶ the real wait ──▶ profiling and long? ring ──▶ slot free
@@ -36,7 +37,7 @@ use crate::sampling::walk::{Stack, now_ns, own_frame, thread_name};
 use crate::sampling::{Family, Kind};
 
 /// The number of waits that the ring holds. The ring is drained 20 times a second, so it takes 80,000 waits a second.
-/// A wait takes about 1 kB.
+/// Each wait takes about 1 kB of memory.
 const RING_CAPACITY: usize = 4096;
 
 /// The number of threads that can wait at the same time and be visible, including idle threads. klad has tens of
@@ -46,7 +47,7 @@ const SLOTS: usize = 1024;
 /// The number of slots that a thread tries before it waits without one.
 const PROBES: u32 = 64;
 
-/// The number of cache lines over which the counters are spread. With more threads than that, threads share a line.
+/// The number of [`Shard`]s over which the counters are spread. If there are more threads, some share a shard.
 const SHARDS: usize = 64;
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -57,12 +58,12 @@ static COUNTS: [Shard; SHARDS] = [const { Shard::new() }; SHARDS];
 static THREADS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The thread's start index for its shard and its slot; 0 before first use.
+    /// The thread's number, which decides its shard and the first slot that it tries; 0 before first use.
     static NUMBER: Cell<u32> = const { Cell::new(0) };
     /// The kernel's number of the thread; 0 before first use.
     static TID: Cell<u32> = const { Cell::new(0) };
-    /// Whether the thread is recording a wait. Recording never waits, but if it did, that inner wait would not be
-    /// recorded.
+    /// Whether the thread is recording a wait. Recording itself does not wait. If it did, this flag would prevent that
+    /// the inner wait is recorded too.
     static RECORDING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -104,7 +105,7 @@ pub struct Counts {
     pub own: u64,
     /// POSIX locks taken, and POSIX conditions waited for.
     pub pthread: u64,
-    /// Waits shorter than the threshold.
+    /// Waits shorter than the threshold of the profile.
     pub below: u64,
     /// Waits that found no slot. They are recorded, but not visible before they end.
     pub unseen: u64,
@@ -114,7 +115,8 @@ pub struct Counts {
     pub lost: u64,
 }
 
-/// One thread's share of the counters. It has two cache lines of its own, because processors fetch them in pairs.
+/// The counters of one or a few threads. A shard has two cache lines of its own, because processors fetch lines in
+/// pairs.
 #[repr(align(128))]
 struct Shard {
     own: AtomicU64,
@@ -142,8 +144,8 @@ pub fn is_profiling() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Counts an acquisition, or a wait for a condition, which ends with an acquisition. It is not inlined, so that the
-/// fast path of a free lock stays short without a profile.
+/// Counts an acquisition, or a wait for a condition, which ends with an acquisition. Only called during a lock profile.
+/// Not inlined, so that the fast path of a free lock stays short.
 #[cold]
 #[inline(never)]
 pub fn count_acquisition(family: Family) {
@@ -155,9 +157,9 @@ pub fn count_acquisition(family: Family) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls `wait`, and makes the wait visible while it lasts and after it ended. The caller is the innermost recorded
-/// frame. So the caller must not be inlined, and must do something after this call; otherwise its name is not on the
-/// stack.
+/// Calls `wait`, and returns its result. Makes the wait visible while it lasts, and during a profile also after it has
+/// ended. The caller is the innermost recorded frame. So the caller must not be inlined, and must do something after
+/// this call; otherwise its name is not on the stack.
 #[cold]
 #[inline(never)]
 pub fn timed<R>(kind: Kind, wait: impl FnOnce() -> R) -> R {
@@ -171,7 +173,7 @@ pub fn timed<R>(kind: Kind, wait: impl FnOnce() -> R) -> R {
 }
 
 /// Starts recording. Waits shorter than `threshold_ns` are only counted. Discards what an earlier profile has left in
-/// the ring. Two threads must not call it at the same time.
+/// the ring. Two threads must not call this at the same time.
 pub fn start(threshold_ns: u64) {
     let ring = RING.get_or_init(|| Ring::new(RING_CAPACITY));
     ring.drain(|| false, drop);
@@ -184,7 +186,8 @@ pub fn stop() {
     ON.store(false, Ordering::SeqCst);
 }
 
-/// Takes the finished waits out of the ring; see [`Ring::drain`]. Only one thread may call it at a time.
+/// Takes the finished waits out of the ring. The arguments and the result are those of [`Ring::drain`]. Only one thread
+/// may call this at a time.
 pub fn drain(again: impl FnMut() -> bool, seen: impl FnMut(Wait)) -> u64 {
     RING.get().map_or(0, |ring| ring.drain(again, seen))
 }
@@ -198,7 +201,7 @@ pub fn for_each_open(mut seen: impl FnMut(OpenWait)) {
     }
 }
 
-/// Returns the counters.
+/// Returns the counters, summed over all threads.
 #[must_use]
 pub fn counts() -> Counts {
     let mut all = Counts { lost: RING.get().map_or(0, Ring::lost), ..Counts::default() };

@@ -1,5 +1,5 @@
-//! Walks the stack of a thread by its frame pointers, from inside that thread: in a signal handler, or in a lock that
-//! waits.
+//! Walks the stack of a thread by its frame pointers. The thread itself does this, in a signal handler or in a lock
+//! that waits. Only for a wait that has not ended, the thread of the lock profile walks the waiting thread's stack.
 //!
 //! ```text
 //!   frame pointer ──▶ │ caller's frame pointer │ ──▶ │ its caller's │ ──▶ …    klad, std, RocksDB and jemalloc
@@ -8,25 +8,25 @@
 //!
 //! Debian's libc and libstdc++ have no frame pointers. In their code the register may hold anything, so the walk does
 //! not read memory directly. It uses `process_vm_readv` on its own process, which returns an error for unreadable
-//! memory, where a load would end the process. One call for each frame would cost half a microsecond each, so the
-//! walk reads a window of the stack at a time.
+//! memory, where a load would end the process. A call costs half a microsecond. So the walk does not make a call for
+//! each frame, but reads a window of the stack at a time.
 //!
-//! Limits: if a function is interrupted before it has set up its frame, or after it has removed it, its caller is
-//! missing from the stack, but not the caller's caller. If a function of libc uses the register for other data, all
-//! callers are missing.
+//! Limits: if a signal interrupts a function before it has set up its frame, or after it has removed the frame, the
+//! function's caller is missing from the stack, but not the caller's caller. If a function of libc uses the register
+//! for other data, all callers are missing.
 //!
-//! All functions are async-signal-safe: no allocation, no lock, no thread-local, and `errno` is preserved. Called by
-//! `signal`, and by the hooks in locks.
+//! All functions that a signal handler or a lock calls are async-signal-safe: no allocation, no lock, no thread-local,
+//! and `errno` is preserved. Only `check` and `text_of` are for other callers. Called by `signal` and `waits`.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The number of frames that a stack keeps: the innermost ones. The rest is cut. A request through hyper and tokio to
-/// RocksDB has some 60; `perf` keeps 127.
+/// The number of frames that a stack keeps: the innermost ones. Frames beyond that are cut. A request through hyper and
+/// tokio to RocksDB has some 60 frames; `perf` keeps 127.
 pub const FRAMES_MAX: usize = 128;
 
-/// The bytes of the stack that one call reads. Most stacks of klad need two or three calls. A larger window makes
-/// each call more expensive, a smaller one needs more calls.
+/// The bytes of the stack that one call of `process_vm_readv` reads. Most stacks of klad need two or three calls. A
+/// larger window makes each call more expensive, a smaller one needs more calls.
 const WINDOW_BYTES: usize = 2 << 10;
 
 /// The size of a page, or a whole fraction of it. Readable memory ends at a multiple of it.
@@ -75,8 +75,8 @@ impl Stack {
     /// A stack without frames.
     pub const EMPTY: Stack = Stack { len: 0, frames: [0; FRAMES_MAX] };
 
-    /// Returns the frames, the running function first, then its callers. For a caller this is the byte before its
-    /// return address, so that it lies within the call.
+    /// Returns one code address for each frame, the innermost first. For a caller, this is the return address minus 1,
+    /// so that it lies within the call.
     #[must_use]
     pub fn frames(&self) -> &[u64] {
         &self.frames[..self.len as usize]
@@ -106,7 +106,8 @@ impl Stack {
         Stack::of(registers(context))
     }
 
-    /// Returns the stack that begins with these registers, which may hold anything.
+    /// Returns the stack that begins with these registers. They may hold any values: a wrong frame pointer only makes
+    /// the stack shorter.
     #[must_use]
     pub fn of(registers: Registers) -> Stack {
         let mut stack = Stack::EMPTY;
@@ -116,7 +117,7 @@ impl Stack {
         stack
     }
 
-    /// Returns the callers of the function that has this frame. The frame may belong to another thread.
+    /// Returns the callers of the function whose frame is at address `frame`. The frame may belong to another thread.
     #[must_use]
     pub fn above(frame: u64) -> Stack {
         let mut stack = Stack::EMPTY;
@@ -157,7 +158,7 @@ struct Window {
 }
 
 impl Window {
-    /// Returns the two words at `at`, a multiple of eight.
+    /// Returns the two words at address `at`, a multiple of eight, or `None` if they cannot be read.
     fn pair(&mut self, at: u64) -> Option<(u64, u64)> {
         let inside = |window: &Window| {
             let index = usize::try_from(at.checked_sub(window.base)? / 8).ok()?;
@@ -178,7 +179,8 @@ impl Window {
     }
 }
 
-/// Reads memory of this process from address `from` on, as much as is readable. Returns the number of words.
+/// Reads memory of this process from address `from` on: at most `into`, and not beyond unreadable memory. Returns the
+/// number of words that were read.
 fn read(from: u64, into: &mut [MaybeUninit<u64>; WORDS]) -> usize {
     let Some(end) = from.checked_add(WINDOW_BYTES as u64) else { return 0 };
     // Readable memory may end between two pages, so each page is requested separately.
@@ -203,8 +205,8 @@ fn read(from: u64, into: &mut [MaybeUninit<u64>; WORDS]) -> usize {
     usize::try_from(bytes).unwrap_or(0) / 8
 }
 
-/// Checks that this process may read its own memory through the kernel. Without this permission there is no stack
-/// walk.
+/// Checks that this process may read its own memory through the kernel (`process_vm_readv`). Callers do this
+/// before they record stacks, because without this permission no stack can be walked.
 ///
 /// # Errors
 /// The system's error. A filter of system calls, as containers have it, may deny the call.

@@ -10,8 +10,8 @@ use crate::result::{RunResult, Stage};
 use crate::schedule::Mode;
 use crate::text::time_us;
 
-/// The largest difference between the shares of keys that were not found. If it is larger, the servers did not hold
-/// the same data.
+/// The largest difference between the sides' shares of requests that were not found. If the difference is larger, the
+/// servers did not hold the same data.
 const NOT_FOUND_APART: f64 = 0.001;
 
 /// Lists the runs of `a` and `b` that are not valid, with the checks that failed.
@@ -26,7 +26,7 @@ pub fn not_valid(a: &Side, b: &Side) -> Vec<String> {
     all.map(why).collect()
 }
 
-/// Lists the other differences between the sides, in words.
+/// Lists, in words, differences between the sides that are not in figures, such as another rate, and other warnings.
 #[must_use]
 pub fn warnings(a: &Side, b: &Side, together: (&Observed, &Observed)) -> Vec<String> {
     let mut warnings = Vec::new();

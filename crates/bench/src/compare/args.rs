@@ -1,4 +1,4 @@
-//! The command line of `klad bench compare`. Called by `bench::args`.
+//! The command line of `klad bench compare`. Called by `args`.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub struct CompareArgs {
     /// Ignore differences of times and goodput up to this percentage. Increase it to see only large differences.
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     pub tolerance: f64,
-    /// Judge runs that are not valid too, instead of ending with exit code 4.
+    /// Let the verdict decide the exit code even if a run is not valid. Without this option the exit code is then 4.
     #[arg(long)]
     pub allow_invalid: bool,
     /// Write the comparison as JSON to this file; - writes it to the standard output, instead of the text.

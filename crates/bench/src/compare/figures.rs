@@ -25,7 +25,7 @@ pub enum Figure {
     Max,
     /// Good answers per second.
     Goodput,
-    /// The share of requests with this outcome among all requests.
+    /// The share of requests with this outcome among all requests that ended.
     Share(Outcome),
 }
 
@@ -34,7 +34,7 @@ pub enum Figure {
 pub enum Unit {
     /// Microseconds; less is better.
     Micros,
-    /// Answers per second; more is better.
+    /// Good answers per second; more is better.
     PerSecond,
     /// From 0 to 1; less is better.
     Share,
@@ -71,7 +71,7 @@ impl Figure {
         }
     }
 
-    /// The value of the figure; `None` if there was no request that has one.
+    /// The value of the figure in its unit; `None` if no request has such a value.
     #[must_use]
     pub fn value(self, observed: &Observed) -> Option<f64> {
         let response = &observed.response;
@@ -130,20 +130,20 @@ impl Observed {
         Observed { response: histogram(), good: 0.0, seconds: 0.0, outcomes: BTreeMap::new() }
     }
 
-    /// Takes the measured part of a run.
+    /// Returns the requests of the measured part of a run.
     ///
     /// # Errors
-    /// If its histogram cannot be read.
+    /// If the histogram of the measured part cannot be read.
     pub fn of_section(section: &Section) -> anyhow::Result<Observed> {
         let response = section.response.to_histogram().context("the histogram of its response times is damaged")?;
         let (good, outcomes) = (section.goodput_per_s * section.duration_s, section.outcomes.clone());
         Ok(Observed { response, good, seconds: section.duration_s, outcomes })
     }
 
-    /// Takes a piece of a run.
+    /// Returns the requests of a piece of a run.
     ///
     /// # Errors
-    /// If its histogram cannot be read.
+    /// If the histogram of the piece cannot be read.
     pub fn of_piece(piece: &Piece) -> anyhow::Result<Observed> {
         let response = piece.response.to_histogram().context("the histogram of a piece is damaged")?;
         let (good, outcomes) = (piece.goodput_per_s * piece.length_s, piece.outcomes.clone());

@@ -13,15 +13,15 @@ pub const SCHEMA: &str = "klad.bench.compare/1";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Better at one figure or more, worse at none.
+    /// B is better at one figure or more, worse at none.
     Faster,
-    /// Worse at one figure or more, better at none.
+    /// B is worse at one figure or more, better at none.
     Slower,
-    /// Better at one figure or more, worse at another.
+    /// B is better at one figure or more, and worse at another.
     Mixed,
-    /// Equal sides would show the same.
+    /// No figure is better or worse: equal sides could show the same differences.
     NoDifference,
-    /// There are no repeats, so differences cannot be distinguished from noise.
+    /// No figure could be judged: there are no repeats to measure the noise by, or they have too few samples.
     NotJudged,
 }
 
@@ -54,7 +54,8 @@ pub struct Finding {
     pub valid: bool,
     /// The runs that are not valid, with the checks that failed.
     pub not_valid: Vec<String>,
-    /// Other differences between the sides, in words.
+    /// Differences between the sides that are not in figures, such as another rate or machine, and other warnings, in
+    /// words.
     pub warnings: Vec<String>,
     /// The runs of A.
     pub a: Vec<Source>,
@@ -67,14 +68,14 @@ pub struct Finding {
     /// All figures, in the order of the table.
     pub figures: Vec<FigureFound>,
     /// Half the width of p99's interval: these runs could not show a smaller difference. `null` if p99 was not
-    /// judged.
+    /// judged, or if the interval has no upper end.
     pub smallest_at_p99_percent: Option<f64>,
 }
 
 /// A run that was compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct Source {
-    /// The file.
+    /// The file of the run.
     pub path: String,
     /// The start of the run, RFC 3339, UTC.
     pub started_utc: String,
@@ -82,7 +83,7 @@ pub struct Source {
     pub url: String,
     /// The load, in words.
     pub load: String,
-    /// The number of requests in its measured part.
+    /// The number of requests in the measured part of the run.
     pub requests: u64,
     /// Whether the run is valid.
     pub valid: bool,
@@ -99,14 +100,14 @@ pub struct RepeatsUsed {
     pub a: usize,
     /// The number of repeats of B.
     pub b: usize,
-    /// The same in words, with the limits of such repeats.
+    /// The repeats in words, and what such repeats cannot show.
     pub note: String,
 }
 
 /// The confidence of the verdict.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Confidence {
-    /// The probability that the intervals of all figures contain the true differences, percent.
+    /// The probability, at least, that the intervals of all figures contain the true differences, percent.
     pub together_percent: f64,
     /// The probability for the interval of one figure, percent.
     pub each_percent: f64,
@@ -131,9 +132,9 @@ pub struct FigureFound {
     pub b: Option<f64>,
     /// B minus A, by the mean over the repeats: percent, or percentage points for shares.
     pub difference_percent: Option<f64>,
-    /// The lower end of the interval that contains the true difference.
+    /// The lower end of the confidence interval of the difference; the unit is that of `difference_percent`.
     pub low_percent: Option<f64>,
-    /// The upper end.
+    /// The upper end of the confidence interval; `null` also if it is too large to be reported.
     pub high_percent: Option<f64>,
     /// Whether B is better or worse.
     pub verdict: Judgement,

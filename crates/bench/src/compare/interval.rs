@@ -1,15 +1,15 @@
 //! The confidence interval of a difference between repeats: Student's t, with unequal variances (Welch) or in pairs.
 //!
-//! Repeats are assumed to be independent, and normally distributed in their scale (logarithms, for times). The mean
-//! of several repeats is close enough to that. An outlier widens the interval and does not only move it. Called by
-//! `judge` and `klad_lab`.
+//! Repeats are assumed to be independent, and normally distributed in their scale (logarithms, for times). If
+//! they are not quite normal, the mean of several repeats still is, nearly. An outlier does not only move the interval,
+//! but also widens it. Called by `judge` and `klad_lab`.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 /// A difference with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// B minus A.
+    /// The mean of B minus the mean of A, in the scale of the repeats.
     pub difference: f64,
     /// The half width of the interval: finite and more than 0.
     pub half_width: f64,
@@ -24,8 +24,8 @@ impl Estimate {
 }
 
 /// The interval for independent repeats, at least two on each side: Welch's t, with the degrees of freedom of Welch
-/// and Satterthwaite. Values are rounded to `resolution`, so equal values do not make an interval of width 0. The
-/// interval misses the true difference with probability `error`.
+/// and Satterthwaite. The values are taken to be rounded to `resolution`: the variance of that rounding is added, so
+/// equal values do not make an interval of width 0. The interval misses the true difference with probability `error`.
 #[must_use]
 pub fn apart(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     let ((mean_a, variance_a), (mean_b, variance_b)) = (moments(a), moments(b));
@@ -36,8 +36,8 @@ pub fn apart(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     Estimate { difference: mean_b - mean_a, half_width: quantile(freedom, error) * squared.sqrt() }
 }
 
-/// The interval for repeats in pairs: each value of `a` belongs to the value of `b` at the same index. At least two
-/// pairs.
+/// The confidence interval of B minus A for repeats in pairs, at least two: each value of `a` belongs to the value of
+/// `b` at the same index. `resolution` and `error` mean the same as in [`apart`].
 #[must_use]
 pub fn in_pairs(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();

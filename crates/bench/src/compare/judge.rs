@@ -13,13 +13,13 @@ use crate::compare::repeats::{self, Kind, Repeats};
 use crate::compare::sides::Side;
 use crate::compare::text;
 
-/// The probability that a comparison of equal sides finds a difference.
+/// The largest probability that a comparison of equal sides finds a difference.
 const ERROR: f64 = 0.01;
 
 /// Differences of shares up to this are ignored: one request in a thousand.
 const SHARE_TOLERANCE: f64 = 0.001;
 
-/// An end of an interval above this is not reported, percent.
+/// A difference or an end of an interval from this value on is not reported, percent.
 const UNBOUNDED: f64 = 1e6;
 
 /// The relative resolution of a histogram with three digits.
@@ -28,7 +28,7 @@ const RESOLUTION: f64 = 0.001;
 /// The rules of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Relative differences up to this are ignored.
+    /// Relative differences of times and goodput up to this share are ignored.
     pub tolerance: f64,
     #[cfg(test)]
     pub(super) planted: Option<crate::compare::trials::JudgementDefect>,
@@ -60,7 +60,7 @@ struct Prepared {
 
 /// What is compared: the runs of both sides, their sums, and their repeats.
 pub struct Evidence<'s> {
-    /// A and B.
+    /// The runs of A and of B.
     pub sides: (&'s Side, &'s Side),
     /// All requests of A, and all requests of B.
     pub together: (Observed, Observed),

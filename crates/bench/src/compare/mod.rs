@@ -8,8 +8,9 @@
 //!                        pieces
 //! ```
 //!
-//! A difference counts only if it is larger than equal sides would show in one of a hundred comparisons, over all
-//! figures together. A figure that cannot be judged is reported as such, and never as equal. Called by `runner`.
+//! A difference counts only if noise does not explain it: at most one in a hundred comparisons of equal sides finds a
+//! difference at any figure. It must also exceed the tolerance. A figure that cannot be judged is reported as such,
+//! and never as equal. Called by `runner`.
 
 use std::path::Path;
 

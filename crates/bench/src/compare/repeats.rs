@@ -10,8 +10,8 @@ use crate::compare::alike::stages;
 use crate::compare::figures::Observed;
 use crate::compare::sides::{Run, Side};
 
-/// The smallest number of pairs. Pairs have half the degrees of freedom, so with fewer pairs the interval widens by
-/// more than drift usually does.
+/// The smallest number of pairs; fewer runs are not paired. Pairs have half the degrees of freedom. With fewer pairs
+/// this widens the confidence interval by more than drift of the machine usually does.
 pub const PAIRS_MIN: usize = 5;
 
 /// The kind of repeats.
@@ -26,7 +26,7 @@ pub enum Kind {
 /// The repeats of both sides.
 #[derive(Debug)]
 pub struct Repeats {
-    /// Their kind.
+    /// Whether the repeats are runs or pieces.
     pub kind: Kind,
     /// Whether the repeats with the same index form pairs; both sides then have equally many.
     pub paired: bool,
@@ -78,10 +78,10 @@ impl Repeats {
     }
 }
 
-/// Takes the measured part of a run.
+/// Returns the requests of a run's measured part.
 ///
 /// # Errors
-/// If its histogram cannot be read; the error contains the file.
+/// If the histogram of the measured part cannot be read; the error contains the file.
 pub fn whole(run: &Run) -> anyhow::Result<Observed> {
     Observed::of_section(&run.result.measured).with_context(|| run.path.display().to_string())
 }

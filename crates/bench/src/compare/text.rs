@@ -149,7 +149,7 @@ fn written(figure: &FigureFound, value: f64) -> String {
     }
 }
 
-/// Larger percentages are not shown as digits.
+/// The largest percentage that is shown; a larger one is shown as `over 9999`.
 const PERCENT_SHOWN_MAX: f64 = 9_999.0;
 
 fn bare(figure: &FigureFound, percent: f64) -> String {

@@ -150,7 +150,7 @@ impl Server {
         side_of(vec![run])
     }
 
-    /// Makes one run for each of these seconds; the factor beside it multiplies all times.
+    /// Makes one run for each pair of a start time in seconds and a factor, which multiplies all times of the run.
     fn in_runs(self, random: &mut Xoshiro256PlusPlus, seconds: &[(u64, f64)]) -> Side {
         let run = |(second, longer): &(u64, f64)| {
             let response = Server { all: self.all * longer, ..self }.repeat(random);
@@ -259,7 +259,7 @@ fn noisy(seed: u64, slowest: f64) -> impl ServerBehaviour + Copy {
     }
 }
 
-/// Makes a run of the generator against that server.
+/// Makes a run of the generator against the server of [`noisy`].
 fn measured(seed: u64, slowest: f64) -> Side {
     let (phases, source) = world::source();
     let collector = Scenario::fixed(noisy(seed, slowest)).run_source(phases, source);
@@ -364,7 +364,8 @@ fn twin_a_comparison_of_times_only_is_noticed() {
     assert_eq!(finding.verdict, Verdict::Faster);
 }
 
-/// Two servers measured in the given orders, B 5 % slower, on a machine that becomes 0.4 % slower with each second.
+/// Compares two servers on a machine that becomes 0.4 % slower with each second. B is 5 % slower than A. `order` has
+/// the seconds in which the six runs of A and the six runs of B start.
 fn drifting(order: [[u64; 6]; 2]) -> Finding {
     let steady = Server { noise: 0.0, disturbed: false, ..SAME };
     let drift = |seconds: [u64; 6]| {

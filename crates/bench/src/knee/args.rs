@@ -26,16 +26,17 @@ pub struct KneeArgs {
     /// Objectives such as 'p99<5ms,refused<0.1%'. The knee is the highest rate that meets all of them.
     #[arg(long, value_name = "OBJECTIVES", help_heading = "Search")]
     pub slo: Objectives,
-    /// Rate of the first level. The rate doubles from level to level while levels are good.
+    /// Rate of the first level. The rate doubles while levels are good. If --slo demands a number of answers, the first
+    /// rate is at least 5 % above it.
     #[arg(long, value_name = "RATE", default_value = "1k/s", help_heading = "Search")]
     pub from: Rate,
-    /// Highest rate to try.
+    /// Highest rate to try [default: 10M/s].
     #[arg(long, value_name = "RATE", help_heading = "Search")]
     pub to: Option<Rate>,
     /// Precision of the search: the first bad rate is at most this percentage above the last good one.
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = units::share, help_heading = "Search")]
     pub precision: f64,
-    /// Number of runs of the last good and the first bad rate. A rate is good if most of its runs are good.
+    /// Number of runs of the last good rate, and of the first bad rate. A rate is good if most of its runs are good.
     #[arg(
         long,
         value_name = "N",
@@ -47,12 +48,12 @@ pub struct KneeArgs {
     /// Length of the measured part of each level. Increase it if runs at the same rate differ.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, help_heading = "Search")]
     pub level: Duration,
-    /// Length of the warm-up of each level, at its rate.
+    /// Length of the warm-up of each level, at the rate of the level.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration_or_zero, help_heading = "Search")]
     pub warm_up: Duration,
 
-    /// Admin address of the loaded klad, as http://HOST:PORT. The search then records profiles and queues at the last
-    /// good and the first bad rate.
+    /// Admin address of the loaded klad, as http://HOST:PORT. With it, klad bench runs the last good and the first bad
+    /// rate once more after the search, and records CPU profiles and the server's queues.
     #[arg(long, value_name = "URL", help_heading = "Evidence")]
     pub admin: Option<String>,
     /// Read the token for the admin address from this file.

@@ -34,7 +34,8 @@ pub(super) struct EvidenceRecorder {
 }
 
 impl EvidenceRecorder {
-    /// Reads the metrics of the admin port once, so that a wrong address is found before the search.
+    /// Reads the metrics of the admin port once, so that a wrong address is found before the search, and creates the
+    /// directory of `--evidence`.
     pub(super) fn new(args: &KneeArgs) -> Result<EvidenceRecorder, Error> {
         let source = match &args.admin {
             None => None,
@@ -57,7 +58,8 @@ impl EvidenceRecorder {
         Ok(EvidenceRecorder { source, directory: args.evidence.clone(), warm_up: args.warm_up, level: args.level })
     }
 
-    /// Runs the last good and the first bad rate once more, and records the server meanwhile.
+    /// Runs the last good and the first bad rate once more, and records the server meanwhile. Does nothing without
+    /// `--admin`.
     pub(super) fn gather(
         &self,
         found: &mut SearchResult,
@@ -93,7 +95,7 @@ impl EvidenceRecorder {
         Ok(all)
     }
 
-    /// Writes a profile, and returns its path.
+    /// Writes a profile to the directory of `--evidence`, and returns its path; `None` without that option.
     fn keep(&self, good: bool, profile: &[u8]) -> anyhow::Result<Option<String>> {
         let Some(directory) = &self.directory else { return Ok(None) };
         let name = if good { "last-good.cpu.pb.gz" } else { "first-bad.cpu.pb.gz" };

@@ -32,7 +32,7 @@ pub struct Level {
     pub counted: bool,
     /// Why the level is not good; empty if it is good.
     pub stopped_by: Vec<StopReason>,
-    /// The same in words, with figures.
+    /// Why the level is not good, in words with figures; empty if it is good.
     pub reasons: Vec<String>,
     /// The objectives, and whether they were met.
     pub slo: Slo,
@@ -55,7 +55,7 @@ impl Level {
         self.stopped_by.contains(&StopReason::Generator)
     }
 
-    /// The verdict in words.
+    /// The verdict in words: `good`, or why the level is not good.
     pub(super) fn verdict(&self) -> String {
         match (self.good, self.counted) {
             (true, _) => "good".to_owned(),
@@ -64,7 +64,7 @@ impl Level {
         }
     }
 
-    /// Judges a run.
+    /// Judges a run at `rate_per_s`, and returns its level.
     pub(super) fn of(rate_per_s: f64, purpose: Purpose, run: &RunResult) -> Level {
         let slo = run.slo.clone().expect("every level has objectives");
         let (mut stopped_by, mut reasons) = (Vec::new(), Vec::new());

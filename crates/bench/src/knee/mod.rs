@@ -1,4 +1,4 @@
-//! `klad bench knee`: finds the highest rate that meets an objective.
+//! `klad bench knee`: finds the highest rate that meets the objectives of `--slo`.
 //!
 //! ```text
 //!     search ── rate ──▶ runner (one run) ── result ──▶ level: good, or the reason why not ──▶ search
@@ -36,26 +36,27 @@ use crate::runner::{self, Error, Verdict};
 use crate::threads::NoConnection;
 use crate::units::Rate;
 
-/// The lowest rate to try: below it a level of ten seconds would have fewer than a hundred requests.
+/// The lowest rate to try, requests per second, unless `--from` is lower. Below it a level of ten seconds would have
+/// fewer than a hundred requests.
 const RATE_LEAST: f64 = 10.0;
 
-/// The highest rate without `--to`: more than one generator can send.
+/// The highest rate to try without `--to`, requests per second. It is more than a generator can send.
 const RATE_MOST: f64 = 10e6;
 
-/// If `--slo` demands a number of answers, the first level has this multiple of that number. At exactly that number
-/// the objective would be missed narrowly.
+/// If `--slo` demands a number of answers, the first level has at least this multiple of that number. At exactly
+/// that number the objective would be missed narrowly.
 const ABOVE_WANTED: f64 = 1.05;
 
-/// The number of times that a level is repeated if the generator could not send all of its requests in time. Such a
-/// level is no evidence about the server. If the last repeat fails too, the search treats the level as too high.
+/// The number of times that a level is repeated if the generator could not make its load. Such a level is no evidence
+/// about the server. If the last repeat fails too, the search treats the rate as bad.
 const GENERATOR_AGAIN: usize = 2;
 
 /// The pauses before new attempts to reach a server that has become unreachable, because an overload may soon be
 /// over.
 const RETRY_PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(6)];
 
-/// Searches, and reports the finding. An error during the search ends it early and is part of the report. Only
-/// without a single level there is nothing to report.
+/// Searches, and reports the finding. If a run fails after the first level, the search ends early, and the report has
+/// the levels so far and the error. If the first level fails, its error is returned.
 ///
 /// # Errors
 /// As for [`runner::run`].
@@ -114,7 +115,8 @@ pub fn run(args: &KneeArgs) -> Result<Verdict, Error> {
     report(args, &result, json, html)
 }
 
-/// Runs one level. With `again`, a server that was reachable before is tried again after a pause.
+/// Runs one level. With `again`, the server was reachable before: if it is unreachable now, new attempts follow after
+/// pauses.
 fn measure(args: &KneeArgs, rate: f64, again: bool, note: &Note) -> Result<RunResult, Error> {
     let mut pauses = RETRY_PAUSES.iter().filter(|_| again);
     loop {

@@ -243,7 +243,7 @@ fn difference(all: &[Evidence]) -> Markup {
     }
 }
 
-/// Embeds a page in this page; the browser lays it out when it is opened.
+/// Embeds another page in this page. The browser lays the embedded page out only when the user opens it.
 fn embedded(title: &str, page: &str) -> Markup {
     html! {
         details.embedded {

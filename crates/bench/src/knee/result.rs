@@ -22,7 +22,7 @@ pub struct KneeResult {
     pub schema: String,
     /// The version of klad that made the load.
     pub klad_version: String,
-    /// The command line.
+    /// The command line, without the values of headers that hold credentials.
     pub command: Vec<String>,
     /// The time at which the first level began.
     pub started: Started,
@@ -30,17 +30,18 @@ pub struct KneeResult {
     pub machine: Machine,
     /// The server that received the load.
     pub target: Target,
-    /// The load of each level, with the rate of the first.
+    /// The load of each level. Only the rate differs: here it is that of the first level.
     pub load: Load,
     /// The objectives as given.
     pub slo: String,
-    /// The first bad rate is at most this share above the last good one.
+    /// The first bad rate is at most this share, from 0 to 1, above the last good one.
     pub precision: f64,
     /// The finding.
     pub found: SearchResult,
-    /// All levels, in the order of their runs.
+    /// All levels of the search, in the order of their runs.
     pub levels: Vec<Level>,
-    /// What was recorded of the server at the last good and the first bad rate, in separate runs.
+    /// What was recorded of the server at the last good and the first bad rate, in separate runs; empty without
+    /// `--admin`.
     pub evidence: Vec<Evidence>,
 }
 
@@ -49,9 +50,9 @@ pub struct KneeResult {
 pub struct SearchResult {
     /// How the search ended.
     pub outcome: Outcome,
-    /// The highest rate with more good than bad runs; `null` if there is none.
+    /// The highest rate below `bad` with more good than bad runs; `null` if there is none.
     pub good: Option<Edge>,
-    /// The lowest rate above it without more good than bad runs; `null` if all rates were good.
+    /// The lowest rate without more good than bad runs; `null` if all rates were good.
     pub bad: Option<Edge>,
     /// Why the search, or the runs for evidence after it, ended early; `null` if they did not.
     #[serde(default)]
@@ -66,11 +67,11 @@ pub enum Outcome {
     Found,
     /// The highest allowed rate is good.
     NotReached,
-    /// The lowest rate is bad.
+    /// The lowest allowed rate is bad.
     NoneGood,
     /// Runs at the same rate differed so much that the search gave up.
     Unsteady,
-    /// The search was interrupted, or the server became unreachable.
+    /// The search was interrupted, the server became unreachable, or another error ended the search.
     BrokenOff,
 }
 
@@ -89,9 +90,9 @@ pub struct Edge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
-    /// To find a bad rate.
+    /// To find a bad rate, or a good rate below the first bad one.
     Ramp,
-    /// To narrow the range between the good and the bad rate.
+    /// To narrow the range between the last good and the first bad rate.
     Bisect,
     /// To confirm that an earlier run was not an outlier.
     Repeat,
@@ -109,7 +110,7 @@ pub enum StopReason {
     Latency,
     /// Rejected requests.
     Refusals,
-    /// Requests that failed, timed out, or were not served.
+    /// Requests that failed, timed out or were not served, or connections that were not made before the start.
     Failures,
     /// Too few answers.
     Throughput,
@@ -122,7 +123,7 @@ pub struct Evidence {
     pub good: bool,
     /// The run.
     pub level: Level,
-    /// The file of the CPU profile; `null` if no profile was taken.
+    /// The file of the CPU profile; `null` if no profile was taken, or without `--evidence`.
     pub profile: Option<String>,
     /// The server's queues, once a second.
     pub queues: Vec<QueueSample>,
@@ -136,9 +137,10 @@ pub struct Evidence {
 /// The server's queues at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueSample {
-    /// The time since the run began, seconds.
+    /// The time since sampling began, just before the run, seconds.
     pub at_s: f64,
-    /// Waiting operations, operations in flight and rejected requests, by the names of the server's metrics:
+    /// The values of the server's metrics of operations and requests that wait or are in flight, of memory used by
+    /// bodies, and of rejected requests, by the names of their series. The names begin with
     /// `klad_queue_…`, `klad_operations_in_use`, `klad_http_requests_in_flight`, `klad_body_room_used_bytes`,
     /// `klad_refused_total`.
     pub values: BTreeMap<String, f64>,

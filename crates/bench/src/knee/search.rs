@@ -1,6 +1,6 @@
-//! Chooses the next rate in the search for the highest good rate. The rate doubles until one is bad. Then the range
-//! between the last good and the first bad rate is halved. Then both are run again, because a single run may be an
-//! outlier.
+//! Chooses the next rate in the search for the highest good rate. The rate doubles until one is bad; if the first
+//! rate is bad, the rate is halved until one is good. Then the range between the last good and the first bad rate is
+//! divided, until it is narrow enough. Then both rates are run again, because a single run may be an outlier.
 //!
 //! This module knows nothing about servers: it receives the results of runs and returns the next rate. Called by
 //! `knee`.
@@ -19,18 +19,18 @@ pub struct Bounds {
     pub to: f64,
     /// The lowest rate, per second.
     pub least: f64,
-    /// The first bad rate is at most this share above the last good one.
+    /// The first bad rate is at most this share, from 0 to 1, above the last good one.
     pub precision: f64,
-    /// The number of runs of these two rates.
+    /// The number of runs of the last good rate, and of the first bad rate.
     pub repeats: usize,
 }
 
 /// Why a rate is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To find a bad rate.
+    /// To find a bad rate, or a good rate below the first bad one.
     Ramp,
-    /// To narrow the range between the good and the bad rate.
+    /// To narrow the range between the last good and the first bad rate.
     Bisect,
     /// To confirm that an earlier run was not an outlier.
     Repeat,
@@ -55,21 +55,22 @@ pub enum SearchOutcome {
         /// The lowest bad rate.
         bad: f64,
     },
-    /// All rates up to the highest allowed one are good.
+    /// All rates that were measured up to the highest allowed one are good.
     NotReached {
-        /// The highest rate.
+        /// The highest allowed rate.
         good: f64,
     },
-    /// All rates down to the lowest one are bad.
+    /// All rates that were measured down to the lowest allowed one are bad.
     NoneGood {
         /// The lowest rate that was measured.
         bad: f64,
     },
-    /// The number of runs was used up, because runs at the same rate differ too much.
+    /// The search found no knee: the largest number of runs was used up, because runs at the same rate differ too
+    /// much, or an error ended the search.
     Unsteady {
-        /// The highest rate with more good than bad runs, if there is one.
+        /// The highest good rate below `bad`, if there is one.
         good: Option<f64>,
-        /// The lowest rate above it without more good than bad runs, if there is one.
+        /// The lowest rate without more good than bad runs, if there is one.
         bad: Option<f64>,
     },
 }
@@ -174,7 +175,7 @@ impl Search {
     }
 }
 
-/// Measures a rate again until it has `repeats` runs.
+/// Returns the step that measures a rate again; `None` if the rate has `repeats` runs.
 fn repeat(rate: Rate, repeats: usize) -> Option<Step> {
     (rate.runs() < repeats).then_some(Step::Measure(rate.per_s, Purpose::Repeat))
 }

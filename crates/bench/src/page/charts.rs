@@ -1,5 +1,5 @@
 //! The charts of a run. If a run has more intervals than a chart has points, neighbouring intervals are merged into
-//! one point: rates become means and times become maxima, so that no peak is lost.
+//! one point: rates become means and times become maxima, so that no peak of a time is lost.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::result::{Interval, Percentile, RunResult, SAMPLES_ABOVE_MIN, Summary,
 use klad_page::numbers;
 use klad_page::{Axis, Band, Chart, Colour, HeatMap, Mark, Series, Style, Unit};
 
-/// The largest number of points of a line: more than a screen has columns.
+/// The largest number of points of a line: more than a chart is wide, in CSS pixels.
 const POINTS_MAX: usize = 1_200;
 
 /// The points of the percentile plot for each halving of the distance to 100 %.
@@ -109,7 +109,7 @@ impl Timeline<'_> {
         parts.map(|(from, to, label)| Band { from, to, label: label.to_owned() }).collect()
     }
 
-    /// The begins of the stages, if there are several.
+    /// The marks at the begins of the stages; empty if there is only one stage.
     fn marks(&self) -> Vec<Mark> {
         let load = &self.result.load;
         let mut at = load.warm_up_s;
@@ -171,7 +171,7 @@ impl Timeline<'_> {
         })
     }
 
-    /// The outcomes that occurred.
+    /// The rates of the outcomes that occurred.
     #[must_use]
     pub fn outcomes(&self) -> Chart {
         let occurs = |outcome: &Outcome| self.points.iter().any(|point| point.outcomes_per_s.contains_key(outcome));
@@ -300,7 +300,7 @@ mod tests {
         result
     }
 
-    /// The features of such a run that merging has lost.
+    /// The features of a run made by [`run`] that merging has lost.
     fn lost(points: &[Point], intervals: u32) -> Vec<&'static str> {
         let mut lost = Vec::new();
         let max = points.iter().filter_map(|point| point.response.as_ref()).map(|one| one.max_us).fold(0.0, f64::max);

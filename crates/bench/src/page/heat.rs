@@ -155,7 +155,7 @@ mod tests {
         heat
     }
 
-    /// An error in a map of this many such intervals; `None` if there is none.
+    /// Describes an error in a map of this many intervals with 3 requests each; `None` if there is no error.
     fn fault(heat: &HeatCounts, intervals: u64) -> Option<String> {
         let counted: u64 = heat.columns.iter().flat_map(|column| &column.counts).sum();
         if counted != 3 * intervals {

@@ -10,7 +10,7 @@ use crate::text;
 use klad_page::numbers::{bound_micros, bytes, count, micros, per_second, seconds, share};
 use klad_page::parts::{Cell, Column, Tile, Tone, banner, facts, table};
 
-/// The banners: first whether the figures are valid, then warnings about valid figures, then the objectives.
+/// The banners: first whether the figures are valid, then warnings, then the objectives.
 #[must_use]
 pub fn verdict(result: &RunResult) -> Markup {
     let failed: Vec<_> = result.checks.iter().filter(|check| !check.passed).collect();

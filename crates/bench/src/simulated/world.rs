@@ -21,23 +21,24 @@ use klad_base::sync::Mutex;
 /// How the server reacts to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
-    /// It sends an answer.
+    /// The server sends an answer.
     Answer {
         /// When the answer is complete.
         at: Nanos,
         /// The status of the answer.
         status: u16,
     },
-    /// It resets the connection.
+    /// The server resets the connection.
     Reset {
-        /// When it does so.
+        /// When the connection is reset.
         at: Nanos,
     },
-    /// It sends nothing.
+    /// The server sends nothing.
     Never,
 }
 
-/// Chooses the reaction to the request with this number, from 0, that arrives at this time.
+/// A function that chooses the server's reaction to a request, from the request's number (from 0) and its time of
+/// arrival.
 pub(crate) trait ServerBehaviour: Fn(u64, Nanos) -> Reply + Clone {}
 
 impl<S: Fn(u64, Nanos) -> Reply + Clone> ServerBehaviour for S {}
@@ -55,7 +56,7 @@ type Planned = (Nanos, u64, usize, u64, NetworkEvent);
 
 #[derive(Debug, Default)]
 struct Connection {
-    /// Counts the connections that have had this number. Events of an earlier one are dropped.
+    /// Counts the earlier connections with this number. Their events are dropped.
     life: u64,
     received: Vec<u8>,
     broken: bool,
@@ -172,7 +173,7 @@ impl<S: ServerBehaviour> Network for SimulatedNetwork<S> {
     }
 }
 
-/// A run with 2 s of warm-up and 20 s of measurement, at 1,000 requests per second.
+/// A run of the simulated server; with [`source`], 2 s of warm-up and 20 s of measurement at 1,000 requests per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scenario<S> {
     /// How the server reacts.
@@ -183,9 +184,9 @@ pub(crate) struct Scenario<S> {
     pub(crate) connections_max: Option<usize>,
     /// The deadline of each request.
     pub(crate) timeout: Nanos,
-    /// When the run is interrupted.
+    /// When the run is interrupted; [`NEVER`] if it is not.
     pub(crate) interrupted: Nanos,
-    /// When the generator's thread stops running, and for how long.
+    /// When the generator's thread stops running, and for how long; `None`: it always runs.
     pub(crate) stall: Option<(Nanos, Nanos)>,
     /// The planted defect.
     pub(crate) planted: Option<GeneratorDefect>,

@@ -16,7 +16,7 @@ enum Varied {
     Connections,
 }
 
-/// Returns a sentence for each variant and each group of stages.
+/// Returns a sentence for each variant and each group of stages, if the variant has figures of two of them or more.
 pub(super) fn across(result: &LabResult, conclusions: &[StageConclusion]) -> Vec<String> {
     let mut sentences = Vec::new();
     for by in [Varied::Share, Varied::Connections] {
@@ -43,7 +43,7 @@ fn measured<'r>(
     matches!(standing.validity, Validity::Valid | Validity::Overloaded).then_some((stage, standing))
 }
 
-/// Returns the groups of two or more stages that differ in nothing else.
+/// Returns the groups of two or more stages that differ only in the setting `by`. Names and profiles do not matter.
 fn groups(scenario: &Scenario, by: Varied) -> Vec<Vec<&Stage>> {
     // Two stages are in one group if they are equal without this setting.
     let rest = |stage: &Stage| {

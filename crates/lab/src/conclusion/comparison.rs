@@ -1,5 +1,5 @@
 //! Comparisons of two variants by `bench compare` over their runs, and the best variant at each figure. Called by
-//! `stage`.
+//! `stage`, `queue` and `published`.
 //!
 //! Parts of a single run are not compared: they do not show how much two starts of a server differ.
 
@@ -14,10 +14,10 @@ use klad_bench::compare::finding::{FigureFound, Finding, Judgement as Found};
 use klad_bench::compare::interval;
 use klad_bench::compare::judge::{self, Evidence, Rules};
 
-/// Relative differences up to this do not count, as in `klad bench compare`.
+/// Relative differences up to this do not count. It is the default of `klad bench compare --tolerance`, 2 %.
 pub(super) const TOLERANCE: f64 = 0.02;
 
-/// The figures in which variants compete.
+/// The figures for which a winner is determined.
 const CONTESTED: [ContestedFigure; 5] = [
     ContestedFigure { name: "p50", of: Some(Figure::Percentile(50.0)) },
     ContestedFigure { name: "p99", of: Some(Figure::Percentile(99.0)) },
@@ -41,7 +41,7 @@ struct ContestedFigure {
 pub enum Unit {
     /// Response times, microseconds.
     Time,
-    /// Per second.
+    /// Answers per second.
     Rate,
     /// A share of all requests, 0 to 1.
     Share,
@@ -70,11 +70,11 @@ pub struct Comparison {
     pub first: String,
     /// The variant that is judged.
     pub other: String,
-    /// The numbers of runs that were compared.
+    /// The numbers of usable runs of the first and of the other variant.
     pub runs: [usize; 2],
     /// The figures.
     pub differences: Vec<Difference>,
-    /// Why no figure was judged.
+    /// Why no figure was judged; `null` if figures were judged.
     pub not_judged: Option<String>,
     /// The smallest difference at p99 that these runs can detect, percent.
     pub smallest_at_p99_percent: Option<f64>,
@@ -89,19 +89,20 @@ pub struct Difference {
     pub figure: String,
     /// The unit of its values.
     pub unit: Unit,
-    /// The value of the first variant, of all its runs together.
+    /// The value of the first variant, of all its runs together; of CPU time, the mean over its runs.
     pub first: Option<f64>,
-    /// The value of the other variant.
+    /// The value of the other variant, in the same way.
     pub other: Option<f64>,
-    /// The difference, other minus first: percent of the first, or percentage points of shares.
+    /// The difference, other minus first, by the means over the runs: percent of the first, or percentage points of
+    /// shares. `null` if it was not judged, or has no bound.
     pub percent: Option<f64>,
-    /// The lower end of its confidence interval.
+    /// The lower end of the difference's confidence interval.
     pub low_percent: Option<f64>,
-    /// The upper end of its confidence interval.
+    /// The upper end of the difference's confidence interval.
     pub high_percent: Option<f64>,
     /// The judgement of the other variant.
     pub judgement: Judgement,
-    /// Why it was not judged.
+    /// Why the figure was not judged.
     pub why_not: Option<String>,
 }
 
@@ -113,7 +114,7 @@ pub enum Outcome {
     Won,
     /// The best variant does not differ from some others beyond the noise.
     Level,
-    /// It was not judged.
+    /// The figure was not judged.
     NotJudged,
 }
 
@@ -126,19 +127,19 @@ pub struct Winner {
     pub outcome: Outcome,
     /// The variant with the best value, whether it won or not.
     pub best: Option<String>,
-    /// The best value, of all runs of the variant together.
+    /// The value of the best variant, of all its runs together; of CPU time, the mean over its runs.
     pub value: Option<f64>,
-    /// Its difference from the next best variant, where it won.
+    /// The difference of the best variant from the next best, if the best one won.
     pub ahead: Option<Difference>,
-    /// The next best variant.
+    /// The next best variant, if the best one won.
     pub next: Option<String>,
     /// The variants that do not differ from the best beyond the noise.
     pub level_with: Vec<String>,
-    /// Whether these are all other variants that could be judged.
+    /// Whether `level_with` has all other variants that could be judged.
     pub all_level: bool,
     /// The variants that could not be judged, and why; they may be better.
     pub without: Vec<String>,
-    /// Why it was not judged.
+    /// Why the figure was not judged.
     pub why_not: Option<String>,
 }
 
@@ -172,13 +173,14 @@ impl Comparison {
         }
     }
 
-    /// Returns a figure by its name.
+    /// Returns the difference at the figure with this name.
     #[must_use]
     pub fn difference(&self, figure: &str) -> Option<&Difference> {
         self.differences.iter().find(|difference| difference.figure == figure)
     }
 
-    /// Returns the judgement of a figure; an outcome that neither variant has is no difference.
+    /// Returns the judgement of the figure with this name. The share of an outcome that neither variant has is not
+    /// among `differences`; it counts as no difference.
     pub(super) fn judgement(&self, figure: &str) -> Judgement {
         match self.difference(figure) {
             Some(difference) => difference.judgement,
@@ -189,7 +191,8 @@ impl Comparison {
 }
 
 impl Difference {
-    /// Returns half the width of the interval, as a factor around its middle, percent.
+    /// Returns the smallest difference that the runs can detect, percent: half the width of the confidence interval, as
+    /// a factor around its middle.
     fn smallest(&self) -> Option<f64> {
         let (low, high) = (1.0 + self.low_percent? / 100.0, 1.0 + self.high_percent? / 100.0);
         (low > 0.0).then(|| ((high / low).sqrt() - 1.0) * 100.0)
@@ -239,7 +242,7 @@ impl Difference {
     }
 }
 
-/// Returns all figures without a judgement.
+/// Returns all figures of two variants that cannot be judged, each with the reason `why`.
 fn unjudged(first: &VariantRuns, other: &VariantRuns, why: &str) -> Vec<Difference> {
     use klad_bench::compare::figures::Unit as Of;
     let figures = Figure::all().into_iter().map(|figure| (figure, (first.figure(figure), other.figure(figure))));
@@ -299,7 +302,7 @@ fn cpu(first: &VariantRuns, other: &VariantRuns, finding: Result<&Finding, Strin
 /// The comparisons of each two variants. Each is made when it is first needed; most never are.
 pub(super) struct Pairs<'s, 'r> {
     variants: &'s [VariantRuns<'r>],
-    /// By the first variant, then by the other.
+    /// The comparison of variant `other` with variant `first` is at `first * variants.len() + other`.
     made: Vec<OnceCell<Comparison>>,
 }
 
@@ -308,7 +311,8 @@ impl<'s, 'r> Pairs<'s, 'r> {
         Pairs { variants, made: vec![OnceCell::new(); variants.len() * variants.len()] }
     }
 
-    /// Returns the comparison of `other` with `first`; `None` where they are the same or do not exist.
+    /// Returns the comparison of the variant at index `other` with that at index `first`; `None` if both are the same,
+    /// or if one does not exist.
     pub(super) fn get(&self, first: usize, other: usize) -> Option<&Comparison> {
         let (one, two) = (self.variants.get(first)?, self.variants.get(other)?);
         let made = &self.made[first * self.variants.len() + other];

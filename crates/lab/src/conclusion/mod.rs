@@ -47,9 +47,10 @@ const STEAL_PERCENT: f64 = 1.0;
 pub struct Conclusion {
     /// The conclusion in one line.
     pub headline: String,
-    /// What limits the figures: scale, failures, runs that were left out, chance.
+    /// What limits the figures: the scale, failures, runs that were left out, differences found by chance.
     pub remarks: Vec<String>,
-    /// How each variant changes between stages that differ in one thing only.
+    /// Sentences on how each variant changes between stages that differ only in their share of the capacity, or in
+    /// their number of connections.
     pub across: Vec<String>,
     /// The stages, in their order.
     pub stages: Vec<StageConclusion>,
@@ -58,7 +59,7 @@ pub struct Conclusion {
 /// The conclusion of a stage.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StageConclusion {
-    /// The stage.
+    /// The name of the stage.
     pub stage: String,
     /// The conclusion in one line.
     pub headline: String,
@@ -70,16 +71,17 @@ pub struct StageConclusion {
     pub comparisons: Vec<Comparison>,
     /// The best variant at p50, p99, p99.9, goodput and CPU time per served request.
     pub winners: Vec<Winner>,
-    /// The sizes of the queue, where the variants differ in that.
+    /// The sizes of the queue, if the variants differ in that; otherwise `null`.
     pub queue: Option<Frontier>,
     /// Published figures beside those of this experiment.
     pub published: Vec<PublishedFigure>,
-    /// The published order of the variants, and whether it is confirmed.
+    /// For each two variants the published order, and whether this experiment confirms it.
     pub orders: Vec<PublishedOrder>,
 }
 
 impl Conclusion {
-    /// Returns the text for a terminal: the remarks, then each stage. It ends with a line feed.
+    /// Returns the text for a terminal: the remarks, the sentences of `across`, then each stage. It ends with a line
+    /// feed.
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = self.remarks.clone();
@@ -111,7 +113,7 @@ pub fn conclude(result: &LabResult) -> Conclusion {
     Conclusion { headline, remarks, across, stages }
 }
 
-/// Returns what limits the figures.
+/// Returns sentences on what limits the figures: [`Conclusion::remarks`].
 fn remarks(result: &LabResult, runs: &[Vec<VariantRuns>], stages: &[StageConclusion]) -> Vec<String> {
     let mut remarks = Vec::new();
     if result.scale < 1.0 {

@@ -8,8 +8,8 @@ use crate::conclusion::comparison::{Comparison, Difference, Judgement, Pairs, TO
 use crate::conclusion::standing::Standing;
 use crate::scenario::PublishedResult;
 
-/// A figure of published reports: its name, its unit, whether the order of variants in it is judged, and how to get
-/// the published value and the measured one in the same unit.
+/// A figure that published reports contain, such as the p99: its name, its unit, whether the order of the variants by
+/// this figure is judged, and how to get the published value and the measured one in the same unit.
 struct Figure {
     name: &'static str,
     unit: Unit,
@@ -100,9 +100,9 @@ pub struct PublishedOrder {
     pub less: String,
     /// The variant with the larger published value.
     pub more: String,
-    /// The published values of both.
+    /// The published values of `less` and of `more`.
     pub published: [f64; 2],
-    /// The measured values of both.
+    /// The measured values of `less` and of `more`.
     pub here: [Option<f64>; 2],
     /// Whether the order is confirmed.
     pub agreement: Agreement,
@@ -124,7 +124,8 @@ pub(super) fn figures(published: &[&PublishedResult], standings: &[Standing]) ->
     all
 }
 
-/// Returns the order of each two published variants, for each figure that both have.
+/// Returns the order of each two published variants, for each figure that both have. Values that differ by at most
+/// [`TOLERANCE`] have no order.
 pub(super) fn orders(published: &[&PublishedResult], standings: &[Standing], pairs: &Pairs) -> Vec<PublishedOrder> {
     let mut orders = Vec::new();
     for figure in FIGURES.iter().filter(|figure| figure.ordered) {
@@ -163,7 +164,8 @@ fn order(
     })
 }
 
-/// `comparison` is that of the variant with the larger published value with the other.
+/// Returns whether `comparison` confirms the published order. Its `other` is the variant with the larger published
+/// value, its `first` the one with the smaller.
 fn agreement(comparison: Option<&Comparison>, figure: &str) -> Agreement {
     let Some(comparison) = comparison else { return Agreement::NotJudged };
     let is_more = |difference: &Difference| difference.percent.is_none_or(|percent| percent > 0.0);

@@ -11,7 +11,8 @@ use crate::conclusion::standing::Standing;
 use crate::conclusion::words;
 use crate::variant_runs::Validity;
 
-/// A queue that refuses a larger share of the requests is too small for the load.
+/// A queue that refuses a larger share of the requests is too small for the load. A variant with a larger share of
+/// failed and unanswered requests does not keep up.
 const REFUSED_MAX: f64 = 0.001;
 
 /// The sizes of the queue.
@@ -34,16 +35,16 @@ pub struct QueuePoint {
     pub queue: u64,
     /// The share of refused requests, 0 to 1.
     pub refused_share: f64,
-    /// The 99.9th percentile of the response times of the others, microseconds.
+    /// The 99.9th percentile of the response times of requests that were neither refused nor failed, microseconds.
     pub p999_us: f64,
-    /// Whether the runs are valid, at least 98 % of the offered requests are answered, and almost none fails or times
-    /// out.
+    /// Whether the figures can be trusted, at least 98 % of the offered requests are answered, and at most 0.1 % fail
+    /// or have no answer in time.
     pub keeps_up: bool,
-    /// Whether it keeps up, and refuses at most 0.1 %.
+    /// Whether it keeps up, and refuses at most 0.1 % of the requests.
     pub refuses_little: bool,
-    /// p99.9 compared with the best of the sizes that refuse little; `null` for the other sizes.
+    /// p99.9 compared with the shortest p99.9 of the sizes that refuse little; `null` for the other sizes.
     pub tail: Option<Judgement>,
-    /// Whether no other size has both fewer refused requests and a shorter p99.9.
+    /// Whether no other size is at least as good in both refused share and p99.9, and better in one of them.
     pub on_frontier: bool,
 }
 
@@ -95,7 +96,7 @@ pub(super) fn frontier(sizes: &[Option<u64>], standings: &[Standing], pairs: &Pa
     Some(Frontier { points, recommended, sentence })
 }
 
-/// Returns the recommended variant and the sentence.
+/// Returns the recommended variant, if any, and the sentence that recommends it or says why none is recommended.
 fn recommend(points: &[QueuePoint]) -> (Option<String>, String) {
     let bound = words::percent(REFUSED_MAX);
     let little: Vec<&QueuePoint> = points.iter().filter(|point| point.refuses_little).collect();

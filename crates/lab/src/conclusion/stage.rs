@@ -11,7 +11,8 @@ use crate::scenario::PublishedResult;
 use crate::variant_runs::{Validity, VariantRuns};
 use klad_page::numbers;
 
-/// Up to this number, published orders have a sentence each; more are counted.
+/// Up to this number of published orders, each has a sentence. If there are more, one sentence for each figure counts
+/// them.
 const ORDERS_LISTED: usize = 6;
 
 /// Computes the conclusion of a stage from the runs of its variants.
@@ -88,7 +89,8 @@ fn headline(standings: &[Standing], winners: &[Winner], comparisons: &[Compariso
     format!("{line}.")
 }
 
-/// `p50 (6.7 % shorter) and p99 (7.1 % shorter), ahead of inline`. The next best may be another variant at each figure.
+/// Returns the figures that a variant wins: `p50 (6.7 % shorter) and p99 (7.1 % shorter), ahead of inline`. If the next
+/// best variant is not the same at all figures, it is named at each figure.
 fn wins(own: &[&Winner]) -> String {
     let mut nexts: Vec<&str> = own.iter().filter_map(|winner| winner.next.as_deref()).collect();
     nexts.dedup();
@@ -133,7 +135,8 @@ fn sentences(stage: &StageResult, conclusion: &StageConclusion) -> Vec<String> {
     all
 }
 
-/// Returns what else differs between two variants. A warning on all loads alike is given once.
+/// Returns a sentence for each other difference between two variants. The warning that a load is closed concerns all
+/// variants, so it names none and is given once.
 fn warnings(comparisons: &[Comparison]) -> Vec<String> {
     let mut all = Vec::new();
     for one in comparisons {
@@ -168,7 +171,7 @@ fn load(stage: &StageResult) -> String {
     format!("{rate} over {connections} for {length}{capacity}.")
 }
 
-/// Returns a sentence for a variant that could not serve the load, or was not measured.
+/// Returns a sentence for a variant that could not serve the load, has no valid run, or was not measured.
 fn kept_up(standing: &Standing) -> Option<String> {
     let name = &standing.variant;
     match standing.validity {
@@ -302,10 +305,10 @@ fn orders(orders: &[PublishedOrder]) -> Vec<String> {
     figures.into_iter().map(sentence).collect()
 }
 
-/// Above this, the smallest detectable difference is given as a factor of ten, percent.
+/// If the smallest detectable difference is above this, percent, the sentence says "a factor of ten" instead.
 const FACTOR_OF_TEN_PERCENT: f64 = 900.0;
 
-/// Returns the smallest difference at p99 that these runs could detect.
+/// Returns a sentence with the smallest difference at p99 that all comparisons can detect.
 fn smallest(comparisons: &[Comparison]) -> Option<String> {
     let all = comparisons.iter().filter_map(|one| one.smallest_at_p99_percent);
     let most = all.fold(None, |most: Option<f64>, percent| Some(most.map_or(percent, |most| most.max(percent))))?;

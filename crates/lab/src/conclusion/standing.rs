@@ -9,10 +9,10 @@ use klad_bench::compare::figures::Figure;
 use klad_bench::recorder::Outcome;
 use klad_bench::result::{Distribution, RunResult};
 
-/// A variant that answers a smaller share of the offered requests, in any way, falls behind.
+/// A variant that answers a smaller share of the offered requests falls behind. A refused request counts as answered.
 const KEEPS_UP: f64 = 0.98;
 
-/// A larger share of refused and failed requests is named beside the variant.
+/// If the share of refused and failed requests is larger, sentences name it beside the variant.
 const SHED_UNNAMED: f64 = 0.001;
 
 /// The figures of a variant in a stage.
@@ -46,7 +46,7 @@ pub struct Standing {
     pub max_us: Option<f64>,
     /// The percentiles with fewer than ten samples above them.
     pub weak: Vec<String>,
-    /// The number of requests.
+    /// The number of requests in the used runs.
     pub requests: u64,
     /// The number of refused requests.
     pub refused: u64,
@@ -116,7 +116,7 @@ impl Standing {
         (self.requests > 0).then(|| number as f64 / self.requests as f64)
     }
 
-    /// Whether it answered less than 98 % of the offered requests; a refused request is answered.
+    /// Returns whether the variant answered less than 98 % of the offered requests; a refused request is answered.
     #[must_use]
     pub fn falls_behind(&self) -> bool {
         self.answered_per_s.zip(self.offered_per_s).is_some_and(|(answered, offered)| answered < offered * KEEPS_UP)

@@ -63,7 +63,7 @@ fn twin_without_the_sleep_nothing_is_named_and_with_it_in_every_request_the_medi
     assert!(missed(&two(FakeServer { sleeps_every: 1, ..FakeServer::default() })).contains(&"the median differs"));
 }
 
-/// Whether all parts of the conclusion call the variants equal.
+/// Returns whether all parts of the conclusion call the variants equal.
 fn called_equal(stage: &StageConclusion) -> bool {
     let equal = stage.comparisons[0]
         .differences
@@ -147,7 +147,7 @@ fn of_three_variants_the_best_is_named_with_those_that_do_not_differ_from_it() {
     assert_eq!(found.comparisons.len(), 2, "each with the first");
 }
 
-/// The sizes of the queue of variants, given with their fake servers.
+/// Returns the conclusion on the sizes of the queue. `sizes` has the size of each variant and its fake server.
 fn queues(sizes: &[(u64, FakeServer)]) -> Frontier {
     let one =
         |(seed, (size, load)): (u64, &(u64, FakeServer))| fake(&format!("queue-{size}"), FakeServer { seed, ..*load });
@@ -191,7 +191,7 @@ fn no_size_is_recommended_where_none_qualifies() {
     assert!(found.recommended.is_none() && found.sentence.contains("was not judged"), "{}", found.sentence);
 }
 
-/// The conclusion on two variants with these published p99.
+/// Returns the conclusion on the variants `plain` and `slow` with these published p99, milliseconds.
 fn ordered(plain_ms: f64, slow_ms: f64, slow: FakeServer) -> StageConclusion {
     let result = |variant: &str, p99: f64| {
         format!("[[published.result]]\nstage = 'get'\nvariant = '{variant}'\np99-ms = {p99:?}\nmax-ms = 40.0\n")
@@ -373,7 +373,8 @@ fn the_text_of_a_conclusion_has_its_remarks_headlines_and_sentences() {
     assert!(text.ends_with('\n') && conclusion.stages[0].sentences.iter().all(|sentence| text.contains(sentence)));
 }
 
-/// Stages that differ in their connections, or in their share of the capacity.
+/// Returns the conclusion on two stages. The second has the settings `more` in the scenario. With `share`, it offers
+/// twice the first stage's share of the capacity.
 fn several(more: &str, share: Option<f64>) -> Conclusion {
     let mut result =
         experiment(vec![fake("plain", FakeServer::default())], &format!("[[stage]]\nname = 'next'\n{more}"));

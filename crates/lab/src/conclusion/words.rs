@@ -7,10 +7,10 @@ use klad_page::numbers;
 /// From this difference on, sentences say "times" instead of percent.
 const TIMES_FROM_PERCENT: f64 = 100.0;
 
-/// Above this difference, sentences say "over 1,000 times".
+/// Above this ratio in percent, which is 999.99 times, sentences say "over 1,000 times".
 const PERCENT_SHOWN_MAX: f64 = 99_999.0;
 
-/// The figures that sentences name; tables have all.
+/// The figures that sentences name, besides the CPU time per served request. Tables have all figures.
 const NAMED: [&str; 10] =
     ["p50", "p90", "p99", "p99.9", "p99.99", "goodput", "refused", "failed", "timed_out", "unfinished"];
 
@@ -45,12 +45,12 @@ pub(crate) fn value(unit: Unit, value: f64) -> String {
     }
 }
 
-/// Writes the name of a figure as in sentences.
+/// Writes the name of a figure for a sentence: with spaces instead of `_`.
 pub(super) fn figure(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// `p99 3.1 times as long (2.8 to 3.4 times)`, `goodput 5.0 % less (4.0 to 6.0 %)`.
+/// Writes a figure and its difference: `p99 3.1 times as long (2.8 to 3.4 times)`, `goodput 5.0 % less (4.0 to 6.0 %)`.
 pub(super) fn phrase(difference: &Difference) -> String {
     format!("{} {}", figure(&difference.figure), by(difference, true))
 }
@@ -144,7 +144,7 @@ pub(super) fn comparison(comparison: &Comparison) -> String {
     format!("{other} {relation} {first}: {}.", parts.join("; "))
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins words to a list: `a`, `a and b`, `a, b and c`.
 pub(super) fn listed(words: &[String]) -> String {
     match words {
         [] => String::new(),

@@ -7,24 +7,24 @@ use klad_bench::compare::figures::Observed;
 use klad_bench::result::{Interval, Percentile};
 use klad_page::{Axis, Band, Chart, Colour, Series, Style, Unit};
 
-/// The colours of lines; a chart with more lines repeats them, dashed.
+/// The colours of lines. If a chart has more lines than colours, the further lines repeat the colours and are dashed.
 const COLOURS: [Colour; 6] = [Colour::Blue, Colour::Orange, Colour::Green, Colour::Purple, Colour::Red, Colour::Yellow];
 
 /// The number of points of the spectrum for each halving of the distance to 100 %.
 const POINTS_PER_HALF_DISTANCE: f64 = 4.0;
 
-/// The number of variants up to which single runs are drawn; with more, they would hide the others.
+/// Up to this number of variants, the lines of single runs are drawn. With more variants they would hide other lines.
 const SINGLE_RUNS_FOR: usize = 3;
 
 /// The largest number of points of a line over time.
 const POINTS_MAX: usize = 600;
 
-/// The colour and style of a variant.
+/// Returns the colour and style of the variant with this index.
 fn line_style(index: usize) -> (Colour, Style) {
     (COLOURS[index % COLOURS.len()], if index < COLOURS.len() { Style::Line } else { Style::Dashed })
 }
 
-/// Draws the response times of all variants by percentile.
+/// Draws the response times of all variants by percentile; `None` if there are none.
 pub(super) fn spectrum(id: &str, variants: &[VariantRuns]) -> Option<Chart> {
     let samples = variants.iter().map(|one| one.pooled.response.len()).max().filter(|samples| *samples > 0)?;
     let at = places(samples);
@@ -61,7 +61,7 @@ pub(super) fn spectrum(id: &str, variants: &[VariantRuns]) -> Option<Chart> {
     Some(chart)
 }
 
-/// Returns places on the axis, as 1 ÷ (1 − quantile), as long as a sample lies above.
+/// Returns places on the axis, as 1 ÷ (1 − quantile), up to the last place with a sample above it.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn places(samples: u64) -> Vec<f64> {
     let halvings = (0_u32..).map(|step| 2_f64.powf(f64::from(step) / POINTS_PER_HALF_DISTANCE));
@@ -74,7 +74,7 @@ fn point(observed: &Observed, place: f64) -> Option<Percentile> {
     there.then(|| Percentile::of(&observed.response, 100.0 - 100.0 / place))
 }
 
-/// Draws p99 over time, of the median run of each variant.
+/// Draws p99 over time, of the run of each variant with the median p99.
 pub(super) fn latency(id: &str, variants: &[VariantRuns]) -> Option<Chart> {
     let caption = "p99 of the requests that ended in each interval, of the run of each variant with the median p99.";
     let p99 = |intervals: &[Interval]| {
@@ -84,7 +84,7 @@ pub(super) fn latency(id: &str, variants: &[VariantRuns]) -> Option<Chart> {
     over_time([id, "p99 over time", caption], Axis::log(Unit::Micros).switched(), variants, p99)
 }
 
-/// Draws good answers over time, of the median run of each variant.
+/// Draws good answers per second over time, of the run of each variant with the median p99.
 pub(super) fn goodput(id: &str, variants: &[VariantRuns]) -> Option<Chart> {
     let caption = "Good answers over time, of the same runs.";
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
@@ -209,7 +209,8 @@ pub(super) fn queues(prefix: &str, variants: &[VariantRuns]) -> Vec<Chart> {
     QUEUE_CHARTS.iter().filter_map(chart).collect()
 }
 
-/// Returns a value for each second, because runs are sampled at different moments.
+/// Returns the value of each second of a run; `None` for a second without a sample. Runs are sampled at different
+/// moments, so the moments are rounded to seconds.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a run")]
 fn line(run: &LabRun, waiting: &QueueChart) -> Vec<Option<f64>> {
     let mut values = Vec::new();

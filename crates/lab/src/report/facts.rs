@@ -4,7 +4,7 @@ use crate::result::{CoresUsed, LabResult, StageResult};
 use klad_bench::result::Machine;
 use klad_page::numbers::{bytes, count, per_second, seconds};
 
-/// Returns names and values.
+/// Returns the facts of an experiment as names and values.
 pub(super) fn experiment(result: &LabResult) -> Vec<(&'static str, String)> {
     let Machine { host, kernel, cpu, cores, memory_bytes, .. } = &result.machine;
     let scenario = &result.scenario;
@@ -33,7 +33,7 @@ pub(super) fn experiment(result: &LabResult) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// `1, full`, or `scaled to 0.1`.
+/// Returns the scale in words: `1, full`, or `scaled to 0.1`.
 pub(super) fn scale(result: &LabResult) -> String {
     if result.scale < 1.0 { format!("scaled to {}", result.scale) } else { format!("{}, full", result.scale) }
 }
@@ -90,7 +90,7 @@ fn load(command: &[String]) -> String {
     shell_command(&command[..end])
 }
 
-/// Quotes a command for a shell, with the program's name only.
+/// Quotes a command for a shell. Leaves out the directory of the program.
 fn shell_command(command: &[String]) -> String {
     let (program, words) = command.split_first().map_or(("", command), |(program, words)| (program.as_str(), words));
     let program = program.rsplit('/').next().unwrap_or_default().to_owned();

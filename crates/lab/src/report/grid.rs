@@ -75,7 +75,7 @@ impl Grid {
     }
 }
 
-/// Escapes what Markdown would interpret.
+/// Escapes the characters that Markdown would interpret.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -8,8 +8,8 @@
 //!     profiles, from files ──▶ profiles ────────┘
 //! ```
 //!
-//! The report judges nothing; `conclusion` does. Warnings about figures come before them. Called by `klad lab run` and
-//! `klad lab report`.
+//! The report judges nothing; `conclusion` does. Warnings about figures come before the figures. Called by
+//! `klad lab run` and `klad lab report`.
 
 mod page;
 

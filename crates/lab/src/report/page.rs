@@ -14,7 +14,7 @@ use klad_page::Page;
 use klad_page::numbers::{micros, seconds};
 use klad_page::parts::{self, Tile, Tone};
 
-/// The number of stages with a key figure at the top.
+/// The largest number of stages with a key figure at the top.
 const STAGES_AT_TOP: usize = 6;
 
 /// Returns the page. Profiles are read from `directory`; the page names those that cannot be read.
@@ -51,7 +51,7 @@ pub fn html(result: &LabResult, conclusion: &Conclusion, directory: &Path) -> St
     page.section("The experiment", &experiment(result)).into_html()
 }
 
-/// Returns the warnings about the figures, which come before them.
+/// Returns the warnings about the figures. They come before the figures.
 fn warnings(result: &LabResult, conclusion: &Conclusion) -> Markup {
     let standings = conclusion.stages.iter().flat_map(|stage| stage.standings.iter().map(move |one| (stage, one)));
     let bad = standings.filter(|(_, one)| one.validity == Validity::NotValid);
@@ -69,7 +69,8 @@ fn warnings(result: &LabResult, conclusion: &Conclusion) -> Markup {
     }
 }
 
-/// Returns the best p99.9 of each stage, and the number of runs.
+/// Returns the key figures: the best p99.9 of each of the first [`STAGES_AT_TOP`] stages, the number of runs, and how
+/// long the experiment took.
 fn tiles(result: &LabResult, conclusion: &Conclusion) -> Vec<Tile> {
     let tile = |stage: &StageConclusion| {
         let winner = stage.winners.iter().find(|winner| winner.figure == "p99.9")?;
@@ -101,7 +102,7 @@ fn tiles(result: &LabResult, conclusion: &Conclusion) -> Vec<Tile> {
     tiles
 }
 
-/// Returns a line for each stage, and the remarks.
+/// Returns the headline of each stage, the sentences across stages, the remarks, and, for several stages, their table.
 fn conclusions(result: &LabResult, conclusion: &Conclusion) -> Markup {
     html! {
         dl.facts.wide {
@@ -130,7 +131,7 @@ fn first(result: &LabResult) -> &str {
     result.scenario.variants.first().map_or("", |variant| &variant.name)
 }
 
-/// A stage.
+/// Returns the section of a stage.
 fn section(
     index: usize,
     stage: &StageResult,

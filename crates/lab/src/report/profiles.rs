@@ -1,7 +1,7 @@
 //! Flame graphs in the page, of each variant and of differences between variants. Called by `page`.
 //!
-//! All flame graphs together stay below [`BYTES_MAX`]. Otherwise narrow frames are merged into their parents and, if
-//! that is not enough, the last flame graphs are left out. The page says so.
+//! All flame graphs together have at most [`BYTES_MAX`]. If they would have more, narrow frames are merged into their
+//! parents. If that is not enough, the flame graphs that do not fit are left out. The page says so.
 
 use std::path::Path;
 
@@ -127,7 +127,7 @@ fn differences<'r>(index: usize, stage: &'r StageResult, read: &'r [LoadedProfil
     read.iter().filter_map(against).collect()
 }
 
-/// Draws as many as fit. Returns them, and what was done to make them fit.
+/// Draws as many flame graphs as fit into `bytes_max`. Returns them, and a sentence on what was merged and left out.
 fn fitting(requests: &[Request], bytes_max: usize, warnings: &mut Vec<String>) -> (Vec<FlameGraph>, Option<String>) {
     for (index, cut) in CUTS.into_iter().enumerate() {
         let is_last = index + 1 == CUTS.len();
@@ -179,7 +179,7 @@ fn draw(requests: &Request, cut: f64) -> Result<String, String> {
     }
 }
 
-/// The size of a page in an HTML attribute, escaped, bytes.
+/// Returns the size of a page in an HTML attribute, escaped, bytes.
 fn embedded_bytes(page: &str) -> usize {
     let more = |byte: u8| match byte {
         b'"' => 5,

@@ -19,7 +19,7 @@ fn or_none(value: Option<f64>, write: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| NONE.to_owned(), write)
 }
 
-/// The figures of each variant, and below them published ones.
+/// The figures of each variant, and below them the published figures of the same variant.
 pub(super) fn variants(stage: &StageResult, conclusion: &StageConclusion, published: &[PublishedResult]) -> Grid {
     let mut grid = Grid::new(
         "Variants",
@@ -177,7 +177,7 @@ pub(super) fn outcomes(variants: &[VariantRuns]) -> Grid {
     grid
 }
 
-/// The response times of each operation, if there are several.
+/// The response times of each operation, for each variant with several operations.
 pub(super) fn operations(variants: &[VariantRuns]) -> Grid {
     let columns = [
         Column::Words("Variant"),
@@ -201,7 +201,7 @@ pub(super) fn operations(variants: &[VariantRuns]) -> Grid {
     grid
 }
 
-/// How much the runs of each variant change over time.
+/// How much the response times of each variant change over time, by intervals of all its runs.
 pub(super) fn intervals(variants: &[VariantRuns]) -> Grid {
     let columns = [
         Column::Words("Variant"),
@@ -257,7 +257,7 @@ fn answers(variant: &VariantRuns) -> String {
     all.iter().map(|(name, number)| format!("{name}: {}", count(*number))).collect::<Vec<_>>().join(", ")
 }
 
-/// How much the runs of each variant differ.
+/// How much the runs of each variant differ from each other.
 pub(super) fn spread(variants: &[VariantRuns]) -> Grid {
     let columns = [
         Column::Words("Variant"),

@@ -5,8 +5,8 @@ use textwrap::{Options, WordSeparator, WordSplitter};
 /// The longest line, characters.
 const WIDTH: usize = 118;
 
-/// Returns `text` with lines of at most [`WIDTH`] characters. Rows of tables stay whole, and so do words. A command, which
-/// is indented by four spaces, is continued as a shell expects it.
+/// Returns `text` with lines of at most [`WIDTH`] characters. Rows of tables and single words stay whole, even if they
+/// are longer. A command is a line indented by four spaces; its parts end with ` \`, as a shell expects it.
 #[must_use]
 pub(super) fn wrapped(text: &str) -> String {
     text.lines().map(|line| wrapped_line(line) + "\n").collect()

@@ -1,5 +1,6 @@
-//! The databases of an experiment. One is filled for each engine and kind of compression; all runs read it, or each
-//! gets a copy. Other runs start empty. Called by `runner`.
+//! The databases of an experiment. One is filled for each engine, compression and program. All runs read it, or each
+//! gets a copy. Servers of the engine `memory` and peers are filled before each run. Other runs start empty. Called by
+//! `runner`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -26,10 +27,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const FILE_OPTIONS: [&str; 7] =
     ["--engine", "--compression", "--memory", "--key-max", "--value-max", "--head-max", "--disk-reserve"];
 
-/// The number of connections of a fill.
+/// The number of connections that fill a database for several runs.
 const CONNECTIONS: usize = 64;
 
-/// Options of every fill: it is not measured, and klad must not refuse its requests.
+/// Options of a klad that is started only to fill a database: the fill is not measured, and klad must not refuse its
+/// requests.
 const FILL_OPTIONS: [&str; 4] = ["--durability", "async", "--admission", "off"];
 
 impl Experiment {
@@ -84,12 +86,13 @@ impl Experiment {
         Ok(directory)
     }
 
-    /// Whether the server is filled again for each run: its data ends with its process, or it is a peer.
+    /// Whether a server of this variant is filled again for each run: its data ends with its process (engine `memory`),
+    /// or it is a peer.
     pub(super) fn is_filled_per_run(&self, variant: &Variant) -> bool {
         variant.peer.is_some() || value_of(&self.result.scenario.options_of(variant), "--engine") == Some("memory")
     }
 
-    /// PUTs all keys. `name` is that of the result of the load.
+    /// PUTs all keys. The load's result is written into `runs/fill-{name}.json`.
     pub(super) fn fill(&self, server: &RunningServer, name: &str, connections: usize) -> anyhow::Result<()> {
         let file = self.out.join(format!("runs/fill-{name}.json"));
         load::fill(&self.program, &self.data, server, connections, &file, &self.watch)

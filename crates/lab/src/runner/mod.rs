@@ -29,7 +29,7 @@ mod databases;
 
 mod plan;
 
-/// The shortest measured part of a stage after `--scale`.
+/// The shortest measured part of a stage after `--scale`, unless the scenario's is shorter.
 const DURATION_MIN: Duration = Duration::from_secs(1);
 
 /// The shortest warm-up after `--scale`, unless the scenario's is shorter.
@@ -38,10 +38,11 @@ const WARM_UP_MIN: Duration = Duration::from_millis(500);
 /// The smallest number of keys after `--scale`, unless the scenario's is smaller.
 const KEYS_MIN: u64 = 1_000;
 
-/// Connections of a fill of the server that is loaded afterwards: so few that a short queue refuses none of them.
+/// The number of connections of a fill, if the filled server is the one that is loaded afterwards. It is so small that
+/// even a short queue refuses no request.
 const FEW_CONNECTIONS: usize = 4;
 
-/// A server with a larger resident set leaves the kernel work after its end.
+/// A server with a resident set above this many bytes leaves the kernel work after its end; see [`SETTLING_TIME`].
 const LARGE_BYTES: u64 = 128 << 20;
 
 /// The time between the end of a server and the next load, from the first large server on, so that all later runs
@@ -49,7 +50,7 @@ const LARGE_BYTES: u64 = 128 << 20;
 /// (`mm/page_reporting.c`, `PAGE_REPORTING_DELAY`), which delays a load tester.
 const SETTLING_TIME: Duration = Duration::from_secs(5);
 
-/// The longest load under which a profile is taken.
+/// The longest measured part of a load under which a profile is taken.
 const PROFILED_MAX: Duration = Duration::from_secs(15);
 
 /// A running experiment.
@@ -62,9 +63,10 @@ pub(super) struct Experiment {
     databases: TempDir,
     /// The keys and values, with the number of keys after `--scale`.
     data: Data,
-    /// Filled databases, or why the fill failed, by what their files depend on.
+    /// The directories of filled databases, or why the fill failed. The key is what their files depend on: see
+    /// `files_key`.
     filled: BTreeMap<String, Result<PathBuf, String>>,
-    /// Measured capacities, by what they depend on.
+    /// Measured capacities. The key is what they depend on, such as the options of the load.
     capacities: BTreeMap<String, Capacity>,
     /// This program, which serves and loads.
     program: PathBuf,
@@ -77,7 +79,7 @@ pub(super) struct Experiment {
     steps: Steps,
 }
 
-/// Progress.
+/// The progress of the experiment. A step is a run or a profile.
 #[derive(Debug, Default)]
 struct Steps {
     done: usize,
@@ -203,7 +205,7 @@ impl Experiment {
         written.with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The number of runs and profiles of a stage.
+    /// Returns the number of runs and profiles of a stage.
     fn steps_of(&self, stage: &Stage) -> usize {
         let scenario = &self.result.scenario;
         let profiles = if self.profiles { stage.profiles.len() * scenario.profiled(stage).count() } else { 0 };
@@ -247,7 +249,7 @@ impl Experiment {
         }
     }
 
-    /// Makes a run. `None`: it failed, which was noted.
+    /// Makes a run. `None`: it failed, which was noted, or the experiment was interrupted.
     fn observe(&mut self, plan: &StagePlan, variant: &Variant, repeat: usize) -> Option<LabRun> {
         let what = format!("run {repeat}");
         let (run, missing) = self.step(plan, variant, &what, |experiment, server| {
@@ -268,7 +270,7 @@ impl Experiment {
         Ok(format!("{directory}/{name}"))
     }
 
-    /// Takes a profile. `None`: it failed, which was noted.
+    /// Takes a profile. `None`: it failed, which was noted, or the experiment was interrupted.
     fn profile(&mut self, plan: &StagePlan, variant: &Variant, kind: ProfileKind) -> Option<TakenProfile> {
         self.step(plan, variant, &format!("profile {}", kind.name()), |experiment, server| {
             let file = experiment.file("profiles", plan, &format!("{}-{}.pb.gz", variant.name, kind.name()))?;
@@ -342,7 +344,7 @@ impl Experiment {
         }
     }
 
-    /// Stops a server, and remembers when, from the first large one on.
+    /// Stops a server. From the first large server on, also remembers the time.
     fn stop(&mut self, server: RunningServer) -> anyhow::Result<()> {
         let was_large = self.ended.is_some() || server.memory_max().is_none_or(|bytes| bytes > LARGE_BYTES);
         let stopped = server.stop();
@@ -490,7 +492,7 @@ fn describe(steal_percent: Option<f64>) -> Machine {
     machine::describe(std::thread::available_parallelism().map_or(1, usize::from), steal_percent)
 }
 
-/// Returns the last value of an option.
+/// Returns the value that `options` has for the option `name`, the last one if there are several.
 fn value_of<'o>(options: &[&'o str], name: &str) -> Option<&'o str> {
     let pairs = options.windows(2).filter(|pair| pair[0] == name).map(|pair| pair[1]);
     let joined = options.iter().filter_map(|option| option.strip_prefix(name)?.strip_prefix('='));

@@ -14,7 +14,7 @@ use klad_bench::interrupt;
 /// machine makes a capacity look smaller, never larger.
 const CAPACITY_LOADS: u32 = 3;
 
-/// The longest measured parts of these loads together.
+/// The longest time for the measured parts of all [`CAPACITY_LOADS`] together. Each lasts at least [`DURATION_MIN`].
 const CAPACITY_MAX: Duration = Duration::from_secs(12);
 
 /// The share of the capacity that an added stage offers.
@@ -45,8 +45,8 @@ pub(super) struct StagePlan {
 }
 
 impl Experiment {
-    /// Returns the stage and, where its rate is beyond the capacity, the stage that is added below it. Empty where
-    /// the rate follows from a capacity that could not be measured.
+    /// Returns how the stage is run. If its rate is beyond the capacity and the scenario allows it, also returns the
+    /// stage that is added below the capacity. Empty if the rate follows from a capacity that could not be measured.
     pub(super) fn plan(&mut self, stage: &Stage) -> Vec<StagePlan> {
         let planned = |name: &str, rate_per_s, capacity: Option<&Capacity>, share_of_capacity| StagePlan {
             stage: stage.clone(),
@@ -79,8 +79,8 @@ impl Experiment {
         all
     }
 
-    /// Returns the capacity of the first variant that can be loaded; failures are noted. Stages with the same
-    /// requests share it.
+    /// Returns the capacity of the stage's first variant that can be loaded; failures are noted. Stages with the same
+    /// requests, data, connections and variants share it.
     fn capacity(&mut self, stage: &Stage) -> Option<Capacity> {
         let Stage { options, data, connections, connections_max, .. } = stage;
         let variants: Vec<Variant> = self.result.scenario.variants_of(stage).cloned().collect();

@@ -8,7 +8,8 @@
 //!
 //! Called by `locks`.
 
-/// Functions in which a thread waits for other threads. Parameters and inlined callers do not matter.
+/// Functions of RocksDB in which a thread waits for other threads. Names are without parameters, which [`is_of`]
+/// ignores.
 const FOR_OTHERS: &[&str] = &[
     // The position in the group of writers, the end of the group's write, or the end of a stall.
     "rocksdb::WriteThread::BlockingAwaitState",

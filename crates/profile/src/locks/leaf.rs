@@ -2,7 +2,8 @@
 //! of it.
 //!
 //! POSIX functions already have their own names, because `sampling::pthread` defines them. The functions of `sync`
-//! are inlined if the lock is free. If it is taken, another function waits; it is renamed here to the called one.
+//! that take a lock are inlined. If the lock is taken, they call another function that waits, such as
+//! `lock_contended`. This module renames it to the called function, `lock`.
 //!
 //! Called by `locks`.
 
@@ -17,7 +18,7 @@ const KNOWN_AS: [(&str, &str, &str); 5] = [
     ("klad_base::sync::Condvar", "wait_timeout", "klad_base::sync::Condvar::wait_timeout"),
 ];
 
-/// Renames the first frame of each stack to the called function.
+/// Renames the first frame of each stack to the called function, if [`KNOWN_AS`] has it.
 pub(super) fn as_called(mut profile: Profile<Name>) -> Profile<Name> {
     for sample in &mut profile.samples {
         if let Some(first) = sample.frames.first_mut()

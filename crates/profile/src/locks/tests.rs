@@ -18,8 +18,9 @@ use klad_base::sync::{BoundedQueue, Cause, Condvar, RwLock, Signal, spawn_thread
 
 const THRESHOLD: Duration = Duration::from_micros(10);
 
-/// The time for which a holder keeps a lock, and the number of times.
+/// The time for which a holder keeps a lock in each round.
 const HELD: Duration = Duration::from_millis(5);
+/// The number of rounds.
 const ROUNDS: u64 = 30;
 
 type Hold = Box<dyn Fn(&dyn Fn()) + Send>;
@@ -28,7 +29,7 @@ type Hold = Box<dyn Fn(&dyn Fn()) + Send>;
 struct Plant {
     /// The waiting thread's name.
     thread: &'static str,
-    /// The function that it calls.
+    /// The name that a profile shows for the function in which this thread waits. Empty if no profile shows the wait.
     leaf: &'static str,
     hold: Hold,
     wait: Box<dyn Fn() + Send>,
@@ -86,7 +87,7 @@ fn found(profile: &Profile<Address>, thread: &str) -> (i64, i64) {
 }
 
 /// Checks that the profile has the true time, within a third: on a busy machine the waiting thread may lose its core
-/// between its own clock and that of the hook. `tests/measure` checks a tenth.
+/// between the test's reading of the clock and the hook's. `tests/measure` checks that the error is below a tenth.
 fn check(profile: &Profile<Address>, thread: &str, truth_ns: u64) -> Result<(), String> {
     let ((count, ns), truth_ns) = (found(profile, thread), truth_ns.cast_signed());
     if (ns - truth_ns).abs() * 3 <= truth_ns {

@@ -20,16 +20,18 @@ pub trait Control: Source {
     /// Returns each option: its value, its source, whether it can change now, and a value that waits for a restart.
     fn config(&self) -> Value;
 
-    /// Changes options by name: all of them or none.
+    /// Changes the options in `wanted`, by name: all of them or none. Returns a list of the changes.
     ///
     /// # Errors
     /// [`Refused`]; then nothing has changed.
     fn change(&self, wanted: &Map<String, Value>) -> Result<Value, Refused>;
 
-    /// Reads the configuration again from its sources, and changes what can change now.
+    /// Reads the configuration, the tokens and the certificates again from their sources, and changes what can change
+    /// now. Returns the changed options, and those that need a restart.
     ///
     /// # Errors
-    /// [`Refused`]; then nothing has changed.
+    /// [`Refused`] if the configuration, the tokens or the certificates are unusable. Only the unusable ones of these
+    /// are unchanged then.
     fn reload(&self) -> Result<Value, Refused>;
 }
 
@@ -39,7 +41,7 @@ pub enum Refused {
     /// A value is invalid. The text names the option.
     #[error("{0}")]
     Wrong(String),
-    /// These options need a restart.
+    /// The request changes these options, which need a restart.
     #[error("only a restart changes {}; nothing was changed", .0.join(", "))]
     NeedsRestart(Vec<String>),
 }
@@ -53,7 +55,7 @@ impl From<Refused> for ApiError {
     }
 }
 
-/// Makes the changes in `body`, a JSON object of options.
+/// Makes the changes in `body`, a JSON object of options. Answers with a list of the changes.
 pub(super) async fn change(control: &dyn Control, body: &mut Incoming) -> Result<Response<String>, ApiError> {
     let text = read(body).await?;
     let wanted = serde_json::from_slice(&text)
@@ -68,7 +70,7 @@ pub(super) fn json(document: &Value) -> Response<String> {
     answer
 }
 
-/// Reads a small body completely.
+/// Reads a body of at most [`ADMIN_BODY_BYTES_MAX`] bytes completely.
 async fn read(body: &mut Incoming) -> Result<Vec<u8>, ApiError> {
     let mut whole = Vec::new();
     while let Some(data) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {

@@ -89,7 +89,7 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
     }
 }
 
-/// Does the TLS handshake, if TLS is on. `None`: it failed.
+/// Does the TLS handshake, if the listener uses TLS. `None`: the handshake has failed.
 async fn tls_handshake(tcp: TcpStream, handshaker: Option<&Handshaker>) -> Option<Stream> {
     let Some(handshaker) = handshaker else { return Some(Stream::Clear(tcp)) };
     match tokio::time::timeout(HEAD_TIMEOUT, handshaker.handshake(tcp)).await {

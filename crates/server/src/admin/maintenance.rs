@@ -1,4 +1,5 @@
-//! Checkpoints and compactions on the admin listener: from a request to a job of `execution::maintenance`, and back.
+//! Checkpoints and compactions on the admin listener: makes a job of `execution::maintenance` from a request, and an
+//! answer from the job's outcome.
 //!
 //! ```text
 //!   POST   /checkpoint?name=N     201 made, 202 still in progress
@@ -9,7 +10,7 @@
 //!   DELETE /compact               202 the compaction ends before its next piece
 //! ```
 //!
-//! `admin` calls this. It waits for no disk.
+//! `admin` calls this. Nothing here waits for a disk.
 
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, LOCATION};
@@ -72,7 +73,8 @@ pub(super) async fn answer(
     Ok(answered.unwrap_or_else(|error| error_answer(&error)))
 }
 
-/// Waits for the end of a job, but not longer than the connection may live. The job then continues.
+/// Waits for the end of a job and answers with its outcome. If the job takes longer than
+/// [`MAINTENANCE_ANSWER_TIMEOUT`], answers 202, and the job continues.
 async fn wait(asked: Result<JobReply, Error>) -> Result<Response<String>, Error> {
     let Ok(ended) = tokio::time::timeout(MAINTENANCE_ANSWER_TIMEOUT, asked?).await else {
         return Ok(json(StatusCode::ACCEPTED, &serde_json::json!({ "running": true, "see": "/checkpoints" })));

@@ -1,4 +1,4 @@
-//! `/debug/memory`: the resident memory in parts, each beside its budget.
+//! `/debug/memory`: the resident memory in parts, each beside its budget if it has one.
 //!
 //! ```text
 //!   resident set ─┬─ inside the allocator ─┬─ counted: the engine's memory, connections, queues, body budget
@@ -34,8 +34,8 @@ impl AllocatorFigures {
         *self.0.lock() = now;
     }
 
-    /// Returns the figures, which are at most [`ALLOCATOR_READ_INTERVAL`](crate::limits::ALLOCATOR_READ_INTERVAL)
-    /// old.
+    /// Returns the figures as of the last reading. Usually there is a reading every
+    /// [`ALLOCATOR_READ_INTERVAL`](crate::limits::ALLOCATOR_READ_INTERVAL).
     pub(super) fn latest(&self) -> Allocator {
         *self.0.lock()
     }
@@ -44,15 +44,15 @@ impl AllocatorFigures {
 /// The parts of the memory budget, bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// `--memory`.
+    /// The whole budget, `--memory`.
     pub total: u64,
-    /// Buffers of idle connections.
+    /// The part for buffers of idle connections.
     pub connections: u64,
-    /// Request bodies and large answers.
+    /// The part for request bodies and large answers.
     pub body_budget: u64,
-    /// Pages of ranges in progress.
+    /// The part for pages of ranges in progress.
     pub scans: u64,
-    /// The block cache with memtables, or the entries of an engine in memory.
+    /// The part for the engine: block cache, value cache and memtables, or the entries of an engine in memory.
     pub cache: u64,
     /// The part of the cache for memtables.
     pub memtables: u64,
@@ -77,9 +77,9 @@ impl Shares {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     name: &'static str,
-    /// The bytes that are counted or reserved.
+    /// The bytes of the part, as counted or reserved.
     counted: u64,
-    /// The bytes of it that can be resident.
+    /// The bytes of `counted` that can be resident: at most what the parts before have left.
     resident: u64,
     /// The part's budget.
     budget: Option<u64>,
@@ -90,7 +90,7 @@ struct Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Split {
     resident: u64,
-    /// Allocated bytes that are in no part yet.
+    /// The allocated bytes that are in no part yet.
     heap_left: u64,
     /// The parts. They add up to `resident` when the last has taken the rest.
     parts: Vec<Part>,
@@ -106,13 +106,13 @@ impl Split {
         self.resident - self.parts.iter().map(|part| part.resident).sum::<u64>()
     }
 
-    /// Cuts a part out of the resident set.
+    /// Adds a part that is outside the heap, and takes its bytes from what is left of the resident set.
     fn cut(&mut self, name: &'static str, counted: u64, meaning: &'static str) {
         let resident = counted.min(self.left());
         self.parts.push(Part { name, counted, resident, budget: None, meaning });
     }
 
-    /// Cuts a part out of the heap, and so out of the resident set.
+    /// Adds a part of the heap, and takes its bytes from what is left of the heap and of the resident set.
     fn cut_heap(&mut self, name: &'static str, counted: u64, budget: Option<u64>, meaning: &'static str) {
         let allocated = counted.min(self.heap_left);
         self.heap_left -= allocated;

@@ -58,11 +58,11 @@ const INDEX: &[(&str, &str)] = &[
     ("/debug/pprof/", "CPU, memory and lock profiles, for go tool pprof and for people"),
 ];
 
-/// What the answers are made from.
+/// Answers the requests of the admin listener, from what these fields give.
 pub struct Admin {
     /// Runs operations; knows the queues and storage.
     pub executor: Arc<Executor>,
-    /// Set when klad is asked to stop.
+    /// `true` from the moment when klad is asked to stop.
     pub stopping: Arc<AtomicBool>,
     /// Returns the current shares of the memory budget.
     pub shares: Box<dyn Fn() -> Shares + Send>,
@@ -70,7 +70,7 @@ pub struct Admin {
     pub allocator: Arc<AllocatorFigures>,
     /// The slowest requests.
     pub slowest: Arc<Slowest>,
-    /// Other sources of metrics.
+    /// The sources of metrics that have no field of their own here.
     pub sources: Vec<Arc<dyn Source>>,
     /// Returns the number of open connections.
     pub connections: Box<dyn Fn() -> usize + Send>,
@@ -88,8 +88,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Answers one request. Adds to `extra` the time that the connection must live longer for it: a profile takes as
-    /// long as the client asked for.
+    /// Answers one request. Adds to `extra` the time that the connection must live longer for this request: a profile
+    /// takes as long as the client asked for.
     pub async fn answer(&self, mut request: Request<Incoming>, extra: &Cell<Duration>) -> Response<Page> {
         let framed = framing::check(request.version(), request.headers());
         let ends = framed.is_err();
@@ -128,8 +128,9 @@ impl Admin {
         answer
     }
 
-    /// Checks the request before the route, by the method alone, so that no route can be forgotten. Health checks need
-    /// no token: load balancers and supervisors have none.
+    /// Checks whether the client may make the request, before the route is known: every method but GET and HEAD counts
+    /// as a change. So no route can be forgotten. Health checks need no token: load balancers and supervisors have
+    /// none.
     fn admit(&self, request: &Request<Incoming>) -> Result<(), ApiError> {
         if matches!(request.uri().path(), "/livez" | "/healthz" | "/readyz") {
             return Ok(());
@@ -175,7 +176,7 @@ impl Admin {
     }
 }
 
-/// Whether to answer in text, if an answer exists as JSON and as text.
+/// Whether the client wants text, from a path that answers in JSON or in text.
 fn wants_text(request: &Request<Incoming>) -> bool {
     let accepts = |kind| accept(request).is_some_and(|accept| accept.contains(kind));
     asks_for(request, "format=text")

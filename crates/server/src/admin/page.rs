@@ -1,4 +1,4 @@
-//! The body of an admin answer: complete bytes.
+//! The body of an admin answer, which is complete before klad sends it.
 //!
 //! `admin` creates it.
 

@@ -6,9 +6,9 @@
 //!   klad-profile:                      its own thread                its own thread    its own thread, one at a time
 //! ```
 //!
-//! The admin thread waits only for timers: beginning and ending a profile may take a while, and loading symbols reads
-//! files. A window ends when its time is over, even if other profiles are still being written. If a client leaves,
-//! its window ends too. `admin` calls this.
+//! A window is the time that a profile covers. Beginning and ending a window may take a while, and loading symbols
+//! reads files. So other threads do this, and the admin thread is never blocked. A window ends when its time is over,
+//! even if other profiles are still being written. If a client leaves, its window ends too. `admin` calls this.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -46,7 +46,7 @@ const THREAD: &str = "klad-profile";
 /// Takes profiles, a limited number at a time.
 #[derive(Debug)]
 pub struct Profiler {
-    /// The places for profiles of each kind.
+    /// The free places for profiles, by kind.
     places: [Arc<Semaphore>; Kind::ALL.len()],
     /// Profiles are written one at a time, because that takes CPU time and memory.
     writing: Arc<Semaphore>,
@@ -60,7 +60,8 @@ impl Default for Profiler {
 }
 
 impl Profiler {
-    /// Answers a GET or HEAD; HEAD takes no profile. Adds to `extra` the time that the connection must live longer.
+    /// Answers a GET or HEAD; for a HEAD klad takes no profile. Adds to `extra` the time that the connection must live
+    /// longer for this request.
     pub(super) async fn answer(
         &self,
         request: &Request<Incoming>,
@@ -122,7 +123,7 @@ impl Profiler {
         Ok(attachment(form, kind.name(), made.await?))
     }
 
-    /// Answers with a list for people, unless the client asks for another format.
+    /// Answers with the stacks of all threads: as a list for people, unless the client asks for another format.
     async fn threads(&self, parameters: &Parameters, place: Place) -> Result<Response<Page>, ApiError> {
         let permit = self.writing.clone().acquire_owned().await.expect("it is never closed");
         let form = parameters.form_given.then_some(parameters.form);
@@ -139,13 +140,13 @@ impl Profiler {
     }
 }
 
-/// A place, held by the request and by its threads, which continue after the client has left.
+/// A place for a profile. The request and its threads hold it; the threads continue after the client has left.
 type Place = Arc<OwnedSemaphorePermit>;
 
 /// A running window. Ending it waits for the profiler's thread. So if the client leaves, a separate thread ends it, and
 /// the admin thread does not wait.
 struct OpenWindow {
-    /// `None` after it was taken.
+    /// `None` after [`OpenWindow::take`].
     window: Option<Window>,
     place: Place,
 }
@@ -174,7 +175,7 @@ impl Drop for OpenWindow {
     }
 }
 
-/// Runs `make` on its own thread.
+/// Runs `make` on a new thread, and returns its result. The thread holds `place` until `make` has ended.
 async fn on_thread<T: Send + 'static>(
     place: &Place,
     make: impl FnOnce() -> Result<T, klad_profile::Error> + Send + 'static,
@@ -207,7 +208,7 @@ async fn on_spawned<T: Send + 'static>(
     })
 }
 
-/// Adds the facts that each profile has, in every format.
+/// Adds the facts that each profile states, in every format: its duration and klad's version.
 fn with_facts(mut profile: Profile<Name>, window: Duration) -> Profile<Name> {
     let mut add = |name: &str, value: String| {
         if !profile.facts.iter().any(|(known, _)| known == name) {

@@ -1,8 +1,8 @@
 //! The kernel's and the allocator's figures of this process: memory, descriptors, CPU time, threads.
 //!
 //! Reading the kernel's figures waits for no lock of memory management: `/proc/self/status` and `stat` have counters,
-//! while `smaps` would walk the address space. The admin thread reads them on request. A thread that may wait reads
-//! the allocator's.
+//! while `smaps` would walk the address space. The admin thread reads the kernel's figures for each request. Another
+//! thread, which may wait, reads the allocator's figures.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -16,7 +16,7 @@ pub struct Process {
     pub resident_bytes: u64,
     /// The largest resident memory since the start.
     pub resident_peak_bytes: u64,
-    /// The part of the resident memory that is pages of files: the program itself.
+    /// The part of the resident memory that is pages of files, mainly of the program itself, and shared memory.
     pub resident_file_bytes: u64,
     /// The address space.
     pub virtual_bytes: u64,
@@ -31,7 +31,7 @@ pub struct Process {
 /// The allocator's figures, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allocator {
-    /// Bytes in use by the program.
+    /// Memory that the program has allocated and not freed.
     pub allocated: u64,
     /// Pages with at least one allocation.
     pub active: u64,
@@ -56,7 +56,7 @@ impl Process {
     /// Reads the current figures.
     ///
     /// # Errors
-    /// If there is no `/proc`.
+    /// If there is no `/proc`, or it has an unexpected format.
     pub fn read() -> Result<Process, Error> {
         let own = procfs::process::Process::myself()?;
         let (status, stat) = (own.status()?, own.stat()?);
@@ -90,8 +90,9 @@ impl Process {
 }
 
 impl Allocator {
-    /// Reads the current figures. `None`: the process has another allocator. Waits for each of the allocator's locks
-    /// in turn. If a thread with a low CPU priority holds one and has no core, this waits until that thread runs.
+    /// Reads the current figures. `None`: the process has another allocator than jemalloc. Waits for each of the
+    /// allocator's locks in turn. If a thread with a low CPU priority holds a lock and has no core, this waits until
+    /// that thread runs.
     #[must_use]
     pub fn read() -> Option<Allocator> {
         use tikv_jemalloc_ctl::{epoch, stats};
@@ -125,7 +126,8 @@ impl Allocator {
     }
 }
 
-/// Returns the number of open descriptors of this process: sockets, files, epoll instances.
+/// Returns the number of open descriptors of this process: sockets, files, epoll instances. `None`: there is no
+/// `/proc`.
 #[must_use]
 pub fn open_descriptors() -> Option<u64> {
     // Since Linux 6.2 the directory's size is their number, so it is not necessary to list thousands.

@@ -20,7 +20,7 @@ use klad_storage::operation::Error;
 use klad_storage::{ChangeKind, Check};
 
 impl Admin {
-    /// Answers whether klad accepts reads and writes; the error says what prevents it.
+    /// Answers 200 if klad accepts reads and writes. Otherwise returns the error that says why not.
     pub(super) fn ready(&self) -> Result<Response<String>, ApiError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Error::Stopping.into());

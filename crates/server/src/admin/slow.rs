@@ -24,13 +24,13 @@ use klad_storage::perf::{Figure, Perf, Unit};
 /// The parameters of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SlowQuery {
-    /// `None`: all.
+    /// The op whose requests are shown. `None`: all ops.
     op: Option<Op>,
     limit: usize,
 }
 
 impl SlowQuery {
-    /// Parses a query. Rejects unknown parameters, so that a typing error does not show a wrong list.
+    /// Parses a query. Rejects unknown parameters, so that a client with a typing error does not get a wrong list.
     fn read(query: &str) -> Result<SlowQuery, ApiError> {
         let mut read = SlowQuery { op: None, limit: SLOWEST_SHOWN };
         let bad = |what: String| Err(ApiError::BadParameter(what));
@@ -73,7 +73,7 @@ impl Admin {
     }
 }
 
-/// Returns the times of a request's phases, and the rest, which is the worker's. They add up to the total.
+/// Returns the times of a request's phases in ns, and as `worker` the rest of its time. All together are the total.
 fn phases(request: &SlowRequest) -> [(&'static str, u64); Phase::ALL.len() + 1] {
     let mut parts = [("worker", 0); Phase::ALL.len() + 1];
     let mut left_ns = request.ended.total_ns;
@@ -87,7 +87,7 @@ fn phases(request: &SlowRequest) -> [(&'static str, u64); Phase::ALL.len() + 1] 
     parts
 }
 
-/// The phase that took the longest.
+/// Returns the name of the phase that took the longest; `worker` counts as one.
 fn mostly(request: &SlowRequest) -> &'static str {
     phases(request).into_iter().max_by_key(|(_, time_ns)| *time_ns).map_or("worker", |(name, _)| name)
 }
@@ -154,7 +154,7 @@ fn storage(perf: &Perf) -> Value {
     Value::Object(figures)
 }
 
-/// Formats the figures that are not zero, for people.
+/// Formats the engine's measurements that are not zero as one line, for people.
 fn storage_line(perf: &Perf) -> String {
     let known = perf.figures().filter(|(_, value)| *value > 0).map(figure);
     let mut figures: Vec<String> = known.map(|(name, value)| format!("{name} {value}")).collect();

@@ -1,7 +1,8 @@
 //! The acceptor: hands each connection to the worker with the fewest connections, stops accepting at the limit, and
-//! rejects connections of a peer that has too many.
+//! rejects connections of a peer that has too many. A strained worker gets a connection only if all workers are
+//! strained.
 //!
-//! It never reads from a connection. `server` starts it.
+//! The acceptor's thread reads from rejected connections only, and discards what it reads. `Server` starts it.
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::{Drain, Limits, runtime};
 use klad_base::clock;
 use klad_base::sync::{self, Live};
 
-/// The pause after an error that only time can resolve, such as no free descriptors.
+/// The pause before the acceptor tries again after an error that only time can resolve, such as no free descriptors.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Starts the acceptor's thread.
@@ -104,6 +105,7 @@ impl Acceptor {
     }
 
     /// Accepts, while klad stops, connections that wait or that clients have begun to open, then closes the listener.
+    /// With an `accept_patience` of zero, closes the listener immediately.
     async fn accept_rest(&self, listener: tokio::net::TcpListener, drain: &Drain) {
         if drain.accept_patience.is_zero() {
             return;
@@ -131,10 +133,10 @@ impl Acceptor {
     }
 }
 
-/// The rate limit for accepting connections while workers are strained, and some time after. Accepting a connection
-/// costs more than a request; a connection that klad has not accepted waits in the kernel at no cost. The limit
-/// changes like a TCP window: klad halves it after each [`ACCEPT_STEP`] under strain, and doubles it after each step
-/// without.
+/// The rate limit for accepting connections while all workers are strained, and some time after. Accepting a connection
+/// costs more than a request; a connection that klad has not accepted waits in the kernel at no cost. The limit begins
+/// at [`ACCEPTS_CAUTIOUS`]. After each [`ACCEPT_STEP`] klad halves it if all workers are strained, and doubles it
+/// otherwise.
 struct AcceptRateLimit {
     /// Connections a second. [`ACCEPTS_MAX`] means no limit.
     rate: u32,
@@ -164,7 +166,7 @@ impl AcceptRateLimit {
         }
     }
 
-    /// Waits until klad may accept one more connection.
+    /// Waits until klad may accept one more connection. While the gates of all workers are closed, klad accepts none.
     async fn wait(&mut self, listener: &tokio::net::TcpListener, workers: &[WorkerHandle]) {
         loop {
             self.update(listener, workers);
@@ -217,8 +219,8 @@ impl AcceptRateLimit {
     }
 }
 
-/// Whether the client has already closed its sending side. Such a client has given up, and serving it would be
-/// useless. A client that closes its side early but waits for an answer gets a reset and can try again.
+/// Whether the client has already closed its sending side. Such a client has probably given up, and serving it would be
+/// useless. If the client still waits for an answer, it gets a reset and can try again.
 fn client_has_left(stream: &TcpStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)

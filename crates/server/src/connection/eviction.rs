@@ -1,12 +1,12 @@
-//! Ends slow requests that hold body budget, after the budget was too small for another request.
+//! Ends slow requests that hold body budget, after klad has rejected another request because it lacked budget.
 //!
 //! ```text
 //!   budget too small: 503 ─▶ shortage noted ─ next sweep ─▶ one worker frees some ─▶ other workers free the rest
 //! ```
 //!
 //! A worker knows only its own connections. So at first every worker ends only very slow requests. If that does not
-//! help, workers end other slow ones too. Fast requests and new requests are never ended; then only rejections help.
-//! `worker` calls this.
+//! free enough, workers end other slow requests too. Fast requests and new requests are never ended; if only they hold
+//! budget, klad continues to reject requests. `worker` calls this.
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -17,8 +17,9 @@ use crate::connection::Connection;
 use crate::execution::admission::BodyBudget;
 use crate::limits::{EVICTION_RATE_BYTES_MAX, EVICTION_RATE_FIRST_BYTES_MAX};
 
-/// Ends slow requests among `connections` until the lacking bytes are free: first readers that take nothing, then
-/// uploads, beginning with the slowest.
+/// Ends slow requests among `connections`, until the lacking bytes are free: the slowest first, and of several with the
+/// same rate the one for whose client klad has waited the longest. A client that takes none of its answer now counts
+/// with rate 0.
 pub(crate) fn end_slow_requests(connections: &Slab<Rc<Connection>>, budget: &BodyBudget) {
     let Some(shortage) = budget.take_shortage() else { return };
     let rate_max = if shortage.has_lasted() { EVICTION_RATE_BYTES_MAX } else { EVICTION_RATE_FIRST_BYTES_MAX };

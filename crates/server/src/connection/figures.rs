@@ -1,7 +1,8 @@
 //! What the acceptor and the workers count about connections, loop iterations and gates, and how the metrics page
 //! shows it.
 //!
-//! Each figure has one writer: the acceptor's thread or the worker's. The admin thread reads. `server` creates this.
+//! Each figure has one writer, the acceptor's thread or the worker's; only the number of a worker's connections has
+//! both. The admin thread reads. `Server` creates this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,7 +28,7 @@ const CLOSE_REASONS: [(CloseReason, &str); 9] = [
 /// The figures of one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerFigures {
-    /// The number of connections, including those on their way to the worker.
+    /// The number of the worker's open connections, including those on their way to the worker.
     pub(crate) connections: AtomicUsize,
     pub(crate) gate_status: Arc<GateStatus>,
     pub(crate) iterations: Histogram<21>,
@@ -61,11 +62,11 @@ impl WorkerFigures {
 pub(crate) struct AcceptFigures {
     /// The number of connections handed to a worker.
     pub(crate) accepted: Counter,
-    /// The number of connections answered 503, because their address had too many.
+    /// The number of connections that klad rejected because their address had too many.
     pub(crate) rejected: Counter,
-    /// The number of clients that had left before klad accepted them.
+    /// The number of clients that had left before klad accepted them. Only counted while the acceptor limits its rate.
     pub(crate) left: Counter,
-    /// Whether the acceptor limits its rate, because workers are strained.
+    /// Whether the acceptor limits its rate, because all workers are or were strained.
     pub(crate) is_cautious: AtomicBool,
 }
 
@@ -73,12 +74,12 @@ pub(crate) struct AcceptFigures {
 pub(crate) struct Figures {
     pub(crate) workers: Vec<Arc<WorkerFigures>>,
     pub(crate) accept: Arc<AcceptFigures>,
-    /// Returns the current limit.
+    /// Returns the current limit of open connections.
     pub(crate) connections_max: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
 impl Figures {
-    /// The number of connections of all workers.
+    /// Returns the number of open connections of all workers together.
     pub(crate) fn open(&self) -> usize {
         self.workers.iter().map(|worker| worker.connections.load(Ordering::Relaxed)).sum()
     }

@@ -1,4 +1,4 @@
-//! The gate through which all connections of a worker read. It belongs to one worker, so it needs no locks.
+//! The gate through which all connections of a worker read. Each worker has its own gate, so a gate needs no locks.
 //!
 //! ```text
 //!   open      every connection reads as soon as it has bytes
@@ -11,11 +11,14 @@
 //!
 //! The gate closes when both are true:
 //!
-//! * A loop iteration took longer than `--turn-max`, so that ready requests would wait longer than that.
-//! * Clients are impatient: within [`IMPATIENCE_LIFETIME`] a client has sent a deadline or has left before its answer.
+//! * A loop iteration took longer than `--turn-max` and had at least [`ITERATION_REQUESTS_MIN`] requests. So ready
+//!   requests would wait longer than that.
+//! * Clients are impatient: in the last [`IMPATIENCE_LIFETIME`] a client has sent a deadline, or has left before its
+//!   answer.
 //!
-//! Then the order matters. The newest go first, because those that have waited long are about to give up. They
-//! alternate with the oldest, because a client that has waited for a second is patient and must not wait for ever.
+//! While the gate is closed, the order matters. The newest requests go first, because clients that have waited long are
+//! about to give up. The newest alternate with the oldest, because a client that has waited for a second is patient and
+//! must not wait for ever.
 //! Requests that are not admitted wait in the kernel at no cost; rejecting them would cost almost as much as
 //! answering. If clients are patient, klad serves all of them in order, however many there are.
 //!
@@ -39,7 +42,7 @@ use klad_base::metrics::Counter;
 #[derive(Debug)]
 pub struct Gate {
     closed: Cell<bool>,
-    /// The gate closes after a longer loop iteration. `None`: never.
+    /// The gate may close after a longer loop iteration. `None`: it never closes.
     iteration_max: Cell<Option<Duration>>,
     /// Waiting connections by their order of arrival.
     waiting: RefCell<BTreeMap<u64, Waiter>>,
@@ -47,7 +50,7 @@ pub struct Gate {
     /// How many connections each loop iteration admits.
     quota: Cell<u32>,
     aged_is_next: Cell<bool>,
-    /// Clients count as impatient until then.
+    /// The end of the time in which clients count as impatient.
     impatient_until: Cell<Option<Instant>>,
     status: Arc<GateStatus>,
 }
@@ -56,9 +59,9 @@ pub struct Gate {
 #[derive(Debug, Default)]
 pub struct GateStatus {
     closed: AtomicBool,
-    /// The last loop iteration was long, and clients are impatient.
+    /// The gate was closed during the last loop iteration, or the iteration was long and clients are impatient.
     strained: AtomicBool,
-    /// As of the end of the last loop iteration.
+    /// The number of connections that waited at the end of the last loop iteration.
     waiting: AtomicUsize,
     closings: Counter,
 }
@@ -70,7 +73,7 @@ impl GateStatus {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// How often the gate has closed.
+    /// How many times the gate has closed since the start.
     #[must_use]
     pub fn closings(&self) -> u64 {
         self.closings.get()
@@ -82,7 +85,7 @@ impl GateStatus {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Whether the worker is so slow with its connections that it should get no more.
+    /// Whether the worker is so slow with its connections that it should get new ones only if all workers are strained.
     #[must_use]
     pub fn is_strained(&self) -> bool {
         self.strained.load(Ordering::Relaxed)
@@ -102,7 +105,7 @@ struct Waiter {
 enum State {
     Outside,
     Waits(u64),
-    /// May read one request although the gate is closed; has waited since then.
+    /// May read one request although the gate is closed. The time is when the connection began to wait.
     Passed(Instant),
 }
 
@@ -114,8 +117,8 @@ pub struct Pass {
 }
 
 impl Gate {
-    /// Creates an open gate that closes after a loop iteration longer than `iteration_max`. The acceptor reads
-    /// `status`.
+    /// Creates an open gate that may close after a loop iteration longer than `iteration_max`. The gate writes its
+    /// state to `status`, for the acceptor and the metrics page.
     #[must_use]
     pub fn new(iteration_max: Option<Duration>, status: Arc<GateStatus>) -> Rc<Gate> {
         Rc::new(Gate {
@@ -130,7 +133,7 @@ impl Gate {
         })
     }
 
-    /// Changes the length of a loop iteration after which the gate closes.
+    /// Changes the length of a loop iteration after which the gate may close.
     pub fn set_iteration_max(&self, iteration_max: Option<Duration>) {
         self.iteration_max.set(iteration_max);
     }
@@ -146,7 +149,8 @@ impl Gate {
         self.impatient_until.set(Some(clock::now() + IMPATIENCE_LIFETIME));
     }
 
-    /// Closes, admits, or opens after a loop iteration. Returns whether another iteration must follow soon.
+    /// Closes or opens the gate after a loop iteration, or admits connections. Returns whether another iteration must
+    /// follow soon.
     pub fn iteration_ended(&self, iteration: LoopIteration) -> bool {
         let Some(iteration_max) = self.iteration_max.get() else { return false };
         if iteration.has_deadline {
@@ -181,7 +185,8 @@ impl Gate {
         true
     }
 
-    /// Notes that the worker has had nothing to do for a while.
+    /// Ends the strain if the gate is open. The next long loop iteration begins it again. Each sweep calls this,
+    /// because an idle worker, which has no loop iterations, must not stay strained.
     pub fn rested(&self) {
         if !self.closed.get() && self.status.is_strained() {
             self.status.strained.store(false, Ordering::Relaxed);
@@ -213,8 +218,8 @@ impl Gate {
     }
 }
 
-/// Returns how many requests fit into [`ITERATION_TARGET`] at the speed of the last iteration: at most twice and at
-/// least half as many as before.
+/// Returns how many requests fit into [`ITERATION_TARGET`] at the speed of the last loop iteration: at most twice and
+/// at least half `quota`, the number before. After an iteration without requests, returns twice `quota`.
 fn next_quota(quota: u32, iteration: Duration, requests: u32) -> u32 {
     if requests == 0 {
         return quota.saturating_mul(2).clamp(1, QUOTA_MAX);
@@ -225,7 +230,7 @@ fn next_quota(quota: u32, iteration: Duration, requests: u32) -> u32 {
     fits.clamp(quota / 2, quota.saturating_mul(2)).clamp(1, QUOTA_MAX)
 }
 
-/// A larger quota would be no limit.
+/// The largest quota of a loop iteration. A larger one would be no limit.
 const QUOTA_MAX: u32 = 100_000;
 
 impl Pass {
@@ -240,13 +245,14 @@ impl Pass {
         self.gate.note_impatient_client();
     }
 
-    /// Whether a connection may read a request without [`Pass::poll`].
+    /// Whether the gate is open, so that a connection may read a request without [`Pass::poll`].
     #[must_use]
     pub fn is_free(&self) -> bool {
         !self.gate.is_closed()
     }
 
-    /// Is ready if the connection may read a request. Otherwise the connection waits, and is woken when it may.
+    /// Returns `Ready` if the connection may read a request. Otherwise the connection waits, and the gate wakes it when
+    /// it may read.
     pub fn poll(&self, context: &Context<'_>) -> Poll<()> {
         if self.is_passed() || self.is_free() {
             return Poll::Ready(());
@@ -268,7 +274,8 @@ impl Pass {
         matches!(self.state.get(), State::Passed(_))
     }
 
-    /// Uses up the admission after a request was read. Returns since when it had waited, if it had.
+    /// Uses up the admission, after bytes of a request were read. Returns since when the connection had waited; `None`
+    /// if it had not waited.
     #[must_use]
     pub fn used(&self) -> Option<Instant> {
         let State::Passed(since) = self.state.get() else { return None };
@@ -276,7 +283,8 @@ impl Pass {
         Some(since)
     }
 
-    /// Gives up the place in the queue, and returns it.
+    /// Gives up the place in the queue. Returns the place, and since when the connection has waited; `None` if it did
+    /// not wait.
     fn leave(&self) -> Option<(u64, Instant)> {
         let State::Waits(arrival) = self.state.replace(State::Outside) else { return None };
         self.gate.waiting.borrow_mut().remove(&arrival).map(|waiter| (arrival, waiter.since))
@@ -318,7 +326,7 @@ mod tests {
         pass.poll(&Context::from_waker(Waker::noop())).is_ready()
     }
 
-    /// Whether `iteration` strains it.
+    /// Ends `iteration`. Returns whether the worker is strained after it.
     fn strains(gate: &Gate, iteration: LoopIteration) -> bool {
         gate.iteration_ended(iteration);
         gate.status.is_strained()

@@ -1,8 +1,9 @@
-//! The connection's bytes as hyper and the fast path see them, decrypted if there is TLS. Reads pass the worker's gate.
-//! Every byte is reported to the connection's exchange, from which the sweep knows which client is late.
+//! The connection's bytes as hyper and the fast path see them, decrypted if there is TLS. A read that may begin a
+//! request waits at the worker's gate. Every byte is reported to the connection's exchange, from which the sweep knows
+//! which client is late.
 //!
-//! Io discards what hyper writes by itself while klad sends no answer: a bare status for a head that hyper cannot read.
-//! The connection sends a better answer instead. `connection` creates it.
+//! [`Io`] discards what hyper writes by itself while klad sends no answer: a bare status for a head that hyper cannot
+//! read. The connection sends a better answer instead. `connection` creates the [`Io`].
 
 use std::cell::RefCell;
 use std::future::Future as _;
@@ -18,13 +19,14 @@ use crate::connection::gate::Pass;
 use crate::exchange::Exchange;
 use crate::net::stream::Stream;
 
-/// A connection's socket.
+/// A connection's socket, and bytes that were read from the socket and put back.
 pub(crate) struct Io {
     /// Shared with the connection, which answers if hyper's own answer was discarded.
     stream: Rc<RefCell<Stream>>,
     exchange: Rc<Exchange>,
     pass: Pass,
-    /// Bytes that were read but belong to hyper. They were counted when they were read.
+    /// Bytes that were read from the socket and put back. The next read returns them. They were reported to the
+    /// exchange when they came from the socket.
     unread: Bytes,
 }
 
@@ -35,7 +37,7 @@ impl Io {
 }
 
 impl Io {
-    /// Waits for a request, then for the gate. `false`: the client has given up.
+    /// Waits for the first byte of a request, then for the gate. `false`: the client has given up.
     fn poll_pass(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let stream = self.stream.borrow();
         let tcp = stream.tcp();
@@ -58,8 +60,8 @@ impl Io {
 }
 
 impl Io {
-    /// Reports what the client has taken of an answer, from the socket below TLS: rustls accepts up to 64 KiB at once,
-    /// whatever the client does.
+    /// Reports how many bytes of an answer the socket below TLS has taken: rustls accepts up to 64 KiB at once,
+    /// whatever the client takes. `before` and `waited` are the socket's progress before the write.
     fn sent_in_tls(&self, stream: &Stream, (before, waited): (usize, bool), held: usize) {
         let Some((taken, waits)) = stream.write_progress() else { return };
         let count = taken.wrapping_sub(before);
@@ -71,7 +73,7 @@ impl Io {
         }
     }
 
-    /// Sends some of `bytes`, which are not in a buffer of the connection.
+    /// Sends some of `bytes`, and returns how many. The connection holds no buffer of its own for them.
     pub(crate) fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let before = self.stream.borrow().write_progress();
         let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
@@ -79,7 +81,8 @@ impl Io {
         written
     }
 
-    /// Reports what became of `offered` bytes, for which the connection holds a buffer of `held` bytes.
+    /// Reports to the exchange how many of `offered` bytes were written. The connection holds a buffer of `held` bytes
+    /// for them.
     fn account(&self, before: Option<(usize, bool)>, written: &Poll<io::Result<usize>>, offered: usize, held: usize) {
         let taken = match written {
             Poll::Ready(Ok(count)) => Some(*count),
@@ -96,17 +99,18 @@ impl Io {
         }
     }
 
-    /// Gives back bytes that were read. The next read returns them first.
+    /// Puts back bytes that were read from here. The next read returns them.
     pub(crate) fn put_back(&mut self, bytes: Bytes) {
         self.unread = bytes;
     }
 
-    /// Takes back bytes that were given back and not read again.
+    /// Takes the bytes that were put back and not read again.
     pub(crate) fn take_unread(&mut self) -> Bytes {
         std::mem::take(&mut self.unread)
     }
 
-    /// Reads from the socket, if the gate admits a request. The count is 0 at the end of the stream.
+    /// Reads from the socket. Before the first byte of a request, waits until the gate admits the request. Returns the
+    /// number of bytes, 0 at the end of the stream.
     fn poll_socket(&self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         if !self.pass.is_free() && self.exchange.awaits_request() && !ready!(self.poll_pass(context))? {
             // The same as if the client had closed both sides.

@@ -46,11 +46,11 @@ pub(crate) struct Connection {
 }
 
 enum End {
-    /// No request will follow.
+    /// hyper or the fast path has ended the connection: no request will follow.
     Finished {
         by_error: bool,
     },
-    /// hyper cannot read a head, and klad has kept hyper's own answer from the client.
+    /// hyper cannot read a head. klad has discarded hyper's own answer, and sends this error instead.
     Rejected(ApiError),
     Verdict(Verdict),
     /// hyper is between two requests, and the fast path may continue.
@@ -78,7 +78,8 @@ impl Connection {
         Rc::new(Connection { exchange: Rc::new(exchange), waker: RefCell::default() })
     }
 
-    /// Serves until the client leaves, the sweep ends the connection, or klad stops. Returns the reason.
+    /// Serves the connection until the client leaves, an error or the sweep ends the connection, or klad stops. Returns
+    /// why the connection has ended.
     pub(crate) async fn serve(self: &Rc<Self>, worker: &Rc<Worker>, stream: std::net::TcpStream) -> CloseReason {
         // A client that has already left is not an error.
         let Ok(stream) = prepare(stream) else { return CloseReason::ByClient };
@@ -114,14 +115,14 @@ impl Connection {
         self.exchange.close_reason().unwrap_or(why)
     }
 
-    /// Sends a last answer if no head was read.
+    /// Sends `api_error` as the last answer, to a client whose head klad could not read, and lingers.
     async fn reject(&self, worker: &Worker, mut stream: Stream, api_error: ApiError) {
         worker.observer.rejected(api_error.code());
         stream.send_now(&api_error.into_closing_response());
         self.linger(stream).await;
     }
 
-    /// Does the TLS handshake. `None`: it has failed, and the connection has ended.
+    /// Does the TLS handshake. `None`: the handshake has failed, and the connection has ended.
     async fn tls_handshake(&self, handshaker: &Handshaker, stream: TcpStream) -> Option<Stream> {
         self.exchange.handshake_begins();
         let mut handshake = pin!(handshaker.handshake(stream));
@@ -145,9 +146,9 @@ impl Connection {
         None
     }
 
-    /// Serves HTTP. The fast path (`plain`) answers plain requests. From the first byte of another request on, hyper
-    /// has the connection, until it has answered some requests and is between two. With `--fast-path off`, hyper
-    /// answers all requests.
+    /// Serves HTTP until the connection ends. The fast path (`plain`) answers plain requests. From the first byte of a
+    /// request that is not plain, hyper serves the connection, until it has read [`HYPER_REQUESTS_MIN`] requests and
+    /// waits for the next one. With `--fast-path off`, hyper answers all requests.
     async fn serve_http(self: &Rc<Self>, worker: &Rc<Worker>, stream: &Rc<RefCell<Stream>>) -> End {
         let pass = Pass::new(worker.gate.clone());
         let mut io = Io::new(stream.clone(), self.exchange.clone(), pass);
@@ -165,7 +166,8 @@ impl Connection {
         }
     }
 
-    /// Serves with hyper until the connection ends or returns to the fast path.
+    /// Serves with hyper until the connection ends, or until the fast path can continue, which then gets the socket
+    /// back.
     async fn serve_by_hyper(
         self: &Rc<Self>,
         worker: &Rc<Worker>,
@@ -240,19 +242,21 @@ impl Connection {
         }
     }
 
-    /// Whether hyper waits for a request and has written everything. An answer that leaves a body unread is the last
-    /// one: hyper closes the connection at the next poll, and what arrives until then is not a request.
+    /// Whether hyper waits for a request and has written the whole last answer. After an answer that leaves a body
+    /// unread no request follows: hyper closes the connection at the next poll, and what arrives until then is not a
+    /// request.
     fn is_between_requests(&self) -> bool {
         self.exchange.is_idle() && !self.exchange.body_unread()
     }
 
-    /// Whether a connection that was idle has something to do.
+    /// Whether a request has begun, or bytes have arrived, since the sweep found the connection idle.
     fn is_wanted(&self, stream: &Stream) -> bool {
         let has_arrived = rustix::io::ioctl_fionread(stream.tcp()).is_ok_and(|bytes| bytes > 0);
         !self.exchange.awaits_request() || has_arrived || stream.has_unread()
     }
 
-    /// Closes a connection whose client may still be sending. If its bytes arrived at a closed socket, the kernel
+    /// Closes a connection whose client may still be sending: closes klad's sending side, then reads and discards what
+    /// arrives, until the client closes too or a limit is reached. If bytes arrived at a closed socket, the kernel
     /// would answer with a reset, and the client might lose the answer that explains the close.
     async fn linger(&self, mut stream: Stream) {
         self.exchange.lingers();
@@ -288,7 +292,7 @@ impl Connection {
         }
     }
 
-    /// Lets the exchange check whether the client is late, and wakes the task if there is a verdict.
+    /// Checks whether the client is late, and wakes the connection's task if it has something to do.
     pub(crate) fn check(&self, deadlines: &Deadlines, draining: Option<Draining>) {
         if self.exchange.check(deadlines, draining) {
             self.wake();
@@ -300,7 +304,7 @@ impl Connection {
         &self.exchange
     }
 
-    /// Ends a request that holds body budget.
+    /// Ends the request, which holds body budget: see [`Exchange::evict`].
     pub(crate) fn evict(&self) {
         self.exchange.evict();
         self.wake();
@@ -321,7 +325,7 @@ fn prepare(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
     TcpStream::from_std(stream)
 }
 
-/// Converts to milliseconds.
+/// Returns the duration in whole milliseconds.
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

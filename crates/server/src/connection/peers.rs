@@ -1,6 +1,7 @@
 //! Counts the connections of each peer address, and rejects those beyond the limit. `accept` calls this.
 //!
-//! An address is a full address, also with IPv6. Behind a proxy all clients have the proxy's address.
+//! The limit is for a single IP address, without the port; with IPv6 too it is not for a network. Behind a proxy all
+//! clients have the proxy's address.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -41,8 +42,8 @@ impl Peers {
         Arc::new(Peers { counts: Mutex::default() })
     }
 
-    /// Takes a place for a connection from `address`, if the address has fewer than `limit`. It counts without a limit
-    /// too, because a limit may be set while klad serves.
+    /// Takes a place for a connection from `address`, if the address has fewer than `limit` connections. Without a
+    /// limit the connection is counted too, because a limit may be set while klad serves.
     pub(crate) fn take(self: &Arc<Peers>, address: IpAddr, limit: Option<usize>) -> Option<PeerPlace> {
         // An IPv4 client is the same client whether the listener speaks IPv4 or both.
         let address = address.to_canonical();
@@ -67,14 +68,14 @@ impl Drop for PeerPlace {
     }
 }
 
-/// The answer if clients speak TLS: a fatal alert in clear, 80 (`internal_error`). A handshake only for a rejection
+/// The rejection if clients speak TLS: a fatal alert in clear, 80 (`internal_error`). A handshake only for a rejection
 /// would cost more than most requests.
 const TOO_MANY_IN_TLS: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
 
-/// Rejects connections beyond the limit of their peer.
+/// Rejects connections of peers that already have as many as they may.
 pub(crate) struct PeerRejecter {
     lingering: Arc<Semaphore>,
-    /// The bytes of the answer.
+    /// The bytes that klad sends to a rejected client.
     answer: Vec<u8>,
 }
 
@@ -85,8 +86,9 @@ impl PeerRejecter {
         PeerRejecter { lingering: Arc::new(Semaphore::new(usize::try_from(lingering_max).expect("few"))), answer }
     }
 
-    /// Answers, and closes after the client has closed, or after a short time. If the client's request arrived at a
-    /// closed socket, the kernel would answer with a reset, and the client might lose the answer.
+    /// Sends the rejection. Closes the connection when the client has closed it, or after [`REFUSED_LINGER_TIMEOUT`];
+    /// if too many rejected connections are still open, immediately. If the client's request arrived at a closed
+    /// socket, the kernel would answer with a reset, and the client might lose the rejection.
     pub(crate) fn reject(&self, mut stream: TcpStream) {
         // The answer fits into the empty send buffer of a new connection, or the client has left.
         let _ = stream.write(&self.answer);

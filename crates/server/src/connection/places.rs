@@ -1,4 +1,4 @@
-//! The number of open connections and its limit. `accept` calls this.
+//! Counts the open connections, and makes the acceptor wait at their limit. `accept` calls this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use crate::Limits;
 use crate::limits::SWEEP_INTERVAL;
 use klad_base::sync::Live;
 
-/// The places for all connections.
+/// The places for connections of all peers.
 #[derive(Debug)]
 pub(crate) struct Places {
     taken: AtomicUsize,
@@ -22,7 +22,7 @@ pub(crate) struct Places {
 pub(crate) struct OpenPlace(Arc<Places>);
 
 impl Places {
-    /// Creates the places. The limit is the current `connections_max` of `limits`.
+    /// Creates the places, all free. Their number is the current `connections_max` of `limits`, and may change.
     pub(crate) fn new(limits: Arc<Live<Limits>>) -> Arc<Places> {
         Arc::new(Places { taken: AtomicUsize::new(0), limits, freed: Notify::new() })
     }

@@ -1,9 +1,9 @@
-//! The fast path: answers plain requests of a connection one after the other, without hyper. Everything that is not
-//! plain goes to hyper, from its first byte on.
+//! The fast path: answers plain requests of a connection one after the other, without hyper. hyper gets each request
+//! that is not plain, from its first byte on.
 //!
 //! A connection that waits for a request holds no buffer here. The worker has one buffer to read into and one to write
-//! from, because it reads or writes only one connection at a time. Only bytes that a client does not take at once are
-//! copied.
+//! from, because it reads or writes only one connection at a time. If the client does not take the whole answer at
+//! once, the connection gets a copy of the rest.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
@@ -48,7 +48,7 @@ impl Workspace {
         workspace
     }
 
-    /// Updates the date; must be called at least once a second.
+    /// Updates the date of the answers. The worker calls this several times a second.
     pub(crate) fn tick(&self) {
         let second = clock::unix_ms() / 1_000;
         if self.second.replace(second) != second {
@@ -68,7 +68,8 @@ enum FastPathEnd {
 }
 
 impl Connection {
-    /// Answers plain requests until there is something else. `None`: hyper must continue, and no byte is lost.
+    /// Answers plain requests until something else arrives or the connection ends. `None`: a request is not plain, and
+    /// hyper must continue; its bytes were put back into `io`.
     pub(super) async fn serve_plain(&self, worker: &Worker, io: &mut Io, stream: &RefCell<Stream>) -> Option<End> {
         loop {
             let started = match poll_fn(|context| self.poll_plain(worker, io, stream, context)).await {
@@ -130,7 +131,7 @@ impl Connection {
         Poll::Ready(Ok(worker.service.begin_plain(&request, &self.exchange)))
     }
 
-    /// Polls a request, unless the sweep has decided that the connection ends.
+    /// Calls `poll`, which advances a request, unless the sweep has decided that the connection ends.
     fn poll_unless<T>(
         &self,
         context: &mut Context<'_>,
@@ -187,8 +188,8 @@ impl AnswerWriter {
         Pin::new(io).poll_flush(context)
     }
 
-    /// Writes the head and a small value, or the first frame of a large one. After this, only a large value holds a
-    /// permit.
+    /// Writes the head and a small value, or the first frame of a large one, to `out`. After this, only a large value
+    /// holds a memory permit.
     fn begin(&mut self, mut answer: Answer, date: &Date, out: &mut Vec<u8>) {
         out.clear();
         answer.write_head(answer.body.length(), date, out);

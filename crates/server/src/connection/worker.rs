@@ -1,7 +1,7 @@
 //! A worker: one thread with a runtime, its connections as local tasks, and a sweep that checks their deadlines.
 //!
-//! A worker never waits for storage, and never for a lock that is held long. `server` starts it; `accept` hands it
-//! connections.
+//! A worker never waits for storage, except with `--execution inline`, and never for a lock that is held long. `Server`
+//! starts the workers; `accept` hands connections to them.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -50,7 +50,7 @@ pub(crate) struct WorkerHandle {
     sweeps: Arc<AtomicU64>,
 }
 
-/// Replaces the number of sweeps of a worker that has ended.
+/// The value of a worker's counter of sweeps after the worker has ended.
 const ENDED: u64 = u64::MAX;
 
 /// Monitors whether all workers run, by counting their sweeps.
@@ -62,7 +62,7 @@ impl Pulse {
         Pulse(workers.iter().map(|worker| (worker.sweeps.clone(), 0)).collect())
     }
 
-    /// Whether each worker has swept since the last call, or has ended.
+    /// Whether each worker has made a sweep since the last call of this function, or has ended.
     pub fn beats(&mut self) -> bool {
         let mut all = true;
         for (sweeps, seen) in &mut self.0 {
@@ -75,7 +75,7 @@ impl Pulse {
 }
 
 impl WorkerHandle {
-    /// The number of the worker's connections, including those on their way to it.
+    /// The number of the worker's connections, including those on their way to the worker.
     pub(crate) fn connections(&self) -> usize {
         self.figures.connections.load(Ordering::Relaxed)
     }
@@ -85,7 +85,7 @@ impl WorkerHandle {
         &self.figures
     }
 
-    /// Whether the worker should get no more connections for now.
+    /// Whether the worker should get new connections only if all workers are strained.
     pub(crate) fn is_strained(&self) -> bool {
         self.figures.gate_status.is_strained()
     }
@@ -114,9 +114,10 @@ pub(crate) struct Worker {
     pub(crate) handshaker: Option<Handshaker>,
     pub(crate) gate: Rc<Gate>,
     pub(crate) observer: Rc<Observer>,
-    /// Milliseconds since the worker's start, as of the last sweep. Reading it costs nothing.
+    /// The worker's coarse clock: milliseconds since the worker's start, as of the last sweep, without time in which
+    /// the worker did not run. Reading this costs nothing.
     pub(crate) now_ms: Rc<Cell<u64>>,
-    /// When the clock was last advanced.
+    /// When the coarse clock was last advanced.
     ticked: Cell<Instant>,
     sweeps: Arc<AtomicU64>,
     connections: RefCell<Slab<Rc<Connection>>>,
@@ -196,8 +197,8 @@ impl Worker {
         iterations.abort();
     }
 
-    /// Serves connections that still arrive, lets every connection finish its request, and waits for them until the
-    /// drain timeout ends.
+    /// Serves connections that still arrive, lets every connection finish its request, and waits until all connections
+    /// have ended or the drain timeout is over.
     async fn drain(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, drain: &Drain) {
         let deadline = clock::now() + drain.timeout;
         self.tick();
@@ -233,7 +234,7 @@ impl Worker {
         self.limits.borrow().fast_path
     }
 
-    /// Since when klad stops, if it does. Then each answer says `Connection: close`.
+    /// Since when klad has been stopping; `None` if it is not. While klad stops, each answer says `Connection: close`.
     pub(crate) fn draining(&self) -> Option<Draining> {
         self.draining.get()
     }
@@ -243,14 +244,14 @@ impl Worker {
         self.figures.plain.add_owned(1);
     }
 
-    /// The largest head that the fast path reads. hyper rejects longer ones.
+    /// The maximum of bytes of a head, `--head-max`. The fast path leaves a longer head to hyper, which rejects it.
     pub(crate) fn head_bytes_max(&self) -> usize {
         self.limits.borrow().head_bytes_max
     }
 
-    /// Advances the clock by at most [`SWEEP_COUNTS_MAX`]. If the process was stopped (SIGSTOP, a paused container) or
-    /// the worker had no CPU time, clients may have sent bytes that klad has not read; this time must not count
-    /// against them.
+    /// Advances the coarse clock to now, but by at most [`SWEEP_COUNTS_MAX`]. If the process was stopped (SIGSTOP, a
+    /// paused container) or the worker had no CPU time, clients may have sent bytes that klad has not read; this time
+    /// must not count against them.
     fn tick(&self) {
         let ticked = self.ticked.get();
         let passed_ms = ms(clock::now().saturating_duration_since(ticked));
@@ -273,7 +274,7 @@ impl Worker {
         });
     }
 
-    /// The task that runs at the end of each loop iteration.
+    /// The worker's task that runs at the end of each loop iteration, and never completes.
     async fn iterations(self: Rc<Worker>) {
         poll_fn(|context| {
             if let Some(iteration) = self.context.poll_iteration(context) {

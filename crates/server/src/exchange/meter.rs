@@ -1,13 +1,14 @@
-//! Measures the rate of a client: its bytes, and the time that klad has waited for them.
+//! Measures the rate at which a client sends or takes bytes: counts the bytes, and the time that klad has waited.
 
 use std::time::Duration;
 
-/// Bytes and time since the first wait. Times are milliseconds of the worker's coarse clock.
+/// Counts bytes and the time of waits, both from the beginning of the first wait on. Times are milliseconds of the
+/// worker's coarse clock.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     /// Bytes since the first wait began.
     bytes: u64,
-    /// The length of all waits that have ended.
+    /// The length of all waits that have ended, together.
     waited_ms: u64,
     /// The beginning of the current wait.
     waits_since_ms: Option<u64>,
@@ -25,7 +26,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// The average rate; `u64::MAX` if there was no wait.
+    /// Returns the average rate over all waits; `u64::MAX` if there was no wait.
     #[must_use]
     pub(super) fn bytes_per_second(&self) -> u64 {
         let waited_ms = u64::try_from(self.waited.as_millis()).unwrap_or(u64::MAX);
@@ -42,7 +43,7 @@ impl Meter {
         self.counts = true;
     }
 
-    /// Resets the meter, but keeps a wait in progress.
+    /// Resets the meter. If a wait is in progress, it continues, and counts from its beginning.
     pub(super) fn begin_anew(&mut self) {
         self.bytes = 0;
         self.waited_ms = 0;

@@ -1,5 +1,5 @@
 //! The state machine of one connection. The service that answers, the socket that moves bytes and the sweep that checks
-//! deadlines report events to it. It decides whether the connection continues.
+//! deadlines report events to it. The state machine decides whether the connection continues.
 //!
 //! ```text
 //!   Handshake, with TLS
@@ -9,8 +9,9 @@
 //!    └──────────────── answered ────────────────┘          Linger: closed for writing; waits until the client closes
 //! ```
 //!
-//! [`State`] holds the whole state; each method of [`Exchange`] is one event. A connection belongs to one worker
-//! thread, so nothing needs a lock. This module uses no sockets, and of HTTP only types. `http` and `connection` call it.
+//! [`State`] holds the state; each method of [`Exchange`] reports an event or answers a question. A connection belongs
+//! to one worker thread, so nothing needs a lock. This module uses no sockets, and of HTTP only types. `http` and
+//! `connection` call it.
 
 mod meter;
 mod verdict;
@@ -79,13 +80,13 @@ struct State {
     body_timed_out: bool,
     /// klad answered before it had read the request's body, so it must linger when it closes.
     body_unread: bool,
-    /// hyper's buffers have grown.
+    /// hyper's buffers have grown beyond what the memory budget charges for a connection.
     grown: bool,
     /// hyper's buffers have grown so much that the connection must end after the answer.
     oversized: bool,
     /// The answer was handed over to hyper, and is still in its buffer.
     answer_leaves: bool,
-    /// Something that hyper wrote was discarded.
+    /// klad has discarded something that hyper wrote by itself.
     hyper_muted: bool,
     /// The sweep's decision, until the connection's task takes it.
     verdict: Option<Verdict>,
@@ -138,14 +139,14 @@ impl Exchange {
         self.change().enter(phase, self.now_ms.get());
     }
 
-    /// Returns the current phase, and since when.
+    /// Returns the current phase, and when it began, in milliseconds of the worker's coarse clock.
     #[must_use]
     pub fn phase(&self) -> (Phase, u64) {
         let state = self.state();
         (state.phase, state.since_ms)
     }
 
-    /// The record of the current request. The caller must drop it before it calls another method.
+    /// The record of the current request. The caller must drop the returned guard before it calls another method.
     pub fn request(&self) -> RefMut<'_, RequestRecord> {
         RefMut::map(self.change(), |state| &mut state.request)
     }
@@ -184,7 +185,7 @@ impl Exchange {
         state.grown |= count > GROWN_BYTES;
     }
 
-    /// A whole head has been read. Returns when that was, like [`RequestRecord::begins`].
+    /// A whole head has been read. Returns when the head arrived: see [`RequestRecord::begins`].
     pub fn request_begins(&self, iteration_began: Option<Instant>) -> Instant {
         let mut state = self.change();
         state.read_ahead = false;
@@ -238,17 +239,17 @@ impl Exchange {
         self.state().body_unread
     }
 
-    /// An answer is about to be handed over. May add headers.
+    /// An answer is about to be handed over to be written. May add headers to the answer.
     pub fn answers(&self, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
         self.request().answers(&self.phases, status, headers);
     }
 
-    /// Sets how many bytes of the body budget become free when the connection ends.
+    /// Sets how many bytes of the body budget the answer holds: they become free when the connection ends.
     pub fn set_body_permit(&self, bytes: u64) {
         self.change().body_permit_bytes = bytes;
     }
 
-    /// The answer was handed over. The next request may arrive, or has begun to.
+    /// The whole answer was handed over to be written. The next request may arrive, or has begun to arrive.
     pub fn answered(&self) {
         let mut state = self.change();
         state.body_permit_bytes = 0;
@@ -259,13 +260,13 @@ impl Exchange {
         state.enter(next, self.now_ms.get());
     }
 
-    /// The socket took `taken` of `offered` bytes; `None`: it is full.
+    /// The socket took `taken` of `offered` bytes. `None`: the socket is full.
     pub fn socket_took(&self, taken: Option<usize>, offered: usize) {
         self.request().socket_took(&self.phases, taken, offered);
     }
 
-    /// The client took `taken` bytes; `None`: it takes none now. The connection holds a buffer of `held` bytes for its
-    /// answer.
+    /// The client took `taken` bytes. `None`: the client takes none now. The connection holds a buffer of `held` bytes
+    /// for its answer.
     pub fn bytes_carried(&self, taken: Option<usize>, held: usize) {
         let (mut state, now_ms) = (self.change(), self.now_ms.get());
         match taken {
@@ -306,19 +307,20 @@ impl Exchange {
         own
     }
 
-    /// Whether something that hyper wrote was discarded.
+    /// Whether klad has discarded something that hyper wrote by itself.
     #[must_use]
     pub fn hyper_was_muted(&self) -> bool {
         self.state().hyper_muted
     }
 
-    /// Whether the connection must end after the answer, because only that frees its memory.
+    /// Whether the connection must end after the answer, because hyper's buffers have grown so much that only the end
+    /// frees enough memory.
     #[must_use]
     pub fn oversized(&self) -> bool {
         self.state().oversized
     }
 
-    /// From now on the fast path serves the connection, without buffers.
+    /// From now on the fast path serves the connection. hyper's buffers were freed.
     pub fn buffers_are_gone(&self) {
         self.change().grown = false;
     }
@@ -338,7 +340,7 @@ impl Exchange {
         state.phase == Phase::Idle && state.taken.waits_since_ms().is_none()
     }
 
-    /// Restarts the idle time, because klad itself does not read requests now.
+    /// Restarts the idle time. Called while the gate is closed: klad itself does not read requests then.
     pub fn restart_idle_clock(&self) {
         let mut state = self.change();
         if state.phase == Phase::Idle {

@@ -10,16 +10,18 @@ use crate::limits::{DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, LINGER
 /// [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL).
 #[derive(Clone, Debug)]
 pub struct Deadlines {
-    /// From the first byte of a head to the last; then 408.
+    /// The maximum time from the first byte of a head to the last; then klad answers 408. Also the maximum time of a
+    /// TLS handshake; then klad closes the connection without an answer.
     pub head: Duration,
-    /// Between two requests; then klad closes the connection without an answer.
+    /// The maximum time between two requests; then klad closes the connection without an answer.
     pub idle: Duration,
-    /// The time without a byte of an expected body, or below the minimum rate; then 408.
+    /// klad answers 408 if no byte of an expected body arrives for this time, or if the body takes longer than this
+    /// time and its average rate is below the minimum rate.
     pub body: Duration,
-    /// The time in which the client takes no byte of an answer, or takes less than the minimum rate; then klad closes
-    /// the connection.
+    /// klad closes the connection if the client takes no byte of an answer for this time, or if all waits for the
+    /// client during an answer together exceed this time and the average rate over them is below the minimum rate.
     pub write: Duration,
-    /// The minimum rate of a body in either direction, bytes per second. 0: no minimum.
+    /// The minimum rate of a request's body and of an answer, bytes per second. 0: no minimum.
     pub body_rate_bytes_min: u64,
 }
 
@@ -30,7 +32,7 @@ pub enum Verdict {
     FinishRequest,
     /// Answer an incomplete head with 408, and close.
     HeadTimedOut,
-    /// Check whether hyper's buffer holds the beginning of a head.
+    /// Check whether hyper's buffer holds the beginning of a head. If it does, the head is late.
     CheckHead,
     /// Close, unless a request has arrived since the sweep decided.
     CloseIfIdle,
@@ -41,13 +43,13 @@ pub enum Verdict {
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The client has closed the connection, or has asked for it.
+    /// The client has closed the connection, or has asked klad to close it.
     ByClient,
     /// A malformed request, or a broken connection.
     Error,
-    /// A head did not arrive in time, 408.
+    /// A head did not arrive in time (408), or a TLS handshake took too long.
     HeadTimeout,
-    /// A body did not arrive in time, 408.
+    /// A body did not arrive in time (408).
     BodyTimeout,
     /// The client did not take an answer in time.
     WriteTimeout,
@@ -71,20 +73,20 @@ pub struct Draining {
 }
 
 impl Draining {
-    /// Returns the part of a wait that falls into the stop. The wait has length `waited` and ends now.
+    /// Returns how long a wait has lasted since the stop began. The wait has the length `waited`, and ends now.
     fn of(self, waited: Duration, now_ms: u64) -> Duration {
         waited.min(Duration::from_millis(now_ms.saturating_sub(self.since_ms)))
     }
 }
 
-/// What ending a request would free.
+/// A request that klad may end to free body budget.
 #[derive(Clone, Copy, Debug)]
 pub struct EvictionCandidate {
-    /// Bytes of the body budget.
+    /// The bytes of the body budget that ending the request would free.
     pub permit_bytes: u64,
-    /// The rate at which the client sends or takes.
+    /// The average rate at which the client sends its body; 0 if the client does not take the answer now.
     pub bytes_per_second: u64,
-    /// How long klad has waited for the client.
+    /// How long klad has waited for the client: for its body, or for it to take the next byte of the answer.
     pub waited: Duration,
 }
 
@@ -105,7 +107,7 @@ impl Exchange {
         true
     }
 
-    /// What [`Exchange::evict`] would free. `None`: nothing, or it is too early to know the rate.
+    /// What [`Exchange::evict`] would free. `None`: nothing, or klad has not waited long enough to know the rate.
     #[must_use]
     pub fn eviction_candidate(&self) -> Option<EvictionCandidate> {
         let (state, now_ms) = (self.state(), self.now_ms.get());
@@ -125,7 +127,8 @@ impl Exchange {
         (waited > EVICTION_AGE_MIN).then_some(eviction_candidate)
     }
 
-    /// Ends the request that holds body budget: an upload with 408, an answer by closing the connection.
+    /// Ends a request to free body budget: klad answers an upload with 408, and closes a connection whose client does
+    /// not take its answer.
     pub fn evict(&self) {
         let mut state = self.change();
         state.close_reason = Some(CloseReason::Evicted);
@@ -142,7 +145,7 @@ enum Judgement {
     Continue,
     /// The service answers 408.
     BodyTimedOut,
-    /// The connection's task acts. The reason is `None` if there is one already.
+    /// The connection's task carries out the verdict. The reason is `None` if the verdict gives no reason of its own.
     Act(Verdict, Option<CloseReason>),
 }
 

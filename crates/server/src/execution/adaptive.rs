@@ -1,5 +1,5 @@
-//! `--execution adaptive`: a worker answers reads from memory, and storage threads do the others; the writes of a loop
-//! iteration are gathered into one batch.
+//! `--execution adaptive`: a worker itself answers reads that memory can answer, and storage threads do the other
+//! reads. A worker gathers the writes of a loop iteration into one batch.
 //!
 //! ```text
 //!   worker ──get──▶ Engine::read_cached ──in memory──▶ answer, same iteration, no queue
@@ -9,8 +9,8 @@
 //!                                                                ─▶ klad-commit ─▶ CompletionQueue ─▶ worker
 //! ```
 //!
-//! Both queues control their delay ([`DelayQueue`]). Each has a place for every operation slot, so an admitted
-//! operation always fits. `execution` and `worker_context` call this.
+//! Both queues, `reads` and `writes`, control their delay ([`DelayQueue`]). Each has a place for every operation slot,
+//! so an admitted operation always fits. `execution` and `worker_context` call this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ use klad_storage::limits::COMMIT_BYTES_MAX;
 use klad_storage::operation::{Error, Operation};
 use klad_storage::{Engine, Pending};
 
-/// The two queues and their service times.
+/// The queues of reads and of writes, and their service times.
 pub(super) struct Adaptive {
     reads: DelayQueue,
     writes: DelayQueue,
@@ -41,12 +41,12 @@ pub(super) struct Adaptive {
     read_rejections: Rejections,
     write_rejections: Rejections,
     storage_threads: usize,
-    /// The limit that errors report.
+    /// `--queue-target` in milliseconds, which the errors about rejected operations report.
     target_ms: AtomicU64,
 }
 
 impl Adaptive {
-    /// Creates the queues, with a place for each possible operation. With `control` of `None` they reject nothing.
+    /// Creates the queues, with a place for each possible operation. If `control` is `None`, they reject nothing.
     pub(super) fn new(storage_threads: usize, control: Option<Queues>) -> Arc<Adaptive> {
         Arc::new(Adaptive {
             reads: DelayQueue::new(SLOTS_CEILING, control),
@@ -140,8 +140,9 @@ impl Adaptive {
         }
     }
 
-    /// Writes what a worker has gathered in one loop iteration. The worker writes `async` writes itself if it need not
-    /// wait for anything. The committer gets the rest, with one wake-up.
+    /// Commits the writes that a worker has gathered in one loop iteration. The worker commits the `async` writes
+    /// itself if they fit into a small batch ([`ITERATION_COMMIT_BYTES_MAX`], [`COMMIT_WRITES_MAX`]) and the engine
+    /// need not wait for anything. The committer gets all other writes, with one wake-up.
     pub(super) fn commit_iteration(&self, engine: &dyn Engine, gathered: &mut Vec<Task>) {
         let (mut tasks, mut here): (Vec<Task>, Vec<Task>) = gathered.drain(..).partition(Task::needs_sync);
         let bytes: usize = here.iter().map(Task::write_bytes).sum();
@@ -162,8 +163,8 @@ impl Adaptive {
         announce(&completion_queues);
     }
 
-    /// Updates the service times, and rejects operations that have waited too long. A thread that never waits for
-    /// storage calls this often.
+    /// Updates the service times, and rejects operations that have waited longer than `--queue-age-max` or whose
+    /// deadline has passed. A thread that never waits for storage calls this often.
     pub(super) fn tick(&self) {
         self.read_service_time.tick();
         self.write_service_time.tick();
@@ -203,7 +204,8 @@ impl Adaptive {
         self.write_service_time.wait(self.writes.len(), 1)
     }
 
-    /// Returns the figures of the three queues. Steps of ranges wait in their own queue, up to `scans_max`.
+    /// Returns the figures of three queues: reads, writes, and steps of ranges, which wait beside the reads.
+    /// `operations_max` and `scans_max` are shown as their limits.
     pub(super) fn figures(&self, operations_max: usize, scans_max: usize) -> Vec<QueueFigures> {
         let (reads, steps, oldest_read) = self.reads.figures();
         let (writes, _, oldest_write) = self.writes.figures();
@@ -248,7 +250,8 @@ fn target_ms(control: Option<Queues>) -> u64 {
     control.map_or(0, |control| u64::try_from(control.target.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Commits on this thread if nothing has to be waited for. Otherwise returns all tasks.
+/// Commits the writes `here` on this thread if the engine need not wait for anything. Otherwise returns them. Rejects
+/// those whose deadline has passed.
 fn commit_here(engine: &dyn Engine, here: Vec<Task>) -> Vec<Task> {
     if here.is_empty() {
         return Vec::new();
@@ -273,7 +276,7 @@ fn reject(rejected: &mut Vec<Task>, limit: u64, retry_after: Option<Duration>) {
     announce(&completion_queues);
 }
 
-/// The completion queues of `tasks`, without duplicates. There are few workers.
+/// Returns the completion queues of `tasks`, each once. Compares each with all others, because there are few workers.
 fn completion_queues(tasks: &[Task]) -> Vec<Arc<CompletionQueue>> {
     let mut completion_queues: Vec<Arc<CompletionQueue>> = Vec::new();
     for completions in tasks.iter().map(Task::completions) {

@@ -1,5 +1,5 @@
-//! Admission: operation slots, which are counted, and the body budget, in bytes. Dropping a slot or permit gives it
-//! back.
+//! Admission: slots for operations and for ranges, which are counted, and the body budget, in bytes. Dropping a slot or
+//! permit gives it back.
 //!
 //! `execution` calls this; `http` uses the body budget.
 
@@ -19,13 +19,14 @@ use klad_base::sync::Mutex;
 /// A limited number of slots, and the total length of the keys of the operations in them.
 #[derive(Debug)]
 pub struct Slots {
-    /// The number of taken slots in the lower [`TAKEN_BITS`], and the bytes of keys above. One word, so that counting
-    /// the bytes costs nothing.
+    /// The number of taken slots in the lower [`TAKEN_BITS`] bits, and the bytes of keys in the bits above. One word,
+    /// so that counting the bytes costs nothing.
     taken: AtomicU64,
     limit: AtomicUsize,
 }
 
-/// Enough for [`SLOTS_CEILING`]. The remaining bits count 8 GiB of keys. Beyond that only the bytes would be wrong.
+/// The number of bits that count slots: enough for [`SLOTS_CEILING`]. The other 33 bits count up to 8 GiB of keys. With
+/// more, only the count of bytes would be wrong.
 const TAKEN_BITS: u32 = 31;
 
 const _: () = assert!(SLOTS_CEILING < 1 << TAKEN_BITS);
@@ -34,7 +35,7 @@ const _: () = assert!(SLOTS_CEILING < 1 << TAKEN_BITS);
 #[derive(Debug)]
 pub struct Slot {
     slots: Arc<Slots>,
-    /// What it has added to `taken`.
+    /// What this slot has added to `taken`.
     added: u64,
 }
 
@@ -83,8 +84,8 @@ impl Slots {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Changes the number of slots to `limit` (at least 1). If more are taken, none is free until enough have been
-    /// given back.
+    /// Changes the number of slots to `limit` (at least 1). If more slots are taken, none is free until enough have
+    /// been given back.
     pub fn set_limit(&self, limit: usize) {
         assert!(limit >= 1, "at least one slot is needed");
         self.limit.store(limit, Ordering::Relaxed);
@@ -109,12 +110,13 @@ fn count(taken: u64) -> usize {
 ///   0                                                               7/8                 8/8
 /// ```
 ///
-/// A request that can be rejected must also leave as many bytes free as it takes, up to [`LARGE_BODY_LEAVES_PARTS`].
-/// So when the budget runs out, klad rejects the largest requests first, and requests of half their size still fit.
+/// A larger body or answer that can be rejected must also leave as many bytes free as it takes, but at most one part in
+/// [`LARGE_BODY_LEAVES_PARTS`] of the budget. So when the budget runs out, klad rejects the largest requests first,
+/// while smaller ones still fit.
 #[derive(Debug)]
 pub struct BodyBudget {
     all: Share,
-    /// The part of it for all but small bodies.
+    /// The part of `all` for all but small bodies.
     large: Share,
     shortage: Mutex<Option<Shortage>>,
 }
@@ -130,11 +132,11 @@ struct Share {
 pub struct ShareFigures {
     /// Bytes in use.
     pub used_bytes: u64,
-    /// Bytes in all.
+    /// The size of the share, bytes.
     pub limit_bytes: u64,
 }
 
-/// A part of the budget. Dropping it gives it back.
+/// Bytes that were taken from the budget. Dropping the permit gives them back.
 #[derive(Debug)]
 pub struct BodyPermit {
     // Taken and dropped in this order, so that a free part of the large share is also free in `all`.
@@ -145,7 +147,7 @@ pub struct BodyPermit {
 /// The bytes that were missing when a request was rejected. The sweeps end slow requests until as many are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// The missing bytes, less those that were freed since.
+    /// The missing bytes, less those that sweeps have freed since.
     pub bytes: u64,
     /// The bytes that the request asked for.
     wanted_bytes: u64,
@@ -159,7 +161,7 @@ impl BodyBudget {
     /// Creates a budget of `bytes`, all free.
     ///
     /// # Panics
-    /// Beyond 4 TiB, which no memory budget reaches.
+    /// If `bytes` is 4 TiB or more. No `--memory` gives so large a body budget.
     #[must_use]
     pub fn new(bytes: u64) -> BodyBudget {
         let units = u32::try_from(bytes / BODY_BUDGET_UNIT_BYTES).expect("the budget is far below 4 TiB");
@@ -176,7 +178,8 @@ impl BodyBudget {
         (units * parts).div_ceil(parts - 1 - parts / SMALL_BODY_BUDGET_PARTS) * BODY_BUDGET_UNIT_BYTES
     }
 
-    /// Takes a permit for `bytes`, if the budget has them. Otherwise notes the shortage for the sweeps.
+    /// Takes a permit for `bytes` if they are free, with what must be left free. Otherwise returns `None`, and notes
+    /// the shortage for the sweeps if a permit of this size is possible at all.
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> Option<BodyPermit> {
         let units = self.share(bytes).units_of(bytes)?;
@@ -193,8 +196,8 @@ impl BodyBudget {
         Some(BodyPermit { all: self.all.try_take(units)?, large })
     }
 
-    /// Waits until the budget has `bytes`, for a range that can no longer be rejected. If `bytes` is larger than the
-    /// large share, takes all of the share.
+    /// Waits until `bytes` are free, and takes a permit for them. For a range, which must not be rejected at once. If
+    /// `bytes` is more than the large share, takes the whole large share.
     pub async fn take(&self, bytes: u64) -> BodyPermit {
         let units = self.share(bytes).units_of(bytes).unwrap_or(self.large.units);
         loop {
@@ -225,8 +228,8 @@ impl BodyBudget {
         self.large.figures()
     }
 
-    /// Takes the shortage of the last [`BODY_BUDGET_SHORTAGE_LIFETIME`], if it would still reject the request. Other
-    /// workers' sweeps do not see it until [`BodyBudget::put_back`].
+    /// Takes the noted shortage, if it is not older than [`BODY_BUDGET_SHORTAGE_LIFETIME`] and its request would still
+    /// be rejected. The sweeps of other workers do not see the shortage until [`BodyBudget::put_back`].
     #[must_use]
     pub fn take_shortage(&self) -> Option<Shortage> {
         let lacks =
@@ -234,7 +237,8 @@ impl BodyBudget {
         self.shortage.lock().take().filter(|shortage| shortage.is_fresh() && lacks(shortage))
     }
 
-    /// Returns the rest of a shortage to other workers, after the sweep that took it has freed `freed_bytes`.
+    /// Notes the rest of a shortage for the sweeps of other workers, after the sweep that took it has freed
+    /// `freed_bytes`.
     pub fn put_back(&self, shortage: Shortage, freed_bytes: u64) {
         let bytes = shortage.bytes.saturating_sub(freed_bytes);
         let mut noted = self.shortage.lock();
@@ -256,7 +260,7 @@ impl BodyBudget {
         }
     }
 
-    /// The bytes that must be free to admit `bytes` for a request that can be rejected.
+    /// The bytes that must be free for a permit of `bytes`: also those that must be left free.
     fn needed_bytes(&self, bytes: u64) -> u64 {
         let leaves = if is_small(bytes) { 0 } else { bytes.min(self.bytes() / LARGE_BODY_LEAVES_PARTS) };
         bytes.saturating_add(leaves)
@@ -300,7 +304,7 @@ impl Share {
 }
 
 impl Shortage {
-    /// Whether it has lasted so long that every worker has looked for very slow requests.
+    /// Whether the shortage has lasted so long that every worker has looked for very slow requests.
     #[must_use]
     pub fn has_lasted(&self) -> bool {
         clock::now() - self.since >= BODY_BUDGET_SHORTAGE_LASTS
@@ -318,7 +322,7 @@ impl BodyPermit {
         self.all.num_permits() as u64 * BODY_BUDGET_UNIT_BYTES
     }
 
-    /// Gives back everything beyond `bytes`.
+    /// Gives back what the permit has beyond `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
         let needed = usize::try_from(bytes.div_ceil(BODY_BUDGET_UNIT_BYTES)).unwrap_or(usize::MAX);
         let Some(rest) = self.all.num_permits().checked_sub(needed) else { return };

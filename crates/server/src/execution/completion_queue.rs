@@ -17,7 +17,7 @@ struct State {
     ended: Vec<Waker>,
     /// Wakes the worker's loop iteration.
     iteration: Option<Waker>,
-    /// The loop iteration was woken, and has not run yet.
+    /// The task of the loop iteration was woken, and has not run yet.
     announced: bool,
 }
 
@@ -32,7 +32,7 @@ impl CompletionQueue {
         self.0.lock().ended.push(ended);
     }
 
-    /// Wakes the worker's loop iteration, unless it is already woken or there is nothing for it.
+    /// Wakes the worker's loop iteration, unless it was woken already or there is no waker here.
     pub(super) fn announce(&self) {
         let iteration = {
             let mut state = self.0.lock();

@@ -1,5 +1,5 @@
-//! A queue with controlled delay: a standing queue rejects operations that have waited too long, and serves the newest
-//! first.
+//! A queue with controlled delay. A standing queue, which has not been empty for some time, rejects operations that
+//! have waited too long, and serves the newest first.
 //!
 //! ```text
 //!   empty within QUEUE_STANDING_AFTER   oldest first, nothing is rejected
@@ -10,13 +10,16 @@
 //!   QUEUE_STANDING_AGAIN_TARGETS
 //! ```
 //!
+//! In every state, [`DelayQueue::expire`] rejects operations that have waited longer than `--queue-age-max`.
+//!
 //! A moment without arrivals empties a queue although the overload continues. Without a memory, operations would wait
 //! up to `QUEUE_STANDING_AFTER` again after each such moment. The length of the memory is from RFC 8289, whose
 //! controller remembers its drops for as long.
 //!
 //! A short queue absorbs bursts. A standing queue only adds delay, and if it served the oldest first, it would serve
 //! clients that are about to give up. The rules follow RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13, 2015).
-//! Steps of ranges in progress are never rejected; every fourth take is for them. `adaptive` calls this.
+//! Steps of ranges in progress are never rejected. While operations and steps wait, every fourth take is for a step.
+//! `adaptive` calls this.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -43,18 +46,18 @@ struct State {
     steps: VecDeque<Task>,
     /// When `waiting` was last empty.
     emptied: Instant,
-    /// When the queue was last standing.
+    /// When the queue was last standing by itself, not by the memory of that.
     stood: Option<Instant>,
     taken: u64,
     /// The number of threads that wait for work. Without one, a producer makes no system call.
     idle: usize,
-    /// `None`: oldest first, and nothing is rejected.
+    /// How long operations may wait. `None`: the oldest is always next, and nothing is rejected.
     control: Option<Queues>,
     closed: bool,
 }
 
 impl DelayQueue {
-    /// Creates a queue for `capacity` operations (at least 1).
+    /// Creates an empty queue for at most `capacity` operations (at least 1).
     pub(super) fn new(capacity: usize, control: Option<Queues>) -> DelayQueue {
         assert!(capacity >= 1, "a queue needs at least one place");
         let state = State {
@@ -75,7 +78,7 @@ impl DelayQueue {
         self.state.lock().control = control;
     }
 
-    /// Appends `task`, or returns it with the reason.
+    /// Appends `task`. The error returns the task, and says why it was not appended.
     pub(super) fn push(&self, task: Task) -> Result<(), PushError<Task>> {
         let mut state = self.state.lock();
         state.admits(self.capacity, task).map(|task| state.append(clock::now(), task))?;
@@ -83,7 +86,7 @@ impl DelayQueue {
         Ok(())
     }
 
-    /// Appends as many of `tasks` as fit, and leaves the rest.
+    /// Moves as many of `tasks` as fit to the end of the queue, and leaves the rest in `tasks`.
     pub(super) fn push_all(&self, tasks: &mut Vec<Task>) {
         let now = clock::now();
         let mut state = self.state.lock();
@@ -102,7 +105,7 @@ impl DelayQueue {
         }
     }
 
-    /// Waits for a task and takes it. Moves rejected tasks into `rejected`. `None`: closed and empty.
+    /// Waits for a task and takes it. Moves rejected tasks into `rejected`. `None`: the queue is closed and empty.
     pub(super) fn pop(&self, rejected: &mut Vec<Task>) -> Option<Task> {
         let mut state = self.wait_for_work()?;
         let step_is_due = state.waiting.is_empty() || state.taken.is_multiple_of(STEP_EVERY);
@@ -120,9 +123,9 @@ impl DelayQueue {
         task
     }
 
-    /// Waits for tasks and takes at least one into `batch`, more while there are fewer than `max` and their costs
-    /// together stay within `cost_max`. Moves rejected tasks into `rejected`. A queue that fits into one batch is never
-    /// standing. `false`: closed and empty.
+    /// Waits for tasks. Takes at least one into `batch`, and more while `batch` has fewer than `max` and their bytes
+    /// are at most `cost_max` together. Moves rejected tasks into `rejected`. A queue that fits into one batch does not
+    /// count as standing. `false`: the queue is closed and empty.
     pub(super) fn pop_batch(
         &self,
         max: usize,
@@ -150,7 +153,8 @@ impl DelayQueue {
         true
     }
 
-    /// Waits for a task, and then `delay` longer, unless the queue is closed. Only for a queue with one consumer.
+    /// Waits until there is a task, and then `delay` longer, unless the queue is closed. Takes nothing. Only for a
+    /// queue with one consumer.
     pub(super) fn wait_for_more(&self, delay: Duration) {
         let Some(mut state) = self.wait_for_work() else { return };
         let until = clock::now() + delay;
@@ -163,8 +167,8 @@ impl DelayQueue {
         }
     }
 
-    /// Moves tasks that have waited too long for any queue into `rejected`, and those whose deadline has passed into
-    /// `late`, whether or not the queue is served.
+    /// Moves tasks that have waited longer than [`Queues::age_max`] into `rejected`, and other tasks whose deadline has
+    /// passed into `late`. This works even if no thread serves the queue.
     pub(super) fn expire(&self, rejected: &mut Vec<Task>, late: &mut Vec<Task>) {
         let mut state = self.state.lock();
         if let Some(control) = state.control {
@@ -179,7 +183,8 @@ impl DelayQueue {
         state.waiting.len() + state.steps.len()
     }
 
-    /// The number of waiting operations, of waiting steps of ranges, and the age of the oldest operation.
+    /// The number of waiting operations, the number of waiting steps of ranges, and how long the oldest operation has
+    /// waited.
     pub(super) fn figures(&self) -> (usize, usize, Duration) {
         let now = clock::now();
         let state = self.state.lock();
@@ -229,7 +234,8 @@ impl State {
         self.waiting.push_back((now, task));
     }
 
-    /// Returns the limits to apply if the queue is standing. Remembers a queue that is standing by itself.
+    /// Returns the limits to apply if the queue counts as standing; otherwise `None`. Remembers `now` if the queue is
+    /// standing by itself.
     fn standing(&mut self, now: Instant) -> Option<Queues> {
         let control = self.control?;
         let since = |then: Instant| now.saturating_duration_since(then);

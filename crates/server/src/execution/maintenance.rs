@@ -5,8 +5,8 @@
 //!              ◀── oneshot ────────────────────────────┘
 //! ```
 //!
-//! This never runs on the path of a request: neither the admin thread nor a worker waits for a disk. Clients choose
-//! names of checkpoints, never paths. `server` starts and stops it, `admin::maintenance` calls it.
+//! The jobs never run on the admin thread or on a worker, so neither waits for the disk because of them. Clients choose
+//! names of checkpoints, never paths. `Server` starts and stops this, `admin::maintenance` calls it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,27 +40,27 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// Something has that name, but klad must not remove it.
+    /// A file or directory has that name, but it is not a checkpoint that klad may remove.
     #[error(
         "{} is not a checkpoint, or a klad has served it: klad removes only directories with the file CHECKPOINT",
         path.display()
     )]
     NotACheckpoint {
-        /// Its path.
+        /// The path of the file or directory.
         path: PathBuf,
     },
     /// Another process uses the checkpoint.
     #[error("checkpoint {name} is in use by another process (process id {process})")]
     Served {
-        /// The checkpoint.
+        /// The name of the checkpoint.
         name: String,
-        /// The process.
+        /// The process id of the other process.
         process: String,
     },
     /// Another job is in progress.
     #[error("a {what} is in progress; try again when it has ended")]
     Busy {
-        /// What the other job does.
+        /// The kind of the other job, such as `checkpoint`.
         what: &'static str,
     },
     /// No compaction is in progress.
@@ -74,47 +74,47 @@ pub enum Error {
     Maintenance(#[from] maintenance::Error),
 }
 
-/// The outcome of a job.
+/// The outcome of a job that has succeeded.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum JobOutcome {
     /// A checkpoint was made.
     Checkpoint {
-        /// Its name.
+        /// The checkpoint's name.
         name: String,
         /// The checkpoint's properties.
         #[serde(flatten)]
         checkpoint: Checkpoint,
-        /// How long it took.
+        /// How long the checkpoint took, seconds.
         seconds: f64,
     },
     /// A checkpoint was removed.
     Removed {
-        /// Its name.
+        /// The name of the removed checkpoint.
         removed: String,
     },
     /// A full compaction has ended.
     Compaction {
-        /// Its figures.
+        /// The figures of the compaction.
         #[serde(flatten)]
         compaction: Compaction,
-        /// How long it took.
+        /// How long the compaction took, seconds.
         seconds: f64,
     },
-    /// The list of checkpoints was read again.
+    /// The list of checkpoints was read again. [`Status`] has it.
     Listed,
 }
 
 /// A checkpoint in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckpointEntry {
-    /// Its name.
+    /// The checkpoint's name.
     pub name: String,
-    /// Its directory.
+    /// The checkpoint's directory.
     pub path: PathBuf,
-    /// Bytes of its files, including those that it shares.
+    /// The total size of the checkpoint's files, bytes, including files that the data directory also links.
     pub bytes: u64,
-    /// When it was made.
+    /// When the checkpoint was made, in RFC 3339.
     pub made: String,
 }
 
@@ -123,9 +123,9 @@ pub struct CheckpointEntry {
 pub struct Status {
     /// The directory of the checkpoints.
     pub directory: PathBuf,
-    /// The checkpoints in it.
+    /// The checkpoints in `directory`, as of the last reading of the list.
     pub checkpoints: Vec<CheckpointEntry>,
-    /// The running job.
+    /// The running job. `None`: no job runs.
     pub running: Option<Running>,
     /// How the last job ended, as text. `None`: no job has ended since the start.
     pub last: Option<String>,
@@ -134,24 +134,24 @@ pub struct Status {
 /// A running job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Running {
-    /// `checkpoint`, `removal`, `compaction`.
+    /// The kind of the job: `checkpoint`, `removal` or `compaction`.
     pub what: &'static str,
-    /// How long it has run.
+    /// How long the job has run, seconds.
     pub seconds: f64,
     /// The number of completed pieces of a compaction.
     pub pieces_done: u64,
-    /// The number of all its pieces.
+    /// The number of all pieces of the compaction; 0 for other jobs.
     pub pieces: u64,
 }
 
-/// Receives the end of a job.
+/// Receives the outcome of a job, or its error, when the job ends.
 pub type JobReply = oneshot::Receiver<Result<JobOutcome, Error>>;
 
 /// Runs maintenance jobs on an engine.
 pub struct Maintenance {
     engine: Arc<dyn Engine>,
     directory: PathBuf,
-    /// Never holds more than the one job and the one listing in `state`.
+    /// The submitted jobs: at most the one job and the one listing that `state` shows.
     queue: BoundedQueue<Job>,
     state: Mutex<State>,
     /// Whether the running compaction must end.
@@ -194,14 +194,14 @@ impl JobKind {
     }
 }
 
-/// The thread. It must be closed and stopped.
+/// The thread that runs maintenance jobs. The owner must call `close`, then `stop`.
 pub struct MaintenanceThread {
     maintenance: Arc<Maintenance>,
     thread: JoinHandle<()>,
 }
 
 impl Maintenance {
-    /// Starts maintenance of `engine`. The directory of checkpoints is created with the first one.
+    /// Starts the thread that runs maintenance jobs on `engine`. The first checkpoint creates the directory.
     #[must_use]
     pub fn start(engine: Arc<dyn Engine>, directory: PathBuf) -> (Arc<Maintenance>, MaintenanceThread) {
         let maintenance = Arc::new(Maintenance {
@@ -220,7 +220,7 @@ impl Maintenance {
         (maintenance.clone(), MaintenanceThread { maintenance, thread })
     }
 
-    /// Begins a checkpoint. Without a name, its name is the time.
+    /// Begins a checkpoint. If `name` is `None`, the name is made from the current time.
     ///
     /// # Errors
     /// [`Error`]; then nothing has begun.
@@ -240,7 +240,7 @@ impl Maintenance {
         self.submit(JobKind::Remove(valid_name(name)?.to_owned()))
     }
 
-    /// Begins a full compaction, with `bottommost` also of data that is already on the last level.
+    /// Begins a full compaction. With `bottommost` it also rewrites data that is already on the last level.
     ///
     /// # Errors
     /// [`Error`]; then nothing has begun.
@@ -248,10 +248,11 @@ impl Maintenance {
         self.submit(JobKind::Compact { bottommost })
     }
 
-    /// Begins to read the list of checkpoints again. A job may be requested meanwhile, and begins behind it.
+    /// Begins to read the list of checkpoints again. A job that is requested meanwhile begins after that.
     ///
     /// # Errors
-    /// [`Error::Busy`]: the list is as old as the beginning of the running job.
+    /// [`Error::Busy`] if a job or a listing is in progress; the list is then as of its beginning or earlier.
+    /// [`Error::Stopping`].
     pub fn list(&self) -> Result<JobReply, Error> {
         let mut state = self.state.lock();
         if let Some(what) = state.running.map(|(what, _)| what).or(state.listing.then_some("listing")) {
@@ -265,7 +266,7 @@ impl Maintenance {
     /// Ends the running compaction before its next piece.
     ///
     /// # Errors
-    /// [`Error::Idle`].
+    /// [`Error::Idle`] if no compaction is running.
     pub fn cancel_compaction(&self) -> Result<(), Error> {
         let state = self.state.lock();
         if state.running.is_none_or(|(what, _)| what != "compaction") {
@@ -275,7 +276,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Returns the state. Does not wait for a disk.
+    /// Returns the state of maintenance. Does not wait for a disk.
     #[must_use]
     pub fn status(&self) -> Status {
         let state = self.state.lock();
@@ -306,7 +307,8 @@ impl Maintenance {
         Ok(answer)
     }
 
-    /// The caller holds `state`, so that the thread does not report the end before the beginning is recorded.
+    /// Puts a job into the queue. The caller holds the lock of `state`, so that the thread cannot report the end of the
+    /// job before the caller has recorded its beginning.
     fn push(&self, state: &State, kind: JobKind) -> Result<JobReply, Error> {
         if state.stopping {
             return Err(Error::Stopping);
@@ -373,7 +375,7 @@ impl Maintenance {
         self.engine.local_disk().ok_or(maintenance::Error::NotSupported { engine, what })
     }
 
-    /// Renames first, so that a crash leaves nothing that looks like a checkpoint.
+    /// Removes a checkpoint. Renames it first, so that a crash leaves nothing that looks like a checkpoint.
     fn remove_now(&self, name: String) -> Result<JobOutcome, Error> {
         let path = self.directory.join(&name);
         if fs::symlink_metadata(&path).is_err() {
@@ -398,8 +400,8 @@ impl Maintenance {
         Ok(JobOutcome::Removed { removed: name })
     }
 
-    /// Removes what a crash has left of an unfinished checkpoint. Does nothing while another klad works in the
-    /// directory, because it may be that klad's unfinished checkpoint.
+    /// Removes what a crash has left of checkpoints that were being made or removed. Does nothing while another klad
+    /// works in the directory, because an unfinished checkpoint may be that klad's.
     fn remove_leftovers(&self) {
         if !self.directory.is_dir() {
             return;
@@ -431,7 +433,7 @@ impl Maintenance {
 }
 
 impl MaintenanceThread {
-    /// Accepts no more jobs, and ends a compaction before its next piece. Does not wait.
+    /// Makes maintenance reject new jobs, and ends a compaction before its next piece. Does not wait for that.
     pub fn close(&self) {
         self.maintenance.state.lock().stopping = true;
         self.maintenance.cancelled.store(true, Ordering::Release);
@@ -441,8 +443,8 @@ impl MaintenanceThread {
     /// Ends a compaction at once, and waits up to `patience` for a running checkpoint. [`MaintenanceThread::close`]
     /// must come first.
     ///
-    /// A job that has not ended by then ends with the process, because no disk may delay that. The engine stays open
-    /// for it, and the next start removes what it leaves.
+    /// A job that has not ended by then ends with the process, because a slow disk must not delay the end of the
+    /// process. The engine stays open for the job, and the next start removes what the job leaves.
     pub fn stop(self, patience: Duration) {
         let begun = clock::now();
         // Interrupts repeatedly, because a compaction may just be beginning its next piece.
@@ -462,7 +464,7 @@ impl MaintenanceThread {
     }
 }
 
-/// Accepts only names that are one name in a directory and harmless in a shell.
+/// Returns the name as text if it is allowed: a single file name, without `/`, that is harmless in a shell.
 fn valid_name(name: &[u8]) -> Result<&str, Error> {
     let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
     let valid = (1..=CHECKPOINT_NAME_BYTES_MAX).contains(&name.len())
@@ -474,17 +476,18 @@ fn valid_name(name: &[u8]) -> Result<&str, Error> {
     std::str::from_utf8(name).map_err(|_| Error::BadName)
 }
 
-/// Returns the default name of a checkpoint: `2026-11-21T090000.123Z`. A checkpoint takes longer than a millisecond.
+/// Returns the default name of a checkpoint, such as `2026-11-21T090000.123Z`. A checkpoint takes longer than a
+/// millisecond, so two checkpoints have different names.
 fn name_of(unix_ms: u64) -> String {
     humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(unix_ms)).to_string().replace(':', "")
 }
 
-/// Formats milliseconds since 1970 as `2026-11-21T09:00:00Z`.
+/// Formats a time, in milliseconds since 1970, such as `2026-11-21T09:00:00Z`.
 fn time(unix_ms: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(unix_ms)).to_string()
 }
 
-/// Returns the contents of a directory; nothing if it does not exist.
+/// Returns the paths of what is in a directory; an empty list if the directory cannot be read.
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(directory).map(|entries| entries.flatten().map(|entry| entry.path()).collect());
     found.unwrap_or_default()

@@ -8,10 +8,11 @@
 //!   stealing      threads that steal from each other                 the same
 //! ```
 //!
-//! An operation's slot and memory permit are inside its [`pending_operation::PendingOperation`]. They end with the
-//! operation, never with the connection that asked for it. With `adaptive`, a worker calls an engine whose calls do
-//! not block (in memory, or across a network) itself. If such an engine answers later, only the slots limit its
-//! operations. `docs/execution.md` compares the strategies. `http` calls this module; `server` starts and stops it.
+//! An operation's slot, and the memory permit of its request's body, are inside its
+//! [`pending_operation::PendingOperation`]. They end with the operation, never with the connection that asked for it.
+//! With `adaptive`, the worker itself calls an engine whose calls do not block: one in memory, or across a network. If
+//! such an engine answers later, only the slots limit its operations. `docs/execution.md` compares the strategies.
+//! `http` calls this module; `Server` starts and stops it.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -57,53 +58,53 @@ pub struct Options {
     pub strategy: Strategy,
     /// The memory budget for request bodies and large answers, bytes.
     pub body_budget_bytes: u64,
-    /// The longest time that an acknowledged `async` write stays unsynced.
+    /// How often klad syncs acknowledged `async` writes.
     pub async_sync_interval: Duration,
 }
 
 /// Limits that may change while klad serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// When queues reject operations. `None`: never, and only `queue_limit` limits waiting operations. Whether it is
-    /// `None` never changes.
+    /// How long operations may wait, with `adaptive`. `None` (`--admission off`): any time, and `operations_max` has no
+    /// effect; only `pool` and `stealing` have a limit then, `queue_limit`. Whether this is `None` never changes.
     pub queues: Option<Queues>,
-    /// The maximum of operations that wait for the engine or run in it.
+    /// The maximum of operations that wait for the engine or run in it. klad rejects one more.
     pub operations_max: usize,
     /// The maximum of operations that wait in `pool` and `stealing`. klad rejects one more.
     pub queue_limit: usize,
-    /// The maximum of ranges in progress.
+    /// The maximum of ranges in progress. klad rejects one more.
     pub scans_max: usize,
 }
 
-/// How long operations may wait for storage.
+/// How long operations may wait for storage with `adaptive`. klad rejects an operation that has waited longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queues {
-    /// In a standing queue.
+    /// The maximum in a standing queue, `--queue-target`.
     pub target: Duration,
-    /// In any queue.
+    /// The maximum in any queue, `--queue-age-max`.
     pub age_max: Duration,
 }
 
 /// Where operations run, with the settings of the strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// What cannot block runs on the worker, the rest on other threads.
+    /// Operations that cannot block run on the worker, the others on other threads.
     Adaptive {
         /// The number of threads for reads that may wait for the disk.
         storage_threads: usize,
         /// How long the committer waits for more writes before it begins a batch.
         commit_delay: Duration,
     },
-    /// Everything runs on the worker, and may block it.
+    /// All operations run on the worker, and may block it.
     Inline,
-    /// Everything runs on threads behind one queue.
+    /// All operations run on threads behind one queue.
     Pool {
         /// The number of threads.
         threads: usize,
-        /// How long an idle thread looks for work before it sleeps.
+        /// How long an idle thread polls the queue before it sleeps.
         spin: Duration,
     },
-    /// Everything runs on threads that steal work from each other.
+    /// All operations run on threads that steal work from each other.
     Stealing {
         /// The number of threads.
         threads: usize,
@@ -122,7 +123,7 @@ impl Strategy {
         }
     }
 
-    /// The number of threads that is set by an option.
+    /// The number of the strategy's threads that an option sets; 0 for `inline`.
     #[must_use]
     pub fn threads(&self) -> usize {
         match *self {
@@ -142,9 +143,9 @@ pub struct Executor {
     scans: Arc<Slots>,
     budget: Arc<BodyBudget>,
     runner: Runner,
-    /// Whether the worker does reads that need no disk.
+    /// Whether the worker itself does reads that memory can answer.
     asks_memory_first: bool,
-    /// The counters of each worker.
+    /// The read counters of each worker.
     read_counters: Mutex<Vec<Arc<ReadCounters>>>,
 }
 
@@ -164,8 +165,8 @@ pub struct Threads {
     stop: Arc<Signal>,
 }
 
-/// Permission for one range in progress. Each of its steps finds a place on a storage thread. A step holds the permit
-/// too, because it may still wait there after the client has left.
+/// Permission for one range in progress. The number of ranges is limited, so each step of a permitted range finds a
+/// place in the queues. A step holds the permit too, because it may still wait in a queue after the client has left.
 #[derive(Clone, Debug)]
 pub struct ScanPermit(#[expect(dead_code, reason = "held until it is dropped")] Arc<Slot>);
 
@@ -226,7 +227,7 @@ impl Executor {
         }
     }
 
-    /// The limit that a full queue reports in its error.
+    /// The limit that the error about a full queue reports.
     fn queue_limit(&self) -> usize {
         match &self.runner {
             Runner::Here | Runner::Adaptive(_) => self.operations.limit(),
@@ -235,10 +236,10 @@ impl Executor {
         }
     }
 
-    /// Whether the engine accepts writes now. klad asks this before it reads a body.
+    /// Checks whether the engine accepts changes of this kind now. klad calls this before it reads a body.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::MemoryFull`] or [`Error::WritesStopped`].
+    /// [`Error::NoSpace`], [`Error::MemoryFull`], [`Error::Stalled`] or [`Error::WritesStopped`].
     pub fn writable(&self, change: ChangeKind) -> Result<(), Error> {
         self.engine.writable(change)
     }
@@ -269,8 +270,8 @@ impl Executor {
         &self.budget
     }
 
-    /// Takes the slots of an operation with `changes` changes, unless the deadline has passed. `wait` estimates the wait
-    /// for an error.
+    /// Takes the slots of an operation with `changes` changes, unless the deadline has passed. If so many slots are not
+    /// free, the error gives the wait that `wait` estimates.
     fn permits(
         &self,
         changes: usize,
@@ -329,7 +330,8 @@ impl Executor {
         }
     }
 
-    /// Waits for answers of an engine that answers later. If the engine's calls block, there are none.
+    /// Waits for the answers that an engine still owes, for at most [`LATE_ANSWERS_TIMEOUT`]. An engine whose calls
+    /// block owes none.
     fn wait_for_late_answers(&self) {
         let (until, never) = (clock::now() + LATE_ANSWERS_TIMEOUT, Signal::default());
         while self.operations.taken() > 0 {
@@ -384,10 +386,10 @@ impl Threads {
         Threads { executor, running, stop }
     }
 
-    /// Completes all admitted operations, rejects new ones, syncs, and does the last housekeeping.
+    /// Rejects new operations, completes all admitted ones, syncs, and does the last housekeeping.
     ///
     /// # Errors
-    /// When the last sync failed, in the engine's words.
+    /// The engine's message if the last sync failed.
     pub fn stop(self) -> Result<(), String> {
         self.executor.close();
         self.stop.raise();

@@ -1,6 +1,6 @@
 //! The figures of the executor: queues, slots, the body budget, and how reads were answered.
 //!
-//! The admin thread reads them. It takes the queues' locks, which no thread holds while it waits.
+//! The admin thread reads them. For that it takes the queues' locks, but no thread that holds such a lock waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use klad_storage::{Check, Observation};
 pub(super) struct ReadCounters {
     /// Reads that the worker itself has answered.
     pub(super) from_memory: Counter,
-    /// Reads that were handed to a thread that may wait.
+    /// Reads that went to the engine, usually on a thread that may wait.
     pub(super) from_storage: Counter,
 }
 
-/// The operations that a queue has rejected, by reason.
+/// Counts the operations that a queue has rejected, by reason.
 #[derive(Debug, Default)]
 pub(super) struct Rejections {
-    /// The queue was standing, and they had waited longer than `--queue-target`.
+    /// Operations that had waited longer than `--queue-target` in a standing queue.
     pub(super) delay: Counter,
-    /// They had waited longer than `--queue-age-max`.
+    /// Operations that had waited longer than `--queue-age-max`.
     pub(super) age: Counter,
-    /// The queue was full.
+    /// Operations that met a full queue.
     pub(super) full: Counter,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct QueueFigures {
     pub(super) oldest: Option<Duration>,
     /// The estimated wait of a new operation. `None`: nothing was measured.
     pub(super) wait: Option<Duration>,
-    /// By reason.
+    /// The number of rejected operations, by reason.
     pub(super) rejected: Vec<(&'static str, u64)>,
 }
 
@@ -54,7 +54,7 @@ impl Executor {
         self.engine.observe()
     }
 
-    /// Returns the engine's conditions for accepting operations.
+    /// Returns the engine's conditions for accepting writes, each with its current state.
     #[must_use]
     pub fn checks(&self) -> Vec<Check> {
         self.engine.checks()
@@ -66,9 +66,9 @@ impl Executor {
         (self.scans.taken() * 2 * SCAN_STEP_BYTES_MAX) as u64
     }
 
-    /// The memory of operations that wait for the engine or run in it, including gathered writes: the place in a
-    /// queue, the [`PendingOperation`] and the key of each, exactly as the allocator is asked. It excludes values,
-    /// which have permits, and pages of ranges.
+    /// The memory of operations that wait for the engine or run in it, including gathered writes: for each, the size of
+    /// its `Task`, its [`PendingOperation`] and its key. This excludes values, which have permits, and steps of
+    /// ranges.
     #[must_use]
     pub fn queues_bytes(&self) -> u64 {
         let (operations, key_bytes) = self.operations.figures();

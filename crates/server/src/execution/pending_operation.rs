@@ -1,8 +1,8 @@
 //! One operation, shared by the connection that asked for it and the thread that runs it.
 //!
-//! The engine completes it from any thread through [`Reply`]; the connection awaits it. The permits end with the
-//! operation. If the connection ends, the operation continues and keeps its permits, because it still uses what they
-//! stand for. `execution` calls this.
+//! The engine completes the operation from any thread through [`Reply`]; the connection awaits it. The permits end with
+//! the operation. If the connection ends, the operation continues and keeps its permits, because it still uses the
+//! memory and the slot that they stand for. `execution` calls this.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use klad_base::clock;
 use klad_base::sync::Mutex;
 use klad_storage::{Perf, Reply, Result};
 
-/// The permits of an operation until it ends. They are only dropped.
+/// The permits of an operation until it ends. Their only use is that dropping them gives them back.
 #[derive(Debug)]
 pub(super) struct Permits {
     _slot: Option<Slot>,
@@ -43,11 +43,11 @@ pub(super) struct PendingOperation {
     stage: Mutex<Stage>,
     deadline: Deadline,
     times: OperationTimes,
-    /// Boxed, because it is large and most operations have none.
+    /// The engine's measurements. Boxed, because they are large and most operations have none.
     perf: OnceLock<Box<Perf>>,
     completions: Arc<CompletionQueue>,
-    /// Whether `complete` wakes the worker. Otherwise the thread that completes several operations announces them all
-    /// at once.
+    /// Whether `complete` wakes the worker. If not, a thread that completes several operations announces all of them
+    /// together afterwards.
     announces: bool,
     /// The budget from which a read takes a permit for a large value before it is copied. `None` for other operations.
     budget: Option<Arc<BodyBudget>>,
@@ -62,8 +62,8 @@ enum Stage {
 }
 
 impl PendingOperation {
-    /// Creates the state of an operation that could begin at `since`. A read whose value may need a permit has a
-    /// `budget`.
+    /// Creates the state of an operation that could begin at `since`. `budget` is for a read, whose value may need a
+    /// permit.
     pub(super) fn new(
         permits: Permits,
         deadline: Deadline,
@@ -103,7 +103,8 @@ impl PendingOperation {
         self.times.taken(now);
     }
 
-    /// Returns a future for the operation's result, to be called once. It adds the operation's times to `phases`.
+    /// Returns a future for the operation's result, which also adds the operation's times to `phases`. May be called
+    /// only once.
     pub(super) fn completion(self: Arc<PendingOperation>, phases: &Phases) -> Completion<'_> {
         Completion { pending: self, phases }
     }

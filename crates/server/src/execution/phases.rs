@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use klad_base::clock;
 use klad_storage::Perf;
 
-/// What has answered a request's operations.
+/// What has answered an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnsweredBy {
-    /// The worker, from the engine's data in memory.
+    /// The engine's data in memory, which the worker read itself.
     Memory,
-    /// The engine, on a thread that may call it.
+    /// A call of the engine that may wait, usually on another thread than the worker.
     Storage,
 }
 
@@ -37,7 +37,7 @@ impl AnsweredBy {
 /// The times of all operations of a request together.
 #[derive(Debug)]
 pub struct Phases {
-    /// When the next operation could begin. It waits from then on.
+    /// When the next operation could begin. Its wait counts from then on.
     since: Cell<Instant>,
     queue_ns: Cell<u64>,
     engine_ns: Cell<u64>,
@@ -85,22 +85,22 @@ impl Phases {
         self.since.get()
     }
 
-    /// Times reads from memory too, at the cost of two clock readings.
+    /// From now on reads of this request from memory are timed too, which costs two clock readings each.
     pub fn be_exact(&self) {
         self.exact.set(true);
     }
 
-    /// Adds `time` that the request waited before klad read it.
+    /// Adds the `time` that the request waited before klad read it to the time in the queue.
     pub fn waited_outside(&self, time: Duration) {
         self.queue_ns.set(self.queue_ns.get() + nanoseconds(time));
     }
 
-    /// Called before memory is asked, on the same thread. Returns the time if it is needed.
+    /// Called before the worker reads from memory. Returns the time if reads from memory are timed.
     pub(super) fn asks_memory(&self) -> Option<Instant> {
         self.exact.get().then(clock::now)
     }
 
-    /// Called after memory was asked, with the time from [`Phases::asks_memory`].
+    /// Called after the worker has read from memory, with the time from [`Phases::asks_memory`].
     pub(super) fn asked_memory(&self, began: Option<Instant>) {
         if let Some(began) = began {
             self.engine_ns.set(self.engine_ns.get() + clock::nanoseconds_between(began, clock::now()));
@@ -134,7 +134,7 @@ impl Phases {
         self.perf.get()
     }
 
-    /// Time before storage began, ns.
+    /// The time that operations waited until storage began them, and that the request waited at the gate, ns.
     #[must_use]
     pub fn queue_ns(&self) -> u64 {
         self.queue_ns.get()
@@ -146,7 +146,7 @@ impl Phases {
         self.engine_ns.get()
     }
 
-    /// What has answered. `None`: nothing was asked, or there is no answer yet.
+    /// What has answered the last operation. `None`: there was no operation, or none was answered yet.
     #[must_use]
     pub fn answered_by(&self) -> Option<AnsweredBy> {
         self.answered_by.get()
@@ -172,9 +172,9 @@ pub(super) struct PhaseTimes {
 #[derive(Debug)]
 pub(super) struct OperationTimes {
     since: Instant,
-    /// When it left its queue, after `since`; `NEVER` before that.
+    /// The time from `since` until the operation left its queue; `NEVER` before that.
     taken_ns: AtomicU64,
-    /// When the engine was done, if it has said so; otherwise `NEVER`.
+    /// The time from `since` until the engine was done, if the engine has reported that; otherwise `NEVER`.
     done_ns: AtomicU64,
     sync_ns: AtomicU64,
 }
@@ -191,7 +191,8 @@ impl OperationTimes {
         }
     }
 
-    /// Records that it has left its queue. An operation that was given back is recorded again.
+    /// Records that the operation has left its queue. If the operation goes back to a queue, this is called again when
+    /// it leaves that queue.
     pub(super) fn taken(&self, now: Instant) {
         self.taken_ns.store(clock::nanoseconds_between(self.since, now), Ordering::Relaxed);
     }
@@ -202,7 +203,8 @@ impl OperationTimes {
         self.sync_ns.store(nanoseconds(sync), Ordering::Relaxed);
     }
 
-    /// Returns the times when it ends. Reads the clock only if the engine has not said when it was done.
+    /// Returns the operation's times. Called when the operation ends. Calls `now` only if the engine has not reported
+    /// when it was done.
     pub(super) fn ended(&self, now: impl FnOnce() -> Instant) -> PhaseTimes {
         let ended_ns = match self.done_ns.load(Ordering::Relaxed) {
             NEVER => clock::nanoseconds_between(self.since, now()),

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Two published reports measured this strategy, so it stays plain: no batches, no shared syncs, no reads from memory
-//! on the worker. A thread that finds the queue empty looks again for `--pool-spin` before it sleeps. `execution`
+//! on the worker. A thread that finds the queue empty polls it for `--pool-spin` before the thread sleeps. `execution`
 //! calls this.
 
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use klad_storage::Engine;
 /// The queue and its threads.
 pub(super) struct Pool {
     queue: BoundedQueue<Task>,
-    /// The maximum of waiting operations. Steps of ranges in progress may exceed it, because a full queue would cut
-    /// the ranges.
+    /// The maximum of waiting operations. Steps of ranges in progress may exceed it, because a rejected step would end
+    /// its range early.
     limit: AtomicUsize,
     threads: usize,
     service_time: ServiceTime,

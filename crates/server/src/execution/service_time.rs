@@ -1,4 +1,5 @@
-//! Measures how fast a queue is served, and estimates how long a new operation would wait. The strategies call this.
+//! Measures how long a thread takes for one operation of a queue, and estimates from it how long a new operation would
+//! wait. The strategies call this.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use klad_base::clock;
 pub(super) struct ServiceTime {
     /// Time that threads have spent serving since the last [`ServiceTime::tick`], ns.
     busy_ns: AtomicU64,
-    /// The number of operations that they have served in that time.
+    /// The number of operations that threads have served since the last [`ServiceTime::tick`].
     served: AtomicU64,
     /// The average time of one operation on one thread, ns. 0: unknown.
     each_ns: AtomicU64,
@@ -24,7 +25,8 @@ impl ServiceTime {
         self.served.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Averages the measurements since the last tick with the older ones, in equal parts. Only one thread calls this.
+    /// Sets the average to the mean of the old average and the average since the last tick. Only one thread calls this,
+    /// at regular intervals.
     pub(super) fn tick(&self) {
         let (busy_ns, served) = (self.busy_ns.swap(0, Ordering::Relaxed), self.served.swap(0, Ordering::Relaxed));
         let Some(now_ns) = busy_ns.checked_div(served) else { return };
@@ -33,7 +35,8 @@ impl ServiceTime {
         self.each_ns.store(each_ns.max(1), Ordering::Relaxed);
     }
 
-    /// How long the last of `waiting` operations waits for one of `threads`. `None`: nothing was measured.
+    /// Estimates how long an operation waits behind `waiting` others, which `threads` threads serve. `None`: nothing
+    /// was measured.
     pub(super) fn wait(&self, waiting: usize, threads: usize) -> Option<Duration> {
         let each_ns = self.each_ns.load(Ordering::Relaxed);
         let total_ns = each_ns.saturating_mul(waiting as u64) / threads.max(1) as u64;

@@ -6,10 +6,10 @@
 //!      …                         │   │        └── idle threads steal from it
 //! ```
 //!
-//! This is the work-stealing pool of a published report. A worker pushes into its shared queue, a thread moves
-//! several tasks from a shared queue to its own at once, and no lock is shared by all. The deques are
-//! `crossbeam-deque`'s, which are those of Chase and Lev (2005). A thread that finds no work sleeps. `execution`
-//! calls this.
+//! This is the work-stealing pool of a published report. A worker pushes into its shared queue. A thread moves several
+//! tasks at once from a shared queue to its own. Only going to sleep and waking a thread take a lock that all threads
+//! share. The threads' own queues are `crossbeam-deque`'s, which are those of Chase and Lev (2005). A thread that finds
+//! no work sleeps. `execution` calls this.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -28,26 +28,26 @@ use klad_base::os::scheduler;
 use klad_base::sync::{self, Cause, Condvar, Mutex, PushError};
 use klad_storage::Engine;
 
-/// The number of shared queues: several, so that workers seldom push into the same one. If there are more workers,
-/// some share.
+/// The number of shared queues: several, so that workers seldom push into the same one. If there are more workers than
+/// shared queues, some workers use the same one.
 const SHARED_QUEUES: usize = 8;
 
-/// How often a thread searches all queues before it sleeps.
+/// The number of times that a thread searches all queues before it sleeps.
 const ROUNDS: usize = 4;
 
 /// The shared queues, and the state of sleeping threads.
 pub(super) struct Stealing {
     shared: [Injector<Task>; SHARED_QUEUES],
-    /// Tasks that wait in any queue.
+    /// The number of tasks that wait in all queues together.
     waiting: AtomicUsize,
     limit: AtomicUsize,
     threads: usize,
     service_time: ServiceTime,
     rejections: Rejections,
-    /// Threads that sleep or are about to. Submitters read it without the lock.
+    /// The number of threads that sleep or are about to. Threads that submit tasks read it without the lock.
     sleepers: AtomicUsize,
-    /// A sleeping thread was woken and has not run yet. It wakes the next thread if it leaves work, so other
-    /// submitters need not.
+    /// A sleeping thread was woken and has not run yet. That thread wakes the next one if it leaves work, so other
+    /// threads that submit tasks need not.
     waking: AtomicBool,
     closed: AtomicBool,
     sleep: Mutex<Sleep>,
@@ -60,7 +60,8 @@ struct Sleep {
     submissions: u64,
 }
 
-/// Steals until it has a task, or no task is left. Retries if another thread interferes.
+/// Calls `steal` until it returns a task or says that no task is left. Retries if another thread interferes. Returns
+/// the task.
 fn until_certain(mut steal: impl FnMut() -> Steal<Task>) -> Option<Task> {
     loop {
         match steal() {
@@ -76,7 +77,7 @@ thread_local! {
     static SHARED_QUEUE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Assigns shared queues to submitters in turn.
+/// Assigns shared queues to submitting threads in turn.
 static NEXT_SHARED_QUEUE: AtomicUsize = AtomicUsize::new(0);
 
 impl Stealing {
@@ -155,7 +156,8 @@ impl Stealing {
         own.into_iter().enumerate().map(thread).collect()
     }
 
-    /// Waits for the next task of a thread. `None`: closed, and no task is left.
+    /// Returns the next task for thread `number`, and waits until there is one. `None`: the pool is closed, and no task
+    /// is left.
     fn next(&self, number: usize, own: &Worker<Task>, stealers: &[Stealer<Task>]) -> Option<Task> {
         loop {
             let found = own.pop().or_else(|| (0..ROUNDS).find_map(|_| self.search(number, own, stealers)));
@@ -171,8 +173,8 @@ impl Stealing {
         }
     }
 
-    /// Searches the shared queues, then the queues of the other threads, beginning at a different place for each
-    /// thread.
+    /// Searches the shared queues, then the queues of the other threads, for a task. Each thread begins at a different
+    /// queue.
     fn search(&self, number: usize, own: &Worker<Task>, stealers: &[Stealer<Task>]) -> Option<Task> {
         let shared = (0..SHARED_QUEUES).map(|offset| &self.shared[(number + offset) % SHARED_QUEUES]);
         let others = (1..stealers.len()).map(|offset| &stealers[(number + offset) % stealers.len()]);
@@ -181,7 +183,7 @@ impl Stealing {
         shared.into_iter().find_map(from_shared).or_else(|| others.into_iter().find_map(from_other))
     }
 
-    /// Sleeps until there may be work. `false`: closed, and no task waits.
+    /// Sleeps until there may be work. `false`: the pool is closed, and no task waits.
     fn sleep_until_submission(&self) -> bool {
         let mut sleep = self.sleep.lock();
         self.sleepers.fetch_add(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! One operation on its way to the engine, in any queue. The strategies call this.
+//! An operation on its way to the engine, also while it waits in a queue. The strategies call this.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,33 +16,33 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// The completion queue of the worker that asked.
+    /// The completion queue of the worker that asked for the operation.
     pub(super) fn completions(&self) -> &Arc<CompletionQueue> {
         self.pending.completions()
     }
 
-    /// Whether it is a step of a range. Ranges in progress may exceed the limits of queues.
+    /// Whether the operation is a step of a range. Steps may exceed the limits of queues.
     pub(super) fn is_scan(&self) -> bool {
         matches!(self.operation, Operation::Scan(_))
     }
 
-    /// Whether its deadline has passed.
+    /// Whether the operation's deadline has passed.
     pub(super) fn is_late(&self) -> bool {
         self.pending.deadline_has_passed()
     }
 
-    /// Records that it has left its queue.
+    /// Records that the operation has left its queue.
     pub(super) fn begins(&self, now: Instant) {
         self.pending.begins(now);
     }
 
-    /// Rejects it before it has begun.
+    /// Rejects the operation, which has not begun.
     pub(super) fn reject(self, error: Error) {
         self.pending.complete(Err(error));
     }
 
-    /// Takes the operation out of its queue, unless its deadline has passed. `None`: it was rejected with that error,
-    /// and nothing has happened.
+    /// Checks the deadline of an operation that has left its queue. Returns the task if the operation may begin.
+    /// `None`: the deadline has passed, and the operation was rejected with [`Error::DeadlinePassed`].
     pub(super) fn take(self) -> Option<Task> {
         if !self.is_late() {
             return Some(self);
@@ -51,28 +51,29 @@ impl Task {
         None
     }
 
-    /// Runs it on the calling thread. If the engine answers later, this only begins it.
+    /// Runs the operation on the calling thread. If the engine answers later, this only begins the operation.
     pub(super) fn run(self, engine: &dyn Engine) {
         engine.execute(self.operation, self.pending);
     }
 
-    /// Converts a write for a batch. `None`: it is not a write.
+    /// Converts a write for a batch. Returns the write, and its pending operation. `None`: the operation is not a
+    /// write.
     pub(super) fn into_write(self) -> Option<(Pending, Arc<PendingOperation>)> {
         let Task { operation: Operation::Write(write), pending } = self else { return None };
         Some((Pending { write, reply: pending.clone() }, pending))
     }
 
-    /// Whether it is a write that needs a sync.
+    /// Whether the operation is a write that needs a sync.
     pub(super) fn needs_sync(&self) -> bool {
         matches!(&self.operation, Operation::Write(write) if write.durability == Durability::Sync)
     }
 
-    /// The number of changes that it adds to a batch.
+    /// The number of changes that the operation adds to a batch; 0 if it is not a write.
     pub(super) fn changes(&self) -> usize {
         if let Operation::Write(write) = &self.operation { write.changes.len() } else { 0 }
     }
 
-    /// The bytes that it adds to a batch.
+    /// The bytes that the operation adds to a batch; 0 if it is not a write.
     pub(super) fn write_bytes(&self) -> usize {
         if let Operation::Write(write) = &self.operation { write.bytes() } else { 0 }
     }
@@ -81,7 +82,7 @@ impl Task {
 /// The time after which an operation that still waits should not begin. `None`: never.
 pub type Deadline = Option<Instant>;
 
-/// Whether the deadline has passed. Reads the clock only if there is one.
+/// Whether the deadline has passed. Reads the clock only if there is a deadline.
 pub(super) fn has_passed(deadline: Deadline) -> bool {
     deadline.is_some_and(|deadline| clock::now() >= deadline)
 }

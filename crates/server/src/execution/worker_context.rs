@@ -1,9 +1,9 @@
 //! A worker's side of the executor. The connections of the worker call it, on the worker's thread only.
 //!
 //! A loop iteration is one pass over the tasks that are ready. It begins with the first request, which wakes the
-//! iteration's own task. That task runs behind all tasks that are ready by then. So it finds all writes of the
-//! iteration gathered, and the time in between is how long a request may wait for the worker. `http` and `connection`
-//! call this.
+//! iteration's own task. That task runs after all tasks that were ready before it. So when it runs, all writes of the
+//! iteration are gathered. The time from the first request until then is the length of the iteration: a request may
+//! wait that long for the worker. `http` and `connection` call this.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,11 +28,11 @@ use klad_storage::operation::{Error, Operation, Outcome, RangeRemoval, ScanStep,
 pub struct WorkerContext {
     executor: Arc<Executor>,
     completions: Arc<CompletionQueue>,
-    /// The writes of this loop iteration.
+    /// The writes that the requests of this loop iteration have begun.
     gathered: RefCell<Vec<Task>>,
     /// Wakes the task of the loop iteration.
     iteration: RefCell<Option<Waker>>,
-    /// When this iteration began, if its task has been woken.
+    /// When the current loop iteration began; `None` if none has begun.
     began: Cell<Option<Instant>>,
     /// The number of requests of this iteration.
     requests: Cell<u32>,
@@ -44,7 +44,7 @@ pub struct WorkerContext {
 /// The figures of a loop iteration that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopIteration {
-    /// The time from its first request to its end.
+    /// The time from the beginning of the iteration, usually its first request, to its end.
     pub length: Duration,
     /// The number of requests that began in it.
     pub requests: u32,
@@ -83,7 +83,7 @@ impl WorkerContext {
         self.began.get()
     }
 
-    /// Counts a request that has arrived now. Begins a loop iteration if there is none.
+    /// Counts a request that has arrived at `now`. Begins a loop iteration if none has begun.
     pub fn request_begins(&self, now: Instant) {
         self.requests.set(self.requests.get() + 1);
         if self.began.get().is_none() {
@@ -91,12 +91,12 @@ impl WorkerContext {
         }
     }
 
-    /// Notes that the request that has arrived has a deadline.
+    /// Notes that a request of this loop iteration has a deadline.
     pub fn request_has_deadline(&self) {
         self.has_deadline.set(true);
     }
 
-    /// Begins a loop iteration, which ends behind the tasks that are ready now. Does nothing if there is one.
+    /// Begins a loop iteration, which ends after all tasks that are ready now have run. Does nothing if one has begun.
     pub fn begin_iteration(&self) {
         if self.began.get().is_none() {
             self.begin_iteration_at(clock::now());
@@ -110,8 +110,8 @@ impl WorkerContext {
         }
     }
 
-    /// Ends the loop iteration: wakes the connections whose operations have completed, and writes what was gathered.
-    /// Returns the iteration's figures if a request began it.
+    /// Ends the loop iteration: commits the gathered writes, and wakes the connections whose operations have completed.
+    /// Returns the iteration's figures. `None`: no iteration had begun, and only completed operations woke the task.
     pub fn poll_iteration(&self, context: &Context<'_>) -> Option<LoopIteration> {
         if !self.iteration.borrow().as_ref().is_some_and(|iteration| iteration.will_wake(context.waker())) {
             self.completions.set_iteration(context.waker());
@@ -134,7 +134,7 @@ impl WorkerContext {
         }
     }
 
-    /// Reads a key if the strategy allows it and memory can answer.
+    /// Reads a key if the strategy allows reads on the worker and memory can answer.
     pub fn get_from_memory(&self, key: &[u8], phases: &Phases) -> Option<Result> {
         if !self.executor.asks_memory_first {
             return None;

@@ -6,9 +6,9 @@
 //!       └─ one step of one handshake, then all other ready tasks, then the next step ──▶ TLS
 //! ```
 //!
-//! A step costs as much as many requests. A thousand steps at once would delay all connections by the sum of their
-//! times. So steps wait for each other, and a request waits for one step at most. A client that has sent nothing does
-//! not take part. `connection` and `admin` call this, and check the deadline.
+//! A step takes as long as many requests. If a thread did a thousand steps one after the other, all of its connections
+//! would wait for the sum of their times. So steps wait for each other, and a request waits for one step at most. A
+//! handshake whose client has sent nothing takes no step. `connection` and `admin` call this, and check the deadline.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
@@ -45,7 +45,7 @@ pub(crate) struct Handshaker {
 pub(crate) enum HandshakeOutcome {
     /// The handshake has succeeded.
     Done(Stream),
-    /// The client was told why it failed, and may not have read it yet.
+    /// The handshake has failed. klad has told the client why, and the client may not have read this yet.
     Rejected(TcpStream),
     /// The client has left.
     Gone,
@@ -56,7 +56,7 @@ impl Handshaker {
         Handshaker { settings, step_permits: Arc::new(Semaphore::new(HANDSHAKE_STEPS_MAX)) }
     }
 
-    /// Does one handshake. It takes as long as the client does; the caller must check the deadline.
+    /// Does one handshake. Has no time limit of its own: the caller must check the deadline.
     pub(crate) async fn handshake(&self, tcp: TcpStream) -> HandshakeOutcome {
         let mut first = [0];
         match tcp.peek(&mut first).await {

@@ -1,5 +1,5 @@
 //! Binds listeners, and stops the kernel from taking new connections. `main` binds before it opens the data directory,
-//! so that a busy port changes no data. `accept` stops the listener.
+//! so that klad changes no data if the port is in use. `accept` calls `stop_accepting` when klad stops.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 
@@ -38,8 +38,8 @@ pub fn resolve(address: &str) -> Result<SocketAddr, Error> {
     address.to_socket_addrs().map_err(|_| no_address())?.next().ok_or_else(no_address)
 }
 
-/// Listens on `address` (`host:port`; with port 0 the kernel chooses the port). The address can be used again at once
-/// after a stop.
+/// Listens on `address` (`host:port`; with port 0 the kernel chooses the port). After klad has stopped, the address can
+/// be used again immediately.
 ///
 /// # Errors
 /// [`Error`].
@@ -64,8 +64,8 @@ pub fn bind(address: &str) -> Result<TcpListener, Error> {
 /// complete a handshake that it has answered. Closing the listener would reset those connections, and those in the
 /// backlog.
 ///
-/// A client that connects meanwhile tries again a second later. Then the closed port rejects it, or the next klad
-/// accepts it. `docs/decisions/2026-11-21-stopping.md` lists other ways that were considered.
+/// The kernel of a client that connects meanwhile tries again a second later. Then the closed port rejects the client,
+/// or the next klad accepts it. `docs/decisions/2026-11-21-stopping.md` lists other ways that were considered.
 ///
 /// # Errors
 /// When the kernel has no socket filters.
@@ -90,7 +90,7 @@ pub(crate) fn stop_accepting(listener: &TcpListener) -> std::io::Result<()> {
     ])
 }
 
-/// Does nothing: there is no such filter. Connections that arrive between the last accept and the close are reset.
+/// Does nothing: only Linux has such a filter. Connections that arrive between the last accept and the close are reset.
 ///
 /// # Errors
 /// Never.

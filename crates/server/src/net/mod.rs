@@ -1,7 +1,7 @@
 //! Sockets: listening, TLS, a connection's bytes.
 //!
-//! This module knows nothing about HTTP. `connection`, `admin`'s listener, and the program itself, which binds before
-//! it opens data, call it.
+//! The only HTTP in this module is the answer to a client that speaks plain HTTP to a TLS port. `connection`, `admin`'s
+//! listener, and the program itself, which binds before it opens data, call this module.
 
 pub mod handshake;
 pub mod listen;

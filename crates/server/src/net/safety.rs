@@ -19,8 +19,8 @@ pub struct Safety {
 }
 
 impl Safety {
-    /// Reads tokens, certificate and key again, and logs the result. If a file is unusable, klad logs an error and
-    /// keeps the old contents. Returns whether there was no error.
+    /// Reads the files of tokens, certificates and key again, and logs the result. If a file is unusable, klad logs an
+    /// error and keeps the old contents. Returns whether there was no error.
     #[must_use]
     pub fn reload(&self) -> bool {
         let mut good = true;
@@ -47,7 +47,7 @@ impl Safety {
 }
 
 impl Source for Safety {
-    /// Every series exists without TLS too, except the certificate's expiry.
+    /// Without TLS this writes the same series, with the value 0, except the expiry of the certificate.
     fn write(&self, page: &mut Page) {
         let handshakes = self.tls.as_ref().map(|tls| &tls.handshakes);
         let help = "TLS handshakes on both listeners, by result.";

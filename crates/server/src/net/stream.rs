@@ -1,7 +1,7 @@
-//! A connection's bytes, with or without TLS. Each call only compares which of the two it is, so that TLS support does
-//! not slow down connections without it.
+//! A connection's bytes, with or without TLS. Each call costs one comparison to find out whether there is TLS, so that
+//! TLS support does not slow down connections without TLS.
 //!
-//! `connection` and `admin` create it, `io` uses it.
+//! `connection` and `admin` create a `Stream`, `io` uses it.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,8 @@ pub(crate) enum Stream {
     Tls(Box<TlsStream<Socket>>),
 }
 
-/// The socket below TLS. It counts the bytes that the kernel takes, because rustls takes more than the client does.
+/// The socket below TLS. It counts the bytes that the kernel takes, because rustls accepts bytes that the kernel does
+/// not take yet.
 pub(crate) struct Socket {
     tcp: TcpStream,
     taken_bytes: usize,
@@ -36,7 +37,7 @@ impl Socket {
 }
 
 impl Stream {
-    /// The socket, to inspect.
+    /// The socket, for questions to the kernel; reads and writes must go through TLS.
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
             Stream::Clear(tcp) => tcp,
@@ -44,7 +45,7 @@ impl Stream {
         }
     }
 
-    /// The socket, without what TLS still holds.
+    /// The socket. Bytes that TLS still holds are lost.
     pub(crate) fn into_tcp(self) -> TcpStream {
         match self {
             Stream::Clear(tcp) => tcp,
@@ -52,7 +53,8 @@ impl Stream {
         }
     }
 
-    /// Whether klad has received bytes, or the end of the stream, that have not been read.
+    /// With TLS: whether rustls holds decrypted bytes, or the end of the stream, that were not read from it. Without
+    /// TLS: `false`, because the kernel holds all bytes that were not read.
     pub(crate) fn has_unread(&self) -> bool {
         match self {
             Stream::Clear(_) => false,
@@ -60,8 +62,8 @@ impl Stream {
         }
     }
 
-    /// With TLS: the number of bytes that the kernel has taken, and whether more are waiting. rustls has taken the
-    /// waiting bytes, but no client has.
+    /// With TLS: the number of bytes that the kernel has taken, and whether rustls holds more that the kernel has not
+    /// taken yet. `None`: there is no TLS.
     pub(crate) fn write_progress(&self) -> Option<(usize, bool)> {
         match self {
             Stream::Clear(_) => None,
@@ -72,13 +74,13 @@ impl Stream {
         }
     }
 
-    /// Sends as many of `bytes` as the kernel takes now.
+    /// Sends as many of `bytes` as the kernel takes now. Drops the others.
     pub(crate) fn send_now(&mut self, bytes: &[u8]) {
         let _ = Pin::new(self).poll_write(&mut Context::from_waker(Waker::noop()), bytes);
     }
 
-    /// With TLS: sends a close notification, if the kernel takes it now. Without it a client cannot tell klad's close
-    /// from one by an attacker.
+    /// With TLS: sends a close notification, if the kernel takes it now. Without this notification a client cannot
+    /// distinguish klad's close from one by an attacker. Without TLS: does nothing.
     pub(crate) fn send_close_notify(&mut self) {
         if let Stream::Tls(tls) = self {
             tls.get_mut().1.send_close_notify();
@@ -156,7 +158,7 @@ impl AsyncWrite for Socket {
         this.count(written)
     }
 
-    /// The kernel sends several TLS records together.
+    /// Returns `true`, so that rustls passes several TLS records to the kernel in one call.
     fn is_write_vectored(&self) -> bool {
         true
     }

@@ -1,8 +1,8 @@
 //! Certificate and key: loads PEM files for rustls, at the start and on each reload.
 //!
-//! `config` loads, `main` reloads, `handshake` asks for each connection. A reload does not change existing
-//! connections. Session tickets from before a reload become invalid, so that a client must show again that it is
-//! trusted.
+//! `config` loads the files, `Safety` reloads them, `handshake` takes the current settings for each connection. A
+//! reload does not change existing connections. Session tickets from before a reload become invalid, so that a client
+//! must show its certificate again if klad requires one.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -27,9 +27,9 @@ use klad_base::sync::RwLock;
 /// The paths of the files.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The certificate, followed by those between it and its authority.
+    /// The certificate, followed by the certificates between it and its authority.
     pub certificate: PathBuf,
-    /// Its private key, not encrypted.
+    /// The certificate's private key, not encrypted.
     pub key: PathBuf,
     /// The authorities of client certificates. `None`: clients need no certificate.
     pub client_ca: Option<PathBuf>,
@@ -52,7 +52,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The file does not have what is expected.
+    /// The file contains no certificate or no private key, as `what` says.
     #[error("{path} holds no {what} in PEM", path = path.display())]
     Missing {
         /// The file.
@@ -98,9 +98,11 @@ pub enum Error {
 pub struct Handshakes {
     /// The handshake succeeded.
     pub done: Counter,
-    /// The client spoke no TLS, or no version that klad speaks, or had no trusted certificate.
+    /// The handshake failed. For example, the client spoke no TLS, or no version that klad speaks, or had no trusted
+    /// certificate.
     pub failed: Counter,
-    /// The handshake took longer than `--head-timeout`.
+    /// klad ended the handshake because it took too long: longer than `--head-timeout`, or, on the admin listener,
+    /// longer than [`HEAD_TIMEOUT`](crate::limits::HEAD_TIMEOUT).
     pub late: Counter,
 }
 
@@ -129,7 +131,7 @@ impl TlsSettings {
         Ok(TlsSettings { files, current, handshakes: Handshakes::default() })
     }
 
-    /// Reads the files again, for new connections.
+    /// Reads the files again. New connections use the new contents.
     ///
     /// # Errors
     /// [`Error`]; the previous settings remain in use.
@@ -145,7 +147,7 @@ impl TlsSettings {
         self.current.read().config.clone()
     }
 
-    /// When the certificate in use expires, in seconds since 1970, if it says so.
+    /// When the certificate in use expires, in seconds since 1970. `None`: klad could not find the time.
     #[must_use]
     pub fn expires_unix_s(&self) -> Option<u64> {
         self.current.read().expires.map(|time| time.as_secs())
@@ -196,7 +198,7 @@ fn client_verifier(
         .map_err(|error| unusable(error.to_string()))
 }
 
-/// Returns at least one certificate.
+/// Reads the certificates in a file. Returns at least one, or an error.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let bytes = read_file(path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -229,8 +231,9 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// Rejects a certificate that is not valid now, warns if it expires soon, and returns when it expires.
 ///
-/// rustls shows no dates, but its error for an expired certificate has the date. So klad also verifies at the end of
-/// all time. The verifier trusts no authority; "unknown authority" means that nothing else is wrong.
+/// rustls gives no access to the dates, but its error for an expired certificate contains the date. So klad verifies
+/// the certificate a second time, for the latest possible time. The verifier trusts no authority, so the error "unknown
+/// authority" means that nothing else is wrong.
 fn check_validity(certificate: &CertificateDer<'_>, path: &Path) -> Result<Option<UnixTime>, Error> {
     let parsed = ParsedCertificate::try_from(certificate)
         .map_err(|error| Error::Unusable { path: path.to_owned(), why: error.to_string() })?;

@@ -1,20 +1,20 @@
 //! The identity of a request: its `X-Request-Id`, and the trace of its `traceparent` (W3C Trace Context).
 //!
-//! klad writes what a client sends here into log lines and into its answer. So it accepts only harmless values, and
-//! ignores others, because no request should fail for a label. `observe` calls this.
+//! klad writes both into log lines, and the request id also into its answer. So it accepts only harmless values. It
+//! ignores other values, because no request should fail for a label. `observe` calls this.
 
 use hyper::header::HeaderValue;
 
 use crate::limits::REQUEST_ID_BYTES_MAX;
 
-/// A client's name for its request. klad returns it in the answer.
+/// The header with a client's name for its request. klad returns the name in the answer.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
 
-/// The header with the trace that a request belongs to.
+/// The header with the id of the trace to which a request belongs.
 pub const TRACE_HEADER: &str = "traceparent";
 
-/// Returns the id if it has 1 to [`REQUEST_ID_BYTES_MAX`] letters, digits and `-_.:/+=@`. UUIDs, ULIDs, Base64 and the
-/// ids of proxies consist of these, and none of them ends a field of a log line.
+/// Returns the id if it has 1 to [`REQUEST_ID_BYTES_MAX`] characters, and only letters, digits and `-_.:/+=@`. UUIDs,
+/// ULIDs, Base64 and the ids of proxies consist of these characters, and none of these ends a field of a log line.
 #[must_use]
 pub fn request_id(header: &HeaderValue) -> Option<&str> {
     let sane = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);

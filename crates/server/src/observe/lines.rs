@@ -1,4 +1,4 @@
-//! The two kinds of log lines about requests: of a slow request, and of the access log.
+//! The two kinds of log lines about requests: the warning about a slow request, and the line of the access log.
 //!
 //! `observe` calls this.
 
@@ -62,8 +62,8 @@ impl RequestLine<'_> {
     }
 }
 
-/// Returns `path` as lines show it. An unknown path may contain a key, if the client takes klad for another store. So
-/// lines show nothing of it, except whether it begins like klad's.
+/// Returns `path` as log lines show it. An unknown path may contain a key, if the client takes klad for another store.
+/// So log lines show of an unknown path only whether it begins with `/v0/`.
 pub(super) fn logged_path(path: &str) -> &'static str {
     let known = ["/v0/entity", "/v0/entities", "/v0/status"].into_iter().find(|known| *known == path);
     known.unwrap_or(if path.starts_with("/v0/") { "/v0/…" } else { "/…" })

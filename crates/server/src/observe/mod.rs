@@ -7,10 +7,11 @@
 //!                     └───────── connection ends: aborted ─┘
 //! ```
 //!
-//! A request that memory answers, and whose answer the socket takes at once, costs one clock reading at its end, one
-//! at its head if it is the first of the loop iteration, and no allocation. What only a log line or a header needs is
-//! collected only if there will be one. Lines have the length of a key, never the key, which may be secret or
-//! personal. `service`, `exchange` and `connection` call this.
+//! If memory answers a request and the socket takes the answer at once, the record costs one clock reading at the end
+//! of the request, one at its head if it is the first of the loop iteration, and no allocation. klad stores details
+//! such as method and path only if the access log is on, or if the client has sent a request id or a trace, or asks for
+//! `Server-Timing`. Log lines have the length of a key, never the key, which may be secret or personal. `http`,
+//! `exchange` and `connection` call this.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -35,13 +36,13 @@ pub mod identity;
 mod lines;
 pub mod slowest;
 
-/// With the value `on` it asks for `Server-Timing`.
+/// The request header that, with the value `on`, asks for `Server-Timing` in the answer.
 pub const TIMING_HEADER: &str = "klad-server-timing";
 
-/// The phases of the request so far, in milliseconds (W3C Server Timing).
+/// The answer's header with the times of the request's phases so far, in milliseconds (W3C Server Timing).
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// A worker's counters, its slowest requests, and ids for requests that have none.
+/// What the requests of one worker share: its counters, its slowest requests, and new ids for requests without one.
 #[derive(Debug)]
 pub struct Observer {
     requests: Arc<Requests>,
@@ -69,12 +70,14 @@ impl Observer {
         self.slowest.worker(self.worker)
     }
 
-    /// Counts a rejection before there was a request.
+    /// Counts a rejection of a request, or of a client whose request klad could not read. `reason` is the code in the
+    /// answer.
     pub fn rejected(&self, reason: &'static str) {
         self.counters().rejected(reason);
     }
 
-    /// Logs how many lines the rate limit has suppressed, and begins a new window of slow requests if it is time.
+    /// Begins a new window of the slowest requests if it is time. Logs how many lines about slow requests the rate
+    /// limit did not allow. Called several times a second.
     pub fn tick(&self) {
         self.slowest().tick(clock::now());
         if let Some(requests) = logs::SLOW_REQUESTS.take_held_back() {
@@ -97,28 +100,28 @@ enum Stage {
     HandedOver,
 }
 
-/// The record of a connection's current request. Each request of the connection reuses it.
+/// The record of a connection's current request. The next request of the connection reuses the record.
 #[derive(Debug)]
 pub struct RequestRecord {
     observer: Rc<Observer>,
     peer: Option<SocketAddr>,
     stage: Stage,
     begun: Instant,
-    /// Since when the request has waited at the gate, if the gate was closed.
+    /// Since when the next request has waited at the gate, if the gate was closed.
     at_gate: Option<Instant>,
     op: Op,
     facts: Facts,
-    /// Since when the socket has taken nothing of the answer.
+    /// Since when the socket has taken no byte of the answer. `None`: klad does not wait for the socket.
     blocked_since: Option<Instant>,
     details: Option<Box<Details>>,
 }
 
-/// What is known about one request. Each request begins with the default.
+/// The facts about the current request. Each request begins with the default.
 #[derive(Debug, Default)]
 struct Facts {
-    /// 0: no answer yet.
+    /// The status of the answer. 0: there is none yet.
     status: u16,
-    /// Overrides the outcome that follows from the status.
+    /// If set, replaces the outcome that follows from the status.
     outcome: Option<Outcome>,
     durability: Option<Durability>,
     key_bytes: usize,
@@ -130,7 +133,7 @@ struct Facts {
     write_ns: u64,
 }
 
-/// What only lines and headers need.
+/// What only log lines and headers of the answer need.
 #[derive(Debug)]
 struct Details {
     method: Method,
@@ -162,9 +165,9 @@ impl RequestRecord {
         self.at_gate = Some(since);
     }
 
-    /// Begins a request whose whole head has arrived, and returns when it arrived. In a loop iteration that began at
-    /// `iteration_began` a worker does one request after the other. So this request arrived when the previous one
-    /// ended, or when the iteration began, and no clock reading is needed.
+    /// Begins the record of a request whose whole head was read. Returns the time that counts as the arrival of the
+    /// head. In a loop iteration, which began at `iteration_began`, a worker serves one request after the other. So
+    /// this time is when the previous request ended, or when the iteration began, and no clock reading is needed.
     pub fn begins(&mut self, phases: &Phases, iteration_began: Option<Instant>) -> Instant {
         let now = iteration_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
         if self.stage != Stage::Idle {
@@ -217,7 +220,7 @@ impl RequestRecord {
         Some(Box::new(Details { method: method.clone(), path, request_id, trace_id, server_timing }))
     }
 
-    /// Records the length of its key, or of the first key of a range.
+    /// Records the length of the request's key, or of the start of its range.
     pub fn key(&mut self, bytes: usize) {
         self.facts.key_bytes = bytes;
     }
@@ -227,12 +230,13 @@ impl RequestRecord {
         self.facts.received_bytes += bytes as u64;
     }
 
-    /// Records that bytes of the body arrived after the head, or did not arrive in time.
+    /// Records that the request had to wait for its body: bytes of the body arrived after the head, or did not arrive
+    /// in time.
     pub fn waits_for_body(&mut self) {
         self.facts.body_was_waited_for = true;
     }
 
-    /// Ends the wait for the body.
+    /// Records the end of the wait for the body, if the request had to wait for it.
     pub fn body_ended(&mut self, phases: &Phases) {
         if std::mem::take(&mut self.facts.body_was_waited_for) {
             let now = clock::now();
@@ -246,12 +250,13 @@ impl RequestRecord {
         self.facts.durability = Some(durability);
     }
 
-    /// Counts a rejection.
+    /// Counts a rejection of the request, by the code in the answer.
     pub fn rejected(&self, code: &'static str) {
         self.observer.rejected(code);
     }
 
-    /// Records that the answer is about to be handed over, and may add headers.
+    /// Records that the answer is about to be handed over. Adds the headers `X-Request-Id` and `Server-Timing`, if the
+    /// answer should have them.
     pub fn answers(&mut self, phases: &Phases, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
         self.facts.status = status.as_u16();
         if let Some(details) = &self.details {
@@ -286,7 +291,7 @@ impl RequestRecord {
         self.facts.sent_bytes += bytes as u64;
     }
 
-    /// Records that the answer ends early, unless a reason is already known.
+    /// Records that the answer ends early, with `outcome`, unless an outcome was already recorded.
     pub fn cut(&mut self, outcome: Outcome) {
         if self.facts.outcome.is_none() {
             self.facts.outcome = Some(outcome);
@@ -300,7 +305,7 @@ impl RequestRecord {
         }
     }
 
-    /// Records that the socket took `taken` of `offered` bytes; `None`: it is full.
+    /// Records that the socket took `taken` of `offered` bytes. `None`: the socket is full.
     pub fn socket_took(&mut self, phases: &Phases, taken: Option<usize>, offered: usize) {
         match taken {
             None => {
@@ -367,7 +372,7 @@ impl RequestRecord {
         }
     }
 
-    /// Writes the lines of the request, and keeps it if it is among the slowest (`kept`).
+    /// Writes the log lines of the request, and, with `kept`, keeps the request among the slowest.
     #[cold]
     fn log_and_keep(&mut self, phases: &Phases, ended: &EndedRequest, now: Instant, slow: bool, kept: bool) {
         let details = self.details.take();
@@ -431,7 +436,7 @@ impl RequestRecord {
     }
 }
 
-/// Returns the outcome that follows from a status; 0 is none.
+/// Returns the outcome that follows from the status of an answer. Status 0 means that there was no answer.
 fn outcome(status: u16) -> Outcome {
     match StatusCode::from_u16(status) {
         Err(_) => Outcome::Aborted,

@@ -25,17 +25,17 @@ use klad_storage::Perf;
 /// One of the slowest requests.
 #[derive(Clone, Debug)]
 pub struct SlowRequest {
-    /// Its op, its outcome and its times.
+    /// The request's op, outcome and times.
     pub ended: EndedRequest,
-    /// When it ended.
+    /// When the request ended.
     pub ended_at: Instant,
-    /// When it began, milliseconds since 1970.
+    /// When the request began, milliseconds since 1970.
     pub started_unix_ms: u64,
-    /// The status of its answer. 0: the connection ended before there was one.
+    /// The status of the answer. 0: the connection ended before there was an answer.
     pub status: u16,
-    /// The length of its key, or of the first key of a range.
+    /// The length of the request's key, or of the start of its range, bytes.
     pub key_bytes: usize,
-    /// What has answered its operations, if there were any.
+    /// What has answered the request's last operation, if there was one.
     pub answered_by: Option<AnsweredBy>,
     /// The engine's measurements, if there are any.
     pub perf: Option<Perf>,
@@ -45,7 +45,7 @@ pub struct SlowRequest {
     pub request_id: Option<String>,
     /// The client's trace id.
     pub trace_id: Option<String>,
-    /// The number of its worker.
+    /// The number of the worker that served the request.
     pub worker: usize,
 }
 
@@ -54,7 +54,7 @@ pub struct SlowRequest {
 pub struct Retention {
     /// The length of a window.
     pub window: Duration,
-    /// The number of windows that are shown, at least 1.
+    /// The number of windows whose requests are shown, at least 1.
     pub windows: usize,
     /// The number of requests that are kept for each op in each window, at least 1.
     pub kept: usize,
@@ -77,7 +77,7 @@ const OPS: usize = Op::ALL.len();
 #[derive(Debug, Default)]
 struct Window {
     number: u64,
-    /// For each op, in no order.
+    /// The kept requests of each op, in no order.
     kept: [Vec<SlowRequest>; OPS],
 }
 
@@ -86,12 +86,12 @@ struct Window {
 pub struct WorkerSlowest {
     retention: Retention,
     began: Instant,
-    /// For each op: a request of this window that was not slower is not kept.
+    /// For each op, nanoseconds: a request of this window that took no longer than this is not kept.
     thresholds_ns: [AtomicU64; OPS],
     /// The number of the window that the thresholds belong to.
     number: AtomicU64,
-    /// One window more than is shown: the one that is being filled. Each has its own lock, so that a reader delays the
-    /// worker by one copy of a few requests at most.
+    /// The windows that are shown, and one more, which is being filled. Each has its own lock, so that a reader delays
+    /// the worker by one copy of a few requests at most.
     windows: Vec<Mutex<Window>>,
 }
 
@@ -107,15 +107,16 @@ impl WorkerSlowest {
         }
     }
 
-    /// Whether a request of `op` that took `total_ns` is among the slowest of its window so far.
+    /// Whether a request of `op` that took `total_ns` is among the slowest of the current window so far.
     #[inline]
     #[must_use]
     pub fn is_among(&self, op: Op, total_ns: u64) -> bool {
         total_ns > self.thresholds_ns[op as usize].load(Ordering::Relaxed)
     }
 
-    /// Begins a new window if it is time for one. Called regularly, so that [`WorkerSlowest::is_among`] need not
-    /// check. A request that ends in a new window before this call is compared with those of the previous one.
+    /// Begins a new window if it is time for one. Called regularly, so that [`WorkerSlowest::is_among`] need not read
+    /// the time. A request that ends in a new window before this call is compared with the requests of the previous
+    /// window.
     pub fn tick(&self, now: Instant) {
         let number = self.number_at(now);
         if self.number.load(Ordering::Relaxed) != number {
@@ -151,7 +152,7 @@ impl WorkerSlowest {
         }
     }
 
-    /// Adds the requests that ended recently before `now` to `found`.
+    /// Adds the requests of `op`, or of all ops, that ended within the lifetime before `now` to `found`.
     fn collect(&self, now: Instant, op: Option<Op>, found: &mut Vec<SlowRequest>) {
         let lifetime = self.retention.lifetime();
         let recent = |request: &&SlowRequest| now.saturating_duration_since(request.ended_at) <= lifetime;
@@ -203,7 +204,8 @@ impl Slowest {
         self.retention
     }
 
-    /// Returns the recent requests of `op`, or of all ops, the slowest first; at most `limit`.
+    /// Returns the kept requests of `op`, or of all ops, that ended within the lifetime before `now`: at most `limit`,
+    /// the slowest first.
     #[must_use]
     pub fn recent(&self, now: Instant, op: Option<Op>, limit: usize) -> Vec<SlowRequest> {
         let mut found = Vec::new();

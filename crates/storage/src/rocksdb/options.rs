@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Returns the size of the cache in bytes after all data was read: first, and again after it was rewritten twice.
+    /// Compacts and reads all data three times. Returns the bytes in the cache after the first time and after the last.
     fn cached(uncache_aggressiveness: u32) -> (usize, usize) {
         const KEYS: u32 = 10_000;
         let directory = tempfile::tempdir().expect("a directory");

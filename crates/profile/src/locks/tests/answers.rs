@@ -51,7 +51,8 @@ fn timed_lock_results(calls: Calls, at: *mut pthread_mutex_t) -> [c_int; 3] {
     }
 }
 
-/// Returns the results for the owner of a mutex.
+/// Returns the results of a thread that locks a mutex, locks it again, and unlocks it too often. Does this for each
+/// kind of mutex.
 fn owner_results(calls: Calls) -> Vec<c_int> {
     let mut answers = Vec::new();
     for kind in [libc::PTHREAD_MUTEX_ERRORCHECK, libc::PTHREAD_MUTEX_RECURSIVE, libc::PTHREAD_MUTEX_NORMAL] {
@@ -76,7 +77,8 @@ fn owner_results(calls: Calls) -> Vec<c_int> {
     answers
 }
 
-/// Returns the results for a mutex whose owner has died, first inconsistent and then not recoverable.
+/// Returns the results for a robust mutex whose owner has died: of the first lock after that, then of further locks,
+/// when the mutex is not recoverable.
 fn heir_results(calls: Calls) -> Vec<c_int> {
     let mut answers = Vec::new();
     for lock in [0, 1, 2] {

@@ -43,7 +43,8 @@ fn covers_window(profile: &Profile<Address>, thread: &str) -> Result<(), String>
     if right { Ok(()) } else { Err(format!("{thread}: {count}, {ns} ns of {:?}", profile.duration)) }
 }
 
-/// Checks that the thread's stacks begin with the called function, and contain no frames of the recording code.
+/// Checks that at least one of the thread's stacks begins with the called function, and that none of them contains a
+/// frame of the recording code.
 fn begins_with_call(profile: &Profile<Name>, thread: &str, leaf: &str) -> Result<(), String> {
     let mut stacks = profile.samples.iter().filter(|sample| sample.thread == thread).map(|sample| &sample.frames);
     let right = stacks.clone().any(|frames| frames.first().is_some_and(|first| &**first == leaf))

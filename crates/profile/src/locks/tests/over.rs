@@ -3,7 +3,8 @@
 use crate::locks::tests::*;
 use klad_base::sampling::waits::preempted;
 
-/// Returns how often the profile has the wait of such a thread, when `meanwhile` runs before the window's end.
+/// Starts a thread that is preempted at the end of its wait. Returns how often the profile has this wait. `meanwhile`
+/// runs while the thread is preempted, before the window's end.
 fn times_seen(thread: &'static str, meanwhile: impl FnOnce()) -> i64 {
     let window = Window::start(THRESHOLD).expect("all tests use this threshold");
     let step = Arc::new(AtomicU64::new(0));

@@ -35,7 +35,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The hooks under test, or the functions behind them.
+/// The hooks under test, or the C library's functions.
 #[derive(Clone, Copy)]
 pub(super) struct Calls {
     pub(super) lock: MutexLockFn,
@@ -114,7 +114,7 @@ fn unwatched(name: &CStr) -> *mut c_void {
     if found.is_null() { unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } } else { found }
 }
 
-/// A lock of each kind, and a flag that the mutex protects.
+/// A mutex, a readers-writer lock, a condition, and a flag that the mutex protects.
 pub(super) struct Locks {
     calls: Calls,
     mutex: UnsafeCell<pthread_mutex_t>,
@@ -199,7 +199,7 @@ impl Locks {
     }
 }
 
-/// Returns the time in one minute.
+/// Returns the time that `clock` will show in one minute.
 pub(super) fn later(clock: clockid_t) -> timespec {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes to `time`.

@@ -6,14 +6,14 @@ use bytes::Bytes;
 
 use klad_profile::{Name, Profile, collapsed, picture, pprof};
 
-/// The values of `format=`.
+/// The formats of a profile, which a client chooses with `format=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// For `go tool pprof` and other tools.
+    /// The format of `go tool pprof`, which other tools read too.
     Pprof,
-    /// For people.
+    /// A flame graph as an HTML page, for people.
     FlameGraph,
-    /// For scripts.
+    /// Collapsed stacks, one per line of text, for scripts.
     Collapsed,
 }
 
@@ -36,7 +36,7 @@ impl Form {
         }
     }
 
-    /// Writes a profile.
+    /// Returns the profile in this format.
     pub(super) fn write(self, profile: &Profile<Name>) -> Bytes {
         match self {
             Form::Pprof => pprof::encode(profile).into(),

@@ -1,6 +1,6 @@
 //! The kinds of profiles: their names, costs and parameters.
 //!
-//! `pprof` calls this, on threads that may wait.
+//! `pprof` calls this, and begins and ends profiles on threads that may wait.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -26,24 +26,24 @@ pub(super) enum Kind {
 /// A profile that has begun.
 pub(super) enum Window {
     Cpu(cpu::Window),
-    /// All allocations until now: nothing has to begin.
+    /// A profile of all allocations since the start: nothing had to begin.
     Heap(View),
     Allocations(heap::Window),
-    /// The kind decides whether idle waits are included.
+    /// A lock profile. The kind decides whether idle waits are included.
     Locks(locks::Window, Kind),
 }
 
-/// A profile that has ended, without names.
+/// A profile that has ended, with addresses instead of the names of functions.
 pub(super) enum Recording {
     Stacks(Profile<Address>),
     Waits(Box<locks::LockProfiles>, Kind),
 }
 
 impl Kind {
-    /// In the order of the index page.
+    /// All kinds, in the order of the index page.
     pub(super) const ALL: [Kind; 6] = [Kind::Cpu, Kind::Heap, Kind::Allocs, Kind::Mutex, Kind::Block, Kind::Threads];
 
-    /// The last part of its path.
+    /// The last part of the kind's path.
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Cpu => "profile",
@@ -59,7 +59,7 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The parameters of this kind.
+    /// The names of the query parameters that this kind accepts.
     pub(super) fn parameters(self) -> &'static [&'static str] {
         match self {
             Kind::Cpu => &["seconds", "hz", "format", "debug"],
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// Whether it takes a default time if the client names none.
+    /// Whether a profile of this kind takes a default time if the request has no `seconds`.
     pub(super) fn has_default_window(self) -> bool {
         matches!(self, Kind::Cpu | Kind::Mutex | Kind::Block)
     }
@@ -142,7 +142,7 @@ impl Recording {
     }
 }
 
-/// Returns a profile of the threads in which each counts one.
+/// Returns a profile of the stacks of all threads, in which each thread counts one.
 pub(super) fn of_threads(all: &[Thread], symbols: &Symbols) -> Profile<Name> {
     let sample = |thread: &Thread| Sample {
         thread: thread.name.clone(),

@@ -14,13 +14,13 @@ use crate::limits::{
     PROFILE_HZ_MAX, PROFILE_WINDOW_MAX, PROFILE_WINDOW_MIN,
 };
 
-/// Accepted by every kind and ignored: flame graphs and Go's tools send them.
+/// Parameters that every kind accepts and ignores: flame graphs and Go's tools send them.
 const TOLERATED: &[&str] = &["s", "x", "y", "gc"];
 
-/// All parameters, with their defaults.
+/// The parameters of a request for a profile. Those that the request lacks have their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Parameters {
-    /// `seconds`.
+    /// The length of the profile, if the request has `seconds`.
     pub(super) seconds: Option<Duration>,
     pub(super) hz: u32,
     pub(super) threshold: Duration,
@@ -30,8 +30,8 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Parses a query. `known` are the parameters of the kind; rejects all others, because a mistake would cost a
-    /// profile.
+    /// Parses a query. `known` has the parameters of the kind. Rejects others, so that a typing error does not give a
+    /// profile that the client did not want.
     pub(super) fn read(query: &str, known: &[&str]) -> Result<Parameters, ApiError> {
         let mut parameters = Parameters {
             seconds: None,
@@ -81,7 +81,8 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// The length of the profile.
+    /// Returns the length of a profile of `kind`: what the client asked for, or the default. Zero: the profile shows
+    /// one moment, or everything since the start.
     pub(super) fn window(&self, kind: Kind) -> Duration {
         self.seconds.unwrap_or(match kind {
             Kind::Cpu => CPU_PROFILE_SECONDS,
@@ -91,7 +92,7 @@ impl Parameters {
     }
 }
 
-/// A decimal number.
+/// Parses a decimal number of seconds.
 fn seconds(text: &str) -> Result<Duration, ApiError> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let parsed = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
