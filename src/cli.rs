@@ -326,6 +326,23 @@ pub struct ServeArgs {
     /// Range: up to 1 GiB.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", help_heading = BOUNDS)]
     pub value_max: ByteSize,
+    /// Maximum number of items of a batch. klad answers a batch with more items with 413.
+    ///
+    /// A batch of N items takes N of the places of --operations-max.
+    ///
+    /// Range: 1 to 100,000.
+    #[arg(long, value_name = "N", default_value_t = limits::BATCH_ITEMS_MAX, value_parser = clap::value_parser!(u64).range(1..=100_000), help_heading = BOUNDS)]
+    pub batch_items_max: u64,
+    /// Maximum length of the body of a batch. klad answers a longer body with 413.
+    ///
+    /// Range: up to 1 GiB.
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", help_heading = BOUNDS)]
+    pub batch_bytes_max: ByteSize,
+    /// Maximum time of one scan of /v1. Then the scan ends with a cursor, and the client goes on from there.
+    ///
+    /// A scan sees the state of one moment. While it runs, the engine keeps values that were overwritten since.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = positive_duration, help_heading = BOUNDS)]
+    pub scan_time_max: Duration,
     /// Maximum length of the request line and the headers together. klad answers a longer head with 431.
     ///
     /// The lower end of the range leaves space for a key with every byte percent-encoded, and for some headers.

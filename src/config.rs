@@ -392,6 +392,9 @@ fn limits(args: &ServeArgs, budget: &Budget) -> klad_server::Limits {
         service: service::Options {
             key_bytes_max: args.key_max.0,
             value_bytes_max: args.value_max.0,
+            batch_items_max: args.batch_items_max,
+            batch_bytes_max: args.batch_bytes_max.0,
+            scan_time_max: args.scan_time_max,
             durability: match args.durability {
                 DurabilityName::Sync => Durability::Sync,
                 DurabilityName::Async => Durability::Async,

@@ -39,6 +39,12 @@ label! {
         Put = "put",
         /// Removes one key.
         Delete = "delete",
+        /// Changes one key in place: adds to a counter, or sets an expiry.
+        Update = "update",
+        /// Changes and reads many keys.
+        Batch = "batch",
+        /// Removes a range.
+        RemoveRange = "remove_range",
         /// Reads a range.
         Range = "range",
         /// Asks whether the server is up.
@@ -116,13 +122,20 @@ pub struct EndedRequest {
     pub sent_bytes: u64,
 }
 
+/// The ops whose completed requests are counted by durability.
+const WRITES: [Op; 5] = [Op::Put, Op::Delete, Op::Update, Op::Batch, Op::RemoveRange];
+
+fn written_index(op: Op) -> Option<usize> {
+    WRITES.iter().position(|write| *write == op)
+}
+
 /// The counters of one worker.
 #[derive(Debug)]
 pub struct WorkerRequests {
     begun: Counter,
     ended: [[Histogram<21>; OUTCOMES]; OPS],
-    /// Puts, then deletes that were carried out, each by durability.
-    written: [[Histogram<21>; DURABILITIES.len()]; 2],
+    /// Completed requests of [`WRITES`], by durability.
+    written: [[Histogram<21>; DURABILITIES.len()]; WRITES.len()],
     phases: [[Histogram<21>; PHASES]; OPS],
     received_bytes: [Counter; OPS],
     sent_bytes: [Counter; OPS],
@@ -137,7 +150,7 @@ impl WorkerRequests {
         WorkerRequests {
             begun: Counter::new(),
             ended: [const { [const { Histogram::times() }; OUTCOMES] }; OPS],
-            written: [const { [const { Histogram::times() }; DURABILITIES.len()] }; 2],
+            written: [const { [const { Histogram::times() }; DURABILITIES.len()] }; WRITES.len()],
             phases: [const { [const { Histogram::times() }; PHASES] }; OPS],
             received_bytes: [const { Counter::new() }; OPS],
             sent_bytes: [const { Counter::new() }; OPS],
@@ -156,9 +169,8 @@ impl WorkerRequests {
     pub fn ends(&self, ended: &EndedRequest) {
         let op = ended.op as usize;
         let durability = ended.durability.and_then(|word| DURABILITIES.iter().position(|known| *known == word));
-        let histogram = match (ended.op, ended.outcome, durability) {
-            (Op::Put, Outcome::Ok, Some(durability)) => &self.written[0][durability],
-            (Op::Delete, Outcome::Ok, Some(durability)) => &self.written[1][durability],
+        let histogram = match (written_index(ended.op), ended.outcome, durability) {
+            (Some(written), Outcome::Ok, Some(durability)) => &self.written[written][durability],
             _ => &self.ended[op][ended.outcome as usize],
         };
         histogram.record_owned(ended.total_ns);
@@ -190,11 +202,7 @@ impl WorkerRequests {
 
     /// The number of ended requests of one op.
     fn ended_of(&self, op: usize) -> u64 {
-        let written = match Op::ALL[op] {
-            Op::Put => &self.written[0][..],
-            Op::Delete => &self.written[1][..],
-            Op::Get | Op::Range | Op::Status | Op::Other => &[],
-        };
+        let written = written_index(Op::ALL[op]).map_or(&[][..], |index| &self.written[index]);
         self.ended[op].iter().chain(written).map(|histogram| histogram.snapshot().count()).sum()
     }
 }
@@ -252,11 +260,7 @@ impl Requests {
             "Time from the arrival of a request's head to the last byte of its answer.",
         );
         for op in Op::ALL {
-            let written = match op {
-                Op::Put => Some(0),
-                Op::Delete => Some(1),
-                Op::Get | Op::Range | Op::Status | Op::Other => None,
-            };
+            let written = written_index(*op);
             for outcome in Outcome::ALL {
                 let labels = [("op", op.as_str()), ("outcome", outcome.as_str()), ("durability", "")];
                 if let (Some(written), Outcome::Ok) = (written, outcome) {
@@ -265,7 +269,9 @@ impl Requests {
                         let sum = self.sum_of(|worker| &worker.written[written][index]);
                         family.histogram(&labels, &sum, SECONDS_OF_NS);
                     }
-                } else {
+                }
+                // A batch may only read. Its answer then has no durability.
+                if written.is_none() || *op == Op::Batch || *outcome != Outcome::Ok {
                     let sum = self.sum_of(|worker| &worker.ended[*op as usize][*outcome as usize]);
                     family.histogram(&labels[..2], &sum, SECONDS_OF_NS);
                 }

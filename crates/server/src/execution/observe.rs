@@ -12,7 +12,7 @@ use klad_base::metrics::Counter;
 use klad_base::metrics::text::{Kind, Page};
 use klad_storage::limits::SCAN_STEP_BYTES_MAX;
 use klad_storage::observation::number;
-use klad_storage::{Check, Observation};
+use klad_storage::{Capabilities, Check, Observation};
 
 /// The read counters of one worker. Only its thread writes them.
 #[derive(Debug, Default)]
@@ -81,6 +81,12 @@ impl Executor {
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
         self.engine.name()
+    }
+
+    /// What the engine supports.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
     }
 
     /// The name of the strategy, as in `--execution`.

@@ -6,7 +6,7 @@
 use hyper::header::{CONNECTION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 
-use crate::http::body::ResponseBody;
+use crate::http::body::{Content, ResponseBody};
 use crate::http::route::DURABILITY_HEADER;
 use klad_storage::operation::{Durability, Version};
 
@@ -24,6 +24,23 @@ pub struct Answer {
     pub fields: Fields,
     /// Its body. Dropping it tells the connection that the answer was handed over.
     pub body: ResponseBody,
+}
+
+/// An answer without its connection.
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) fields: Fields,
+    pub(super) content: Content,
+}
+
+impl Reply {
+    pub(super) fn new(status: StatusCode, content: Content) -> Reply {
+        Reply { status, fields: Fields::default(), content }
+    }
+
+    pub(super) fn with(self, fields: Fields) -> Reply {
+        Reply { fields, ..self }
+    }
 }
 
 /// The fields of an answer's head, in the order in which they are written.

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 
-use crate::limits::{RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
-use klad_storage::operation::Error;
+use crate::limits::{BATCH_READ_BYTES_MAX, RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
+use klad_storage::operation::{ChangeError, Error, Version};
 
 /// `Retry-After` in milliseconds.
 const RETRY_AFTER_MS_HEADER: &str = "klad-retry-after-ms";
@@ -109,6 +109,90 @@ pub enum ApiError {
     /// The token allows only reads.
     #[error("this token allows only reads")]
     ReadOnlyToken,
+    /// Nothing is at a path of `/v1`.
+    #[error("there is nothing at this path")]
+    NoSuchPath,
+    /// The key has no value. Only `/v1` says this with a document.
+    #[error("the key has no value")]
+    NotFound,
+    /// A parameter of `/v1` is unknown.
+    #[error("parameter {name} is unknown here; known are: {known}")]
+    UnknownParameter {
+        /// The name as it was sent, shortened.
+        name: String,
+        /// The parameters that this request takes.
+        known: String,
+    },
+    /// A parameter of `/v1` is given twice, or in two forms.
+    #[error("parameter {0} is given more than once")]
+    RepeatedParameter(&'static str),
+    /// The value is not base64.
+    #[error("{0} must be base64url (RFC 4648, section 5)")]
+    BadBase64(&'static str),
+    /// klad cannot honour the condition of a write.
+    #[error("{0}")]
+    BadCondition(&'static str),
+    /// The time to live is malformed, or too short or long.
+    #[error("the time to live must be a time from 1ms to 100 years, such as 60s, and given once")]
+    BadTtl,
+    /// Content type or user metadata is malformed.
+    #[error("{0}")]
+    BadMetadata(&'static str),
+    /// There is too much user metadata.
+    #[error("the user metadata has more than {limit_bytes} bytes, or too many entries")]
+    MetadataTooLarge {
+        /// The limit of its bytes.
+        limit_bytes: u64,
+    },
+    /// The condition does not hold.
+    #[error("the condition does not hold: {}", describe(*.current))]
+    PreconditionFailed {
+        /// The version of the present value.
+        current: Option<Version>,
+    },
+    /// The value is not a number, so nothing can be added to it.
+    #[error("the value is not a decimal number from -2^63 to 2^63 - 1")]
+    NotANumber,
+    /// The sum does not fit.
+    #[error("the sum is not between -2^63 and 2^63 - 1")]
+    NumberOverflow,
+    /// The range contains no byte of the value.
+    #[error("the value has {length} bytes, and none of them is in the range")]
+    RangeNotSatisfiable {
+        /// The length of the value.
+        length: u64,
+    },
+    /// The body has another type than a batch may have.
+    #[error("the body must be {0}")]
+    UnsupportedMediaType(&'static str),
+    /// An item of a batch is malformed.
+    #[error("{0}")]
+    BadItem(String),
+    /// The batch has too many items or bytes.
+    #[error("the batch has more than {limit} {of}")]
+    BatchTooLarge {
+        /// The limit.
+        limit: u64,
+        /// `items` or `bytes`.
+        of: &'static str,
+    },
+    /// The values that a batch reads are too large together.
+    #[error("the values that the batch reads have more than {limit_bytes} bytes")]
+    AnswerTooLarge {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The cursor is not one that this server has given for such a scan.
+    #[error("the cursor is damaged, or belongs to another scan")]
+    BadCursor,
+    /// An item of a batch is the reason for the error.
+    #[error("item {item}: {error}")]
+    Item {
+        /// The number of the item, from 0.
+        item: usize,
+        /// Its error.
+        error: Box<ApiError>,
+    },
     /// Storage rejected the operation, or it failed.
     #[error(transparent)]
     Operation(#[from] Error),
@@ -130,7 +214,23 @@ impl ApiError {
             | ApiError::BadTimeout
             | ApiError::BadConfiguration(_)
             | ApiError::BadParameter(_)
+            | ApiError::UnknownParameter { .. }
+            | ApiError::RepeatedParameter(_)
+            | ApiError::BadBase64(_)
+            | ApiError::BadCondition(_)
+            | ApiError::BadTtl
+            | ApiError::BadMetadata(_)
+            | ApiError::MetadataTooLarge { .. }
+            | ApiError::BadItem(_)
+            | ApiError::BadCursor
             | ApiError::BodyBroken(_) => StatusCode::BAD_REQUEST,
+            ApiError::NoSuchPath | ApiError::NotFound => StatusCode::NOT_FOUND,
+            ApiError::NotANumber | ApiError::NumberOverflow => StatusCode::CONFLICT,
+            ApiError::PreconditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
+            ApiError::RangeNotSatisfiable { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
+            ApiError::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ApiError::BatchTooLarge { .. } | ApiError::AnswerTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            ApiError::Item { error, .. } => error.status(),
             ApiError::NeedsRestart(_) | ApiError::ProfileBusy(_) => StatusCode::CONFLICT,
             ApiError::ProfileRefused(_) => StatusCode::NOT_IMPLEMENTED,
             ApiError::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -165,7 +265,25 @@ impl ApiError {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            ApiError::UnknownPath => "unknown-path",
+            ApiError::UnknownPath | ApiError::NoSuchPath => "unknown-path",
+            ApiError::NotFound => "not-found",
+            ApiError::UnknownParameter { .. } => "unknown-parameter",
+            ApiError::RepeatedParameter(_) => "repeated-parameter",
+            ApiError::BadBase64(_) => "bad-base64",
+            ApiError::BadCondition(_) => "bad-condition",
+            ApiError::BadTtl => "bad-ttl",
+            ApiError::BadMetadata(_) => "bad-metadata",
+            ApiError::MetadataTooLarge { .. } => "metadata-too-large",
+            ApiError::PreconditionFailed { .. } => "precondition-failed",
+            ApiError::NotANumber => "not-a-number",
+            ApiError::NumberOverflow => "number-overflow",
+            ApiError::RangeNotSatisfiable { .. } => "range-not-satisfiable",
+            ApiError::UnsupportedMediaType(_) => "unsupported-media-type",
+            ApiError::BadItem(_) => "bad-item",
+            ApiError::BatchTooLarge { .. } => "batch-too-large",
+            ApiError::AnswerTooLarge { .. } => "answer-too-large",
+            ApiError::BadCursor => "bad-cursor",
+            ApiError::Item { error, .. } => error.code(),
             ApiError::MethodNotAllowed(_) => "method-not-allowed",
             ApiError::MalformedHead => "malformed-head",
             ApiError::BadHost => "bad-host",
@@ -245,7 +363,59 @@ impl ApiError {
         "head-timeout",
         "unauthorized",
         "read-only-token",
+        "not-found",
+        "bad-parameter",
+        "unknown-parameter",
+        "repeated-parameter",
+        "bad-base64",
+        "bad-condition",
+        "bad-ttl",
+        "bad-metadata",
+        "metadata-too-large",
+        "precondition-failed",
+        "not-a-number",
+        "number-overflow",
+        "range-not-satisfiable",
+        "unsupported-media-type",
+        "bad-item",
+        "batch-too-large",
+        "answer-too-large",
+        "bad-cursor",
     ];
+
+    /// Whether the same request may succeed later.
+    fn is_retryable(&self) -> bool {
+        matches!(
+            self.status(),
+            StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::GATEWAY_TIMEOUT
+                | StatusCode::REQUEST_TIMEOUT
+                | StatusCode::INSUFFICIENT_STORAGE
+        ) || matches!(self, ApiError::ProfileBusy(_))
+    }
+
+    /// The limit that the request has exceeded.
+    fn limit(&self) -> Option<u64> {
+        match self {
+            ApiError::KeyTooLong { limit_bytes }
+            | ApiError::ValueTooLarge { limit_bytes }
+            | ApiError::MetadataTooLarge { limit_bytes }
+            | ApiError::AnswerTooLarge { limit_bytes } => Some(*limit_bytes),
+            ApiError::BatchTooLarge { limit, .. }
+            | ApiError::Operation(Error::Overloaded { limit, .. } | Error::RangeTooLarge { limit }) => Some(*limit),
+            ApiError::Item { error, .. } => error.limit(),
+            _ => None,
+        }
+    }
+
+    /// The version of the present value, if a condition has failed.
+    fn precondition(&self) -> Option<Option<Version>> {
+        match self {
+            ApiError::PreconditionFailed { current } => Some(*current),
+            ApiError::Item { error, .. } => error.precondition(),
+            _ => None,
+        }
+    }
 
     /// How long a client should wait before it tries again, after a 503 or for a profile.
     fn retry_after(&self) -> Duration {
@@ -260,12 +430,19 @@ impl ApiError {
     /// Converts to an answer: a problem document (RFC 9457) with the headers of its status.
     pub fn into_parts(self) -> (hyper::http::response::Parts, String) {
         let status = self.status();
-        let document = serde_json::json!({
+        let mut document = serde_json::json!({
             "title": status.canonical_reason(),
             "status": status.as_u16(),
             "code": self.code(),
             "detail": self.to_string(),
+            "retryable": self.is_retryable(),
         });
+        if let Some(limit) = self.limit() {
+            document["limit"] = limit.into();
+        }
+        if let ApiError::Item { item, .. } = self {
+            document["item"] = item.into();
+        }
         let (mut parts, ()) = hyper::Response::new(()).into_parts();
         parts.status = status;
         parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -277,6 +454,17 @@ impl ApiError {
         }
         if status == StatusCode::UNAUTHORIZED {
             parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="klad""#));
+        }
+        if let Some(current) = self.precondition() {
+            let tag = current.map(|version| format!("\"{version}\""));
+            if let Some(tag) = &tag {
+                parts.headers.insert(ETAG, HeaderValue::try_from(tag).expect("digits and quotes are valid"));
+            }
+            document["current_etag"] = tag.into();
+        }
+        if let ApiError::RangeNotSatisfiable { length } = self {
+            let range = HeaderValue::try_from(format!("bytes */{length}")).expect("digits and spaces are valid");
+            parts.headers.insert(CONTENT_RANGE, range);
         }
         if let ApiError::MethodNotAllowed(allow) = self {
             parts.headers.insert(ALLOW, HeaderValue::from_static(allow));
@@ -298,6 +486,23 @@ impl ApiError {
         }
         words.extend_from_slice(format!("content-length: {}\r\n\r\n{document}", document.len()).as_bytes());
         words
+    }
+}
+
+/// Describes the present value to a client whose condition has failed.
+fn describe(version: Option<Version>) -> String {
+    version.map_or_else(|| "the key has no value".to_owned(), |version| format!("the value has ETag \"{version}\""))
+}
+
+impl From<ChangeError> for ApiError {
+    fn from(error: ChangeError) -> ApiError {
+        match error {
+            ChangeError::Condition { current } => ApiError::PreconditionFailed { current },
+            ChangeError::Absent => ApiError::NotFound,
+            ChangeError::NotANumber => ApiError::NotANumber,
+            ChangeError::Overflow => ApiError::NumberOverflow,
+            ChangeError::NoRoom => ApiError::AnswerTooLarge { limit_bytes: BATCH_READ_BYTES_MAX },
+        }
     }
 }
 

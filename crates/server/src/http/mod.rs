@@ -14,3 +14,4 @@ mod range;
 pub mod route;
 pub mod service;
 mod upload;
+pub mod v1;

@@ -19,12 +19,27 @@ pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, BadEscape> {
     if !raw.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Ok(Cow::Borrowed(raw));
     }
-    let is_escape = |rest: &[u8]| matches!(rest, [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit());
-    if !raw.split(|byte| *byte == b'%').skip(1).all(is_escape) {
+    if has_bad_escape(raw) {
         return Err(BadEscape);
     }
     let spaced: Vec<u8> = raw.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
     Ok(Cow::Owned(percent_decode(&spaced).collect()))
+}
+
+/// Decodes the bytes of a path. A `+` is itself there. Borrows `raw` if nothing is escaped.
+///
+/// # Errors
+/// [`BadEscape`].
+pub fn decode_path(raw: &[u8]) -> Result<Cow<'_, [u8]>, BadEscape> {
+    if !raw.contains(&b'%') {
+        return Ok(Cow::Borrowed(raw));
+    }
+    if has_bad_escape(raw) { Err(BadEscape) } else { Ok(Cow::Owned(percent_decode(raw).collect())) }
+}
+
+fn has_bad_escape(raw: &[u8]) -> bool {
+    let is_escape = |rest: &[u8]| matches!(rest, [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit());
+    !raw.split(|byte| *byte == b'%').skip(1).all(is_escape)
 }
 
 /// Returns the decoded value of the first parameter called `name`, or `None`. A parameter without `=` has the empty

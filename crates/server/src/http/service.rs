@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -14,7 +15,7 @@ use hyper::{HeaderMap, Request, StatusCode};
 use crate::exchange::Exchange;
 use crate::execution::admission::{BodyBudget, BodyPermit};
 use crate::execution::{Deadline, WorkerContext};
-use crate::http::answer::{Answer, Fields};
+use crate::http::answer::{Answer, Fields, Reply};
 use crate::http::api_error::ApiError;
 use crate::http::authorization::{self, Authorization};
 use crate::http::body::{Content, ResponseBody};
@@ -22,8 +23,10 @@ use crate::http::framing;
 use crate::http::plain::PlainRequest;
 use crate::http::range::RangeBody;
 use crate::http::route::{Head, Route, op, route};
-use crate::http::upload::{self, RequestBody, UnwantedBody};
+use crate::http::upload::{self, RequestBody, UnwantedBody, Upload};
+use crate::http::v1;
 use crate::limits::TIMEOUT_RANGE;
+use crate::tokens::Access;
 use klad_base::clock;
 use klad_storage::ChangeKind;
 use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
@@ -41,6 +44,12 @@ pub struct Options {
     pub value_bytes_max: u64,
     /// The durability of writes that do not ask for one.
     pub durability: Durability,
+    /// klad answers a batch of more items with 413.
+    pub batch_items_max: u64,
+    /// klad answers a batch with a longer body with 413.
+    pub batch_bytes_max: u64,
+    /// A scan that takes longer ends with a cursor.
+    pub scan_time_max: Duration,
 }
 
 /// Answers requests. The connections of a worker share it.
@@ -56,8 +65,20 @@ pub enum StartedRequest {
     Answered(Answer),
     /// A PUT whose body can be read.
     Put(PutRequest),
+    /// A request of `/v1`.
+    V1(Box<V1Request>),
     /// Any other request.
     Other(Box<OtherRequest>),
+}
+
+/// A request of `/v1` whose body can be read.
+pub struct V1Request {
+    request: v1::Request,
+    access: Access,
+    deadline: Deadline,
+    body: UnwantedBody,
+    permit: Option<BodyPermit>,
+    body_bytes_max: u64,
 }
 
 /// A PUT whose value can be read.
@@ -145,6 +166,9 @@ impl Service {
         };
         // Check the token first, so that a client without one learns nothing about paths, keys or limits.
         let granted = self.authorization.grant(head.headers);
+        if head.path.starts_with(v1::PREFIX) {
+            return self.begin_v1(head, body, granted, exchange);
+        }
         let routed = granted.and_then(|access| {
             let route = route(head, options.key_bytes_max)?;
             authorization::may(access, route.changes())?;
@@ -203,9 +227,68 @@ impl Service {
         match started {
             StartedRequest::Answered(answer) => answer,
             StartedRequest::Put(put) => self.put(put, exchange).await,
+            StartedRequest::V1(request) => Box::pin(self.v1(*request, exchange)).await,
             // Boxed, because these requests are rare or slow; their state must not be copied for each request.
             StartedRequest::Other(other) => Box::pin(self.other(*other, exchange)).await,
         }
+    }
+
+    /// Processes the head of a request of `/v1`.
+    fn begin_v1(
+        &self,
+        head: &Head<'_>,
+        body: RequestBody,
+        granted: Result<Access, ApiError>,
+        exchange: &Exchange,
+    ) -> StartedRequest {
+        let options = self.options.get();
+        let routed = granted.and_then(|access| {
+            let request = v1::route(head, &options)?;
+            authorization::may(access, request.changes())?;
+            let deadline = deadline(head.headers)?;
+            exchange.request().key(request.key_bytes());
+            let body_bytes_max = request.body_bytes_max(&options);
+            let permit = if request.needs_body() {
+                let executor = self.worker_context.executor();
+                if request.stores() {
+                    executor.writable(ChangeKind::Put)?;
+                }
+                upload::admit(&body, executor.budget(), body_bytes_max).map_err(|error| request.too_large(error))?
+            } else {
+                None
+            };
+            Ok((access, request, deadline, permit, body_bytes_max))
+        });
+        let body = UnwantedBody { body, expects_continue: head.headers.contains_key(EXPECT) };
+        match routed {
+            Ok((access, request, deadline, permit, body_bytes_max)) => {
+                if deadline.is_some() {
+                    self.worker_context.request_has_deadline();
+                }
+                let request = V1Request { request, access, deadline, body, permit, body_bytes_max };
+                StartedRequest::V1(Box::new(request))
+            }
+            Err(api_error) => StartedRequest::Other(Box::new(OtherRequest { body, action: Action::Reject(api_error) })),
+        }
+    }
+
+    async fn v1(&self, started: V1Request, exchange: &Rc<Exchange>) -> Answer {
+        let V1Request { request, access, deadline, body, permit, body_bytes_max } = started;
+        let read = if request.needs_body() {
+            let read = upload::read(body.body, permit, body_bytes_max, exchange).await;
+            read.map(|upload| (upload, true)).map_err(|error| request.too_large(error))
+        } else {
+            let drained = upload::drain(body, exchange).await;
+            drained.map(|keep| (Upload { value: Bytes::new(), permit: None }, keep))
+        };
+        // After an error the rest of the body would be read as the next request.
+        let (upload, keep) = match read {
+            Ok(read) => read,
+            Err(api_error) => return answer_from(Err(api_error), false, exchange),
+        };
+        let (worker_context, options) = (&self.worker_context, self.options.get());
+        let context = v1::Context { worker_context, exchange, options, deadline, access };
+        answer_from(v1::answer(&context, request, upload).await, keep, exchange)
     }
 
     fn admit(&self, body: &RequestBody, options: Options) -> Result<Option<BodyPermit>, ApiError> {
@@ -303,23 +386,6 @@ fn deadline(headers: &HeaderMap) -> Result<Deadline, ApiError> {
     Ok(Some(clock::now() + timeout))
 }
 
-/// An answer without its connection.
-struct Reply {
-    status: StatusCode,
-    fields: Fields,
-    content: Content,
-}
-
-impl Reply {
-    fn new(status: StatusCode, content: Content) -> Reply {
-        Reply { status, fields: Fields::default(), content }
-    }
-
-    fn with(self, fields: Fields) -> Reply {
-        Reply { fields, ..self }
-    }
-}
-
 fn written(outcome: &Outcome) -> (Version, Durability) {
     match outcome {
         Outcome::Written { version, durability, .. } => (*version, *durability),
@@ -329,7 +395,12 @@ fn written(outcome: &Outcome) -> (Version, Durability) {
 
 /// Records the contents of the head.
 fn begin_record(exchange: &Exchange, head: &Head<'_>) {
-    exchange.head(op(head.method, head.path), head.method, head.path, head.headers);
+    let op = if head.path.starts_with(v1::PREFIX) {
+        v1::op(head.method, head.path, head.query)
+    } else {
+        op(head.method, head.path)
+    };
+    exchange.head(op, head.method, head.path, head.headers);
 }
 
 fn put_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {

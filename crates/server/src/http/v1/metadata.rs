@@ -1,0 +1,154 @@
+//! Content type and user metadata of a value: from headers or a batch item to the bytes that are stored, and back.
+//!
+//! ```text
+//!   stored: entries, each │ length of the name 1 │ length of the value 2, little-endian │ name │ value │
+//!           the entry with the empty name is the content type
+//! ```
+//!
+//! The bytes of a value are given back as they came; names are in lower case, as HTTP reads them.
+//! `docs/storage-format.md` describes the form too. `route`, `point`, `batch` and `scan` call this.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use hyper::HeaderMap;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+
+use crate::http::api_error::ApiError;
+use crate::limits::{CONTENT_TYPE_BYTES_MAX, METADATA_BYTES_MAX, METADATA_ENTRIES_MAX};
+
+/// The beginning of the headers with user metadata.
+pub const META_PREFIX: &str = "klad-meta-";
+
+/// What klad answers as the type of a value that was stored without one.
+pub(super) const DEFAULT_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// Metadata that is being encoded.
+#[derive(Default)]
+pub(super) struct Encoder {
+    encoded: BytesMut,
+    user_entries: usize,
+    user_bytes: usize,
+}
+
+impl Encoder {
+    /// Adds the content type.
+    pub(super) fn content_type(&mut self, value: &[u8]) -> Result<(), ApiError> {
+        if value.len() > CONTENT_TYPE_BYTES_MAX || !value.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+            return Err(ApiError::BadMetadata("a content type has at most 256 visible ASCII characters"));
+        }
+        self.put(b"", value);
+        Ok(())
+    }
+
+    /// Adds an entry of user metadata, whose name has no prefix.
+    pub(super) fn user(&mut self, name: &str, value: &[u8]) -> Result<(), ApiError> {
+        let name = name.to_ascii_lowercase();
+        let named = format!("{META_PREFIX}{name}");
+        if name.is_empty() || HeaderName::from_bytes(named.as_bytes()).is_err() {
+            return Err(ApiError::BadMetadata("the name of a metadata entry must be a valid part of a header name"));
+        }
+        if HeaderValue::from_bytes(value).is_err() {
+            return Err(ApiError::BadMetadata("the value of a metadata entry must be a valid value of a header"));
+        }
+        self.user_entries += 1;
+        self.user_bytes += name.len() + value.len();
+        if self.user_entries > METADATA_ENTRIES_MAX || self.user_bytes > METADATA_BYTES_MAX {
+            return Err(ApiError::MetadataTooLarge { limit_bytes: METADATA_BYTES_MAX as u64 });
+        }
+        self.put(name.as_bytes(), value);
+        Ok(())
+    }
+
+    fn put(&mut self, name: &[u8], value: &[u8]) {
+        self.encoded.put_u8(u8::try_from(name.len()).expect("the limits exclude longer names"));
+        self.encoded.put_u16_le(u16::try_from(value.len()).expect("the limits exclude longer values"));
+        self.encoded.put_slice(name);
+        self.encoded.put_slice(value);
+    }
+
+    pub(super) fn finish(self) -> Bytes {
+        self.encoded.freeze()
+    }
+}
+
+/// Encodes what the headers of a request say.
+pub(super) fn from_headers(headers: &HeaderMap) -> Result<Bytes, ApiError> {
+    let mut encoder = Encoder::default();
+    if let Some(value) = headers.get(CONTENT_TYPE) {
+        encoder.content_type(value.as_bytes())?;
+    }
+    for (name, value) in headers {
+        if let Some(name) = name.as_str().strip_prefix(META_PREFIX) {
+            encoder.user(name, value.as_bytes())?;
+        }
+    }
+    Ok(encoder.finish())
+}
+
+/// The stored entries as names and values. Bytes that klad did not write end the list.
+pub(super) fn entries(mut stored: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    std::iter::from_fn(move || {
+        let (head, rest) = stored.split_first_chunk::<3>()?;
+        let (name, rest) = rest.split_at_checked(usize::from(head[0]))?;
+        let (value, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes([head[1], head[2]])))?;
+        stored = rest;
+        Some((name, value))
+    })
+}
+
+/// Adds the headers of a value to an answer.
+pub(super) fn write_headers(stored: &[u8], headers: &mut HeaderMap) {
+    headers.insert(CONTENT_TYPE, DEFAULT_CONTENT_TYPE);
+    for (name, value) in entries(stored) {
+        let Ok(value) = HeaderValue::from_bytes(value) else { continue };
+        if name.is_empty() {
+            headers.insert(CONTENT_TYPE, value);
+        } else if let Ok(name) = HeaderName::from_bytes(&[META_PREFIX.as_bytes(), name].concat()) {
+            headers.append(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_given_back() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.append("klad-meta-owner", HeaderValue::from_bytes(b"\xC3\xA9\ttab").expect("a value"));
+        headers.append("klad-meta-empty", HeaderValue::from_static(""));
+        let encoded = from_headers(&headers).expect("it fits");
+        let mut given = HeaderMap::new();
+        write_headers(&encoded, &mut given);
+        assert_eq!(given, headers);
+        let mut none = HeaderMap::new();
+        write_headers(b"", &mut none);
+        assert_eq!(none.get(CONTENT_TYPE), Some(&DEFAULT_CONTENT_TYPE));
+    }
+
+    #[test]
+    fn metadata_is_bounded() {
+        let code = |result: Result<(), ApiError>| result.err().map_or("ok", |error| error.code());
+        let mut encoder = Encoder::default();
+        assert_eq!(code(encoder.user("a", &[b'v'; METADATA_BYTES_MAX - 1])), "ok");
+        assert_eq!(code(encoder.user("b", b"")), "metadata-too-large");
+        let mut encoder = Encoder::default();
+        for number in 0..METADATA_ENTRIES_MAX {
+            assert_eq!(code(encoder.user(&number.to_string(), b"")), "ok");
+        }
+        assert_eq!(code(encoder.user("more", b"")), "metadata-too-large");
+        for (name, value) in [("", ""), ("a b", ""), ("a", "line\nfeed")] {
+            assert_eq!(code(Encoder::default().user(name, value.as_bytes())), "bad-metadata", "{name:?}");
+        }
+        assert_eq!(code(Encoder::default().content_type(&[b'a'; CONTENT_TYPE_BYTES_MAX + 1])), "bad-metadata");
+        assert_eq!(code(Encoder::default().content_type(b"a\tb")), "bad-metadata");
+    }
+
+    #[test]
+    fn damaged_bytes_end_the_list() {
+        assert_eq!(entries(&[1, 0, 0]).count(), 0);
+        assert_eq!(entries(&[0, 1, 0]).count(), 0);
+        assert_eq!(entries(&[0, 1, 0, b'x', 9]).count(), 1);
+    }
+}

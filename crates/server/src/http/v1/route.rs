@@ -1,0 +1,255 @@
+//! Routing of `/v1`: from the head of a request to what it asks for, before a byte of its body is read.
+//!
+//! A key is everything after `/v1/kv/`, decoded exactly once from the raw target. Nothing else happens to it: no
+//! segment `..` is removed, `//` stays, `+` is itself. `service` calls this.
+
+use bytes::Bytes;
+use hyper::{HeaderMap, Method};
+
+use crate::http::api_error::ApiError;
+use crate::http::query::{self, BadEscape};
+use crate::http::route::{DURABILITY_HEADER, Head};
+use crate::http::service::Options;
+use crate::http::v1::parameters::{Parameters, bad};
+use crate::http::v1::{batch, condition, expiry, metadata, scan};
+use crate::request_metrics::Op;
+use klad_storage::operation::{Attributes, Condition, Durability, Effect};
+
+/// The prefix of all paths of this version.
+pub const PREFIX: &str = "/v1/";
+
+const KEYS: &str = "/v1/kv";
+
+/// What a request asks for.
+pub(super) enum Action {
+    /// Reads one value. The headers have the conditions and the range.
+    Get { key: Bytes, headers: Box<HeaderMap> },
+    /// Stores the body as a value.
+    Put { key: Bytes, condition: Option<Condition>, attributes: Box<Attributes>, durability: Durability },
+    /// Removes a value.
+    Delete { key: Bytes, condition: Option<Condition>, durability: Durability },
+    /// Changes a value in place.
+    Update { key: Bytes, condition: Option<Condition>, effect: Effect, durability: Durability },
+    /// Does what the items of the body say.
+    Batch(batch::Request),
+    /// Reads a range.
+    Scan(Box<scan::Request>),
+    /// Removes a range.
+    RemoveRange { from: Bytes, end: Option<Bytes>, durability: Durability },
+    /// Says what this server takes.
+    Limits,
+}
+
+/// A routed request.
+pub struct Request {
+    pub(super) action: Action,
+}
+
+impl Request {
+    /// Whether the request changes something, so that a read-only token does not allow it. The items of a batch are
+    /// not known yet: `batch` checks them.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match &self.action {
+            Action::Put { .. } | Action::Delete { .. } | Action::Update { .. } | Action::RemoveRange { .. } => true,
+            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Limits => false,
+        }
+    }
+
+    /// Whether the body has a meaning.
+    pub(in crate::http) fn needs_body(&self) -> bool {
+        matches!(self.action, Action::Put { .. } | Action::Batch(_))
+    }
+
+    /// Whether the body is stored, so that klad asks before it reads the body whether storage takes writes. A batch may
+    /// only read.
+    pub(in crate::http) fn stores(&self) -> bool {
+        matches!(self.action, Action::Put { .. })
+    }
+
+    /// The longest body that klad reads.
+    pub(in crate::http) fn body_bytes_max(&self, options: &Options) -> u64 {
+        match self.action {
+            Action::Batch(_) => options.batch_bytes_max,
+            _ => options.value_bytes_max,
+        }
+    }
+
+    /// Replaces the error of a body that is too long by the one of a batch.
+    pub(in crate::http) fn too_large(&self, error: ApiError) -> ApiError {
+        match (error, &self.action) {
+            (ApiError::ValueTooLarge { limit_bytes }, Action::Batch(_)) => {
+                ApiError::BatchTooLarge { limit: limit_bytes, of: "bytes" }
+            }
+            (error, _) => error,
+        }
+    }
+
+    /// The length of the key, or of the start of a range.
+    pub(in crate::http) fn key_bytes(&self) -> usize {
+        match &self.action {
+            Action::Get { key, .. }
+            | Action::Put { key, .. }
+            | Action::Delete { key, .. }
+            | Action::Update { key, .. }
+            | Action::RemoveRange { from: key, .. } => key.len(),
+            Action::Batch(_) | Action::Scan(_) | Action::Limits => 0,
+        }
+    }
+}
+
+/// Returns the op of a request for counting, from path and method alone, whether or not klad rejects it.
+#[must_use]
+pub fn op(method: &Method, path: &str, query: &str) -> Op {
+    let one_key = path.starts_with("/v1/kv/") || query.contains("key64=");
+    match (path, method) {
+        ("/v1/batch", &Method::POST) => Op::Batch,
+        _ if path != KEYS && !path.starts_with("/v1/kv/") => Op::Other,
+        (_, &Method::GET | &Method::HEAD) => {
+            if one_key {
+                Op::Get
+            } else {
+                Op::Range
+            }
+        }
+        (_, &Method::DELETE) => {
+            if one_key {
+                Op::Delete
+            } else {
+                Op::RemoveRange
+            }
+        }
+        (_, &Method::PUT) => Op::Put,
+        (_, &Method::POST) => Op::Update,
+        _ => Op::Other,
+    }
+}
+
+/// Decides what a request asks for.
+///
+/// # Errors
+/// [`ApiError`]: unknown path, wrong method, bad parameters, key longer than `--key-max`.
+pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
+    let action = match head.path {
+        KEYS if has_key64(head.query) => {
+            let allowed = parameters_of_key(head.method)?;
+            let mut parameters = Parameters::read(head.query, allowed)?;
+            let key = parameters.binary("key", "key64", options.key_bytes_max)?.unwrap_or_default();
+            parameters.take("key64");
+            key_action(head, key.into(), &parameters, options)?
+        }
+        KEYS => match *head.method {
+            Method::GET | Method::HEAD => Action::Scan(Box::new(scan::route(head.query, head.headers, options)?)),
+            Method::DELETE => scan::route_removal(head.query, head.headers, options)?,
+            _ => return Err(ApiError::MethodNotAllowed("GET, HEAD, DELETE")),
+        },
+        "/v1/batch" if *head.method == Method::POST => Action::Batch(batch::route(head.query, head.headers, options)?),
+        "/v1/batch" => return Err(ApiError::MethodNotAllowed("POST")),
+        "/v1/limits" if matches!(*head.method, Method::GET | Method::HEAD) => {
+            Parameters::read(head.query, &[])?;
+            Action::Limits
+        }
+        "/v1/limits" => return Err(ApiError::MethodNotAllowed("GET, HEAD")),
+        path => {
+            let raw = path.strip_prefix("/v1/kv/").ok_or(ApiError::NoSuchPath)?;
+            let allowed = parameters_of_key(head.method)?;
+            let key = query::decode_path(raw.as_bytes()).map_err(|BadEscape| ApiError::BadEscape("key"))?;
+            if key.len() as u64 > options.key_bytes_max {
+                return Err(ApiError::KeyTooLong { limit_bytes: options.key_bytes_max });
+            }
+            let parameters = Parameters::read(head.query, &allowed[1..])?;
+            key_action(head, Bytes::copy_from_slice(&key), &parameters, options)?
+        }
+    };
+    Ok(Request { action })
+}
+
+fn has_key64(query: &str) -> bool {
+    query.split('&').any(|parameter| parameter.split_once('=').map_or(parameter, |(name, _)| name) == "key64")
+}
+
+/// The parameters that a method takes on one key. The first is `key64`.
+fn parameters_of_key(method: &Method) -> Result<&'static [&'static str], ApiError> {
+    match *method {
+        Method::GET | Method::HEAD => Ok(&["key64"]),
+        Method::PUT => Ok(&["key64", "ttl", "durability"]),
+        Method::DELETE => Ok(&["key64", "durability"]),
+        Method::POST => Ok(&["key64", "op", "by", "ttl", "durability"]),
+        _ => Err(ApiError::MethodNotAllowed("GET, HEAD, PUT, DELETE, POST")),
+    }
+}
+
+fn key_action(head: &Head<'_>, key: Bytes, parameters: &Parameters<'_>, options: &Options) -> Result<Action, ApiError> {
+    if key.is_empty() {
+        return Err(ApiError::MissingParameter("key"));
+    }
+    if matches!(*head.method, Method::GET | Method::HEAD) {
+        return Ok(Action::Get { key, headers: Box::new(head.headers.clone()) });
+    }
+    let condition = condition::of_write(head.headers)?;
+    let durability = durability(parameters, head.headers)?.unwrap_or(options.durability);
+    match *head.method {
+        Method::PUT => {
+            let expires_at_ms = ttl(parameters, head.headers)?.and_then(expiry::at);
+            let metadata = metadata::from_headers(head.headers)?;
+            let attributes = Box::new(Attributes { modified_ms: super::now(), expires_at_ms, metadata });
+            Ok(Action::Put { key, condition, attributes, durability })
+        }
+        Method::DELETE if condition == Some(Condition::Absent) => {
+            Err(ApiError::BadCondition("a removal needs a value, so If-None-Match: * cannot hold"))
+        }
+        Method::DELETE => Ok(Action::Delete { key, condition, durability }),
+        _ => {
+            let effect = update(parameters, head.headers)?;
+            Ok(Action::Update { key, condition, effect, durability })
+        }
+    }
+}
+
+/// The effect of a POST on one key.
+fn update(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Effect, ApiError> {
+    match parameters.text("op")? {
+        Some("add") => {
+            let by = parameters.text("by")?.ok_or(ApiError::MissingParameter("by"))?;
+            let by = by.parse().map_err(|_| bad("by", "a decimal number from -2^63 to 2^63 - 1"))?;
+            let expires_at_ms = ttl(parameters, headers)?.and_then(expiry::at);
+            Ok(super::add(by, expires_at_ms))
+        }
+        Some("expire") => {
+            if parameters.bytes("by").is_some() {
+                return Err(bad("by", "absent with op=expire"));
+            }
+            match parameters.text("ttl")? {
+                Some("" | "none") => Ok(Effect::Expire(None)),
+                _ => {
+                    let ttl = ttl(parameters, headers)?.ok_or(ApiError::MissingParameter("ttl"))?;
+                    Ok(Effect::Expire(expiry::at(ttl)))
+                }
+            }
+        }
+        Some(_) => Err(bad("op", "add or expire")),
+        None => Err(ApiError::MissingParameter("op")),
+    }
+}
+
+/// The time to live that the parameter, or the header, asks for.
+fn ttl(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<std::time::Duration>, ApiError> {
+    let parameter = parameters.text("ttl")?.map(expiry::parse).transpose()?;
+    let header = headers.get(expiry::TTL_HEADER).map(|value| value.to_str().map_err(|_| ApiError::BadTtl));
+    let header = header.transpose()?.map(expiry::parse).transpose()?;
+    match (parameter, header) {
+        (Some(parameter), Some(header)) if parameter != header => Err(ApiError::BadTtl),
+        (parameter, header) => Ok(parameter.or(header)),
+    }
+}
+
+/// The durability that the parameter, otherwise the header, asks for.
+pub(super) fn durability(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
+    let asked = match parameters.bytes("durability") {
+        Some(parameter) => Some(parameter),
+        None => headers.get(DURABILITY_HEADER).map(hyper::header::HeaderValue::as_bytes),
+    };
+    let Some(asked) = asked else { return Ok(None) };
+    let word = std::str::from_utf8(asked).map_err(|_| ApiError::BadDurability)?;
+    Durability::from_request(word).map(Some).ok_or(ApiError::BadDurability)
+}
