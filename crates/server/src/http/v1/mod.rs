@@ -3,7 +3,8 @@
 //! ```text
 //!   head ─▶ route ─▶ point   one key
 //!                 ├▶ batch   many changes in one request
-//!                 └▶ scan    ranges, and their removal
+//!                 ├▶ scan    ranges, and their removal
+//!                 └▶ description   this interface as OpenAPI, and as a page
 //! ```
 //!
 //! `condition`, `expiry`, `metadata`, `byte_range` and `parameters` read the parts of a head. What an engine lacks is
@@ -33,6 +34,7 @@ use klad_storage::operation::{Attributes, Change, Effect, Value};
 pub mod route;
 
 mod batch;
+mod description;
 mod point;
 mod scan;
 
@@ -83,6 +85,7 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
         Action::Scan(request) => scan::answer(context, *request).await,
         Action::RemoveRange { from, end, durability } => scan::remove(context, from, end, durability).await,
         Action::Limits => Ok(limits(context)),
+        Action::Describe(description) => Ok(description::answer(description)),
     }
 }
 

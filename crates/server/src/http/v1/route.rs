@@ -10,6 +10,7 @@ use crate::http::api_error::ApiError;
 use crate::http::query::{self, BadEscape};
 use crate::http::route::{DURABILITY_HEADER, Head};
 use crate::http::service::Options;
+use crate::http::v1::description::Description;
 use crate::http::v1::parameters::{Parameters, bad};
 use crate::http::v1::{batch, condition, expiry, metadata, scan};
 use crate::request_metrics::Op;
@@ -19,6 +20,8 @@ use klad_storage::operation::{Attributes, Condition, Durability, Effect};
 pub const PREFIX: &str = "/v1/";
 
 const KEYS: &str = "/v1/kv";
+
+const METHODS_OF_KEY: &str = "GET, HEAD, PUT, DELETE, POST";
 
 /// What a request asks for.
 pub(super) enum Action {
@@ -38,6 +41,8 @@ pub(super) enum Action {
     RemoveRange { from: Bytes, end: Option<Bytes>, durability: Durability },
     /// Says what this server takes.
     Limits,
+    /// Describes this interface.
+    Describe(Description),
 }
 
 /// A routed request.
@@ -52,7 +57,7 @@ impl Request {
     pub fn changes(&self) -> bool {
         match &self.action {
             Action::Put { .. } | Action::Delete { .. } | Action::Update { .. } | Action::RemoveRange { .. } => true,
-            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Limits => false,
+            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Limits | Action::Describe(_) => false,
         }
     }
 
@@ -93,7 +98,7 @@ impl Request {
             | Action::Delete { key, .. }
             | Action::Update { key, .. }
             | Action::RemoveRange { from: key, .. } => key.len(),
-            Action::Batch(_) | Action::Scan(_) | Action::Limits => 0,
+            Action::Batch(_) | Action::Scan(_) | Action::Limits | Action::Describe(_) => 0,
         }
     }
 }
@@ -141,15 +146,14 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
         KEYS => match *head.method {
             Method::GET | Method::HEAD => Action::Scan(Box::new(scan::route(head.query, head.headers, options)?)),
             Method::DELETE => scan::route_removal(head.query, head.headers, options)?,
-            _ => return Err(ApiError::MethodNotAllowed("GET, HEAD, DELETE")),
+            Method::PUT | Method::POST => return Err(ApiError::MissingParameter("key64")),
+            _ => return Err(ApiError::MethodNotAllowed(METHODS_OF_KEY)),
         },
         "/v1/batch" if *head.method == Method::POST => Action::Batch(batch::route(head.query, head.headers, options)?),
         "/v1/batch" => return Err(ApiError::MethodNotAllowed("POST")),
-        "/v1/limits" if matches!(*head.method, Method::GET | Method::HEAD) => {
-            Parameters::read(head.query, &[])?;
-            Action::Limits
-        }
-        "/v1/limits" => return Err(ApiError::MethodNotAllowed("GET, HEAD")),
+        "/v1/limits" => without_parameters(head, Action::Limits)?,
+        "/v1/openapi.json" => without_parameters(head, Action::Describe(Description::OpenApi))?,
+        "/v1/docs" => without_parameters(head, Action::Describe(Description::Page))?,
         path => {
             let raw = path.strip_prefix("/v1/kv/").ok_or(ApiError::NoSuchPath)?;
             let allowed = parameters_of_key(head.method)?;
@@ -164,6 +168,15 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
     Ok(Request { action })
 }
 
+/// `action` if the request is a GET or HEAD without parameters.
+fn without_parameters(head: &Head<'_>, action: Action) -> Result<Action, ApiError> {
+    if !matches!(*head.method, Method::GET | Method::HEAD) {
+        return Err(ApiError::MethodNotAllowed("GET, HEAD"));
+    }
+    Parameters::read(head.query, &[])?;
+    Ok(action)
+}
+
 fn has_key64(query: &str) -> bool {
     query.split('&').any(|parameter| parameter.split_once('=').map_or(parameter, |(name, _)| name) == "key64")
 }
@@ -175,7 +188,7 @@ fn parameters_of_key(method: &Method) -> Result<&'static [&'static str], ApiErro
         Method::PUT => Ok(&["key64", "ttl", "durability"]),
         Method::DELETE => Ok(&["key64", "durability"]),
         Method::POST => Ok(&["key64", "op", "by", "ttl", "durability"]),
-        _ => Err(ApiError::MethodNotAllowed("GET, HEAD, PUT, DELETE, POST")),
+        _ => Err(ApiError::MethodNotAllowed(METHODS_OF_KEY)),
     }
 }
 
