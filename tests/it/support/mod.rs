@@ -13,7 +13,7 @@ pub(crate) mod metrics;
 pub(crate) mod pages;
 pub(crate) mod planted;
 pub(crate) mod plants;
-pub(crate) mod promtool;
+pub(crate) mod programs;
 pub(crate) mod queueing;
 pub(crate) mod results;
 pub(crate) mod rights;
