@@ -13,6 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use crate::exchange::Exchange;
 use crate::execution::admission::BodyPermit;
 use crate::http::range::RangeBody;
+use crate::http::v1::FeedBody;
 use crate::limits::RESPONSE_FRAME_BYTES_MAX;
 use crate::request_metrics::Outcome;
 use klad_storage::operation;
@@ -28,6 +29,8 @@ pub(super) enum Content {
     },
     /// A range in progress.
     Range(RangeBody),
+    /// A change feed.
+    Feed(Box<FeedBody>),
 }
 
 impl Content {
@@ -40,6 +43,7 @@ impl Content {
         match self {
             Content::Bytes { permit, .. } => permit.as_ref().map_or(0, BodyPermit::bytes),
             Content::Range(range) => range.permit_bytes(),
+            Content::Feed(feed) => feed.permit_bytes(),
         }
     }
 }
@@ -68,7 +72,7 @@ impl ResponseBody {
     pub fn length(&self) -> usize {
         match &self.content {
             Content::Bytes { rest, .. } => rest.len(),
-            Content::Range(_) => unreachable!("a request for a range is not plain"),
+            Content::Range(_) | Content::Feed(_) => unreachable!("a request for a range is not plain"),
         }
     }
 
@@ -86,7 +90,7 @@ impl ResponseBody {
                 self.exchange.request().sent(frame.len());
                 frame
             }
-            Content::Range(_) => unreachable!("a request for a range is not plain"),
+            Content::Range(_) | Content::Feed(_) => unreachable!("a request for a range is not plain"),
         }
     }
 }
@@ -97,6 +101,8 @@ impl Drop for ResponseBody {
             // A body that was never read was not wanted: the answer to HEAD, or to a client that has left.
             Content::Bytes { rest, .. } => rest.is_empty() || !self.begun,
             Content::Range(range) => range.has_ended(),
+            // A feed has no end of its own: the client leaves when it wants.
+            Content::Feed(_) => true,
         };
         if !whole {
             self.exchange.request().cut(Outcome::Aborted);
@@ -135,6 +141,15 @@ impl Body for ResponseBody {
                     entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value.payload))))
                 })
             }
+            Content::Feed(feed) => {
+                let polled = feed.poll_frame(context);
+                this.exchange.set_body_permit(feed.permit_bytes());
+                polled.map(|frame| {
+                    let frame = frame?;
+                    this.exchange.request().sent(frame.len());
+                    Some(Ok(Frame::data(Piece::Bytes(frame))))
+                })
+            }
         }
     }
 
@@ -142,14 +157,14 @@ impl Body for ResponseBody {
         match &self.content {
             Content::Bytes { rest, .. } => rest.is_empty(),
             // Unknown until it is asked; an empty range is an empty chunked body.
-            Content::Range(_) => false,
+            Content::Range(_) | Content::Feed(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Bytes { rest, .. } => SizeHint::with_exact(rest.len() as u64),
-            Content::Range(_) => SizeHint::default(),
+            Content::Range(_) | Content::Feed(_) => SizeHint::default(),
         }
     }
 }

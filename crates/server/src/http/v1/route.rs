@@ -11,7 +11,7 @@ use crate::http::query::{self, BadEscape};
 use crate::http::route::{DURABILITY_HEADER, Head};
 use crate::http::service::Options;
 use crate::http::v1::parameters::{Parameters, bad};
-use crate::http::v1::{batch, condition, expiry, metadata, scan};
+use crate::http::v1::{batch, changes, condition, expiry, metadata, scan};
 use crate::request_metrics::Op;
 use klad_storage::operation::{Attributes, Condition, Durability, Effect};
 
@@ -36,6 +36,8 @@ pub(super) enum Action {
     Scan(Box<scan::Request>),
     /// Removes a range.
     RemoveRange { from: Bytes, end: Option<Bytes>, durability: Durability },
+    /// Watches changes.
+    Changes(Box<changes::Request>),
     /// Says what this server takes.
     Limits,
 }
@@ -52,7 +54,7 @@ impl Request {
     pub fn changes(&self) -> bool {
         match &self.action {
             Action::Put { .. } | Action::Delete { .. } | Action::Update { .. } | Action::RemoveRange { .. } => true,
-            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Limits => false,
+            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Changes(_) | Action::Limits => false,
         }
     }
 
@@ -93,7 +95,7 @@ impl Request {
             | Action::Delete { key, .. }
             | Action::Update { key, .. }
             | Action::RemoveRange { from: key, .. } => key.len(),
-            Action::Batch(_) | Action::Scan(_) | Action::Limits => 0,
+            Action::Batch(_) | Action::Scan(_) | Action::Changes(_) | Action::Limits => 0,
         }
     }
 }
@@ -104,6 +106,7 @@ pub fn op(method: &Method, path: &str, query: &str) -> Op {
     let one_key = path.starts_with("/v1/kv/") || query.contains("key64=");
     match (path, method) {
         ("/v1/batch", &Method::POST) => Op::Batch,
+        ("/v1/changes", &Method::GET) => Op::Changes,
         _ if path != KEYS && !path.starts_with("/v1/kv/") => Op::Other,
         (_, &Method::GET | &Method::HEAD) => {
             if one_key {
@@ -145,6 +148,10 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
         },
         "/v1/batch" if *head.method == Method::POST => Action::Batch(batch::route(head.query, head.headers, options)?),
         "/v1/batch" => return Err(ApiError::MethodNotAllowed("POST")),
+        "/v1/changes" if *head.method == Method::GET => {
+            Action::Changes(Box::new(changes::route(head.query, head.headers, options)?))
+        }
+        "/v1/changes" => return Err(ApiError::MethodNotAllowed("GET")),
         "/v1/limits" if matches!(*head.method, Method::GET | Method::HEAD) => {
             Parameters::read(head.query, &[])?;
             Action::Limits
