@@ -93,7 +93,11 @@ pub const METADATA_BYTES_MAX: usize = 4 << 10;
 /// The number of entries of user metadata. klad answers more with 400.
 pub const METADATA_ENTRIES_MAX: usize = 32;
 
+/// Bytes of the name of an entry of user metadata, without `Klad-Meta-`. klad answers a longer one with 400.
+pub const METADATA_NAME_BYTES_MAX: usize = 255;
+
 // The lengths that are stored beside names and values (`http/v1/metadata.rs`).
+const _: () = assert!(METADATA_NAME_BYTES_MAX <= u8::MAX as usize);
 const _: () = assert!(METADATA_BYTES_MAX <= u16::MAX as usize && CONTENT_TYPE_BYTES_MAX <= u16::MAX as usize);
 
 /// Default of `--batch-items-max`: the number of items of one batch. klad answers more with 413.

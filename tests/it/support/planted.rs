@@ -307,7 +307,7 @@ impl Defective {
         let asked = write.write.durability;
         match self.defect {
             Defect::AcknowledgesBeforeSync => {
-                reply.complete(Ok(Outcome::Written { version: Version::new(number), durability: asked }));
+                reply.complete(Ok(written(number, asked)));
                 let _ = self.commit_one(write);
             }
             Defect::VisibleBeforeSync => {
@@ -315,9 +315,7 @@ impl Defective {
                 let done = self.commit_one(write);
                 let synced = self.disk().sync();
                 reply.complete(match (done, synced) {
-                    (Ok(Outcome::Written { version, .. }), Ok(())) => {
-                        Ok(Outcome::Written { version, durability: asked })
-                    }
+                    (Ok(Outcome::Written { version, .. }), Ok(())) => Ok(written(version.get(), asked)),
                     (done, Ok(())) => done,
                     (_, Err(why)) => Err(Error::Undetermined { why }),
                 });
@@ -331,9 +329,7 @@ impl Defective {
             Defect::RepeatsVersions => {
                 let change = move |result: Result| {
                     result.map(|outcome| match outcome {
-                        Outcome::Written { durability, .. } => {
-                            Outcome::Written { version: Version::new(number), durability }
-                        }
+                        Outcome::Written { durability, .. } => written(number, durability),
                         other => other,
                     })
                 };
@@ -357,9 +353,7 @@ impl Defective {
             }
             Defect::ForgetsFailure => {
                 let change = move |result: Result| match result {
-                    Err(Error::WritesStopped { .. }) => {
-                        Ok(Outcome::Written { version: Version::new(number), durability: asked })
-                    }
+                    Err(Error::WritesStopped { .. }) => Ok(written(number, asked)),
                     other => other,
                 };
                 write.reply = Arc::new(Changed { reply, change });
@@ -432,6 +426,9 @@ impl Engine for Defective {
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
+            Operation::GetMany { .. } | Operation::Prefetch { .. } | Operation::RemoveRange(_) => {
+                self.inner.execute(operation, reply);
+            }
         }
     }
 
@@ -482,6 +479,11 @@ impl Engine for Defective {
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
         self.inner.local_disk().map(|_| self as &dyn LocalDisk)
     }
+}
+
+/// Returns the outcome of a write as `/v0` makes it.
+fn written(version: u64, durability: Durability) -> Outcome {
+    Outcome::Written { version: Version::new(version), durability, results: Vec::new() }
 }
 
 /// Returns the key of a write as `/v0` makes it.

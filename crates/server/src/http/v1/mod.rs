@@ -72,7 +72,10 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
     let change = |key, condition, effect| Change { key, condition, effect, reports_existence: true };
     match request.action {
         Action::Get { key, headers } => point::get(context, key, &headers).await,
-        Action::Put { key, condition, attributes, durability } => {
+        Action::Put { key, condition, metadata, ttl, durability } => {
+            // The time to live begins when the whole body has arrived.
+            let expires_at_ms = ttl.and_then(expiry::at);
+            let attributes = Box::new(Attributes { modified_ms: now(), expires_at_ms, metadata });
             let value = Value { payload: upload.value, attributes: Some(attributes) };
             point::put(context, change(key, condition, Effect::Put(value)), upload.permit, durability).await
         }

@@ -3,7 +3,10 @@
 //! A key is everything after `/v1/kv/`, decoded exactly once from the raw target. Nothing else happens to it: no
 //! segment `..` is removed, `//` stays, `+` is itself. `service` calls this.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use hyper::header::RANGE;
 use hyper::{HeaderMap, Method};
 
 use crate::http::api_error::ApiError;
@@ -13,7 +16,7 @@ use crate::http::service::Options;
 use crate::http::v1::parameters::{Parameters, bad};
 use crate::http::v1::{batch, changes, condition, expiry, metadata, scan};
 use crate::request_metrics::Op;
-use klad_storage::operation::{Attributes, Condition, Durability, Effect};
+use klad_storage::operation::{Condition, Durability, Effect};
 
 /// The prefix of all paths of this version.
 pub const PREFIX: &str = "/v1/";
@@ -25,7 +28,7 @@ pub(super) enum Action {
     /// Reads one value. The headers have the conditions and the range.
     Get { key: Bytes, headers: Box<HeaderMap> },
     /// Stores the body as a value.
-    Put { key: Bytes, condition: Option<Condition>, attributes: Box<Attributes>, durability: Durability },
+    Put { key: Bytes, condition: Option<Condition>, metadata: Bytes, ttl: Option<Duration>, durability: Durability },
     /// Removes a value.
     Delete { key: Bytes, condition: Option<Condition>, durability: Durability },
     /// Changes a value in place.
@@ -191,16 +194,20 @@ fn key_action(head: &Head<'_>, key: Bytes, parameters: &Parameters<'_>, options:
         return Err(ApiError::MissingParameter("key"));
     }
     if matches!(*head.method, Method::GET | Method::HEAD) {
-        return Ok(Action::Get { key, headers: Box::new(head.headers.clone()) });
+        let mut headers = head.headers.clone();
+        if *head.method == Method::HEAD {
+            // Only GET has ranges (RFC 9110, section 14.2).
+            headers.remove(RANGE);
+        }
+        return Ok(Action::Get { key, headers: Box::new(headers) });
     }
     let condition = condition::of_write(head.headers)?;
     let durability = durability(parameters, head.headers)?.unwrap_or(options.durability);
     match *head.method {
         Method::PUT => {
-            let expires_at_ms = ttl(parameters, head.headers)?.and_then(expiry::at);
+            let ttl = ttl(parameters, head.headers)?;
             let metadata = metadata::from_headers(head.headers)?;
-            let attributes = Box::new(Attributes { modified_ms: super::now(), expires_at_ms, metadata });
-            Ok(Action::Put { key, condition, attributes, durability })
+            Ok(Action::Put { key, condition, metadata, ttl, durability })
         }
         Method::DELETE if condition == Some(Condition::Absent) => {
             Err(ApiError::BadCondition("a removal needs a value, so If-None-Match: * cannot hold"))
@@ -227,6 +234,7 @@ fn update(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Effect, Ap
                 return Err(bad("by", "absent with op=expire"));
             }
             match parameters.text("ttl")? {
+                Some("" | "none") if headers.contains_key(expiry::TTL_HEADER) => Err(ApiError::BadTtl),
                 Some("" | "none") => Ok(Effect::Expire(None)),
                 _ => {
                     let ttl = ttl(parameters, headers)?.ok_or(ApiError::MissingParameter("ttl"))?;
@@ -240,10 +248,14 @@ fn update(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Effect, Ap
 }
 
 /// The time to live that the parameter, or the header, asks for.
-fn ttl(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<std::time::Duration>, ApiError> {
+fn ttl(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let parameter = parameters.text("ttl")?.map(expiry::parse).transpose()?;
-    let header = headers.get(expiry::TTL_HEADER).map(|value| value.to_str().map_err(|_| ApiError::BadTtl));
+    let mut all = headers.get_all(expiry::TTL_HEADER).iter();
+    let header = all.next().map(|value| value.to_str().map_err(|_| ApiError::BadTtl));
     let header = header.transpose()?.map(expiry::parse).transpose()?;
+    if all.next().is_some() {
+        return Err(ApiError::BadTtl);
+    }
     match (parameter, header) {
         (Some(parameter), Some(header)) if parameter != header => Err(ApiError::BadTtl),
         (parameter, header) => Ok(parameter.or(header)),
