@@ -180,6 +180,25 @@ pub const OPERATIONS_MAX: u64 = 4_096;
 /// page of entries in klad, and a copy of it in hyper's write buffer.
 pub const SCANS_MAX: u64 = 64;
 
+/// Default of `--watchers-max`: the number of change feeds in progress. klad answers one more with 503. Without changes
+/// a feed holds some hundred bytes beside its connection.
+pub const WATCHERS_MAX: u64 = 1_000;
+
+/// Default of `--changes-heartbeat`: a feed without changes sends something after this time. Proxies and clients take a
+/// connection without any bytes for broken; 30 s and 60 s are common.
+pub const CHANGES_HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Bytes of the changes that one step of a feed returns. A larger change is a step by itself.
+pub const FEED_STEP_BYTES_MAX: usize = 16 << 10;
+
+/// The memory of a step's changes and of their encoded form, as a multiple of the changes: base64 takes a third more,
+/// and escaped text seldom twice as much.
+pub const FEED_CHUNK_BYTES_FACTOR: usize = 3;
+
+/// A feed that has read all changes reads at most once in this time. It bounds what a feed costs beside many small
+/// commits. The first change after a pause is not delayed.
+pub const FEED_PAUSE: Duration = Duration::from_millis(5);
+
 /// Default of `--storage-threads`: the number of threads for reads and scan steps, which may wait for the disk.
 pub const STORAGE_THREADS: u64 = 4;
 

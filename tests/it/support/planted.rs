@@ -212,6 +212,7 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                     log_preallocation: config.log_preallocation,
                     compaction_rate_bytes: config.compaction_rate_bytes,
                     delete_rate_bytes: config.delete_rate_bytes,
+                    changes: config.changes,
                     open_files_max: config.budget.files,
                 },
             )

@@ -202,6 +202,7 @@ mod tests {
             batch_items_max: 1,
             batch_bytes_max: 1,
             scan_time_max: std::time::Duration::from_secs(1),
+            heartbeat: std::time::Duration::from_secs(1),
         };
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
         let headers = [(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"))].into_iter().collect();

@@ -15,7 +15,7 @@ use crate::http::route::{DURABILITY_HEADER, Head};
 use crate::http::service::Options;
 use crate::http::v1::description::Description;
 use crate::http::v1::parameters::{Parameters, bad};
-use crate::http::v1::{batch, condition, expiry, metadata, scan};
+use crate::http::v1::{batch, changes, condition, expiry, metadata, scan};
 use crate::request_metrics::Op;
 use klad_storage::operation::{Condition, Durability, Effect};
 
@@ -42,6 +42,8 @@ pub(super) enum Action {
     Scan(Box<scan::Request>),
     /// Removes a range.
     RemoveRange { from: Bytes, end: Option<Bytes>, durability: Durability },
+    /// Watches changes.
+    Changes(Box<changes::Request>),
     /// Says what this server takes.
     Limits,
     /// Describes this interface.
@@ -60,7 +62,8 @@ impl Request {
     pub fn changes(&self) -> bool {
         match &self.action {
             Action::Put { .. } | Action::Delete { .. } | Action::Update { .. } | Action::RemoveRange { .. } => true,
-            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Limits | Action::Describe(_) => false,
+            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Changes(_) | Action::Limits => false,
+            Action::Describe(_) => false,
         }
     }
 
@@ -101,7 +104,8 @@ impl Request {
             | Action::Delete { key, .. }
             | Action::Update { key, .. }
             | Action::RemoveRange { from: key, .. } => key.len(),
-            Action::Batch(_) | Action::Scan(_) | Action::Limits | Action::Describe(_) => 0,
+            Action::Batch(_) | Action::Scan(_) | Action::Changes(_) => 0,
+            Action::Limits | Action::Describe(_) => 0,
         }
     }
 }
@@ -112,6 +116,7 @@ pub fn op(method: &Method, path: &str, query: &str) -> Op {
     let one_key = path.starts_with("/v1/kv/") || query.contains("key64=");
     match (path, method) {
         ("/v1/batch", &Method::POST) => Op::Batch,
+        ("/v1/changes", &Method::GET) => Op::Changes,
         _ if path != KEYS && !path.starts_with("/v1/kv/") => Op::Other,
         (_, &Method::GET | &Method::HEAD) => {
             if one_key {
@@ -154,6 +159,10 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
         },
         "/v1/batch" if *head.method == Method::POST => Action::Batch(batch::route(head.query, head.headers, options)?),
         "/v1/batch" => return Err(ApiError::MethodNotAllowed("POST")),
+        "/v1/changes" if *head.method == Method::GET => {
+            Action::Changes(Box::new(changes::route(head.query, head.headers, options)?))
+        }
+        "/v1/changes" => return Err(ApiError::MethodNotAllowed("GET")),
         "/v1/limits" => without_parameters(head, Action::Limits)?,
         "/v1/openapi.json" => without_parameters(head, Action::Describe(Description::OpenApi))?,
         "/v1/docs" => without_parameters(head, Action::Describe(Description::Page))?,
