@@ -277,13 +277,13 @@ fn ttl(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Durati
     }
 }
 
-/// The durability that the parameter, otherwise the header, asks for.
+/// The durability that the parameter, otherwise the header, asks for. Both must be valid.
 pub(super) fn durability(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
-    let asked = match parameters.bytes("durability") {
-        Some(parameter) => Some(parameter),
-        None => headers.get(DURABILITY_HEADER).map(hyper::header::HeaderValue::as_bytes),
+    let read = |asked: &[u8]| {
+        let word = std::str::from_utf8(asked).ok();
+        word.and_then(Durability::from_request).ok_or(ApiError::BadDurability)
     };
-    let Some(asked) = asked else { return Ok(None) };
-    let word = std::str::from_utf8(asked).map_err(|_| ApiError::BadDurability)?;
-    Durability::from_request(word).map(Some).ok_or(ApiError::BadDurability)
+    let parameter = parameters.bytes("durability").map(read).transpose()?;
+    let header = headers.get(DURABILITY_HEADER).map(|value| read(value.as_bytes())).transpose()?;
+    Ok(parameter.or(header))
 }
