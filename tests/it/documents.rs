@@ -79,7 +79,8 @@ fn with_addresses(command: &str, server: &Server) -> String {
 fn sessions_print_what_the_documents_say() {
     for (path, at_least) in DOCUMENTS {
         let document = std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-        let (complaints, ran) = complaints(&document, &ServerBuilder::new(ENGINES[0]).start());
+        let (complaints, ran) =
+            complaints(&document, &ServerBuilder::new(ENGINES[0]).arg("--changes-heartbeat", "1s").start());
         assert!(complaints.is_empty(), "{path}: {}", complaints.join("\n\n"));
         assert!(ran >= *at_least, "{path} shows a session of {ran} blocks");
     }
