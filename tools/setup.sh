@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 say() { echo "klad: $*" >&2; }
 
 purpose=${1:-build}
-# Directory of programs that are unpacked and not installed; tests/it/support/promtool.rs looks here too.
+# Directory of programs that are unpacked and not installed; tests/it/support/programs.rs looks here too.
 programs="${XDG_CACHE_HOME:-$HOME/.cache}/klad/tools"
 
 # --- Rust ------------------------------------------------------------------------------------------------------------
@@ -87,6 +87,8 @@ look() {
     # Check profiles: `go tool pprof` reads them, and a browser opens their pictures.
     [ "$purpose" != test ] || command -v go >/dev/null 2>&1 || missing="$missing go"
     [ "$purpose" != test ] || command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    # Runs schemathesis, which tests the OpenAPI document against a server.
+    [ "$purpose" != test ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python"
     # Runs the same scripts as `klad bench`, for comparison.
     [ "$purpose" != test ] || command -v wrk >/dev/null 2>&1 || missing="$missing wrk"
 }
@@ -110,6 +112,8 @@ package() {
     debian:libclang) echo libclang-dev ;;
     debian:promtool) echo "-" ;;
     debian:go) echo golang-go ;;
+    debian:python) echo python3-venv ;;
+    fedora:python) echo python3 ;;
     fedora:go) echo golang ;;
     fedora:compiler) echo gcc-c++ ;;
     fedora:libclang) echo clang-devel ;;
@@ -144,9 +148,28 @@ bring_runner() {
     esac
 }
 
+# Installs schemathesis with pip into a directory of its own, again if its versions have changed.
+bring_schemathesis() {
+    versions=tests/schemathesis/requirements.txt
+    directory="$programs/schemathesis"
+    # The copy is the last file that is written.
+    if cmp -s "$versions" "$directory/requirements.txt"; then return 0; fi
+    say "installing schemathesis into $directory"
+    rm -rf "$directory"
+    if ! { python3 -m venv "$directory" &&
+        "$directory/bin/pip" install --quiet --disable-pip-version-check --requirement "$versions" &&
+        cp "$versions" "$directory/requirements.txt"; }; then
+        say "cannot install schemathesis (see above)"
+        exit 1
+    fi
+}
+
 look
 [ "$purpose" != bench ] || bring_runner
-[ -n "$missing" ] || exit 0
+if [ -z "$missing" ]; then
+    [ "$purpose" != test ] || bring_schemathesis
+    exit 0
+fi
 
 case "$(uname)" in
 Darwin) system=macos ;;
@@ -189,6 +212,7 @@ debian)
         say "still missing after the installation:$missing"
         exit 1
     fi
+    [ "$purpose" != test ] || bring_schemathesis
     ;;
 fedora)
     say "missing:$missing. Install with: sudo dnf install $list"
@@ -203,7 +227,7 @@ macos)
     exit 1
     ;;
 *)
-    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go, chromium and wrk"
+    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go, chromium, python 3 and wrk"
     exit 1
     ;;
 esac

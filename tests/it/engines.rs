@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use bytes::Bytes;
 use klad_storage::maintenance;
 use klad_storage::memory::MemoryEngine;
-use klad_storage::operation::{Change, Condition, Durability, Effect, Operation, Outcome, Value, Write};
+use klad_storage::operation::{Attributes, Change, Condition, Durability, Effect, Operation, Outcome, Value, Write};
 use klad_storage::{Capabilities, Engine, Reply, Result};
 
 struct SendResult(mpsc::Sender<Result>);
@@ -29,7 +29,11 @@ fn get(engine: &dyn Engine, key: &'static str) -> Outcome {
 
 fn put(key: &'static str, value: &'static str) -> Change {
     let effect = Effect::Put(Bytes::from_static(value.as_bytes()).into());
-    Change { key: Bytes::from_static(key.as_bytes()), condition: None, effect }
+    Change::of(Bytes::from_static(key.as_bytes()), effect)
+}
+
+fn write(changes: Vec<Change>, durability: Durability) -> Write {
+    Write { changes, atomic: true, read_bytes_max: 0, durability }
 }
 
 fn each_engine(check: impl Fn(&dyn Engine)) {
@@ -49,6 +53,7 @@ fn each_engine(check: impl Fn(&dyn Engine)) {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
+            changes: klad_storage::changes::Retention::NOTHING,
             open_files_max: klad_base::limits::ENGINE_FILES_MAX,
         };
         check(&klad_storage::rocksdb::RocksDbEngine::open(&at("rocksdb"), &options).unwrap());
@@ -70,21 +75,21 @@ fn each_engine(check: impl Fn(&dyn Engine)) {
 }
 
 #[test]
-fn the_changes_of_a_batch_are_one_write_with_one_version() {
+fn each_change_of_a_batch_has_its_own_version() {
     each_engine(|engine| {
         if !engine.capabilities().batches {
             return;
         }
-        ask(engine, Operation::Write(Write { changes: vec![put("gone", "1")], durability: Durability::Async }));
+        ask(engine, Operation::Write(write(vec![put("gone", "1")], Durability::Async)));
         let gone = Change { effect: Effect::Delete, ..put("gone", "") };
         let changes = vec![put("a", "1"), put("b", "1"), gone, put("a", "2")];
-        let written = ask(engine, Operation::Write(Write { changes, durability: Durability::Async }));
-        let Outcome::Written { version, durability: Durability::Async } = written else { panic!("{written:?}") };
-        for (key, value) in [("a", "2"), ("b", "1")] {
-            let expected = Outcome::Found { version, value: Bytes::from_static(value.as_bytes()) };
-            assert_eq!(get(engine, key), expected, "{} {key}", engine.name());
+        let written = ask(engine, Operation::Write(write(changes, Durability::Async)));
+        let Outcome::Written { version: first, .. } = written else { panic!("{written:?}") };
+        for (key, expected, change) in [("a", "2", 3), ("b", "1", 1)] {
+            let Outcome::Found { version, value } = get(engine, key) else { panic!("{} {key}", engine.name()) };
+            assert_eq!((&value.payload[..], version.get()), (expected.as_bytes(), first.get() + change));
         }
-        assert_eq!(get(engine, "gone"), Outcome::NotFound, "{}", engine.name());
+        assert!(matches!(get(engine, "gone"), Outcome::NotFound), "{}", engine.name());
     });
 }
 
@@ -107,13 +112,14 @@ fn maintenance_is_rejected_by_engines_without_it() {
 #[test]
 fn an_error_names_the_capability_that_an_engine_lacks() {
     let all = Capabilities { conditions: true, expiry: true, metadata: true, batches: true, ..Capabilities::default() };
-    let write = |changes| Write { changes, durability: Durability::Sync };
+    let write = |changes| write(changes, Durability::Sync);
     let with = |value: Value| write(vec![Change { effect: Effect::Put(value), ..put("k", "") }]);
     let plain = write(vec![put("k", "v")]);
     let batch = write(vec![put("k", "v"), put("l", "v")]);
     let conditional = write(vec![Change { condition: Some(Condition::Absent), ..put("k", "v") }]);
-    let expiring = with(Value { expires_at_ms: std::num::NonZeroU64::new(1), ..Value::default() });
-    let described = with(Value { metadata: Bytes::from_static(b"text"), ..Value::default() });
+    let own = |own| with(Value { attributes: Some(Box::new(own)), ..Value::default() });
+    let expiring = own(Attributes { expires_at_ms: std::num::NonZeroU64::new(1), ..Attributes::default() });
+    let described = own(Attributes { metadata: Bytes::from_static(b"text"), ..Attributes::default() });
     for write in [&plain, &batch, &conditional, &expiring, &described] {
         assert_eq!(all.lacks(write), None);
     }

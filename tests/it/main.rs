@@ -99,3 +99,5 @@ mod tidy;
 mod tls;
 mod tls_files;
 mod tokens;
+mod v1_openapi;
+mod v1_scan;

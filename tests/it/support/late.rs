@@ -61,7 +61,9 @@ impl Reply for Scattered {
         let scattered = |version: Version| Version::new(version.get().wrapping_mul(SCATTER));
         self.0.complete(result.map(|outcome| match outcome {
             Outcome::Found { version, value } => Outcome::Found { version: scattered(version), value },
-            Outcome::Written { version, durability } => Outcome::Written { version: scattered(version), durability },
+            Outcome::Written { version, durability, results } => {
+                Outcome::Written { version: scattered(version), durability, results }
+            }
             other => other,
         }));
     }

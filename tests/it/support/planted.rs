@@ -20,7 +20,7 @@ use klad_server::logs;
 use klad_server::net::listen;
 use klad_storage::maintenance::{self, Checkpoint, Compaction};
 use klad_storage::memory::MemoryEngine;
-use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version};
+use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version, View};
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result};
 
 use super::late::Late;
@@ -45,6 +45,8 @@ pub(crate) enum Defect {
     InclusiveEnd,
     /// The first entry of each scan step except the first one is missing.
     SkipsAtSteps,
+    /// Each scan step reads the state at its own time.
+    ForgetsSnapshots,
     /// A read from the disk is slow. This is a slow disk, not a defect.
     SlowDisk,
     /// A read on the worker is slow.
@@ -86,7 +88,7 @@ pub(crate) enum Defect {
     SwapsAnswers,
 }
 
-const ALL: [Defect; 27] = [
+const ALL: [Defect; 28] = [
     Defect::AnswersLate,
     Defect::SwapsAnswers,
     Defect::Plants,
@@ -109,6 +111,7 @@ const ALL: [Defect; 27] = [
     Defect::SyncsEachWrite,
     Defect::InclusiveEnd,
     Defect::SkipsAtSteps,
+    Defect::ForgetsSnapshots,
     Defect::FailsInMidRange,
     Defect::SlowDisk,
     Defect::SlowCachedReads,
@@ -209,6 +212,7 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                     log_preallocation: config.log_preallocation,
                     compaction_rate_bytes: config.compaction_rate_bytes,
                     delete_rate_bytes: config.delete_rate_bytes,
+                    changes: config.changes,
                     open_files_max: config.budget.files,
                 },
             )
@@ -306,7 +310,7 @@ impl Defective {
         let asked = write.write.durability;
         match self.defect {
             Defect::AcknowledgesBeforeSync => {
-                reply.complete(Ok(Outcome::Written { version: Version::new(number), durability: asked }));
+                reply.complete(Ok(written(number, asked)));
                 let _ = self.commit_one(write);
             }
             Defect::VisibleBeforeSync => {
@@ -314,9 +318,7 @@ impl Defective {
                 let done = self.commit_one(write);
                 let synced = self.disk().sync();
                 reply.complete(match (done, synced) {
-                    (Ok(Outcome::Written { version, .. }), Ok(())) => {
-                        Ok(Outcome::Written { version, durability: asked })
-                    }
+                    (Ok(Outcome::Written { version, .. }), Ok(())) => Ok(written(version.get(), asked)),
                     (done, Ok(())) => done,
                     (_, Err(why)) => Err(Error::Undetermined { why }),
                 });
@@ -330,9 +332,7 @@ impl Defective {
             Defect::RepeatsVersions => {
                 let change = move |result: Result| {
                     result.map(|outcome| match outcome {
-                        Outcome::Written { durability, .. } => {
-                            Outcome::Written { version: Version::new(number), durability }
-                        }
+                        Outcome::Written { durability, .. } => written(number, durability),
                         other => other,
                     })
                 };
@@ -356,9 +356,7 @@ impl Defective {
             }
             Defect::ForgetsFailure => {
                 let change = move |result: Result| match result {
-                    Err(Error::WritesStopped { .. }) => {
-                        Ok(Outcome::Written { version: Version::new(number), durability: asked })
-                    }
+                    Err(Error::WritesStopped { .. }) => Ok(written(number, asked)),
                     other => other,
                 };
                 write.reply = Arc::new(Changed { reply, change });
@@ -374,6 +372,9 @@ impl Defective {
         let mut step = step.clone();
         if self.defect == Defect::InclusiveEnd {
             step.end = step.end.map(|end| [&end[..], b"\0"].concat().into());
+        }
+        if self.defect == Defect::ForgetsSnapshots {
+            step.view = View::Latest;
         }
         let mut result = self.scan_one(&step);
         match (&mut result, self.defect) {
@@ -431,12 +432,17 @@ impl Engine for Defective {
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
+            Operation::GetMany { .. } | Operation::Prefetch { .. } | Operation::RemoveRange(_) => {
+                self.inner.execute(operation, reply);
+            }
         }
     }
 
     fn commit(&self, writes: Vec<Pending>) {
         match self.defect {
-            Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::FailsInMidRange => self.inner.commit(writes),
+            Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::ForgetsSnapshots | Defect::FailsInMidRange => {
+                self.inner.commit(writes)
+            }
             _ => writes.into_iter().for_each(|write| self.commit_defectively(write)),
         }
     }
@@ -481,6 +487,11 @@ impl Engine for Defective {
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
         self.inner.local_disk().map(|_| self as &dyn LocalDisk)
     }
+}
+
+/// Returns the outcome of a write as `/v0` makes it.
+fn written(version: u64, durability: Durability) -> Outcome {
+    Outcome::Written { version: Version::new(version), durability, results: Vec::new() }
 }
 
 /// Returns the key of a write as `/v0` makes it.

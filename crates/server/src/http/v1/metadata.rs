@@ -13,7 +13,7 @@ use hyper::HeaderMap;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 
 use crate::http::api_error::ApiError;
-use crate::limits::{CONTENT_TYPE_BYTES_MAX, METADATA_BYTES_MAX, METADATA_ENTRIES_MAX};
+use crate::limits::{CONTENT_TYPE_BYTES_MAX, METADATA_BYTES_MAX, METADATA_ENTRIES_MAX, METADATA_NAME_BYTES_MAX};
 
 /// The beginning of the headers with user metadata.
 pub const META_PREFIX: &str = "klad-meta-";
@@ -46,6 +46,9 @@ impl Encoder {
         if name.is_empty() || HeaderName::from_bytes(named.as_bytes()).is_err() {
             return Err(ApiError::BadMetadata("the name of a metadata entry must be a valid part of a header name"));
         }
+        if name.len() > METADATA_NAME_BYTES_MAX {
+            return Err(ApiError::BadMetadata("the name of a metadata entry has at most 255 bytes"));
+        }
         if HeaderValue::from_bytes(value).is_err() {
             return Err(ApiError::BadMetadata("the value of a metadata entry must be a valid value of a header"));
         }
@@ -73,7 +76,11 @@ impl Encoder {
 /// Encodes what the headers of a request say.
 pub(super) fn from_headers(headers: &HeaderMap) -> Result<Bytes, ApiError> {
     let mut encoder = Encoder::default();
-    if let Some(value) = headers.get(CONTENT_TYPE) {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    if let Some(value) = types.next() {
+        if types.next().is_some() {
+            return Err(ApiError::BadMetadata("a value has one content type"));
+        }
         encoder.content_type(value.as_bytes())?;
     }
     for (name, value) in headers {
@@ -141,6 +148,9 @@ mod tests {
         for (name, value) in [("", ""), ("a b", ""), ("a", "line\nfeed")] {
             assert_eq!(code(Encoder::default().user(name, value.as_bytes())), "bad-metadata", "{name:?}");
         }
+        let named = |bytes| Encoder::default().user(&"n".repeat(bytes), b"");
+        assert_eq!(code(named(METADATA_NAME_BYTES_MAX)), "ok");
+        assert_eq!(code(named(METADATA_NAME_BYTES_MAX + 1)), "bad-metadata");
         assert_eq!(code(Encoder::default().content_type(&[b'a'; CONTENT_TYPE_BYTES_MAX + 1])), "bad-metadata");
         assert_eq!(code(Encoder::default().content_type(b"a\tb")), "bad-metadata");
     }

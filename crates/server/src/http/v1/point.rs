@@ -14,6 +14,7 @@ use crate::http::v1::byte_range::{self, Part};
 use crate::http::v1::condition::{self, Answer};
 use crate::http::v1::expiry::{self, TTL_HEADER};
 use crate::http::v1::{Context, metadata};
+use klad_storage::ChangeKind;
 use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
 use klad_storage::operation::{Change, ChangeResult, Durability, Effect, Outcome, Value, Version, Write};
 
@@ -66,7 +67,7 @@ fn found(
     others.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     metadata::write_headers(value.attributes.as_ref().map_or(&[], |own| &own.metadata), &mut others);
     let length = value.payload.len();
-    let part = match condition::allows_range(headers, version, modified_s) {
+    let part = match condition::allows_range(headers, version) {
         true => byte_range::part(headers, length),
         false => Part::Whole,
     };
@@ -97,6 +98,12 @@ async fn change(
     permit: Option<BodyPermit>,
     durability: Durability,
 ) -> Result<(ChangeResult, Durability), ApiError> {
+    // A PUT has asked before it read its body. A change in place stores a value too.
+    match change.effect {
+        Effect::Put(_) => {}
+        Effect::Delete => context.worker_context.executor().writable(ChangeKind::Delete)?,
+        _ => context.worker_context.executor().writable(ChangeKind::Put)?,
+    }
     let write = Write::one(change, durability);
     let written = context.worker_context.write_on_state(write, permit, context.deadline, context.exchange.phases());
     match written.await? {

@@ -3,29 +3,35 @@
 //! A key is everything after `/v1/kv/`, decoded exactly once from the raw target. Nothing else happens to it: no
 //! segment `..` is removed, `//` stays, `+` is itself. `service` calls this.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use hyper::header::RANGE;
 use hyper::{HeaderMap, Method};
 
 use crate::http::api_error::ApiError;
 use crate::http::query::{self, BadEscape};
 use crate::http::route::{DURABILITY_HEADER, Head};
 use crate::http::service::Options;
+use crate::http::v1::description::Description;
 use crate::http::v1::parameters::{Parameters, bad};
-use crate::http::v1::{batch, condition, expiry, metadata, scan};
+use crate::http::v1::{batch, changes, condition, expiry, metadata, scan};
 use crate::request_metrics::Op;
-use klad_storage::operation::{Attributes, Condition, Durability, Effect};
+use klad_storage::operation::{Condition, Durability, Effect};
 
 /// The prefix of all paths of this version.
 pub const PREFIX: &str = "/v1/";
 
 const KEYS: &str = "/v1/kv";
 
+const METHODS_OF_KEY: &str = "GET, HEAD, PUT, DELETE, POST";
+
 /// What a request asks for.
 pub(super) enum Action {
     /// Reads one value. The headers have the conditions and the range.
     Get { key: Bytes, headers: Box<HeaderMap> },
     /// Stores the body as a value.
-    Put { key: Bytes, condition: Option<Condition>, attributes: Box<Attributes>, durability: Durability },
+    Put { key: Bytes, condition: Option<Condition>, metadata: Bytes, ttl: Option<Duration>, durability: Durability },
     /// Removes a value.
     Delete { key: Bytes, condition: Option<Condition>, durability: Durability },
     /// Changes a value in place.
@@ -36,8 +42,12 @@ pub(super) enum Action {
     Scan(Box<scan::Request>),
     /// Removes a range.
     RemoveRange { from: Bytes, end: Option<Bytes>, durability: Durability },
+    /// Watches changes.
+    Changes(Box<changes::Request>),
     /// Says what this server takes.
     Limits,
+    /// Describes this interface.
+    Describe(Description),
 }
 
 /// A routed request.
@@ -52,7 +62,8 @@ impl Request {
     pub fn changes(&self) -> bool {
         match &self.action {
             Action::Put { .. } | Action::Delete { .. } | Action::Update { .. } | Action::RemoveRange { .. } => true,
-            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Limits => false,
+            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Changes(_) | Action::Limits => false,
+            Action::Describe(_) => false,
         }
     }
 
@@ -93,7 +104,8 @@ impl Request {
             | Action::Delete { key, .. }
             | Action::Update { key, .. }
             | Action::RemoveRange { from: key, .. } => key.len(),
-            Action::Batch(_) | Action::Scan(_) | Action::Limits => 0,
+            Action::Batch(_) | Action::Scan(_) | Action::Changes(_) => 0,
+            Action::Limits | Action::Describe(_) => 0,
         }
     }
 }
@@ -104,6 +116,7 @@ pub fn op(method: &Method, path: &str, query: &str) -> Op {
     let one_key = path.starts_with("/v1/kv/") || query.contains("key64=");
     match (path, method) {
         ("/v1/batch", &Method::POST) => Op::Batch,
+        ("/v1/changes", &Method::GET) => Op::Changes,
         _ if path != KEYS && !path.starts_with("/v1/kv/") => Op::Other,
         (_, &Method::GET | &Method::HEAD) => {
             if one_key {
@@ -141,15 +154,18 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
         KEYS => match *head.method {
             Method::GET | Method::HEAD => Action::Scan(Box::new(scan::route(head.query, head.headers, options)?)),
             Method::DELETE => scan::route_removal(head.query, head.headers, options)?,
-            _ => return Err(ApiError::MethodNotAllowed("GET, HEAD, DELETE")),
+            Method::PUT | Method::POST => return Err(ApiError::MissingParameter("key64")),
+            _ => return Err(ApiError::MethodNotAllowed(METHODS_OF_KEY)),
         },
         "/v1/batch" if *head.method == Method::POST => Action::Batch(batch::route(head.query, head.headers, options)?),
         "/v1/batch" => return Err(ApiError::MethodNotAllowed("POST")),
-        "/v1/limits" if matches!(*head.method, Method::GET | Method::HEAD) => {
-            Parameters::read(head.query, &[])?;
-            Action::Limits
+        "/v1/changes" if *head.method == Method::GET => {
+            Action::Changes(Box::new(changes::route(head.query, head.headers, options)?))
         }
-        "/v1/limits" => return Err(ApiError::MethodNotAllowed("GET, HEAD")),
+        "/v1/changes" => return Err(ApiError::MethodNotAllowed("GET")),
+        "/v1/limits" => without_parameters(head, Action::Limits)?,
+        "/v1/openapi.json" => without_parameters(head, Action::Describe(Description::OpenApi))?,
+        "/v1/docs" => without_parameters(head, Action::Describe(Description::Page))?,
         path => {
             let raw = path.strip_prefix("/v1/kv/").ok_or(ApiError::NoSuchPath)?;
             let allowed = parameters_of_key(head.method)?;
@@ -164,6 +180,15 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
     Ok(Request { action })
 }
 
+/// `action` if the request is a GET or HEAD without parameters.
+fn without_parameters(head: &Head<'_>, action: Action) -> Result<Action, ApiError> {
+    if !matches!(*head.method, Method::GET | Method::HEAD) {
+        return Err(ApiError::MethodNotAllowed("GET, HEAD"));
+    }
+    Parameters::read(head.query, &[])?;
+    Ok(action)
+}
+
 fn has_key64(query: &str) -> bool {
     query.split('&').any(|parameter| parameter.split_once('=').map_or(parameter, |(name, _)| name) == "key64")
 }
@@ -175,7 +200,7 @@ fn parameters_of_key(method: &Method) -> Result<&'static [&'static str], ApiErro
         Method::PUT => Ok(&["key64", "ttl", "durability"]),
         Method::DELETE => Ok(&["key64", "durability"]),
         Method::POST => Ok(&["key64", "op", "by", "ttl", "durability"]),
-        _ => Err(ApiError::MethodNotAllowed("GET, HEAD, PUT, DELETE, POST")),
+        _ => Err(ApiError::MethodNotAllowed(METHODS_OF_KEY)),
     }
 }
 
@@ -184,16 +209,20 @@ fn key_action(head: &Head<'_>, key: Bytes, parameters: &Parameters<'_>, options:
         return Err(ApiError::MissingParameter("key"));
     }
     if matches!(*head.method, Method::GET | Method::HEAD) {
-        return Ok(Action::Get { key, headers: Box::new(head.headers.clone()) });
+        let mut headers = head.headers.clone();
+        if *head.method == Method::HEAD {
+            // Only GET has ranges (RFC 9110, section 14.2).
+            headers.remove(RANGE);
+        }
+        return Ok(Action::Get { key, headers: Box::new(headers) });
     }
     let condition = condition::of_write(head.headers)?;
     let durability = durability(parameters, head.headers)?.unwrap_or(options.durability);
     match *head.method {
         Method::PUT => {
-            let expires_at_ms = ttl(parameters, head.headers)?.and_then(expiry::at);
+            let ttl = ttl(parameters, head.headers)?;
             let metadata = metadata::from_headers(head.headers)?;
-            let attributes = Box::new(Attributes { modified_ms: super::now(), expires_at_ms, metadata });
-            Ok(Action::Put { key, condition, attributes, durability })
+            Ok(Action::Put { key, condition, metadata, ttl, durability })
         }
         Method::DELETE if condition == Some(Condition::Absent) => {
             Err(ApiError::BadCondition("a removal needs a value, so If-None-Match: * cannot hold"))
@@ -220,6 +249,7 @@ fn update(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Effect, Ap
                 return Err(bad("by", "absent with op=expire"));
             }
             match parameters.text("ttl")? {
+                Some("" | "none") if headers.contains_key(expiry::TTL_HEADER) => Err(ApiError::BadTtl),
                 Some("" | "none") => Ok(Effect::Expire(None)),
                 _ => {
                     let ttl = ttl(parameters, headers)?.ok_or(ApiError::MissingParameter("ttl"))?;
@@ -233,23 +263,27 @@ fn update(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Effect, Ap
 }
 
 /// The time to live that the parameter, or the header, asks for.
-fn ttl(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<std::time::Duration>, ApiError> {
+fn ttl(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let parameter = parameters.text("ttl")?.map(expiry::parse).transpose()?;
-    let header = headers.get(expiry::TTL_HEADER).map(|value| value.to_str().map_err(|_| ApiError::BadTtl));
+    let mut all = headers.get_all(expiry::TTL_HEADER).iter();
+    let header = all.next().map(|value| value.to_str().map_err(|_| ApiError::BadTtl));
     let header = header.transpose()?.map(expiry::parse).transpose()?;
+    if all.next().is_some() {
+        return Err(ApiError::BadTtl);
+    }
     match (parameter, header) {
         (Some(parameter), Some(header)) if parameter != header => Err(ApiError::BadTtl),
         (parameter, header) => Ok(parameter.or(header)),
     }
 }
 
-/// The durability that the parameter, otherwise the header, asks for.
+/// The durability that the parameter, otherwise the header, asks for. Both must be valid.
 pub(super) fn durability(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
-    let asked = match parameters.bytes("durability") {
-        Some(parameter) => Some(parameter),
-        None => headers.get(DURABILITY_HEADER).map(hyper::header::HeaderValue::as_bytes),
+    let read = |asked: &[u8]| {
+        let word = std::str::from_utf8(asked).ok();
+        word.and_then(Durability::from_request).ok_or(ApiError::BadDurability)
     };
-    let Some(asked) = asked else { return Ok(None) };
-    let word = std::str::from_utf8(asked).map_err(|_| ApiError::BadDurability)?;
-    Durability::from_request(word).map(Some).ok_or(ApiError::BadDurability)
+    let parameter = parameters.bytes("durability").map(read).transpose()?;
+    let header = headers.get(DURABILITY_HEADER).map(|value| read(value.as_bytes())).transpose()?;
+    Ok(parameter.or(header))
 }
