@@ -501,7 +501,7 @@ impl From<ChangeError> for ApiError {
             ChangeError::Absent => ApiError::NotFound,
             ChangeError::NotANumber => ApiError::NotANumber,
             ChangeError::Overflow => ApiError::NumberOverflow,
-            ChangeError::NoRoom => ApiError::AnswerTooLarge { limit_bytes: BATCH_READ_BYTES_MAX },
+            ChangeError::NoRoom => ApiError::AnswerTooLarge { limit_bytes: BATCH_READ_BYTES_MAX as u64 },
         }
     }
 }
