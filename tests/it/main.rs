@@ -100,3 +100,4 @@ mod tls;
 mod tls_files;
 mod tokens;
 mod v1_client;
+mod v1_scan;

@@ -135,6 +135,22 @@ pub const SCAN_PAGE_ENTRIES: u64 = 1_000;
 /// itself.
 pub const SCAN_PAGE_BYTES_MAX: u64 = 1 << 20;
 
+/// The largest `limit` of a stream or a count. klad answers a larger one with 400. It only catches mistakes.
+pub const SCAN_LIMIT_MAX: u64 = 1_000_000_000;
+
+/// Bytes of the `delimiter` of a scan. klad answers a longer one with 400. A cursor carries it.
+pub const SCAN_DELIMITER_BYTES_MAX: usize = 16;
+
+/// The maximum of entries that one step of a `/v1` scan returns.
+pub const SCAN_STREAM_STEP_ENTRIES_MAX: usize = 1_024;
+
+/// Bytes of keys and values of one step of a `/v1` scan.
+pub const SCAN_STREAM_STEP_BYTES_MAX: usize = 128 << 10;
+
+/// The maximum of entries of a step of a scan with a delimiter. The scan continues behind a common prefix, so most
+/// entries of a longer step would be read for nothing.
+pub const SCAN_GROUP_STEP_ENTRIES_MAX: usize = 64;
+
 /// Default of `--scan-time-max`: how long one scan may take. Then it ends with a cursor. A scan holds a snapshot, for
 /// which the engine keeps overwritten values.
 pub const SCAN_TIME_MAX: Duration = Duration::from_secs(60);

@@ -17,6 +17,7 @@ pub(crate) mod promtool;
 pub(crate) mod queueing;
 pub(crate) mod results;
 pub(crate) mod rights;
+pub(crate) mod scanning;
 pub(crate) mod scrape;
 pub(crate) mod scripted;
 pub(crate) mod server;

@@ -45,6 +45,7 @@ mod parameters;
 pub use expiry::TTL_HEADER;
 pub use metadata::META_PREFIX;
 pub use route::{PREFIX, Request, op, route};
+pub(super) use scan::ScanBody;
 
 /// What a request is answered with.
 pub(super) struct Context<'c> {
