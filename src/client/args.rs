@@ -31,8 +31,9 @@ pub enum ClientCommand {
     Get(GetArgs),
     /// Remove a key from a running server. A key that does not exist is not an error.
     ///
-    /// Prints the version and the durability of the removal, or that the key was absent. Exit codes: 0 removed or
-    /// absent; 1 failed, nothing was removed; 2 wrong usage; 3 undetermined, as with put; 5 the condition does not hold.
+    /// Prints the version and the durability of the removal, or that the key was absent. Exit codes: 0 removed, or
+    /// absent; 1 failed, nothing was removed; 2 wrong usage; 3 undetermined, as with put; 5 the condition does not
+    /// hold.
     Del(DelArgs),
     /// Add to a counter of a running server, a value that is a decimal number, and print the sum.
     ///

@@ -1,5 +1,5 @@
-//! Items of a CBOR sequence: maps with the same members as in JSON. Keys and values are byte strings, or text if another
-//! program wrote them. Called by `entry`.
+//! Items of a CBOR sequence: maps with the same members as in JSON. Keys and values are byte strings, or text if
+//! another program wrote them. Called by `entry`.
 
 use std::borrow::Cow;
 

@@ -144,8 +144,7 @@ impl<'a> Json<'a> {
         if let Some(prefix) = bytes("prefix", self.prefix, self.prefix64)? {
             return Ok(Item::Prefix(prefix));
         }
-        let mut meta: BTreeMap<_, _> =
-            self.meta.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
+        let mut meta: BTreeMap<_, _> = self.meta.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
         for (name, value) in self.meta64 {
             let value = key::from_base64(value.as_bytes()).ok_or("meta64 is not base64")?;
             meta.insert(name, value);
@@ -165,12 +164,9 @@ impl<'a> Json<'a> {
 
     fn of(item: &'a Item<'a>) -> Json<'a> {
         match item {
-            Item::End(end) => Json {
-                next: end.next.clone(),
-                complete: Some(end.complete),
-                entries: end.entries,
-                ..Json::default()
-            },
+            Item::End(end) => {
+                Json { next: end.next.clone(), complete: Some(end.complete), entries: end.entries, ..Json::default() }
+            }
             Item::Prefix(prefix) => {
                 let (prefix, prefix64) = text(prefix, key::to_base64url);
                 Json { prefix, prefix64, ..Json::default() }

@@ -34,13 +34,13 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Error> {
     let session = Session::start(&args.server)?;
     let Some(path) = &args.output else {
         let mut out = BufWriter::with_capacity(WRITE_BYTES, lock()?);
-        return export(&session, range, args.format, Part::default(), &mut out, not_written)
-            .map(drop)
-            .map_err(|error| match error {
+        return export(&session, range, args.format, Part::default(), &mut out, not_written).map(drop).map_err(
+            |error| match error {
                 // A reader such as a compressor that ends early has not got the whole export.
                 Error::OutputClosed => Error::Failed("the output was closed before the export was complete".to_owned()),
                 other => other,
-            });
+            },
+        );
     };
     let failed = |why| Error::File { what: format!("cannot write {}", path.display()), why };
     let exists = path.exists();

@@ -1,7 +1,7 @@
 //! `klad import`: stores the entries of an export by batches. Called by `client::run`.
 //!
-//! Storing an entry twice changes nothing more, so a request that the server rejects with 503 is repeated, and an import
-//! can be repeated as a whole. `import_state` records how far it has come.
+//! Storing an entry twice changes nothing more, so a request that the server rejects with 503 is repeated, and an
+//! import can be repeated as a whole. `import_state` records how far it has come.
 
 use std::time::Duration;
 

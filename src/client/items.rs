@@ -69,16 +69,7 @@ pub(super) struct Items<R> {
 impl<R: Read> Items<R> {
     /// Starts before the first item of `source`.
     pub(super) fn new(source: R, format: Format) -> Items<R> {
-        Items {
-            source,
-            format,
-            buffer: Vec::new(),
-            begin: 0,
-            end: None,
-            searched: 0,
-            offset: 0,
-            source_ended: false,
-        }
+        Items { source, format, buffer: Vec::new(), begin: 0, end: None, searched: 0, offset: 0, source_ended: false }
     }
 
     /// Starts before the first item of `source`, whose first byte tells the format: `{` and white space begin NDJSON.

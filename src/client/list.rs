@@ -92,8 +92,9 @@ impl List {
             let target = self.target(cursor.as_deref(), listed);
             let mut items = Items::new(get(session, &target, Some(format), self.patient)?, format);
             let end = loop {
-                let incomplete =
-                    |why: String| Error::Failed(format!("{why}; the list is incomplete: it ends after {listed} entries"));
+                let incomplete = |why: String| {
+                    Error::Failed(format!("{why}; the list is incomplete: it ends after {listed} entries"))
+                };
                 let unread = |error: crate::client::items::ItemError| incomplete(error.to_string());
                 if !items.is_ready().map_err(unread)? {
                     sink(Event::Waiting)?;

@@ -1,20 +1,20 @@
-//! The client commands: `klad put`, `get`, `del`, `add`, `expire`, `scan`, `batch`, `watch`, `export`, `import`, `health`
-//! and `profile`.
+//! The client commands: `klad put`, `get`, `del`, `add`, `expire`, `scan`, `batch`, `watch`, `export`, `import`,
+//! `health` and `profile`.
 //!
 //! ```text
-//!   one request     commands, profile ──────────────┬─▶ exchange (one request, one answer) ──▶ connection (socket, TLS)
-//!   many requests   scan, export ──▶ list ──────────┤      └── answer (framing: head, length, chunks)
-//!                   batch, import ──▶ bounds ───────┤
-//!                   watch ──────────────────────────┘
-//!   items of a body or a file: items (where one ends) ──▶ entry (JSON), cbor
+//!   one request    commands, profile ────────┬─▶ exchange (one request, one answer) ─▶ connection (socket, TLS, time)
+//!   many requests  scan, export ─▶ list ─────┤      └── answer (framing: head, length, chunks)
+//!                  batch, import ─▶ bounds ──┤
+//!                  watch ────────────────────┘
+//!   the items of an answer or a file: items (where one ends) ─▶ entry (JSON), cbor
 //!   output without loss, for people and programs: show
 //! ```
 //!
-//! Each request has its own connection: no pool, no threads. Only `export` and `import` repeat a rejected request, because
-//! for them a repetition has no further effect. (`klad profile diff` sends no request.) The HTTP code is shared neither
-//! with the server nor with the load tester: with shared code the same mistake in framing would be at both ends, and no
-//! test would notice it. The same holds for the forms of entries. If the outcome of a write is unknown, the command must
-//! say so; this has its own exit code. Called by `main`.
+//! Each request has its own connection: no pool, no threads. Only `export` and `import` repeat a rejected request,
+//! because for them a repetition has no further effect. (`klad profile diff` sends no request.) The HTTP code is shared
+//! neither with the server nor with the load tester: with shared code the same mistake in framing would be at both
+//! ends, and no test would notice it. The same holds for the forms of entries. If the outcome of a write is unknown, the
+//! command must say so; this has its own exit code. Called by `main`.
 
 mod answer;
 pub mod args;

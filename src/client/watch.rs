@@ -45,8 +45,11 @@ pub(super) fn run(args: &WatchArgs) -> Result<(), Error> {
             Err(error) => break format!("the answer has an invalid change: {error}"),
         };
         let text = match in_words(&change) {
-            Ok(Some(text)) => text,
-            Ok(None) => continue,
+            Ok(Line::Change(text)) => text,
+            Ok(Line::SignOfLife) => {
+                last = change["heartbeat"].as_u64().or(last);
+                continue;
+            }
             Err(why) => break why,
         };
         last = change["version"].as_u64().or(last);
@@ -72,25 +75,35 @@ fn target(args: &WatchArgs) -> Result<String, Error> {
     Ok(format!("/v1/changes{question}{}", parameters.join("&")))
 }
 
-/// Returns a change as version, operation, key and value, separated by tabs; `None` for what is not a change, such as a
-/// sign of life.
-fn in_words(change: &Value) -> Result<Option<String>, String> {
-    let Some(op) = change["op"].as_str() else { return Ok(None) };
-    let bytes = |name: &str| match (change[name].as_str(), change[format!("{name}64")].as_str()) {
-        (Some(text), _) => Ok(Some(text.as_bytes().to_vec())),
-        (None, Some(text)) => match key::from_base64(text.as_bytes()) {
-            Some(bytes) => Ok(Some(bytes)),
-            None => Err(format!("the answer has an invalid change: {name}64 is not base64")),
-        },
-        (None, None) => Ok(None),
-    };
+/// A line of the server.
+#[derive(Debug, PartialEq)]
+enum Line {
+    /// Version, operation, key and value, separated by tabs. The removal of a range has its bounds instead of a key.
+    Change(String),
+    /// The server has nothing new.
+    SignOfLife,
+}
+
+/// Returns what a line of the server says. An error is the reason for which the server ends the stream.
+fn in_words(change: &Value) -> Result<Line, String> {
+    if let Some(problem) = change.get("error") {
+        let text = |name: &str| problem[name].as_str().unwrap_or("no reason");
+        return Err(format!("the server ended the stream: {}: {}", text("code"), text("detail")));
+    }
+    let Some(op) = change["op"].as_str() else { return Ok(Line::SignOfLife) };
     let version = change["version"].as_u64().map_or_else(|| "-".to_owned(), |version| version.to_string());
     let mut line = format!("{version}\t{}", show::printable(op));
-    for part in [bytes("key")?, bytes("value")?].into_iter().flatten() {
+    for name in ["key", "start", "end", "value"] {
+        let bytes = match (change[name].as_str(), change[format!("{name}64")].as_str()) {
+            (Some(text), _) => text.as_bytes().to_vec(),
+            (None, Some(text)) => key::from_base64(text.as_bytes())
+                .ok_or_else(|| format!("the answer has an invalid change: {name}64 is not base64"))?,
+            (None, None) => continue,
+        };
         line.push('\t');
-        line.push_str(&show::escape(&part));
+        line.push_str(&show::escape(&bytes));
     }
-    Ok(Some(line))
+    Ok(Line::Change(line))
 }
 
 #[cfg(test)]
@@ -102,11 +115,16 @@ mod tests {
     #[test]
     fn a_change_is_a_line() {
         let line = |change: &Value| in_words(change);
+        let change = |text: &str| Ok(Line::Change(text.to_owned()));
         let put = json!({"op": "put", "key": "a\tb", "version": 7, "etag": "\"7\"", "value64": "/w=="});
-        assert_eq!(line(&put), Ok(Some("7\tput\ta\\tb\t\\xff".to_owned())));
+        assert_eq!(line(&put), change("7\tput\ta\\tb\t\\xff"));
         let delete = json!({"op": "delete", "key64": "_w", "version": 8});
-        assert_eq!(line(&delete), Ok(Some("8\tdelete\t\\xff".to_owned())));
-        assert_eq!(line(&json!({"heartbeat": true})), Ok(None));
+        assert_eq!(line(&delete), change("8\tdelete\t\\xff"));
+        let range = json!({"op": "delete_range", "start": "a", "end": "b", "version": 9});
+        assert_eq!(line(&range), change("9\tdelete_range\ta\tb"));
+        assert_eq!(line(&json!({"heartbeat": 7})), Ok(Line::SignOfLife));
         assert!(line(&json!({"op": "put", "key64": "?"})).is_err());
+        let error = json!({"error": {"code": "stopping", "detail": "why"}});
+        assert_eq!(line(&error), Err("the server ended the stream: stopping: why".to_owned()));
     }
 }

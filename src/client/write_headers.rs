@@ -34,7 +34,8 @@ pub(super) fn condition(args: &ConditionArgs) -> Result<Option<Header>, Error> {
 pub(super) fn if_match(etag: Option<&str>) -> Result<Option<Header>, Error> {
     let Some(etag) = etag else { return Ok(None) };
     let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(etag);
-    if inner.is_empty() || !inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"') || etag.starts_with("W/") {
+    if inner.is_empty() || !inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"') || etag.starts_with("W/")
+    {
         return Err(Error::Usage(format!("--if-match {etag:?} is neither * nor an ETag such as \"7\"")));
     }
     let value = if etag == "*" { "*".to_owned() } else { format!("\"{inner}\"") };

@@ -1,5 +1,5 @@
-//! The client commands of `/v1`: conditions, expiry and metadata; scans with cursors; batches; exports and imports, which
-//! lose nothing, continue after an interruption, and can be repeated.
+//! The client commands of `/v1`: conditions, expiry and metadata; scans with cursors; batches; exports and imports,
+//! which lose nothing, continue after an interruption, and can be repeated.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -74,7 +74,8 @@ fn conditions_hold_or_the_exit_code_is_5() {
         assert_eq!(Klad::new("get a").at(at).succeeds(), b"5");
         Klad::new("del a --if-match *").at(at).succeeds();
         assert!(Klad::new("get a").at(at).fails(4).contains("not-found"));
-        for usage in ["put a 1 --if-match W/\"1\"", "put a 1 --if-match 1 --if-absent", "put a 1 --meta x", "put a 1 --ttl 0"]
+        for usage in
+            ["put a 1 --if-match W/\"1\"", "put a 1 --if-match 1 --if-absent", "put a 1 --meta x", "put a 1 --ttl 0"]
         {
             assert_eq!(Klad::new(usage).at(at).run().code, Some(2), "{usage}");
         }
@@ -137,7 +138,9 @@ fn expiry_content_type_and_metadata_are_shown_before_the_value() {
 #[test]
 fn keys_that_a_proxy_could_change_arrive_unchanged() {
     let server = server();
-    for (number, key) in ["a//b", "/", "..", "a/../b", ".", "a b", "a+b", "a%2Fb", "a?b#c", "é", "a/b"].iter().enumerate() {
+    for (number, key) in
+        ["a//b", "/", "..", "a/../b", ".", "a b", "a+b", "a%2Fb", "a?b#c", "é", "a/b"].iter().enumerate()
+    {
         let value = number.to_string();
         Klad::new("put --quiet").arg("--").arg(key).arg(&value).at(server.address).succeeds();
         let encoded = super::support::encode(key.as_bytes());
@@ -221,7 +224,8 @@ fn a_batch_prints_a_result_for_each_item() {
 
 #[test]
 fn a_long_batch_is_sent_in_pieces_that_the_server_takes() {
-    let server = ServerBuilder::new(ENGINES[0]).arg("--batch-items-max", "100").arg("--batch-bytes-max", "8KiB").start();
+    let server =
+        ServerBuilder::new(ENGINES[0]).arg("--batch-items-max", "100").arg("--batch-bytes-max", "8KiB").start();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("items");
     let item = |n: usize| format!("{{\"op\":\"put\",\"key\":\"{n:04}\",\"value\":\"{}\"}}\n", "x".repeat(n % 300));
@@ -236,7 +240,8 @@ fn a_long_batch_is_sent_in_pieces_that_the_server_takes() {
     let line = Klad::new("batch --atomic").arg(&file).at(server.address).fails(1);
     assert!(line.contains("100 items") && line.contains("nothing has happened"), "{line}");
     // Of the piece with the invalid item nothing is done.
-    let invalid = items.replace("{\"op\":\"put\",\"key\":\"0550\"", "{\"op\":\"put\",\"kye\":\"0550\"").replace("\"0", "\"n");
+    let invalid =
+        items.replace("{\"op\":\"put\",\"key\":\"0550\"", "{\"op\":\"put\",\"kye\":\"0550\"").replace("\"0", "\"n");
     let said = Klad::new("batch --durability async").input(invalid.as_bytes()).at(server.address).run();
     assert!(said.code == Some(1) && said.stderr.contains("item 551: bad-item"), "{:?}", said.stderr);
     let done = lines(&said.stdout).len();
@@ -568,7 +573,10 @@ fn a_watch_prints_changes_in_their_order() {
     let watch = |options: &str| text(Klad::new(&format!("watch --from {from} {options}")), &server);
     let said = watch("--prefix w/ --values --limit 4");
     let changes: Vec<Vec<&str>> = said.lines().map(|line| line.split('\t').skip(1).collect()).collect();
-    assert_eq!(changes, [vec!["put", "w/0", "v"], vec!["put", "w/1", "v"], vec!["put", "w/2", "v"], vec!["delete", "w/0"]]);
+    assert_eq!(
+        changes,
+        [vec!["put", "w/0", "v"], vec!["put", "w/1", "v"], vec!["put", "w/2", "v"], vec!["delete", "w/0"]]
+    );
     let versions: Vec<u64> = said.lines().map(|line| line.split('\t').next().unwrap().parse().unwrap()).collect();
     assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
     assert_eq!(lines(watch("--limit 5 --json").as_bytes()).len(), 5);
