@@ -99,5 +99,6 @@ mod tidy;
 mod tls;
 mod tls_files;
 mod tokens;
+mod v1_client;
 mod v1_openapi;
 mod v1_scan;
