@@ -101,12 +101,16 @@ fn a_status_beyond_599_is_counted() {
 
 #[test]
 fn goodput_counts_answers_within_the_given_time() {
-    let good = |within: &str| {
+    let run = |within: &str| {
         let options = format!("--rate 20/s --duration 2500ms --timeout 1h --good-within {within}");
-        at(Script::RefusesEveryTenth, &options).1.result["measured"]["goodput_per_s"].as_f64().unwrap()
+        let (_, run) = at(Script::RefusesEveryTenth, &options);
+        ["goodput_per_s", "answered_per_s"].map(|name| run.result["measured"][name].as_f64().unwrap() * 2.5)
     };
-    assert!((good("1h") - 18.0).abs() < 1e-6, "45 of 50 in two and a half seconds");
-    assert!(good("1ns").abs() < 1e-6);
+    let [good, answered] = run("1h");
+    // On a busy machine some answers come after the end, and count in neither rate.
+    let late = 50.0 - answered;
+    assert!(good < 45.0 + 1e-6 && good > 45.0 - late - 1e-6, "{good} of {answered}; 45 of 50 if none is late");
+    assert!(run("1ns")[0].abs() < 1e-6);
 }
 
 #[test]
