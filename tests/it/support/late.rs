@@ -19,13 +19,30 @@ const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 type Job = (Operation, Arc<dyn Reply>);
 
+/// An operation of each of these kinds has an answer that the server takes only for that kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Get,
+    Scan,
+    Write,
+}
+
+fn kind(job: &Job) -> Kind {
+    match job.0 {
+        Operation::Get { .. } => Kind::Get,
+        Operation::Scan(_) => Kind::Scan,
+        Operation::Write(_) => Kind::Write,
+    }
+}
+
 pub(crate) struct Late {
     inner: Arc<dyn Engine>,
     jobs: Sender<Job>,
 }
 
 impl Late {
-    /// `swaps`: a defect, two operations get each other's answer.
+    /// `swaps`: a defect, the first two operations of one kind get each other's answer. Until there are two, none is
+    /// answered.
     pub(crate) fn new(inner: Arc<dyn Engine>, swaps: bool) -> Late {
         let (jobs, taken) = channel();
         let engine = inner.clone();
@@ -35,6 +52,9 @@ impl Late {
 }
 
 fn answer(engine: &dyn Engine, taken: &Receiver<Job>, swaps: bool) {
+    if swaps {
+        swap(engine, taken);
+    }
     while let Ok(first) = taken.recv() {
         let mut jobs = vec![first];
         while jobs.len() < TOGETHER_MAX
@@ -44,11 +64,28 @@ fn answer(engine: &dyn Engine, taken: &Receiver<Job>, swaps: bool) {
         }
         let (mut operations, mut replies): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();
         operations.reverse();
-        if !swaps {
-            replies.reverse();
-        }
+        replies.reverse();
         for (operation, reply) in operations.into_iter().zip(replies) {
             engine.execute(operation, Arc::new(Scattered(reply)));
+        }
+    }
+}
+
+/// Waits for two operations of one kind, whatever the machine does meanwhile, and gives each the answer of the other.
+/// Answers of different kinds would end the server, before a client could notice anything.
+fn swap(engine: &dyn Engine, taken: &Receiver<Job>) {
+    let mut jobs: Vec<Job> = Vec::new();
+    while let Ok(next) = taken.recv() {
+        let same = jobs.iter().position(|job| kind(job) == kind(&next));
+        jobs.push(next);
+        if let Some(first) = same {
+            let last = jobs.len() - 1;
+            let (mut operations, replies): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();
+            operations.swap(first, last);
+            for (operation, reply) in operations.into_iter().zip(replies) {
+                engine.execute(operation, Arc::new(Scattered(reply)));
+            }
+            return;
         }
     }
 }

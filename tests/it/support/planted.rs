@@ -84,7 +84,7 @@ pub(crate) enum Defect {
     /// Answers come from another thread, late and out of order, as from an engine across a network. This is not a
     /// defect.
     AnswersLate,
-    /// Like `AnswersLate`, but two operations that end together get each other's answer.
+    /// Like `AnswersLate`, but the first two reads, or the first two writes, get each other's answer.
     SwapsAnswers,
 }
 
