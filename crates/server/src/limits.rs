@@ -15,9 +15,8 @@ pub const HEAD_BYTES_MAX: u64 = 32 << 10;
 /// (1 KiB); etcd has no separate limit. A path fits into 4 KiB.
 pub const KEY_BYTES_MAX: u64 = 4 << 10;
 
-/// The largest `--key-max`, bytes. The percent-encoded key must fit into a request line, which the `http` crate limits
-/// to 65,534 bytes.
-pub const KEY_BYTES_CEILING: u64 = 16 << 10;
+/// The largest `--key-max`, bytes.
+pub const KEY_BYTES_CEILING: u64 = klad_storage::limits::KEY_BYTES_CEILING as u64;
 
 /// Default of `--value-max`: bytes of a value. klad answers a larger body with 413. klad holds a value in memory as a
 /// whole, at several places one after the other; Workers KV takes 25 MiB, etcd 1.5 MiB.

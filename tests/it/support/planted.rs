@@ -296,7 +296,7 @@ impl Defective {
 
     fn scan_one(&self, step: &ScanStep) -> Result {
         let (sender, receiver) = mpsc::sync_channel(1);
-        self.inner.execute(Operation::Scan(step.clone()), Arc::new(Collect(sender)));
+        self.inner.execute(Operation::Scan(Box::new(step.clone())), Arc::new(Collect(sender)));
         receiver.recv().expect("completed")
     }
 
@@ -306,7 +306,7 @@ impl Defective {
         let asked = write.write.durability;
         match self.defect {
             Defect::AcknowledgesBeforeSync => {
-                reply.complete(Ok(Outcome::Written { version: Version::new(number), durability: asked }));
+                reply.complete(Ok(written(number, asked)));
                 let _ = self.commit_one(write);
             }
             Defect::VisibleBeforeSync => {
@@ -314,9 +314,7 @@ impl Defective {
                 let done = self.commit_one(write);
                 let synced = self.disk().sync();
                 reply.complete(match (done, synced) {
-                    (Ok(Outcome::Written { version, .. }), Ok(())) => {
-                        Ok(Outcome::Written { version, durability: asked })
-                    }
+                    (Ok(Outcome::Written { version, .. }), Ok(())) => Ok(written(version.get(), asked)),
                     (done, Ok(())) => done,
                     (_, Err(why)) => Err(Error::Undetermined { why }),
                 });
@@ -330,9 +328,7 @@ impl Defective {
             Defect::RepeatsVersions => {
                 let change = move |result: Result| {
                     result.map(|outcome| match outcome {
-                        Outcome::Written { durability, .. } => {
-                            Outcome::Written { version: Version::new(number), durability }
-                        }
+                        Outcome::Written { durability, .. } => written(number, durability),
                         other => other,
                     })
                 };
@@ -356,9 +352,7 @@ impl Defective {
             }
             Defect::ForgetsFailure => {
                 let change = move |result: Result| match result {
-                    Err(Error::WritesStopped { .. }) => {
-                        Ok(Outcome::Written { version: Version::new(number), durability: asked })
-                    }
+                    Err(Error::WritesStopped { .. }) => Ok(written(number, asked)),
                     other => other,
                 };
                 write.reply = Arc::new(Changed { reply, change });
@@ -431,6 +425,9 @@ impl Engine for Defective {
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
+            Operation::GetMany { .. } | Operation::Prefetch { .. } | Operation::RemoveRange(_) => {
+                self.inner.execute(operation, reply);
+            }
         }
     }
 
@@ -481,6 +478,11 @@ impl Engine for Defective {
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
         self.inner.local_disk().map(|_| self as &dyn LocalDisk)
     }
+}
+
+/// Returns the outcome of a write as `/v0` makes it.
+fn written(version: u64, durability: Durability) -> Outcome {
+    Outcome::Written { version: Version::new(version), durability, results: Vec::new() }
 }
 
 /// Returns the key of a write as `/v0` makes it.

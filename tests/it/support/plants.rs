@@ -63,8 +63,8 @@ pub(crate) fn answer(key: &[u8], hook_off: bool) -> Option<Result> {
         "truth" => {}
         _ => return None,
     }
-    let value = truth().to_string().into_bytes().into();
-    Some(Ok(Outcome::Found { version: Version::new(1), value }))
+    let value = bytes::Bytes::from(truth().to_string());
+    Some(Ok(Outcome::Found { version: Version::new(1), value: value.into() }))
 }
 
 fn add(sum: &AtomicU64, time: Duration) {

@@ -306,7 +306,7 @@ mod tests {
     fn names(tasks: &[Task]) -> String {
         let name = |task: &Task| match &task.operation {
             Operation::Get { key } => String::from_utf8_lossy(key).into_owned(),
-            Operation::Scan(_) | Operation::Write(_) => unreachable!("only reads are queued here"),
+            other => unreachable!("only reads are queued here, not {other:?}"),
         };
         tasks.iter().map(name).collect::<Vec<_>>().join(" ")
     }

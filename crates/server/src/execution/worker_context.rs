@@ -272,7 +272,7 @@ impl WorkerContext {
     pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, phases: &Phases) -> Result {
         let permits = Permits::of_scan(permit.clone());
         let pending = PendingOperation::new(permits, None, clock::now(), self.completions.clone(), true, None);
-        self.executor.run(Task { operation: Operation::Scan(step), pending: pending.clone() })?;
+        self.executor.run(Task { operation: Operation::Scan(Box::new(step)), pending: pending.clone() })?;
         pending.completion(phases).await
     }
 }
