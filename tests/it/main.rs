@@ -47,6 +47,7 @@ mod contract;
 mod disk;
 mod documents;
 mod draining;
+mod engine_model;
 mod engines;
 #[cfg(target_os = "linux")]
 mod environments;
@@ -83,6 +84,8 @@ mod profile_kinds;
 #[cfg(target_os = "linux")]
 mod profile_live;
 mod ranges;
+#[cfg(feature = "rocksdb")]
+mod removed_entries;
 #[cfg(all(feature = "rocksdb", feature = "posix-locks", target_os = "linux"))]
 mod rocksdb_waits;
 mod slow;

@@ -17,7 +17,7 @@ pub const KEY_BYTES_MAX: u64 = 4 << 10;
 
 /// The largest `--key-max`, bytes. The percent-encoded key must fit into a URI, which the `http` crate limits to 65,534
 /// bytes.
-pub const KEY_BYTES_CEILING: u64 = 16 << 10;
+pub const KEY_BYTES_CEILING: u64 = klad_storage::limits::KEY_BYTES_CEILING as u64;
 
 /// Default of `--value-max`: bytes of a value. klad answers a larger body with 413. klad holds each value that it reads
 /// or writes in memory as a whole. Workers KV takes 25 MiB, etcd 1.5 MiB.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use klad_storage::operation::{Durability, Error, Operation, Outcome, Version};
+use klad_storage::operation::{
+    ChangeError, ChangeResult, Condition, Durability, Error, Operation, Outcome, Page, Version,
+};
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Reply, Result};
 
 /// Operations that arrive within this time of each other are answered in reverse order.
@@ -23,13 +25,21 @@ type Job = (Operation, Arc<dyn Reply>);
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Get,
+    GetMany,
+    Prefetch,
     Scan,
     Write,
+    RemoveRange,
+    Changes,
 }
 
 fn kind(job: &Job) -> Kind {
     match job.0 {
         Operation::Get { .. } => Kind::Get,
+        Operation::GetMany { .. } => Kind::GetMany,
+        Operation::Prefetch { .. } => Kind::Prefetch,
+        Operation::RemoveRange(_) => Kind::RemoveRange,
+        Operation::Changes(_) => Kind::Changes,
         Operation::Scan(_) => Kind::Scan,
         Operation::Write(_) => Kind::Write,
     }
@@ -66,7 +76,7 @@ fn answer(engine: &dyn Engine, taken: &Receiver<Job>, swaps: bool) {
         operations.reverse();
         replies.reverse();
         for (operation, reply) in operations.into_iter().zip(replies) {
-            engine.execute(operation, Arc::new(Scattered(reply)));
+            engine.execute(gather(operation), Arc::new(Scattered(reply)));
         }
     }
 }
@@ -90,19 +100,73 @@ fn swap(engine: &dyn Engine, taken: &Receiver<Job>) {
     }
 }
 
-/// Passes a result on with a version that shows no order.
+/// The version that a client sees.
+fn scattered(version: Version) -> Version {
+    Version::new(version.get().wrapping_mul(SCATTER))
+}
+
+/// The version that the engine has chosen. Newton's method doubles the valid bits of the inverse of `SCATTER`; an odd
+/// number is its own inverse in the lowest three.
+fn gathered(version: Version) -> Version {
+    let inverse =
+        (0..5).fold(SCATTER, |inverse, _| inverse.wrapping_mul(2_u64.wrapping_sub(SCATTER.wrapping_mul(inverse))));
+    Version::new(version.get().wrapping_mul(inverse))
+}
+
+/// The operation with the engine's versions.
+fn gather(mut operation: Operation) -> Operation {
+    if let Operation::Write(write) = &mut operation {
+        for change in &mut write.changes {
+            if let Some(Condition::Is(version)) = &mut change.condition {
+                *version = gathered(*version);
+            }
+        }
+    }
+    operation
+}
+
+fn scatter_error(error: ChangeError) -> ChangeError {
+    match error {
+        ChangeError::Condition { current } => ChangeError::Condition { current: current.map(scattered) },
+        other => other,
+    }
+}
+
+fn scatter_result(result: ChangeResult) -> ChangeResult {
+    match result {
+        ChangeResult::Done { version, existed, number } => {
+            ChangeResult::Done { version: scattered(version), existed, number }
+        }
+        ChangeResult::Read(found) => ChangeResult::Read(found.map(|(version, value)| (scattered(version), value))),
+        ChangeResult::Failed(error) => ChangeResult::Failed(scatter_error(error)),
+    }
+}
+
+fn scatter(outcome: Outcome) -> Outcome {
+    let all = |results: Vec<ChangeResult>| results.into_iter().map(scatter_result).collect();
+    match outcome {
+        Outcome::Found { version, value } => Outcome::Found { version: scattered(version), value },
+        Outcome::FoundMany(results) => Outcome::FoundMany(all(results)),
+        Outcome::Written { version, durability, results } => {
+            Outcome::Written { version: scattered(version), durability, results: all(results) }
+        }
+        Outcome::Failed { index, error } => Outcome::Failed { index, error: scatter_error(error) },
+        Outcome::Page(Page::Entries { mut entries, next, snapshot }) => {
+            for entry in &mut entries {
+                entry.version = scattered(entry.version);
+            }
+            Outcome::Page(Page::Entries { entries, next, snapshot })
+        }
+        Outcome::NotFound | Outcome::Page(Page::TooLarge { .. }) | Outcome::Changes(_) => outcome,
+    }
+}
+
+/// Passes a result on with versions that show no order.
 struct Scattered(Arc<dyn Reply>);
 
 impl Reply for Scattered {
     fn complete(&self, result: Result) {
-        let scattered = |version: Version| Version::new(version.get().wrapping_mul(SCATTER));
-        self.0.complete(result.map(|outcome| match outcome {
-            Outcome::Found { version, value } => Outcome::Found { version: scattered(version), value },
-            Outcome::Written { version, durability, results } => {
-                Outcome::Written { version: scattered(version), durability, results }
-            }
-            other => other,
-        }));
+        self.0.complete(result.map(scatter));
     }
 
     fn admits(&self, value_bytes: usize) -> bool {
@@ -149,5 +213,12 @@ impl Engine for Late {
 
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
         self.inner.local_disk()
+    }
+}
+
+#[test]
+fn scattered_versions_are_gathered_again() {
+    for version in [1, 2, 3, 258, u64::MAX].map(Version::new) {
+        assert_eq!(gathered(scattered(version)), version);
     }
 }

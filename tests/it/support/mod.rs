@@ -3,6 +3,7 @@
 pub(crate) mod bencher;
 pub(crate) mod client;
 pub(crate) mod command;
+pub(crate) mod engine;
 pub(crate) mod lab;
 pub(crate) mod late;
 pub(crate) mod load;

@@ -300,7 +300,7 @@ impl Defective {
 
     fn scan_one(&self, step: &ScanStep) -> Result {
         let (sender, receiver) = mpsc::sync_channel(1);
-        self.inner.execute(Operation::Scan(step.clone()), Arc::new(Collect(sender)));
+        self.inner.execute(Operation::Scan(Box::new(step.clone())), Arc::new(Collect(sender)));
         receiver.recv().expect("completed")
     }
 
@@ -432,7 +432,10 @@ impl Engine for Defective {
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
-            Operation::GetMany { .. } | Operation::Prefetch { .. } | Operation::RemoveRange(_) => {
+            Operation::GetMany { .. }
+            | Operation::Prefetch { .. }
+            | Operation::RemoveRange(_)
+            | Operation::Changes(_) => {
                 self.inner.execute(operation, reply);
             }
         }

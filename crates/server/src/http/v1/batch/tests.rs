@@ -26,6 +26,7 @@ fn options() -> Options {
         batch_items_max: 10,
         batch_bytes_max: 10_000,
         scan_time_max: Duration::from_secs(1),
+        heartbeat: Duration::from_secs(1),
     }
 }
 
