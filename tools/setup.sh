@@ -87,6 +87,8 @@ look() {
     # Check profiles: `go tool pprof` reads them, and a browser opens their pictures.
     [ "$purpose" != test ] || command -v go >/dev/null 2>&1 || missing="$missing go"
     [ "$purpose" != test ] || command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    # Runs schemathesis, which tests the OpenAPI document against a server.
+    [ "$purpose" != test ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python"
     # Runs the same scripts as `klad bench`, for comparison.
     [ "$purpose" != test ] || command -v wrk >/dev/null 2>&1 || missing="$missing wrk"
     # Proxies in front of klad.
@@ -125,6 +127,8 @@ package() {
     debian:libclang) echo libclang-dev ;;
     debian:promtool | debian:nginx | debian:haproxy) echo "-" ;;
     debian:go) echo golang-go ;;
+    debian:python) echo python3-venv ;;
+    fedora:python) echo python3 ;;
     fedora:go) echo golang ;;
     fedora:compiler) echo gcc-c++ ;;
     fedora:libclang) echo clang-devel ;;
@@ -159,10 +163,27 @@ bring_runner() {
     esac
 }
 
+# Installs schemathesis with pip into a directory of its own, again if its versions have changed.
+bring_schemathesis() {
+    versions=tests/schemathesis/requirements.txt
+    directory="$programs/schemathesis"
+    # The copy is the last file that is written.
+    if cmp -s "$versions" "$directory/requirements.txt"; then return 0; fi
+    say "installing schemathesis into $directory"
+    rm -rf "$directory"
+    if ! { python3 -m venv "$directory" &&
+        "$directory/bin/pip" install --quiet --disable-pip-version-check --requirement "$versions" &&
+        cp "$versions" "$directory/requirements.txt"; }; then
+        say "cannot install schemathesis (see above)"
+        exit 1
+    fi
+}
+
 look
 [ "$purpose" != bench ] || bring_runner
 if [ -z "$missing" ]; then
     fetch_modules
+    [ "$purpose" != test ] || bring_schemathesis
     exit 0
 fi
 
@@ -216,6 +237,7 @@ debian)
         exit 1
     fi
     fetch_modules
+    [ "$purpose" != test ] || bring_schemathesis
     ;;
 fedora)
     say "missing:$missing. Install with: sudo dnf install $list"
@@ -230,7 +252,7 @@ macos)
     exit 1
     ;;
 *)
-    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go, chromium, wrk, nginx and haproxy"
+    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go, chromium, python 3, wrk, nginx and haproxy"
     exit 1
     ;;
 esac

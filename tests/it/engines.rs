@@ -53,6 +53,7 @@ fn each_engine(check: impl Fn(&dyn Engine)) {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
+            changes: klad_storage::changes::Retention::NOTHING,
             open_files_max: klad_base::limits::ENGINE_FILES_MAX,
         };
         check(&klad_storage::rocksdb::RocksDbEngine::open(&at("rocksdb"), &options).unwrap());

@@ -107,5 +107,7 @@ mod v1_counters;
 mod v1_expiry;
 mod v1_keys;
 mod v1_metadata;
+mod v1_openapi;
 mod v1_points;
 mod v1_proxies;
+mod v1_scan;

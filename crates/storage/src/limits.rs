@@ -74,3 +74,13 @@ pub const SCAN_STEP_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// RocksDB rewrites a table of this age, so that expired entries leave the disk even if nothing is written.
 pub const EXPIRED_KEPT_MAX: Duration = Duration::from_hours(24 * 7);
+
+/// Bytes of the log that one step of a change feed reads, and at most one batch more. At 1 GB/s that takes a
+/// millisecond.
+pub const CHANGES_LOG_BYTES_PER_STEP: u64 = 1 << 20;
+
+/// The default of `--changes-bytes`, bytes: a million changes of 250 bytes.
+pub const CHANGES_BYTES: u64 = 256 << 20;
+
+/// The default of `--changes-time`.
+pub const CHANGES_TIME: Duration = Duration::from_hours(24);

@@ -257,6 +257,7 @@ impl Engine for MemoryEngine {
                 self.state.write().apply(&Pending { write, reply: reply.clone() }, self.bytes_max())
             }
             Operation::RemoveRange(removal) => Ok(self.state.write().remove_range(&removal)),
+            Operation::Changes(_) => Err(Error::NotSupported { engine: self.name(), what: "changes" }),
         };
         reply.complete(result);
     }

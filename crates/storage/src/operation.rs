@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::changes::{ChangesPage, ChangesStep};
+
 /// The unique number of one write. No other write ever has it, not even after a crash. Clients see it as the `ETag`.
 ///
 /// The engine chooses it. Code above storage may only compare versions for equality; their order has no meaning there.
@@ -106,6 +108,8 @@ pub enum Operation {
     Write(Write),
     /// Removes all keys of a range in one commit. Ends with [`Outcome::Written`].
     RemoveRange(RangeRemoval),
+    /// Reads one step of the change feed. Ends with [`Outcome::Changes`]. Requires an engine with changes.
+    Changes(ChangesStep),
 }
 
 /// A group of changes in one commit. Change `i` gets the version of the first change plus `i`.
@@ -411,6 +415,8 @@ pub enum Outcome {
     },
     /// The entries of a scan step.
     Page(Page),
+    /// The changes of a step of the change feed.
+    Changes(ChangesPage),
 }
 
 /// The error of an operation that failed. An operation with any error but `Undetermined` has had no effect.

@@ -20,7 +20,7 @@ use klad_server::logs;
 use klad_server::net::listen;
 use klad_storage::maintenance::{self, Checkpoint, Compaction};
 use klad_storage::memory::MemoryEngine;
-use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version};
+use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version, View};
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result};
 
 use super::late::Late;
@@ -45,6 +45,8 @@ pub(crate) enum Defect {
     InclusiveEnd,
     /// The first entry of each scan step except the first one is missing.
     SkipsAtSteps,
+    /// Each scan step reads the state at its own time.
+    ForgetsSnapshots,
     /// A read from the disk is slow. This is a slow disk, not a defect.
     SlowDisk,
     /// A read on the worker is slow.
@@ -92,7 +94,7 @@ pub(crate) enum Defect {
     ForgetsAdditions,
 }
 
-const ALL: [Defect; 30] = [
+const ALL: [Defect; 31] = [
     Defect::StoresPlainValuesOnly,
     Defect::ChecksConditionsEarly,
     Defect::ForgetsAdditions,
@@ -118,6 +120,7 @@ const ALL: [Defect; 30] = [
     Defect::SyncsEachWrite,
     Defect::InclusiveEnd,
     Defect::SkipsAtSteps,
+    Defect::ForgetsSnapshots,
     Defect::FailsInMidRange,
     Defect::SlowDisk,
     Defect::SlowCachedReads,
@@ -218,6 +221,7 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                     log_preallocation: config.log_preallocation,
                     compaction_rate_bytes: config.compaction_rate_bytes,
                     delete_rate_bytes: config.delete_rate_bytes,
+                    changes: config.changes,
                     open_files_max: config.budget.files,
                 },
             )
@@ -382,6 +386,9 @@ impl Defective {
         if self.defect == Defect::InclusiveEnd {
             step.end = step.end.map(|end| [&end[..], b"\0"].concat().into());
         }
+        if self.defect == Defect::ForgetsSnapshots {
+            step.view = View::Latest;
+        }
         let mut result = self.scan_one(&step);
         match (&mut result, self.defect) {
             (Ok(Outcome::Page(Page::Entries { entries, .. })), Defect::SkipsAtSteps)
@@ -451,7 +458,9 @@ impl Engine for Defective {
 
     fn commit(&self, writes: Vec<Pending>) {
         match self.defect {
-            Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::FailsInMidRange => self.inner.commit(writes),
+            Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::ForgetsSnapshots | Defect::FailsInMidRange => {
+                self.inner.commit(writes)
+            }
             _ => writes.into_iter().for_each(|write| self.commit_defectively(write)),
         }
     }

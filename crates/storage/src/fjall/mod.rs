@@ -474,6 +474,9 @@ impl Engine for FjallEngine {
             Operation::Scan(step) => reply.complete(self.scan_step(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
             Operation::RemoveRange(removal) => reply.complete(self.remove_range(&removal)),
+            Operation::Changes(_) => {
+                reply.complete(Err(Error::NotSupported { engine: self.name(), what: "changes" }));
+            }
         }
     }
 

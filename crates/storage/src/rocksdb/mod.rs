@@ -7,6 +7,7 @@
 //!
 //! Made by `main`, called by `execution`.
 
+mod change_log;
 pub mod check;
 mod log_records;
 mod maintenance;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rust_rocksdb::{DB, ErrorKind, FlushOptions, ReadOptions, ReadTier, WriteBatch, WriteOptions, properties};
 
+use crate::changes::{Changes, Retention};
 use crate::commits::Commits;
 use crate::disk::commit_section::{self, CommittedBatch};
 use crate::disk::directory::DataDirectory;
@@ -40,6 +42,7 @@ use crate::maintenance::{Checkpoint, Compaction, Error as MaintenanceError};
 use crate::operation::{Durability, Error, Operation, Outcome, RangeRemoval, Value, Version};
 use crate::perf::Figure;
 use crate::plan::{self, Current, Plan, Store};
+use crate::rocksdb::change_log::ChangeLog;
 use crate::rocksdb::observation::Monitor;
 pub use crate::rocksdb::open::OpenError;
 use crate::rocksdb::options::SharedMemory;
@@ -76,6 +79,8 @@ pub struct Options {
     pub compaction_rate_bytes: u64,
     /// The rate limit of file deletions in bytes per second; 0 means no limit.
     pub delete_rate_bytes: u64,
+    /// How much of the changes is kept for change feeds.
+    pub changes: Retention,
     /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`](klad_base::limits::ENGINE_FILES_MAX).
     pub open_files_max: u64,
 }
@@ -108,6 +113,7 @@ pub struct RocksDbEngine {
     /// How far the last scan step over removed entries went (`scan.rs`).
     scan_reach: AtomicU32,
     monitor: Monitor,
+    changes: ChangeLog,
 }
 
 /// The state that only the thread in the commit section uses.
@@ -143,6 +149,12 @@ impl RocksDbEngine {
             .log_preallocation
             .then(|| Preallocation::new(&mut database, &directory.path().join("rocksdb"), Arc::clone(&zero_bytes)));
         let (db, high_water) = open::open(&directory, &database)?;
+        let changes = ChangeLog::new(
+            &directory.path().join("rocksdb"),
+            options.changes,
+            db.latest_sequence_number(),
+            directory.versions_reserved_until().max(1) - 1,
+        );
         let mut read_cached = ReadOptions::default();
         read_cached.set_read_tier(ReadTier::BlockCache);
         let mut write_sync = WriteOptions::default();
@@ -174,6 +186,7 @@ impl RocksDbEngine {
             zero_bytes,
             scan_reach: AtomicU32::new(0),
             monitor,
+            changes,
         };
         engine.housekeeping();
         Ok(engine)
@@ -234,6 +247,7 @@ impl RocksDbEngine {
 
     /// Fills the batch with what `plan` stores.
     fn fill(
+        &self,
         batch: &mut WriteBatch,
         head: &mut Vec<u8>,
         plan: &Plan,
@@ -248,7 +262,12 @@ impl RocksDbEngine {
                         .put_vectored(&[IoSlice::new(key)], &[IoSlice::new(head), IoSlice::new(&value.payload)])
                         .map_err(rust_rocksdb::Error::into_string)?;
                 }
-                None => batch.delete(key),
+                None => {
+                    if self.changes.is_on() {
+                        batch.put_log_data(change_log::note(version.get(), false));
+                    }
+                    batch.delete(key);
+                }
             }
         }
         Ok(())
@@ -310,7 +329,7 @@ impl RocksDbEngine {
         }
         let sync = writes.iter().any(|one| one.write.durability == Durability::Sync);
         let CommitSection { batch, preallocation, head, hashes, write_sync, write_async, .. } = &mut *section;
-        Self::fill(batch, head, &plan, writes).map_err(|why| self.gate.undetermined(why))?;
+        self.fill(batch, head, &plan, writes).map_err(|why| self.gate.undetermined(why))?;
         // RocksDB writes the log, syncs it and fills the memtable in one call. With a sync, all of it counts as the
         // sync's time.
         let began = sync.then(clock::now);
@@ -333,7 +352,7 @@ impl RocksDbEngine {
             self.commits.synced(time);
         }
         self.commits.committed(writes.len(), sync);
-        self.finish(batch, sync)?;
+        self.finish(batch, sync, first + count as u64 - 1)?;
         Ok(CommittedBatch { plan, now, sync_time: sync_time.unwrap_or_default(), perf: Some(perf) })
     }
 
@@ -344,7 +363,9 @@ impl RocksDbEngine {
         if let Err(stopped) = self.gate.check_stopped() {
             return Some(Err(stopped));
         }
-        let first = self.versions.try_take(plan::versions_of(writes))?;
+        let count = plan::versions_of(writes);
+        let first = self.versions.try_take(count)?;
+        let last = first + count as u64 - 1;
         let mut must_wait = false;
         let plan = Plan::new(writes, first, clock::unix_ms, |key, whole| {
             let current = self.current(key, whole, &self.read_cached);
@@ -358,7 +379,7 @@ impl RocksDbEngine {
             return Some(Ok(CommittedBatch { plan, now: clock::now(), sync_time: Duration::ZERO, perf: None }));
         }
         let CommitSection { batch, preallocation, head, hashes, write_now, .. } = &mut *section;
-        if let Err(why) = Self::fill(batch, head, &plan, writes) {
+        if let Err(why) = self.fill(batch, head, &plan, writes) {
             return Some(Err(self.gate.undetermined(why)));
         }
         match self.write_and_update_cache(&plan, writes, hashes, || self.db.write_opt(batch, write_now)) {
@@ -370,7 +391,7 @@ impl RocksDbEngine {
                 // It did not wait, so measuring it would cost more than the result is worth.
                 let (now, sync_time) = (clock::now(), Duration::ZERO);
                 let committed = CommittedBatch { plan, now, sync_time, perf: None };
-                Some(self.finish(batch, false).map(|()| committed))
+                Some(self.finish(batch, false, last).map(|()| committed))
             }
             // RocksDB delays or stops writes now. It returns this error before it writes anything.
             Err(error) if error.kind() == ErrorKind::Incomplete => None,
@@ -392,6 +413,9 @@ impl RocksDbEngine {
         if **from < *end {
             let CommitSection { batch, preallocation, write_sync, write_async, .. } = &mut *section;
             batch.clear();
+            if self.changes.is_on() {
+                batch.put_log_data(change_log::note(first, removal.end.is_none()));
+            }
             batch.delete_range(&**from, &*end);
             if sync && let Some(preallocation) = preallocation {
                 preallocation.preallocate(batch.size_in_bytes() as u64);
@@ -406,7 +430,7 @@ impl RocksDbEngine {
                 preallocation.advance(batch.size_in_bytes() as u64);
             }
             self.commits.committed(1, sync);
-            self.finish(batch, sync)?;
+            self.finish(batch, sync, first)?;
         }
         Ok(Outcome::Written { version: Version::new(first), durability: *durability, results: Vec::new() })
     }
@@ -419,8 +443,8 @@ impl RocksDbEngine {
         Ok(iterator.key().map_or(Vec::new(), |last| [last, &[0]].concat()))
     }
 
-    /// Completes a commit after its log write, before any reply.
-    fn finish(&self, batch: &mut WriteBatch, sync: bool) -> std::result::Result<(), Error> {
+    /// Completes a commit after its log write, before any reply. `last` is the version of its last change.
+    fn finish(&self, batch: &mut WriteBatch, sync: bool, last: u64) -> std::result::Result<(), Error> {
         if batch.size_in_bytes() as u64 > MEMTABLE_BYTES_MAX {
             // Without a flush, RocksDB would keep several memtables of this size until there are enough for a flush.
             // RocksDB repeats a failed flush, and klad's observation shows the failure.
@@ -441,7 +465,11 @@ impl RocksDbEngine {
             self.unsynced.store(true, Ordering::Release);
         }
         // A sync of earlier writes may have failed meanwhile. After that no write is acknowledged.
-        self.gate.check_stopped().map_err(|error| self.gate.undetermined(error.to_string()))
+        self.gate.check_stopped().map_err(|error| self.gate.undetermined(error.to_string()))?;
+        if self.changes.is_on() {
+            self.changes.committed(self.db.latest_sequence_number(), last);
+        }
+        Ok(())
     }
 }
 
@@ -476,6 +504,7 @@ impl Engine for RocksDbEngine {
             global_order: true,
             checkpoints: true,
             compactions: true,
+            changes: self.changes.is_on(),
         }
     }
 
@@ -523,6 +552,7 @@ impl Engine for RocksDbEngine {
             }
             Operation::Write(write) => self.commit_all(&[Pending { write, reply }]),
             Operation::RemoveRange(removal) => reply.complete(self.remove_range(&removal)),
+            Operation::Changes(step) => reply.complete(self.changes.step(&step).map(Outcome::Changes)),
         }
     }
 
@@ -559,6 +589,10 @@ impl Engine for RocksDbEngine {
 
     fn observe(&self) -> Arc<Observation> {
         self.monitor.latest()
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.changes.is_on().then_some(&self.changes as &dyn Changes)
     }
 
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
@@ -600,6 +634,7 @@ impl LocalDisk for RocksDbEngine {
         if let Err(error) = self.versions.reserve_ahead() {
             tracing::warn!(%error, "cannot reserve versions ahead of time; klad tries again");
         }
+        self.changes.retain();
         self.update_observation();
     }
 
