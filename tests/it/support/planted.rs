@@ -432,7 +432,10 @@ impl Engine for Defective {
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
-            Operation::GetMany { .. } | Operation::Prefetch { .. } | Operation::RemoveRange(_) => {
+            Operation::GetMany { .. }
+            | Operation::Prefetch { .. }
+            | Operation::RemoveRange(_)
+            | Operation::Changes(_) => {
                 self.inner.execute(operation, reply);
             }
         }
