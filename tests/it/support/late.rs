@@ -81,7 +81,9 @@ impl Reply for Scattered {
             }
             Outcome::Failed { index, error } => Outcome::Failed { index, error: scatter_error(error) },
             Outcome::Page(Page::Entries { mut entries, next, snapshot }) => {
-                entries.iter_mut().for_each(|entry| entry.version = scattered(entry.version));
+                for entry in &mut entries {
+                    entry.version = scattered(entry.version);
+                }
                 Outcome::Page(Page::Entries { entries, next, snapshot })
             }
             other => other,

@@ -1,12 +1,13 @@
 //! Prometheus's `promtool`, which checks klad's metrics and the files for Prometheus.
 
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+use super::programs::program;
 
 /// Runs `promtool` with `arguments` and `input`. Returns its output; the error is its output too.
 pub(crate) fn promtool(arguments: &[&str], input: &str) -> Result<String, String> {
-    let mut child = Command::new(program())
+    let mut child = Command::new(program("promtool"))
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -17,12 +18,4 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> Result<String, String
     let output = child.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
     if output.status.success() { Ok(said) } else { Err(said) }
-}
-
-/// Returns the one that `tools/setup.sh` has unpacked, or else the installed one.
-fn program() -> PathBuf {
-    let cache =
-        std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));
-    let unpacked = cache.map(|cache| cache.join("klad/tools/promtool")).filter(|path| path.exists());
-    unpacked.unwrap_or_else(|| PathBuf::from("promtool"))
 }
