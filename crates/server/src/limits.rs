@@ -168,7 +168,7 @@ pub const FEED_ENCODED_FACTOR: usize = 2;
 pub const FEED_STEPS_PER_WORKER: usize = 8;
 
 /// A feed that has read all changes reads at most once in this time. It bounds what a feed costs beside many small
-/// commits. The first change after a pause is not delayed.
+/// commits. A change after a longer time without changes is not delayed.
 pub const FEED_PAUSE: Duration = Duration::from_millis(5);
 
 /// Default of `--storage-threads`: the number of threads for reads and scan steps, which may wait for the disk.

@@ -1,6 +1,7 @@
 //! The body of a change feed: steps of the engine's feed, each encoded as one chunk. `changes` creates it; hyper polls
 //! it through `body`.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -46,6 +47,8 @@ struct Feed {
     values: bool,
     format: Format,
     heartbeat: Duration,
+    /// The earliest time of the next step, if the last one has read all changes.
+    pause_until: Cell<Option<Instant>>,
 }
 
 /// Bytes for the client.
@@ -90,6 +93,7 @@ impl FeedBody {
             values,
             format,
             heartbeat: context.options.heartbeat,
+            pause_until: Cell::new(None),
         });
         // A step that returns no changes says whether they are kept.
         let position = Position::after(from.unwrap_or(last));
@@ -154,10 +158,13 @@ impl Feed {
 
     async fn next_or_error(&self, position: &mut Position) -> Result<Chunk, ApiError> {
         let beat_at = clock::now() + self.heartbeat;
-        let mut pause_until: Option<Instant> = None;
         loop {
             if self.worker_context.is_stopping() {
                 return Err(Error::Stopping.into());
+            }
+            // Under load every commit would otherwise cause a step of each feed.
+            if let Some(until) = self.pause_until.take() {
+                tokio::time::sleep_until(until.into()).await;
             }
             // Armed before the step, so that a commit that the step does not see completes `changed`.
             let mut changed = pin!(self.worker_context.changed());
@@ -178,13 +185,8 @@ impl Feed {
                     }
                 }
             }
-            // Under load every commit would otherwise cause a step of each feed.
-            if let Some(until) = pause_until {
-                tokio::time::sleep_until(until.min(beat_at).into()).await;
-            }
             // At the time of the heartbeat the next step says the position.
             let _ = tokio::time::timeout_at(beat_at.into(), changed).await;
-            pause_until = Some(clock::now() + FEED_PAUSE);
         }
     }
 
@@ -205,10 +207,14 @@ impl Feed {
             match self.read(position, bytes_max).await? {
                 ChangesPage::Gone { oldest } => return Err(ApiError::VersionGone { oldest }),
                 ChangesPage::TooLarge { at, bytes } => (position, bytes_max) = (at, bytes),
-                ChangesPage::Changes { changes, next, more } if changes.is_empty() => {
-                    return Ok(Step::Nothing { next, more });
+                ChangesPage::Changes { changes, next, more } => {
+                    self.pause_until.set((!more).then(|| clock::now() + FEED_PAUSE));
+                    return Ok(if changes.is_empty() {
+                        Step::Nothing { next, more }
+                    } else {
+                        Step::Changes { changes, permit, next }
+                    });
                 }
-                ChangesPage::Changes { changes, next, .. } => return Ok(Step::Changes { changes, permit, next }),
             }
         }
     }
