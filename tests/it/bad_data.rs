@@ -93,7 +93,8 @@ fn twin_rocksdb_alone_deletes_a_log_that_it_cannot_read() {
 fn a_directory_without_any_file_of_rocksdb_is_rejected() {
     rejected_and_restored(&["is damaged", "CURRENT"], true, |data| {
         for entry in fs::read_dir(data.join("rocksdb")).unwrap() {
-            fs::remove_file(entry.unwrap().path()).unwrap();
+            let path = entry.unwrap().path();
+            if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
         }
     });
 }
