@@ -55,6 +55,9 @@ pub enum Durability {
     /// The write-ahead log was synced (`fdatasync`). The write survives a crash of the machine.
     #[default]
     Sync,
+    /// So many copies on other machines have acknowledged the write. Whether it is on their disks is a setting of the
+    /// cluster. Only an engine with several copies acknowledges this.
+    Replicated(u8),
 }
 
 impl Durability {
@@ -65,6 +68,16 @@ impl Durability {
             Durability::None => "none",
             Durability::Async => "async",
             Durability::Sync => "sync",
+            Durability::Replicated(_) => "replicated",
+        }
+    }
+
+    /// The number of copies that have acknowledged the write, with an engine that has several.
+    #[must_use]
+    pub const fn acks(self) -> Option<u8> {
+        match self {
+            Durability::Replicated(acks) => Some(acks),
+            Durability::None | Durability::Async | Durability::Sync => None,
         }
     }
 
