@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use klad_storage::operation::{
-    Change, ChangeError, ChangeResult, Condition, Effect, Operation, Outcome, Value, Version,
+    Change, ChangeError, ChangeResult, Condition, Consistency, Effect, Operation, Outcome, Value, Version,
 };
 use klad_storage::{Engine, Pending, Result};
 
@@ -16,7 +16,7 @@ const RACE: Duration = Duration::from_millis(1);
 
 fn read_one(engine: &dyn Engine, key: &Bytes) -> Option<(Version, Value)> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    engine.execute(Operation::Get { key: key.clone() }, Arc::new(Collect(sender)));
+    engine.execute(Operation::Get { key: key.clone(), consistency: Consistency::Default }, Arc::new(Collect(sender)));
     match receiver.recv().expect("completed") {
         Ok(Outcome::Found { version, value }) => Some((version, value)),
         Ok(_) => None,
