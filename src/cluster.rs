@@ -5,14 +5,9 @@
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
-
 use klad_base::os::output;
 use klad_storage::cassandra::{
     self, Ask, BUCKETS_MAX, BadName, Contact, Keyspace, Node, OpenError, Replication,
@@ -55,7 +50,8 @@ pub struct ContactArgs {
     pub cluster_password_file: Option<PathBuf>,
     /// Speak TLS to the nodes, and accept certificates that these authorities have signed, PEM.
     ///
-    /// The certificate of a node must contain its address. Without this option klad speaks to the nodes in clear.
+    /// The certificate of a node must contain its address. Without this option klad speaks to the nodes in clear. Only
+    /// a build with the feature cluster-tls has TLS to the cluster.
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     pub cluster_ca: Option<PathBuf>,
 }
@@ -197,7 +193,7 @@ impl ContactArgs {
             _ => return Err(Error::HalfOfUser),
         }
         if let Some(path) = &self.cluster_ca {
-            contact = contact.with_tls(tls(path)?);
+            contact = with_tls(contact, path)?;
         }
         Ok(contact)
     }
@@ -231,8 +227,19 @@ impl ServeClusterArgs {
     }
 }
 
-/// The client side of TLS that trusts the authorities in a file.
-fn tls(path: &Path) -> Result<Arc<ClientConfig>, Error> {
+#[cfg(not(feature = "cluster-tls"))]
+fn with_tls(_contact: Contact, path: &Path) -> Result<Contact, Error> {
+    Err(bad_file("cluster-ca", path, &"this klad was built without TLS to the cluster (feature cluster-tls)"))
+}
+
+/// Speaks TLS, and trusts the authorities in a file.
+#[cfg(feature = "cluster-tls")]
+fn with_tls(contact: Contact, path: &Path) -> Result<Contact, Error> {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::{ClientConfig, RootCertStore};
+
+
     let wrong = |why: &dyn std::fmt::Display| bad_file("cluster-ca", path, why);
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
@@ -241,13 +248,13 @@ fn tls(path: &Path) -> Result<Arc<ClientConfig>, Error> {
     if roots.is_empty() {
         return Err(wrong(&"contains no certificate"));
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the provider has what TLS 1.2 and 1.3 need")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Ok(Arc::new(config))
+    Ok(contact.with_tls(std::sync::Arc::new(config)))
 }
 
 fn bad_file(option: &'static str, path: &Path, why: &dyn std::fmt::Display) -> Error {

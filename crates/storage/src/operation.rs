@@ -393,7 +393,8 @@ pub enum Page {
         entries: Vec<Entry>,
         /// The bound of the next step: `from`, or with `reverse` `end`. `None` at the end of the range.
         next: Option<Bytes>,
-        /// The state that the step has read, if it was asked for and the engine has snapshots.
+        /// The state that the step has read, if it was asked for and the engine has snapshots. An engine without them
+        /// may return what it has read ahead, for the next step.
         snapshot: Option<Snapshot>,
     },
     /// The first entry alone is larger than `bytes_max`. The caller must repeat the step with a `bytes_max` of at least

@@ -1,9 +1,9 @@
 //! What `main` tells the engine: how to reach the cluster, and what to ask of it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "cluster-tls")]
 use scylla::client::session::TlsContext;
 
 use crate::operation::Consistency;
@@ -19,6 +19,7 @@ pub struct Contact {
     pub(super) keyspace: String,
     /// User name and password.
     pub(super) user: Option<(String, String)>,
+    #[cfg(feature = "cluster-tls")]
     pub(super) tls: Option<TlsContext>,
     /// The time for one request.
     pub(super) timeout: Duration,
@@ -44,7 +45,15 @@ impl Contact {
     ) -> Result<Contact, BadName> {
         let points = points.iter().map(|point| with_port(point)).collect();
         if is_name(&keyspace) {
-            Ok(Contact { points, local_datacenter, keyspace, user: None, tls: None, timeout })
+            Ok(Contact {
+                points,
+                local_datacenter,
+                keyspace,
+                user: None,
+                #[cfg(feature = "cluster-tls")]
+                tls: None,
+                timeout,
+            })
         } else {
             Err(BadName(keyspace))
         }
@@ -58,7 +67,8 @@ impl Contact {
 
     /// Speaks TLS to the nodes.
     #[must_use]
-    pub fn with_tls(self, tls: Arc<rustls::ClientConfig>) -> Contact {
+    #[cfg(feature = "cluster-tls")]
+    pub fn with_tls(self, tls: std::sync::Arc<rustls::ClientConfig>) -> Contact {
         Contact { tls: Some(tls.into()), ..self }
     }
 }

@@ -79,9 +79,9 @@ impl Cluster {
 
     /// Reads many keys. Of those that do not fit into `bytes_left`, the answer says only that.
     pub(super) async fn get_many(&self, keys: Vec<Bytes>, mut bytes_left: usize, level: Level) -> crate::Result {
-        let reads = keys.iter().map(|key| self.read(key, Columns::All, level));
-        let mut reads = futures_util::stream::iter(reads).buffered(AT_ONCE);
         let mut results = Vec::with_capacity(keys.len());
+        let reads = keys.into_iter().map(|key| async move { self.read(&key, Columns::All, level).await });
+        let mut reads = futures_util::stream::iter(reads).buffered(AT_ONCE);
         while let Some(stored) = reads.next().await {
             let stored = stored?.filter(|stored| !stored.head.expired(clock::unix_ms()));
             let bytes = stored.as_ref().map_or(0, |stored| stored.head.bytes());

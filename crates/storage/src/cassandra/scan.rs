@@ -253,11 +253,14 @@ impl Cluster {
 
     /// Reads the next rows of these lanes.
     async fn read_lanes(&self, ahead: &mut Ahead, lanes: Vec<usize>, level: Level) -> Result<(), Error> {
+        let reverse = ahead.reverse;
         let reads = lanes.into_iter().map(|index| {
             let lane = &ahead.lanes[index];
             let (range, limit, bucket) = (ahead.unread(lane), lane.limit, lane.bucket);
-            async move { Ok::<_, Error>((index, self.heads(bucket, range, ahead.reverse, limit, level).await?)) }
+            async move { Ok::<_, Error>((index, self.heads(bucket, range, reverse, limit, level).await?)) }
         });
+        // Collected, because `ahead` changes afterwards.
+        let reads: Vec<_> = reads.collect();
         let found: Result<Vec<_>, Error> =
             futures_util::stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await;
         for (index, rows) in found? {

@@ -51,8 +51,11 @@ pub(super) async fn connect(contact: &Contact) -> Result<Session, NewSessionErro
         .connection_timeout(contact.timeout)
         .keepalive_interval(KEEPALIVE)
         .keepalive_timeout(KEEPALIVE)
-        .pool_size(PoolSize::PerHost(NonZeroUsize::MIN))
-        .tls_context(contact.tls.clone());
+        .pool_size(PoolSize::PerHost(NonZeroUsize::MIN));
+    #[cfg(feature = "cluster-tls")]
+    {
+        builder = builder.tls_context(contact.tls.clone());
+    }
     if let Some((user, password)) = &contact.user {
         builder = builder.user(user, password);
     }
