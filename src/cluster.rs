@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use klad_base::os::output;
-use klad_storage::cassandra::{
-    self, Ask, BUCKETS_MAX, BadName, Contact, Keyspace, Node, OpenError, Replication,
-};
+use klad_storage::cassandra::{self, Ask, BUCKETS_MAX, BadName, Contact, Keyspace, Node, OpenError, Replication};
 use klad_storage::operation::Consistency;
 
 const HEADING: &str = "Cassandra cluster";
@@ -177,7 +175,8 @@ impl ContactArgs {
     /// [`Error`].
     pub fn contact(&self) -> Result<Contact, Error> {
         let points = self.contact_points.as_deref().unwrap_or_default();
-        let points: Vec<String> = points.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect();
+        let points: Vec<String> =
+            points.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect();
         if points.is_empty() {
             return Err(Error::NoContactPoints);
         }
@@ -238,7 +237,6 @@ fn with_tls(contact: Contact, path: &Path) -> Result<Contact, Error> {
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject as _;
     use rustls::{ClientConfig, RootCertStore};
-
 
     let wrong = |why: &dyn std::fmt::Display| bad_file("cluster-ca", path, why);
     let mut roots = RootCertStore::empty();

@@ -312,7 +312,9 @@ fn compression(args: &ServeArgs) -> Result<Compression, Error> {
 fn cluster(
     args: &ServeArgs,
 ) -> Result<Option<(klad_storage::cassandra::Contact, klad_storage::cassandra::Ask)>, crate::cluster::Error> {
-    (args.engine == EngineName::Cassandra).then(|| Ok((args.cluster.contact.contact()?, args.cluster.ask()?))).transpose()
+    (args.engine == EngineName::Cassandra)
+        .then(|| Ok((args.cluster.contact.contact()?, args.cluster.ask()?)))
+        .transpose()
 }
 
 /// Returns `path` as an absolute path without links and dots. The kernel resolves the part that exists; the rest is

@@ -68,8 +68,11 @@ impl Level {
 
     const ALL: [Level; 4] = [Level::Error, Level::Warn, Level::Info, Level::Debug];
 
+    /// The CQL driver's lines about each node and connection are for those who look for a fault.
     fn of(metadata: &Metadata<'_>) -> Option<Level> {
         match *metadata.level() {
+            tracing::Level::INFO if metadata.target().starts_with("scylla") => Some(Level::Debug),
+            tracing::Level::DEBUG if metadata.target().starts_with("scylla") => None,
             tracing::Level::ERROR => Some(Level::Error),
             tracing::Level::WARN => Some(Level::Warn),
             tracing::Level::INFO => Some(Level::Info),

@@ -144,9 +144,7 @@ impl Cluster {
                 let values = (ttl_s(value, clock::unix_ms()), head, beside, bucket, key, expected);
                 self.session.execute_unpaged(self.statements.put_if.at(level), values).await
             }
-            None => {
-                self.session.execute_unpaged(self.statements.delete_if.at(level), (bucket, key, expected)).await
-            }
+            None => self.session.execute_unpaged(self.statements.delete_if.at(level), (bucket, key, expected)).await,
         }
     }
 

@@ -28,7 +28,10 @@ pub struct Contact {
 /// Without the password.
 impl fmt::Debug for Contact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Contact").field("points", &self.points).field("keyspace", &self.keyspace).finish_non_exhaustive()
+        f.debug_struct("Contact")
+            .field("points", &self.points)
+            .field("keyspace", &self.keyspace)
+            .finish_non_exhaustive()
     }
 }
 
@@ -129,7 +132,9 @@ mod tests {
 
     #[test]
     fn names_that_would_need_quotes_are_rejected() {
-        for (name, valid) in [("klad", true), ("k_1", true), ("", false), ("1k", false), ("Klad", false), ("a b", false)] {
+        for (name, valid) in
+            [("klad", true), ("k_1", true), ("", false), ("1k", false), ("Klad", false), ("a b", false)]
+        {
             assert_eq!(is_name(name), valid, "{name}");
         }
     }

@@ -230,7 +230,8 @@ impl Cluster {
             View::At(Snapshot(state)) => state.clone().downcast::<Kept>().ok(),
         };
         let ahead = kept.as_ref().and_then(|kept| kept.0.lock().take());
-        let mut ahead = ahead.and_then(|ahead| ahead.narrowed(&step)).unwrap_or_else(|| Ahead::new(&step, self.buckets));
+        let mut ahead =
+            ahead.and_then(|ahead| ahead.narrowed(&step)).unwrap_or_else(|| Ahead::new(&step, self.buckets));
         let mut building = Building { step: &step, entries: Vec::new(), bytes: 0, expired: 0 };
         let now_ms = clock::unix_ms();
         let next = loop {
@@ -288,9 +289,7 @@ impl Cluster {
                 let statement = statements.scan_between[order].at(level);
                 self.session.execute_unpaged(statement, (bucket, from, &end[..], limit)).await
             }
-            None => {
-                self.session.execute_unpaged(statements.scan_from[order].at(level), (bucket, from, limit)).await
-            }
+            None => self.session.execute_unpaged(statements.scan_from[order].at(level), (bucket, from, limit)).await,
         };
         let result = result.map_err(|error| self.counters.failed(&Failure::of(&error, level).into_read_error()))?;
         let rows = result.into_rows_result().map_err(unreadable)?;

@@ -2,7 +2,7 @@
 //! them.
 //!
 //! ```text
-//!   entries   bucket int, key blob (clustering, ascending), head blob, value blob
+//!   kv        bucket int, key blob (clustering, ascending), head blob, value blob
 //!   settings  name text, number bigint
 //!             schema     the version of this layout
 //!             buckets    the number of buckets, fixed at the first init
@@ -152,7 +152,7 @@ pub(super) async fn init(
     make(format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {{{class}{copies}}}")).await?;
     make(format!("CREATE TABLE IF NOT EXISTS {keyspace}.settings (name text PRIMARY KEY, number bigint)")).await?;
     make(format!(
-        "CREATE TABLE IF NOT EXISTS {keyspace}.entries \
+        "CREATE TABLE IF NOT EXISTS {keyspace}.kv \
          (bucket int, key blob, head blob, value blob, PRIMARY KEY (bucket, key))"
     ))
     .await?;
@@ -177,7 +177,7 @@ pub(super) async fn read(session: &Session, keyspace: &str) -> Result<Keyspace, 
     let is_there = session
         .get_cluster_state()
         .get_keyspace(keyspace)
-        .is_some_and(|found| found.tables.contains_key("settings") && found.tables.contains_key("entries"));
+        .is_some_and(|found| found.tables.contains_key("settings") && found.tables.contains_key("kv"));
     if !is_there {
         return Err(none());
     }

@@ -32,16 +32,8 @@ const SPECULATIONS_MAX: usize = 2;
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
 /// The levels that requests may have.
-const LEVELS: [Cql; 8] = [
-    Cql::One,
-    Cql::Two,
-    Cql::Three,
-    Cql::Quorum,
-    Cql::LocalQuorum,
-    Cql::All,
-    Cql::Serial,
-    Cql::LocalSerial,
-];
+const LEVELS: [Cql; 8] =
+    [Cql::One, Cql::Two, Cql::Three, Cql::Quorum, Cql::LocalQuorum, Cql::All, Cql::Serial, Cql::LocalSerial];
 
 /// Connects to the cluster.
 pub(super) async fn connect(contact: &Contact) -> Result<Session, NewSessionError> {
@@ -73,9 +65,7 @@ pub(super) struct Profiles {
 impl Profiles {
     pub(super) fn new(contact: &Contact, serial: SerialConsistency) -> Profiles {
         let nodes: Arc<dyn LoadBalancingPolicy> = match &contact.local_datacenter {
-            Some(name) => {
-                DefaultPolicy::builder().prefer_datacenter(name.clone()).permit_dc_failover(true).build()
-            }
+            Some(name) => DefaultPolicy::builder().prefer_datacenter(name.clone()).permit_dc_failover(true).build(),
             None => DefaultPolicy::builder().build(),
         };
         let common = || {
@@ -92,8 +82,7 @@ impl Profiles {
         let twice = common()
             .retry_policy(Arc::new(DefaultRetryPolicy::new()))
             .speculative_execution_policy(Some(Arc::new(speculation)));
-        let once =
-            common().retry_policy(Arc::new(FallthroughRetryPolicy::new())).speculative_execution_policy(None);
+        let once = common().retry_policy(Arc::new(FallthroughRetryPolicy::new())).speculative_execution_policy(None);
         Profiles { twice: twice.build().into_handle(), once: once.build().into_handle() }
     }
 }
@@ -132,7 +121,7 @@ impl Statements {
         keyspace: &str,
         profiles: &Profiles,
     ) -> Result<Statements, PrepareError> {
-        let entries = format!("{keyspace}.entries");
+        let table = format!("{keyspace}.kv");
         let (twice, once) = ((&profiles.twice, true), (&profiles.once, false));
         let prepare = async |text: String, (profile, idempotent): (&ExecutionProfileHandle, bool)| {
             let mut statement = session.prepare(text).await?;
@@ -147,31 +136,21 @@ impl Statements {
         };
         let one = "WHERE bucket = ? AND key = ?";
         let (from, between) = ("WHERE bucket = ? AND key >= ?", "WHERE bucket = ? AND key >= ? AND key < ?");
-        let scan = |range: &str, order: &str| {
-            format!("SELECT key, head FROM {entries} {range} ORDER BY key {order} LIMIT ?")
-        };
+        let scan =
+            |range: &str, order: &str| format!("SELECT key, head FROM {table} {range} ORDER BY key {order} LIMIT ?");
         Ok(Statements {
-            get: prepare(format!("SELECT head, value, writetime(head) FROM {entries} {one}"), twice).await?,
-            get_head: prepare(format!("SELECT head, writetime(head) FROM {entries} {one}"), twice).await?,
-            put: prepare(
-                format!("UPDATE {entries} USING TIMESTAMP ? AND TTL ? SET head = ?, value = ? {one}"),
-                twice,
-            )
-            .await?,
-            put_if: prepare(
-                format!("UPDATE {entries} USING TTL ? SET head = ?, value = ? {one} IF head = ?"),
-                once,
-            )
-            .await?,
-            delete: prepare(format!("DELETE FROM {entries} USING TIMESTAMP ? {one}"), twice).await?,
-            delete_if: prepare(format!("DELETE FROM {entries} {one} IF head = ?"), once).await?,
-            delete_from: prepare(format!("DELETE FROM {entries} USING TIMESTAMP ? {from}"), twice).await?,
-            delete_between: prepare(format!("DELETE FROM {entries} USING TIMESTAMP ? {between}"), twice).await?,
+            get: prepare(format!("SELECT head, value, writetime(head) FROM {table} {one}"), twice).await?,
+            get_head: prepare(format!("SELECT head, writetime(head) FROM {table} {one}"), twice).await?,
+            put: prepare(format!("UPDATE {table} USING TIMESTAMP ? AND TTL ? SET head = ?, value = ? {one}"), twice)
+                .await?,
+            put_if: prepare(format!("UPDATE {table} USING TTL ? SET head = ?, value = ? {one} IF head = ?"), once)
+                .await?,
+            delete: prepare(format!("DELETE FROM {table} USING TIMESTAMP ? {one}"), twice).await?,
+            delete_if: prepare(format!("DELETE FROM {table} {one} IF head = ?"), once).await?,
+            delete_from: prepare(format!("DELETE FROM {table} USING TIMESTAMP ? {from}"), twice).await?,
+            delete_between: prepare(format!("DELETE FROM {table} USING TIMESTAMP ? {between}"), twice).await?,
             scan_from: [prepare(scan(from, "ASC"), twice).await?, prepare(scan(from, "DESC"), twice).await?],
-            scan_between: [
-                prepare(scan(between, "ASC"), twice).await?,
-                prepare(scan(between, "DESC"), twice).await?,
-            ],
+            scan_between: [prepare(scan(between, "ASC"), twice).await?, prepare(scan(between, "DESC"), twice).await?],
         })
     }
 }

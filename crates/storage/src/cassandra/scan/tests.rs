@@ -60,7 +60,11 @@ fn scan(buckets: &Buckets, mut step: ScanStep, defect: bool) -> (Vec<Bytes>, usi
         };
         keys.extend(building.entries.into_iter().map(|(key, _)| key));
         let Some(next) = next else { return (keys, reads) };
-        if step.reverse { step.end = Some(next) } else { step.from = next }
+        if step.reverse {
+            step.end = Some(next)
+        } else {
+            step.from = next
+        }
         kept = Some(ahead);
     }
 }
