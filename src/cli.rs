@@ -47,6 +47,10 @@ pub enum Command {
     /// Compact a data directory that no process serves: drop overwritten and removed entries.
     #[cfg(feature = "rocksdb")]
     Compact(crate::offline::CompactArgs),
+    /// Make klad's keyspace in a Cassandra cluster, or show the state of the cluster.
+    #[cfg(feature = "cassandra")]
+    #[command(subcommand, disable_help_subcommand = true)]
+    Cluster(crate::cluster::ClusterCommand),
     #[command(flatten)]
     #[expect(missing_docs, reason = "each command has its own help")]
     Client(crate::client::args::ClientCommand),
@@ -162,9 +166,13 @@ pub struct ServeArgs {
     /// Storage engine.
     ///
     /// The memory engine loses all data when the process ends. It reports durability none, logs a warning, and does
-    /// not use --data. In a build without RocksDB the default is fjall; in a build without both it is memory.
+    /// not use --data. With cassandra, klad keeps no data itself: it speaks to the nodes of --contact-points. In a build without RocksDB the default is fjall; in a build without both it is memory.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = DEFAULT_ENGINE, help_heading = PLACES)]
     pub engine: EngineName,
+    /// The cluster of --engine cassandra.
+    #[cfg(feature = "cassandra")]
+    #[command(flatten)]
+    pub cluster: crate::cluster::ServeClusterArgs,
     /// For experiments: delay each storage call by this time, to imitate a slow disk.
     ///
     /// With a delay, klad treats no value as present in memory.

@@ -48,6 +48,9 @@ pub struct Config {
     pub data: PathBuf,
     /// Storage engine.
     pub engine: EngineName,
+    /// The cluster, with the engine that has one.
+    #[cfg(feature = "cassandra")]
+    pub cluster: Option<(klad_storage::cassandra::Contact, klad_storage::cassandra::Ask)>,
     /// Additional time of a storage call; zero: none.
     pub engine_delay: Duration,
     /// One storage call in this many is delayed, 1 or more.
@@ -234,6 +237,8 @@ impl Config {
         let checkpoints = checkpoints(&args)?;
         let compression = compression(&args)?;
         address_space(&args, budget.total)?;
+        #[cfg(feature = "cassandra")]
+        let cluster = cluster(&args)?;
         // Last, because it reads files.
         let exposure = safety::check(&args)?;
         let (workers, threads) = (workers(&args), threads(&args));
@@ -256,6 +261,8 @@ impl Config {
             warnings: exposure.warnings,
             data: args.data,
             engine: args.engine,
+            #[cfg(feature = "cassandra")]
+            cluster,
             engine_delay: args.engine_delay,
             engine_delay_every: args.engine_delay_every,
             iterator_reads: args.point_reads == PointReadsName::Iterator,
@@ -298,6 +305,14 @@ fn checkpoints(args: &ServeArgs) -> Result<PathBuf, Error> {
 fn compression(args: &ServeArgs) -> Result<Compression, Error> {
     let without_zstd = args.engine.to_possible_value().is_some_and(|engine| engine.get_name() == "fjall");
     if without_zstd && args.compression == Compression::Zstd { Err(Error::NoZstd) } else { Ok(args.compression) }
+}
+
+/// The cluster of `--engine cassandra`.
+#[cfg(feature = "cassandra")]
+fn cluster(
+    args: &ServeArgs,
+) -> Result<Option<(klad_storage::cassandra::Contact, klad_storage::cassandra::Ask)>, crate::cluster::Error> {
+    (args.engine == EngineName::Cassandra).then(|| Ok((args.cluster.contact.contact()?, args.cluster.ask()?))).transpose()
 }
 
 /// Returns `path` as an absolute path without links and dots. The kernel resolves the part that exists; the rest is

@@ -8,11 +8,15 @@
 
 use std::io;
 
+#[cfg(feature = "cassandra")]
+use crate::cluster;
 #[cfg(feature = "rocksdb")]
 use crate::offline;
 use crate::settings;
 use klad_base::limits::TOO_FEW_THREADS_EXIT;
 use klad_server::net::listen;
+#[cfg(feature = "cassandra")]
+use klad_storage::cassandra::OpenError;
 use klad_storage::disk::directory;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 use klad_storage::disk::high_water;
@@ -47,6 +51,10 @@ pub enum Exit {
     SyncFailed,
     /// The kernel does not allow klad to start its threads.
     TooFewThreads,
+    /// The Cassandra cluster cannot be reached, or does not do what klad needs.
+    ClusterUnavailable,
+    /// The Cassandra cluster has no keyspace of klad, or another one than the command asks for.
+    NoKeyspace,
     /// The directory cannot be read, written or created.
     DataIo,
     /// Another process serves the directory.
@@ -59,7 +67,7 @@ pub enum Exit {
 
 impl Exit {
     /// All reasons, in the order of their codes.
-    pub const ALL: [Exit; 14] = [
+    pub const ALL: [Exit; 16] = [
         Exit::Ok,
         Exit::Failed,
         Exit::SecondSignal,
@@ -70,6 +78,8 @@ impl Exit {
         Exit::PortInUse,
         Exit::SyncFailed,
         Exit::TooFewThreads,
+        Exit::ClusterUnavailable,
+        Exit::NoKeyspace,
         Exit::DataIo,
         Exit::DataLocked,
         Exit::DataNewer,
@@ -94,6 +104,12 @@ impl Exit {
             }
             Exit::TooFewThreads => {
                 (TOO_FEW_THREADS_EXIT.0, TOO_FEW_THREADS_EXIT.1, "the kernel does not allow klad to start its threads")
+            }
+            Exit::ClusterUnavailable => {
+                (72, "cluster-unavailable", "the Cassandra cluster cannot be reached, or does not do what klad needs")
+            }
+            Exit::NoKeyspace => {
+                (73, "no-keyspace", "the Cassandra cluster has no keyspace of klad, or one with other buckets")
             }
             Exit::DataIo => (74, "data-io", "the directory cannot be read, written or created"),
             Exit::DataLocked => (75, "data-locked", "another process serves the directory"),
@@ -150,6 +166,14 @@ pub enum Failure {
     #[cfg(feature = "fjall")]
     #[error(transparent)]
     Fjall(#[from] FjallError),
+    /// The Cassandra cluster did not open.
+    #[cfg(feature = "cassandra")]
+    #[error(transparent)]
+    Cassandra(#[from] OpenError),
+    /// `klad cluster` failed.
+    #[cfg(feature = "cassandra")]
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
     /// `klad check` or `klad compact` failed.
     #[cfg(feature = "rocksdb")]
     #[error(transparent)]
@@ -196,6 +220,14 @@ impl Failure {
             Failure::Engine(error) => of_engine(error),
             #[cfg(feature = "fjall")]
             Failure::Fjall(error) => of_fjall(error),
+            #[cfg(feature = "cassandra")]
+            Failure::Cassandra(error) => of_cassandra(error),
+            #[cfg(feature = "cassandra")]
+            Failure::Cluster(error) => match error {
+                cluster::Error::Open(error) => of_cassandra(error),
+                cluster::Error::NotPrinted(_) => Exit::Failed,
+                _ => Exit::BadConfiguration,
+            },
             #[cfg(feature = "rocksdb")]
             Failure::Offline(error) => of_offline(error),
             Failure::Threads { .. } => Exit::TooFewThreads,
@@ -245,6 +277,16 @@ fn of_fjall(error: &FjallError) -> Exit {
         FjallError::HighWater(error) => of_high_water(error),
         FjallError::Damaged { .. } => Exit::DataDamaged,
         FjallError::Fjall { .. } => Exit::DataIo,
+    }
+}
+
+#[cfg(feature = "cassandra")]
+fn of_cassandra(error: &OpenError) -> Exit {
+    match error {
+        OpenError::NotConnected { .. } | OpenError::Failed { .. } => Exit::ClusterUnavailable,
+        OpenError::NoKeyspace { .. } | OpenError::OtherBuckets { .. } => Exit::NoKeyspace,
+        OpenError::Newer { .. } => Exit::DataNewer,
+        OpenError::NoDatacenter { .. } => Exit::BadConfiguration,
     }
 }
 

@@ -20,6 +20,9 @@ pub mod config;
 pub mod control;
 pub mod os;
 
+#[cfg(feature = "cassandra")]
+pub mod cluster;
+
 pub mod client;
 #[cfg(feature = "rocksdb")]
 pub mod offline;

@@ -113,6 +113,8 @@ fn main() -> ExitCode {
         Command::Check(args) => klad::offline::check(&args).map_err(Failure::from),
         #[cfg(feature = "rocksdb")]
         Command::Compact(args) => klad::offline::compact(&args).map_err(Failure::from),
+        #[cfg(feature = "cassandra")]
+        Command::Cluster(command) => klad::cluster::run(&command).map_err(Failure::from),
         Command::Client(command) => return klad::client::run(&command),
         Command::Manual(command) => klad::manual::write(&command).map_err(|error| Failure::Other(format!("{error:#}"))),
     };
@@ -348,6 +350,11 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
                 open_files_max: config.budget.files,
             },
         )?),
+        #[cfg(feature = "cassandra")]
+        EngineName::Cassandra => {
+            let (contact, ask) = config.cluster.as_ref().expect("config demands it for this engine");
+            Arc::new(klad_storage::cassandra::CassandraEngine::open(contact, *ask)?)
+        }
         EngineName::Memory => Arc::new(MemoryEngine::new(config.budget.cache)),
     })
 }

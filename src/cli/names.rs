@@ -11,6 +11,9 @@ pub enum EngineName {
     /// An LSM tree in Rust, in the data directory.
     #[cfg(feature = "fjall")]
     Fjall,
+    /// Tables in an Apache Cassandra cluster.
+    #[cfg(feature = "cassandra")]
+    Cassandra,
     /// An ordered map in memory; all data is lost when the process ends.
     Memory,
 }

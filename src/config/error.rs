@@ -46,6 +46,10 @@ pub enum Error {
     /// The engine does not support zstd.
     #[error("--engine fjall does not support --compression zstd; use lz4 or none")]
     NoZstd,
+    /// The options of the cluster are wrong.
+    #[cfg(feature = "cassandra")]
+    #[error("{0}")]
+    Cluster(String),
     /// Tokens, certificates or addresses are wrong.
     #[error(transparent)]
     Safety(#[from] SafetyError),
@@ -116,4 +120,11 @@ pub enum Error {
         /// The minimum of the cache, bytes.
         cache_min: u64,
     },
+}
+
+#[cfg(feature = "cassandra")]
+impl From<crate::cluster::Error> for Error {
+    fn from(error: crate::cluster::Error) -> Error {
+        Error::Cluster(error.to_string())
+    }
 }

@@ -16,6 +16,7 @@ const ROWS: &[(&str, &[&[&str]])] = &[
             &["settings"],
             &["config"],
             &["cli", "os"],
+            &["cluster"],
             &["client", "offline"],
         ],
     ),
@@ -36,7 +37,7 @@ const ROWS: &[(&str, &[&[&str]])] = &[
         "crates/storage/src",
         &[
             &["lib"],
-            &["delayed", "fjall", "memory", "rocksdb"],
+            &["cassandra", "delayed", "fjall", "memory", "rocksdb"],
             &["maintenance"],
             &["page"],
             &["disk", "perf"],
@@ -167,10 +168,12 @@ fn twin_a_file_that_names_the_fjall_crate_is_noticed() {
 #[test]
 fn only_engines_name_their_crates_and_unsafe_code_is_only_in_listed_files() {
     let (rocksdb, fjall) = ("crates/storage/src/rocksdb/", "crates/storage/src/fjall/");
+    let cassandra = "crates/storage/src/cassandra/";
     for below in SOURCES {
         for (file, text) in files(below, "rs") {
             assert!(!names_fjall(&text) || file.starts_with(fjall), "{file} names the fjall crate");
             assert!(!text.contains("rust_rocksdb") || file.starts_with(rocksdb), "{file} names the RocksDB crate");
+            assert!(!text.contains("scylla::") || file.starts_with(cassandra), "{file} names the CQL driver");
             let has_unsafe = text.contains("unsafe {") || text.contains("unsafe fn") || text.contains("#[unsafe");
             assert!(!has_unsafe || UNSAFE.contains(&file.as_str()), "{file} has unsafe code");
         }

@@ -94,7 +94,7 @@ label! {
 }
 
 /// The durabilities of completed writes, as in their answers.
-const DURABILITIES: [&str; 3] = ["sync", "async", "none"];
+const DURABILITIES: [&str; 4] = ["sync", "async", "none", "replicated"];
 
 const OPS: usize = Op::ALL.len();
 const OUTCOMES: usize = Outcome::ALL.len();

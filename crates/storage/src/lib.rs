@@ -35,6 +35,8 @@ mod plan;
 
 pub mod disk;
 
+#[cfg(feature = "cassandra")]
+pub mod cassandra;
 #[cfg(feature = "fjall")]
 pub mod fjall;
 pub mod memory;

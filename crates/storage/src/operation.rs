@@ -57,6 +57,9 @@ pub enum Durability {
     /// The write-ahead log was synced (`fdatasync`). The write survives a crash of the machine.
     #[default]
     Sync,
+    /// So many copies on other machines have acknowledged the write. Whether it is on their disks is a setting of the
+    /// cluster. Only an engine with several copies acknowledges this.
+    Replicated(u8),
 }
 
 impl Durability {
@@ -67,6 +70,16 @@ impl Durability {
             Durability::None => "none",
             Durability::Async => "async",
             Durability::Sync => "sync",
+            Durability::Replicated(_) => "replicated",
+        }
+    }
+
+    /// The number of copies that have acknowledged the write, with an engine that has several.
+    #[must_use]
+    pub const fn acks(self) -> Option<u8> {
+        match self {
+            Durability::Replicated(acks) => Some(acks),
+            Durability::None | Durability::Async | Durability::Sync => None,
         }
     }
 
@@ -380,7 +393,8 @@ pub enum Page {
         entries: Vec<Entry>,
         /// The bound of the next step: `from`, or with `reverse` `end`. `None` at the end of the range.
         next: Option<Bytes>,
-        /// The state that the step has read, if it was asked for and the engine has snapshots.
+        /// The state that the step has read, if it was asked for and the engine has snapshots. An engine without them
+        /// may return what it has read ahead, for the next step.
         snapshot: Option<Snapshot>,
     },
     /// The first entry alone is larger than `bytes_max`. The caller must repeat the step with a `bytes_max` of at least

@@ -218,6 +218,11 @@ fn serve_with_defect() {
 
 fn engine(config: &Config) -> Arc<dyn Engine> {
     match config.engine {
+        #[cfg(feature = "cassandra")]
+        cli::EngineName::Cassandra => {
+            let (contact, ask) = config.cluster.as_ref().expect("options of the cluster");
+            Arc::new(klad_storage::cassandra::CassandraEngine::open(contact, *ask).expect("opens"))
+        }
         #[cfg(feature = "rocksdb")]
         cli::EngineName::Rocksdb => Arc::new(
             klad_storage::rocksdb::RocksDbEngine::open(

@@ -100,7 +100,10 @@ impl Fields {
             write_field(out, CONTENT_TYPE.as_str(), OCTETS.as_bytes());
         }
         if let Some(durability) = self.durability {
-            write_field(out, DURABILITY_HEADER, durability.as_str().as_bytes());
+            match durability.acks() {
+                None => write_field(out, DURABILITY_HEADER, durability.as_str().as_bytes()),
+                Some(acks) => write_field(out, DURABILITY_HEADER, replicated(acks).as_bytes()),
+            }
         }
         if let Some(version) = self.tag {
             out.extend_from_slice(b"etag: \"");
@@ -125,7 +128,11 @@ impl Fields {
             map.insert(CONTENT_TYPE, HeaderValue::from_static(OCTETS));
         }
         if let Some(durability) = durability {
-            map.insert(HeaderName::from_static(DURABILITY_HEADER), HeaderValue::from_static(durability.as_str()));
+            let value = match durability.acks() {
+                None => HeaderValue::from_static(durability.as_str()),
+                Some(acks) => HeaderValue::try_from(replicated(acks)).expect("words and digits are valid"),
+            };
+            map.insert(HeaderName::from_static(DURABILITY_HEADER), value);
         }
         if let Some(version) = tag {
             let tag = HeaderValue::try_from(format!("\"{}\"", version.get())).expect("digits and quotes are valid");
@@ -142,6 +149,11 @@ impl Fields {
         }
         map
     }
+}
+
+/// The durability of a write that `acks` copies have acknowledged.
+fn replicated(acks: u8) -> String {
+    format!("{}; acks={acks}", Durability::Replicated(acks).as_str())
 }
 
 fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {

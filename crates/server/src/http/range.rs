@@ -3,6 +3,7 @@
 //! Between two steps klad holds only the next key. So a slow reader holds no storage thread and no memtable, and a
 //! range of any size needs constant memory. `service` creates it; hyper polls it through `body`.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,7 +16,7 @@ use crate::execution::admission::BodyPermit;
 use crate::execution::{ScanPermit, WorkerContext};
 use crate::limits::{BODY_BUDGET_TIMEOUT, SCAN_STEP_ENTRIES_MAX};
 use klad_storage::limits::SCAN_STEP_BYTES_MAX;
-use klad_storage::operation::{Consistency, Entry, Error, Outcome, Page, ScanStep, View};
+use klad_storage::operation::{Consistency, Entry, Error, Outcome, Page, ScanStep, Snapshot, View};
 
 /// The body of a range's answer.
 pub(super) struct RangeBody {
@@ -37,6 +38,9 @@ struct Scan {
     permit: ScanPermit,
     end: Option<Bytes>,
     consistency: Consistency,
+    /// What an engine without snapshots has read ahead. A real snapshot would keep old values for as long as the client
+    /// takes.
+    ahead: RefCell<Option<Snapshot>>,
 }
 
 struct Step {
@@ -61,7 +65,7 @@ impl RangeBody {
         consistency: Consistency,
     ) -> Result<RangeBody, Error> {
         let permit = worker_context.executor().begin_scan()?;
-        let scan = Rc::new(Scan { worker_context, exchange, permit, end, consistency });
+        let scan = Rc::new(Scan { worker_context, exchange, permit, end, consistency, ahead: RefCell::default() });
         let first = scan.step(start, None).await?;
         let entries = first.entries.into_iter();
         Ok(RangeBody { scan, entries, next: first.next, held: first.held, step: None, ended: false })
@@ -112,6 +116,11 @@ impl RangeBody {
 
 impl Scan {
     async fn step(&self, from: Bytes, mut held: Option<EntryPermit>) -> Result<Step, Error> {
+        let view = match self.ahead.borrow().clone() {
+            Some(ahead) => View::At(ahead),
+            None if self.worker_context.executor().capabilities().snapshots => View::Latest,
+            None => View::Take,
+        };
         let mut step = ScanStep {
             from,
             end: self.end.clone(),
@@ -119,12 +128,15 @@ impl Scan {
             bytes_max: SCAN_STEP_BYTES_MAX,
             reverse: false,
             keys_only: false,
-            view: View::Latest,
+            view,
             consistency: self.consistency,
         };
         loop {
             match self.worker_context.scan(&self.permit, step.clone(), None, self.exchange.phases()).await? {
-                Outcome::Page(Page::Entries { entries, next, .. }) => return Ok(Step { entries, next, held }),
+                Outcome::Page(Page::Entries { entries, next, snapshot }) => {
+                    *self.ahead.borrow_mut() = snapshot;
+                    return Ok(Step { entries, next, held });
+                }
                 Outcome::Page(Page::TooLarge { bytes }) => {
                     // The entry is in memory twice: as it was read, and in hyper's write buffer.
                     let needed = 2 * bytes as u64;

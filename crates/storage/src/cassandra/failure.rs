@@ -1,0 +1,101 @@
+//! From an error of the driver to an error of storage.
+//!
+//! A plain request that too few copies have answered ends with their number; a write may be stored all the same. The
+//! outcome of a conditional write that was sent and not answered is unknown until `conditional` finds it out.
+
+use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
+
+use crate::cassandra::NAME;
+use crate::cassandra::level::Level;
+use crate::operation::Error;
+
+/// What klad says of an atomic batch that the cluster finds too large.
+const LARGE_BATCHES: &str = "atomic batches above batch_size_fail_threshold of cassandra.yaml: send smaller batches, or \
+                             leave out atomic";
+
+/// Why a request failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Too few copies are reachable. The request was not executed.
+    Unavailable { answered: u32, asked: u32 },
+    /// The request was executed, and too few copies answered in time.
+    TooFewAnswers { answered: u32, asked: u32 },
+    /// The request was sent, and nothing came back.
+    NoAnswer { asked: u32 },
+    /// The request may have been executed.
+    Unknown(String),
+    /// The cluster rejected the request, which was not executed.
+    Rejected(String),
+    /// The batch is larger than the cluster takes. It was not executed.
+    BatchTooLarge,
+}
+
+impl Failure {
+    /// Reads the driver's error about a request at this level.
+    pub(super) fn of(error: &ExecutionError, level: Level) -> Failure {
+        let asked = u32::from(level.acks);
+        let count = |number: i32| u32::try_from(number).unwrap_or(0);
+        match error {
+            // The driver has found no connection to any node.
+            ExecutionError::ConnectionPoolError(_) | ExecutionError::EmptyPlan => {
+                Failure::Unavailable { answered: 0, asked }
+            }
+            ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, why)) => match error {
+                DbError::Unavailable { required, alive, .. } => {
+                    Failure::Unavailable { answered: count(*alive), asked: count(*required) }
+                }
+                DbError::ReadTimeout { received, required, .. } | DbError::WriteTimeout { received, required, .. }
+                    if received < required =>
+                {
+                    Failure::TooFewAnswers { answered: count(*received), asked: count(*required) }
+                }
+                DbError::Invalid if why.contains("atch too large") => Failure::BatchTooLarge,
+                DbError::SyntaxError
+                | DbError::Invalid
+                | DbError::AlreadyExists { .. }
+                | DbError::Unauthorized
+                | DbError::ConfigError
+                | DbError::Overloaded
+                | DbError::IsBootstrapping => Failure::Rejected(format!("{error}: {why}")),
+                _ => Failure::Unknown(format!("{error}: {why}")),
+            },
+            ExecutionError::RequestTimeout(_)
+            | ExecutionError::LastAttemptError(RequestAttemptError::BrokenConnectionError(_)) => {
+                Failure::NoAnswer { asked }
+            }
+            ExecutionError::LastAttemptError(
+                RequestAttemptError::SerializationError(_)
+                | RequestAttemptError::CqlRequestSerialization(_)
+                | RequestAttemptError::UnableToAllocStreamId,
+            )
+            | ExecutionError::BadQuery(_)
+            | ExecutionError::PrepareError(_) => Failure::Rejected(error.to_string()),
+            other => Failure::Unknown(other.to_string()),
+        }
+    }
+
+    /// The error of a read.
+    pub(super) fn into_read_error(self) -> Error {
+        match self {
+            Failure::Unknown(why) | Failure::Rejected(why) => Error::ReadFailed { why },
+            other => other.into_write_error(),
+        }
+    }
+
+    /// The error of a write that is not conditional.
+    pub(super) fn into_write_error(self) -> Error {
+        match self {
+            Failure::Unavailable { answered, asked } | Failure::TooFewAnswers { answered, asked } => {
+                Error::NotEnoughReplicas { answered, asked }
+            }
+            Failure::NoAnswer { asked } => Error::NotEnoughReplicas { answered: 0, asked },
+            Failure::Unknown(why) | Failure::Rejected(why) => Error::Undetermined { why },
+            Failure::BatchTooLarge => Error::NotSupported { engine: NAME, what: LARGE_BATCHES },
+        }
+    }
+
+    /// Whether the request has certainly had no effect.
+    pub(super) fn had_no_effect(&self) -> bool {
+        matches!(self, Failure::Unavailable { .. } | Failure::Rejected(_) | Failure::BatchTooLarge)
+    }
+}

@@ -1,0 +1,230 @@
+//! The Cassandra engine: klad as a stateless server in front of a cluster that speaks CQL. Any number of klads may
+//! serve one keyspace. `docs/cluster-model.md` describes the tables and what each operation promises.
+//!
+//! ```text
+//!   worker ─▶ execute ─▶ a task on the thread klad-cluster ─▶ driver ─▶ the nodes
+//!                          read, write, conditional, scan          ◀─ Reply::complete
+//! ```
+//!
+//! No call blocks. One thread runs the driver and all operations; the admission of `execution` bounds their number. Only
+//! this directory names the driver's crate. Made by `main`, called by `execution`.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use scylla::client::session::Session;
+use scylla::statement::SerialConsistency;
+use tokio::runtime::{self, Handle, Runtime};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::operation::{Durability, Error, Operation, Outcome};
+use crate::{Capabilities, ChangeKind, Check, Engine, Observation, Reply};
+use klad_base::sync;
+
+mod bucket;
+mod conditional;
+mod counters;
+mod failure;
+mod level;
+mod options;
+mod read;
+mod row;
+mod scan;
+mod schema;
+mod session;
+mod versions;
+mod write;
+
+use counters::Counters;
+use level::Levels;
+pub use options::{Ask, BadName, Contact};
+pub use schema::{BUCKETS_MAX, Keyspace, Node, OpenError, Replication};
+use session::{Profiles, Statements};
+use versions::Versions;
+
+/// The engine's name.
+const NAME: &str = "cassandra";
+
+/// The number of requests that one operation sends at the same time.
+const AT_ONCE: usize = 32;
+
+/// The engine.
+pub struct CassandraEngine {
+    cluster: Arc<Cluster>,
+    runtime: Handle,
+    /// Ends the thread.
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What all operations share.
+struct Cluster {
+    session: Session,
+    statements: Statements,
+    profiles: Profiles,
+    versions: Versions,
+    levels: Levels,
+    buckets: u32,
+    /// Conditional writes of each bucket take turns.
+    queues: Vec<Semaphore>,
+    counters: Counters,
+    timeout: Duration,
+}
+
+impl CassandraEngine {
+    /// Connects to the cluster, and checks the keyspace.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(contact: &Contact, ask: Ask) -> Result<CassandraEngine, OpenError> {
+        let runtime = runtime()?;
+        let cluster = Arc::new(runtime.block_on(Cluster::open(contact, ask))?);
+        let (handle, stop) = (runtime.handle().clone(), Arc::new(Notify::new()));
+        let stopped = stop.clone();
+        let thread = sync::spawn_thread("klad-cluster", move || runtime.block_on(stopped.notified()));
+        Ok(CassandraEngine { cluster, runtime: handle, stop, thread: Some(thread) })
+    }
+}
+
+/// Makes the keyspace and its tables, unless they exist.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn init(contact: &Contact, replication: &[Replication], buckets: u32) -> Result<Keyspace, OpenError> {
+    runtime()?.block_on(async {
+        let session = schema::connect(contact).await?;
+        schema::init(&session, &contact.keyspace, replication, buckets).await
+    })
+}
+
+/// Reads the nodes of the cluster and what the keyspace is.
+///
+/// # Errors
+/// [`OpenError`]; the second one is about the keyspace.
+pub fn status(contact: &Contact) -> Result<(Vec<Node>, Result<Keyspace, OpenError>), OpenError> {
+    runtime()?.block_on(async {
+        let session = schema::connect(contact).await?;
+        Ok((schema::nodes(&session), schema::read(&session, &contact.keyspace).await))
+    })
+}
+
+fn runtime() -> Result<Runtime, OpenError> {
+    let built = runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| OpenError::Failed { action: "start", why: error.to_string() })
+}
+
+impl Cluster {
+    async fn open(contact: &Contact, ask: Ask) -> Result<Cluster, OpenError> {
+        let session = schema::connect(contact).await?;
+        let keyspace = schema::read(&session, &contact.keyspace).await?;
+        let writer = schema::take_writer(&session, &contact.keyspace).await?;
+        let serial = if ask.local_serial { SerialConsistency::LocalSerial } else { SerialConsistency::Serial };
+        let profiles = Profiles::new(contact, serial);
+        let statements = Statements::prepare(&session, &contact.keyspace, &profiles).await?;
+        let copies = |of: &dyn Fn(&Replication) -> bool| {
+            let all = keyspace.replication.iter().filter(|one| of(one)).map(|one| one.copies);
+            all.fold(0_u8, u8::saturating_add).max(1)
+        };
+        let is_local = |one: &Replication| contact.local_datacenter.as_ref().is_none_or(|name| *name == one.datacenter);
+        let levels = Levels {
+            copies: copies(&|_| true),
+            local_copies: copies(&is_local),
+            default: ask.consistency,
+            local_serial: ask.local_serial,
+        };
+        Ok(Cluster {
+            session,
+            statements,
+            profiles,
+            versions: Versions::new(writer),
+            levels,
+            buckets: keyspace.buckets,
+            queues: (0..keyspace.buckets).map(|_| Semaphore::new(1)).collect(),
+            counters: Counters::default(),
+            timeout: contact.timeout,
+        })
+    }
+
+    async fn execute(&self, operation: Operation, reply: &Arc<dyn Reply>) -> crate::Result {
+        match operation {
+            Operation::Get { key, consistency } => self.get(&key, self.levels.of_read(consistency), &**reply).await,
+            Operation::GetMany { keys, bytes_max, consistency } => {
+                self.get_many(keys, bytes_max, self.levels.of_read(consistency)).await
+            }
+            Operation::Prefetch { .. } => Ok(Outcome::NotFound),
+            Operation::Scan(step) => self.scan(*step).await,
+            Operation::Write(write) => self.write(write, reply).await,
+            Operation::RemoveRange(removal) => self.remove_range(removal).await,
+            Operation::Changes(_) => Err(Error::NotSupported { engine: NAME, what: "changes" }),
+        }
+    }
+
+    /// The number of nodes that klad has a connection to.
+    fn connected(&self) -> usize {
+        self.session.get_cluster_state().get_nodes_info().iter().filter(|node| node.is_connected()).count()
+    }
+}
+
+impl Engine for CassandraEngine {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            conditions: true,
+            expiry: true,
+            metadata: true,
+            batches: true,
+            range_removals: true,
+            ..Capabilities::default()
+        }
+    }
+
+    fn copies(&self) -> u8 {
+        self.cluster.levels.copies
+    }
+
+    fn durability(&self, _asked: Durability) -> Durability {
+        Durability::Replicated(self.cluster.levels.of_write(crate::operation::Consistency::Default).acks)
+    }
+
+    /// Always unknown: other klads may have written the key.
+    fn read_cached(&self, _key: &[u8]) -> Option<crate::Result> {
+        None
+    }
+
+    fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
+        let cluster = self.cluster.clone();
+        self.runtime.spawn(async move { reply.complete(cluster.execute(operation, &reply).await) });
+    }
+
+    /// Only a klad without any node rejects writes: whether enough nodes of a key are up is known to the cluster.
+    fn writable(&self, _change: ChangeKind) -> Result<(), Error> {
+        if self.cluster.connected() > 0 {
+            return Ok(());
+        }
+        let asked = self.cluster.levels.of_write(crate::operation::Consistency::Default).acks.into();
+        Err(Error::NotEnoughReplicas { answered: 0, asked })
+    }
+
+    fn set_cache_bytes(&self, _bytes: u64) {}
+
+    fn checks(&self) -> Vec<Check> {
+        vec![Check::of("cluster", self.writable(ChangeKind::Put))]
+    }
+
+    fn observe(&self) -> Arc<Observation> {
+        Arc::new(self.cluster.counters.observe(&schema::nodes(&self.cluster.session)))
+    }
+}
+
+impl Drop for CassandraEngine {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("a thread that panics ends the process");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Reads of keys.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use scylla::response::query_result::QueryResult;
+
+use crate::Reply;
+use crate::cassandra::failure::Failure;
+use crate::cassandra::level::Level;
+use crate::cassandra::row::Head;
+use crate::cassandra::{AT_ONCE, Cluster, bucket};
+use crate::limits::CACHED_VALUE_BYTES_MAX;
+use crate::operation::{ChangeError, ChangeResult, Error, Outcome, Value};
+use crate::plan::Current;
+use klad_base::clock;
+
+/// What the cluster has of a key.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub(super) head: Head,
+    /// The column `value`, if it was read.
+    beside: Option<Bytes>,
+    /// The timestamp of the write in Cassandra, microseconds.
+    pub(super) written_us: i64,
+}
+
+impl Stored {
+    /// The value. Its payload is missing if `value` was not read, and the payload is there.
+    fn value(&self) -> Result<Value, Error> {
+        match &self.beside {
+            Some(beside) => self.head.value_with(beside),
+            None => Ok(self.head.value().unwrap_or_else(|| self.head.without_payload())),
+        }
+    }
+
+    /// The value as a plan sees it.
+    pub(super) fn current(&self) -> Result<Current, Error> {
+        Ok(Current { version: self.head.version, value: self.value()?, bytes: self.head.bytes() })
+    }
+}
+
+/// The columns that a read needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Columns {
+    All,
+    Head,
+}
+
+impl Cluster {
+    /// Reads a key, expired or not.
+    pub(super) async fn read(&self, key: &[u8], columns: Columns, level: Level) -> Result<Option<Stored>, Error> {
+        let of = if columns == Columns::All { &self.statements.get } else { &self.statements.get_head };
+        let place = (bucket::of(key, self.buckets), key);
+        let result = self.session.execute_unpaged(of.at(level), place).await;
+        let result = result.map_err(|error| self.counters.failed(&Failure::of(&error, level).into_read_error()))?;
+        let found = match columns {
+            Columns::All => first::<(Option<Bytes>, Option<Bytes>, Option<i64>)>(result)?,
+            Columns::Head => first::<(Option<Bytes>, Option<i64>)>(result)?.map(|(head, time)| (head, None, time)),
+        };
+        // A row without a head has expired in part.
+        let Some((Some(head), beside, time)) = found else { return Ok(None) };
+        Ok(Some(Stored { head: Head::decode(head)?, beside, written_us: time.unwrap_or(0) }))
+    }
+
+    /// Reads a key for a client.
+    pub(super) async fn get(&self, key: &[u8], level: Level, reply: &dyn Reply) -> crate::Result {
+        let Some(stored) = self.read(key, Columns::All, level).await? else { return Ok(Outcome::NotFound) };
+        if stored.head.expired(clock::unix_ms()) {
+            return Ok(Outcome::NotFound);
+        }
+        let bytes = stored.head.payload_bytes();
+        if bytes > CACHED_VALUE_BYTES_MAX && !reply.admits(bytes) {
+            return Err(Error::NoRoom { bytes: bytes as u64 });
+        }
+        Ok(Outcome::Found { version: stored.head.version, value: stored.value()? })
+    }
+
+    /// Reads many keys. Of those that do not fit into `bytes_left`, the answer says only that.
+    pub(super) async fn get_many(&self, keys: Vec<Bytes>, mut bytes_left: usize, level: Level) -> crate::Result {
+        let mut results = Vec::with_capacity(keys.len());
+        let reads = keys.into_iter().map(|key| async move { self.read(&key, Columns::All, level).await });
+        let mut reads = futures_util::stream::iter(reads).buffered(AT_ONCE);
+        while let Some(stored) = reads.next().await {
+            let stored = stored?.filter(|stored| !stored.head.expired(clock::unix_ms()));
+            let bytes = stored.as_ref().map_or(0, |stored| stored.head.bytes());
+            results.push(match bytes_left.checked_sub(bytes) {
+                None => ChangeResult::Failed(ChangeError::NoRoom),
+                Some(left) => {
+                    bytes_left = left;
+                    let found = stored.map(|stored| stored.value().map(|value| (stored.head.version, value)));
+                    ChangeResult::Read(found.transpose()?)
+                }
+            });
+        }
+        Ok(Outcome::FoundMany(results))
+    }
+
+    /// Reads several keys with the columns that each needs.
+    pub(super) async fn read_all(
+        &self,
+        keys: HashMap<Bytes, Columns>,
+        level: Level,
+    ) -> Result<HashMap<Bytes, Stored>, Error> {
+        let read = async |(key, columns): (Bytes, Columns)| {
+            let stored = self.read(&key, columns, level).await?;
+            Ok::<_, Error>(stored.map(|stored| (key, stored)))
+        };
+        let mut reads = futures_util::stream::iter(keys.into_iter().map(read)).buffer_unordered(AT_ONCE);
+        let mut all = HashMap::new();
+        while let Some(found) = reads.next().await {
+            all.extend(found?);
+        }
+        Ok(all)
+    }
+}
+
+/// The first row of a result.
+fn first<R>(result: QueryResult) -> Result<Option<R>, Error>
+where
+    R: for<'f, 'm> scylla::deserialize::row::DeserializeRow<'f, 'm>,
+{
+    let rows = result.into_rows_result().map_err(unreadable)?;
+    rows.maybe_first_row::<R>().map_err(unreadable)
+}
+
+/// The error for an answer that has not the columns of klad's tables.
+pub(super) fn unreadable(error: impl std::fmt::Display) -> Error {
+    Error::Unreadable { why: error.to_string() }
+}

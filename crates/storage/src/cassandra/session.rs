@@ -1,0 +1,177 @@
+//! The connection to the cluster: the driver's session with klad's settings, and the prepared statements.
+//!
+//! A request waits for one node, its coordinator. So that a frozen node delays a request by 100 ms and not until the
+//! timeout, requests that may run twice are sent to another node after 100 ms, and a connection that does not answer
+//! keepalives is closed. Conditional writes may not run twice: they go to one node, once.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use scylla::client::PoolSize;
+use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::errors::{NewSessionError, PrepareError};
+use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
+use scylla::policies::retry::{DefaultRetryPolicy, FallthroughRetryPolicy};
+use scylla::policies::speculative_execution::SimpleSpeculativeExecutionPolicy;
+use scylla::statement::prepared::PreparedStatement;
+use scylla::statement::{Consistency as Cql, SerialConsistency};
+
+use crate::cassandra::level::Level;
+use crate::cassandra::options::Contact;
+
+/// After this time without an answer, a request that may run twice is also sent to another node.
+const SPECULATION_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The number of further nodes that such a request is sent to.
+const SPECULATIONS_MAX: usize = 2;
+
+/// How often the driver asks each connection for a sign of life, and how long it waits for it.
+const KEEPALIVE: Duration = Duration::from_secs(2);
+
+/// The levels that requests may have.
+const LEVELS: [Cql; 8] = [
+    Cql::One,
+    Cql::Two,
+    Cql::Three,
+    Cql::Quorum,
+    Cql::LocalQuorum,
+    Cql::All,
+    Cql::Serial,
+    Cql::LocalSerial,
+];
+
+/// Connects to the cluster.
+pub(super) async fn connect(contact: &Contact) -> Result<Session, NewSessionError> {
+    let mut builder = SessionBuilder::new()
+        .known_nodes(&contact.points)
+        .default_execution_profile_handle(Profiles::new(contact, SerialConsistency::Serial).twice)
+        .connection_timeout(contact.timeout)
+        .keepalive_interval(KEEPALIVE)
+        .keepalive_timeout(KEEPALIVE)
+        .pool_size(PoolSize::PerHost(NonZeroUsize::MIN));
+    #[cfg(feature = "cluster-tls")]
+    {
+        builder = builder.tls_context(contact.tls.clone());
+    }
+    if let Some((user, password)) = &contact.user {
+        builder = builder.user(user, password);
+    }
+    builder.build().await
+}
+
+/// How requests are sent.
+pub(super) struct Profiles {
+    /// For requests that may run twice.
+    pub(super) twice: ExecutionProfileHandle,
+    /// For conditional writes.
+    pub(super) once: ExecutionProfileHandle,
+}
+
+impl Profiles {
+    pub(super) fn new(contact: &Contact, serial: SerialConsistency) -> Profiles {
+        let nodes: Arc<dyn LoadBalancingPolicy> = match &contact.local_datacenter {
+            Some(name) => {
+                DefaultPolicy::builder().prefer_datacenter(name.clone()).permit_dc_failover(true).build()
+            }
+            None => DefaultPolicy::builder().build(),
+        };
+        let common = || {
+            ExecutionProfile::builder()
+                .consistency(Cql::Quorum)
+                .serial_consistency(Some(serial))
+                .request_timeout(Some(contact.timeout))
+                .load_balancing_policy(nodes.clone())
+        };
+        let speculation = SimpleSpeculativeExecutionPolicy {
+            max_retry_count: SPECULATIONS_MAX,
+            retry_interval: SPECULATION_INTERVAL,
+        };
+        let twice = common()
+            .retry_policy(Arc::new(DefaultRetryPolicy::new()))
+            .speculative_execution_policy(Some(Arc::new(speculation)));
+        let once =
+            common().retry_policy(Arc::new(FallthroughRetryPolicy::new())).speculative_execution_policy(None);
+        Profiles { twice: twice.build().into_handle(), once: once.build().into_handle() }
+    }
+}
+
+/// A statement, prepared for each level.
+pub(super) struct Leveled(Vec<PreparedStatement>);
+
+impl Leveled {
+    /// The statement at this level.
+    pub(super) fn at(&self, level: Level) -> &PreparedStatement {
+        let index = LEVELS.iter().position(|known| *known == level.cql).expect("LEVELS has all that `level` returns");
+        &self.0[index]
+    }
+}
+
+/// All statements.
+pub(super) struct Statements {
+    pub(super) get: Leveled,
+    pub(super) get_head: Leveled,
+    pub(super) put: Leveled,
+    pub(super) put_if: Leveled,
+    pub(super) delete: Leveled,
+    pub(super) delete_if: Leveled,
+    pub(super) delete_from: Leveled,
+    pub(super) delete_between: Leveled,
+    /// Without an end; forward, and backward.
+    pub(super) scan_from: [Leveled; 2],
+    /// With an end; forward, and backward.
+    pub(super) scan_between: [Leveled; 2],
+}
+
+impl Statements {
+    /// Prepares the statements for this keyspace, whose name is safe in CQL.
+    pub(super) async fn prepare(
+        session: &Session,
+        keyspace: &str,
+        profiles: &Profiles,
+    ) -> Result<Statements, PrepareError> {
+        let entries = format!("{keyspace}.entries");
+        let (twice, once) = ((&profiles.twice, true), (&profiles.once, false));
+        let prepare = async |text: String, (profile, idempotent): (&ExecutionProfileHandle, bool)| {
+            let mut statement = session.prepare(text).await?;
+            statement.set_is_idempotent(idempotent);
+            statement.set_execution_profile_handle(Some(profile.clone()));
+            let at = |level| {
+                let mut statement = statement.clone();
+                statement.set_consistency(level);
+                statement
+            };
+            Ok::<_, PrepareError>(Leveled(LEVELS.into_iter().map(at).collect()))
+        };
+        let one = "WHERE bucket = ? AND key = ?";
+        let (from, between) = ("WHERE bucket = ? AND key >= ?", "WHERE bucket = ? AND key >= ? AND key < ?");
+        let scan = |range: &str, order: &str| {
+            format!("SELECT key, head FROM {entries} {range} ORDER BY key {order} LIMIT ?")
+        };
+        Ok(Statements {
+            get: prepare(format!("SELECT head, value, writetime(head) FROM {entries} {one}"), twice).await?,
+            get_head: prepare(format!("SELECT head, writetime(head) FROM {entries} {one}"), twice).await?,
+            put: prepare(
+                format!("UPDATE {entries} USING TIMESTAMP ? AND TTL ? SET head = ?, value = ? {one}"),
+                twice,
+            )
+            .await?,
+            put_if: prepare(
+                format!("UPDATE {entries} USING TTL ? SET head = ?, value = ? {one} IF head = ?"),
+                once,
+            )
+            .await?,
+            delete: prepare(format!("DELETE FROM {entries} USING TIMESTAMP ? {one}"), twice).await?,
+            delete_if: prepare(format!("DELETE FROM {entries} {one} IF head = ?"), once).await?,
+            delete_from: prepare(format!("DELETE FROM {entries} USING TIMESTAMP ? {from}"), twice).await?,
+            delete_between: prepare(format!("DELETE FROM {entries} USING TIMESTAMP ? {between}"), twice).await?,
+            scan_from: [prepare(scan(from, "ASC"), twice).await?, prepare(scan(from, "DESC"), twice).await?],
+            scan_between: [
+                prepare(scan(between, "ASC"), twice).await?,
+                prepare(scan(between, "DESC"), twice).await?,
+            ],
+        })
+    }
+}
