@@ -2,7 +2,7 @@
 #
 # The recipes call scripts in tools/. Plain cargo works as well, after `. tools/env.sh` (docs/building.md).
 
-.PHONY: help run bench test build lint measure deny docs dist install uninstall
+.PHONY: help run bench cluster test build lint measure deny docs dist install uninstall
 
 help:  ## print these lines
 	@awk -F ':.*## +' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -14,6 +14,11 @@ run:  ## build klad and serve ./data on 127.0.0.1:8080; more options: make run A
 bench:  ## load a server and report what was measured: make bench ARGS="http://127.0.0.1:8080 --workload put --rate 5k/s"
 	@tools/setup.sh
 	@exec tools/bench.sh $(ARGS)
+
+cluster:  ## run three Cassandra nodes and three klads on this machine, until Ctrl-C
+	@tools/setup.sh
+	@tools/setup.sh cluster
+	@exec tools/cluster.sh
 
 test:  ## run all checks and all tests
 	@tools/setup.sh test

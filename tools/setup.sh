@@ -7,6 +7,7 @@
 #
 #   tools/setup.sh [test|dist]      both also check the programs that make and test Debian packages, if dpkg is present
 #   tools/setup.sh bench            valgrind and the runner of `cargo bench`
+#   tools/setup.sh cluster          Java 17 and Cassandra, for `make cluster` and the tests of `--engine cassandra`
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -77,6 +78,11 @@ look() {
         command -v valgrind >/dev/null 2>&1 || missing="$missing valgrind"
         return
     fi
+    if [ "$purpose" = cluster ]; then
+        any /usr/lib/jvm/java-17-openjdk*/bin/java || java -version 2>&1 | grep -q 'version "17\.' || missing="$missing java"
+        command -v mvn >/dev/null 2>&1 || missing="$missing maven"
+        return
+    fi
     if [ "$purpose" != build ] && command -v dpkg-deb >/dev/null 2>&1; then
         command -v dpkg-shlibdeps >/dev/null 2>&1 || missing="$missing dpkg-dev"
         command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
@@ -128,6 +134,10 @@ package() {
     debian:promtool | debian:nginx | debian:haproxy) echo "-" ;;
     debian:go) echo golang-go ;;
     debian:python) echo python3-venv ;;
+    debian:java) echo openjdk-17-jdk-headless ;;
+    fedora:java) echo java-17-openjdk-headless ;;
+    arch:java) echo jdk17-openjdk ;;
+    macos:java) echo openjdk@17 ;;
     fedora:python) echo python3 ;;
     fedora:go) echo golang ;;
     fedora:compiler) echo gcc-c++ ;;
@@ -179,11 +189,33 @@ bring_schemathesis() {
     fi
 }
 
+# Copies Cassandra's jars into a directory of its own, again if the version has changed.
+bring_cassandra() {
+    directory="$programs/cassandra"
+    # The copy is the last file that is written.
+    if cmp -s tools/cassandra/pom.xml "$directory/pom.xml"; then return 0; fi
+    say "copying Cassandra's jars into $directory"
+    rm -rf "$directory"
+    if ! { mvn --quiet --batch-mode --file tools/cassandra/pom.xml dependency:copy-dependencies \
+        -DincludeScope=runtime -DoutputDirectory="$directory/lib" && cp tools/cassandra/pom.xml "$directory/"; }; then
+        say "cannot fetch Cassandra's jars (see above)"
+        exit 1
+    fi
+}
+
+# Brings what comes from other places than the system's packages.
+bring() {
+    fetch_modules
+    case "$purpose" in
+    test) bring_schemathesis ;;
+    cluster) bring_cassandra ;;
+    esac
+}
+
 look
 [ "$purpose" != bench ] || bring_runner
 if [ -z "$missing" ]; then
-    fetch_modules
-    [ "$purpose" != test ] || bring_schemathesis
+    bring
     exit 0
 fi
 
@@ -236,8 +268,7 @@ debian)
         say "still missing after the installation:$missing"
         exit 1
     fi
-    fetch_modules
-    [ "$purpose" != test ] || bring_schemathesis
+    bring
     ;;
 fedora)
     say "missing:$missing. Install with: sudo dnf install $list"
@@ -252,7 +283,7 @@ macos)
     exit 1
     ;;
 *)
-    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go, chromium, python 3, wrk, nginx and haproxy"
+    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, for the tests promtool, go, chromium, python 3, wrk, nginx and haproxy, and for a cluster Java 17 and maven"
     exit 1
     ;;
 esac
