@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use super::support::conformance::on_cassandra;
 use super::support::{Client, SETUPS, Server, ServerBuilder, encode, keeps_nothing};
 
 /// Runs `check` against a new server of each engine.
@@ -12,6 +13,7 @@ fn each_engine(check: impl Fn(&Server, &mut Client)) {
         let mut client = server.client();
         check(&server, &mut client);
     }
+    on_cassandra(check);
 }
 
 #[test]

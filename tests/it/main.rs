@@ -32,6 +32,8 @@ mod bench_page;
 #[cfg(feature = "scripts")]
 mod bench_script;
 mod bench_usage;
+#[cfg(feature = "cassandra")]
+mod cassandra_rows;
 #[cfg(feature = "rocksdb")]
 mod check;
 #[cfg(feature = "rocksdb")]

@@ -2,10 +2,12 @@
 
 pub(crate) mod batches;
 pub(crate) mod bencher;
+pub(crate) mod cassandra;
 pub(crate) mod client;
 #[cfg(target_os = "linux")]
 pub(crate) mod clock;
 pub(crate) mod command;
+pub(crate) mod conformance;
 pub(crate) mod engine;
 pub(crate) mod history;
 pub(crate) mod lab;

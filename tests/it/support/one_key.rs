@@ -1,5 +1,6 @@
 //! Requests of `/v1` for one key, and what their tests share.
 
+use super::conformance::on_cassandra;
 use super::{Answer, Client, Server, ServerBuilder, encode};
 
 /// Runs `check` against a new server of each setup.
@@ -10,6 +11,7 @@ pub(crate) fn each(setups: &[&str], check: impl Fn(&Server, &mut Client)) {
         let mut client = server.client();
         check(&server, &mut client);
     }
+    on_cassandra(check);
 }
 
 /// Returns the target with `key` in its path; every byte is percent-encoded.

@@ -6,6 +6,7 @@ use minicbor::data::Type;
 use minicbor::decode::Decoder;
 use serde_json::{Map, Value};
 
+use super::conformance::on_cassandra;
 use super::{Answer, Client, Server, ServerBuilder, encode, wait_until};
 
 /// What a scan lists.
@@ -176,6 +177,7 @@ pub(crate) fn each(setups: &[&str], check: impl Fn(&Server, &mut Client)) {
         let server = ServerBuilder::new(setup).start();
         check(&server, &mut server.client());
     }
+    on_cassandra(check);
 }
 
 pub(crate) fn store(client: &mut Client, key: &[u8], value: &[u8]) {

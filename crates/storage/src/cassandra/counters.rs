@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Observation;
-use crate::cassandra::schema::Node;
 use crate::observation::{Measure, number};
 use crate::operation::Error;
 use klad_base::metrics::text::Kind;
@@ -46,14 +45,13 @@ impl Counters {
         error.clone()
     }
 
-    /// The metrics now.
-    pub(super) fn observe(&self, nodes: &[Node]) -> Observation {
+    /// The metrics now, with those of [`Traffic`](crate::cassandra::traffic::Traffic).
+    pub(super) fn observe(&self, traffic: Vec<Measure>) -> Observation {
         let errors = [
             ("not-enough-replicas", self.not_enough_replicas.get()),
             ("undetermined", self.undetermined.get()),
             ("read-failed", self.read_failed.get()),
         ];
-        let connected = nodes.iter().map(|node| (node.address.clone(), f64::from(u8::from(node.connected))));
         let one = |name, help, value| Measure::one(name, Kind::Counter, help, value);
         let mut measures = vec![
             Measure::each(
@@ -74,15 +72,7 @@ impl Counters {
                 self.conditional_unknown.get(),
             ),
         ];
-        if !nodes.is_empty() {
-            measures.push(Measure::each(
-                "klad_cluster_node_connected",
-                Kind::Gauge,
-                "1 if klad has a connection to the node, otherwise 0.",
-                "node",
-                connected,
-            ));
-        }
+        measures.extend(traffic);
         Observation { measures, ..Observation::default() }
     }
 }

@@ -33,6 +33,7 @@ mod row;
 mod scan;
 mod schema;
 mod session;
+mod traffic;
 mod versions;
 mod write;
 
@@ -41,6 +42,7 @@ use level::Levels;
 pub use options::{Ask, BadName, Contact};
 pub use schema::{BUCKETS_MAX, Keyspace, Node, OpenError, Replication};
 use session::{Profiles, Statements};
+use traffic::Traffic;
 use versions::Versions;
 
 /// The engine's name.
@@ -69,6 +71,7 @@ struct Cluster {
     /// Conditional writes of each bucket take turns.
     queues: Vec<Semaphore>,
     counters: Counters,
+    traffic: Arc<Traffic>,
     timeout: Duration,
 }
 
@@ -120,7 +123,8 @@ impl Cluster {
         let keyspace = schema::read(&session, &contact.keyspace).await?;
         let writer = schema::take_writer(&session, &contact.keyspace).await?;
         let serial = if ask.local_serial { SerialConsistency::LocalSerial } else { SerialConsistency::Serial };
-        let profiles = Profiles::new(contact, serial);
+        let traffic = Arc::<Traffic>::default();
+        let profiles = Profiles::new(contact, serial, traffic.clone());
         let statements = Statements::prepare(&session, &contact.keyspace, &profiles).await?;
         let copies = |of: &dyn Fn(&Replication) -> bool| {
             let all = keyspace.replication.iter().filter(|one| of(one)).map(|one| one.copies);
@@ -142,6 +146,7 @@ impl Cluster {
             buckets: keyspace.buckets,
             queues: (0..keyspace.buckets).map(|_| Semaphore::new(1)).collect(),
             counters: Counters::default(),
+            traffic,
             timeout: contact.timeout,
         })
     }
@@ -216,7 +221,8 @@ impl Engine for CassandraEngine {
     }
 
     fn observe(&self) -> Arc<Observation> {
-        Arc::new(self.cluster.counters.observe(&schema::nodes(&self.cluster.session)))
+        let traffic = self.cluster.traffic.measures(&self.cluster.session);
+        Arc::new(self.cluster.counters.observe(traffic))
     }
 }
 

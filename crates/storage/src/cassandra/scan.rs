@@ -47,6 +47,8 @@ struct Lane {
     bucket: i32,
     /// In the order of the scan.
     rows: VecDeque<(Bytes, Head)>,
+    /// The last key that was read, also if its row was returned since.
+    last: Option<Bytes>,
     /// Whether the bucket may have more rows.
     more: bool,
     /// The number of rows that the next read asks for.
@@ -60,7 +62,7 @@ impl Ahead {
     fn new(step: &ScanStep, buckets: u32) -> Ahead {
         let count = buckets as usize;
         let limit = (2 * step.entries_max / count).clamp(FIRST_ROWS.0, FIRST_ROWS.1);
-        let lane = |bucket| Lane { bucket, rows: VecDeque::new(), more: true, limit };
+        let lane = |bucket| Lane { bucket, rows: VecDeque::new(), last: None, more: true, limit };
         let buckets = i32::try_from(buckets).expect("at most BUCKETS_MAX");
         Ahead {
             lanes: (0..buckets).map(lane).collect(),
@@ -102,12 +104,13 @@ impl Ahead {
         (0..self.lanes.len()).filter(|index| low(&self.lanes[*index])).collect()
     }
 
-    /// The range that a lane has not read: behind its last row.
+    /// The range that a lane has not read: behind the last row that it has read.
     fn unread(&self, lane: &Lane) -> (Bytes, Option<Bytes>) {
-        match lane.rows.back() {
-            None => (self.from.clone(), self.end.clone()),
-            Some((last, _)) if self.reverse => (self.from.clone(), Some(last.clone())),
-            Some((last, _)) => (behind(last), self.end.clone()),
+        let (from, end) = (self.from.clone(), self.end.clone());
+        match &lane.last {
+            None => (from, end),
+            Some(last) if self.reverse => (from, Some(end.map_or(last.clone(), |end| end.min(last.clone())))),
+            Some(last) => (from.max(behind(last)), end),
         }
     }
 
@@ -122,6 +125,7 @@ impl Ahead {
         } else {
             lane.limit = (lane.limit * 2).min((ROWS_AHEAD_MAX / active.max(1)).max(FIRST_ROWS.0));
         }
+        lane.last = rows.last().map(|(key, _)| key.clone()).or(lane.last.take());
         lane.rows.extend(rows);
     }
 
@@ -205,13 +209,17 @@ impl Building<'_> {
             let enough = self.expired > REMOVED_PER_ATTEMPT_MAX;
             return if enough { Then::StopBehind(key.clone()) } else { Then::Go };
         }
+        // Only now, so that a page that is full at the end of the range says that nothing is left.
+        if self.entries.len() == self.step.entries_max {
+            return Then::StopAt(key.clone());
+        }
         let charge = self.charge(key, head);
         if charge > self.step.bytes_max.saturating_sub(self.bytes) {
             return if self.entries.is_empty() { Then::TooLarge(charge) } else { Then::StopAt(key.clone()) };
         }
         self.bytes += charge;
         self.entries.push((key.clone(), head.clone()));
-        if self.entries.len() == self.step.entries_max { Then::StopBehind(key.clone()) } else { Then::Go }
+        Then::Go
     }
 }
 

@@ -21,6 +21,7 @@ use scylla::statement::{Consistency as Cql, SerialConsistency};
 
 use crate::cassandra::level::Level;
 use crate::cassandra::options::Contact;
+use crate::cassandra::traffic::{Counting, Traffic};
 
 /// After this time without an answer, a request that may run twice is also sent to another node.
 const SPECULATION_INTERVAL: Duration = Duration::from_millis(100);
@@ -39,7 +40,7 @@ const LEVELS: [Cql; 8] =
 pub(super) async fn connect(contact: &Contact) -> Result<Session, NewSessionError> {
     let mut builder = SessionBuilder::new()
         .known_nodes(&contact.points)
-        .default_execution_profile_handle(Profiles::new(contact, SerialConsistency::Serial).twice)
+        .default_execution_profile_handle(Profiles::new(contact, SerialConsistency::Serial, Arc::default()).twice)
         .connection_timeout(contact.timeout)
         .keepalive_interval(KEEPALIVE)
         .keepalive_timeout(KEEPALIVE)
@@ -63,11 +64,12 @@ pub(super) struct Profiles {
 }
 
 impl Profiles {
-    pub(super) fn new(contact: &Contact, serial: SerialConsistency) -> Profiles {
-        let nodes: Arc<dyn LoadBalancingPolicy> = match &contact.local_datacenter {
+    pub(super) fn new(contact: &Contact, serial: SerialConsistency, traffic: Arc<Traffic>) -> Profiles {
+        let inner: Arc<dyn LoadBalancingPolicy> = match &contact.local_datacenter {
             Some(name) => DefaultPolicy::builder().prefer_datacenter(name.clone()).permit_dc_failover(true).build(),
             None => DefaultPolicy::builder().build(),
         };
+        let nodes: Arc<dyn LoadBalancingPolicy> = Arc::new(Counting { inner, traffic });
         let common = || {
             ExecutionProfile::builder()
                 .consistency(Cql::Quorum)
@@ -130,6 +132,11 @@ impl Statements {
             let at = |level| {
                 let mut statement = statement.clone();
                 statement.set_consistency(level);
+                // A second serial read would disturb the first one.
+                if matches!(level, Cql::Serial | Cql::LocalSerial) {
+                    statement.set_is_idempotent(false);
+                    statement.set_execution_profile_handle(Some(profiles.once.clone()));
+                }
                 statement
             };
             Ok::<_, PrepareError>(Leveled(LEVELS.into_iter().map(at).collect()))

@@ -1,0 +1,282 @@
+//! A Cassandra cluster of three nodes on this machine, which all tests of one run share. `tools/cassandra/node.sh` runs
+//! a node, here as in `make cluster`.
+//!
+//! A test takes the cluster with [`whole`], together with others, or with [`alone`] if it harms nodes. When the run ends,
+//! in whatever way, a shell kills the nodes and removes their data.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::command::Klad;
+use super::programs::program;
+use super::{Client, PATIENCE, Server, ServerBuilder, wait_until};
+
+/// The number of nodes, and of copies of each key.
+pub(crate) const NODES: usize = 3;
+
+/// Nodes on addresses of their own.
+pub(crate) struct Cluster {
+    block: u8,
+    directory: PathBuf,
+    nodes: Vec<Mutex<Option<Child>>>,
+    /// Its end ends the nodes.
+    _guard: Child,
+}
+
+static CLUSTER: LazyLock<RwLock<Cluster>> = LazyLock::new(|| RwLock::new(Cluster::start()));
+
+/// Returns the cluster with all nodes up. `None`: the machine has no Cassandra, and the test is to be skipped.
+pub(crate) fn whole() -> Option<RwLockReadGuard<'static, Cluster>> {
+    is_here().then(|| CLUSTER.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Returns the cluster for a test that harms nodes. They are all up again when it drops the cluster.
+pub(crate) fn alone() -> Option<Alone> {
+    is_here().then(|| Alone(CLUSTER.write().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// The cluster for one test. Mends it when dropped.
+pub(crate) struct Alone(RwLockWriteGuard<'static, Cluster>);
+
+impl std::ops::Deref for Alone {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.0
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.0.mend();
+    }
+}
+
+/// Whether the machine has Cassandra. Says what is missing.
+///
+/// # Panics
+/// Something is missing although `KLAD_TEST_CLUSTER` is `required`.
+fn is_here() -> bool {
+    let java = Command::new("java").arg("-version").stderr(Stdio::null()).status().is_ok();
+    let missing = match (java, program("cassandra/pom.xml").is_absolute()) {
+        (true, true) => return true,
+        (false, _) => "Java 17 is missing",
+        (true, false) => "Cassandra's jars are missing",
+    };
+    assert_ne!(std::env::var("KLAD_TEST_CLUSTER").as_deref(), Ok("required"), "{missing}");
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    // Not by `eprintln!`, which shows nothing for a test that passes.
+    let _ = writeln!(std::io::stderr(), "skipped {test}: {missing}; `tools/setup.sh cluster` installs it");
+    false
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let directory = tempfile::Builder::new().prefix("klad-cluster-").tempdir().unwrap();
+        let directory = TempDir::keep(directory);
+        // The shell waits for the end of its input, which is the end of this process.
+        let guard = Command::new("sh")
+            .args(["-c", "cat; kill -9 $(cat \"$1\"/node*/pid); rm -rf \"$1\"", "sh"])
+            .arg(&directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let nodes = (0..NODES).map(|_| Mutex::new(None)).collect();
+        let cluster = Cluster { block: free_block(), directory, nodes, _guard: guard };
+        (0..NODES).for_each(|node| cluster.spawn(node));
+        cluster.wait();
+        cluster
+    }
+
+    /// The address of a node for clients. Nodes count from 0.
+    pub(crate) fn address(&self, node: usize) -> SocketAddr {
+        SocketAddr::from(([127, 0, self.block, u8::try_from(node + 1).unwrap()], 9042))
+    }
+
+    /// The addresses as `--contact-points` takes them.
+    pub(crate) fn contact_points(&self) -> String {
+        (0..NODES).map(|node| self.address(node).to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Returns what starts a klad for a keyspace.
+    pub(crate) fn builder(&self, keyspace: &str) -> ServerBuilder {
+        ServerBuilder::new("cassandra")
+            .arg("--contact-points", &self.contact_points())
+            .arg("--local-datacenter", "datacenter1")
+            .arg("--keyspace", keyspace)
+    }
+
+    fn node_directory(&self, node: usize) -> PathBuf {
+        self.directory.join(format!("node{node}"))
+    }
+
+    /// What a node has logged since it was started last.
+    pub(crate) fn log(&self, node: usize) -> String {
+        std::fs::read_to_string(self.node_directory(node).join("log")).unwrap()
+    }
+
+    fn spawn(&self, node: usize) {
+        let directory = self.node_directory(node);
+        std::fs::create_dir_all(&directory).unwrap();
+        let child = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/cassandra/node.sh"))
+            .arg(&directory)
+            .args([self.block.to_string(), (node + 1).to_string(), NODES.to_string()])
+            // Hints would bring a copy what it has missed, and so hide reads that ask too few copies.
+            .env("KLAD_CASSANDRA_HINTS", "false")
+            .stdin(Stdio::null())
+            .stdout(File::create(directory.join("log")).unwrap())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        *self.nodes[node].lock().unwrap() = Some(child);
+    }
+
+    /// Waits until each node that runs serves, lists the others, and knows that those that run are up.
+    fn wait(&self) {
+        let running = |node: &usize| self.nodes[*node].lock().unwrap().is_some();
+        let running: Vec<usize> = (0..NODES).filter(running).collect();
+        for &node in &running {
+            wait_until(&format!("Cassandra node {node} serves"), || {
+                let ended = self.nodes[node].lock().unwrap().as_mut().unwrap().try_wait().unwrap();
+                assert_eq!(ended, None, "Cassandra has ended:\n{}", self.log(node));
+                self.log(node).contains("Startup complete") && peers(self.address(node)) == Some(NODES - 1)
+            });
+        }
+        for &node in &running {
+            let others = running.iter().filter(|other| **other != node);
+            for &other in others {
+                wait_until(&format!("node {node} knows that node {other} is up"), || self.sees(node, other));
+            }
+        }
+    }
+
+    /// Whether a node has last logged of another one that it is up.
+    fn sees(&self, node: usize, other: usize) -> bool {
+        let other = format!("/{}:7000 ", self.address(other).ip());
+        let log = self.log(node);
+        let mut news = log.lines().rev().filter(|line| line.contains(&other));
+        news.find_map(|line| match (line.contains("now UP"), line.contains("now DOWN")) {
+            (false, false) => None,
+            (up, _) => Some(up),
+        })
+        .unwrap_or(false)
+    }
+
+    fn signal(&self, node: usize, signal: Signal) {
+        let child = self.nodes[node].lock().unwrap();
+        kill_process(Pid::from_child(child.as_ref().expect("the node runs")), signal).unwrap();
+    }
+
+    /// Kills a node.
+    pub(crate) fn kill(&self, node: usize) {
+        let mut child = self.nodes[node].lock().unwrap().take().expect("the node runs");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // The number may belong to another process when the run ends.
+        std::fs::remove_file(self.node_directory(node).join("pid")).unwrap();
+    }
+
+    /// Stops all threads of a node. Its connections stay open.
+    pub(crate) fn freeze(&self, node: usize) {
+        self.signal(node, Signal::STOP);
+    }
+
+    /// Lets a frozen node continue.
+    pub(crate) fn thaw(&self, node: usize) {
+        self.signal(node, Signal::CONT);
+    }
+
+    /// Starts killed nodes, and waits until they serve.
+    pub(crate) fn restart(&self, nodes: &[usize]) {
+        nodes.iter().for_each(|node| self.spawn(*node));
+        self.wait();
+    }
+
+    /// Thaws and starts nodes until all are up.
+    fn mend(&self) {
+        let (up, down): (Vec<usize>, Vec<usize>) = (0..NODES).partition(|node| {
+            let child = self.nodes[*node].lock().unwrap_or_else(PoisonError::into_inner);
+            child.is_some()
+        });
+        up.into_iter().for_each(|node| self.thaw(node));
+        self.restart(&down);
+    }
+}
+
+/// Three klads that serve a keyspace of their own.
+pub(crate) struct Klads(Vec<Server>);
+
+impl Klads {
+    pub(crate) fn start(cluster: &Cluster) -> Klads {
+        static KEYSPACES: AtomicUsize = AtomicUsize::new(0);
+        let keyspace = format!("test{}", KEYSPACES.fetch_add(1, Ordering::Relaxed));
+        let replication = format!("datacenter1:{NODES}");
+        Klad::new("cluster init --keyspace")
+            .arg(&keyspace)
+            .arg("--contact-points")
+            .arg(cluster.contact_points())
+            .arg("--replication")
+            .arg(replication)
+            .succeeds();
+        Klads((0..NODES).map(|_| cluster.builder(&keyspace).start()).collect())
+    }
+
+    pub(crate) fn address(&self, klad: usize) -> SocketAddr {
+        self.0[klad].address
+    }
+
+    /// Connects to one of the klads, which count from 0.
+    pub(crate) fn client(&self, klad: usize) -> Client {
+        self.0[klad].client()
+    }
+
+    /// Kills the last klad.
+    pub(crate) fn kill_last(&mut self) {
+        self.0.pop().expect("one is left").kill();
+    }
+}
+
+/// Returns a number whose addresses no other cluster of this machine has.
+fn free_block() -> u8 {
+    let mut blocks = std::iter::repeat_with(|| fastrand::u8(10..250));
+    blocks
+        .find(|block| TcpListener::bind(SocketAddr::from(([127, 0, *block, 1], 7000))).is_ok())
+        .expect("the iterator is endless")
+}
+
+/// Asks a node how many others it lists; `None` if it does not answer. Speaks version 4 of CQL's protocol.
+fn peers(address: SocketAddr) -> Option<usize> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let mut ask = |opcode: u8, body: &[u8]| -> Option<Vec<u8>> {
+        let length = u32::try_from(body.len()).ok()?.to_be_bytes();
+        stream.write_all(&[&[4, 0, 0, 0, opcode], &length[..], body].concat()).ok()?;
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).ok()?;
+        let [.., a, b, c, d] = head;
+        let mut body = vec![0; u32::from_be_bytes([a, b, c, d]) as usize];
+        stream.read_exact(&mut body).ok()?;
+        // 0 is an error.
+        (head[4] != 0).then_some(body)
+    };
+    let text = |text: &str| [&u16::try_from(text.len()).unwrap().to_be_bytes()[..], text.as_bytes()].concat();
+    let startup = [&[0, 1][..], &text("CQL_VERSION"), &text("3.0.0")].concat();
+    ask(1, &startup)?;
+    let query = "SELECT count(*) FROM system.peers_v2";
+    let length = u32::try_from(query.len()).ok()?.to_be_bytes();
+    // At consistency ONE, without parameters.
+    let rows = ask(7, &[&length[..], query.as_bytes(), &[0, 1, 0]].concat())?;
+    // The last column of the last row ends the answer.
+    Some(usize::try_from(u64::from_be_bytes(*rows.last_chunk()?)).ok()?)
+}
