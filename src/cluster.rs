@@ -88,8 +88,7 @@ pub enum ConsistencyName {
     LocalQuorum,
     /// All copies. Requests fail while one is down.
     All,
-    /// As quorum, but every write is a lightweight transaction, and a read ends those in progress. All requests of a
-    /// key then have one order.
+    /// As quorum, and all requests of a key have one order: every write is a lightweight transaction.
     Serial,
 }
 
