@@ -129,14 +129,15 @@ impl Cluster {
     fn spawn(&self, node: usize) {
         let directory = self.node_directory(node);
         std::fs::create_dir_all(&directory).unwrap();
+        let log = File::create(directory.join("log")).unwrap();
         let child = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/cassandra/node.sh"))
             .arg(&directory)
             .args([self.block.to_string(), (node + 1).to_string(), NODES.to_string()])
             // Hints would bring a copy what it has missed, and so hide reads that ask too few copies.
-            .env("KLAD_CASSANDRA_HINTS", "false")
+            .env("CASSANDRA_HINTS", "false")
             .stdin(Stdio::null())
-            .stdout(File::create(directory.join("log")).unwrap())
-            .stderr(Stdio::inherit())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
             .spawn()
             .unwrap();
         *self.nodes[node].lock().unwrap() = Some(child);
