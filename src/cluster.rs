@@ -88,7 +88,8 @@ pub enum ConsistencyName {
     LocalQuorum,
     /// All copies. Requests fail while one is down.
     All,
-    /// As quorum, and a read also ends conditional writes in progress.
+    /// As quorum, but every write is a lightweight transaction, and a read ends those in progress. All requests of a
+    /// key then have one order.
     Serial,
 }
 
@@ -308,18 +309,13 @@ fn keyspace_in_words(keyspace: &Keyspace) -> String {
 
 fn status_in_words(name: &str, nodes: &[Node], keyspace: Option<&Keyspace>) -> String {
     let state = |node: &Node| if node.connected { "connected" } else { "not connected" };
-    let mut text = String::new();
-    for node in nodes {
-        text.push_str(&format!("node {}: {}, rack {}, {}\n", node.address, node.datacenter, node.rack, state(node)));
-    }
-    match keyspace {
-        Some(keyspace) => {
-            let started = keyspace.writers;
-            text.push_str(&format!("keyspace {name}: {}, {started} starts of klad\n", keyspace_in_words(keyspace)));
-        }
-        None => text.push_str(&format!("keyspace {name}: none\n")),
-    }
-    text
+    let node =
+        |node: &Node| format!("node {}: {}, rack {}, {}\n", node.address, node.datacenter, node.rack, state(node));
+    let keyspace = match keyspace {
+        Some(keyspace) => format!("{}, {} starts of klad", keyspace_in_words(keyspace), keyspace.writers),
+        None => "none".to_owned(),
+    };
+    format!("{}keyspace {name}: {keyspace}\n", nodes.iter().map(node).collect::<String>())
 }
 
 fn status_as_json(name: &str, nodes: &[Node], keyspace: Option<&Keyspace>) -> serde_json::Value {

@@ -1,10 +1,13 @@
 //! `--engine cassandra` through its socket: what is its own, beside what the tests of every engine check on it too.
 
+use std::sync::atomic::AtomicUsize;
+
 use super::support::cassandra::{self, Cluster, Klads};
 use super::support::command::Klad;
+use super::support::history::History;
 use super::support::one_key::verdict;
 use super::support::scrape::Scrape;
-use super::support::{Client, Server, ServerBuilder};
+use super::support::{Client, Server, ServerBuilder, random};
 
 fn cluster_command(cluster: &Cluster, command: &str) -> Klad {
     Klad::new(&format!("cluster {command} --contact-points")).arg(cluster.contact_points())
@@ -157,6 +160,42 @@ fn large_and_expiring_values_are_stored_as_they_are() {
     super::support::wait_until("the value has expired", || klads.client(1).get("/v1/kv/d/short").status == 404);
     assert_eq!(client.put("/v1/kv/d/long?ttl=36500d", b"v").status, 201);
     assert!(klads.client(1).get("/v1/kv/d/long").header("klad-ttl").is_some());
+}
+
+/// Runs clients that write with and without conditions, count, remove and read few keys through three klads.
+fn history(level: &str) -> History {
+    let cluster = cassandra::whole().expect("the caller has it too");
+    let keyspace = format!("history_{level}");
+    cluster_command(&cluster, "init").arg("--keyspace").arg(&keyspace).arg("--replication").arg("datacenter1:3").run();
+    let start = || cluster.builder(&keyspace).arg("--consistency", level).start();
+    let klads: Vec<Server> = (0..cassandra::NODES).map(|_| start()).collect();
+    let (mut history, mut random, sent) = (History::new(), random(), AtomicUsize::new(0));
+    let mut clients: Vec<_> = (0..6).map(|number| history.recorder(number, random.fork())).collect();
+    std::thread::scope(|scope| {
+        for (number, client) in clients.iter_mut().enumerate() {
+            let (address, sent) = (klads[number % klads.len()].address, &sent);
+            scope.spawn(move || client.run(address, 100, sent));
+        }
+    });
+    for client in clients {
+        history.add(client);
+    }
+    println!("{level}: {} requests, {} with an unknown outcome", history.len(), history.unknown());
+    history
+}
+
+#[test]
+fn at_the_level_serial_all_requests_of_a_key_are_linearizable() {
+    let Some(_cluster) = cassandra::whole() else { return };
+    history("serial").check().unwrap_or_else(|found| panic!("{found}"));
+}
+
+/// With one copy asked, reads are stale, and plain writes do not know of conditional ones.
+#[test]
+fn twin_at_the_level_one_they_are_not() {
+    let Some(_cluster) = cassandra::whole() else { return };
+    let found = (0..20).find_map(|_| history("one").check().err()).expect("not linearizable");
+    assert!(found.starts_with("not linearizable"), "{found}");
 }
 
 #[test]

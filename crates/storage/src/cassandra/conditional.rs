@@ -99,12 +99,11 @@ impl Cluster {
         stored: &HashMap<Bytes, Stored>,
         level: Level,
     ) -> Result<Tried, Error> {
-        let result = match stores {
-            [own] => self.send_one(own, stored.get(&own.key), level).await,
-            _ => {
-                let (batch, values) = self.conditional_batch(stores, stored, level);
-                self.session.batch(&batch, values).await
-            }
+        let result = if let [own] = stores {
+            self.send_one(own, stored.get(&own.key), level).await
+        } else {
+            let (batch, values) = self.conditional_batch(stores, stored, level);
+            self.session.batch(&batch, values).await
         };
         let failure = match result {
             Ok(result) => {
@@ -164,13 +163,17 @@ impl Cluster {
             let mut own = Vec::new();
             let statement = if let Some(value) = value {
                 let (head, beside) = row::encode(*version, value, &replaced(before));
-                own.extend([Some(CqlValue::Int(ttl_s(value, clock::unix_ms()))), blob(&head), blob(&beside)]);
+                own.extend([
+                    Some(CqlValue::Int(ttl_s(value, clock::unix_ms()))),
+                    Some(blob(&head)),
+                    Some(blob(&beside)),
+                ]);
                 &self.statements.put_if
             } else {
                 &self.statements.delete_if
             };
-            let expected = before.and_then(|stored| blob(&stored.head.raw));
-            own.extend([Some(CqlValue::Int(bucket::of(key, self.buckets))), blob(key), expected]);
+            let expected = before.map(|stored| blob(&stored.head.raw));
+            own.extend([Some(CqlValue::Int(bucket::of(key, self.buckets))), Some(blob(key)), expected]);
             batch.append_statement(statement.at(level).clone());
             values.push(own);
         }

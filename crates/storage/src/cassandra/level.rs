@@ -26,7 +26,7 @@ pub(super) struct Level {
 
 impl Levels {
     /// The level of a read.
-    pub(super) fn of_read(&self, asked: Consistency) -> Level {
+    pub(super) fn of_read(self, asked: Consistency) -> Level {
         match self.or_default(asked) {
             Consistency::Serial => self.serial(),
             asked => self.of(asked),
@@ -35,7 +35,7 @@ impl Levels {
 
     /// The level of a write, or of a step of a scan. Both have no serial form: a serial read sees what a majority has
     /// acknowledged.
-    pub(super) fn of_write(&self, asked: Consistency) -> Level {
+    pub(super) fn of_write(self, asked: Consistency) -> Level {
         match self.or_default(asked) {
             Consistency::Serial if self.local_serial => self.of(Consistency::LocalQuorum),
             Consistency::Serial => self.of(Consistency::Quorum),
@@ -45,24 +45,29 @@ impl Levels {
 
     /// The level of the reads and of the commit of a conditional write: what is asked, but at least a majority of the
     /// copies that agree on it. With less, the next write would not see it.
-    pub(super) fn of_conditional_write(&self, asked: Consistency) -> Level {
+    pub(super) fn of_conditional_write(self, asked: Consistency) -> Level {
         let majority = self.of_write(Consistency::Serial);
         let asked = self.of_write(asked);
         if asked.acks > majority.acks { asked } else { majority }
     }
 
     /// The level of a read that ends the conditional writes in progress.
-    pub(super) fn serial(&self) -> Level {
+    pub(super) fn serial(self) -> Level {
         let (cql, copies) =
             if self.local_serial { (Cql::LocalSerial, self.local_copies) } else { (Cql::Serial, self.copies) };
         Level { cql, acks: majority(copies) }
     }
 
-    fn or_default(&self, asked: Consistency) -> Consistency {
+    /// Whether a request asks that it is in one order with all conditional writes.
+    pub(super) fn is_serial(self, asked: Consistency) -> bool {
+        self.or_default(asked) == Consistency::Serial
+    }
+
+    fn or_default(self, asked: Consistency) -> Consistency {
         if asked == Consistency::Default { self.default } else { asked }
     }
 
-    fn of(&self, asked: Consistency) -> Level {
+    fn of(self, asked: Consistency) -> Level {
         let (cql, acks) = match asked {
             Consistency::One => (Cql::One, 1),
             Consistency::LocalQuorum => (Cql::LocalQuorum, majority(self.local_copies)),
@@ -75,7 +80,7 @@ impl Levels {
     }
 
     /// The weakest level that waits for so many copies. CQL has none for every number.
-    fn of_acks(&self, acks: u8) -> Level {
+    fn of_acks(self, acks: u8) -> Level {
         let level = |cql, acks| Level { cql, acks };
         match acks {
             0 | 1 => level(Cql::One, 1),

@@ -7,7 +7,8 @@
 //!                                                                    └▶ conditional (see `conditional`)
 //! ```
 //!
-//! A unit that needs the state only to answer whether a value existed is stored plainly. A plain write may be sent
+//! A unit that needs the state only to answer whether a value existed is stored plainly, unless its level is `serial`.
+//! A plain write may be sent
 //! twice without harm, because its timestamp makes both the same write.
 
 use std::collections::HashMap;
@@ -135,7 +136,8 @@ impl Cluster {
     async fn unit(&self, write: Write, reply: &Arc<dyn Reply>) -> crate::Result {
         let pending = [Pending { write, reply: reply.clone() }];
         let write = &pending[0].write;
-        if write.changes.iter().any(is_conditional) {
+        // At the level `serial` every write is conditional on the state that it has read, so that all have one order.
+        if self.levels.is_serial(write.consistency) || write.changes.iter().any(is_conditional) {
             return self.conditional(&pending).await;
         }
         let stored = match keys_to_read(write) {
@@ -167,16 +169,13 @@ impl Cluster {
             }
         };
         let (time, bucket) = (timestamp_us(own.version), bucket::of(&own.key, self.buckets));
-        let stored = match &own.value {
-            Some(value) => {
-                let (head, beside) = row::encode(own.version, value, &[]);
-                let values = (time, ttl_s(value, now_ms), head, beside, bucket, &own.key[..]);
-                self.session.execute_unpaged(self.statements.put.at(level), values).await
-            }
-            None => {
-                let values = (time, bucket, &own.key[..]);
-                self.session.execute_unpaged(self.statements.delete.at(level), values).await
-            }
+        let stored = if let Some(value) = &own.value {
+            let (head, beside) = row::encode(own.version, value, &[]);
+            let values = (time, ttl_s(value, now_ms), head, beside, bucket, &own.key[..]);
+            self.session.execute_unpaged(self.statements.put.at(level), values).await
+        } else {
+            let values = (time, bucket, &own.key[..]);
+            self.session.execute_unpaged(self.statements.delete.at(level), values).await
         };
         stored.map(|_| ()).map_err(failed)
     }
@@ -193,12 +192,12 @@ impl Cluster {
             let mut own = vec![time];
             let statement = if let Some(value) = &value {
                 let (head, beside) = row::encode(version, value, &[]);
-                own.extend([Some(CqlValue::Int(ttl_s(value, now_ms))), blob(&head), blob(&beside)]);
+                own.extend([Some(CqlValue::Int(ttl_s(value, now_ms))), Some(blob(&head)), Some(blob(&beside))]);
                 &self.statements.put
             } else {
                 &self.statements.delete
             };
-            own.extend([Some(CqlValue::Int(bucket::of(&key, self.buckets))), blob(&key)]);
+            own.extend([Some(CqlValue::Int(bucket::of(&key, self.buckets))), Some(blob(&key))]);
             batch.append_statement(statement.at(level).clone());
             values.push(own);
         }
@@ -217,15 +216,12 @@ impl Cluster {
         let (time, from, end) = (timestamp_us(version), &from[..], end.as_deref());
         let buckets = 0..i32::try_from(self.buckets).expect("at most BUCKETS_MAX");
         let remove = |bucket| async move {
-            match end {
-                Some(end) => {
-                    let statement = self.statements.delete_between.at(level);
-                    self.session.execute_unpaged(statement, (time, bucket, from, end)).await
-                }
-                None => {
-                    let statement = self.statements.delete_from.at(level);
-                    self.session.execute_unpaged(statement, (time, bucket, from)).await
-                }
+            if let Some(end) = end {
+                let statement = self.statements.delete_between.at(level);
+                self.session.execute_unpaged(statement, (time, bucket, from, end)).await
+            } else {
+                let statement = self.statements.delete_from.at(level);
+                self.session.execute_unpaged(statement, (time, bucket, from)).await
             }
         };
         let mut removals = futures_util::stream::iter(buckets.map(remove)).buffer_unordered(AT_ONCE);
@@ -293,12 +289,11 @@ pub(super) fn plan(
     let mut places: HashMap<&Bytes, usize> = HashMap::new();
     for store in plan.stores(pending) {
         let own = Stores { key: store.key.clone(), version: store.version, value: store.value.cloned() };
-        match places.get(store.key) {
-            Some(place) => stores[*place] = own,
-            None => {
-                places.insert(store.key, stores.len());
-                stores.push(own);
-            }
+        if let Some(place) = places.get(store.key) {
+            stores[*place] = own;
+        } else {
+            places.insert(store.key, stores.len());
+            stores.push(own);
         }
     }
     let outcome = plan.outcomes(pending).next().expect("one for each write")?;
@@ -350,8 +345,8 @@ pub(super) fn ttl_s(value: &Value, now_ms: u64) -> i32 {
 }
 
 /// Bytes as a value of a batch.
-pub(super) fn blob(bytes: &[u8]) -> Option<CqlValue> {
-    Some(CqlValue::Blob(bytes.to_vec()))
+pub(super) fn blob(bytes: &[u8]) -> CqlValue {
+    CqlValue::Blob(bytes.to_vec())
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ fn head(payload_bytes: usize) -> Head {
     Head::decode(row::encode(Version::new(1), &value, &[]).0).expect("just encoded")
 }
 
-fn read(buckets: &Buckets, ahead: &mut Ahead, lanes: Vec<usize>) -> usize {
+fn read(buckets: &Buckets, ahead: &mut Ahead, lanes: &[usize]) -> usize {
     for index in lanes.iter().copied() {
         let lane = &ahead.lanes[index];
         let (from, end) = ahead.unread(lane);
@@ -52,7 +52,7 @@ fn scan(buckets: &Buckets, mut step: ScanStep, defect: bool) -> (Vec<Bytes>, usi
                     if let Some(index) = skipped {
                         ahead.lanes[index].more = false;
                     }
-                    reads += read(buckets, &mut ahead, lanes);
+                    reads += read(buckets, &mut ahead, &lanes);
                 }
                 Progress::Ends(next) => break next,
                 Progress::TooLarge(bytes) => panic!("{bytes} bytes are more than any entry has"),
@@ -61,9 +61,9 @@ fn scan(buckets: &Buckets, mut step: ScanStep, defect: bool) -> (Vec<Bytes>, usi
         keys.extend(building.entries.into_iter().map(|(key, _)| key));
         let Some(next) = next else { return (keys, reads) };
         if step.reverse {
-            step.end = Some(next)
+            step.end = Some(next);
         } else {
-            step.from = next
+            step.from = next;
         }
         kept = Some(ahead);
     }
