@@ -161,7 +161,9 @@ fn no_acknowledged_write_is_missing_through_failures_of_nodes_and_a_klad() {
         shared.wait_for(&[201], SOME);
         shared.ends("thawed", &SUCCESS);
 
-        (0..NODES).for_each(|node| cluster.kill(node));
+        for node in 0..NODES {
+            cluster.kill(node);
+        }
         shared.wait_for(&[504], 30);
         cluster.restart(&[0, 1, 2]);
         shared.wait_for(&[201], SOME);

@@ -94,7 +94,9 @@ impl Cluster {
             .unwrap();
         let nodes = (0..NODES).map(|_| Mutex::new(None)).collect();
         let cluster = Cluster { block: free_block(), directory, nodes, _guard: guard };
-        (0..NODES).for_each(|node| cluster.spawn(node));
+        for node in 0..NODES {
+            cluster.spawn(node);
+        }
         cluster.wait();
         cluster
     }
@@ -200,7 +202,9 @@ impl Cluster {
 
     /// Starts killed nodes, and waits until they serve.
     pub(crate) fn restart(&self, nodes: &[usize]) {
-        nodes.iter().for_each(|node| self.spawn(*node));
+        for node in nodes {
+            self.spawn(*node);
+        }
         self.wait();
     }
 
@@ -210,7 +214,9 @@ impl Cluster {
             let child = self.nodes[*node].lock().unwrap_or_else(PoisonError::into_inner);
             child.is_some()
         });
-        up.into_iter().for_each(|node| self.thaw(node));
+        for node in up {
+            self.thaw(node);
+        }
         self.restart(&down);
     }
 }
@@ -279,5 +285,5 @@ fn peers(address: SocketAddr) -> Option<usize> {
     // At consistency ONE, without parameters.
     let rows = ask(7, &[&length[..], query.as_bytes(), &[0, 1, 0]].concat())?;
     // The last column of the last row ends the answer.
-    Some(usize::try_from(u64::from_be_bytes(*rows.last_chunk()?)).ok()?)
+    usize::try_from(u64::from_be_bytes(*rows.last_chunk()?)).ok()
 }
