@@ -2,11 +2,11 @@
 # `make cluster`: runs three Cassandra nodes and three klads on this machine, and prints their addresses and process ids.
 # Ctrl-C stops the klads and then the nodes. Their data stays in ./cluster; the next run continues with it.
 #
-# The addresses are 127.0.7.1 to 127.0.7.3. KLAD_CLUSTER_BLOCK is another number than 7.
+# The addresses are 127.0.7.1 to 127.0.7.3. CLUSTER_BLOCK is another number than 7.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-block=${KLAD_CLUSTER_BLOCK:-7}
+block=${CLUSTER_BLOCK:-7}
 program=$(tools/build.sh)
 directory="$PWD/cluster/$block"
 mkdir -p "$directory"
@@ -53,7 +53,7 @@ wait_for() {
 }
 
 if (exec 3<>"/dev/tcp/127.0.$block.1/9042") 2>/dev/null; then
-    echo "127.0.$block.1:9042 is in use: KLAD_CLUSTER_BLOCK=8 make cluster" >&2
+    echo "127.0.$block.1:9042 is in use: CLUSTER_BLOCK=8 make cluster" >&2
     exit 1
 fi
 

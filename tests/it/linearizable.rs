@@ -105,6 +105,13 @@ fn twin_a_counter_that_forgets_an_addition_is_noticed() {
     assert!(found.starts_with("not linearizable"), "{found}");
 }
 
+#[test]
+fn twin_a_conditional_write_that_is_sent_again_is_noticed() {
+    let history = run(&ServerBuilder::new(TWIN).defect(Some(Defect::RepeatsWrites)), 300);
+    let found = history.check().expect_err("planted");
+    assert!(found.starts_with("not linearizable"), "{found}");
+}
+
 /// Checks a history of requests for one key. Each is given by its beginning, its end (0 if there is none) and itself.
 fn check(requests: &[(u64, u64, serde_json::Value)]) -> Result<(), String> {
     let mut history = History::new();

@@ -38,6 +38,10 @@ mod cassandra_rows;
 mod check;
 #[cfg(feature = "rocksdb")]
 mod checkpoint;
+#[cfg(feature = "cassandra")]
+mod cluster_failures;
+#[cfg(feature = "cassandra")]
+mod cluster_replicas;
 mod command_line;
 mod command_line_tls;
 #[cfg(feature = "rocksdb")]

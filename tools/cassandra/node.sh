@@ -37,13 +37,12 @@ rpc_address: $address
 num_tokens: 1
 initial_token: $((-9223372036854775807 - 1 + (node - 1) * (9223372036854775807 / nodes * 2)))
 auto_bootstrap: false
-commitlog_sync: periodic
-commitlog_sync_period: 10000ms
+commitlog_sync: batch
 storage_compatibility_mode: NONE
 paxos_variant: v2
 paxos_state_purging: repaired
 # Whether the others keep for a node that is down what it misses.
-hinted_handoff_enabled: ${KLAD_CASSANDRA_HINTS:-true}
+hinted_handoff_enabled: ${CASSANDRA_HINTS:-true}
 # Notices within seconds that a node is down.
 phi_convict_threshold: 5
 END

@@ -94,7 +94,9 @@ impl Cluster {
             .unwrap();
         let nodes = (0..NODES).map(|_| Mutex::new(None)).collect();
         let cluster = Cluster { block: free_block(), directory, nodes, _guard: guard };
-        (0..NODES).for_each(|node| cluster.spawn(node));
+        for node in 0..NODES {
+            cluster.spawn(node);
+        }
         cluster.wait();
         cluster
     }
@@ -129,14 +131,15 @@ impl Cluster {
     fn spawn(&self, node: usize) {
         let directory = self.node_directory(node);
         std::fs::create_dir_all(&directory).unwrap();
+        let log = File::create(directory.join("log")).unwrap();
         let child = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/cassandra/node.sh"))
             .arg(&directory)
             .args([self.block.to_string(), (node + 1).to_string(), NODES.to_string()])
             // Hints would bring a copy what it has missed, and so hide reads that ask too few copies.
-            .env("KLAD_CASSANDRA_HINTS", "false")
+            .env("CASSANDRA_HINTS", "false")
             .stdin(Stdio::null())
-            .stdout(File::create(directory.join("log")).unwrap())
-            .stderr(Stdio::inherit())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
             .spawn()
             .unwrap();
         *self.nodes[node].lock().unwrap() = Some(child);
@@ -199,7 +202,9 @@ impl Cluster {
 
     /// Starts killed nodes, and waits until they serve.
     pub(crate) fn restart(&self, nodes: &[usize]) {
-        nodes.iter().for_each(|node| self.spawn(*node));
+        for node in nodes {
+            self.spawn(*node);
+        }
         self.wait();
     }
 
@@ -209,7 +214,9 @@ impl Cluster {
             let child = self.nodes[*node].lock().unwrap_or_else(PoisonError::into_inner);
             child.is_some()
         });
-        up.into_iter().for_each(|node| self.thaw(node));
+        for node in up {
+            self.thaw(node);
+        }
         self.restart(&down);
     }
 }
@@ -278,5 +285,5 @@ fn peers(address: SocketAddr) -> Option<usize> {
     // At consistency ONE, without parameters.
     let rows = ask(7, &[&length[..], query.as_bytes(), &[0, 1, 0]].concat())?;
     // The last column of the last row ends the answer.
-    Some(usize::try_from(u64::from_be_bytes(*rows.last_chunk()?)).ok()?)
+    usize::try_from(u64::from_be_bytes(*rows.last_chunk()?)).ok()
 }

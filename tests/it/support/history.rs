@@ -25,6 +25,8 @@ pub(crate) struct Recorder {
     number: usize,
     began: Instant,
     random: fastrand::Rng,
+    /// Whether all changes have a condition, or are additions.
+    conditional: bool,
     /// The last `ETag` that this client has seen of each key.
     seen: [Option<String>; KEYS],
     requests: Vec<Value>,
@@ -48,7 +50,14 @@ impl History {
 
     /// Returns a client whose requests [`History::add`] adds.
     pub(crate) fn recorder(&self, number: usize, random: fastrand::Rng) -> Recorder {
-        Recorder { number, began: self.began, random, seen: [const { None }; KEYS], requests: Vec::new() }
+        Recorder {
+            number,
+            began: self.began,
+            random,
+            conditional: false,
+            seen: [const { None }; KEYS],
+            requests: Vec::new(),
+        }
     }
 
     pub(crate) fn add(&mut self, recorder: Recorder) {
@@ -111,16 +120,25 @@ impl History {
 }
 
 impl Recorder {
+    /// Sends only changes that the engine decides by the present state, and reads that see the last of them. A cluster
+    /// orders other writes by clocks.
+    pub(crate) fn conditional(self) -> Recorder {
+        Recorder { conditional: true, ..self }
+    }
+
     /// Sends `count` requests, or fewer if the server is killed. Counts them in `sent`.
     pub(crate) fn run(&mut self, address: SocketAddr, count: usize, sent: &AtomicUsize) {
         let Ok(mut client) = Client::try_connect(address) else { return };
         for _ in 0..count {
             let chosen = self.choose();
-            let headers: Vec<(&str, &str)> = match &*chosen.condition {
+            let mut headers: Vec<(&str, &str)> = match &*chosen.condition {
                 "" => Vec::new(),
                 "absent" => vec![("If-None-Match", "*")],
                 tag => vec![("If-Match", tag)],
             };
+            if self.conditional && chosen.op == "get" {
+                headers.push(("Klad-Consistency", "serial"));
+            }
             let target = format!("/v1/kv/key{}{}", chosen.key, chosen.query);
             let body = (chosen.op == "put").then_some(chosen.value.as_bytes());
             let call = self.now();
@@ -169,8 +187,8 @@ impl Recorder {
         let key = self.random.usize(..KEYS);
         let durability = if self.random.bool() { "sync" } else { "async" };
         let condition = match self.random.usize(..6) {
-            0 | 1 => String::new(),
-            2 => "*".to_owned(),
+            0 | 1 if !self.conditional => String::new(),
+            2 if !self.conditional => "*".to_owned(),
             _ => self.seen[key].clone().unwrap_or_else(|| "\"1\"".to_owned()),
         };
         let mut chosen = Chosen {

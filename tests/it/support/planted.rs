@@ -18,7 +18,7 @@ use klad_server::Server;
 use klad_server::admin::control::Control;
 use klad_server::logs;
 use klad_server::net::listen;
-use klad_storage::changes::{Changes, ChangesPage};
+use klad_storage::changes::Changes;
 use klad_storage::maintenance::{self, Checkpoint, Compaction};
 use klad_storage::memory::MemoryEngine;
 use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version, View};
@@ -98,11 +98,14 @@ pub(crate) enum Defect {
     ClaimsCopies,
     /// The engine keeps three copies, of which one answers. This is not a defect.
     MissesCopies,
+    /// One write in 20 is done twice, as if its first answer had been lost. The second answer is given.
+    RepeatsWrites,
     /// One addition in 20 is acknowledged with its sum, but not stored.
     ForgetsAdditions,
 }
 
-const ALL: [Defect; 34] = [
+const ALL: [Defect; 35] = [
+    Defect::RepeatsWrites,
     Defect::ClaimsCopies,
     Defect::MissesCopies,
     Defect::StoresPlainValuesOnly,
@@ -367,6 +370,7 @@ impl Defective {
             Defect::ForgetsAdditions if number.is_multiple_of(20) => {
                 planted_changes::forget_addition(&*self.inner, write);
             }
+            Defect::RepeatsWrites if number.is_multiple_of(20) => planted_changes::commit_twice(&*self.inner, write),
             Defect::RejectsExecutedWrites => {
                 let begun = std::time::Instant::now();
                 let done = self.commit_one(write);
@@ -420,19 +424,6 @@ impl Defective {
     }
 }
 
-/// Removes a change from a page that has several.
-fn lose_a_change(result: Result) -> Result {
-    result.map(|outcome| match outcome {
-        Outcome::Changes(ChangesPage::Changes { mut changes, next, more }) => {
-            if changes.len() > 1 {
-                changes.remove(changes.len() / 2);
-            }
-            Outcome::Changes(ChangesPage::Changes { changes, next, more })
-        }
-        other => other,
-    })
-}
-
 impl Engine for Defective {
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -479,7 +470,7 @@ impl Engine for Defective {
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
             Operation::Changes(_) if self.defect == Defect::LosesChanges => {
-                self.inner.execute(operation, Arc::new(Changed { reply, change: lose_a_change }));
+                self.inner.execute(operation, Arc::new(Changed { reply, change: planted_changes::lose_a_change }));
             }
             Operation::GetMany { .. }
             | Operation::Prefetch { .. }

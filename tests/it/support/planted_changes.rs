@@ -1,9 +1,11 @@
-//! Defective changes: a condition that is evaluated too early, and an addition that is forgotten. `planted` calls this.
+//! Defective changes: a condition that is evaluated too early, an addition that is forgotten, a write that is done twice,
+//! and a change that a feed leaves out. `planted` calls this.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
+use klad_storage::changes::ChangesPage;
 use klad_storage::operation::{
     Change, ChangeError, ChangeResult, Condition, Consistency, Effect, Operation, Outcome, Value, Version,
 };
@@ -67,4 +69,26 @@ pub(crate) fn forget_addition(engine: &dyn Engine, mut write: Pending) {
 /// Returns the number that a counter holds.
 fn number(value: &Value) -> i64 {
     String::from_utf8_lossy(&value.payload).parse().expect("a counter")
+}
+
+/// Commits a write, and then the same write again, whose outcome is answered.
+pub(crate) fn commit_twice(engine: &dyn Engine, write: Pending) {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let first = Pending { write: write.write.clone(), reply: Arc::new(Collect(sender)) };
+    engine.commit(vec![first]);
+    let _ = receiver.recv().expect("completed");
+    engine.commit(vec![write]);
+}
+
+/// Removes a change from a page that has several.
+pub(crate) fn lose_a_change(result: Result) -> Result {
+    result.map(|outcome| match outcome {
+        Outcome::Changes(ChangesPage::Changes { mut changes, next, more }) => {
+            if changes.len() > 1 {
+                changes.remove(changes.len() / 2);
+            }
+            Outcome::Changes(ChangesPage::Changes { changes, next, more })
+        }
+        other => other,
+    })
 }

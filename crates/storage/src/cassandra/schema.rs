@@ -29,8 +29,15 @@ const SCHEMA: i64 = 1;
 /// The largest number of buckets. A scan reads all of them.
 pub const BUCKETS_MAX: u32 = 4_096;
 
+/// When a node asks one more copy for a read. Cassandra's default is 2.5 s until it has measured reads of the table, so a
+/// read that asks a copy on a dead node would take as long.
+const SPECULATIVE_RETRY: &str = "MIN(99p,50ms)";
+
 /// How often a start tries to take a number, if other klads start at the same time.
 const WRITER_ATTEMPTS: usize = 100;
+
+/// How often a start tries again to take a number after an error. Each attempt may take as long as the cluster's timeout.
+const WRITER_FAILURES: usize = 10;
 
 /// Why the keyspace cannot be used or made.
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +160,8 @@ pub(super) async fn init(
     make(format!("CREATE TABLE IF NOT EXISTS {keyspace}.settings (name text PRIMARY KEY, number bigint)")).await?;
     make(format!(
         "CREATE TABLE IF NOT EXISTS {keyspace}.kv \
-         (bucket int, key blob, head blob, value blob, PRIMARY KEY (bucket, key))"
+         (bucket int, key blob, head blob, value blob, PRIMARY KEY (bucket, key)) \
+         WITH speculative_retry = '{SPECULATIVE_RETRY}'"
     ))
     .await?;
     for (name, number) in [("schema", SCHEMA), ("buckets", i64::from(buckets)), ("writers", 0)] {
@@ -203,9 +211,19 @@ pub(super) async fn read(session: &Session, keyspace: &str) -> Result<Keyspace, 
 pub(super) async fn take_writer(session: &Session, keyspace: &str) -> Result<u64, OpenError> {
     let action = "give this klad a number";
     let text = format!("UPDATE {keyspace}.settings SET number = ? WHERE name = 'writers' IF number = ?");
+    let mut failures_left = WRITER_FAILURES;
     for attempt in 0..WRITER_ATTEMPTS {
         let next = read(session, keyspace).await?.writers;
-        let taken = session.query_unpaged(once(text.clone()), (next + 1, next)).await.map_err(failed(action))?;
+        let taken = match session.query_unpaged(once(text.clone()), (next + 1, next)).await {
+            Ok(taken) => taken,
+            // Several klads start at the same time. If this one has taken the number, no klad has it.
+            Err(_) if failures_left > 0 => {
+                failures_left -= 1;
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(0..500))).await;
+                continue;
+            }
+            Err(error) => return Err(failed(action)(error)),
+        };
         let taken = taken.into_rows_result().map_err(|error| failed_to(action, &error))?;
         let row = taken.first_row::<Row>().map_err(|error| failed_to(action, &error))?;
         if is_applied(&row) {
