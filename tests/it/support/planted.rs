@@ -42,7 +42,7 @@ pub(crate) enum Defect {
     ForgetsFailure,
     /// Writes that arrive together are committed one by one.
     SyncsEachWrite,
-    /// The end of a range is included in the range.
+    /// The end of a range is included in the range, unless it is read backwards.
     InclusiveEnd,
     /// The first entry of each scan step except the first one is missing.
     SkipsAtSteps,
@@ -360,7 +360,8 @@ impl Defective {
         let before = self.steps.fetch_add(1, Ordering::Relaxed);
         let first = before == 0;
         let mut step = step.clone();
-        if self.defect == Defect::InclusiveEnd {
+        // Backwards the end is where the next step begins, and a large entry would be returned for ever.
+        if self.defect == Defect::InclusiveEnd && !step.reverse {
             step.end = step.end.map(|end| [&end[..], b"\0"].concat().into());
         }
         if self.defect == Defect::ForgetsSnapshots {
