@@ -227,8 +227,9 @@ pub(super) fn scan(from: &[u8], end: Option<&[u8]>) -> ReadOptions {
     }
     // A large scan must not evict the blocks of point reads.
     options.fill_cache(false);
-    // One read-ahead covers the maximum size of a step.
-    options.set_readahead_size(crate::limits::SCAN_STEP_BYTES_MAX);
+    // Each step reads ahead in each table of the range, and most tables have few of its entries. 16 KiB hold 128 entries
+    // of 128 bytes.
+    options.set_readahead_size(16 << 10);
     options
 }
 
