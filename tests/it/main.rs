@@ -102,6 +102,8 @@ mod tidy;
 mod tls;
 mod tls_files;
 mod tokens;
+#[cfg(feature = "rocksdb")]
+mod v1_changes;
 mod v1_client;
 mod v1_openapi;
 mod v1_scan;
