@@ -99,3 +99,4 @@ mod tidy;
 mod tls;
 mod tls_files;
 mod tokens;
+mod v1_batch;

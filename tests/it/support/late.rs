@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use klad_storage::operation::{Durability, Error, Operation, Outcome, Version};
+use klad_storage::operation::{
+    ChangeError, ChangeResult, Condition, Durability, Error, Operation, Outcome, Page, Version,
+};
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Reply, Result};
 
 /// Operations that arrive within this time of each other are answered in reverse order.
@@ -16,6 +18,18 @@ const TOGETHER_MAX: usize = 16;
 
 /// Multiplier of versions. It is odd, so that versions stay distinct and none becomes 0.
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The inverse of `SCATTER` modulo 2^64. Each step of Newton's method doubles the number of correct bits.
+const GATHER: u64 = {
+    let mut inverse: u64 = SCATTER;
+    let mut step = 0;
+    while step < 6 {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(SCATTER.wrapping_mul(inverse)));
+        step += 1;
+    }
+    assert!(SCATTER.wrapping_mul(inverse) == 1);
+    inverse
+};
 
 type Job = (Operation, Arc<dyn Reply>);
 
@@ -58,11 +72,17 @@ struct Scattered(Arc<dyn Reply>);
 
 impl Reply for Scattered {
     fn complete(&self, result: Result) {
-        let scattered = |version: Version| Version::new(version.get().wrapping_mul(SCATTER));
         self.0.complete(result.map(|outcome| match outcome {
             Outcome::Found { version, value } => Outcome::Found { version: scattered(version), value },
+            Outcome::FoundMany(results) => Outcome::FoundMany(results.into_iter().map(scatter).collect()),
             Outcome::Written { version, durability, results } => {
+                let results = results.into_iter().map(scatter).collect();
                 Outcome::Written { version: scattered(version), durability, results }
+            }
+            Outcome::Failed { index, error } => Outcome::Failed { index, error: scatter_error(error) },
+            Outcome::Page(Page::Entries { mut entries, next, snapshot }) => {
+                entries.iter_mut().for_each(|entry| entry.version = scattered(entry.version));
+                Outcome::Page(Page::Entries { entries, next, snapshot })
             }
             other => other,
         }));
@@ -70,6 +90,37 @@ impl Reply for Scattered {
 
     fn admits(&self, value_bytes: usize) -> bool {
         self.0.admits(value_bytes)
+    }
+}
+
+fn scattered(version: Version) -> Version {
+    Version::new(version.get().wrapping_mul(SCATTER))
+}
+
+fn scatter(result: ChangeResult) -> ChangeResult {
+    match result {
+        ChangeResult::Done { version, existed, number } => {
+            ChangeResult::Done { version: scattered(version), existed, number }
+        }
+        ChangeResult::Read(found) => ChangeResult::Read(found.map(|(version, value)| (scattered(version), value))),
+        ChangeResult::Failed(error) => ChangeResult::Failed(scatter_error(error)),
+    }
+}
+
+fn scatter_error(error: ChangeError) -> ChangeError {
+    match error {
+        ChangeError::Condition { current } => ChangeError::Condition { current: current.map(scattered) },
+        other => other,
+    }
+}
+
+/// Replaces scattered versions in conditions by those that the inner engine knows.
+fn gather(operation: &mut Operation) {
+    let Operation::Write(write) = operation else { return };
+    for change in &mut write.changes {
+        if let Some(Condition::Is(version)) = &mut change.condition {
+            *version = Version::new(version.get().wrapping_mul(GATHER));
+        }
     }
 }
 
@@ -90,7 +141,8 @@ impl Engine for Late {
         None
     }
 
-    fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
+    fn execute(&self, mut operation: Operation, reply: Arc<dyn Reply>) {
+        gather(&mut operation);
         self.jobs.send((operation, reply)).expect("the thread runs as long as the engine exists");
     }
 
