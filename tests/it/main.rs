@@ -102,6 +102,7 @@ mod tidy;
 mod tls;
 mod tls_files;
 mod tokens;
+mod v1_batch;
 #[cfg(feature = "rocksdb")]
 mod v1_changes;
 mod v1_client;

@@ -118,11 +118,11 @@ pub const BATCH_ITEM_BYTES: usize = 384;
 pub const BATCH_RESULT_BYTES_MAX: usize = 128;
 
 /// klad reads or writes so many items of a batch before the worker's other requests run. Measured: 512 items of 100
-/// bytes take 0.2 to 0.4 ms.
+/// bytes take 0.13 ms from JSON, and 0.1 ms from CBOR.
 pub const BATCH_SLICE_ITEMS: usize = 512;
 
-/// klad reads or writes so many bytes of a batch before the worker's other requests run. A larger item is not divided.
-/// JSON is read at about 500 MB/s, so this takes half a millisecond.
+/// klad reads or writes so many bytes of a batch before the worker's other requests run. One item is never divided.
+/// With values of 100 bytes, klad reads about 500 MB of JSON a second, and 256 KiB in half a millisecond.
 pub const BATCH_SLICE_BYTES: usize = 256 << 10;
 
 /// The number of entries of one JSON page of a scan. klad answers a larger `limit` with 400.

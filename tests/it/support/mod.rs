@@ -1,5 +1,6 @@
 //! Starts servers, sends requests to them, and plants defects in them.
 
+pub(crate) mod batches;
 pub(crate) mod bencher;
 pub(crate) mod client;
 pub(crate) mod command;
