@@ -68,6 +68,7 @@ mod lab_report;
 mod late;
 mod lifecycle;
 mod limits;
+mod linearizable;
 mod live;
 mod logs;
 mod manual;
@@ -106,5 +107,14 @@ mod v1_batch;
 #[cfg(feature = "rocksdb")]
 mod v1_changes;
 mod v1_client;
+#[cfg(target_os = "linux")]
+mod v1_clock;
+mod v1_conditions;
+mod v1_counters;
+mod v1_expiry;
+mod v1_keys;
+mod v1_metadata;
 mod v1_openapi;
+mod v1_points;
+mod v1_proxies;
 mod v1_scan;

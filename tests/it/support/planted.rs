@@ -25,7 +25,7 @@ use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Pag
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result};
 
 use super::late::Late;
-use super::plants;
+use super::{planted_changes, plants};
 
 /// The defect of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,9 +89,18 @@ pub(crate) enum Defect {
     AnswersLate,
     /// Like `AnswersLate`, but the first two reads, or the first two writes, get each other's answer.
     SwapsAnswers,
+    /// The engine has no conditions, expiry, metadata, batches and range removals. This is not a defect.
+    StoresPlainValuesOnly,
+    /// The engine evaluates a condition before the commit section, and then commits the change without it.
+    ChecksConditionsEarly,
+    /// One addition in 20 is acknowledged with its sum, but not stored.
+    ForgetsAdditions,
 }
 
-const ALL: [Defect; 28] = [
+const ALL: [Defect; 31] = [
+    Defect::StoresPlainValuesOnly,
+    Defect::ChecksConditionsEarly,
+    Defect::ForgetsAdditions,
     Defect::AnswersLate,
     Defect::SwapsAnswers,
     Defect::Plants,
@@ -252,7 +261,7 @@ struct Defective {
 }
 
 /// Passes a result to the thread that waits for it.
-struct Collect(mpsc::SyncSender<Result>);
+pub(super) struct Collect(pub(super) mpsc::SyncSender<Result>);
 
 impl Reply for Collect {
     fn complete(&self, result: Result) {
@@ -261,9 +270,9 @@ impl Reply for Collect {
 }
 
 /// Changes a result before passing it on.
-struct Changed<F> {
-    reply: Arc<dyn Reply>,
-    change: F,
+pub(super) struct Changed<F> {
+    pub(super) reply: Arc<dyn Reply>,
+    pub(super) change: F,
 }
 
 impl<F: Fn(Result) -> Result + Send + Sync> Reply for Changed<F> {
@@ -343,6 +352,10 @@ impl Defective {
                 write.reply = Arc::new(Changed { reply, change });
                 self.inner.commit(vec![write]);
             }
+            Defect::ChecksConditionsEarly => planted_changes::commit_after_check(&*self.inner, write),
+            Defect::ForgetsAdditions if number.is_multiple_of(20) => {
+                planted_changes::forget_addition(&*self.inner, write);
+            }
             Defect::RejectsExecutedWrites => {
                 let begun = std::time::Instant::now();
                 let done = self.commit_one(write);
@@ -419,7 +432,12 @@ impl Engine for Defective {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let all = self.inner.capabilities();
+        if self.defect == Defect::StoresPlainValuesOnly {
+            let Capabilities { blocks, global_order, checkpoints, compactions, .. } = all;
+            return Capabilities { blocks, global_order, checkpoints, compactions, ..Capabilities::default() };
+        }
+        all
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
