@@ -97,7 +97,7 @@ pub(crate) enum Defect {
     ForgetsAdditions,
 }
 
-const ALL: [Defect; 31] = [
+const ALL: [Defect; 32] = [
     Defect::StoresPlainValuesOnly,
     Defect::ChecksConditionsEarly,
     Defect::ForgetsAdditions,

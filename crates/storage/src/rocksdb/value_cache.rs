@@ -383,10 +383,6 @@ mod tests {
         }
     }
 
-    fn stored(payload: &'static [u8]) -> Value {
-        Bytes::from_static(payload).into()
-    }
-
     /// Commits two changes of the key and one of another. `update` is that of the key's second change.
     fn commit(cache: &ValueCache, update: CacheUpdate<'_>, during: impl FnOnce()) {
         let mut hashes = Vec::new();
