@@ -165,6 +165,7 @@ mod rocksdb {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
+            changes: klad_storage::changes::Retention::NOTHING,
             open_files_max: klad_base::limits::ENGINE_FILES_MAX,
         };
         let directory = tempfile::tempdir().expect("a directory").keep();

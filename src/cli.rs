@@ -364,6 +364,21 @@ pub struct ServeArgs {
     /// Range: 1 to 10,000.
     #[arg(long, value_name = "N", default_value_t = limits::SCANS_MAX, value_parser = clap::value_parser!(u64).range(1..=10_000), help_heading = BOUNDS)]
     pub scans_max: u64,
+    /// Maximum number of change feeds (GET /v1/changes) in progress. klad answers further ones with 503.
+    ///
+    /// The error code is overloaded. A feed uses memory only while it sends changes, and takes it from the memory for
+    /// bodies. Each feed also takes a connection of --connections-max.
+    ///
+    /// Range: 1 to 100,000.
+    #[arg(long, value_name = "N", default_value_t = limits::WATCHERS_MAX, value_parser = clap::value_parser!(u64).range(1..=100_000), help_heading = BOUNDS)]
+    pub watchers_max: u64,
+    /// Interval of the heartbeats of a change feed without changes.
+    ///
+    /// A client that has received nothing for twice this time can assume that its connection is broken.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = positive_duration, help_heading = BOUNDS)]
+    pub changes_heartbeat: Duration,
     /// Maximum time from the first byte of a request's head to its last. Then klad answers 408.
     ///
     /// klad also closes the connection.
@@ -479,6 +494,20 @@ pub struct ServeArgs {
     /// at once.
     #[arg(long, value_name = "SIZE", default_value = "0B", help_heading = DISK)]
     pub delete_rate: ByteSize,
+    /// Size of the changes that klad keeps on disk for change feeds. 0 disables change feeds.
+    ///
+    /// klad keeps old write-ahead logs of RocksDB up to this size, in addition to those that RocksDB itself needs. A
+    /// feed from an older version gets 410. A change takes about the size of its key and value and 40 bytes. Only
+    /// --engine rocksdb has change feeds.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", help_heading = DISK)]
+    pub changes_bytes: ByteSize,
+    /// Maximum age of the changes that klad keeps for change feeds.
+    ///
+    /// klad deletes an old log when its last change is older than this, even if --changes-bytes has space for it.
+    ///
+    /// Range: more than 0.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = positive_duration, help_heading = DISK)]
+    pub changes_time: Duration,
     /// Write zeros ahead into the log of RocksDB, so that most syncs do not have to write a new file length.
     ///
     /// A sync then takes two disk requests instead of three. This is not yet proved safe against power cuts on ext4 and

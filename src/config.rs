@@ -27,6 +27,7 @@ use klad_server::limits::{
 };
 use klad_server::logs;
 use klad_storage::Compression;
+use klad_storage::changes::Retention;
 use klad_storage::limits::{MEMTABLE_BYTES_MAX, MEMTABLES, SCAN_STEP_BYTES_MAX};
 use klad_storage::operation::Durability;
 
@@ -71,6 +72,8 @@ pub struct Config {
     pub compaction_rate_bytes: u64,
     /// Rate at which RocksDB frees the bytes of removed files, bytes per second; 0: at once.
     pub delete_rate_bytes: u64,
+    /// How much of the changes RocksDB keeps for change feeds.
+    pub changes: Retention,
     /// Average number of allocated bytes between two samples of the heap profile; 0: no samples.
     pub heap_sample_bytes: u64,
     /// Maximum number of threads of the process.
@@ -264,6 +267,7 @@ impl Config {
             log_preallocation: args.log_preallocation == SwitchName::On,
             compaction_rate_bytes: args.compaction_rate.0,
             delete_rate_bytes: args.delete_rate.0,
+            changes: Retention { bytes: args.changes_bytes.0, time: args.changes_time },
             heap_sample_bytes: args.heap_sample.0,
             threads,
             server,
@@ -395,6 +399,7 @@ fn limits(args: &ServeArgs, budget: &Budget) -> klad_server::Limits {
             batch_items_max: args.batch_items_max,
             batch_bytes_max: args.batch_bytes_max.0,
             scan_time_max: args.scan_time_max,
+            heartbeat: args.changes_heartbeat,
             durability: match args.durability {
                 DurabilityName::Sync => Durability::Sync,
                 DurabilityName::Async => Durability::Async,
@@ -406,6 +411,7 @@ fn limits(args: &ServeArgs, budget: &Budget) -> klad_server::Limits {
             operations_max: to_usize(args.operations_max),
             queue_limit: to_usize(args.queue_limit),
             scans_max: to_usize(args.scans_max),
+            watchers_max: to_usize(args.watchers_max),
         },
         memory: budget.shares(),
     }

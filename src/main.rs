@@ -332,6 +332,7 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
                 log_preallocation: config.log_preallocation,
                 compaction_rate_bytes: config.compaction_rate_bytes,
                 delete_rate_bytes: config.delete_rate_bytes,
+                changes: config.changes,
                 open_files_max: config.budget.files,
             },
         )?),

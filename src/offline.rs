@@ -179,6 +179,7 @@ fn open(args: &CompactArgs) -> Result<RocksDbEngine, OpenError> {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
+            changes: klad_storage::changes::Retention::EVERYTHING,
             open_files_max: descriptors::raise_limit() / 2,
         },
     )

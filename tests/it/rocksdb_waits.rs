@@ -49,6 +49,7 @@ fn rocksdb_s_waits_are_named_and_idle_ones_are_separate() {
         log_preallocation: false,
         compaction_rate_bytes: 0,
         delete_rate_bytes: 0,
+        changes: klad_storage::changes::Retention::NOTHING,
         open_files_max: klad_base::limits::ENGINE_FILES_MAX,
     };
     let engine = Arc::new(RocksDbEngine::open(directory.path(), &options).expect("opens"));

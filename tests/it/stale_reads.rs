@@ -52,6 +52,7 @@ impl Store {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
+            changes: klad_storage::changes::Retention::NOTHING,
             open_files_max: klad_base::limits::ENGINE_FILES_MAX,
         };
         let engine = RocksDbEngine::open(directory.path(), &options).unwrap();

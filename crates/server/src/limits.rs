@@ -17,7 +17,7 @@ pub const KEY_BYTES_MAX: u64 = 4 << 10;
 
 /// The largest `--key-max`, bytes. The percent-encoded key must fit into a URI, which the `http` crate limits to 65,534
 /// bytes.
-pub const KEY_BYTES_CEILING: u64 = 16 << 10;
+pub const KEY_BYTES_CEILING: u64 = klad_storage::limits::KEY_BYTES_CEILING as u64;
 
 /// Default of `--value-max`: bytes of a value. klad answers a larger body with 413. klad holds each value that it reads
 /// or writes in memory as a whole. Workers KV takes 25 MiB, etcd 1.5 MiB.
@@ -118,11 +118,11 @@ pub const BATCH_ITEM_BYTES: usize = 384;
 pub const BATCH_RESULT_BYTES_MAX: usize = 128;
 
 /// klad reads or writes so many items of a batch before the worker's other requests run. Measured: 512 items of 100
-/// bytes take 0.2 to 0.4 ms.
+/// bytes take 0.13 ms from JSON, and 0.1 ms from CBOR.
 pub const BATCH_SLICE_ITEMS: usize = 512;
 
-/// klad reads or writes so many bytes of a batch before the worker's other requests run. A larger item is not divided.
-/// JSON is read at about 500 MB/s, so this takes half a millisecond.
+/// klad reads or writes so many bytes of a batch before the worker's other requests run. One item is never divided.
+/// With values of 100 bytes, klad reads about 500 MB of JSON a second, and 256 KiB in half a millisecond.
 pub const BATCH_SLICE_BYTES: usize = 256 << 10;
 
 /// The number of entries of one JSON page of a scan. klad answers a larger `limit` with 400.
@@ -179,6 +179,25 @@ pub const OPERATIONS_MAX: u64 = 4_096;
 /// Default of `--scans-max`: the number of ranges in progress. klad answers one more with 503. Each range may hold one
 /// page of entries in klad, and a copy of it in hyper's write buffer.
 pub const SCANS_MAX: u64 = 64;
+
+/// Default of `--watchers-max`: the number of change feeds in progress. klad answers one more with 503. Without changes
+/// a feed holds some hundred bytes beside its connection.
+pub const WATCHERS_MAX: u64 = 1_000;
+
+/// Default of `--changes-heartbeat`: a feed without changes sends something after this time. Proxies and clients take a
+/// connection without any bytes for broken; 30 s and 60 s are common.
+pub const CHANGES_HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Bytes of the changes that one step of a feed returns. A larger change is a step by itself.
+pub const FEED_STEP_BYTES_MAX: usize = 16 << 10;
+
+/// The memory of a step's changes and of their encoded form, as a multiple of the changes: base64 takes a third more,
+/// and escaped text seldom twice as much.
+pub const FEED_CHUNK_BYTES_FACTOR: usize = 3;
+
+/// A feed that has read all changes reads at most once in this time. It bounds what a feed costs beside many small
+/// commits. The first change after a pause is not delayed.
+pub const FEED_PAUSE: Duration = Duration::from_millis(5);
 
 /// Default of `--storage-threads`: the number of threads for reads and scan steps, which may wait for the disk.
 pub const STORAGE_THREADS: u64 = 4;

@@ -47,6 +47,8 @@ label! {
         RemoveRange = "remove_range",
         /// Reads a range.
         Range = "range",
+        /// Watches changes.
+        Changes = "changes",
         /// Asks whether the server is up.
         Status = "status",
         /// Anything else.

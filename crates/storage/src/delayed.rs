@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::changes::Changes;
 use crate::commits::Commits;
 use crate::operation::{Durability, Error, Operation};
 use crate::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result, maintenance};
@@ -78,6 +79,10 @@ impl Engine for Delayed {
 
     fn observe(&self) -> Arc<Observation> {
         self.inner.observe()
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.inner.changes()
     }
 
     fn local_disk(&self) -> Option<&dyn LocalDisk> {

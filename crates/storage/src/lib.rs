@@ -18,11 +18,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::changes::Changes;
 use crate::commits::Commits;
 use crate::operation::{Attributes, Durability, Effect, Error, Operation, Outcome, Write};
 
 pub mod operation;
 
+pub mod changes;
 pub mod commits;
 pub mod limits;
 pub mod maintenance;
@@ -119,6 +121,8 @@ pub struct Capabilities {
     pub checkpoints: bool,
     /// Compactions on request ([`LocalDisk::compact`]).
     pub compactions: bool,
+    /// A feed of all changes in commit order ([`Engine::changes`]).
+    pub changes: bool,
 }
 
 impl Capabilities {
@@ -203,6 +207,11 @@ pub trait Engine: Send + Sync + 'static {
     /// The latest observation of the engine's internal state. Never waits.
     fn observe(&self) -> Arc<Observation> {
         Arc::default()
+    }
+
+    /// The change feed; `None` if the engine has none.
+    fn changes(&self) -> Option<&dyn Changes> {
+        None
     }
 
     /// The disk interface of an engine that keeps its data on a local disk; `None` for other engines.

@@ -202,6 +202,7 @@ impl Worker {
     async fn drain(self: &Rc<Worker>, mut receiver: mpsc::Receiver<Accepted>, drain: &Drain) {
         let deadline = clock::now() + drain.timeout;
         self.tick();
+        self.context.stop_feeds();
         self.draining.set(Some(Draining { since_ms: self.now_ms.get(), idle_patience: drain.idle_patience }));
         let mut ticks = tokio::time::interval(DRAIN_SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -19,6 +19,8 @@ struct State {
     iteration: Option<Waker>,
     /// The task of the loop iteration was woken, and has not run yet.
     announced: bool,
+    /// The engine's bell has rung since the iteration ran.
+    rung: bool,
 }
 
 impl CompletionQueue {
@@ -47,22 +49,39 @@ impl CompletionQueue {
         }
     }
 
+    /// Wakes the worker's loop iteration, because there are changes for feeds.
+    pub(super) fn ring(&self) {
+        let iteration = {
+            let mut state = self.0.lock();
+            state.rung = true;
+            if std::mem::replace(&mut state.announced, true) {
+                return;
+            }
+            state.iteration.clone()
+        };
+        if let Some(iteration) = iteration {
+            iteration.wake();
+        }
+    }
+
     /// Whether the worker was woken and has not run yet.
     pub(super) fn is_announced(&self) -> bool {
         self.0.lock().announced
     }
 
     /// Wakes all tasks whose operations have completed. Only the worker's thread calls this. `scratch` is empty before
-    /// and after, and keeps its memory.
-    pub(super) fn wake_all(&self, scratch: &mut Vec<Waker>) {
-        {
+    /// and after, and keeps its memory. Returns whether the bell has rung.
+    pub(super) fn wake_all(&self, scratch: &mut Vec<Waker>) -> bool {
+        let rung = {
             let mut state = self.0.lock();
             state.announced = false;
             std::mem::swap(&mut state.ended, scratch);
-        }
+            std::mem::take(&mut state.rung)
+        };
         for ended in scratch.drain(..) {
             ended.wake();
         }
+        rung
     }
 }
 

@@ -21,6 +21,7 @@ use std::time::Duration;
 use crate::limits::{LATE_ANSWERS_TIMEOUT, QUEUE_CHECK_INTERVAL, SLOTS_CEILING};
 use klad_base::clock;
 use klad_base::sync::{self, Mutex, PushError, Signal};
+use klad_storage::changes::Changes;
 use klad_storage::commits::Commits;
 use klad_storage::limits::HOUSEKEEPING_INTERVAL;
 use klad_storage::operation::Error;
@@ -74,6 +75,8 @@ pub struct Limits {
     pub queue_limit: usize,
     /// The maximum of ranges in progress. klad rejects one more.
     pub scans_max: usize,
+    /// The maximum of change feeds in progress. klad rejects one more.
+    pub watchers_max: usize,
 }
 
 /// How long operations may wait for storage with `adaptive`. klad rejects an operation that has waited longer.
@@ -141,6 +144,7 @@ pub struct Executor {
     capabilities: Capabilities,
     operations: Arc<Slots>,
     scans: Arc<Slots>,
+    watchers: Arc<Slots>,
     budget: Arc<BodyBudget>,
     runner: Runner,
     /// Whether the worker itself does reads that memory can answer.
@@ -169,6 +173,10 @@ pub struct Threads {
 /// place in the queues. A step holds the permit too, because it may still wait in a queue after the client has left.
 #[derive(Clone, Debug)]
 pub struct ScanPermit(#[expect(dead_code, reason = "held until it is dropped")] Arc<Slot>);
+
+/// Permission for one change feed. A step holds it too, as with [`ScanPermit`].
+#[derive(Clone, Debug)]
+pub struct WatchPermit(#[expect(dead_code, reason = "held until it is dropped")] Arc<Slot>);
 
 impl Limits {
     /// The number of operation slots. With `--admission off` slots are still counted, under a limit that is never
@@ -204,6 +212,7 @@ impl Executor {
         let executor = Arc::new(Executor {
             operations: Slots::new(limits.slots()),
             scans: Slots::new(limits.scans_max),
+            watchers: Slots::new(limits.watchers_max),
             budget: Arc::new(BodyBudget::new(options.body_budget_bytes)),
             runner,
             asks_memory_first: matches!(options.strategy, Strategy::Adaptive { .. }),
@@ -219,6 +228,7 @@ impl Executor {
     pub fn set_limits(&self, limits: &Limits) {
         self.operations.set_limit(limits.slots());
         self.scans.set_limit(limits.scans_max);
+        self.watchers.set_limit(limits.watchers_max);
         match &self.runner {
             Runner::Here => {}
             Runner::Adaptive(adaptive) => adaptive.set_control(limits.queues),
@@ -256,6 +266,29 @@ impl Executor {
             retry_after: None,
         })?;
         Ok(ScanPermit(Arc::new(slot)))
+    }
+
+    /// Begins a change feed.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`] if the maximum of feeds is in progress.
+    pub fn begin_watch(&self) -> Result<WatchPermit, Error> {
+        let limit = self.watchers.limit() as u64;
+        let slot = self.watchers.take(0).ok_or(Error::Overloaded {
+            what: "too many change feeds are in progress",
+            limit,
+            retry_after: None,
+        })?;
+        Ok(WatchPermit(Arc::new(slot)))
+    }
+
+    /// The version of the last committed change.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] if the engine has no change feed, or `--changes-bytes` is 0.
+    pub fn last_version(&self) -> Result<u64, Error> {
+        let changes = self.engine.changes();
+        changes.map(Changes::last_version).ok_or(Error::NotSupported { engine: self.engine_name(), what: "changes" })
     }
 
     /// The statistics of the engine's commit section, if it has one.

@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::execution::ScanPermit;
 use crate::execution::admission::{BodyBudget, BodyPermit, Slot};
 use crate::execution::completion_queue::CompletionQueue;
 use crate::execution::phases::{OperationTimes, PhaseTimes, Phases};
 use crate::execution::task::{Deadline, has_passed};
+use crate::execution::{ScanPermit, WatchPermit};
 use klad_base::clock;
 use klad_base::sync::Mutex;
 use klad_storage::{Perf, Reply, Result};
@@ -25,15 +25,20 @@ pub(super) struct Permits {
     _slot: Option<Slot>,
     _body: Option<BodyPermit>,
     _scan: Option<ScanPermit>,
+    _watch: Option<WatchPermit>,
 }
 
 impl Permits {
     pub(super) fn new(slot: Slot, body: Option<BodyPermit>) -> Permits {
-        Permits { _slot: Some(slot), _body: body, _scan: None }
+        Permits { _slot: Some(slot), _body: body, _scan: None, _watch: None }
     }
 
     pub(super) fn of_scan(permit: ScanPermit) -> Permits {
-        Permits { _slot: None, _body: None, _scan: Some(permit) }
+        Permits { _slot: None, _body: None, _scan: Some(permit), _watch: None }
+    }
+
+    pub(super) fn of_watch(permit: WatchPermit) -> Permits {
+        Permits { _slot: None, _body: None, _scan: None, _watch: Some(permit) }
     }
 }
 

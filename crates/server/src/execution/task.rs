@@ -21,9 +21,9 @@ impl Task {
         self.pending.completions()
     }
 
-    /// Whether the operation is a step of a range. Steps may exceed the limits of queues.
+    /// Whether the operation is a step of a range or of a change feed. Steps may exceed the limits of queues.
     pub(super) fn is_scan(&self) -> bool {
-        matches!(self.operation, Operation::Scan(_))
+        matches!(self.operation, Operation::Scan(_) | Operation::Changes(_))
     }
 
     /// Whether the operation's deadline has passed.

@@ -12,6 +12,8 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::execution::admission::BodyPermit;
 use crate::execution::completion_queue::CompletionQueue;
@@ -19,9 +21,10 @@ use crate::execution::observe::ReadCounters;
 use crate::execution::pending_operation::{PendingOperation, Permits};
 use crate::execution::phases::Phases;
 use crate::execution::task::{Deadline, Task};
-use crate::execution::{Executor, Runner, ScanPermit};
+use crate::execution::{Executor, Runner, ScanPermit, WatchPermit};
 use klad_base::clock;
 use klad_storage::Result;
+use klad_storage::changes::ChangesStep;
 use klad_storage::operation::{Error, Operation, Outcome, RangeRemoval, ScanStep, Write};
 
 /// The executor as one worker sees it.
@@ -39,6 +42,9 @@ pub struct WorkerContext {
     has_deadline: Cell<bool>,
     scratch: RefCell<Vec<Waker>>,
     read_counters: Arc<ReadCounters>,
+    /// Wakes the change feeds of this worker.
+    changed: Notify,
+    stopping: Cell<bool>,
 }
 
 /// The figures of a loop iteration that has ended.
@@ -58,9 +64,14 @@ impl WorkerContext {
     pub fn new(executor: Arc<Executor>) -> Rc<WorkerContext> {
         let read_counters = Arc::<ReadCounters>::default();
         executor.read_counters.lock().push(read_counters.clone());
+        let completions = Arc::<CompletionQueue>::default();
+        if let Some(changes) = executor.engine.changes() {
+            let completions = completions.clone();
+            changes.bell().listen(move || completions.ring());
+        }
         Rc::new(WorkerContext {
             executor,
-            completions: Arc::default(),
+            completions,
             gathered: RefCell::default(),
             iteration: RefCell::default(),
             began: Cell::new(None),
@@ -68,6 +79,8 @@ impl WorkerContext {
             has_deadline: Cell::new(false),
             scratch: RefCell::default(),
             read_counters,
+            changed: Notify::new(),
+            stopping: Cell::new(false),
         })
     }
 
@@ -123,7 +136,9 @@ impl WorkerContext {
             LoopIteration { length, requests, has_deadline }
         });
         self.write_gathered();
-        self.completions.wake_all(&mut self.scratch.borrow_mut());
+        if self.completions.wake_all(&mut self.scratch.borrow_mut()) {
+            self.changed.notify_waiters();
+        }
         iteration
     }
 
@@ -249,6 +264,41 @@ impl WorkerContext {
         self.run(1, Operation::RemoveRange(removal), None, deadline, phases).await
     }
 
+    /// Does one step of a change feed.
+    ///
+    /// # Errors
+    /// The engine's error, or [`Error::Stopping`].
+    pub async fn read_changes(&self, permit: &WatchPermit, step: ChangesStep, phases: &Phases) -> Result {
+        let permits = Permits::of_watch(permit.clone());
+        let pending = PendingOperation::new(permits, None, clock::now(), self.completions.clone(), true, None);
+        self.executor.run(Task { operation: Operation::Changes(step), pending: pending.clone() })?;
+        pending.completion(phases).await
+    }
+
+    /// Makes the next commit complete the futures that [`WorkerContext::changed`] has returned before.
+    pub fn arm_changes(&self) {
+        if let Some(changes) = self.executor.engine.changes() {
+            changes.bell().arm();
+        }
+    }
+
+    /// Waits until something was committed, or klad stops.
+    pub fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Ends the change feeds of this worker, because klad stops.
+    pub fn stop_feeds(&self) {
+        self.stopping.set(true);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether klad stops.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
     /// Runs an operation with `slots` keys that is neither a point read nor a write of a batch.
     async fn run(
         &self,
@@ -272,7 +322,7 @@ impl WorkerContext {
     pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, deadline: Deadline, phases: &Phases) -> Result {
         let permits = Permits::of_scan(permit.clone());
         let pending = PendingOperation::new(permits, deadline, clock::now(), self.completions.clone(), true, None);
-        self.executor.run(Task { operation: Operation::Scan(step), pending: pending.clone() })?;
+        self.executor.run(Task { operation: Operation::Scan(Box::new(step)), pending: pending.clone() })?;
         pending.completion(phases).await
     }
 }

@@ -193,6 +193,12 @@ pub enum ApiError {
         /// Its error.
         error: Box<ApiError>,
     },
+    /// Changes after the version that the client names are no longer kept.
+    #[error("changes before version {oldest} are no longer kept; read the present state, then watch from there")]
+    VersionGone {
+        /// The version of the oldest change that is kept.
+        oldest: u64,
+    },
     /// Storage rejected the operation, or it failed.
     #[error(transparent)]
     Operation(#[from] Error),
@@ -226,6 +232,7 @@ impl ApiError {
             | ApiError::BodyBroken(_) => StatusCode::BAD_REQUEST,
             ApiError::NoSuchPath | ApiError::NotFound => StatusCode::NOT_FOUND,
             ApiError::NotANumber | ApiError::NumberOverflow => StatusCode::CONFLICT,
+            ApiError::VersionGone { .. } => StatusCode::GONE,
             ApiError::PreconditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
             ApiError::RangeNotSatisfiable { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             ApiError::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -283,6 +290,7 @@ impl ApiError {
             ApiError::BatchTooLarge { .. } => "batch-too-large",
             ApiError::AnswerTooLarge { .. } => "answer-too-large",
             ApiError::BadCursor => "bad-cursor",
+            ApiError::VersionGone { .. } => "version-gone",
             ApiError::Item { error, .. } => error.code(),
             ApiError::MethodNotAllowed(_) => "method-not-allowed",
             ApiError::MalformedHead => "malformed-head",
@@ -381,6 +389,7 @@ impl ApiError {
         "batch-too-large",
         "answer-too-large",
         "bad-cursor",
+        "version-gone",
     ];
 
     /// Whether the same request may succeed later.
@@ -442,6 +451,9 @@ impl ApiError {
         }
         if let ApiError::Item { item, .. } = self {
             document["item"] = item.into();
+        }
+        if let ApiError::VersionGone { oldest } = self {
+            document["oldest"] = oldest.into();
         }
         let (mut parts, ()) = hyper::Response::new(()).into_parts();
         parts.status = status;

@@ -13,7 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use crate::exchange::Exchange;
 use crate::execution::admission::BodyPermit;
 use crate::http::range::RangeBody;
-use crate::http::v1::ScanBody;
+use crate::http::v1::{FeedBody, ScanBody};
 use crate::limits::RESPONSE_FRAME_BYTES_MAX;
 use crate::request_metrics::Outcome;
 use klad_storage::operation;
@@ -31,6 +31,8 @@ pub(super) enum Content {
     Range(RangeBody),
     /// A scan of `/v1` in progress.
     Scan(Box<ScanBody>),
+    /// A change feed.
+    Feed(Box<FeedBody>),
 }
 
 impl Content {
@@ -44,6 +46,7 @@ impl Content {
             Content::Bytes { permit, .. } => permit.as_ref().map_or(0, BodyPermit::bytes),
             Content::Range(range) => range.permit_bytes(),
             Content::Scan(scan) => scan.permit_bytes(),
+            Content::Feed(feed) => feed.permit_bytes(),
         }
     }
 }
@@ -72,7 +75,9 @@ impl ResponseBody {
     pub fn length(&self) -> usize {
         match &self.content {
             Content::Bytes { rest, .. } => rest.len(),
-            Content::Range(_) | Content::Scan(_) => unreachable!("a request for a range is not plain"),
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => {
+                unreachable!("a request for a range is not plain")
+            }
         }
     }
 
@@ -90,7 +95,9 @@ impl ResponseBody {
                 self.exchange.request().sent(frame.len());
                 frame
             }
-            Content::Range(_) | Content::Scan(_) => unreachable!("a request for a range is not plain"),
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => {
+                unreachable!("a request for a range is not plain")
+            }
         }
     }
 }
@@ -102,6 +109,8 @@ impl Drop for ResponseBody {
             Content::Bytes { rest, .. } => rest.is_empty() || !self.begun,
             Content::Range(range) => range.has_ended(),
             Content::Scan(scan) => scan.has_ended() || !self.begun,
+            // A feed has no end of its own: the client leaves when it wants.
+            Content::Feed(_) => true,
         };
         if !whole {
             self.exchange.request().cut(Outcome::Aborted);
@@ -153,6 +162,15 @@ impl Body for ResponseBody {
                     frame.map(|frame| frame.map(|frame| Frame::data(Piece::Bytes(frame))))
                 })
             }
+            Content::Feed(feed) => {
+                let polled = feed.poll_frame(context);
+                this.exchange.set_body_permit(feed.permit_bytes());
+                polled.map(|frame| {
+                    let frame = frame?;
+                    this.exchange.request().sent(frame.len());
+                    Some(Ok(Frame::data(Piece::Bytes(frame))))
+                })
+            }
         }
     }
 
@@ -160,14 +178,14 @@ impl Body for ResponseBody {
         match &self.content {
             Content::Bytes { rest, .. } => rest.is_empty(),
             // Unknown until it is asked; an empty range is an empty chunked body.
-            Content::Range(_) | Content::Scan(_) => false,
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Bytes { rest, .. } => SizeHint::with_exact(rest.len() as u64),
-            Content::Range(_) | Content::Scan(_) => SizeHint::default(),
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => SizeHint::default(),
         }
     }
 }

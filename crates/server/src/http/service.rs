@@ -50,6 +50,8 @@ pub struct Options {
     pub batch_bytes_max: u64,
     /// A scan that takes longer ends with a cursor.
     pub scan_time_max: Duration,
+    /// A change feed without changes sends a heartbeat after this time.
+    pub heartbeat: Duration,
 }
 
 /// Answers requests. The connections of a worker share it.

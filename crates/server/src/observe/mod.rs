@@ -365,8 +365,10 @@ impl RequestRecord {
             sent_bytes: self.facts.sent_bytes,
         };
         self.observer.counters().ends(&ended);
-        let slow = logs::is_slow(ended.total_ns);
-        let kept = self.observer.slowest().is_among(ended.op, ended.total_ns);
+        // A feed lasts as long as its client wants.
+        let is_timed = ended.op != Op::Changes;
+        let slow = is_timed && logs::is_slow(ended.total_ns);
+        let kept = is_timed && self.observer.slowest().is_among(ended.op, ended.total_ns);
         if slow || kept || logs::access_log() || self.details.is_some() {
             self.log_and_keep(phases, &ended, now, slow, kept);
         }

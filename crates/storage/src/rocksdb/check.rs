@@ -20,6 +20,7 @@ use rust_rocksdb::{DB, DBRecoveryMode, ReadOptions, properties};
 use serde::Serialize;
 
 use crate::Compression;
+use crate::changes::Retention;
 use crate::disk::directory::{self, DataDirectory};
 use crate::disk::high_water;
 use crate::disk::record::Record;
@@ -329,6 +330,7 @@ fn engine_options() -> Options {
         log_preallocation: false,
         compaction_rate_bytes: 0,
         delete_rate_bytes: 0,
+        changes: Retention::NOTHING,
         open_files_max: klad_base::limits::ENGINE_FILES_MAX,
     }
 }

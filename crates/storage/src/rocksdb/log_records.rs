@@ -29,13 +29,13 @@ pub(super) const HEADER_BYTES: usize = 7;
 const RECYCLED_LOG_TYPES: [u8; 6] = [5, 6, 7, 8, 11, 131];
 
 /// The types of records that begin a batch: a complete batch, or its first part.
-const BATCH_START_TYPES: [u8; 2] = [1, 2];
+pub(super) const BATCH_START_TYPES: [u8; 2] = [1, 2];
 
 /// The types of records that continue a batch: a middle part, or the last part.
-const BATCH_CONTINUATION_TYPES: [u8; 2] = [3, 4];
+pub(super) const BATCH_CONTINUATION_TYPES: [u8; 2] = [3, 4];
 
 /// The size of a batch's header, which contains its sequence numbers. It may be split over several records.
-const BATCH_HEADER_BYTES: usize = 12;
+pub(super) const BATCH_HEADER_BYTES: usize = 12;
 
 /// A defect of the logs that RocksDB does not handle.
 #[derive(Debug, PartialEq, Eq)]
@@ -167,10 +167,7 @@ impl LogFileScan {
                 // RocksDB skips the rest of the block without checking the checksum.
                 return None;
             }
-            let stored = unmask(u32::from_le_bytes([header[0], header[1], header[2], header[3]]));
-            let valid =
-                rest.get(..length).filter(|payload| crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload) == stored);
-            let Some(payload) = valid else {
+            let Some(payload) = rest.get(..length).filter(|payload| is_valid(header, payload)) else {
                 self.damaged = true;
                 return None;
             };
@@ -215,6 +212,12 @@ fn parse_batch_header(header: &[u8]) -> Option<(u64, u64)> {
     let first = u64::from_le_bytes(header.get(..8)?.try_into().ok()?);
     let count = u32::from_le_bytes(header.get(8..BATCH_HEADER_BYTES)?.try_into().ok()?);
     (count > 0).then_some((first, u64::from(count)))
+}
+
+/// Whether the checksum in a record's header is that of its type and `payload`.
+pub(super) fn is_valid(header: &[u8], payload: &[u8]) -> bool {
+    let stored = unmask(u32::from_le_bytes([header[0], header[1], header[2], header[3]]));
+    crc32c::crc32c_append(crc32c::crc32c(&[header[6]]), payload) == stored
 }
 
 /// Undoes RocksDB's masking of a stored checksum (RocksDB, `util/crc32c.h`).

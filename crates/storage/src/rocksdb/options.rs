@@ -21,6 +21,9 @@ const UNCACHE_AGGRESSIVENESS: u32 = 300;
 /// write occupies a core for 2.5 ms (docs/decisions/tail-latency.md).
 const TABLE_WRITE_BYTES: u64 = 64 << 10;
 
+/// How long RocksDB keeps old logs: a hundred years, so that only klad deletes them.
+const ARCHIVE_SECONDS: u64 = 100 * 365 * 24 * 3_600;
+
 /// RocksDB's caches, which klad reads metrics from.
 pub(super) struct SharedMemory {
     pub(super) cache: Cache,
@@ -43,7 +46,7 @@ pub(super) fn database(options: &Options, shared: &SharedMemory) -> RocksDbOptio
     let mut db = RocksDbOptions::default();
     files_and_threads(&mut db, options);
     memtables(&mut db, options, &shared.memtables);
-    log(&mut db);
+    log(&mut db, options.changes.bytes > 0);
     levels(&mut db, options.compression);
     db.set_block_based_table_factory(&tables(&shared.cache));
     db
@@ -131,7 +134,12 @@ fn memtables(db: &mut RocksDbOptions, options: &Options, shared: &WriteBufferMan
     db.set_enable_write_thread_adaptive_yield(false);
 }
 
-fn log(db: &mut RocksDbOptions) {
+fn log(db: &mut RocksDbOptions, keeps_old: bool) {
+    if keeps_old {
+        // RocksDB moves old logs to `archive` and never deletes them: klad does (`change_log`). RocksDB would look only
+        // every ten minutes whether they are too many.
+        db.set_wal_ttl_seconds(ARCHIVE_SECONDS);
+    }
     // `open.rs` first tries a stricter mode. After a crash of the machine the unsynced end of the log may have holes.
     // The writes before the first hole are the prefix of the commit order that `async` promises.
     db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
@@ -249,6 +257,7 @@ mod tests {
             log_preallocation: false,
             compaction_rate_bytes: 0,
             delete_rate_bytes: 0,
+            changes: crate::changes::Retention::NOTHING,
             open_files_max: klad_base::limits::ENGINE_FILES_MAX,
         }
     }

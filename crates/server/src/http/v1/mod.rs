@@ -3,7 +3,9 @@
 //! ```text
 //!   head ─▶ route ─▶ point   one key
 //!                 ├▶ batch   many changes in one request
-//!                 └▶ scan    ranges, and their removal
+//!                 ├▶ scan    ranges, and their removal
+//!                 ├▶ changes the change feed
+//!                 └▶ description   this interface as OpenAPI, and as a page
 //! ```
 //!
 //! `condition`, `expiry`, `metadata`, `byte_range` and `parameters` read the parts of a head. What an engine lacks is
@@ -33,6 +35,8 @@ use klad_storage::operation::{Attributes, Change, Effect, Value};
 pub mod route;
 
 mod batch;
+mod changes;
+mod description;
 mod point;
 mod scan;
 
@@ -42,6 +46,7 @@ mod expiry;
 mod metadata;
 mod parameters;
 
+pub use changes::FeedBody;
 pub use expiry::TTL_HEADER;
 pub use metadata::META_PREFIX;
 pub use route::{PREFIX, Request, op, route};
@@ -86,7 +91,9 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
         Action::Batch(request) => batch::answer(context, request, upload).await,
         Action::Scan(request) => scan::answer(context, *request).await,
         Action::RemoveRange { from, end, durability } => scan::remove(context, from, end, durability).await,
+        Action::Changes(request) => changes::answer(context, *request).await,
         Action::Limits => Ok(limits(context)),
+        Action::Describe(description) => Ok(description::answer(description)),
     }
 }
 

@@ -1,0 +1,235 @@
+//! The body of a change feed: steps of the engine's feed, each encoded as one chunk. `changes` creates it; hyper polls
+//! it through `body`.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::exchange::Exchange;
+use crate::execution::admission::BodyPermit;
+use crate::execution::{WatchPermit, WorkerContext};
+use crate::http::api_error::ApiError;
+use crate::http::v1::Context;
+use crate::http::v1::changes::{Format, Request, encode};
+use crate::http::v1::parameters::bad;
+use crate::limits::{
+    BODY_BUDGET_TIMEOUT, FEED_CHUNK_BYTES_FACTOR, FEED_PAUSE, FEED_STEP_BYTES_MAX, RESPONSE_FRAME_BYTES_MAX,
+};
+use klad_base::clock;
+use klad_storage::changes::{Changed, ChangesPage, ChangesStep, Position};
+use klad_storage::operation::{Error, Outcome};
+
+/// The body of a feed's answer.
+pub struct FeedBody {
+    feed: Rc<Feed>,
+    /// What is left of the current chunk.
+    rest: Bytes,
+    /// The memory of the current chunk.
+    held: Option<BodyPermit>,
+    position: Position,
+    next: Option<Pin<Box<dyn Future<Output = Chunk>>>>,
+    ended: bool,
+}
+
+struct Feed {
+    worker_context: Rc<WorkerContext>,
+    exchange: Rc<Exchange>,
+    permit: WatchPermit,
+    prefix: Bytes,
+    values: bool,
+    format: Format,
+    heartbeat: Duration,
+}
+
+/// Bytes for the client.
+struct Chunk {
+    bytes: Bytes,
+    permit: Option<BodyPermit>,
+    position: Position,
+    /// Whether the feed ends after them.
+    is_last: bool,
+}
+
+/// What a step has found.
+enum Step {
+    Changes {
+        changes: Vec<Changed>,
+        permit: BodyPermit,
+        next: Position,
+    },
+    /// Nothing for this feed. Whether there is more to read.
+    Nothing {
+        next: Position,
+        more: bool,
+    },
+}
+
+impl FeedBody {
+    /// Begins a feed and does its first step, so that an error at the beginning still gets a status.
+    pub(super) async fn begin(context: &Context<'_>, request: Request) -> Result<FeedBody, ApiError> {
+        let Request { prefix, from, values, format } = request;
+        let executor = context.worker_context.executor();
+        let last = executor.last_version()?;
+        let permit = executor.begin_watch()?;
+        if from.is_some_and(|from| from > last) {
+            return Err(bad("from", "a version that was given out"));
+        }
+        let feed = Rc::new(Feed {
+            worker_context: context.worker_context.clone(),
+            exchange: context.exchange.clone(),
+            permit,
+            prefix: prefix.into(),
+            values,
+            format,
+            heartbeat: context.options.heartbeat,
+        });
+        // A step that returns no changes says whether they are kept.
+        let position = Position::after(from.unwrap_or(last));
+        feed.check(position).await?;
+        // The client learns the position at once, even if no change comes before it leaves.
+        let rest = feed.heartbeat(position);
+        Ok(FeedBody { feed, rest, held: None, position, next: None, ended: false })
+    }
+
+    /// Bytes of the body budget that it holds now.
+    pub(in crate::http) fn permit_bytes(&self) -> u64 {
+        self.held.as_ref().map_or(0, BodyPermit::bytes)
+    }
+
+    /// Returns the next bytes; `None` after the event that says why the feed ends.
+    pub(in crate::http) fn poll_frame(&mut self, context: &mut TaskContext<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            if !self.rest.is_empty() {
+                let count = self.rest.len().min(RESPONSE_FRAME_BYTES_MAX);
+                return Poll::Ready(Some(self.rest.split_to(count)));
+            }
+            self.held = None;
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            let next = self.next.get_or_insert_with(|| {
+                let (feed, position) = (self.feed.clone(), self.position);
+                Box::pin(async move { feed.next(position).await })
+            });
+            let chunk = ready!(next.as_mut().poll(context));
+            self.next = None;
+            (self.rest, self.held, self.position) = (chunk.bytes, chunk.permit, chunk.position);
+            self.ended = chunk.is_last;
+        }
+    }
+}
+
+impl Feed {
+    /// Waits for the next bytes: changes, a heartbeat, or the end.
+    async fn next(&self, position: Position) -> Chunk {
+        let mut position = position;
+        match self.next_or_error(&mut position).await {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                tracing::debug!(code = error.code(), "a change feed ends");
+                self.exchange.request().rejected(error.code());
+                let mut bytes = Vec::new();
+                encode::end(&mut bytes, self.format, error);
+                Chunk { bytes: bytes.into(), permit: None, position, is_last: true }
+            }
+        }
+    }
+
+    async fn next_or_error(&self, position: &mut Position) -> Result<Chunk, ApiError> {
+        let mut beat_at = clock::now() + self.heartbeat;
+        let mut pause_until: Option<Instant> = None;
+        loop {
+            let mut changed = pin!(self.worker_context.changed());
+            changed.as_mut().enable();
+            self.worker_context.arm_changes();
+            match self.step(*position, FEED_STEP_BYTES_MAX).await? {
+                Step::Changes { changes, permit, next } => {
+                    return Ok(self.chunk(&changes, permit, next));
+                }
+                Step::Nothing { next, more } => {
+                    *position = next;
+                    if clock::now() >= beat_at {
+                        let bytes = self.heartbeat(next);
+                        return Ok(Chunk { bytes, permit: None, position: next, is_last: false });
+                    }
+                    if more {
+                        continue;
+                    }
+                }
+            }
+            if self.worker_context.is_stopping() {
+                return Err(Error::Stopping.into());
+            }
+            // Under load every commit would otherwise cause a step of each feed.
+            if let Some(until) = pause_until {
+                tokio::time::sleep_until(until.min(beat_at).into()).await;
+            }
+            if tokio::time::timeout_at(beat_at.into(), changed).await.is_err() {
+                beat_at = beat_at.min(clock::now());
+            }
+            pause_until = Some(clock::now() + FEED_PAUSE);
+        }
+    }
+
+    /// Fails if not all changes after `position` are kept.
+    async fn check(&self, position: Position) -> Result<(), ApiError> {
+        // Nothing fits, so the step reads no value.
+        match self.read(position, 0).await? {
+            ChangesPage::Gone { oldest } => Err(ApiError::VersionGone { oldest }),
+            ChangesPage::Changes { .. } | ChangesPage::TooLarge { .. } => Ok(()),
+        }
+    }
+
+    async fn step(&self, position: Position, bytes_max: usize) -> Result<Step, ApiError> {
+        let (mut position, mut bytes_max) = (position, bytes_max);
+        loop {
+            let permit = self.reserve(bytes_max).await?;
+            match self.read(position, bytes_max).await? {
+                ChangesPage::Gone { oldest } => return Err(ApiError::VersionGone { oldest }),
+                ChangesPage::TooLarge { at, bytes } => (position, bytes_max) = (at, bytes),
+                ChangesPage::Changes { changes, next, more } if changes.is_empty() => {
+                    return Ok(Step::Nothing { next, more });
+                }
+                ChangesPage::Changes { changes, next, .. } => return Ok(Step::Changes { changes, permit, next }),
+            }
+        }
+    }
+
+    async fn read(&self, position: Position, bytes_max: usize) -> Result<ChangesPage, ApiError> {
+        let step = ChangesStep { position, prefix: self.prefix.clone(), values: self.values, bytes_max };
+        match self.worker_context.read_changes(&self.permit, step, self.exchange.phases()).await? {
+            Outcome::Changes(page) => Ok(page),
+            other => unreachable!("a step of a feed returns a page, not {other:?}"),
+        }
+    }
+
+    /// Reserves memory for the changes of a step and for their encoded form.
+    async fn reserve(&self, bytes_max: usize) -> Result<BodyPermit, ApiError> {
+        let budget = self.worker_context.executor().budget();
+        let bytes = (bytes_max * FEED_CHUNK_BYTES_FACTOR) as u64;
+        if let Some(permit) = budget.try_take(bytes) {
+            return Ok(permit);
+        }
+        let waited = tokio::time::timeout(BODY_BUDGET_TIMEOUT, budget.take(bytes)).await;
+        waited.map_err(|_| ApiError::NoRoom { bytes, of: "change feed" })
+    }
+
+    fn chunk(&self, changes: &[Changed], mut permit: BodyPermit, position: Position) -> Chunk {
+        let mut bytes = Vec::new();
+        for changed in changes {
+            encode::change(&mut bytes, self.format, changed, self.values);
+        }
+        permit.shrink(bytes.len() as u64);
+        Chunk { bytes: bytes.into(), permit: Some(permit), position, is_last: false }
+    }
+
+    fn heartbeat(&self, position: Position) -> Bytes {
+        let mut bytes = Vec::new();
+        encode::heartbeat(&mut bytes, self.format, position.after);
+        bytes.into()
+    }
+}
