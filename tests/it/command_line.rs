@@ -345,7 +345,8 @@ fn lists_all_entries(builder: &ServerBuilder) -> Result<(), String> {
     let server = builder.start();
     let mut client = server.client();
     let mut model = BTreeMap::new();
-    for _ in 0..700 {
+    // More than a scan reads in three steps.
+    for _ in 0..4_000 {
         let mut bytes = |most: usize| -> Vec<u8> { (0..random.usize(1..most)).map(|_| random.u8(..)).collect() };
         let (key, value) = ([b"k".to_vec(), bytes(8)].concat(), bytes(40));
         client.put(&format!("/v0/entity?id={}&durability=async", super::support::encode(&key)), &value);
