@@ -17,7 +17,7 @@ pub const KEY_BYTES_MAX: u64 = 4 << 10;
 
 /// The largest `--key-max`, bytes. The percent-encoded key must fit into a URI, which the `http` crate limits to 65,534
 /// bytes.
-pub const KEY_BYTES_CEILING: u64 = 16 << 10;
+pub const KEY_BYTES_CEILING: u64 = klad_storage::limits::KEY_BYTES_CEILING as u64;
 
 /// Default of `--value-max`: bytes of a value. klad answers a larger body with 413. klad holds each value that it reads
 /// or writes in memory as a whole. Workers KV takes 25 MiB, etcd 1.5 MiB.
@@ -118,11 +118,11 @@ pub const BATCH_ITEM_BYTES: usize = 384;
 pub const BATCH_RESULT_BYTES_MAX: usize = 128;
 
 /// klad reads or writes so many items of a batch before the worker's other requests run. Measured: 512 items of 100
-/// bytes take 0.2 to 0.4 ms.
+/// bytes take 0.13 ms from JSON, and 0.1 ms from CBOR.
 pub const BATCH_SLICE_ITEMS: usize = 512;
 
-/// klad reads or writes so many bytes of a batch before the worker's other requests run. A larger item is not divided.
-/// JSON is read at about 500 MB/s, so this takes half a millisecond.
+/// klad reads or writes so many bytes of a batch before the worker's other requests run. One item is never divided.
+/// With values of 100 bytes, klad reads about 500 MB of JSON a second, and 256 KiB in half a millisecond.
 pub const BATCH_SLICE_BYTES: usize = 256 << 10;
 
 /// The number of entries of one JSON page of a scan. klad answers a larger `limit` with 400.

@@ -18,13 +18,14 @@ use klad_server::Server;
 use klad_server::admin::control::Control;
 use klad_server::logs;
 use klad_server::net::listen;
+use klad_storage::changes::{Changes, ChangesPage};
 use klad_storage::maintenance::{self, Checkpoint, Compaction};
 use klad_storage::memory::MemoryEngine;
 use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version, View};
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result};
 
 use super::late::Late;
-use super::plants;
+use super::{planted_changes, plants};
 
 /// The defect of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub(crate) enum Defect {
     RejectsExecutedWrites,
     /// A write of the key `leak` is never answered.
     LosesReplies,
+    /// A step of a change feed leaves out a change.
+    LosesChanges,
     /// The engine does not report the time of its syncs.
     HidesSync,
     /// The thread that logs a line writes it to stderr itself.
@@ -84,11 +87,20 @@ pub(crate) enum Defect {
     /// Answers come from another thread, late and out of order, as from an engine across a network. This is not a
     /// defect.
     AnswersLate,
-    /// Like `AnswersLate`, but two operations that end together get each other's answer.
+    /// Like `AnswersLate`, but the first two reads, or the first two writes, get each other's answer.
     SwapsAnswers,
+    /// The engine has no conditions, expiry, metadata, batches and range removals. This is not a defect.
+    StoresPlainValuesOnly,
+    /// The engine evaluates a condition before the commit section, and then commits the change without it.
+    ChecksConditionsEarly,
+    /// One addition in 20 is acknowledged with its sum, but not stored.
+    ForgetsAdditions,
 }
 
-const ALL: [Defect; 28] = [
+const ALL: [Defect; 31] = [
+    Defect::StoresPlainValuesOnly,
+    Defect::ChecksConditionsEarly,
+    Defect::ForgetsAdditions,
     Defect::AnswersLate,
     Defect::SwapsAnswers,
     Defect::Plants,
@@ -117,6 +129,7 @@ const ALL: [Defect; 28] = [
     Defect::SlowCachedReads,
     Defect::RejectsExecutedWrites,
     Defect::LosesReplies,
+    Defect::LosesChanges,
 ];
 
 /// Time of a slow read.
@@ -248,7 +261,7 @@ struct Defective {
 }
 
 /// Passes a result to the thread that waits for it.
-struct Collect(mpsc::SyncSender<Result>);
+pub(super) struct Collect(pub(super) mpsc::SyncSender<Result>);
 
 impl Reply for Collect {
     fn complete(&self, result: Result) {
@@ -257,9 +270,9 @@ impl Reply for Collect {
 }
 
 /// Changes a result before passing it on.
-struct Changed<F> {
-    reply: Arc<dyn Reply>,
-    change: F,
+pub(super) struct Changed<F> {
+    pub(super) reply: Arc<dyn Reply>,
+    pub(super) change: F,
 }
 
 impl<F: Fn(Result) -> Result + Send + Sync> Reply for Changed<F> {
@@ -300,7 +313,7 @@ impl Defective {
 
     fn scan_one(&self, step: &ScanStep) -> Result {
         let (sender, receiver) = mpsc::sync_channel(1);
-        self.inner.execute(Operation::Scan(step.clone()), Arc::new(Collect(sender)));
+        self.inner.execute(Operation::Scan(Box::new(step.clone())), Arc::new(Collect(sender)));
         receiver.recv().expect("completed")
     }
 
@@ -338,6 +351,10 @@ impl Defective {
                 };
                 write.reply = Arc::new(Changed { reply, change });
                 self.inner.commit(vec![write]);
+            }
+            Defect::ChecksConditionsEarly => planted_changes::commit_after_check(&*self.inner, write),
+            Defect::ForgetsAdditions if number.is_multiple_of(20) => {
+                planted_changes::forget_addition(&*self.inner, write);
             }
             Defect::RejectsExecutedWrites => {
                 let begun = std::time::Instant::now();
@@ -392,6 +409,19 @@ impl Defective {
     }
 }
 
+/// Removes a change from a page that has several.
+fn lose_a_change(result: Result) -> Result {
+    result.map(|outcome| match outcome {
+        Outcome::Changes(ChangesPage::Changes { mut changes, next, more }) => {
+            if changes.len() > 1 {
+                changes.remove(changes.len() / 2);
+            }
+            Outcome::Changes(ChangesPage::Changes { changes, next, more })
+        }
+        other => other,
+    })
+}
+
 impl Engine for Defective {
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -402,7 +432,12 @@ impl Engine for Defective {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let all = self.inner.capabilities();
+        if self.defect == Defect::StoresPlainValuesOnly {
+            let Capabilities { blocks, global_order, checkpoints, compactions, .. } = all;
+            return Capabilities { blocks, global_order, checkpoints, compactions, ..Capabilities::default() };
+        }
+        all
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
@@ -432,6 +467,9 @@ impl Engine for Defective {
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
+            Operation::Changes(_) if self.defect == Defect::LosesChanges => {
+                self.inner.execute(operation, Arc::new(Changed { reply, change: lose_a_change }));
+            }
             Operation::GetMany { .. }
             | Operation::Prefetch { .. }
             | Operation::RemoveRange(_)
@@ -485,6 +523,10 @@ impl Engine for Defective {
             }
             _ => self.inner.observe(),
         }
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.inner.changes()
     }
 
     fn local_disk(&self) -> Option<&dyn LocalDisk> {

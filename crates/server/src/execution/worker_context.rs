@@ -322,7 +322,7 @@ impl WorkerContext {
     pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, deadline: Deadline, phases: &Phases) -> Result {
         let permits = Permits::of_scan(permit.clone());
         let pending = PendingOperation::new(permits, deadline, clock::now(), self.completions.clone(), true, None);
-        self.executor.run(Task { operation: Operation::Scan(step), pending: pending.clone() })?;
+        self.executor.run(Task { operation: Operation::Scan(Box::new(step)), pending: pending.clone() })?;
         pending.completion(phases).await
     }
 }

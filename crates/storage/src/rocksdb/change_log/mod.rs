@@ -411,3 +411,6 @@ impl Found {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

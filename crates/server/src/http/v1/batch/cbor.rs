@@ -18,7 +18,7 @@ pub(super) fn next(body: &Bytes, from: usize) -> Result<Option<(Members<'_>, usi
     }
     let mut decoder = Decoder::new(&body[from..]);
     let mut members = Members::default();
-    map(&mut decoder, |decoder, name| member(&mut members, decoder, name, body))?;
+    map(&mut decoder, |decoder, name| member(&mut members, decoder, &name, body))?;
     Ok(Some((members, from + decoder.position())))
 }
 
@@ -43,31 +43,21 @@ fn map<'b>(
     }
 }
 
-fn member<'b>(
-    members: &mut Members<'b>,
-    decoder: &mut Decoder<'b>,
-    name: Cow<'b, str>,
-    body: &Bytes,
-) -> Result<(), ApiError> {
-    match &*name {
-        "op" => {
-            let word = text(decoder)?;
-            let op = Op::ALL.into_iter().find(|op| op.as_str() == word);
-            let op = op.ok_or_else(|| bad("op must be put, get, delete, add or expire"))?;
-            once(&mut members.op, op, &name)
-        }
-        "key" => once(&mut members.key, shared(bytes(decoder)?, body), &name),
-        "value" => once(&mut members.value, shared(bytes(decoder)?, body), &name),
-        "content_type" => once(&mut members.content_type, text(decoder)?, &name),
+fn member<'b>(members: &mut Members<'b>, decoder: &mut Decoder<'b>, name: &str, body: &Bytes) -> Result<(), ApiError> {
+    match name {
+        "op" => once(&mut members.op, Op::from_word(&text(decoder)?)?, name),
+        "key" => once(&mut members.key, shared(bytes(decoder)?, body), name),
+        "value" => once(&mut members.value, shared(bytes(decoder)?, body), name),
+        "content_type" => once(&mut members.content_type, text(decoder)?, name),
         "meta" => {
             let mut meta = Meta::new();
             map(decoder, |decoder, name| add_meta(&mut meta, name, bytes(decoder)?).map_err(bad))?;
-            once(&mut members.meta, meta, &name)
+            once(&mut members.meta, meta, name)
         }
-        "ttl" => once(&mut members.ttl, ttl(decoder)?, &name),
-        "by" => once(&mut members.by, decoder.i64().map_err(broken)?, &name),
-        "if_match" => once(&mut members.if_match, text(decoder)?, &name),
-        "if_none_match" => once(&mut members.if_none_match, text(decoder)?, &name),
+        "ttl" => once(&mut members.ttl, ttl(decoder)?, name),
+        "by" => once(&mut members.by, decoder.i64().map_err(broken)?, name),
+        "if_match" => once(&mut members.if_match, text(decoder)?, name),
+        "if_none_match" => once(&mut members.if_none_match, text(decoder)?, name),
         unknown => Err(bad(format!("unknown member `{unknown}`"))),
     }
 }
@@ -124,6 +114,7 @@ fn ttl<'b>(decoder: &mut Decoder<'b>) -> Result<Ttl<'b>, ApiError> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn broken(error: minicbor::decode::Error) -> ApiError {
     bad(format!("the item is not the expected CBOR: {error}"))
 }
@@ -169,14 +160,17 @@ fn encode(result: &ItemResult, to: &mut Encoder<&mut Vec<u8>>) -> Written {
                 to.str("ttl")?.f64(left_s)?;
             }
         }
-        Answered::Failed { code, current } => {
-            head(to, 1 + u64::from(current.is_some()))?;
+        Answered::Failed(code) => {
+            head(to, 1)?;
             to.str("code")?.str(code)?;
+        }
+        Answered::ConditionFailed { code, current } => {
+            head(to, 2)?;
+            to.str("code")?.str(code)?.str("current_etag")?;
             match current {
-                Some(Some(version)) => drop(to.str("current_etag")?.str(&format!("\"{version}\""))?),
-                Some(None) => drop(to.str("current_etag")?.null()?),
-                None => {}
-            }
+                Some(version) => to.str(&format!("\"{version}\""))?,
+                None => to.null()?,
+            };
         }
     }
     Ok(())

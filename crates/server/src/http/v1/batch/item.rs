@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::num::NonZeroU64;
 
 use bytes::Bytes;
-use serde::Deserialize;
 
 use crate::http::api_error::ApiError;
 use crate::http::service::Options;
@@ -15,8 +14,7 @@ use klad_storage::ChangeKind;
 use klad_storage::operation::{Attributes, Change, Condition, Effect, Value};
 
 /// What an item does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     /// Stores a value.
     Put,
@@ -42,6 +40,12 @@ impl Op {
             Op::Add => "add",
             Op::Expire => "expire",
         }
+    }
+
+    /// Reads the member `op`.
+    pub(super) fn from_word(word: &str) -> Result<Op, ApiError> {
+        let op = Op::ALL.into_iter().find(|op| op.as_str() == word);
+        op.ok_or_else(|| bad("op must be put, get, delete, add or expire"))
     }
 
     /// What the storage must allow, if the item changes something.

@@ -267,7 +267,7 @@ async fn encode(format: Format, ops: &[Op], results: Results) -> Vec<u8> {
     for op in ops {
         let result = all.next().unwrap_or_else(|| {
             let version = Version::new(first);
-            first += 1;
+            first = first.saturating_add(1);
             ChangeResult::Done { version, existed: None, number: None }
         });
         format.write(&ItemResult::new(*op, result), &mut out);

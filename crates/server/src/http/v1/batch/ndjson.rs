@@ -28,8 +28,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with the members of an item")]
 struct Line<'l> {
-    #[serde(default, deserialize_with = "given")]
-    op: Option<Op>,
+    #[serde(borrow, default, deserialize_with = "given")]
+    op: Option<Text<'l>>,
     #[serde(borrow, default, deserialize_with = "given")]
     key: Option<Text<'l>>,
     #[serde(borrow, default, deserialize_with = "given")]
@@ -166,6 +166,10 @@ pub(super) fn next(body: &Bytes, mut from: usize) -> Result<Option<(Members<'_>,
         let line = rest[..length].trim_ascii();
         let end = (from + length + 1).min(body.len());
         if !line.is_empty() {
+            // serde would also read a list of all members.
+            if line[0] != b'{' {
+                return Err(bad("a line must be a JSON object"));
+            }
             let line = serde_json::from_slice(line).map_err(|error| bad(error.to_string()))?;
             return Ok(Some((members(body, line)?, end)));
         }
@@ -176,7 +180,7 @@ pub(super) fn next(body: &Bytes, mut from: usize) -> Result<Option<(Members<'_>,
 
 fn members<'l>(body: &Bytes, line: Line<'l>) -> Result<Members<'l>, ApiError> {
     Ok(Members {
-        op: line.op,
+        op: line.op.map(|text| Op::from_word(&text.0)).transpose()?,
         key: either(body, line.key, line.key64, "key")?,
         value: either(body, line.value, line.value64, "value")?,
         content_type: line.content_type.map(|text| text.0),
@@ -262,13 +266,12 @@ pub(super) fn write(result: &ItemResult, out: &mut Vec<u8>) {
                 out.extend_from_slice(format!(",\"ttl\":{left_s}").as_bytes());
             }
         }
-        Answered::Failed { code, current } => {
-            out.extend_from_slice(b",\"code\":");
-            write_text(code, out);
-            if let Some(current) = current {
-                let tag = current.map_or_else(|| "null".to_owned(), |version| format!("\"\\\"{version}\\\"\""));
-                out.extend_from_slice(b",\"current_etag\":");
-                out.extend_from_slice(tag.as_bytes());
+        Answered::Failed(code) => write_member("code", code, out),
+        Answered::ConditionFailed { code, current } => {
+            write_member("code", code, out);
+            match current {
+                Some(version) => write_member("current_etag", &format!("\"{version}\""), out),
+                None => out.extend_from_slice(b",\"current_etag\":null"),
             }
         }
     }
@@ -277,18 +280,24 @@ pub(super) fn write(result: &ItemResult, out: &mut Vec<u8>) {
 
 /// Appends a member with bytes: as text if they can be one, otherwise as base64.
 fn write_bytes(name: &str, bytes: &[u8], out: &mut Vec<u8>) {
+    if let Some(text) = text(bytes) {
+        write_member(name, text, out);
+    } else {
+        write_name(name, "64", out);
+        write_base64(bytes, out);
+    }
+}
+
+fn write_member(name: &str, text: &str, out: &mut Vec<u8>) {
+    write_name(name, "", out);
+    write_text(text, out);
+}
+
+fn write_name(name: &str, ending: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());
-    match text(bytes) {
-        Some(text) => {
-            out.extend_from_slice(b"\":");
-            write_text(text, out);
-        }
-        None => {
-            out.extend_from_slice(b"64\":");
-            write_base64(bytes, out);
-        }
-    }
+    out.extend_from_slice(ending.as_bytes());
+    out.extend_from_slice(b"\":");
 }
 
 /// The bytes as text, if they are UTF-8 and their JSON form has at most twice as many bytes. Text with many control

@@ -28,10 +28,12 @@ pub(super) enum Answered {
     /// The value that a get has found.
     Value(Found),
     /// The item has failed.
-    Failed {
+    Failed(&'static str),
+    /// The condition of the item does not hold.
+    ConditionFailed {
         code: &'static str,
-        /// The version of the present value, if a condition has failed.
-        current: Option<Option<Version>>,
+        /// The version of the present value.
+        current: Option<Version>,
     },
 }
 
@@ -71,11 +73,12 @@ impl ItemResult {
     }
 
     fn failed(error: &ApiError) -> ItemResult {
-        let current = match error {
-            ApiError::PreconditionFailed { current } => Some(*current),
-            _ => None,
+        let answered = match error {
+            ApiError::PreconditionFailed { current } => {
+                Answered::ConditionFailed { code: error.code(), current: *current }
+            }
+            error => Answered::Failed(error.code()),
         };
-        let answered = Answered::Failed { code: error.code(), current };
         ItemResult { status: error.status().as_u16(), etag: None, answered }
     }
 }

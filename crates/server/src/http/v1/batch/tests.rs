@@ -26,6 +26,7 @@ fn options() -> Options {
         batch_items_max: 10,
         batch_bytes_max: 10_000,
         scan_time_max: Duration::from_secs(1),
+        heartbeat: Duration::from_secs(1),
     }
 }
 
@@ -85,7 +86,7 @@ impl Meant {
         match self.condition? {
             Condition::Is(version) => Some(format!("\"{version}\"")),
             Condition::Present => Some("*".to_owned()),
-            Condition::Never => Some("\"none of ours\"".to_owned()),
+            Condition::Never => Some("\"none-of-ours\"".to_owned()),
             Condition::Absent => None,
         }
     }
@@ -141,7 +142,9 @@ impl Meant {
                 Ok(text) if !indefinite => drop(to.str(text).unwrap()),
                 _ if indefinite => {
                     to.begin_bytes().unwrap();
-                    bytes.chunks(3).for_each(|part| drop(to.bytes(part).unwrap()));
+                    for part in bytes.chunks(3) {
+                        to.bytes(part).unwrap();
+                    }
                     to.end().unwrap();
                 }
                 _ => drop(to.bytes(bytes).unwrap()),
@@ -329,6 +332,9 @@ fn lines_are_strict() {
         ("{}", "bad-item"),
         ("[]", "bad-item"),
         ("null", "bad-item"),
+        (r#"["get","k"]"#, "bad-item"),
+        (r#"{"op":{"get":null},"key":"k"}"#, "bad-item"),
+        (r#"{"op":"put","key":"k","value":"v","meta":[]}"#, "bad-item"),
         ("{", "bad-item"),
         (r#"{"op":"get","key":"k"} {"op":"get","key":"k"}"#, "bad-item"),
         (r#"{"op":"get","key":"k","op":"get"}"#, "bad-item"),
@@ -419,11 +425,13 @@ fn maps_are_strict() {
     ] {
         assert_eq!(code(Format::Cbor, &body), expected, "{body:x?}");
     }
-    let meta: Vec<u8> = (0..=METADATA_ENTRIES_MAX).flat_map(|number| [0x61, b'A' + number as u8, 0x40]).collect();
-    let body = put(4, &[&b"\x65value\x40\x64meta\xB8"[..], &[METADATA_ENTRIES_MAX as u8 + 1], &meta].concat());
+    let count = u8::try_from(METADATA_ENTRIES_MAX).expect("below 256") + 1;
+    let meta: Vec<u8> = (0..count).flat_map(|number| [0x61, b'A' + number, 0x40]).collect();
+    let body = put(4, &[&b"\x65value\x40\x64meta\xB8"[..], &[count], &meta].concat());
     assert_eq!(code(Format::Cbor, &body), "bad-item");
-    let large = [&b"\x65value\x40\x64meta\xA1\x61a\x59"[..], &(METADATA_BYTES_MAX as u16).to_be_bytes()].concat();
-    let body = put(4, &[large, vec![b'v'; METADATA_BYTES_MAX]].concat());
+    let length = u16::try_from(METADATA_BYTES_MAX).expect("two bytes hold it").to_be_bytes();
+    let value = vec![b'v'; METADATA_BYTES_MAX];
+    let body = put(4, &[&b"\x65value\x40\x64meta\xA1\x61a\x59"[..], &length, &value].concat());
     assert_eq!(code(Format::Cbor, &body), "metadata-too-large");
 }
 
@@ -441,16 +449,16 @@ fn keys_and_values_stay_slices_of_the_body() {
 
 #[test]
 fn results_stay_below_their_limit() {
-    let (etag, long) = (Some(Version::new(u64::MAX)), Some(Version::new(u64::MAX)));
-    let failed = |code, current| Answered::Failed { code, current };
+    let etag = Some(Version::new(u64::MAX));
+    let code = "precondition-failed";
     let longest = ApiError::CODES.iter().copied().max_by_key(|code| code.len()).expect("codes");
     for (etag, answered) in [
         (None, Answered::Nothing),
         (etag, Answered::Nothing),
         (etag, Answered::Number(i64::MIN)),
-        (None, failed("precondition-failed", Some(long))),
-        (None, failed("precondition-failed", Some(None))),
-        (None, failed(longest, None)),
+        (None, Answered::ConditionFailed { code, current: etag }),
+        (None, Answered::ConditionFailed { code, current: None }),
+        (None, Answered::Failed(longest)),
     ] {
         let result = ItemResult { status: 412, etag, answered };
         let mut line = Vec::new();
