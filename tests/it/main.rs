@@ -99,3 +99,5 @@ mod tidy;
 mod tls;
 mod tls_files;
 mod tokens;
+#[cfg(feature = "rocksdb")]
+mod v1_changes;

@@ -39,7 +39,7 @@ const ROWS: &[(&str, &[&[&str]])] = &[
             &["delayed", "fjall", "memory", "rocksdb"],
             &["maintenance"],
             &["disk", "page", "perf"],
-            &["commits", "observation"],
+            &["changes", "commits", "observation"],
             &["operation"],
             &["limits"],
         ],

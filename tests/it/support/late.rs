@@ -79,7 +79,7 @@ impl Engine for Late {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { blocks: false, global_order: false, ..self.inner.capabilities() }
+        Capabilities { blocks: false, global_order: false, changes: false, ..self.inner.capabilities() }
     }
 
     fn durability(&self, asked: Durability) -> Durability {

@@ -18,6 +18,7 @@ use klad_server::Server;
 use klad_server::admin::control::Control;
 use klad_server::logs;
 use klad_server::net::listen;
+use klad_storage::changes::{Changes, ChangesPage};
 use klad_storage::maintenance::{self, Checkpoint, Compaction};
 use klad_storage::memory::MemoryEngine;
 use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version};
@@ -57,6 +58,8 @@ pub(crate) enum Defect {
     RejectsExecutedWrites,
     /// A write of the key `leak` is never answered.
     LosesReplies,
+    /// A step of a change feed leaves out a change.
+    LosesChanges,
     /// The engine does not report the time of its syncs.
     HidesSync,
     /// The thread that logs a line writes it to stderr itself.
@@ -86,7 +89,7 @@ pub(crate) enum Defect {
     SwapsAnswers,
 }
 
-const ALL: [Defect; 27] = [
+const ALL: [Defect; 28] = [
     Defect::AnswersLate,
     Defect::SwapsAnswers,
     Defect::Plants,
@@ -114,6 +117,7 @@ const ALL: [Defect; 27] = [
     Defect::SlowCachedReads,
     Defect::RejectsExecutedWrites,
     Defect::LosesReplies,
+    Defect::LosesChanges,
 ];
 
 /// Time of a slow read.
@@ -386,6 +390,19 @@ impl Defective {
     }
 }
 
+/// Removes a change from a page that has several.
+fn lose_a_change(result: Result) -> Result {
+    result.map(|outcome| match outcome {
+        Outcome::Changes(ChangesPage::Changes { mut changes, next, more }) => {
+            if changes.len() > 1 {
+                changes.remove(changes.len() / 2);
+            }
+            Outcome::Changes(ChangesPage::Changes { changes, next, more })
+        }
+        other => other,
+    })
+}
+
 impl Engine for Defective {
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -426,7 +443,13 @@ impl Engine for Defective {
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
-            Operation::GetMany { .. } | Operation::Prefetch { .. } | Operation::RemoveRange(_) => {
+            Operation::Changes(_) if self.defect == Defect::LosesChanges => {
+                self.inner.execute(operation, Arc::new(Changed { reply, change: lose_a_change }));
+            }
+            Operation::GetMany { .. }
+            | Operation::Prefetch { .. }
+            | Operation::RemoveRange(_)
+            | Operation::Changes(_) => {
                 self.inner.execute(operation, reply);
             }
         }
@@ -474,6 +497,10 @@ impl Engine for Defective {
             }
             _ => self.inner.observe(),
         }
+    }
+
+    fn changes(&self) -> Option<&dyn Changes> {
+        self.inner.changes()
     }
 
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
