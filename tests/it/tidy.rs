@@ -40,7 +40,7 @@ const ROWS: &[(&str, &[&[&str]])] = &[
             &["maintenance"],
             &["page"],
             &["disk", "perf"],
-            &["commits", "observation", "plan"],
+            &["changes", "commits", "observation", "plan"],
             &["operation"],
             &["limits"],
         ],

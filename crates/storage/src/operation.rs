@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::changes::{ChangesPage, ChangesStep};
+pub mod changes;
+
+use changes::{ChangesPage, ChangesStep};
 
 /// The unique number of one write. No other write ever has it, not even after a crash. Clients see it as the `ETag`.
 ///

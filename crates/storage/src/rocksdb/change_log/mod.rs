@@ -23,12 +23,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use crate::changes::{Bell, Changed, Changes, ChangesPage, ChangesStep, Place, Position, Retention};
-use crate::limits::{CHANGES_LOG_BYTES_PER_STEP, CHECKPOINT_VERSIONS_AHEAD};
+use crate::limits::{CHANGES_LOG_BYTES_PER_STEP, CHECKPOINT_VERSIONS_AHEAD, SLOW_LOOK_INTERVAL};
 use crate::operation::Error;
 use crate::rocksdb::log_records;
+use klad_base::clock;
 use klad_base::sync::Mutex;
 
 pub(super) use reader::note;
@@ -43,8 +44,18 @@ pub(super) struct ChangeLog {
     bell: Bell,
     /// The logs by their numbers.
     logs: Mutex<BTreeMap<u64, Beginning>>,
-    /// Sizes and times of the last writes of old logs, by their numbers.
-    old: Mutex<BTreeMap<u64, (u64, SystemTime)>>,
+    old: Mutex<OldLogs>,
+}
+
+/// The logs in the archive.
+#[derive(Debug, Default)]
+struct OldLogs {
+    /// Sizes, and the times of the last writes, by their numbers.
+    logs: BTreeMap<u64, (u64, SystemTime)>,
+    /// When the archive changed, as of the last list of it.
+    changed: Option<SystemTime>,
+    /// When the list was made.
+    listed: Option<Instant>,
 }
 
 /// The last commit.
@@ -123,20 +134,31 @@ impl ChangeLog {
         self.bell.ring();
     }
 
-    /// Deletes the oldest of the old logs that exceed the retention.
+    /// Deletes the oldest of the old logs that exceed the retention. Called often, so it lists the archive only if that
+    /// has changed, or some seconds have passed.
     pub(super) fn retain(&self) {
         let archive = self.files.join("archive");
-        let there = log_records::logs(&archive).unwrap_or_default();
+        let changed = archive.metadata().and_then(|metadata| metadata.modified()).ok();
         let mut old = self.old.lock();
-        old.retain(|number, _| there.iter().any(|(there, _)| there == number));
+        let now = clock::now();
+        if changed == old.changed && old.listed.is_some_and(|listed| now - listed < SLOW_LOOK_INTERVAL) {
+            return;
+        }
+        (old.changed, old.listed) = (changed, Some(now));
+        let there = log_records::logs(&archive).unwrap_or_default();
+        old.logs.retain(|number, _| there.iter().any(|(there, _)| there == number));
         for (number, log) in there {
-            if !old.contains_key(&number)
+            if !old.logs.contains_key(&number)
                 && let Ok(metadata) = log.metadata()
                 && let Ok(modified) = metadata.modified()
             {
-                old.insert(number, (metadata.len(), modified));
+                old.logs.insert(number, (metadata.len(), modified));
             }
         }
+        self.delete_oldest(&archive, &mut old.logs);
+    }
+
+    fn delete_oldest(&self, archive: &Path, old: &mut BTreeMap<u64, (u64, SystemTime)>) {
         let mut bytes: u64 = old.values().map(|(bytes, _)| bytes).sum();
         let now = SystemTime::now();
         while let Some((&number, &(own, modified))) = old.first_key_value() {
