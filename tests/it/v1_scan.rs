@@ -1,6 +1,7 @@
 //! Scans of `/v1`: order, bounds, groups, cursors, formats and snapshots, and removals of ranges.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::support::planted::Defect;
 use super::support::scanning::{FORMATS, Format, Listed, base64url, read, scan, scan_all};
@@ -490,6 +491,29 @@ fn a_scan_that_takes_too_long_ends_with_a_cursor() {
             assert_eq!(listed.len(), 600, "{setup} {format:?}");
             assert!(pages > 1, "{setup} {format:?}");
         }
+    }
+}
+
+#[test]
+fn a_stream_to_a_slow_client_ends_in_time() {
+    let time = Duration::from_millis(300);
+    let server = ServerBuilder::new(ENGINES[0]).arg("--scan-time-max", "300ms").start();
+    let mut client = server.client();
+    // More than the buffers of both sockets hold.
+    let value = vec![b'v'; 40_000];
+    for number in 0..800 {
+        store(&mut client, format!("{number:04}").as_bytes(), &value);
+    }
+    for format in [Format::JsonLines, Format::CborSequence] {
+        client.send("GET", "/v1/kv", &[("Accept", format.accept())], None).unwrap();
+        // The client takes nothing until the scan's time is over.
+        std::thread::sleep(2 * time);
+        let scanned = read(&client.answer().unwrap(), format).unwrap();
+        let first = scanned.listed.len();
+        let cursor = scanned.next.expect("the time was over before the end");
+        let rest = scan_all(&mut client, &format!("keys_only=true&cursor={cursor}"), format).unwrap().0;
+        let names: Vec<String> = keys(&scanned.listed).into_iter().chain(keys(&rest)).collect();
+        assert_eq!(names, (0..800).map(|number| format!("{number:04}")).collect::<Vec<_>>(), "{first}");
     }
 }
 

@@ -41,12 +41,10 @@ impl PageBuilder {
         self.entries.len() < self.entries_max && self.bytes + self.charge(key, value_bytes) <= self.bytes_max
     }
 
-    /// Adds an entry. The caller has checked that it [fits](PageBuilder::fits). Its metadata counts only for the
-    /// entries behind it, so that a page exceeds its limit at most by the metadata of one entry.
+    /// Adds an entry. The caller has checked that it [fits](PageBuilder::fits).
     pub(crate) fn add(&mut self, key: Bytes, version: Version, value: &Value) {
         let value_bytes = value.payload.len();
-        let metadata_bytes = value.attributes.as_ref().map_or(0, |own| own.metadata.len());
-        self.bytes += self.charge(&key, value_bytes) + metadata_bytes;
+        self.bytes += self.charge(&key, value_bytes);
         let payload = if self.keys_only { Bytes::new() } else { value.payload.clone() };
         let value = Value { payload, attributes: value.attributes.clone() };
         self.entries.push(Entry { key, version, value, value_bytes });
@@ -56,7 +54,7 @@ impl PageBuilder {
     #[cfg(any(feature = "fjall", feature = "rocksdb"))]
     pub(crate) fn add_copy(&mut self, key: &[u8], record: &Record<'_>) {
         let value_bytes = record.payload.len();
-        self.bytes += self.charge(key, value_bytes) + record.metadata.len();
+        self.bytes += self.charge(key, value_bytes);
         let payload = if self.keys_only { &[] } else { record.payload };
         let mut both = bytes::BytesMut::with_capacity(key.len() + payload.len());
         both.extend_from_slice(key);

@@ -357,12 +357,18 @@ impl Hasher for PrecomputedHasher {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     const KEY: &[u8] = b"key";
 
     fn cache() -> ValueCache {
         ValueCache::new(1 << 20).expect("not 0 bytes")
+    }
+
+    fn value(payload: &'static str) -> Value {
+        Bytes::from_static(payload.as_bytes()).into()
     }
 
     fn snapshot(cache: &ValueCache) -> Option<EpochSnapshot> {
@@ -383,19 +389,15 @@ mod tests {
     fn commit(cache: &ValueCache, update: CacheUpdate<'_>, during: impl FnOnce()) {
         let mut hashes = Vec::new();
         let keys: [&[u8]; 3] = [KEY, KEY, b"other"];
-        let first = CacheUpdate::Replace(Version::new(1000), b"first");
+        let value = value("first");
+        let first = CacheUpdate::Replace(Version::new(1000), &value);
         cache.begin_commit(keys.into_iter(), &mut hashes);
         during();
         cache.end_commit(&hashes, keys.into_iter().zip([first, update, update]));
     }
 
     fn insert(cache: &ValueCache, snapshot: Option<EpochSnapshot>, version: u64) {
-        cache.insert(
-            snapshot.expect("no commit is running"),
-            KEY,
-            Version::new(version),
-            &Bytes::from_static(b"value"),
-        );
+        cache.insert(snapshot.expect("no commit is running"), KEY, Version::new(version), &value("value"));
     }
 
     #[test]
@@ -403,11 +405,12 @@ mod tests {
         let cache = cache();
         insert(&cache, snapshot(&cache), 1);
         assert_eq!(cached_version(&cache), Some(1));
-        let changed = CacheUpdate::Replace(Version::new(2), b"a longer value");
+        let longer = value("a longer value");
+        let changed = CacheUpdate::Replace(Version::new(2), &longer);
         commit(&cache, changed, || assert_eq!(cached_version(&cache), None, "others may have seen the new value"));
-        let Lookup::Hit(version, value) = cache.lookup(KEY) else { panic!("the commit has updated it") };
+        let Lookup::Hit(version, found) = cache.lookup(KEY) else { panic!("the commit has updated it") };
         assert_eq!(version, Version::new(2));
-        assert_eq!(value, "a longer value");
+        assert_eq!(found, longer);
         assert!(matches!(cache.lookup(b"other"), Lookup::Miss(_)), "a commit inserts no entry");
         commit(&cache, CacheUpdate::Remove, || ());
         assert_eq!(cached_version(&cache), None, "removed, or too large, or failed");
@@ -432,7 +435,8 @@ mod tests {
         let cache = cache();
         insert(&cache, snapshot(&cache), 1);
         let before = cache.stats().bytes;
-        commit(&cache, CacheUpdate::Replace(Version::new(2), &[7; 1000]), || ());
+        let thousand = Value::from(Bytes::from(vec![7; 1000]));
+        commit(&cache, CacheUpdate::Replace(Version::new(2), &thousand), || ());
         assert_eq!(cache.stats().bytes, before + 1000 - b"value".len() as u64);
     }
 
@@ -443,7 +447,7 @@ mod tests {
     ) -> Option<u64> {
         let cache = cache();
         let before = snapshot(&cache);
-        commit(&cache, CacheUpdate::Replace(Version::new(2), b"new"), || ());
+        commit(&cache, CacheUpdate::Replace(Version::new(2), &value("new")), || ());
         insert(&cache, choose(&cache, before), 1);
         cached_version(&cache)
     }
@@ -472,7 +476,7 @@ mod tests {
             for number in 0..50_000_u32 {
                 let key = number.to_le_bytes();
                 if let Lookup::Miss(Some(snapshot)) = cache.lookup(&key) {
-                    cache.insert(snapshot, &key, Version::new(1), &Bytes::from(vec![0; 100]));
+                    cache.insert(snapshot, &key, Version::new(1), &Bytes::from(vec![0; 100]).into());
                 }
             }
             cache.stats()
@@ -484,7 +488,7 @@ mod tests {
         assert!(less.bytes <= 1 << 20 && less.capacity_bytes <= 1 << 20, "{less:?}");
         // A value larger than a shard is not inserted.
         let snapshot = snapshot(&cache).expect("no commit is running");
-        cache.insert(snapshot, KEY, Version::new(1), &Bytes::from(vec![0; 5 << 20]));
+        cache.insert(snapshot, KEY, Version::new(1), &Bytes::from(vec![0; 5 << 20]).into());
         assert_eq!(cached_version(&cache), None);
         assert!(ValueCache::new(0).is_none());
     }
@@ -508,7 +512,7 @@ mod tests {
             for number in 0..200_000_u32 {
                 let key = format!("key{number:07}").into_bytes();
                 let Lookup::Miss(Some(snapshot)) = cache.lookup(&key) else { panic!("the key is new") };
-                cache.insert(snapshot, &key, Version::new(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
+                cache.insert(snapshot, &key, Version::new(1), &Bytes::from(vec![7; value_bytes]).into());
                 // The first hit allocates the reference counter of the value.
                 drop(cache.lookup(&key));
             }
@@ -529,7 +533,7 @@ mod tests {
             for number in from..from + 300_000 {
                 let key = number.to_le_bytes();
                 if let Lookup::Miss(Some(snapshot)) = cache.lookup(&key) {
-                    cache.insert(snapshot, &key, Version::new(1), &Bytes::copy_from_slice(&vec![7; value_bytes]));
+                    cache.insert(snapshot, &key, Version::new(1), &Bytes::from(vec![7; value_bytes]).into());
                     drop(cache.lookup(&key));
                 }
             }

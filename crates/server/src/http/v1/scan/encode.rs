@@ -397,3 +397,87 @@ impl<'o> Cbor<'o> {
         Cbor::map(self.0.writer_mut(), members)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use klad_storage::operation::{Value, Version};
+
+    fn entry(key: &[u8], value: &[u8]) -> Item {
+        Item::Entry(Entry {
+            key: Bytes::copy_from_slice(key),
+            version: Version::new(7),
+            value: Value::from(Bytes::copy_from_slice(value)),
+            value_bytes: value.len(),
+        })
+    }
+
+    /// Encodes an entry in frames of at least one piece. Returns all bytes, and the number of frames.
+    fn encoded(format: Format, key: &[u8], value: &[u8]) -> (Vec<u8>, usize) {
+        let mut encoder = Encoder::new(format, false);
+        encoder.item(entry(key, value));
+        let (mut all, mut frames) = (Vec::new(), 0);
+        loop {
+            let whole = encoder.value(1);
+            all.extend_from_slice(&encoder.take());
+            frames += 1;
+            if whole {
+                return (all, frames);
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_is_the_same_in_one_piece_and_in_many() {
+        let text = "a\u{1}\"é€😀\\\n".repeat(5_000);
+        let bytes: Vec<u8> = (0..=255).cycle().take(50_000).collect();
+        for length in [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, PIECE_BYTES + 2, 4 * PIECE_BYTES + 1] {
+            let text = &text[..text.floor_char_boundary(length)];
+            let (line, frames) = encoded(Format::JsonLines, b"k", text.as_bytes());
+            let read: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
+            assert_eq!(read, serde_json::json!({"key": "k", "etag": "\"7\"", "value": text}));
+            assert!(frames > length / PIECE_BYTES && line.ends_with(b"}\n"));
+            // The first byte is no text.
+            let bytes = [&[0xFF], &bytes[..length]].concat();
+            let (line, _) = encoded(Format::JsonPage, b"\xFF\xFE", &bytes);
+            let read: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
+            let encoded64 = BASE64_STANDARD.encode(&bytes);
+            assert_eq!(read, serde_json::json!({"key64": "__4", "etag": "\"7\"", "value64": encoded64}));
+            let (item, _) = encoded(Format::CborSequence, b"k", &bytes);
+            let mut decoder = minicbor::Decoder::new(&item);
+            assert_eq!(decoder.map().expect("a map"), Some(3));
+            let mut next = |name: &str| {
+                assert_eq!(decoder.str().expect("a name"), name);
+                let is_text = decoder.datatype().expect("a type") == minicbor::data::Type::String;
+                if is_text { decoder.str().map(str::as_bytes) } else { decoder.bytes() }.expect("a value").to_vec()
+            };
+            assert_eq!((next("key"), next("etag"), next("value")), (b"k".to_vec(), b"\"7\"".to_vec(), bytes));
+            assert_eq!(decoder.position(), item.len());
+        }
+    }
+
+    #[test]
+    fn a_sequence_ends_with_the_place_to_go_on() {
+        let end = |format, next| {
+            let mut encoder = Encoder::new(format, false);
+            encoder.end(next);
+            encoder.take().to_vec()
+        };
+        assert_eq!(end(Format::JsonLines, None), b"{\"next\":null,\"complete\":true}\n");
+        assert_eq!(end(Format::JsonLines, Some("AQ")), b"{\"next\":\"AQ\",\"complete\":false}\n");
+        assert_eq!(end(Format::CborSequence, None), b"\xA2dnext\xF6hcomplete\xF5");
+        assert_eq!(end(Format::CborSequence, Some("AQ")), b"\xA2dnextbAQhcomplete\xF4");
+    }
+
+    #[test]
+    fn entries_of_a_page_are_between_commas() {
+        let mut encoder = Encoder::new(Format::JsonPage, true);
+        for key in [b"a", b"b"] {
+            encoder.item(entry(key, b"1"));
+            assert!(encoder.value(0));
+        }
+        encoder.item(Item::Prefix(Bytes::from_static(b"c/")));
+        let expected = r#"{"key":"a","etag":"\"7\"","bytes":1},{"key":"b","etag":"\"7\"","bytes":1},{"prefix":"c/"}"#;
+        assert_eq!(encoder.take(), expected);
+    }
+}

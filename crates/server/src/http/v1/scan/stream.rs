@@ -1,7 +1,7 @@
 //! The body of a scan's answer: frames of about 64 KiB with many entries each, made while the client takes them.
 //!
 //! A stream reads one step ahead, so that a storage thread reads while the worker encodes. The worker returns to its
-//! other connections after each step. A slow client holds two steps at most, and the snapshot for as long as a scan
+//! other connections after each step. A slow client holds two steps at most, and the snapshot only for as long as a scan
 //! may take. `scan` creates it; hyper polls it through `body`.
 
 use std::cell::RefCell;
