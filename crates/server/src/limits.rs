@@ -95,6 +95,9 @@ pub const METADATA_ENTRIES_MAX: usize = 32;
 
 /// Bytes of the name of an entry of user metadata, without `Klad-Meta-`. klad answers a longer one with 400.
 pub const METADATA_NAME_BYTES_MAX: usize = 255;
+// A cursor stores the length of a key in two bytes and that of a delimiter in one (`http/v1/scan/cursor.rs`). It has
+// two keys in base64, which take less space than one key with every byte percent-encoded.
+const _: () = assert!(KEY_BYTES_CEILING + 1 <= u16::MAX as u64 && SCAN_DELIMITER_BYTES_MAX <= u8::MAX as usize);
 
 // The lengths that are stored beside names and values (`http/v1/metadata.rs`).
 const _: () = assert!(METADATA_NAME_BYTES_MAX <= u8::MAX as usize);
@@ -141,10 +144,14 @@ pub const SCAN_LIMIT_MAX: u64 = 1_000_000_000;
 /// Bytes of the `delimiter` of a scan. klad answers a longer one with 400. A cursor carries it.
 pub const SCAN_DELIMITER_BYTES_MAX: usize = 16;
 
-/// The maximum of entries that one step of a `/v1` scan returns.
+/// The maximum of entries that one step of a `/v1` scan returns. Each step passes from the worker to a storage thread and
+/// back. On one core a stream of entries of 100 bytes takes about a quarter less CPU time than with
+/// [`SCAN_STEP_ENTRIES_MAX`]. With 4,096 it takes a tenth less again, but a storage thread and the worker would then
+/// serve nothing else for a millisecond.
 pub const SCAN_STREAM_STEP_ENTRIES_MAX: usize = 1_024;
 
-/// Bytes of keys and values of one step of a `/v1` scan.
+/// Bytes of keys and values of one step of a `/v1` scan: [`SCAN_STREAM_STEP_ENTRIES_MAX`] entries of 128 bytes. A stream
+/// holds the entries of two steps.
 pub const SCAN_STREAM_STEP_BYTES_MAX: usize = 128 << 10;
 
 /// The maximum of entries of a step of a scan with a delimiter. The scan continues behind a common prefix, so most
