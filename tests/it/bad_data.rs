@@ -93,7 +93,13 @@ fn twin_rocksdb_alone_deletes_a_log_that_it_cannot_read() {
 fn a_directory_without_any_file_of_rocksdb_is_rejected() {
     rejected_and_restored(&["is damaged", "CURRENT"], true, |data| {
         for entry in fs::read_dir(data.join("rocksdb")).unwrap() {
-            fs::remove_file(entry.unwrap().path()).unwrap();
+            let entry = entry.unwrap();
+            // RocksDB keeps old logs in a directory of their own.
+            if entry.file_type().unwrap().is_dir() {
+                fs::remove_dir_all(entry.path()).unwrap();
+            } else {
+                fs::remove_file(entry.path()).unwrap();
+            }
         }
     });
 }

@@ -117,4 +117,5 @@ mod v1_metadata;
 mod v1_openapi;
 mod v1_points;
 mod v1_proxies;
+mod v1_range_removal;
 mod v1_scan;

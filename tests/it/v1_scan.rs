@@ -1,52 +1,17 @@
-//! Scans of `/v1`: order, bounds, groups, cursors, formats and snapshots, and removals of ranges.
+//! Scans of `/v1`: order, bounds, groups, cursors, formats and snapshots.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::support::planted::Defect;
-use super::support::scanning::{FORMATS, Format, Listed, base64url, read, scan, scan_all};
+use super::support::scanning::{
+    FORMATS, Format, Listed, base64url, code, each, keys, read, scan, scan_all, store, store_all,
+};
 use super::support::{
-    Client, DURABLE_ENGINES, ENGINES, LATE_SETUPS, SETUPS, Server, ServerBuilder, encode, random, wait_until,
+    DURABLE_ENGINES, ENGINES, LATE_SETUPS, SETUPS, ServerBuilder, encode, random, wait_until,
 };
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn each(setups: &[&str], check: impl Fn(&Server, &mut Client)) {
-    for setup in setups {
-        println!("setup {setup}");
-        let server = ServerBuilder::new(setup).start();
-        check(&server, &mut server.client());
-    }
-}
-
-fn store(client: &mut Client, key: &[u8], value: &[u8]) {
-    let target = format!("/v1/kv/{}?durability=async", encode(key));
-    wait_until("the value is stored", || {
-        let status = client.put(&target, value).status;
-        assert!([201, 204, 503].contains(&status), "{status}");
-        status != 503
-    });
-}
-
-fn store_all(client: &mut Client, keys: &[&str]) {
-    for key in keys {
-        store(client, key.as_bytes(), key.as_bytes());
-    }
-}
-
-fn keys(listed: &[Listed]) -> Vec<String> {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let one = |item: &Listed| match item {
-        Listed::Entry(key, _) => text(key),
-        Listed::Prefix(prefix) => format!("{}*", text(prefix)),
-    };
-    listed.iter().map(one).collect()
-}
-
-fn code(answer: &super::support::Answer) -> (u16, String) {
-    let document: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
-    (answer.status, document["code"].as_str().unwrap().to_owned())
-}
 
 /// A scan that a client may ask for.
 #[derive(Debug)]
@@ -559,67 +524,4 @@ fn removed_keys_neither_end_nor_change_a_scan() {
         }
         assert!(client.get("/v1/kv?count=true").text().contains("\"count\":4,"));
     }
-}
-
-#[test]
-fn a_range_is_removed_and_stays_removed() {
-    for engine in ENGINES {
-        println!("engine {engine}");
-        let directory = tempfile::tempdir().unwrap();
-        let builder = ServerBuilder::new(engine).data(directory.path());
-        let server = builder.start();
-        let mut client = server.client();
-        let all = ["a", "b/1", "b/2", "b0", "c", "d"];
-        store_all(&mut client, &all);
-        store(&mut client, b"\xFF\xFF", b"v");
-        let mut left = |query: &str| {
-            let answer = client.delete(&format!("/v1/kv?{query}"));
-            assert_eq!((answer.status, answer.body.len()), (204, 0), "{query}: {}", answer.text());
-            assert!(answer.version() > 0);
-            let expected = if *engine == "memory" { "none" } else { "sync" };
-            assert_eq!(answer.header("klad-durability"), Some(expected));
-            keys(&scan_all(&mut client, "", Format::Page).unwrap().0)
-        };
-        let last = String::from_utf8_lossy(b"\xFF\xFF").into_owned();
-        assert_eq!(left("start=c&end=b").len(), 7, "an empty range");
-        assert_eq!(left("prefix=x").len(), 7);
-        assert_eq!(left("prefix=b/"), ["a", "b0", "c", "d", &last]);
-        assert_eq!(left("start=c&end=d"), ["a", "b0", "d", &last]);
-        assert_eq!(left("prefix64=_w"), ["a", "b0", "d"]);
-        assert_eq!(left("end64=YQA"), ["b0", "d"], "up to a and a zero byte");
-        server.kill();
-        if DURABLE_ENGINES.contains(engine) {
-            let server = builder.start();
-            let mut client = server.client();
-            assert_eq!(keys(&scan_all(&mut client, "", Format::Page).unwrap().0), ["b0", "d"], "after a kill");
-            assert_eq!(client.delete("/v1/kv?all=true").status, 204);
-            assert_eq!(client.delete("/v1/kv?all=true").status, 204, "an empty store");
-            assert!(scan(&mut client, "", Format::Page).unwrap().listed.is_empty());
-        }
-    }
-}
-
-#[test]
-fn a_removal_must_name_its_range() {
-    each(ENGINES, |_, client| {
-        store_all(client, &["a"]);
-        for (query, expected) in [
-            ("", "missing-parameter"),
-            ("all=false", "missing-parameter"),
-            ("prefix=", "empty-parameter"),
-            ("start64=", "empty-parameter"),
-            ("end=", "empty-parameter"),
-            ("all=true&prefix=a", "bad-parameter"),
-            ("all=perhaps", "bad-parameter"),
-            ("prefix=a&limit=1", "unknown-parameter"),
-            ("prefix=a&durability=maybe", "bad-durability"),
-        ] {
-            assert_eq!(code(&client.delete(&format!("/v1/kv?{query}"))), (400, expected.to_owned()), "{query}");
-        }
-        for header in [("If-Match", "*"), ("If-None-Match", "*"), ("If-Unmodified-Since", "today")] {
-            let answer = client.request("DELETE", "/v1/kv?prefix=a", &[header], None);
-            assert_eq!(code(&answer), (400, "bad-condition".to_owned()), "{header:?}");
-        }
-        assert_eq!(client.get("/v1/kv/a").status, 200, "nothing was removed");
-    });
 }

@@ -6,7 +6,7 @@ use minicbor::data::Type;
 use minicbor::decode::Decoder;
 use serde_json::{Map, Value};
 
-use super::{Answer, Client};
+use super::{Answer, Client, Server, ServerBuilder, encode, wait_until};
 
 /// What a scan lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,4 +170,41 @@ fn map(decoder: &mut Decoder<'_>) -> Result<Map<String, Value>, minicbor::decode
         assert!(read.insert(name, value).is_none(), "a member twice");
     }
     Ok(read)
+}
+
+pub(crate) fn each(setups: &[&str], check: impl Fn(&Server, &mut Client)) {
+    for setup in setups {
+        println!("setup {setup}");
+        let server = ServerBuilder::new(setup).start();
+        check(&server, &mut server.client());
+    }
+}
+
+pub(crate) fn store(client: &mut Client, key: &[u8], value: &[u8]) {
+    let target = format!("/v1/kv/{}?durability=async", encode(key));
+    wait_until("the value is stored", || {
+        let status = client.put(&target, value).status;
+        assert!([201, 204, 503].contains(&status), "{status}");
+        status != 503
+    });
+}
+
+pub(crate) fn store_all(client: &mut Client, keys: &[&str]) {
+    for key in keys {
+        store(client, key.as_bytes(), key.as_bytes());
+    }
+}
+
+pub(crate) fn keys(listed: &[Listed]) -> Vec<String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let one = |item: &Listed| match item {
+        Listed::Entry(key, _) => text(key),
+        Listed::Prefix(prefix) => format!("{}*", text(prefix)),
+    };
+    listed.iter().map(one).collect()
+}
+
+pub(crate) fn code(answer: &Answer) -> (u16, String) {
+    let document: Value = serde_json::from_slice(&answer.body).unwrap();
+    (answer.status, document["code"].as_str().unwrap().to_owned())
 }
