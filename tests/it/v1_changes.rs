@@ -363,6 +363,21 @@ fn a_feed_without_from_has_only_what_comes_after_it() {
     assert_eq!(feed.json().unwrap()["op"], "delete");
 }
 
+#[test]
+fn large_values_come_whole() {
+    let server = ServerBuilder::new("rocksdb").arg("--memory", "64MiB").start();
+    let mut feed = Feed::lines(server.address, "?values=true");
+    let mut client = server.client();
+    // The last is as long as --value-max.
+    for length in [0, 9_216, 16_384, 16_385, 100_000, 16 << 20] {
+        let text: String = "a\"\n\u{e9}".chars().cycle().take(length).collect();
+        let text = &text[..text.floor_char_boundary(length)];
+        client.store("/v0/entity?id=text", text.as_bytes());
+        let change = feed.change().unwrap();
+        assert!(change.value.as_deref() == Some(text), "{length} bytes");
+    }
+}
+
 /// Whether a feed from `from` begins; otherwise the problem document.
 fn begins(server: &Server, from: u64) -> Result<Feed, Json> {
     let target = format!("/v1/changes?from={from}");

@@ -119,12 +119,16 @@ pub const CHANGES_HEARTBEAT: Duration = Duration::from_secs(15);
 /// Bytes of the changes that one step of a feed returns. A larger change is a step by itself.
 pub const FEED_STEP_BYTES_MAX: usize = 16 << 10;
 
-/// The memory of a step's changes and of their encoded form, as a multiple of the changes: base64 takes a third more,
-/// and escaped text seldom twice as much.
-pub const FEED_CHUNK_BYTES_FACTOR: usize = 3;
+/// The size of encoded changes as a multiple of the changes themselves: base64 takes a third more, and escaped text
+/// seldom twice as much.
+pub const FEED_ENCODED_FACTOR: usize = 2;
+
+/// The number of steps of feeds that one worker does at a time. A commit wakes all feeds; the others wait, and hold
+/// neither memory nor a place in the queue of the storage threads.
+pub const FEED_STEPS_PER_WORKER: usize = 8;
 
 /// A feed that has read all changes reads at most once in this time. It bounds what a feed costs beside many small
-/// commits. The first change after a pause is not delayed.
+/// commits. A change after a longer time without changes is not delayed.
 pub const FEED_PAUSE: Duration = Duration::from_millis(5);
 
 /// Default of `--storage-threads`: the number of threads for reads and scan steps, which may wait for the disk.

@@ -12,8 +12,8 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::execution::admission::BodyPermit;
 use crate::execution::completion_queue::CompletionQueue;
@@ -22,6 +22,7 @@ use crate::execution::pending_operation::{PendingOperation, Permits};
 use crate::execution::phases::Phases;
 use crate::execution::task::{Deadline, Task};
 use crate::execution::{Executor, Runner, ScanPermit, WatchPermit};
+use crate::limits::FEED_STEPS_PER_WORKER;
 use klad_base::clock;
 use klad_storage::Result;
 use klad_storage::changes::ChangesStep;
@@ -44,6 +45,8 @@ pub struct WorkerContext {
     read_counters: Arc<ReadCounters>,
     /// Wakes the change feeds of this worker.
     changed: Notify,
+    /// Permits for steps of change feeds.
+    feed_turns: Semaphore,
     stopping: Cell<bool>,
 }
 
@@ -80,6 +83,7 @@ impl WorkerContext {
             scratch: RefCell::default(),
             read_counters,
             changed: Notify::new(),
+            feed_turns: Semaphore::new(FEED_STEPS_PER_WORKER),
             stopping: Cell::new(false),
         })
     }
@@ -262,6 +266,11 @@ impl WorkerContext {
             return Err(Error::NotSupported { engine: self.executor.engine_name(), what: "range removals" });
         }
         self.run(1, Operation::RemoveRange(removal), None, deadline, phases).await
+    }
+
+    /// Waits until this worker does fewer than [`FEED_STEPS_PER_WORKER`] steps of change feeds.
+    pub async fn feed_turn(&self) -> SemaphorePermit<'_> {
+        self.feed_turns.acquire().await.expect("the semaphore is never closed")
     }
 
     /// Does one step of a change feed.

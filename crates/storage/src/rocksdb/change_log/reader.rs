@@ -265,6 +265,8 @@ impl BatchReader {
         if wanted.values && needed > wanted.bytes_max {
             return Ok(Entry::TooLarge(needed));
         }
+        // At most `bytes_max`, so a wrong length cannot ask for more.
+        stored.reserve_exact(needed - key.len());
         self.append(copied, &mut stored)?;
         self.skip(rest - copied)?;
         let stored = Bytes::from(stored);

@@ -18,17 +18,98 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use bytes::{Buf as _, Bytes};
 use serde_json::{Map, Value as Json};
 
 use crate::http::api_error::ApiError;
 use crate::http::v1::changes::Format;
 use crate::http::v1::parameters::BASE64URL;
 use crate::http::v1::{expiry, metadata};
+use crate::limits::FEED_STEP_BYTES_MAX;
 use klad_storage::changes::{Changed, What};
 use klad_storage::operation::Value;
 
-/// Appends a change. `values`: whether it comes with its value.
-pub(super) fn change(out: &mut Vec<u8>, format: Format, changed: &Changed, values: bool) {
+/// Bytes of a value that are encoded at once. JSON needs at most six bytes for one. A multiple of 3, so that base64
+/// has no padding between two pieces.
+const PIECE_BYTES: usize = 9 << 10;
+
+/// The rest of a change whose value is large.
+pub(super) struct Tail {
+    format: Format,
+    value: Bytes,
+    is_text: bool,
+}
+
+impl Tail {
+    /// The number of bytes of the value that were not written.
+    pub(super) fn len(&self) -> usize {
+        self.value.len()
+    }
+
+    /// Writes the next piece of the value, and behind the last one the end of the event. Returns whether that was the
+    /// last.
+    pub(super) fn write(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.is_text {
+            let text = std::str::from_utf8(&self.value).expect("checked, and cut between characters");
+            let piece = text.floor_char_boundary(PIECE_BYTES);
+            escape(out, &text[..piece]);
+            self.value.advance(piece);
+        } else {
+            let piece = self.value.split_to(self.value.len().min(PIECE_BYTES));
+            out.extend_from_slice(BASE64_STANDARD.encode(&piece).as_bytes());
+        }
+        if self.value.is_empty() {
+            end_of_event(out, self.format);
+        }
+        self.value.is_empty()
+    }
+}
+
+/// Appends a change. `values`: whether it comes with its value. A large value is returned, and the caller must write it
+/// before anything else.
+pub(super) fn change(out: &mut Vec<u8>, format: Format, changed: &Changed, values: bool) -> Option<Tail> {
+    if format == Format::ServerSentEvents {
+        out.extend_from_slice(format!("id: {}\ndata: ", changed.version).as_bytes());
+    }
+    let members = Json::Object(members(changed, values)).to_string();
+    let members = members.strip_suffix('}').expect("an object ends so");
+    out.extend_from_slice(members.as_bytes());
+    let mut tail = None;
+    if let (What::Put { value, .. }, true) = (&changed.what, values) {
+        let value = value.payload.clone();
+        let is_text = std::str::from_utf8(&value).is_ok();
+        out.extend_from_slice(if is_text { b",\"value\":\"" } else { b",\"value64\":\"" });
+        let is_large = value.len() > FEED_STEP_BYTES_MAX;
+        let mut rest = Tail { format, value, is_text };
+        if is_large {
+            tail = Some(rest);
+        } else {
+            while !rest.write(out) {}
+        }
+    } else {
+        out.extend_from_slice(b"}");
+        end_of_line(out, format);
+    }
+    tail
+}
+
+fn end_of_event(out: &mut Vec<u8>, format: Format) {
+    out.extend_from_slice(b"\"}");
+    end_of_line(out, format);
+}
+
+fn end_of_line(out: &mut Vec<u8>, format: Format) {
+    out.extend_from_slice(if format == Format::ServerSentEvents { b"\n\n" } else { b"\n" });
+}
+
+/// Appends text as the inside of a JSON string.
+fn escape(out: &mut Vec<u8>, text: &str) {
+    let quoted = Json::from(text).to_string();
+    out.extend_from_slice(&quoted.as_bytes()[1..quoted.len() - 1]);
+}
+
+/// The members of a change without its value.
+fn members(changed: &Changed, values: bool) -> Map<String, Json> {
     let version = changed.version.get();
     let mut event = Map::new();
     let op = match &changed.what {
@@ -50,17 +131,11 @@ pub(super) fn change(out: &mut Vec<u8>, format: Format, changed: &Changed, value
     event.insert("etag".to_owned(), format!("\"{version}\"").into());
     if let What::Put { value, value_bytes, .. } = &changed.what {
         attributes(&mut event, value);
-        match (values, std::str::from_utf8(&value.payload)) {
-            (false, _) => event.insert("bytes".to_owned(), (*value_bytes).into()),
-            (true, Ok(text)) => event.insert("value".to_owned(), text.into()),
-            (true, Err(_)) => event.insert("value64".to_owned(), BASE64_STANDARD.encode(&value.payload).into()),
-        };
+        if !values {
+            event.insert("bytes".to_owned(), (*value_bytes).into());
+        }
     }
-    let event = Json::Object(event);
-    match format {
-        Format::ServerSentEvents => out.extend_from_slice(format!("id: {version}\ndata: {event}\n\n").as_bytes()),
-        Format::JsonLines => out.extend_from_slice(format!("{event}\n").as_bytes()),
-    }
+    event
 }
 
 /// Appends a heartbeat. The client has received all changes up to `version`.
@@ -129,27 +204,28 @@ fn attributes(event: &mut Map<String, Json>, value: &Value) {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
     use klad_storage::operation::Version;
 
     fn written(format: Format, what: What, values: bool) -> String {
         let mut out = Vec::new();
-        change(&mut out, format, &Changed { version: Version::new(7), what }, values);
+        let tail = change(&mut out, format, &Changed { version: Version::new(7), what }, values);
+        if let Some(mut tail) = tail {
+            while !tail.write(&mut out) {}
+        }
         String::from_utf8(out).expect("JSON is text")
+    }
+
+    fn put(value: &[u8]) -> What {
+        let value = Bytes::copy_from_slice(value);
+        What::Put { key: Bytes::from_static(b"a\nb"), value_bytes: value.len() as u64, value: value.into() }
     }
 
     #[test]
     fn changes_are_written_in_both_formats() {
-        let put = |value: &'static [u8]| What::Put {
-            key: Bytes::from_static(b"a\nb"),
-            value: Bytes::from_static(value).into(),
-            value_bytes: value.len() as u64,
-        };
         assert_eq!(
             written(Format::JsonLines, put(b"v"), true),
-            "{\"etag\":\"\\\"7\\\"\",\"key\":\"a\\nb\",\"op\":\"put\",\"value\":\"v\",\"version\":7}\n"
+            "{\"etag\":\"\\\"7\\\"\",\"key\":\"a\\nb\",\"op\":\"put\",\"version\":7,\"value\":\"v\"}\n"
         );
         let data = written(Format::ServerSentEvents, put(b"\xFF"), true);
         assert!(data.starts_with("id: 7\ndata: {") && data.ends_with("}\n\n"), "{data}");
@@ -159,5 +235,20 @@ mod tests {
         let range = What::DeleteRange { start: Bytes::from_static(b"a"), end: None };
         let range = written(Format::JsonLines, range, false);
         assert!(range.contains("\"start\":\"a\"") && !range.contains("end"), "{range}");
+    }
+
+    #[test]
+    fn large_values_are_written_in_pieces() {
+        for length in [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES + 2] {
+            let text = "a\"\n\u{e9}\u{20ac}".chars().cycle().take(length).collect::<String>();
+            let binary: Vec<u8> = (0..length).map(|n| n.to_le_bytes()[0] | 0x80).collect();
+            let read = |value: &[u8]| -> Json {
+                serde_json::from_str(&written(Format::JsonLines, put(value), true)).expect("JSON")
+            };
+            assert_eq!(read(text.as_bytes())["value"], text, "{length}");
+            if length > 0 {
+                assert_eq!(read(&binary)["value64"], BASE64_STANDARD.encode(&binary), "{length}");
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The body of a change feed: steps of the engine's feed, each encoded as one chunk. `changes` creates it; hyper polls
 //! it through `body`.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -14,10 +15,11 @@ use crate::execution::admission::BodyPermit;
 use crate::execution::{WatchPermit, WorkerContext};
 use crate::http::api_error::ApiError;
 use crate::http::v1::Context;
-use crate::http::v1::changes::{Format, Request, encode};
+use crate::http::v1::changes::encode::{self, Tail};
+use crate::http::v1::changes::{Format, Request};
 use crate::http::v1::parameters::bad;
 use crate::limits::{
-    BODY_BUDGET_TIMEOUT, FEED_CHUNK_BYTES_FACTOR, FEED_PAUSE, FEED_STEP_BYTES_MAX, RESPONSE_FRAME_BYTES_MAX,
+    BODY_BUDGET_TIMEOUT, FEED_ENCODED_FACTOR, FEED_PAUSE, FEED_STEP_BYTES_MAX, RESPONSE_FRAME_BYTES_MAX,
 };
 use klad_base::clock;
 use klad_storage::changes::{Changed, ChangesPage, ChangesStep, Position};
@@ -28,6 +30,8 @@ pub struct FeedBody {
     feed: Rc<Feed>,
     /// What is left of the current chunk.
     rest: Bytes,
+    /// The large value that follows `rest`.
+    tail: Option<Tail>,
     /// The memory of the current chunk.
     held: Option<BodyPermit>,
     position: Position,
@@ -43,11 +47,14 @@ struct Feed {
     values: bool,
     format: Format,
     heartbeat: Duration,
+    /// The earliest time of the next step, if the last one has read all changes.
+    pause_until: Cell<Option<Instant>>,
 }
 
 /// Bytes for the client.
 struct Chunk {
     bytes: Bytes,
+    tail: Option<Tail>,
     permit: Option<BodyPermit>,
     position: Position,
     /// Whether the feed ends after them.
@@ -86,13 +93,14 @@ impl FeedBody {
             values,
             format,
             heartbeat: context.options.heartbeat,
+            pause_until: Cell::new(None),
         });
         // A step that returns no changes says whether they are kept.
         let position = Position::after(from.unwrap_or(last));
         feed.check(position).await?;
         // The client learns the position at once, even if no change comes before it leaves.
         let rest = feed.heartbeat(position);
-        Ok(FeedBody { feed, rest, held: None, position, next: None, ended: false })
+        Ok(FeedBody { feed, rest, tail: None, held: None, position, next: None, ended: false })
     }
 
     /// Bytes of the body budget that it holds now.
@@ -107,6 +115,14 @@ impl FeedBody {
                 let count = self.rest.len().min(RESPONSE_FRAME_BYTES_MAX);
                 return Poll::Ready(Some(self.rest.split_to(count)));
             }
+            if let Some(tail) = &mut self.tail {
+                let mut piece = Vec::new();
+                if tail.write(&mut piece) {
+                    self.tail = None;
+                }
+                self.rest = piece.into();
+                continue;
+            }
             self.held = None;
             if self.ended {
                 return Poll::Ready(None);
@@ -117,7 +133,8 @@ impl FeedBody {
             });
             let chunk = ready!(next.as_mut().poll(context));
             self.next = None;
-            (self.rest, self.held, self.position) = (chunk.bytes, chunk.permit, chunk.position);
+            (self.rest, self.tail) = (chunk.bytes, chunk.tail);
+            (self.held, self.position) = (chunk.permit, chunk.position);
             self.ended = chunk.is_last;
         }
     }
@@ -134,15 +151,22 @@ impl Feed {
                 self.exchange.request().rejected(error.code());
                 let mut bytes = Vec::new();
                 encode::end(&mut bytes, self.format, error);
-                Chunk { bytes: bytes.into(), permit: None, position, is_last: true }
+                Chunk { bytes: bytes.into(), tail: None, permit: None, position, is_last: true }
             }
         }
     }
 
     async fn next_or_error(&self, position: &mut Position) -> Result<Chunk, ApiError> {
-        let mut beat_at = clock::now() + self.heartbeat;
-        let mut pause_until: Option<Instant> = None;
+        let beat_at = clock::now() + self.heartbeat;
         loop {
+            if self.worker_context.is_stopping() {
+                return Err(Error::Stopping.into());
+            }
+            // Under load every commit would otherwise cause a step of each feed.
+            if let Some(until) = self.pause_until.take() {
+                tokio::time::sleep_until(until.into()).await;
+            }
+            // Armed before the step, so that a commit that the step does not see completes `changed`.
             let mut changed = pin!(self.worker_context.changed());
             changed.as_mut().enable();
             self.worker_context.arm_changes();
@@ -154,24 +178,15 @@ impl Feed {
                     *position = next;
                     if clock::now() >= beat_at {
                         let bytes = self.heartbeat(next);
-                        return Ok(Chunk { bytes, permit: None, position: next, is_last: false });
+                        return Ok(Chunk { bytes, tail: None, permit: None, position: next, is_last: false });
                     }
                     if more {
                         continue;
                     }
                 }
             }
-            if self.worker_context.is_stopping() {
-                return Err(Error::Stopping.into());
-            }
-            // Under load every commit would otherwise cause a step of each feed.
-            if let Some(until) = pause_until {
-                tokio::time::sleep_until(until.min(beat_at).into()).await;
-            }
-            if tokio::time::timeout_at(beat_at.into(), changed).await.is_err() {
-                beat_at = beat_at.min(clock::now());
-            }
-            pause_until = Some(clock::now() + FEED_PAUSE);
+            // At the time of the heartbeat the next step says the position.
+            let _ = tokio::time::timeout_at(beat_at.into(), changed).await;
         }
     }
 
@@ -187,14 +202,19 @@ impl Feed {
     async fn step(&self, position: Position, bytes_max: usize) -> Result<Step, ApiError> {
         let (mut position, mut bytes_max) = (position, bytes_max);
         loop {
+            let _turn = self.worker_context.feed_turn().await;
             let permit = self.reserve(bytes_max).await?;
             match self.read(position, bytes_max).await? {
                 ChangesPage::Gone { oldest } => return Err(ApiError::VersionGone { oldest }),
                 ChangesPage::TooLarge { at, bytes } => (position, bytes_max) = (at, bytes),
-                ChangesPage::Changes { changes, next, more } if changes.is_empty() => {
-                    return Ok(Step::Nothing { next, more });
+                ChangesPage::Changes { changes, next, more } => {
+                    self.pause_until.set((!more).then(|| clock::now() + FEED_PAUSE));
+                    return Ok(if changes.is_empty() {
+                        Step::Nothing { next, more }
+                    } else {
+                        Step::Changes { changes, permit, next }
+                    });
                 }
-                ChangesPage::Changes { changes, next, .. } => return Ok(Step::Changes { changes, permit, next }),
             }
         }
     }
@@ -207,10 +227,11 @@ impl Feed {
         }
     }
 
-    /// Reserves memory for the changes of a step and for their encoded form.
+    /// Reserves memory for the changes of a step, and for their encoded form. A large value is encoded in pieces, so
+    /// a value of the maximum size fits into the smallest budget.
     async fn reserve(&self, bytes_max: usize) -> Result<BodyPermit, ApiError> {
         let budget = self.worker_context.executor().budget();
-        let bytes = (bytes_max * FEED_CHUNK_BYTES_FACTOR) as u64;
+        let bytes = (bytes_max + bytes_max.min(FEED_STEP_BYTES_MAX) * FEED_ENCODED_FACTOR) as u64;
         if let Some(permit) = budget.try_take(bytes) {
             return Ok(permit);
         }
@@ -219,12 +240,16 @@ impl Feed {
     }
 
     fn chunk(&self, changes: &[Changed], mut permit: BodyPermit, position: Position) -> Chunk {
-        let mut bytes = Vec::new();
+        let (mut bytes, mut tail) = (Vec::new(), None::<Tail>);
         for changed in changes {
-            encode::change(&mut bytes, self.format, changed, self.values);
+            // A change with a large value is the last of its page.
+            if let Some(mut before) = tail.take() {
+                while !before.write(&mut bytes) {}
+            }
+            tail = encode::change(&mut bytes, self.format, changed, self.values);
         }
-        permit.shrink(bytes.len() as u64);
-        Chunk { bytes: bytes.into(), permit: Some(permit), position, is_last: false }
+        permit.shrink((bytes.len() + tail.as_ref().map_or(0, Tail::len)) as u64);
+        Chunk { bytes: bytes.into(), tail, permit: Some(permit), position, is_last: false }
     }
 
     fn heartbeat(&self, position: Position) -> Bytes {
