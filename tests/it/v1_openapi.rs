@@ -2,6 +2,7 @@
 //! ones that it does not allow, and compares each answer with the document. Unit tests of `http::v1::description`
 //! compare the document with the source.
 
+use super::support::one_key::head;
 use super::support::programs::schemathesis;
 use super::support::{ENGINES, Server, ServerBuilder};
 
@@ -62,8 +63,7 @@ fn the_page_is_complete_without_scripts_and_network() {
     let text = page.text();
     assert!(text.contains("/v1/kv/{key}") && text.contains("If-None-Match"), "{text}");
     assert!(!text.contains("<script") && !text.contains("src="), "{text}");
-    let head = server.client().request("HEAD", "/v1/docs", &[], None);
-    assert_eq!(head.status, 200);
+    assert_eq!(head(&mut server.client(), "/v1/docs", &[]).status, 200);
     for path in ["/v1/docs", "/v1/openapi.json"] {
         assert_eq!(server.client().put(path, b"x").status, 405);
         assert_eq!(server.client().get(&format!("{path}?x=1")).status, 400);
