@@ -1,4 +1,4 @@
-//! The OpenAPI document of `/v1` against a running server: schemathesis sends requests that the document allows, and
+//! The `OpenAPI` document of `/v1` against a running server: schemathesis sends requests that the document allows, and
 //! ones that it does not allow, and compares each answer with the document. Unit tests of `http::v1::description`
 //! compare the document with the source.
 

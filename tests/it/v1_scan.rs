@@ -222,7 +222,7 @@ fn a_json_page_is_bounded() {
             store(client, format!("small/{number:04}").as_bytes(), b"v");
         }
         for number in 0..30 {
-            store(client, format!("wide/{number:02}").as_bytes(), &[b'w'; 60_000]);
+            store(client, format!("wide/{number:02}").as_bytes(), &vec![b'w'; 60_000]);
         }
         store(client, b"wide/05b", &vec![b'h'; 3 << 20]);
         let page = scan(client, "prefix=small/", Format::Page).unwrap();
