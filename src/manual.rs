@@ -68,7 +68,7 @@ fn page(path: &[String]) -> anyhow::Result<Vec<u8>> {
 const ENVIRONMENT: &str = r".SH ENVIRONMENT
 .TP
 \fBKLAD_URL\fR
-The server of put, get, del and scan, unless \fB\-\-url\fR is given
+The server of the commands that send requests to it, such as put and get, unless \fB\-\-url\fR is given
 .TP
 \fBKLAD_ADMIN_URL\fR
 The admin address for health and profile, unless a URL is given

@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 say() { echo "klad: $*" >&2; }
 
 purpose=${1:-build}
-# Directory of programs that are unpacked and not installed; tests/it/support/promtool.rs looks here too.
+# Directory of programs that are unpacked and not installed; tests/it/support/programs.rs looks here too.
 programs="${XDG_CACHE_HOME:-$HOME/.cache}/klad/tools"
 
 # --- Rust ------------------------------------------------------------------------------------------------------------
@@ -87,20 +87,37 @@ look() {
     # Check profiles: `go tool pprof` reads them, and a browser opens their pictures.
     [ "$purpose" != test ] || command -v go >/dev/null 2>&1 || missing="$missing go"
     [ "$purpose" != test ] || command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    # Runs schemathesis, which tests the OpenAPI document against a server.
+    [ "$purpose" != test ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python"
     # Runs the same scripts as `klad bench`, for comparison.
     [ "$purpose" != test ] || command -v wrk >/dev/null 2>&1 || missing="$missing wrk"
+    # Proxies in front of klad.
+    for proxy in nginx haproxy; do
+        [ "$purpose" != test ] || [ -x "$programs/$proxy" ] || [ -x "/usr/sbin/$proxy" ] ||
+            command -v "$proxy" >/dev/null 2>&1 || missing="$missing $proxy"
+    done
 }
 
-# Debian's package would start a Prometheus server, so this extracts only the one program.
-unpack_promtool() {
+# The module that checks histories, in the version of tests/porcupine/go.sum. Does nothing if it is in Go's cache.
+fetch_modules() {
+    [ "$purpose" != test ] || (cd tests/porcupine && GO111MODULE=on GOFLAGS='' GOTOOLCHAIN=local go mod download)
+}
+
+# Debian's packages of servers would start them, so this extracts only the one program.
+#   unpack PACKAGE PATH
+unpack() {
     scratch=$(mktemp -d)
     (
-        cd "$scratch" && apt-get download -qq prometheus 2>/dev/null &&
-            dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool &&
-            mkdir -p "$programs" && mv usr/bin/promtool "$programs/promtool"
+        cd "$scratch" && apt-get download -qq "$1" 2>/dev/null && dpkg-deb --fsys-tarfile "$1"_*.deb | tar -x "./$2" &&
+            mkdir -p "$programs" && mv "$2" "$programs/${2##*/}"
     ) && status=0 || status=1
     rm -r "$scratch"
-    return $status
+    [ $status -eq 0 ] || say "cannot extract ${2##*/} from Debian's package $1"
+}
+
+# Prints the libraries that a package needs.
+libraries() {
+    apt-cache depends "$1" | sed -n 's/^ *Depends: \(lib[^ ]*\|zlib1g\)$/\1/p'
 }
 
 # Prints the package of a thing on a system, or "-" if the system contains it.
@@ -108,8 +125,10 @@ package() {
     case "$1:$2" in
     debian:compiler) echo g++ ;;
     debian:libclang) echo libclang-dev ;;
-    debian:promtool) echo "-" ;;
+    debian:promtool | debian:nginx | debian:haproxy) echo "-" ;;
     debian:go) echo golang-go ;;
+    debian:python) echo python3-venv ;;
+    fedora:python) echo python3 ;;
     fedora:go) echo golang ;;
     fedora:compiler) echo gcc-c++ ;;
     fedora:libclang) echo clang-devel ;;
@@ -144,9 +163,29 @@ bring_runner() {
     esac
 }
 
+# Installs schemathesis with pip into a directory of its own, again if its versions have changed.
+bring_schemathesis() {
+    versions=tests/schemathesis/requirements.txt
+    directory="$programs/schemathesis"
+    # The copy is the last file that is written.
+    if cmp -s "$versions" "$directory/requirements.txt"; then return 0; fi
+    say "installing schemathesis into $directory"
+    rm -rf "$directory"
+    if ! { python3 -m venv "$directory" &&
+        "$directory/bin/pip" install --quiet --disable-pip-version-check --requirement "$versions" &&
+        cp "$versions" "$directory/requirements.txt"; }; then
+        say "cannot install schemathesis (see above)"
+        exit 1
+    fi
+}
+
 look
 [ "$purpose" != bench ] || bring_runner
-[ -n "$missing" ] || exit 0
+if [ -z "$missing" ]; then
+    fetch_modules
+    [ "$purpose" != test ] || bring_schemathesis
+    exit 0
+fi
 
 case "$(uname)" in
 Darwin) system=macos ;;
@@ -181,14 +220,24 @@ debian)
         say "apt-get failed (see above); missing:$missing"
         exit 1
     fi
-    case "$missing" in
-    *promtool*) unpack_promtool || say "cannot extract promtool from Debian's package prometheus" ;;
-    esac
+    for thing in $missing; do
+        case "$thing" in
+        promtool) unpack prometheus usr/bin/promtool ;;
+        nginx | haproxy)
+            # shellcheck disable=SC2046
+            $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+                $(libraries "$thing") >/dev/null
+            unpack "$thing" "usr/sbin/$thing"
+            ;;
+        esac
+    done
     look
     if [ -n "$missing" ]; then
         say "still missing after the installation:$missing"
         exit 1
     fi
+    fetch_modules
+    [ "$purpose" != test ] || bring_schemathesis
     ;;
 fedora)
     say "missing:$missing. Install with: sudo dnf install $list"
@@ -203,7 +252,7 @@ macos)
     exit 1
     ;;
 *)
-    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go, chromium and wrk"
+    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, and for the tests promtool, go, chromium, python 3, wrk, nginx and haproxy"
     exit 1
     ;;
 esac

@@ -1,12 +1,13 @@
-//! Reads HTTP answers: the head, and the body by length or by chunks. Called by `exchange`, `commands` and `profile`.
+//! Reads HTTP answers: the head, and the body by length or by chunks. Called by `exchange`, `commands`, `profile` and
+//! the commands that read many items.
 //!
 //! It rejects a body without a length and without chunks, which ends with the connection. klad sends no such body, and
 //! a complete one cannot be distinguished from a truncated one.
 
-use std::io;
+use std::io::{self, Read};
 
 use crate::client::connection::Connection;
-use crate::client::limits::{CLIENT_ENTRY_BYTES_MAX, CLIENT_HEAD_BYTES_MAX};
+use crate::client::limits::CLIENT_HEAD_BYTES_MAX;
 
 /// Maximum number of headers of an answer. klad's own answers have fewer than ten.
 const HEADERS_MAX: usize = 100;
@@ -82,9 +83,9 @@ impl Answer {
         self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// Returns whether the body has chunks.
-    pub(super) fn is_chunked(&self) -> bool {
-        matches!(self.framing, Framing::Chunked { .. })
+    /// Returns all headers, in their order.
+    pub(super) fn headers(&self) -> &[(String, String)] {
+        &self.headers
     }
 
     /// Passes the rest of the body to `sink`.
@@ -103,39 +104,32 @@ impl Answer {
             let there = connection.buffered();
             let count = usize::try_from(left).unwrap_or(usize::MAX).min(there.len());
             sink(&there[..count])?;
-            connection.consume(count);
-            self.framing = match self.framing {
-                Framing::Length { left } => Framing::Length { left: left - count as u64 },
-                Framing::Chunked { left, begun } => Framing::Chunked { left: left - count as u64, begun },
-                other => other,
-            };
+            self.take(connection, count);
         }
         Ok(())
     }
 
-    /// Returns the next chunk, which is an entry of a range; `None` at the end of the body.
-    ///
-    /// # Errors
-    /// [`AnswerError`].
-    pub(super) fn next_chunk(&mut self, connection: &mut Connection) -> Result<Option<Vec<u8>>, AnswerError> {
-        let Some(size) = self.left(connection)? else { return Ok(None) };
-        if size > CLIENT_ENTRY_BYTES_MAX {
-            return Err(AnswerError::Malformed("an entry is longer than a server can store"));
+    /// Reads some bytes of the body into `out`; returns 0 at its end.
+    fn read_body(&mut self, connection: &mut Connection, out: &mut [u8]) -> Result<usize, AnswerError> {
+        let Some(left) = self.left(connection)? else { return Ok(0) };
+        if connection.buffered().is_empty() {
+            fill(connection)?;
         }
-        // Grows as bytes arrive: the announced size is not trusted.
-        let mut chunk = Vec::new();
-        let mut left = usize::try_from(size).expect("little more than 1 GiB");
-        while left > 0 {
-            if connection.buffered().is_empty() {
-                fill(connection)?;
-            }
-            let count = left.min(connection.buffered().len());
-            chunk.extend_from_slice(&connection.buffered()[..count]);
-            connection.consume(count);
-            left -= count;
-        }
-        self.framing = Framing::Chunked { left: 0, begun: true };
-        Ok(Some(chunk))
+        let there = connection.buffered();
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(there.len()).min(out.len());
+        out[..count].copy_from_slice(&there[..count]);
+        self.take(connection, count);
+        Ok(count)
+    }
+
+    /// Consumes `count` bytes of the current chunk or body.
+    fn take(&mut self, connection: &mut Connection, count: usize) {
+        connection.consume(count);
+        self.framing = match self.framing {
+            Framing::Length { left } => Framing::Length { left: left - count as u64 },
+            Framing::Chunked { left, begun } => Framing::Chunked { left: left - count as u64, begun },
+            other => other,
+        };
     }
 
     /// Returns the number of bytes left in the chunk or the body, at least 1; `None` at the end of the body. Reads
@@ -160,6 +154,21 @@ impl Answer {
                 Ok(None)
             }
         }
+    }
+}
+
+/// The body of an answer as a reader. Its end is the end of the body, and a connection that ends before is an error.
+pub(super) struct AnswerBody {
+    pub(super) connection: Connection,
+    pub(super) answer: Answer,
+}
+
+impl Read for AnswerBody {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.answer.read_body(&mut self.connection, out).map_err(|error| match error {
+            AnswerError::Io(error) => error,
+            other => io::Error::other(other),
+        })
     }
 }
 

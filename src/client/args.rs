@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::client::list_args::{BatchArgs, ExportArgs, ImportArgs, ScanArgs, WatchArgs};
 use crate::client::profile_args::ProfileArgs;
+use klad_server::limits::TTL_RANGE;
 
 /// The commands that speak to a server.
 #[derive(Debug, Subcommand)]
@@ -21,7 +23,7 @@ pub enum ClientCommand {
     ///
     /// Prints the version and the durability of the write. Exit codes: 0 stored; 1 failed, nothing was stored; 2
     /// wrong usage; 3 undetermined: the connection failed after the whole request was sent, or the server does not know
-    /// the outcome; the value may or may not be stored.
+    /// the outcome; the value may or may not be stored; 5 the condition does not hold, nothing was stored.
     Put(PutArgs),
     /// Print the value of a key of a running server, byte for byte.
     ///
@@ -29,9 +31,21 @@ pub enum ClientCommand {
     Get(GetArgs),
     /// Remove a key from a running server. A key that does not exist is not an error.
     ///
-    /// Prints the version and the durability of the removal. Exit codes: 0 removed; 1 failed, nothing was removed; 2
-    /// wrong usage; 3 undetermined, as with put.
+    /// Prints the version and the durability of the removal, or that the key was absent. Exit codes: 0 removed, or
+    /// absent; 1 failed, nothing was removed; 2 wrong usage; 3 undetermined, as with put; 5 the condition does not
+    /// hold.
     Del(DelArgs),
+    /// Add to a counter of a running server, a value that is a decimal number, and print the sum.
+    ///
+    /// A counter that does not exist is created and starts at 0. Exit codes: 0 added; 1 failed, for example because the
+    /// value is not a number or would overflow, nothing was added; 2 wrong usage; 3 undetermined, as with put; 5 the
+    /// condition does not hold.
+    Add(AddArgs),
+    /// Change when a value of a running server expires, without changing the value.
+    ///
+    /// Prints the version and the durability of the change. Exit codes: 0 changed; 1 failed, nothing was changed; 2
+    /// wrong usage; 3 undetermined, as with put; 4 the key does not exist; 5 the condition does not hold.
+    Expire(ExpireArgs),
     /// List keys and values of a running server, in the order of the keys' bytes.
     ///
     /// Prints a line for each entry: key, tab, value. It writes a backslash, and each byte that is not part of a
@@ -40,6 +54,30 @@ pub enum ClientCommand {
     ///
     /// Exit codes: 0 listed to the end or to --limit; 1 failed, perhaps after part of the list; 2 wrong usage.
     Scan(ScanArgs),
+    /// Send many puts, gets, removals and other changes to a running server, and print their results.
+    ///
+    /// The input has one JSON object on each line, as docs/http-api.md describes, for example
+    /// {"op":"put","key":"a","value":"1"}. The output has one line for each of them, in their order.
+    ///
+    /// Exit codes: 0 all items were done, or read an absent key; 1 failed, perhaps after some of the items; 2 wrong
+    /// usage; 3 undetermined: some items may or may not have been done; 5 some items failed, such as those whose
+    /// condition does not hold.
+    Batch(BatchArgs),
+    /// Print the changes of a running server as they happen.
+    ///
+    /// Prints a line for each change: version, tab, operation, tab, key. Exit codes: 0 after --limit changes; 1 failed,
+    /// or the server ended the stream; 2 wrong usage.
+    Watch(WatchArgs),
+    /// Write all entries of a running server, or of a range, to a file or to the standard output.
+    ///
+    /// Values, content types, metadata and expiry are kept byte for byte. The last line says that the export is
+    /// complete. Exit codes: 0 complete; 1 failed, perhaps after a part, from which --resume continues; 2 wrong usage.
+    Export(ExportArgs),
+    /// Store the entries of an export in a running server.
+    ///
+    /// Repeating an import changes nothing more. Exit codes: 0 all entries were stored; 1 failed, perhaps after some of
+    /// them; 2 wrong usage.
+    Import(ImportArgs),
     /// Ask the admin address of a running server whether it accepts requests.
     ///
     /// Exit codes: 0 yes; 1 no, or no answer; 2 wrong usage.
@@ -65,6 +103,18 @@ pub struct PutArgs {
     /// Read the value from a file.
     #[arg(short, long, value_name = "FILE", conflicts_with = "value", value_hint = clap::ValueHint::FilePath)]
     pub file: Option<PathBuf>,
+    /// Remove the value after this time, such as 90s, 1h or a number of seconds [default: it stays].
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    pub ttl: Option<Duration>,
+    /// Content type of the value, which the server gives back with it [default: none].
+    #[arg(long, value_name = "TYPE")]
+    pub content_type: Option<String>,
+    /// An entry of metadata, which the server gives back with the value. The option may be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub meta: Vec<OsString>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub condition: ConditionArgs,
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become the help of the group")]
     pub write: WriteArgs,
@@ -85,6 +135,11 @@ pub struct GetArgs {
     /// Write the value to a file, which is replaced only when the value has arrived whole.
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub output: Option<PathBuf>,
+    /// Print the headers of the answer before the value: version (ETag), type, metadata and remaining time.
+    ///
+    /// An empty line follows them. With --output only the headers are printed.
+    #[arg(short = 'i', long)]
+    pub headers: bool,
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become the help of the group")]
     pub keys: KeyForm,
@@ -101,6 +156,9 @@ pub struct DelArgs {
     pub key: OsString,
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub condition: MatchArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
     pub write: WriteArgs,
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become the help of the group")]
@@ -110,34 +168,62 @@ pub struct DelArgs {
     pub server: ServerArgs,
 }
 
-/// Options of `klad scan`.
+/// Options of `klad add`.
 #[derive(Args, Debug)]
-pub struct ScanArgs {
-    /// First key to list [default: the first key of the store]. An empty key means the default.
-    #[arg(value_name = "START")]
-    pub start: Option<OsString>,
-    /// Key at which the list ends; this key is not listed [default: list to the last key].
-    #[arg(value_name = "END")]
-    pub end: Option<OsString>,
-    /// List only keys that begin with these bytes.
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["start", "end"])]
-    pub prefix: Option<OsString>,
-    /// Print only keys. The server sends the values too.
-    #[arg(long = "keys")]
-    pub keys_only: bool,
-    /// Stop after this number of entries.
-    #[arg(long, value_name = "N")]
-    pub limit: Option<u64>,
-    /// Print one JSON object per line for each entry, with "key" and "value" if the bytes are UTF-8, otherwise
-    /// "key64" and "value64" with the bytes in base64.
-    #[arg(long)]
-    pub json: bool,
+pub struct AddArgs {
+    /// The key, as the argument's own bytes.
+    #[arg(value_name = "KEY")]
+    pub key: OsString,
+    /// The number to add, from -9223372036854775808 to 9223372036854775807.
+    #[arg(value_name = "BY", allow_negative_numbers = true)]
+    pub by: i64,
+    /// Remove the counter after this time, if the command creates it, such as 90s, 1h or a number of seconds.
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    pub ttl: Option<Duration>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub condition: ConditionArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub write: WriteArgs,
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become the help of the group")]
     pub keys: KeyForm,
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become the help of the group")]
     pub server: ServerArgs,
+}
+
+/// Options of `klad expire`.
+#[derive(Args, Debug)]
+pub struct ExpireArgs {
+    /// The key, as the argument's own bytes.
+    #[arg(value_name = "KEY")]
+    pub key: OsString,
+    /// The time after which the server removes the value, such as 90s, 1h or a number of seconds; none: it stays.
+    #[arg(value_name = "TTL", value_parser = ttl_or_none)]
+    pub ttl: Lifetime,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub condition: MatchArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub write: WriteArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub keys: KeyForm,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub server: ServerArgs,
+}
+
+/// How long a value stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// For this time.
+    Ends(Duration),
+    /// Until it is removed.
+    Unlimited,
 }
 
 /// Options of `klad health`.
@@ -157,7 +243,27 @@ pub struct HealthArgs {
     pub transport: TransportArgs,
 }
 
-/// Options of `klad put` and `klad del`.
+/// Conditions of a write that may create a key.
+#[derive(Args, Debug, Default)]
+#[group(multiple = false)]
+pub struct ConditionArgs {
+    /// Write only if the key has this version, with or without quotes; *: only if the key exists.
+    #[arg(long, value_name = "ETAG")]
+    pub if_match: Option<String>,
+    /// Write only if the key does not exist.
+    #[arg(long)]
+    pub if_absent: bool,
+}
+
+/// Condition of a write that needs a value.
+#[derive(Args, Debug)]
+pub struct MatchArgs {
+    /// Write only if the key has this version, with or without quotes; *: only if the key exists.
+    #[arg(long, value_name = "ETAG")]
+    pub if_match: Option<String>,
+}
+
+/// Options of commands that write.
 #[derive(Args, Debug)]
 pub struct WriteArgs {
     /// Durability that the write must have before the server answers [default: the server's].
@@ -225,6 +331,19 @@ pub struct TransportArgs {
     /// nothing was done arrives in time.
     #[arg(long, value_name = "TIME", help_heading = "Connection", value_parser = timeout)]
     pub timeout: Option<Duration>,
+}
+
+fn ttl(text: &str) -> Result<Duration, String> {
+    let seconds = || text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    match seconds().map_or_else(|| humantime::parse_duration(text), Ok) {
+        Ok(ttl) if TTL_RANGE.contains(&ttl) => Ok(ttl),
+        Ok(_) => Err("must be from 1ms to 100 years".to_owned()),
+        Err(error) => Err(format!("{error}; use for example 90s or 1h")),
+    }
+}
+
+fn ttl_or_none(text: &str) -> Result<Lifetime, String> {
+    if text == "none" { Ok(Lifetime::Unlimited) } else { ttl(text).map(Lifetime::Ends) }
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {

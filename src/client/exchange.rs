@@ -1,13 +1,14 @@
-//! Sends one request and reads the head of its answer; decides what a missing answer means. Called by `commands` and
-//! `profile`.
+//! Sends one request and reads the head of its answer; decides what a missing answer means. Called by `commands`,
+//! `profile` and the commands that send many requests.
 //!
 //! A write counts as sent from the moment at which its last bytes go to the kernel. Before that the server has no
 //! complete request and executes nothing; after that its outcome is undetermined without an answer.
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write as _};
 use std::time::Duration;
 
-use crate::client::answer::{Answer, AnswerError};
+use crate::client::answer::{Answer, AnswerBody, AnswerError};
 use crate::client::args::{ServerArgs, TransportArgs};
 use crate::client::connection::{Connection, Deadline};
 use crate::client::limits::{CLIENT_EXPECT_TIMEOUT, CLIENT_IDLE_TIMEOUT};
@@ -39,13 +40,21 @@ pub(super) enum Body {
     },
 }
 
+/// The name and the value of a header. The value may contain any bytes of header values.
+pub(super) type Header = (Cow<'static, str>, Vec<u8>);
+
+/// Makes a header.
+pub(super) fn header(name: &'static str, value: impl Into<Vec<u8>>) -> Header {
+    (Cow::Borrowed(name), value.into())
+}
+
 /// A request.
 pub(super) struct Request {
     pub(super) method: &'static str,
     /// Path and query. The path of the URL is put before it.
     pub(super) target: String,
     /// Headers in addition to those that every request has.
-    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) headers: Vec<Header>,
     /// `None`: a request without a body.
     pub(super) body: Option<Body>,
 }
@@ -94,6 +103,40 @@ pub(super) fn exchange(url: &Url, transport: &TransportArgs, request: Request) -
     exchange_with(url, transport, request, &mut answer_wait)
 }
 
+/// The server of a command that sends several requests, each on its own connection. `--timeout` limits the whole
+/// command.
+pub(super) struct Session<'a> {
+    url: Url,
+    transport: &'a TransportArgs,
+    deadline: Deadline,
+}
+
+impl<'a> Session<'a> {
+    /// Starts the time of the command.
+    ///
+    /// # Errors
+    /// The URL is invalid.
+    pub(super) fn start(args: &'a ServerArgs) -> Result<Session<'a>, Error> {
+        let deadline = Deadline::starting(args.transport.timeout);
+        Ok(Session { url: server(args)?, transport: &args.transport, deadline })
+    }
+
+    /// Sends `request`, and reads the head of its answer.
+    ///
+    /// # Errors
+    /// Like [`exchange`].
+    pub(super) fn send(&self, request: Request) -> Result<AnswerBody, Error> {
+        let mut answer_wait = AnswerWait { silence_max: CLIENT_IDLE_TIMEOUT, each_second: &mut |_| {} };
+        let exchanged = exchange_until(&self.url, self.transport, self.deadline, request, &mut answer_wait);
+        exchanged.map(|(connection, answer)| AnswerBody { connection, answer })
+    }
+
+    /// Returns whether the time of the command allows to wait for `pause`.
+    pub(super) fn has_time_for(&self, pause: Duration) -> bool {
+        self.deadline.left().is_none_or(|left| left > pause)
+    }
+}
+
 /// Like [`exchange`], but waits for the answer as long as `answer_wait` says.
 ///
 /// # Errors
@@ -104,8 +147,17 @@ pub(super) fn exchange_with(
     request: Request,
     answer_wait: &mut AnswerWait<'_>,
 ) -> Result<(Connection, Answer), Error> {
+    exchange_until(url, transport, Deadline::starting(transport.timeout), request, answer_wait)
+}
+
+fn exchange_until(
+    url: &Url,
+    transport: &TransportArgs,
+    deadline: Deadline,
+    request: Request,
+    answer_wait: &mut AnswerWait<'_>,
+) -> Result<(Connection, Answer), Error> {
     let is_write = request.method != "GET";
-    let deadline = Deadline::starting(transport.timeout);
     let token = token(transport)?;
     let mut connection = Connection::open(url, transport.ca.as_deref(), deadline)?;
     let head = head(url, &request, token.as_deref(), deadline.left())?;
@@ -154,24 +206,27 @@ fn token(transport: &TransportArgs) -> Result<Option<String>, Error> {
 }
 
 fn head(url: &Url, request: &Request, token: Option<&str>, left: Option<Duration>) -> Result<Vec<u8>, Error> {
-    let mut head = format!(
+    let mut head = Vec::new();
+    write!(
+        head,
         "{} {}{} HTTP/1.1\r\nHost: {}\r\nUser-Agent: klad/{}\r\nConnection: close\r\n",
         request.method,
         url.base,
         request.target,
         url.authority,
         env!("CARGO_PKG_VERSION")
-    );
-    let mut add = |name: &str, value: &str| {
-        for part in [name, ": ", value, "\r\n"] {
-            head.push_str(part);
+    )
+    .expect("writing to memory does not fail");
+    let mut add = |name: &str, value: &[u8]| {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            head.extend_from_slice(part);
         }
     };
     for (name, value) in &request.headers {
         add(name, value);
     }
     if let Some(token) = token {
-        add("Authorization", &format!("Bearer {token}"));
+        add("Authorization", format!("Bearer {token}").as_bytes());
     }
     if let Some(left) = left {
         // The deadline of the server is earlier, so that it has time to answer that nothing has happened.
@@ -181,26 +236,26 @@ fn head(url: &Url, request: &Request, token: Option<&str>, left: Option<Duration
                 "--timeout was over before the request was sent; nothing has happened".to_owned(),
             ));
         }
-        add("Klad-Timeout", &format!("{server_ms}ms"));
+        add("Klad-Timeout", format!("{server_ms}ms").as_bytes());
     }
     let length = match &request.body {
         None => None,
         Some(Body::Bytes(bytes)) => Some(bytes.len() as u64),
         Some(Body::Stream { length, .. }) => {
             if length.is_none() {
-                add("Transfer-Encoding", "chunked");
+                add("Transfer-Encoding", b"chunked");
             }
             *length
         }
     };
     if let Some(length) = length {
-        add("Content-Length", &length.to_string());
+        add("Content-Length", length.to_string().as_bytes());
     }
     if request.body.as_ref().is_some_and(waits_for_continue) {
-        add("Expect", "100-continue");
+        add("Expect", b"100-continue");
     }
-    head.push_str("\r\n");
-    Ok(head.into_bytes())
+    head.extend_from_slice(b"\r\n");
+    Ok(head)
 }
 
 fn waits_for_continue(body: &Body) -> bool {

@@ -1,11 +1,13 @@
-//! Keys: from the command line to bytes, and from bytes to the target of a request. Called by `commands`.
+//! Keys: from the command line to bytes, and from bytes to the target of a request. Called by `commands`, `range`,
+//! `import` and `entry`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use percent_encoding::percent_decode;
 
 use crate::client::Error;
 use crate::client::args::KeyForm;
@@ -16,9 +18,6 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The bytes that are encoded in a target: all except the unreserved characters of RFC 3986.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
 /// Returns the bytes that an argument stands for; they may be empty.
 ///
 /// # Errors
@@ -27,10 +26,7 @@ pub(super) fn decode(argument: &OsStr, form: KeyForm) -> Result<Vec<u8>, Error> 
     let bytes = argument.as_bytes();
     let decoded = match form {
         KeyForm { key_hex: true, .. } => hex(bytes),
-        KeyForm { key_base64: true, .. } => {
-            let standard: Vec<u8> = bytes.iter().map(|byte| standard_letter(*byte)).collect();
-            LENIENT.decode(standard).ok()
-        }
+        KeyForm { key_base64: true, .. } => from_base64(bytes),
         KeyForm { percent: true, .. } => percent(bytes),
         KeyForm { .. } => Some(bytes.to_vec()),
     };
@@ -59,9 +55,29 @@ pub(super) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// Returns the key as it is written in a target.
-pub(super) fn encode(key: &[u8]) -> String {
-    percent_encode(key, RESERVED).to_string()
+/// Returns the path, or path and query, of a key. `query` follows it, without `?` or `&` before it.
+///
+/// A key that a proxy could change on its way, with `//`, a segment `..` or an encoded byte, is sent as `key64`.
+pub(super) fn target(key: &[u8], query: &str) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(byte);
+    let is_segment = |segment: &[u8]| !matches!(segment, b"" | b"." | b"..");
+    if key.iter().all(is_plain) && key.split(|byte| *byte == b'/').all(is_segment) {
+        let key = std::str::from_utf8(key).expect("ASCII");
+        return if query.is_empty() { format!("/v1/kv/{key}") } else { format!("/v1/kv/{key}?{query}") };
+    }
+    let separator = if query.is_empty() { "" } else { "&" };
+    format!("/v1/kv?key64={}{separator}{query}", to_base64url(key))
+}
+
+/// Returns bytes as base64url without padding.
+pub(super) fn to_base64url(bytes: &[u8]) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// Decodes base64 in either alphabet, with or without padding.
+pub(super) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
+    let standard: Vec<u8> = text.iter().map(|byte| standard_letter(*byte)).collect();
+    LENIENT.decode(standard).ok()
 }
 
 /// Maps the URL-safe alphabet of base64 to the standard one.
@@ -124,6 +140,15 @@ mod tests {
     }
 
     #[test]
+    fn proxies_cannot_change_a_target() {
+        assert_eq!(target(b"a/b.c", ""), "/v1/kv/a/b.c");
+        assert_eq!(target(b"a", "op=add"), "/v1/kv/a?op=add");
+        for key in ["a//b", "/a", "a/", "..", "a/./b", "a b", "a%", "a+b", "a?b", "\u{e9}"] {
+            assert!(target(key.as_bytes(), "x=1").starts_with("/v1/kv?key64="), "{key}");
+        }
+    }
+
+    #[test]
     fn the_end_of_a_prefix_is_after_all_its_keys() {
         assert_eq!(after_prefix(b"ab"), Some(b"ac".to_vec()));
         assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
@@ -133,10 +158,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_key_survives_its_encoding(key in prop::collection::vec(any::<u8>(), 0..64)) {
-            let encoded = encode(&key);
-            prop_assert!(encoded.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'+' && byte != b'&'));
-            prop_assert_eq!(decoded(&encoded, PERCENT), Some(key.clone()));
+        fn any_key_survives_its_target(key in prop::collection::vec(any::<u8>(), 1..64)) {
+            let target = target(&key, "");
+            let decoded = match target.strip_prefix("/v1/kv?key64=") {
+                Some(encoded) => from_base64(encoded.as_bytes()),
+                None => target.strip_prefix("/v1/kv/").map(|plain| plain.as_bytes().to_vec()),
+            };
+            prop_assert!(target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'%' && byte != b'+'));
+            prop_assert_eq!(decoded, Some(key.clone()));
             prop_assert_eq!(decode(&OsString::from_vec(key.clone()), KeyForm::default()).ok(), Some(key));
         }
 

@@ -1,5 +1,6 @@
 //! Limits of the client commands. Each has its unit, its reason, and what the command does when it is reached.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use klad_server::limits::{KEY_BYTES_CEILING, VALUE_BYTES_CEILING, VALUE_BYTES_MAX};
@@ -33,6 +34,23 @@ pub(crate) const CLIENT_PROBLEM_BYTES_MAX: usize = 64 << 10;
 /// in memory as a whole; a larger one is an error. Profiles of busy servers are smaller than 1 MiB.
 pub(crate) const CLIENT_PROFILE_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes of an entry that `klad scan` accepts; a longer one is an error. It holds an entry in memory until it is
-/// complete. It is the largest value, line feed and key that any server can be configured for.
-pub(crate) const CLIENT_ENTRY_BYTES_MAX: u64 = VALUE_BYTES_CEILING + 1 + KEY_BYTES_CEILING;
+/// Bytes of an item, such as an entry of a scan or a line of a batch, that client commands accept; a longer one is an
+/// error. They hold an item in memory until it is complete. JSON writes a byte of a text with up to six characters, and
+/// metadata and names add less than 1 MiB.
+pub(crate) const CLIENT_ITEM_BYTES_MAX: u64 = 6 * (VALUE_BYTES_CEILING + KEY_BYTES_CEILING) + (1 << 20);
+
+/// Items that client commands send in one batch, if `/v1/limits` allows as many. More would not make a batch cheaper.
+pub(crate) const CLIENT_BATCH_ITEMS: u64 = 2_000;
+
+/// Bytes of the body of a batch from which client commands add no further item, if `/v1/limits` allows as many.
+pub(crate) const CLIENT_BATCH_BYTES: u64 = 1 << 20;
+
+/// How long `klad export` and `klad import` wait in all, without any progress, while the server rejects a request with
+/// 503. Then they fail.
+pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_mins(1);
+
+/// How long `klad export` and `klad import` wait after a rejection that does not say how long to wait, and at most.
+pub(crate) const CLIENT_PAUSE_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
+
+/// Bytes of a JSON answer such as the one of `/v1/limits` that client commands accept.
+pub(crate) const CLIENT_JSON_BYTES_MAX: usize = 1 << 20;

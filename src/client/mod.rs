@@ -1,31 +1,53 @@
-//! The client commands: `klad put`, `get`, `del`, `scan`, `health` and `profile`.
+//! The client commands: `klad put`, `get`, `del`, `add`, `expire`, `scan`, `batch`, `watch`, `export`, `import`,
+//! `health` and `profile`.
 //!
 //! ```text
-//!     commands ──▶ exchange (one request, one answer) ──▶ connection (socket, TLS, deadlines)
-//!         │              └── answer (framing: head, length, chunks)
-//!         └── show (output without loss, for people and programs)
+//!   one request    commands, profile ────────┬─▶ exchange (one request, one answer) ─▶ connection (socket, TLS, time)
+//!   many requests  scan, export ─▶ list ─────┤      └── answer (framing: head, length, chunks)
+//!                  batch, import ─▶ bounds ──┤
+//!                  watch ────────────────────┘
+//!   the items of an answer or a file: items (where one ends) ─▶ entry (JSON), cbor
+//!   output without loss, for people and programs: show
 //! ```
 //!
-//! Each command sends one request on its own connection: no retries, no pool, no threads. (`klad profile diff` sends
-//! none.) The HTTP code is shared neither with the server nor with the load tester: with shared code the same mistake
-//! in framing would be at both ends, and no test would notice it. If the outcome of a write is unknown, the command
-//! must say so; this has its own exit code. Called by `main`.
+//! Each request has its own connection: no pool, no threads. Only `export` and `import` repeat a rejected request,
+//! because for them a repetition has no further effect. (`klad profile diff` sends no request.) The HTTP code is shared
+//! neither with the server nor with the load tester: with shared code the same mistake in framing would be at both
+//! ends, and no test would notice it. The same holds for the forms of entries. If the outcome of a write is unknown, the
+//! command must say so; this has its own exit code. Called by `main`.
 
 mod answer;
 pub mod args;
+mod batch;
+mod bounds;
+mod cbor;
 mod commands;
 mod connection;
+mod entry;
 mod exchange;
+mod export;
+mod import;
+mod import_state;
+mod items;
 mod key;
 pub(crate) mod limits;
+mod list;
+pub mod list_args;
+mod output;
+mod patience;
+mod problem;
 mod profile;
 pub mod profile_args;
 mod profile_table;
+mod progress;
 mod replace;
+mod scan;
 mod show;
 mod tls;
 mod token;
 mod url;
+mod watch;
+mod write_headers;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -49,6 +71,9 @@ pub enum Error {
     /// The key does not exist.
     #[error("not-found: the key does not exist")]
     NotFound,
+    /// The condition of a write does not hold, or items of a batch failed.
+    #[error("{0}")]
+    Unmet(String),
     /// The server, or a proxy, rejected the request. Nothing has happened.
     #[error("{0}")]
     Refused(String),
@@ -80,6 +105,7 @@ impl Error {
             Error::Usage(_) => 2,
             Error::Undetermined(_) => 3,
             Error::NotFound => 4,
+            Error::Unmet(_) => 5,
         }
     }
 }
@@ -91,7 +117,13 @@ pub fn run(command: &ClientCommand) -> ExitCode {
         ClientCommand::Put(args) => ("put", commands::put(args)),
         ClientCommand::Get(args) => ("get", commands::get(args)),
         ClientCommand::Del(args) => ("del", commands::del(args)),
-        ClientCommand::Scan(args) => ("scan", commands::scan(args)),
+        ClientCommand::Add(args) => ("add", commands::add(args)),
+        ClientCommand::Expire(args) => ("expire", commands::expire(args)),
+        ClientCommand::Scan(args) => ("scan", scan::run(args)),
+        ClientCommand::Batch(args) => ("batch", batch::run(args)),
+        ClientCommand::Watch(args) => ("watch", watch::run(args)),
+        ClientCommand::Export(args) => ("export", export::run(args)),
+        ClientCommand::Import(args) => ("import", import::run(args)),
         ClientCommand::Health(args) => ("health", commands::health(args)),
         ClientCommand::Profile(args) => ("profile", profile::run(args)),
     };

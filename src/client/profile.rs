@@ -16,10 +16,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::client::answer::{Answer, AnswerError};
-use crate::client::commands::{CopyError, rejection, write_out};
 use crate::client::connection::Connection;
 use crate::client::exchange::{AnswerWait, Request, exchange_with, url_from};
 use crate::client::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PROFILE_BYTES_MAX};
+use crate::client::output::{CopyError, write_out};
+use crate::client::problem::rejection;
 use crate::client::profile_args::{DiffArgs, Event, Format, OutArgs, ProfileArgs, ProfileCommand};
 use crate::client::profile_table::{collapsed_difference, difference, summary};
 use crate::client::replace::write_whole;

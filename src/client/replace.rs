@@ -1,5 +1,5 @@
-//! Replaces files atomically: a file contains the whole result, or its previous content. Called by `commands` and
-//! `profile`.
+//! Replaces files atomically: a file contains the whole result, or its previous content. Called by `commands`, `import`
+//! and `profile`.
 //!
 //! ```text
 //!   unnamed file (O_TMPFILE) ── written, linked ──▶ .NAME.PID.part ── renamed ──▶ NAME
@@ -14,7 +14,7 @@ use std::io::{self, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
 use crate::client::Error;
-use crate::client::commands::CopyError;
+use crate::client::output::CopyError;
 
 /// Maximum length of a chain of symbolic links, as in Linux.
 const LINKS_MAX: usize = 40;

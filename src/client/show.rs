@@ -1,10 +1,7 @@
-//! Output of keys and values, for people and programs, from which the bytes can be restored. Called by `commands`,
-//! `profile` and `mod`.
+//! Output of keys and values, for people and programs, from which the bytes can be restored. Called by the commands and
+//! `mod`.
 
 use std::fmt::Write as _;
-
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 
 /// Returns bytes as one line: printable characters unchanged, a backslash and all other bytes as `\\`, `\n`, `\r`,
 /// `\t` or `\xHH`. Different byte strings give different text, and the text cannot control a terminal.
@@ -29,19 +26,6 @@ pub(super) fn escape(bytes: &[u8]) -> String {
 /// Returns a message as one line without characters that control a terminal; each of these becomes `?`.
 pub(super) fn printable(message: &str) -> String {
     message.chars().map(|character| if is_plain(character) { character } else { '?' }).collect()
-}
-
-/// Returns an entry as a JSON object: bytes that are UTF-8 as strings, others as base64 under the name with `64`.
-pub(super) fn json(key: &[u8], value: Option<&[u8]>) -> String {
-    let mut object = serde_json::Map::new();
-    for (name, bytes) in [("key", Some(key)), ("value", value)] {
-        let Some(bytes) = bytes else { continue };
-        match std::str::from_utf8(bytes) {
-            Ok(text) => object.insert(name.to_owned(), text.into()),
-            Err(_) => object.insert(format!("{name}64"), BASE64_STANDARD.encode(bytes).into()),
-        };
-    }
-    serde_json::Value::Object(object).to_string()
 }
 
 /// Returns whether a character is visible and affects no other one: not a control character, a change of direction, or
@@ -92,13 +76,6 @@ mod tests {
         assert_eq!(escape(b"\x1b[2J\0\xff"), "\\x1b[2J\\x00\\xff");
         assert_eq!(escape("a\u{202e}b".as_bytes()), "a\\xe2\\x80\\xaeb");
         assert_eq!(printable("a\u{1b}[2Jb\n"), "a?[2Jb?");
-    }
-
-    #[test]
-    fn json_says_which_bytes_are_base64() {
-        assert_eq!(json(b"k\n", Some(b"\"v\"")), r#"{"key":"k\n","value":"\"v\""}"#);
-        assert_eq!(json(b"\xff", Some(b"")), r#"{"key64":"/w==","value":""}"#);
-        assert_eq!(json(b"k", None), r#"{"key":"k"}"#);
     }
 
     proptest! {

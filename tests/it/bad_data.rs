@@ -42,6 +42,7 @@ fn rejected_and_restored_of(keys: usize, words: &[&str], tables: bool, break_it:
         assert!(changed.is_empty(), "changed: {:?}", changed.iter().map(|(path, _)| path).collect::<Vec<_>>());
     }
     for (path, bytes) in whole {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
     }
     holds(&builder, keys).unwrap();
@@ -93,10 +94,12 @@ fn twin_rocksdb_alone_deletes_a_log_that_it_cannot_read() {
 fn a_directory_without_any_file_of_rocksdb_is_rejected() {
     rejected_and_restored(&["is damaged", "CURRENT"], true, |data| {
         for entry in fs::read_dir(data.join("rocksdb")).unwrap() {
-            let path = entry.unwrap().path();
-            // RocksDB does not need the old logs in `archive`.
-            if path.is_file() {
-                fs::remove_file(path).unwrap();
+            let entry = entry.unwrap();
+            // RocksDB keeps old logs in a directory of their own.
+            if entry.file_type().unwrap().is_dir() {
+                fs::remove_dir_all(entry.path()).unwrap();
+            } else {
+                fs::remove_file(entry.path()).unwrap();
             }
         }
     });

@@ -163,7 +163,9 @@ fn progress_goes_to_stderr_with_a_line_for_each_second_if_requested() {
 #[test]
 fn stages_have_their_own_sections_with_the_calculated_counts() {
     let server = Scripted::start(Script::Answers);
-    let run = Bencher::new(&server.url("/"), "--stages 100/s:300ms,100..200/s:400ms,200/s:200ms --warm-up 200ms").run();
+    // A connection for each request, so that none is left without one on a busy machine.
+    let options = "--stages 100/s:300ms,100..200/s:400ms,200/s:200ms --warm-up 200ms --connections 150";
+    let run = Bencher::new(&server.url("/"), options).run();
     run.assert_all_served();
     let scheduled = [0, 1, 2].map(|stage| run.count(&format!("/stages/{stage}/scheduled")));
     assert_eq!(scheduled, [30, 60, 40]);

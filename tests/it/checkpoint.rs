@@ -195,7 +195,12 @@ fn impossible_checkpoints_are_rejected_with_a_code() {
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1, "nothing beside the data directory");
     let memory = ServerBuilder::new("memory").start();
     let answer = memory.ask_admin("POST", "/checkpoint");
-    assert_eq!((answer.status, json(&answer)["code"].as_str()), (501, Some("not-supported")), "{}", answer.text());
+    assert_eq!(
+        (answer.status, json(&answer)["code"].as_str()),
+        (501, Some("not-supported-by-engine")),
+        "{}",
+        answer.text()
+    );
     assert_eq!(memory.ask_admin("POST", "/compact").status, 202);
     wait_until("the compaction is rejected", || {
         memory.admin("/compact").text().contains("not done: --engine memory has no compactions")

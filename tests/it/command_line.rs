@@ -1,5 +1,5 @@
 //! `klad put`, `get`, `del`, `scan` and `health`: values survive byte for byte, exit codes are right, and unknown
-//! outcomes are reported as such.
+//! outcomes are reported as such. `v1_client` has conditions, batches, exports and imports.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -105,6 +105,7 @@ fn writes_print_their_version_and_durability() {
         ("put a 1", "sync"),
         ("put a 1 --durability async", "async"),
         ("del a", "sync"),
+        ("put a 1 --durability async", "async"),
         ("del a --durability async", "async"),
     ] {
         let line = String::from_utf8(Klad::new(command).at(server.address).succeeds()).unwrap();
@@ -114,6 +115,7 @@ fn writes_print_their_version_and_durability() {
         assert_eq!(rest, format!("{}\n", echoed(asked)), "{command}");
     }
     assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+    assert_eq!(Klad::new("del a").at(server.address).succeeds(), b"absent\n");
 }
 
 #[test]
@@ -343,13 +345,10 @@ fn lists_all_entries(builder: &ServerBuilder) -> Result<(), String> {
     let server = builder.start();
     let mut client = server.client();
     let mut model = BTreeMap::new();
-    for _ in 0..700 {
-        let mut bytes = |most: usize, but: Option<u8>| -> Vec<u8> {
-            let length = random.usize(1..most);
-            (0..length).map(|_| random.u8(..)).filter(|byte| Some(*byte) != but).collect()
-        };
-        // The format of ranges cannot represent a key with a line feed.
-        let (key, value) = ([b"k".to_vec(), bytes(8, Some(b'\n'))].concat(), bytes(40, None));
+    // More than a scan reads in three steps.
+    for _ in 0..4_000 {
+        let mut bytes = |most: usize| -> Vec<u8> { (0..random.usize(1..most)).map(|_| random.u8(..)).collect() };
+        let (key, value) = ([b"k".to_vec(), bytes(8)].concat(), bytes(40));
         client.put(&format!("/v0/entity?id={}&durability=async", super::support::encode(&key)), &value);
         model.insert(key, value);
     }
@@ -390,6 +389,9 @@ fn json_entry(line: &str) -> (Vec<u8>, Vec<u8>) {
     let object: Value = serde_json::from_str(line).unwrap();
     let bytes = |name: &str| match (&object[name], &object[&format!("{name}64")]) {
         (Value::String(text), Value::Null) => text.clone().into_bytes(),
+        (Value::Null, Value::String(text)) if name == "key" => {
+            base64::prelude::BASE64_URL_SAFE_NO_PAD.decode(text).unwrap()
+        }
         (Value::Null, Value::String(text)) => base64::prelude::BASE64_STANDARD.decode(text).unwrap(),
         other => panic!("{other:?}"),
     };
@@ -412,23 +414,38 @@ fn twin_an_incomplete_scan_is_noticed() {
     }
 }
 
+/// An answer to a scan, as one chunk, up to the end of its last chunk if `whole` is set.
+fn list(lines: &str, whole: bool) -> &'static str {
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let end = if whole { "0\r\n\r\n" } else { "" };
+    format!("{head}{:x}\r\n{lines}\r\n{end}", lines.len()).leak()
+}
+
 #[test]
 fn an_incomplete_scan_prints_its_entries_and_an_error() {
-    let cut = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1\r\n3\r\nb\n2\r\n3\r\nc";
-    let said = Klad::new("scan").at(answers(1, cut)).run();
-    assert_eq!((said.code, said.stdout.as_slice()), (Some(1), &b"a\t1\nb\t2\n"[..]), "{said:?}");
-    assert!(said.stderr.contains("the list is incomplete: 2 entries were printed"), "{said:?}");
+    let entries = "{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\"b\",\"value\":\"2\"}\n";
+    let end = "{\"next\":null,\"complete\":true}\n";
     for (answer, word) in [
-        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na\n1", "no chunks"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\na1\r\n0\r\n\r\n", "without a line feed"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1xx0\r\n\r\n", "not valid HTTP/1.1"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffff\r\na\n1", "not valid HTTP/1.1"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1\r\n\r\n\r\n", "without a size"),
+        (list(&format!("{entries}{{\"key\":"), false), "the connection ended"),
+        (list(entries, true), "without its last item"),
+        (list(&format!("{entries}{{\"key\":\"c\",\"va"), true), "an invalid item"),
+        (list(&format!("{entries}nothing\n{end}"), true), "an invalid item"),
+        (list(&format!("{entries}{{\"key\":\"c\",\"colour\":1}}\n{end}"), true), "unknown field"),
+    ] {
+        let said = Klad::new("scan").at(answers(1, answer)).run();
+        assert_eq!((said.code, said.stdout.as_slice()), (Some(1), &b"a\t1\nb\t2\n"[..]), "{answer:?}: {said:?}");
+        let incomplete = said.stderr.contains("the list is incomplete: it ends after 2 entries");
+        assert!(incomplete && said.stderr.contains(word), "{answer:?}: {said:?}");
+    }
+    for (answer, word) in [
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\n1xx0\r\n\r\n", "invalid item"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\na\n1", "without a size"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}1xx0\r\n\r\n", "does not end where it should"),
     ] {
         let said = Klad::new("scan").at(answers(1, answer)).run();
         assert!(said.code == Some(1) && said.stderr.contains(word), "{answer:?}: {said:?}");
     }
-    assert_eq!(Klad::new("scan").at(answers(1, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")).succeeds(), b"");
+    assert_eq!(Klad::new("scan").at(answers(1, list(end, true))).succeeds(), b"");
 }
 
 #[test]
@@ -486,7 +503,8 @@ fn the_session_in_the_document_runs_unchanged() {
 #[test]
 fn every_option_of_the_commands_is_documented() {
     let document = include_str!("../../docs/command-line.md");
-    for command in ["put", "get", "del", "scan", "health", "completions", "man"] {
+    let commands = ["put", "get", "del", "add", "expire", "scan", "batch", "watch", "export", "import", "health"];
+    for command in commands.into_iter().chain(["completions", "man"]) {
         assert!(document.contains(&format!("`klad {command}")), "{command}");
         let help = Klad::new(command).arg("--help").succeeds();
         let help = String::from_utf8(help).unwrap();

@@ -76,7 +76,7 @@ fn a_trusted_certificate_lets_the_request_through() {
         std::fs::write(&ca, &server.certificate).unwrap();
         assert_eq!(server.get(host, Some(&ca)).succeeds(), b"hello", "{host}");
         let request = server.request.recv().unwrap().unwrap();
-        assert!(request.starts_with("GET /v0/entity?id=a HTTP/1.1\r\n"), "{request}");
+        assert!(request.starts_with("GET /v1/kv/a HTTP/1.1\r\n"), "{request}");
     }
     let server = TlsServer::start(&["localhost"], ANSWER);
     std::fs::write(&ca, &server.certificate).unwrap();

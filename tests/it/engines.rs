@@ -1,95 +1,43 @@
-//! Each engine does what its capabilities say, and other requests are rejected.
+//! Each engine does what its capabilities say, and other requests are rejected. Writes that meet each other end as if
+//! they had come one after the other.
 
-use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::num::NonZeroU64;
 
 use bytes::Bytes;
 use klad_storage::maintenance;
-use klad_storage::memory::MemoryEngine;
-use klad_storage::operation::{Attributes, Change, Condition, Durability, Effect, Operation, Outcome, Value, Write};
-use klad_storage::{Capabilities, Engine, Reply, Result};
+use klad_storage::operation::{
+    Attributes, Change, ChangeResult, Condition, Durability, Effect, Operation, Outcome, RangeRemoval, Value, Write,
+};
+use klad_storage::{Capabilities, Engine};
 
-struct SendResult(mpsc::Sender<Result>);
+use super::support::Over;
+use super::support::engine::{Defect, Planted, ask, commit, each_engine, memory, put, try_ask, write};
 
-impl Reply for SendResult {
-    fn complete(&self, result: Result) {
-        self.0.send(result).unwrap();
+fn get(engine: &dyn Engine, key: &'static str) -> Option<(u64, Bytes)> {
+    match ask(engine, Operation::Get { key: Bytes::from_static(key.as_bytes()) }) {
+        Outcome::Found { version, value } => Some((version.get(), value.payload)),
+        Outcome::NotFound => None,
+        other => panic!("{other:?}"),
     }
 }
 
-fn ask(engine: &dyn Engine, operation: Operation) -> Outcome {
-    let (told, ended) = mpsc::channel();
-    engine.execute(operation, Arc::new(SendResult(told)));
-    ended.recv().unwrap().unwrap()
-}
-
-fn get(engine: &dyn Engine, key: &'static str) -> Outcome {
-    ask(engine, Operation::Get { key: Bytes::from_static(key.as_bytes()) })
-}
-
-fn put(key: &'static str, value: &'static str) -> Change {
-    let effect = Effect::Put(Bytes::from_static(value.as_bytes()).into());
-    Change::of(Bytes::from_static(key.as_bytes()), effect)
-}
-
-fn write(changes: Vec<Change>, durability: Durability) -> Write {
-    Write { changes, atomic: true, read_bytes_max: 0, durability }
-}
-
-fn each_engine(check: impl Fn(&dyn Engine)) {
-    let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| -> std::path::PathBuf { Path::join(directory.path(), name) };
-    #[cfg(feature = "rocksdb")]
-    {
-        let options = klad_storage::rocksdb::Options {
-            cache_bytes: 16 << 20,
-            memtable_bytes: 8 << 20,
-            value_cache_percent: 20,
-            background_threads: 1,
-            disk_reserve_bytes: 0,
-            compression: klad_storage::Compression::None,
-            direct_reads: false,
-            iterator_reads: false,
-            log_preallocation: false,
-            compaction_rate_bytes: 0,
-            delete_rate_bytes: 0,
-            changes: klad_storage::changes::Retention::NOTHING,
-            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
-        };
-        check(&klad_storage::rocksdb::RocksDbEngine::open(&at("rocksdb"), &options).unwrap());
-    }
-    #[cfg(feature = "fjall")]
-    {
-        let options = klad_storage::fjall::Options {
-            cache_bytes: 16 << 20,
-            memtable_bytes: 4 << 20,
-            background_threads: 1,
-            disk_reserve_bytes: 0,
-            compression: klad_storage::Compression::None,
-            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
-        };
-        check(&klad_storage::fjall::FjallEngine::open(&at("fjall"), &options).unwrap());
-    }
-    let _ = at;
-    check(&MemoryEngine::new(1 << 20));
+fn batch(changes: Vec<Change>) -> Write {
+    Write { changes, atomic: true, read_bytes_max: 0, durability: Durability::Async }
 }
 
 #[test]
-fn each_change_of_a_batch_has_its_own_version() {
+fn the_changes_of_a_batch_have_consecutive_versions() {
     each_engine(|engine| {
-        if !engine.capabilities().batches {
-            return;
-        }
-        ask(engine, Operation::Write(write(vec![put("gone", "1")], Durability::Async)));
-        let gone = Change { effect: Effect::Delete, ..put("gone", "") };
+        write(engine, put("gone", "1"));
+        let gone = Change::of(Bytes::from_static(b"gone"), Effect::Delete);
         let changes = vec![put("a", "1"), put("b", "1"), gone, put("a", "2")];
-        let written = ask(engine, Operation::Write(write(changes, Durability::Async)));
-        let Outcome::Written { version: first, .. } = written else { panic!("{written:?}") };
-        for (key, expected, change) in [("a", "2", 3), ("b", "1", 1)] {
-            let Outcome::Found { version, value } = get(engine, key) else { panic!("{} {key}", engine.name()) };
-            assert_eq!((&value.payload[..], version.get()), (expected.as_bytes(), first.get() + change));
-        }
-        assert!(matches!(get(engine, "gone"), Outcome::NotFound), "{}", engine.name());
+        let written = ask(engine, Operation::Write(batch(changes)));
+        let Outcome::Written { version, durability, results } = written else { panic!("{written:?}") };
+        assert_eq!((durability, results.len()), (engine.durability(Durability::Async), 0));
+        let first = version.get();
+        assert_eq!(get(engine, "a"), Some((first + 3, "2".into())), "{}", engine.name());
+        assert_eq!(get(engine, "b"), Some((first + 1, "1".into())), "{}", engine.name());
+        assert_eq!(get(engine, "gone"), None, "{}", engine.name());
     });
 }
 
@@ -112,20 +60,160 @@ fn maintenance_is_rejected_by_engines_without_it() {
 #[test]
 fn an_error_names_the_capability_that_an_engine_lacks() {
     let all = Capabilities { conditions: true, expiry: true, metadata: true, batches: true, ..Capabilities::default() };
-    let write = |changes| write(changes, Durability::Sync);
-    let with = |value: Value| write(vec![Change { effect: Effect::Put(value), ..put("k", "") }]);
-    let plain = write(vec![put("k", "v")]);
-    let batch = write(vec![put("k", "v"), put("l", "v")]);
-    let conditional = write(vec![Change { condition: Some(Condition::Absent), ..put("k", "v") }]);
-    let own = |own| with(Value { attributes: Some(Box::new(own)), ..Value::default() });
-    let expiring = own(Attributes { expires_at_ms: std::num::NonZeroU64::new(1), ..Attributes::default() });
-    let described = own(Attributes { metadata: Bytes::from_static(b"text"), ..Attributes::default() });
-    for write in [&plain, &batch, &conditional, &expiring, &described] {
+    let with = |own: Attributes| {
+        let value = Value { attributes: Some(Box::new(own)), ..Value::default() };
+        batch(vec![Change::of(Bytes::from_static(b"k"), Effect::Put(value))])
+    };
+    let plain = batch(vec![put("k", "v")]);
+    let several = batch(vec![put("k", "v"), put("l", "v")]);
+    let conditional = batch(vec![Change { condition: Some(Condition::Absent), ..put("k", "v") }]);
+    let reporting = batch(vec![Change { reports_existence: true, ..put("k", "v") }]);
+    let expire = |at| batch(vec![Change::of(Bytes::from_static(b"k"), Effect::Expire(NonZeroU64::new(at)))]);
+    let expiring = with(Attributes { expires_at_ms: NonZeroU64::new(1), ..Attributes::default() });
+    let described = with(Attributes { metadata: Bytes::from_static(b"text"), ..Attributes::default() });
+    for write in [&plain, &several, &conditional, &reporting, &expire(1), &expiring, &described] {
         assert_eq!(all.lacks(write), None);
     }
-    assert_eq!(Capabilities { batches: false, ..all }.lacks(&batch), Some("batches"));
+    assert_eq!(Capabilities { batches: false, ..all }.lacks(&several), Some("batches"));
     assert_eq!(Capabilities { conditions: false, ..all }.lacks(&conditional), Some("conditions"));
+    assert_eq!(Capabilities { conditions: false, ..all }.lacks(&reporting), Some("conditions"));
     assert_eq!(Capabilities { expiry: false, ..all }.lacks(&expiring), Some("expiry"));
+    assert_eq!(Capabilities { expiry: false, ..all }.lacks(&expire(1)), Some("expiry"));
+    assert_eq!(Capabilities { expiry: false, ..all }.lacks(&expire(0)), None);
     assert_eq!(Capabilities { metadata: false, ..all }.lacks(&described), Some("metadata"));
     assert_eq!(Capabilities::default().lacks(&plain), None);
+}
+
+const THREADS: usize = 4;
+const ROUNDS: usize = 300;
+
+/// Several threads count with conditions and with additions. Returns what is wrong with the sums.
+fn lost_updates(engine: &dyn Engine) -> Option<String> {
+    let count_with_condition = || {
+        loop {
+            let found = get(engine, "compared");
+            let number: usize =
+                found.as_ref().map_or(0, |(_, value)| std::str::from_utf8(value).unwrap().parse().unwrap());
+            let condition = found.map_or(Condition::Absent, |(version, _)| {
+                Condition::Is(klad_storage::operation::Version::new(version))
+            });
+            let change = Change { condition: Some(condition), ..put("compared", (number + 1).to_string()) };
+            match write(engine, change) {
+                Outcome::Written { .. } => return,
+                Outcome::Failed { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let add = || {
+        let effect = Effect::Add { by: 1, created: None };
+        let outcome = write(engine, Change::of(Bytes::from_static(b"added"), effect));
+        let Outcome::Written { results, .. } = outcome else { panic!("{outcome:?}") };
+        assert!(matches!(results[..], [ChangeResult::Done { number: Some(1..), .. }]), "{results:?}");
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    count_with_condition();
+                    add();
+                }
+            });
+        }
+    });
+    ["compared", "added"].into_iter().find_map(|key| {
+        let (_, value) = get(engine, key).expect("counted");
+        (*value != *(THREADS * ROUNDS).to_string().as_bytes()).then(|| format!("{key} is {value:?}"))
+    })
+}
+
+#[test]
+fn no_update_is_lost() {
+    each_engine(|engine| assert_eq!(lost_updates(engine), None, "{}", engine.name()));
+}
+
+/// One thread writes two keys together, others read both. Returns two values that do not belong together.
+fn torn_batch(engine: &dyn Engine) -> Option<String> {
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let wrong = std::sync::Mutex::new(None);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::SeqCst) {
+                    let keys = vec![Bytes::from_static(b"left"), Bytes::from_static(b"right")];
+                    let found = ask(engine, Operation::GetMany { keys, bytes_max: 1_000 });
+                    let Outcome::FoundMany(found) = found else { panic!("{found:?}") };
+                    let payload = |result: &ChangeResult| match result {
+                        ChangeResult::Read(found) => found.as_ref().map(|(_, value)| value.payload.clone()),
+                        other => panic!("{other:?}"),
+                    };
+                    if payload(&found[0]) != payload(&found[1]) {
+                        *wrong.lock().unwrap() = Some(format!("{found:?}"));
+                    }
+                }
+            });
+        }
+        for round in 0..2_000 {
+            let write = if round % 10 == 9 {
+                Operation::RemoveRange(RangeRemoval {
+                    from: Bytes::from_static(b"left"),
+                    end: None,
+                    durability: Durability::Async,
+                })
+            } else {
+                Operation::Write(batch(vec![put("left", round.to_string()), put("right", round.to_string())]))
+            };
+            try_ask(engine, write).unwrap();
+        }
+    });
+    wrong.into_inner().unwrap()
+}
+
+#[test]
+fn a_batch_is_seen_as_a_whole() {
+    each_engine(|engine| assert_eq!(torn_batch(engine), None, "{}", engine.name()));
+}
+
+#[test]
+fn a_failed_batch_and_a_counter_are_seen_by_the_next_write_of_the_same_commit() {
+    each_engine(|engine| {
+        let fails = Change { condition: Some(Condition::Never), ..put("b", "1") };
+        let add = || Change::of(Bytes::from_static(b"n"), Effect::Add { by: 1, created: None });
+        let read = Change::of(Bytes::from_static(b"a"), Effect::Read);
+        let writes =
+            vec![batch(vec![add()]), batch(vec![add(), put("a", "1"), fails]), batch(vec![add()]), batch(vec![read])];
+        let outcomes = commit(engine, writes);
+        assert!(matches!(outcomes[1], Outcome::Failed { index: 2, .. }), "{outcomes:?}");
+        let results = |outcome: &Outcome| match outcome {
+            Outcome::Written { results, .. } => results[0].clone(),
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(results(&outcomes[2]), ChangeResult::Done { existed: Some(true), number: Some(2), .. }));
+        assert_eq!(results(&outcomes[3]), ChangeResult::Read(None));
+    });
+}
+
+fn planted(defect: Defect) -> Planted {
+    Planted::new(memory(std::path::Path::new("")), defect)
+}
+
+/// Repeats a check of a race until it finds the planted defect.
+fn find(defect: Defect, check: fn(&dyn Engine) -> Option<String>) -> String {
+    (0..100).find_map(|_| check(&planted(defect))).unwrap_or_else(|| panic!("{defect:?} is not found"))
+}
+
+#[test]
+fn twin_conditions_outside_the_commit_section_lose_updates() {
+    assert!(find(Defect::ChecksConditionsOutside, lost_updates).starts_with("compared"));
+}
+
+#[test]
+fn twin_forgotten_additions_are_found() {
+    assert!(find(Defect::ForgetsAdditions, lost_updates).starts_with("added"));
+}
+
+#[test]
+fn twin_a_split_batch_is_seen_in_part() {
+    find(Defect::SplitsBatches, torn_batch);
 }

@@ -1,6 +1,6 @@
 //! Execution strategies: where operations run, the limits of their queues, and deadlines.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -149,7 +149,8 @@ fn worker_is_never_blocked(setup: &str, defect: Defect) -> Result<(), String> {
     slow.send("GET", &entity("k"), &[], None).unwrap();
     // The worker reads the slow request first, because it arrived first.
     assert_eq!(other.get("/v0/status").status, 200);
-    if !slow.is_silent_for(Duration::from_millis(1)) {
+    // A worker that waited passes the slow read on after that, to a thread that a busy machine may delay.
+    if !slow.is_silent_for(Duration::from_millis(100)) {
         return Err("another connection was answered only after the slow read".to_owned());
     }
     assert_eq!(slow.answer().unwrap().status, 404);
@@ -170,9 +171,11 @@ fn reads_from_the_disk_do_not_block_a_worker() {
 
 #[test]
 fn twin_a_storage_call_that_blocks_a_worker_is_noticed() {
+    // A worker that never waits passes each time, on a machine that is not too busy.
+    let noticed = |setup: &str, defect| (0..5).any(|_| worker_is_never_blocked(setup, defect).is_err());
     for engine in DURABLE_ENGINES {
-        worker_is_never_blocked(engine, Defect::SlowCachedReads).expect_err("planted");
-        worker_is_never_blocked(&format!("{engine}/inline"), Defect::SlowDisk).expect_err("inline waits for the disk");
+        assert!(noticed(engine, Defect::SlowCachedReads), "{engine}: planted");
+        assert!(noticed(&format!("{engine}/inline"), Defect::SlowDisk), "{engine}: inline waits for the disk");
     }
 }
 
@@ -227,7 +230,12 @@ fn frees_places(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     shim.hold();
     let mut all = put_without_answer(&server, &["w0", "w1", "w2", "w3"]);
     shim.wait_until_held();
-    let refused = all.iter_mut().any(|client| !client.is_silent_for(Duration::from_millis(100)));
+    // None may be answered. With the defect one is, however late on a busy machine.
+    let end = Instant::now() + if defect.is_some() { PATIENCE } else { Duration::from_millis(400) };
+    let mut refused = false;
+    while !refused && Instant::now() < end {
+        refused = all.iter_mut().any(|client| !client.is_silent_for(Duration::from_millis(10)));
+    }
     shim.pass();
     if refused {
         return Err("a place is missing".to_owned());

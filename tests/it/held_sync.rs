@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::support::planted::Defect;
 use super::support::shim::Shim;
-use super::support::{DURABLE_ENGINES, ServerBuilder, durable_setups, wait_until};
+use super::support::{DURABLE_ENGINES, PATIENCE, ServerBuilder, durable_setups, wait_until};
 
 const KEY: &str = "/v0/entity?id=k";
 
@@ -27,7 +27,10 @@ fn waits_for_the_sync(setup: &str, defect: Option<Defect>) -> Result<(), String>
     shim.wait_until_held();
     let mut remover = server.client();
     remover.send("DELETE", "/v0/entity?id=other", &[], None).unwrap();
-    let silent = writer.is_silent_for(Duration::from_millis(300)) && remover.is_silent_for(Duration::from_millis(100));
+    // With this defect the answer arrives, however late on a busy machine.
+    let answers = defect == Some(Defect::AcknowledgesBeforeSync);
+    let time = if answers { PATIENCE } else { Duration::from_millis(300) };
+    let silent = writer.is_silent_for(time) && remover.is_silent_for(Duration::from_millis(100));
     let seen = reader.get(KEY).body;
     shim.pass();
     if !silent {
@@ -277,15 +280,27 @@ fn a_sync_follows_each_async_write(engine: &str) {
 #[cfg(feature = "rocksdb")]
 #[test]
 fn nothing_is_acknowledged_after_a_failed_sync() {
+    // On a busy machine the sync may begin only after the write. A server that acknowledges such a write does so each
+    // time.
+    assert!((0..5).any(|_| a_write_during_a_failing_sync_fails()), "each write was acknowledged");
+}
+
+/// Returns whether the write failed, and checks the end of a server that could not sync all writes.
+#[cfg(feature = "rocksdb")]
+fn a_write_during_a_failing_sync_fails() -> bool {
     let shim = Shim::new();
     let mut server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "50ms")).start();
     let mut client = server.client();
     shim.slow_writes_and_fail_syncs();
     assert_eq!(client.put("/v0/entity?id=first&durability=async", b"v").status, 201);
     let second = client.put("/v0/entity?id=second&durability=async", b"v").status;
+    if second == 201 {
+        return false;
+    }
     assert!(matches!(second, 500 | 503), "{second}");
     shim.pass();
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(70), "some writes are not synced");
     wait_until("the last line is written", || server.log().trim_end().ends_with("[sync-failed]"));
+    true
 }

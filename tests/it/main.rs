@@ -47,6 +47,7 @@ mod contract;
 mod disk;
 mod documents;
 mod draining;
+mod engine_model;
 mod engines;
 #[cfg(target_os = "linux")]
 mod environments;
@@ -67,6 +68,7 @@ mod lab_report;
 mod late;
 mod lifecycle;
 mod limits;
+mod linearizable;
 mod live;
 mod logs;
 mod manual;
@@ -83,6 +85,8 @@ mod profile_kinds;
 #[cfg(target_os = "linux")]
 mod profile_live;
 mod ranges;
+#[cfg(feature = "rocksdb")]
+mod removed_entries;
 #[cfg(all(feature = "rocksdb", feature = "posix-locks", target_os = "linux"))]
 mod rocksdb_waits;
 mod slow;
@@ -99,5 +103,19 @@ mod tidy;
 mod tls;
 mod tls_files;
 mod tokens;
+mod v1_batch;
 #[cfg(feature = "rocksdb")]
 mod v1_changes;
+mod v1_client;
+#[cfg(target_os = "linux")]
+mod v1_clock;
+mod v1_conditions;
+mod v1_counters;
+mod v1_expiry;
+mod v1_keys;
+mod v1_metadata;
+mod v1_openapi;
+mod v1_points;
+mod v1_proxies;
+mod v1_range_removal;
+mod v1_scan;

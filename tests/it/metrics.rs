@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::support::promtool::promtool;
+use super::support::programs::promtool;
 use super::support::scrape::{Family, Scrape};
 use super::support::{ENGINES, SETUPS, ServerBuilder};
 

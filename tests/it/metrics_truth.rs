@@ -43,7 +43,7 @@ fn fill_is_visible(defect: Option<Defect>) -> Result<(), String> {
     let mut client = server.client();
     for number in 0..ENTRIES {
         let value: Vec<u8> = (0..4096_u32).map(|at| (at.wrapping_mul(number + 7) >> 3).to_le_bytes()[0]).collect();
-        assert_eq!(client.put(&asynchronous(number), &value).status, 201);
+        client.store(&asynchronous(number), &value);
     }
     let written = f64::from(ENTRIES) * 4096.0;
     let entries = f64::from(ENTRIES);

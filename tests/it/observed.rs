@@ -125,6 +125,12 @@ fn twin_an_additional_request_is_noticed() {
 
 #[test]
 fn rejected_late_and_aborted_requests_are_counted_as_such() {
+    // On a busy machine the first operation may end before the others have arrived.
+    assert!((0..5).any(|_| a_late_and_an_aborted_request_are_counted()), "no request was rejected");
+}
+
+/// Returns whether the queue was full when the request that must be rejected arrived.
+fn a_late_and_an_aborted_request_are_counted() -> bool {
     let server = ServerBuilder::new("memory/pool")
         .arg("--pool-threads", "1")
         .arg("--queue-limit", "2")
@@ -139,7 +145,11 @@ fn rejected_late_and_aborted_requests_are_counted_as_such() {
     wait_until("the second is in flight", || Metrics::scrape(&server).in_flight() == 2);
     rest[1].send("PUT", KEY, &[], Some(b"v")).unwrap();
     wait_until("the third is in flight", || Metrics::scrape(&server).in_flight() == 3);
-    assert_eq!(server.client().get(KEY).status, 503);
+    let status = server.client().get(KEY).status;
+    if status == 404 {
+        return false;
+    }
+    assert_eq!(status, 503);
     socket2::SockRef::from(&rest[1].stream).set_linger(Some(Duration::ZERO)).unwrap();
     clients.pop();
     assert_eq!(clients[1].answer().unwrap().status, 504);
@@ -151,6 +161,7 @@ fn rejected_late_and_aborted_requests_are_counted_as_such() {
     assert_eq!(metrics.count("klad_deadline_dropped_total", &[]), 1);
     assert_eq!(metrics.requests("get", "not_found"), 1);
     assert_eq!((metrics.requests("put", "aborted"), metrics.requests("put", "ok")), (1, 0));
+    true
 }
 
 #[test]

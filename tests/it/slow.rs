@@ -31,17 +31,24 @@ fn milliseconds(request: &Value, phase: &str) -> f64 {
     request["phases"][format!("{phase}_ms")].as_f64().unwrap_or_else(|| panic!("no {phase} in {request}"))
 }
 
-/// Checks a request that took `least` or longer in `phase`.
+/// Checks a request that took `least` or longer in `phase`, which is shown as its reason unless another phase took even
+/// longer, as on a busy machine.
 fn wrong_with(request: &Value, phase: &str, least: Duration) -> Result<(), String> {
-    let (total, sum) = (request["total_ms"].as_f64().unwrap(), PHASES.map(|phase| milliseconds(request, phase)));
-    let sum: f64 = sum.iter().sum();
+    let total = request["total_ms"].as_f64().unwrap();
+    let times = PHASES.map(|phase| milliseconds(request, phase));
+    let sum: f64 = times.iter().sum();
     // Each value was rounded down to a microsecond.
     if (total - sum).abs() > 0.01 {
         return Err(format!("the phases are {sum} ms, the total is {total} ms"));
     }
     let spent = milliseconds(request, phase);
-    if request["mostly"] != phase || spent < least.as_secs_f64() * 1e3 {
-        return Err(format!("{phase} took {spent} ms, and it was mostly {}", request["mostly"]));
+    if spent < least.as_secs_f64() * 1e3 {
+        return Err(format!("{phase} took {spent} ms"));
+    }
+    let mostly = request["mostly"].as_str().unwrap();
+    let (shown, longest) = (milliseconds(request, mostly), times.into_iter().fold(0.0, f64::max));
+    if shown < longest {
+        return Err(format!("it was mostly {mostly} with {shown} ms, and a phase took {longest} ms"));
     }
     Ok(())
 }
@@ -69,8 +76,14 @@ fn a_slow_engine_is_shown_as_the_reason() {
 
 #[test]
 fn twin_a_fast_read_is_noticed() {
-    let wrong = slow_read(None).expect_err("planted");
-    assert!(wrong.starts_with("engine took"), "{wrong}");
+    // A busy machine may make one read slow.
+    wait_until("a read is fast", || match slow_read(None) {
+        Ok(()) => false,
+        Err(wrong) => {
+            assert!(wrong.starts_with("engine took"), "{wrong}");
+            true
+        }
+    });
 }
 
 #[test]
@@ -166,8 +179,7 @@ fn wrong_with_waiting(request: &Value) -> Result<(), String> {
 /// Two threads of a pool write, and the sync of the first is held. The second must wait and show the reason. The
 /// first must not show a wait.
 #[cfg(feature = "rocksdb")]
-#[test]
-fn a_write_shows_that_it_waited_for_the_one_before() {
+fn second_of_two_writes_waits() -> Result<(), String> {
     let shim = Shim::new();
     let builder = ServerBuilder::new("rocksdb/pool").arg("--pool-threads", "2").arg("--threads", "2");
     let server = shim.preload(builder).start();
@@ -183,11 +195,21 @@ fn a_write_shows_that_it_waited_for_the_one_before() {
     assert_eq!((first.answer().unwrap().status, second.answer().unwrap().status), (201, 201));
     let requests = shown(&server, "");
     let of = |id: &str| requests.iter().find(|request| request["request_id"] == id).expect("kept");
-    assert_eq!(wrong_with_waiting(of("second")), Ok(()));
-    assert_eq!(of("second")["mostly"], "engine");
     // Planted defect: no write was before the first one.
     let wrong = wrong_with_waiting(of("first")).expect_err("the first write did not wait");
     assert!(wrong.starts_with("it waited 0 ms"), "{wrong}");
+    wrong_with_waiting(of("second"))?;
+    wrong_with(of("second"), "engine", HOLD)
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn a_write_shows_that_it_waited_for_the_one_before() {
+    // On a busy machine the thread of the second write may begin only when the sync passes; a write that hides its
+    // wait does so each time.
+    let mut wrong = Vec::new();
+    let right = (0..5).any(|_| second_of_two_writes_waits().map_err(|why| wrong.push(why)).is_ok());
+    assert!(right, "{wrong:?}");
 }
 
 /// Writes values, and checks what RocksDB reports for the slowest read and the slowest range. With `compacted` the
@@ -258,6 +280,6 @@ fn twin_a_read_from_memory_is_noticed() {
 fn twin_a_hidden_sync_is_noticed() {
     for engine in DURABLE_ENGINES {
         let wrong = slow_sync(engine, Some(Defect::HidesSync)).expect_err("planted");
-        assert!(wrong.contains("mostly \"engine\""), "{engine}: {wrong}");
+        assert_eq!(wrong, "sync took 0 ms", "{engine}");
     }
 }

@@ -244,20 +244,22 @@ fn twin_a_client_that_keeps_its_permit_forever_is_noticed() {
         .expect_err("no client is disconnected");
 }
 
-/// A client that reads some 400 KiB a second is disconnected if the minimum is 1 MiB.
+/// A client that reads at most 400 KiB a second is disconnected if the minimum is 1 MiB. It reads as much at a time as
+/// its kernel announces: each of many small reads would be later on a busy machine, and their sum later than the write
+/// timeout.
 fn a_slow_client_is_disconnected(rate_min: &str) -> Found {
     let builder = ServerBuilder::new("memory").arg("--memory", "64MiB");
     let server = builder.arg("--write-timeout", "1s").arg("--body-rate-min", rate_min).start();
     assert_eq!(put_status(&server, "large", 3 << 20), 201);
     let mut reader = reader(&server, &entity("large"));
     let mut taken = 0;
-    let mut some = [0; 4 << 10];
-    for _ in 0..250 {
+    let mut some = vec![0; 64 << 10];
+    for _ in 0..16 {
         match reader.stream.read(&mut some) {
             Ok(count @ 1..) => taken += count,
             Ok(0) | Err(_) => return Ok(()),
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(160));
     }
     // Some of it arrived with the head.
     while taken + (16 << 10) < 3 << 20 {
@@ -276,7 +278,8 @@ fn a_client_below_the_minimum_rate_is_disconnected() {
 
 #[test]
 fn twin_a_client_that_may_be_slow_is_noticed() {
-    let found = a_slow_client_is_disconnected("0").expect_err("there is no minimum rate");
+    // A busy machine may stop the client for longer than the write timeout.
+    let found = (0..5).find_map(|_| a_slow_client_is_disconnected("0").err()).expect("there is no minimum rate");
     assert!(found.contains("everything"), "{found}");
 }
 

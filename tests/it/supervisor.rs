@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
+use super::support::metrics::Metrics;
 use super::support::{Client, ENGINES, PATIENCE, ServerBuilder, wait_until};
 
 /// The end of the supervisor.
@@ -41,6 +42,13 @@ impl Supervisor {
         let mut bytes = [0; 4096];
         let count = self.socket.recv(&mut bytes).expect("a notification");
         String::from_utf8(bytes[..count].to_vec()).unwrap()
+    }
+
+    /// Drops the notifications that have arrived.
+    fn forget(&self) {
+        self.socket.set_nonblocking(true).unwrap();
+        while self.socket.recv(&mut [0; 4096]).is_ok() {}
+        self.socket.set_nonblocking(false).unwrap();
     }
 
     /// Returns the number of watchdog notifications within `time`.
@@ -84,11 +92,13 @@ fn the_supervisor_is_notified_when_klad_is_ready_alive_and_stopping() {
 fn the_watchdog_is_not_notified_while_a_worker_is_blocked() {
     let supervisor = Supervisor::new();
     let builder = supervisor.supervise(ServerBuilder::new("memory/inline")).env("WATCHDOG_USEC", "400000");
-    let server = builder.arg("--threads", "1").arg("--engine-delay", "3s").start();
+    let server = builder.arg("--threads", "1").arg("--engine-delay", "6s").start();
     supervisor.next();
     assert_eq!(supervisor.any(), "WATCHDOG=1\n");
     let mut client = server.client();
     client.send("GET", "/v0/entity?id=k", &[], None).unwrap();
+    wait_until("the worker waits", || Metrics::scrape(&server).in_flight() == 1);
+    supervisor.forget();
     // The worker may have completed iterations since the last check, and before the request arrived.
     let during = supervisor.watchdogs_within(Duration::from_millis(2_500));
     assert!(during <= 2, "the only worker waits for storage, but the watchdog was notified {during} times");

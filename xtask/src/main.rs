@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench_truth;
+mod bulk;
 mod memory;
 mod profile_cost;
 mod restart;
@@ -31,6 +32,8 @@ struct Cli {
 enum Chore {
     /// Compare what klad bench reports with the record of a server that knows the true response times.
     BenchTruth(bench_truth::Args),
+    /// Measure what batches and scans cost beside single requests.
+    Bulk(bulk::Args),
     /// Check that klad's resident memory stays within its budget.
     Memory(memory::Args),
     /// Measure the CPU time that profiles and heap samples cost per request.
@@ -67,6 +70,7 @@ impl Verdict {
 fn main() -> ExitCode {
     let ended = match Cli::parse().chore {
         Chore::BenchTruth(args) => bench_truth::run(&args),
+        Chore::Bulk(args) => bulk::run(&args),
         Chore::Memory(args) => memory::run(&args),
         Chore::ProfileCost(args) => profile_cost::run(&args),
         Chore::Restart(args) => restart::run(&args),

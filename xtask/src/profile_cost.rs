@@ -217,7 +217,7 @@ fn compact(server: &RunningServer) -> Result<()> {
 
 /// The CPU time of all threads that a process has, to the nanosecond. A difference is right only where no thread has
 /// ended in between.
-fn cpu_of(pid: Pid) -> Result<Duration> {
+pub(crate) fn cpu_of(pid: Pid) -> Result<Duration> {
     let mut nanoseconds = 0;
     let path = format!("/proc/{}/task", pid.as_raw_nonzero());
     for task in fs::read_dir(&path).with_context(|| format!("cannot list {path}"))? {

@@ -9,7 +9,7 @@
 //! The tests stop klad a few times with the same clients (`tests/it/stops.rs`).
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::setup::{ProgramArgs, Setup, grouped};
 #[path = "../../tests/it/support/load.rs"]
 mod load;
 
-use load::{Client, KINDS};
+use load::{Client, KINDS, Round};
 
 /// The median stop takes less than this.
 const STOP_MAX: Duration = Duration::from_secs(1);
@@ -58,22 +58,23 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let connections_max = (kinds.len() - WAITING).to_string();
     let options = ["--execution", &args.execution, "--memory", "1GiB", "--connections-max", &connections_max];
     let mut clients = Client::all(&kinds, &mut random);
-    let (mut faults, mut stops) = (0, Vec::new());
+    let (mut faults, mut answered, mut stops) = (0, 0, Vec::new());
     for round in 1..=args.rounds {
         let server = setup.serve("stops", &options).with_context(|| format!("start {round}"))?;
         faults += compare(server.address, &mut clients, round);
-        let (address, stopping) = (server.address, AtomicBool::new(false));
+        let (address, life) = (server.address, Round::default());
         let pause = Duration::from_micros(random.u64(20_000..300_000));
         let (stopped, ends) = thread::scope(|scope| {
-            let stopping = &stopping;
+            let life = &life;
             let running: Vec<_> =
-                clients.iter_mut().map(|client| scope.spawn(move || client.run(address, stopping))).collect();
+                clients.iter_mut().map(|client| scope.spawn(move || client.run(address, life))).collect();
             thread::sleep(pause);
-            stopping.store(true, Ordering::SeqCst);
+            life.stopping.store(true, Ordering::SeqCst);
             let asked = Instant::now();
             let stopped = server.stop().map(|()| asked.elapsed());
             (stopped, running.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>())
         });
+        answered += life.answered.into_inner();
         stops.push(stopped.with_context(|| format!("stop {round}"))?);
         for end in ends {
             if let Err(why) = end.unwrap_or_else(|_| Err("a client has panicked".to_owned())) {
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         "{} stops under the load of {} clients, {} requests, of which {} were refused with 503",
         args.rounds,
         clients.len(),
-        grouped(clients.iter().map(|client| client.answered).sum()),
+        grouped(answered),
         grouped(clients.iter().map(|client| client.refused).sum())
     );
     println!("SIGTERM to the end with exit code 0: shortest {shortest} ms, median {median} ms, longest {longest} ms");

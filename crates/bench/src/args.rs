@@ -118,9 +118,12 @@ pub struct RequestArgs {
     /// Make a value from its key's number, as --key-format does, instead of from random bytes.
     #[arg(long, value_name = "FORMAT", conflicts_with = "value_size", help_heading = "Workload")]
     pub value_format: Option<KeyFormat>,
-    /// PUT the first N keys before the run, as fast as possible.
+    /// PUT the first N keys before the run, as fast as possible: in batches if the server is a klad that takes them.
     #[arg(long, value_name = "N", value_parser = units::count, requires = "workload", help_heading = "Workload")]
     pub fill: Option<u64>,
+    /// Put N operations into each request: a batch of klad, sent to /v1/batch. Rates and figures count requests.
+    #[arg(long, value_name = "N", value_parser = units::count, requires = "workload", help_heading = "Workload")]
+    pub batch: Option<u64>,
     /// Method of the fixed request.
     #[arg(long, value_name = "METHOD", default_value = "GET", conflicts_with = "workload", help_heading = "Workload")]
     pub method: String,

@@ -173,6 +173,12 @@ impl Keys {
         }
     }
 
+    /// The order in which keys are used.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
     /// Records that the PUT of the key with this number has ended, with any outcome.
     pub fn settle(&self, number: u64) {
         if self.order != Order::Latest {

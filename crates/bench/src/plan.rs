@@ -15,7 +15,7 @@ use crate::recorder::Operation;
 use crate::result::{Load, Stage};
 use crate::schedule::{Mode, Phase, Phases, Schedule, Source, nanos, seconds};
 use crate::url::Url;
-use crate::workload::{FixedRequest, Mix, Template, Values, Workload};
+use crate::workload::{BatchRequest, FixedRequest, Mix, Template, Values, Workload};
 use klad_base::sync::Mutex;
 
 /// The number of keys for an order that chooses among keys, if no option gives a number.
@@ -37,7 +37,7 @@ pub struct Plan {
     /// The state that all threads share.
     pub shared: Arc<Shared>,
     /// The number of keys to PUT before the run, and the workload of these PUTs; `None` without `--fill`.
-    pub fill: Option<(u64, Arc<Workload>)>,
+    pub fill: Option<(u64, Workload)>,
     /// The number of generator threads.
     pub threads: usize,
     /// The number of connections of all threads at the start.
@@ -76,7 +76,7 @@ impl Plan {
         let threads = threads.min(connections);
         let workload = Arc::new(workload(requests, &url, keys(requests)?)?);
         let fill = match requests.fill {
-            Some(count) => Some((count, Arc::new(fill_workload(requests, &url, count)?))),
+            Some(count) => Some((count, fill_workload(requests, &url, count)?)),
             None => None,
         };
         let (mode, source) = if args.closed {
@@ -184,10 +184,18 @@ fn workload(args: &RequestArgs, url: &Url, keys: Keys) -> anyhow::Result<Workloa
         Some(Mix { weights, .. }) => weights.clone(),
         None => vec![(Operation::Request, 1.0)],
     };
+    let (target, batch) = match args.batch {
+        None => (url.target(args.workload.is_some())?, None),
+        Some(items) => {
+            ensure!(keys.order() != Order::Latest, "--batch does not work with --key-order latest");
+            (vec![url.batch_target()], Some(BatchRequest { items }))
+        }
+    };
     Ok(Workload {
         weights,
-        template: Template { target: url.target(args.workload.is_some())?, headers: headers(args, url)? },
+        template: Template { target, headers: headers(args, url)? },
         fixed,
+        batch,
         keys,
         zipf_exponent: args.zipf_exponent,
         values: values(args),
@@ -209,6 +217,7 @@ fn fill_workload(args: &RequestArgs, url: &Url, count: u64) -> anyhow::Result<Wo
         weights: vec![(Operation::Put, 1.0)],
         template: Template { target: url.target(true)?, headers: headers(args, url)? },
         fixed: None,
+        batch: None,
         keys: Keys::new(names, Order::Sequential, args.key_start, Some(count)),
         zipf_exponent: args.zipf_exponent,
         values: values(args),
@@ -306,5 +315,6 @@ fn describe(args: &BenchArgs) -> String {
         (None, sizes) => format!(", values of {} to {} bytes", sizes.min, sizes.max),
     };
     let order = format!("{:?}", order(requests)).to_lowercase();
-    format!("{}, keys {order}{count}{values}", mix.name)
+    let batch = requests.batch.map_or_else(String::new, |items| format!(" in batches of {items}"));
+    format!("{}{batch}, keys {order}{count}{values}", mix.name)
 }

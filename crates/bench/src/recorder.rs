@@ -23,6 +23,8 @@ pub enum Operation {
     Put,
     /// Remove a key.
     Delete,
+    /// Many operations in one request.
+    Batch,
     /// The fixed request, or a script's request.
     Request,
 }
@@ -48,7 +50,8 @@ pub enum Outcome {
 
 impl Operation {
     /// All operations, in the order of their discriminants.
-    pub const ALL: [Operation; 4] = [Operation::Get, Operation::Put, Operation::Delete, Operation::Request];
+    pub const ALL: [Operation; 5] =
+        [Operation::Get, Operation::Put, Operation::Delete, Operation::Batch, Operation::Request];
 
     /// The name in JSON.
     #[must_use]
@@ -57,6 +60,7 @@ impl Operation {
             Operation::Get => "get",
             Operation::Put => "put",
             Operation::Delete => "delete",
+            Operation::Batch => "batch",
             Operation::Request => "request",
         }
     }

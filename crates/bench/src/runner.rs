@@ -30,7 +30,7 @@ use crate::schedule::{Phase, Phases, SECOND, Source, nanos, seconds};
 use crate::scripts;
 use crate::text;
 use crate::threads::{self, FinishedRun};
-use crate::workload::Workload;
+use crate::workload::{BatchRequest, Workload};
 use klad_base::os::descriptors;
 use klad_base::os::output;
 use klad_base::sync::Mutex;
@@ -67,6 +67,12 @@ impl From<anyhow::Error> for Error {
 /// The number of file descriptors to allow for, in addition to those of connections: standard streams, files, and one
 /// epoll for each thread.
 const OTHER_DESCRIPTORS: u64 = 300;
+
+/// The most keys that one request of a fill puts. Larger batches are hardly cheaper for each key.
+const FILL_BATCH_ITEMS: u64 = 1_000;
+
+/// The longest wait for the answer to the question whether the server takes batches.
+const LIMITS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the command and returns its exit code (docs/bench.md). An error is written to stderr after `program`, the
 /// name that the user typed.
@@ -111,8 +117,8 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Error> {
     let address = plan.url.reach()?;
     let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
     let script = scripts::load(&mut plan, address, json_to_stdout)?;
-    if let Some((keys, workload)) = &plan.fill {
-        fill(&plan, address, *keys, workload, args.progress)?;
+    if let Some((keys, workload)) = plan.fill.take() {
+        fill(&plan, address, keys, workload, args.progress)?;
     }
     let cpu_before = CpuTimes::read();
     let mut heat = html.is_some().then(HeatCounts::new);
@@ -149,10 +155,10 @@ fn cores() -> usize {
 /// # Errors
 /// As [`run`].
 pub(super) fn fill_for(args: &BenchArgs) -> Result<(), Error> {
-    let plan = Plan::new(args, cores()).map_err(Error::Usage)?;
+    let mut plan = Plan::new(args, cores()).map_err(Error::Usage)?;
     check_descriptors(plan.load.connections_max)?;
-    if let Some((keys, workload)) = &plan.fill {
-        fill(&plan, plan.url.reach()?, *keys, workload, args.progress)?;
+    if let Some((keys, workload)) = plan.fill.take() {
+        fill(&plan, plan.url.reach()?, keys, workload, args.progress)?;
     }
     Ok(())
 }
@@ -183,15 +189,43 @@ fn check_descriptors(connections_max: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// PUTs the first `keys` keys as fast as possible.
-fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, when: When) -> anyhow::Result<()> {
+/// The number of keys that one request of a fill puts: as many as a klad takes in a batch, up to
+/// [`FILL_BATCH_ITEMS`], or 1 for other servers and paths.
+fn batch_items(plan: &Plan) -> u64 {
+    if plan.url.has_path() || plan.shared.workload.fixed.is_some() {
+        return 1;
+    }
+    let agent =
+        ureq::Agent::new_with_config(ureq::Agent::config_builder().timeout_global(Some(LIMITS_TIMEOUT)).build());
+    let mut request = agent.get(format!("http://{}/v1/limits", plan.url.authority));
+    let headers = String::from_utf8_lossy(&plan.shared.workload.template.headers).into_owned();
+    for (name, value) in headers.lines().filter_map(|line| line.split_once(": ")) {
+        if !name.eq_ignore_ascii_case("host") {
+            request = request.header(name, value);
+        }
+    }
+    let limits = request.call().ok().and_then(|mut answer| answer.body_mut().read_to_string().ok());
+    let limits = limits.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    let items = limits.and_then(|limits| limits["batch_items_max"].as_u64());
+    items.map_or(1, |items| items.clamp(1, FILL_BATCH_ITEMS))
+}
+
+/// PUTs the first `keys` keys as fast as possible, in batches if the server takes them.
+fn fill(plan: &Plan, address: SocketAddr, keys: u64, mut workload: Workload, when: When) -> anyhow::Result<()> {
     let shared = &plan.shared;
+    let items = batch_items(plan).min(keys);
+    if items > 1 {
+        workload.template.target = vec![plan.url.batch_target()];
+        workload.batch = Some(BatchRequest { items });
+    }
+    // The last batch begins again with the first keys, if it has more items than keys are left.
+    let requests = keys.div_ceil(items);
     // The count of keys ends this phase, not its length.
     let phases = Phases::new(0, &[Phase { from: 0.0, to: 0.0, length: nanos(Duration::from_hours(24 * 365)) }]);
     let filling = Arc::new(Shared {
         phases,
-        source: Source::count(keys),
-        workload: workload.clone(),
+        source: Source::count(requests),
+        workload: Arc::new(workload),
         timeout: shared.timeout,
         drain: 0,
         polls: shared.polls,
@@ -210,7 +244,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
     let (mut filled, mut failed) = (0, false);
     let finished = threads::drive(&filling, address, plan.threads, plan.connections, |_, interval, _| {
         filled += interval.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
-        progress.filled(filled);
+        progress.filled((filled * items).min(keys));
         // A key that was not taken cannot be filled any more: end the fill.
         if interval.outcomes.iter().any(|(outcome, count)| *outcome != Outcome::Served && *count > 0) {
             failed = true;
@@ -220,11 +254,12 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, workload: &Arc<Workload>, w
     })?;
     progress.finish();
     let (section, _) = finished.collector.measured();
-    ensure!(failed || finished.interrupted.is_none(), "interrupted after {filled} of {keys} keys were filled");
     let served = section.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
+    let filled = (served * items).min(keys);
+    ensure!(failed || finished.interrupted.is_none(), "interrupted after {filled} of {keys} keys were filled");
     ensure!(
-        served == keys,
-        "only {served} of {keys} keys could be filled; statuses {:?}, failures {:?}",
+        served == requests,
+        "only {filled} of {keys} keys could be filled; statuses {:?}, failures {:?}",
         section.statuses,
         section.errors
     );

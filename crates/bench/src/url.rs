@@ -13,6 +13,9 @@ const KEY: &str = "{key}";
 /// The target of klad's own operations on a key.
 const KLAD_TARGET: &str = "/v0/entity?id={key}";
 
+/// The target of klad's batches.
+const KLAD_BATCH_TARGET: &str = "/v1/batch";
+
 /// The longest wait for one address, if the name has several.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -69,7 +72,7 @@ impl Url {
     /// If `keys` is set and the path has no `{key}`.
     pub fn target(&self, keys: bool) -> anyhow::Result<Vec<Vec<u8>>> {
         let target = match self.target.as_str() {
-            "" | "/" if keys => KLAD_TARGET,
+            _ if keys && !self.has_path() => KLAD_TARGET,
             "" => "/",
             target => target,
         };
@@ -80,6 +83,18 @@ impl Url {
             KLAD_TARGET
         );
         Ok(target.split(KEY).map(|piece| piece.as_bytes().to_vec()).collect())
+    }
+
+    /// The target of requests with many operations: the URL's own path, or klad's.
+    #[must_use]
+    pub fn batch_target(&self) -> Vec<u8> {
+        if self.has_path() { self.target.clone().into_bytes() } else { KLAD_BATCH_TARGET.as_bytes().to_vec() }
+    }
+
+    /// Whether the URL names more than the server.
+    #[must_use]
+    pub fn has_path(&self) -> bool {
+        !matches!(self.target.as_str(), "" | "/")
     }
 
     /// The name or address, without brackets.

@@ -101,6 +101,13 @@ pub struct FixedRequest {
     pub body: Option<Vec<u8>>,
 }
 
+/// The form of requests with `--batch`: a batch of klad (RFC 8742, a sequence of CBOR maps) in one POST.
+#[derive(Clone, Debug)]
+pub struct BatchRequest {
+    /// The number of operations of one request, at least 1.
+    pub items: u64,
+}
+
 /// The requests of a run, shared by its threads.
 #[derive(Debug)]
 pub struct Workload {
@@ -110,6 +117,8 @@ pub struct Workload {
     pub template: Template,
     /// The request that [`Operation::Request`] sends; `None` with `--workload`.
     pub fixed: Option<FixedRequest>,
+    /// Puts many operations into each request; `None` without `--batch`.
+    pub batch: Option<BatchRequest>,
     /// The keys to choose from.
     pub keys: Keys,
     /// The exponent of zipfian and latest keys.
@@ -151,6 +160,8 @@ pub struct Requests {
     /// The key before percent-encoding.
     key: Vec<u8>,
     value: Vec<u8>,
+    /// The body of a batch.
+    body: Vec<u8>,
     author: Option<Box<dyn Author>>,
 }
 
@@ -163,7 +174,7 @@ impl Requests {
             random.jump();
         }
         let chooser = Chooser::new(&workload.keys, workload.zipf_exponent);
-        Requests { workload, chooser, random, key: Vec::new(), value: Vec::new(), author: None }
+        Requests { workload, chooser, random, key: Vec::new(), value: Vec::new(), body: Vec::new(), author: None }
     }
 
     /// Lets an author write the requests, if there is one.
@@ -209,6 +220,9 @@ impl Requests {
             };
             return Ok(author.next(into)?.map(of));
         }
+        if let Some(BatchRequest { items }) = self.workload.batch {
+            return Ok(Some(self.write_batch(items, into)));
+        }
         let operation = self.operation();
         let keys = &self.workload.keys;
         let key = match operation {
@@ -224,6 +238,31 @@ impl Requests {
         if request.operation == Operation::Put {
             self.workload.keys.settle(request.key);
         }
+    }
+
+    /// Appends a request with `items` operations, each chosen by the weights.
+    fn write_batch(&mut self, items: u64, into: &mut Vec<u8>) -> Request {
+        self.body.clear();
+        for _ in 0..items {
+            let operation = self.operation();
+            let workload = &*self.workload;
+            let key = match operation {
+                Operation::Put => self.chooser.put(&workload.keys, &mut self.random),
+                _ => self.chooser.existing(&workload.keys, &mut self.random),
+            };
+            self.key.clear();
+            workload.keys.write(key, &mut self.key);
+            let value =
+                (operation == Operation::Put).then(|| value(&workload.values, key, &mut self.value, &mut self.random));
+            write_item(operation.name(), &self.key, value, &mut self.body).expect("a vector takes all bytes");
+        }
+        into.extend_from_slice(b"POST ");
+        into.extend_from_slice(&self.workload.template.target[0]);
+        into.extend_from_slice(b" HTTP/1.1\r\n");
+        into.extend_from_slice(&self.workload.template.headers);
+        into.extend_from_slice(b"Content-Type: application/cbor-seq\r\n");
+        write_body(&self.body, into);
+        Request { operation: Operation::Batch, key: 0, answers: 1, bodiless: 0 }
     }
 
     fn write(&mut self, operation: Operation, key: u64, into: &mut Vec<u8>) -> Request {
@@ -257,6 +296,21 @@ impl Requests {
         }
         Request { operation, key, answers: 1, bodiless: u64::from(method == "HEAD") }
     }
+}
+
+/// Appends one operation of a batch.
+fn write_item(
+    operation: &str,
+    key: &[u8],
+    value: Option<&[u8]>,
+    into: &mut Vec<u8>,
+) -> Result<(), minicbor::encode::Error<std::convert::Infallible>> {
+    let mut encoder = minicbor::Encoder::new(into);
+    encoder.map(2 + u64::from(value.is_some()))?.str("op")?.str(operation)?.str("key")?.bytes(key)?;
+    if let Some(value) = value {
+        encoder.str("value")?.bytes(value)?;
+    }
+    Ok(())
 }
 
 fn value<'a>(values: &'a Values, key: u64, text: &'a mut Vec<u8>, random: &mut Xoshiro256PlusPlus) -> &'a [u8] {
@@ -308,6 +362,7 @@ mod tests {
                 headers: b"Host: h\r\n".to_vec(),
             },
             fixed,
+            batch: None,
             keys: Keys::new(KeyNames::Format("k {}".parse().expect("valid")), Order::Sequential, 0, None),
             zipf_exponent: 0.99,
             values: Values::Format("v{}".parse().expect("valid")),
@@ -315,10 +370,14 @@ mod tests {
         })
     }
 
-    fn next(requests: &mut Requests) -> String {
+    fn next_bytes(requests: &mut Requests) -> Vec<u8> {
         let mut bytes = Vec::new();
         requests.next(&mut bytes).expect("there is no author that could fail");
-        String::from_utf8(bytes).expect("text")
+        bytes
+    }
+
+    fn next(requests: &mut Requests) -> String {
+        String::from_utf8(next_bytes(requests)).expect("text")
     }
 
     #[test]
@@ -328,6 +387,22 @@ mod tests {
         assert_eq!(next(&mut requests), "PUT /v0/entity?id=k%201 HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nv1");
         let mut requests = Requests::new(workload("get", &["/", "/x/", ""], None), 0);
         assert_eq!(next(&mut requests), "GET /k%200/x/k%200 HTTP/1.1\r\nHost: h\r\n\r\n");
+    }
+
+    #[test]
+    fn a_batch_is_a_sequence_of_maps() {
+        let one = Arc::into_inner(workload("put", &["/v1/batch"], None)).expect("not shared");
+        let mut requests = Requests::new(Arc::new(Workload { batch: Some(BatchRequest { items: 2 }), ..one }), 0);
+        let item = |number| format!("\u{a3}bopcputckeyCk {number}evalueBv{number}").replace('\u{a3}', "");
+        let sent = next_bytes(&mut requests);
+        let text = String::from_utf8_lossy(&sent);
+        assert!(
+            text.starts_with("POST /v1/batch HTTP/1.1\r\nHost: h\r\nContent-Type: application/cbor-seq\r\n"),
+            "{text}"
+        );
+        let body = &sent[sent.windows(4).position(|end| end == b"\r\n\r\n").expect("a head") + 4..];
+        let expected = [b"\xA3", item(0).as_bytes(), b"\xA3", item(1).as_bytes()].concat();
+        assert_eq!(body.escape_ascii().to_string(), expected.escape_ascii().to_string());
     }
 
     #[test]

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! A page must never fetch anything, and must show a message in place of a chart that it cannot draw. This crate
-//! knows nothing about the measured data. Called by the reports of `klad-bench` and `klad-lab`; `xtask` uses `numbers`.
+//! knows nothing about the measured data. Called by the reports of `klad-bench` and `klad-lab`, and by `klad-server` for
+//! a page without charts; `xtask` uses `numbers`.
 
 mod charts;
 pub mod numbers;
@@ -36,6 +37,10 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// The content security policy: the browser fetches nothing, whatever the page contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
+
+/// The policy of a page without charts, which runs no scripts either.
+pub const STATIC_POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
 /// A page, built from top to bottom.
 #[derive(Clone, Debug)]
@@ -71,15 +76,7 @@ impl Page {
             (DOCTYPE)
             (licences())
             html lang="en" {
-                head {
-                    meta charset="utf-8";
-                    meta http-equiv="Content-Security-Policy" content=(POLICY);
-                    meta name="viewport" content="width=device-width, initial-scale=1";
-                    meta name="color-scheme" content="light dark";
-                    link rel="icon" href="data:,";
-                    title { (self.title) }
-                    style { (PreEscaped(UPLOT_STYLE)) (PreEscaped(STYLE)) }
-                }
+                (head(&self.title, POLICY, UPLOT_STYLE))
                 body {
                     main {
                         noscript { (parts::banner(parts::Tone::Warning, "The charts need JavaScript", &[
@@ -93,6 +90,33 @@ impl Page {
             }
         };
         page.into_string()
+    }
+
+    /// Returns the content of the HTML file of a page without charts. It contains no script.
+    #[must_use]
+    pub fn into_static_html(self) -> String {
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                (head(&self.title, STATIC_POLICY, ""))
+                body { main { (PreEscaped(&self.body)) } }
+            }
+        };
+        page.into_string()
+    }
+}
+
+fn head(title: &str, policy: &str, more_style: &str) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta http-equiv="Content-Security-Policy" content=(policy);
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            link rel="icon" href="data:,";
+            title { (title) }
+            style { (PreEscaped(more_style)) (PreEscaped(STYLE)) }
+        }
     }
 }
 
@@ -132,6 +156,13 @@ mod tests {
         // Each text is inside an element or a comment, and must not end it.
         assert!(!UPLOT_LICENCE.contains("--") && !UPLOT.contains("</") && !SCRIPT.contains("</"));
         assert!(!UPLOT_STYLE.contains("</") && !STYLE.contains("</"));
+    }
+
+    #[test]
+    fn a_page_without_charts_contains_no_script() {
+        let page = Page::new("title").section("heading", &html! { p { "text" } }).into_static_html();
+        assert_eq!(faults(&page), Vec::<String>::new());
+        assert!(!page.contains("<script") && page.contains("default-src 'none'") && page.contains("heading"));
     }
 
     #[test]

@@ -7,6 +7,10 @@ use klad_base::limits::{ADMIN_CONNECTIONS_MAX, DESCRIPTORS_KEPT, REFUSED_LINGERI
 
 use klad_storage::limits::HOUSEKEEPING_INTERVAL;
 
+mod v1;
+
+pub use v1::*;
+
 /// Default of `--head-max`: bytes of the request line and the headers together. klad answers a longer head with 431.
 /// 32 KiB hold a key of 4 KiB with every byte percent-encoded (12 KiB) and 20 KiB of headers; nginx takes 32 KiB.
 pub const HEAD_BYTES_MAX: u64 = 32 << 10;
@@ -17,7 +21,7 @@ pub const KEY_BYTES_MAX: u64 = 4 << 10;
 
 /// The largest `--key-max`, bytes. The percent-encoded key must fit into a URI, which the `http` crate limits to 65,534
 /// bytes.
-pub const KEY_BYTES_CEILING: u64 = 16 << 10;
+pub const KEY_BYTES_CEILING: u64 = klad_storage::limits::KEY_BYTES_CEILING as u64;
 
 /// Default of `--value-max`: bytes of a value. klad answers a larger body with 413. klad holds each value that it reads
 /// or writes in memory as a whole. Workers KV takes 25 MiB, etcd 1.5 MiB.
@@ -78,50 +82,6 @@ pub const CONNECTIONS_CEILING: usize = 1_000_000;
 /// The times that a client may set with `Klad-Timeout`. klad answers other values with 400. With less than a
 /// millisecond, no time would be left after klad has read the head. No client waits longer than an hour.
 pub const TIMEOUT_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
-
-/// The times to live that a client may ask for. klad answers other values with 400. The clock of a request has a
-/// precision of one millisecond.
-pub const TTL_RANGE: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(1)..=Duration::from_hours(24 * 365 * 100 + 24 * 25);
-
-/// Bytes of a stored content type. klad answers a longer one with 400. Types with parameters have below 100 bytes.
-pub const CONTENT_TYPE_BYTES_MAX: usize = 256;
-
-/// Bytes of the user metadata of one value, names and values together. klad answers more with 400. S3 takes 2 KiB.
-pub const METADATA_BYTES_MAX: usize = 4 << 10;
-
-/// The number of entries of user metadata. klad answers more with 400.
-pub const METADATA_ENTRIES_MAX: usize = 32;
-
-/// Bytes of the name of an entry of user metadata, without `Klad-Meta-`. klad answers a longer one with 400.
-pub const METADATA_NAME_BYTES_MAX: usize = 255;
-
-// The lengths that are stored beside names and values (`http/v1/metadata.rs`).
-const _: () = assert!(METADATA_NAME_BYTES_MAX <= u8::MAX as usize);
-const _: () = assert!(METADATA_BYTES_MAX <= u16::MAX as usize && CONTENT_TYPE_BYTES_MAX <= u16::MAX as usize);
-
-/// Default of `--batch-items-max`: the number of items of one batch. klad answers more with 413.
-pub const BATCH_ITEMS_MAX: u64 = 10_000;
-
-/// Default of `--batch-bytes-max`: bytes of the body of one batch. klad answers more with 413.
-pub const BATCH_BYTES_MAX: u64 = 16 << 20;
-
-/// Bytes of all values that one batch reads. klad answers the items that do not fit with 413.
-pub const BATCH_READ_BYTES_MAX: u64 = 16 << 20;
-
-/// The number of entries of one JSON page of a scan. klad answers a larger `limit` with 400.
-pub const SCAN_PAGE_ENTRIES_MAX: u64 = 10_000;
-
-/// The number of entries of one JSON page of a scan without a `limit`.
-pub const SCAN_PAGE_ENTRIES: u64 = 1_000;
-
-/// Bytes of keys and values of one JSON page of a scan. The page then ends with a cursor. A larger entry is a page by
-/// itself.
-pub const SCAN_PAGE_BYTES_MAX: u64 = 1 << 20;
-
-/// Default of `--scan-time-max`: how long one scan may take. Then it ends with a cursor. A scan holds a snapshot, for
-/// which the engine keeps overwritten values.
-pub const SCAN_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Default of `--pool-threads`, for `--execution pool` and `stealing`.
 pub const POOL_THREADS: u64 = 4;

@@ -6,6 +6,10 @@ use std::time::Duration;
 /// larger value. At 6 GB/s, 64 KiB take 11 µs, which is the cost of a whole request.
 pub const CACHED_VALUE_BYTES_MAX: usize = 64 << 10;
 
+/// The largest `--key-max`, bytes: no key is longer. The percent-encoded key must fit into a request line, which the
+/// `http` crate limits to 65,534 bytes.
+pub const KEY_BYTES_CEILING: usize = 16 << 10;
+
 /// Bytes of keys and values of one scan step. A larger entry is a step by itself.
 pub const SCAN_STEP_BYTES_MAX: usize = 64 << 10;
 
@@ -60,16 +64,19 @@ pub const CHECK_FINDINGS_MAX: usize = 20;
 /// Bytes of block cache and memtables of `klad check` and `klad compact`.
 pub const OFFLINE_CACHE_BYTES: u64 = 128 << 20;
 
-/// One attempt of a scan step passes at most this many removed or expired entries, then the step tries a smaller range.
-/// Passing one takes 0.3 to 2.5 µs, so an attempt takes at most some 10 ms.
+/// A scan step passes at most this many removed entries without meeting another one, then it tries a smaller range.
+/// Passing one takes 0.3 to 2.5 µs, so this takes at most some 10 ms. A step also ends after as many expired entries.
 pub const REMOVED_PER_ATTEMPT_MAX: u64 = 4_096;
 
 /// Beyond this bit of a key a scan step does not look for a nearer bound, but passes all removed entries: they share
 /// the first 256 bytes of their keys.
 pub const SCAN_REACH_MAX: u32 = 8 * 256;
 
-/// A scan step over removed entries ends after this time. The page may then be empty, and the scan continues behind
-/// the entries that were passed.
+/// A scan step ends when it has passed this many entries, removed ones included. Its page may then be short or empty,
+/// and the scan continues behind them. Only the search for a first bound may pass some more.
+pub const PASSED_PER_STEP_MAX: u64 = 8 * REMOVED_PER_ATTEMPT_MAX;
+
+/// A scan step also ends after this time, because a slow disk may take much longer for as many entries.
 pub const SCAN_STEP_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// RocksDB rewrites a table of this age, so that expired entries leave the disk even if nothing is written.

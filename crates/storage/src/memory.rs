@@ -3,7 +3,7 @@
 //! Its data is lost when the process ends, so it acknowledges every write with durability `none`. It never waits for a
 //! disk, so the workers call it directly. Made by `main`, called by `execution`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
+use crate::limits::REMOVED_PER_ATTEMPT_MAX;
 use crate::observation::{Measure, MemoryUse, number};
 use crate::operation::{
     Attributes, ChangeError, ChangeResult, Durability, Error, Operation, Outcome, Page, RangeRemoval, ScanStep, Value,
@@ -30,8 +31,8 @@ const ENTRY_OVERHEAD_BYTES: u64 = 160;
 const ATTRIBUTES_OVERHEAD_BYTES: u64 = 128;
 
 /// The number of expired entries that one write removes at most, so that a write stays short. Entries expire one by
-/// one, and each was written before, so removals keep up.
-const EXPIRED_PER_WRITE: usize = 16;
+/// one, and each was written before, so removals keep up. Only a write that finds no space removes more.
+const EXPIRED_AT_ONCE: usize = 16;
 
 /// The engine.
 pub struct MemoryEngine {
@@ -76,7 +77,7 @@ impl MemoryEngine {
         let state = self.state.read();
         let read = |key: &Bytes| {
             let found = state.get(key).cloned();
-            match bytes_left.checked_sub(found.as_ref().map_or(0, |(_, value)| value.payload.len())) {
+            match bytes_left.checked_sub(found.as_ref().map_or(0, |(_, value)| value.bytes())) {
                 Some(left) => {
                     bytes_left = left;
                     ChangeResult::Read(found)
@@ -100,16 +101,25 @@ impl MemoryEngine {
     }
 }
 
-/// Fills `page` with `entries` in their order.
+/// Fills `page` with `entries` in their order. The step ends early if it has passed many expired entries.
 fn fill<'e>(
     mut page: PageBuilder,
     entries: impl Iterator<Item = (&'e Bytes, &'e (Version, Value))>,
     reverse: bool,
 ) -> Page {
-    let now_ms = clock::unix_ms();
-    for (key, (version, value)) in entries.filter(|(_, (_, value))| !expired(value, || now_ms)) {
-        if !page.fits(key, value.payload.len()) {
-            return page.stop_before(key, value.payload.len(), reverse);
+    let (now_ms, mut expired) = (clock::unix_ms(), 0);
+    for (key, (version, value)) in entries {
+        if value.expired(|| now_ms) {
+            expired += 1;
+            if expired > REMOVED_PER_ATTEMPT_MAX {
+                return page.stop_at(PageBuilder::bound(key, reverse));
+            }
+            continue;
+        }
+        let metadata = value.attributes.as_ref().map_or(&[][..], |own| &own.metadata);
+        let charge = page.charge(key, &value.payload, metadata);
+        if !page.fits(charge) {
+            return page.stop_before(key, charge, reverse);
         }
         page.add(key.clone(), *version, value);
     }
@@ -118,7 +128,7 @@ fn fill<'e>(
 
 impl State {
     fn get(&self, key: &[u8]) -> Option<&(Version, Value)> {
-        self.map.get(key).filter(|(_, value)| !expired(value, clock::unix_ms))
+        self.map.get(key).filter(|(_, value)| !value.expired(clock::unix_ms))
     }
 
     /// Applies a write.
@@ -129,13 +139,10 @@ impl State {
         let plan = Plan::new(writes, first, clock::unix_ms, |key, _| {
             Ok(self.map.get(key).map(|(version, value)| Current { version: *version, value: value.clone() }))
         });
-        let (mut old, mut new) = (0, 0);
-        for Store { key, value, .. } in plan.stores(writes) {
-            old += self.map.get(key).map_or(0, |(_, value)| charge(key, value));
-            new += value.map_or(0, |value| charge(key, value));
-        }
-        if self.bytes + new > bytes_max + old && new > old {
-            return Err(Error::MemoryFull { limit_bytes: bytes_max });
+        while !self.has_space_for(&plan, writes, bytes_max) {
+            if self.remove_expired() == 0 {
+                return Err(Error::MemoryFull { limit_bytes: bytes_max });
+            }
         }
         self.next_version += plan::versions_of(writes) as u64;
         for Store { key, version, value } in plan.stores(writes) {
@@ -151,6 +158,19 @@ impl State {
             }
             other => other,
         })
+    }
+
+    /// Whether the state after `plan` has at most `bytes_max`, or at least is not larger than before.
+    fn has_space_for(&self, plan: &Plan, writes: &[Pending], bytes_max: u64) -> bool {
+        // Of several changes of a key, the last one counts.
+        let last: HashMap<&Bytes, Option<&Value>> =
+            plan.stores(writes).map(|Store { key, value, .. }| (key, value)).collect();
+        let (mut old, mut new) = (0, 0);
+        for (key, value) in last {
+            old += self.map.get(key).map_or(0, |(_, value)| charge(key, value));
+            new += value.map_or(0, |value| charge(key, value));
+        }
+        new <= old || self.bytes - old + new <= bytes_max
     }
 
     /// Removes all keys of a range.
@@ -171,9 +191,9 @@ impl State {
     fn insert(&mut self, key: &Bytes, version: Version, value: &Value) {
         // Copied, because a value may be a slice of a much larger receive buffer.
         let key = Bytes::copy_from_slice(key);
-        let value = Value { payload: Bytes::copy_from_slice(&value.payload), attributes: value.attributes.clone() };
+        let value = value.compact_copy();
         self.bytes += charge(&key, &value);
-        if let Some(expiry) = expiry(&value) {
+        if let Some(expiry) = value.expires_at_ms() {
             self.expiring.insert((expiry, key.clone()));
         }
         self.map.insert(key, (version, value));
@@ -182,35 +202,28 @@ impl State {
     fn remove(&mut self, key: &Bytes) {
         let Some((_, old)) = self.map.remove(key) else { return };
         self.bytes -= charge(key, &old);
-        if let Some(expiry) = expiry(&old) {
+        if let Some(expiry) = old.expires_at_ms() {
             self.expiring.remove(&(expiry, key.clone()));
         }
     }
 
-    /// Removes some of the entries that have expired.
-    fn remove_expired(&mut self) {
+    /// Removes up to [`EXPIRED_AT_ONCE`] of the entries that have expired. Returns how many.
+    fn remove_expired(&mut self) -> usize {
         if self.expiring.is_empty() {
-            return;
+            return 0;
         }
         let now_ms = clock::unix_ms();
-        for _ in 0..EXPIRED_PER_WRITE {
+        for removed in 0..EXPIRED_AT_ONCE {
             match self.expiring.first() {
                 Some((expiry, key)) if expiry.get() <= now_ms => {
                     let key = key.clone();
                     self.remove(&key);
                 }
-                _ => return,
+                _ => return removed,
             }
         }
+        EXPIRED_AT_ONCE
     }
-}
-
-fn expiry(value: &Value) -> Option<NonZeroU64> {
-    value.attributes.as_ref()?.expires_at_ms
-}
-
-fn expired(value: &Value, now_ms: impl FnOnce() -> u64) -> bool {
-    expiry(value).is_some_and(|expiry| expiry.get() <= now_ms())
 }
 
 fn charge(key: &[u8], value: &Value) -> u64 {
@@ -265,7 +278,13 @@ impl Engine for MemoryEngine {
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
         let limit_bytes = self.bytes_max();
         if change == ChangeKind::Put && self.state.read().bytes >= limit_bytes {
-            return Err(Error::MemoryFull { limit_bytes });
+            // No write would come and remove the expired entries.
+            let mut state = self.state.write();
+            while state.bytes >= limit_bytes {
+                if state.remove_expired() == 0 {
+                    return Err(Error::MemoryFull { limit_bytes });
+                }
+            }
         }
         Ok(())
     }
@@ -296,3 +315,6 @@ impl Engine for MemoryEngine {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

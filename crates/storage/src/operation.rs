@@ -95,7 +95,8 @@ pub enum Operation {
     GetMany {
         /// The keys.
         keys: Vec<Bytes>,
-        /// The maximum total size of the values. What does not fit fails with [`ChangeError::NoRoom`].
+        /// The maximum total size of the values with their metadata. What does not fit fails with
+        /// [`ChangeError::NoRoom`].
         bytes_max: usize,
     },
     /// Reads keys from the disk into the engine's caches and copies nothing, so that the commit section finds them in
@@ -104,8 +105,8 @@ pub enum Operation {
         /// The keys.
         keys: Vec<Bytes>,
     },
-    /// Reads one step of a range. Ends with [`Outcome::Page`].
-    Scan(ScanStep),
+    /// Reads one step of a range. Ends with [`Outcome::Page`]. Boxed, because it is much larger than other operations.
+    Scan(Box<ScanStep>),
     /// Changes keys. Ends with [`Outcome::Written`] or [`Outcome::Failed`].
     Write(Write),
     /// Removes all keys of a range in one commit. Ends with [`Outcome::Written`].
@@ -122,9 +123,10 @@ pub struct Write {
     pub changes: Vec<Change>,
     /// Whether a change that fails undoes all others. If false, the other changes take effect.
     pub atomic: bool,
-    /// The maximum total size of the values that [`Effect::Read`] returns.
+    /// The maximum total size of the values, with their metadata, that [`Effect::Read`] returns.
     pub read_bytes_max: usize,
-    /// The least durability of the acknowledgement: `Sync` or `Async`.
+    /// The least durability of what the write stores: `Sync` or `Async`. A write that stores nothing waits for no
+    /// sync.
     pub durability: Durability,
 }
 
@@ -162,7 +164,8 @@ pub enum Effect {
     /// Removes the value. Removing an absent key is a change like any other and gets a version.
     Delete,
     /// Adds `by` to a value that is a signed decimal number of 64 bits. An absent key counts as 0 and gets the
-    /// attributes `created`; an existing value keeps its own. Requires an engine with conditions.
+    /// attributes `created`; an existing value keeps its own, with a new `modified_ms`. Requires an engine with
+    /// conditions.
     Add {
         /// The number to add.
         by: i64,
@@ -197,6 +200,35 @@ pub struct Attributes {
     pub metadata: Bytes,
 }
 
+impl Value {
+    /// The size of payload and metadata in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.payload.len() + self.attributes.as_ref().map_or(0, |own| own.metadata.len())
+    }
+
+    /// The time from which on the value counts as absent.
+    #[must_use]
+    pub fn expires_at_ms(&self) -> Option<NonZeroU64> {
+        self.attributes.as_ref()?.expires_at_ms
+    }
+
+    /// Whether the value counts as absent at `now_ms` (milliseconds since 1970).
+    #[must_use]
+    pub fn expired(&self, now_ms: impl FnOnce() -> u64) -> bool {
+        self.expires_at_ms().is_some_and(|expiry| expiry.get() <= now_ms())
+    }
+
+    /// Copies the bytes, which may be slices of a much larger receive buffer.
+    pub(crate) fn compact_copy(&self) -> Value {
+        let attributes = self
+            .attributes
+            .as_deref()
+            .map(|own| Box::new(Attributes { metadata: Bytes::copy_from_slice(&own.metadata), ..own.clone() }));
+        Value { payload: Bytes::copy_from_slice(&self.payload), attributes }
+    }
+}
+
 impl From<Bytes> for Value {
     fn from(payload: Bytes) -> Value {
         Value { payload, attributes: None }
@@ -221,11 +253,10 @@ impl Change {
     /// The size of key, value and metadata in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let of = |attributes: &Option<Box<Attributes>>| attributes.as_ref().map_or(0, |own| own.metadata.len());
         self.key.len()
             + match &self.effect {
-                Effect::Put(value) => value.payload.len() + of(&value.attributes),
-                Effect::Add { created, .. } => of(created),
+                Effect::Put(value) => value.bytes(),
+                Effect::Add { created, .. } => created.as_ref().map_or(0, |own| own.metadata.len()),
                 Effect::Delete | Effect::Expire(_) | Effect::Read => 0,
             }
     }
@@ -304,7 +335,7 @@ pub struct ScanStep {
     pub keys_only: bool,
     /// The maximum number of entries, at least 1.
     pub entries_max: usize,
-    /// The maximum total size of keys and values in bytes.
+    /// The maximum total size of keys, values and metadata in bytes.
     pub bytes_max: usize,
     /// The state that the step reads.
     pub view: View,
@@ -326,8 +357,8 @@ pub struct Entry {
 /// The result of a scan step.
 #[derive(Clone, Debug)]
 pub enum Page {
-    /// Entries in the order of the scan. The list may be empty although there is a next step, if this step met only
-    /// absent keys.
+    /// Entries in the order of the scan. The list may be short or empty although there is a next step, if this step
+    /// met many absent keys.
     Entries {
         /// The entries of this step.
         entries: Vec<Entry>,
@@ -339,7 +370,7 @@ pub enum Page {
     /// The first entry alone is larger than `bytes_max`. The caller must repeat the step with a `bytes_max` of at least
     /// `bytes`.
     TooLarge {
-        /// The size of the entry's key and value together.
+        /// The size of the entry's key, value and metadata together.
         bytes: usize,
     },
 }
@@ -403,7 +434,7 @@ pub enum Outcome {
     Written {
         /// The version of the first change.
         version: Version,
-        /// The durability that the write has at least.
+        /// The durability that the write has at least. It says nothing about a value that the write has only read.
         durability: Durability,
         /// One result for each change. Empty if no change depends on the state of its key: then all are done.
         results: Vec<ChangeResult>,

@@ -31,20 +31,28 @@ impl PageBuilder {
         }
     }
 
-    /// The bytes that count for an entry.
-    fn charge(&self, key: &[u8], value_bytes: usize) -> usize {
-        key.len() + if self.keys_only { 0 } else { value_bytes }
+    /// The bytes that count for an entry. An entry has its metadata even if the page has no values.
+    pub(crate) fn charge(&self, key: &[u8], payload: &[u8], metadata: &[u8]) -> usize {
+        key.len() + metadata.len() + if self.keys_only { 0 } else { payload.len() }
     }
 
-    /// Whether another entry fits.
-    pub(crate) fn fits(&self, key: &[u8], value_bytes: usize) -> bool {
-        self.entries.len() < self.entries_max && self.bytes + self.charge(key, value_bytes) <= self.bytes_max
+    /// Whether another entry of `charge` bytes fits.
+    pub(crate) fn fits(&self, charge: usize) -> bool {
+        self.entries.len() < self.entries_max && charge <= self.bytes_max.saturating_sub(self.bytes)
     }
 
-    /// Adds an entry. The caller has checked that it [fits](PageBuilder::fits).
+    /// Whether the page has no entries.
+    #[cfg(feature = "rocksdb")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds an entry. The caller has checked that it [fits](PageBuilder::fits). Its metadata counts only for the
+    /// entries behind it, so that a page exceeds its limit at most by the metadata of one entry.
     pub(crate) fn add(&mut self, key: Bytes, version: Version, value: &Value) {
         let value_bytes = value.payload.len();
-        self.bytes += self.charge(&key, value_bytes);
+        let metadata = value.attributes.as_ref().map_or(&[][..], |own| &own.metadata);
+        self.bytes += self.charge(&key, &value.payload, metadata);
         let payload = if self.keys_only { Bytes::new() } else { value.payload.clone() };
         let value = Value { payload, attributes: value.attributes.clone() };
         self.entries.push(Entry { key, version, value, value_bytes });
@@ -54,7 +62,7 @@ impl PageBuilder {
     #[cfg(any(feature = "fjall", feature = "rocksdb"))]
     pub(crate) fn add_copy(&mut self, key: &[u8], record: &Record<'_>) {
         let value_bytes = record.payload.len();
-        self.bytes += self.charge(key, value_bytes);
+        self.bytes += self.charge(key, record.payload, record.metadata);
         let payload = if self.keys_only { &[] } else { record.payload };
         let mut both = bytes::BytesMut::with_capacity(key.len() + payload.len());
         both.extend_from_slice(key);
@@ -77,10 +85,10 @@ impl PageBuilder {
         [key, behind].concat().into()
     }
 
-    /// Ends the page before the entry with `key` and `value_bytes`, which does not fit.
-    pub(crate) fn stop_before(self, key: &[u8], value_bytes: usize, reverse: bool) -> Page {
+    /// Ends the page before the entry with `key`, which does not fit with its `charge`.
+    pub(crate) fn stop_before(self, key: &[u8], charge: usize, reverse: bool) -> Page {
         if self.entries.is_empty() {
-            return Page::TooLarge { bytes: self.charge(key, value_bytes) };
+            return Page::TooLarge { bytes: charge };
         }
         self.stop_at(Self::bound(key, reverse))
     }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::Pending;
 use crate::operation::{
-    Attributes, Change, ChangeError, ChangeResult, Condition, Effect, Error, Outcome, Value, Version, Write,
+    Attributes, Change, ChangeError, ChangeResult, Condition, Durability, Effect, Error, Outcome, Value, Version, Write,
 };
 
 /// The stored value of a key.
@@ -38,6 +38,10 @@ pub(crate) struct Store<'p> {
 #[derive(Debug)]
 pub(crate) struct Plan {
     first: u64,
+    /// The number of writes that store something.
+    storing: usize,
+    /// Whether one of them asks for a sync.
+    needs_sync: bool,
     /// What is stored and answered, if a change depends on the state of its key.
     stateful: Option<Stateful>,
 }
@@ -81,18 +85,26 @@ impl Plan {
         now_ms: impl FnOnce() -> u64,
         read: impl FnMut(&[u8], bool) -> Result<Option<Current>, Error>,
     ) -> Plan {
+        let asks_for_sync = |one: &Pending| one.write.durability == Durability::Sync;
         if !writes.iter().any(|one| one.write.depends_on_state()) {
-            return Plan { first, stateful: None };
+            let needs_sync = writes.iter().any(asks_for_sync);
+            return Plan { first, storing: writes.len(), needs_sync, stateful: None };
         }
         let mut planner =
             Planner { now_ms: now_ms(), read, changed: HashMap::new(), undo: Vec::new(), stores: Vec::new() };
         let mut version = first;
+        let (mut storing, mut needs_sync) = (0, false);
         let mut answers = Vec::with_capacity(writes.len());
-        for Pending { write, .. } in writes {
-            answers.push(planner.write(write, version));
-            version += write.changes.len() as u64;
+        for pending in writes {
+            let stores_before = planner.stores.len();
+            answers.push(planner.write(&pending.write, version));
+            version += pending.write.changes.len() as u64;
+            if planner.stores.len() > stores_before {
+                storing += 1;
+                needs_sync |= asks_for_sync(pending);
+            }
         }
-        Plan { first, stateful: Some(Stateful { stores: planner.stores, answers }) }
+        Plan { first, storing, needs_sync, stateful: Some(Stateful { stores: planner.stores, answers }) }
     }
 
     /// What the batch stores, in order. `writes` are those of [`Plan::new`].
@@ -118,13 +130,18 @@ impl Plan {
         planned.into_iter().flatten().chain(plain)
     }
 
-    /// Whether the batch stores nothing, so that no log write is needed.
-    pub(crate) fn stores_nothing(&self) -> bool {
-        self.stateful.as_ref().is_some_and(|stateful| stateful.stores.is_empty())
+    /// The number of writes that store something. If it is 0, no log write is needed.
+    pub(crate) fn storing(&self) -> usize {
+        self.storing
+    }
+
+    /// Whether the log write must be synced. A write that stores nothing needs no sync.
+    pub(crate) fn needs_sync(&self) -> bool {
+        self.needs_sync
     }
 
     /// Returns the outcome of each write, once the batch is stored.
-    pub(crate) fn outcomes<'p>(self, writes: &'p [Pending]) -> impl Iterator<Item = Result<Outcome, Error>> + use<'p> {
+    pub(crate) fn outcomes(self, writes: &[Pending]) -> impl Iterator<Item = Result<Outcome, Error>> + use<'_> {
         let mut answers = self.stateful.map(|stateful| stateful.answers.into_iter());
         let mut version = self.first;
         writes.iter().map(move |Pending { write, .. }| {
@@ -140,13 +157,16 @@ impl Plan {
     }
 }
 
+/// What the batch has made of a key; `None` if it has removed it.
+struct Changed(Option<Current>);
+
 struct Planner<'w, R> {
     now_ms: u64,
     read: R,
     /// The keys that the batch has changed so far. Their payloads are always there.
-    changed: HashMap<&'w [u8], Option<Current>>,
+    changed: HashMap<&'w [u8], Changed>,
     /// What `changed` held before the changes of the current write.
-    undo: Vec<(&'w [u8], Option<Option<Current>>)>,
+    undo: Vec<(&'w [u8], Option<Changed>)>,
     stores: Vec<OwnedStore>,
 }
 
@@ -208,7 +228,7 @@ impl<'w, R: FnMut(&[u8], bool) -> Result<Option<Current>, Error>> Planner<'w, R>
                 Ok(sum) => {
                     number = Some(sum);
                     let attributes = match current {
-                        Some(current) => self.touched(current.value.attributes),
+                        Some(current) => Some(Box::new(self.touched(current.value.attributes))),
                         None => created.clone(),
                     };
                     Some(Value { payload: sum.to_string().into(), attributes })
@@ -217,13 +237,13 @@ impl<'w, R: FnMut(&[u8], bool) -> Result<Option<Current>, Error>> Planner<'w, R>
             },
             Effect::Expire(expires_at_ms) => {
                 let Some(current) = current else { return Ok(ChangeResult::Failed(ChangeError::Absent)) };
-                let attributes = self.touched(current.value.attributes).unwrap_or_default();
-                let attributes = Some(Box::new(Attributes { expires_at_ms: *expires_at_ms, ..*attributes }));
+                let attributes = self.touched(current.value.attributes);
+                let attributes = Some(Box::new(Attributes { expires_at_ms: *expires_at_ms, ..attributes }));
                 Some(Value { payload: current.value.payload, attributes })
             }
             Effect::Read => {
                 let found = current.map(|current| (current.version, current.value));
-                let bytes = found.as_ref().map_or(0, |(_, value)| value.payload.len());
+                let bytes = found.as_ref().map_or(0, |(_, value)| value.bytes());
                 let Some(left) = read_bytes_left.checked_sub(bytes) else {
                     return Ok(ChangeResult::Failed(ChangeError::NoRoom));
                 };
@@ -237,30 +257,24 @@ impl<'w, R: FnMut(&[u8], bool) -> Result<Option<Current>, Error>> Planner<'w, R>
 
     /// The value that `change` finds.
     fn current(&mut self, change: &Change) -> Result<Option<Current>, Error> {
-        let found = match self.changed.get(&*change.key) {
-            Some(changed) => changed.clone(),
-            None => {
-                let whole = matches!(change.effect, Effect::Add { .. } | Effect::Expire(_) | Effect::Read);
-                (self.read)(&change.key, whole)?
-            }
+        let found = if let Some(Changed(current)) = self.changed.get(&*change.key) {
+            current.clone()
+        } else {
+            let whole = matches!(change.effect, Effect::Add { .. } | Effect::Expire(_) | Effect::Read);
+            (self.read)(&change.key, whole)?
         };
-        let now_ms = self.now_ms;
-        Ok(found.filter(|current| {
-            let attributes = current.value.attributes.as_ref();
-            attributes.and_then(|own| own.expires_at_ms).is_none_or(|expiry| expiry.get() > now_ms)
-        }))
+        Ok(found.filter(|current| !current.value.expired(|| self.now_ms)))
     }
 
     /// The attributes of a value that the batch changes now.
-    fn touched(&self, attributes: Option<Box<Attributes>>) -> Option<Box<Attributes>> {
-        let mut attributes = attributes.unwrap_or_default();
-        attributes.modified_ms = NonZeroU64::new(self.now_ms);
-        Some(attributes)
+    fn touched(&self, attributes: Option<Box<Attributes>>) -> Attributes {
+        let attributes = attributes.map_or_else(Attributes::default, |own| *own);
+        Attributes { modified_ms: NonZeroU64::new(self.now_ms), ..attributes }
     }
 
     fn store(&mut self, change: &'w Change, version: Version, value: Option<Value>) {
         let current = value.clone().map(|value| Current { version, value });
-        let before = self.changed.insert(&change.key, current);
+        let before = self.changed.insert(&change.key, Changed(current));
         self.undo.push((&change.key, before));
         self.stores.push(OwnedStore { key: change.key.clone(), version, value });
     }
@@ -273,3 +287,6 @@ fn add(current: Option<&Current>, by: i64) -> Result<i64, ChangeError> {
     let number: i64 = text.parse().map_err(|_| ChangeError::NotANumber)?;
     number.checked_add(by).ok_or(ChangeError::Overflow)
 }
+
+#[cfg(test)]
+mod tests;

@@ -172,7 +172,7 @@ impl Client {
     /// Reads status and headers of the next answer, and leaves its body.
     pub(crate) fn head(&mut self) -> io::Result<(u16, Vec<(String, String)>)> {
         loop {
-            let mut storage = [httparse::EMPTY_HEADER; 32];
+            let mut storage = [httparse::EMPTY_HEADER; 100];
             let mut head = httparse::Response::new(&mut storage);
             match head.parse(&self.buffer).map_err(|error| bad(&error.to_string()))? {
                 httparse::Status::Complete(length) => {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use klad_storage::operation::{Durability, Error, Operation, Outcome, Version};
+use klad_storage::operation::{
+    ChangeError, ChangeResult, Condition, Durability, Error, Operation, Outcome, Page, Version,
+};
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Reply, Result};
 
 /// Operations that arrive within this time of each other are answered in reverse order.
@@ -19,13 +21,38 @@ const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 type Job = (Operation, Arc<dyn Reply>);
 
+/// An operation of each of these kinds has an answer that the server takes only for that kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Get,
+    GetMany,
+    Prefetch,
+    Scan,
+    Write,
+    RemoveRange,
+    Changes,
+}
+
+fn kind(job: &Job) -> Kind {
+    match job.0 {
+        Operation::Get { .. } => Kind::Get,
+        Operation::GetMany { .. } => Kind::GetMany,
+        Operation::Prefetch { .. } => Kind::Prefetch,
+        Operation::RemoveRange(_) => Kind::RemoveRange,
+        Operation::Changes(_) => Kind::Changes,
+        Operation::Scan(_) => Kind::Scan,
+        Operation::Write(_) => Kind::Write,
+    }
+}
+
 pub(crate) struct Late {
     inner: Arc<dyn Engine>,
     jobs: Sender<Job>,
 }
 
 impl Late {
-    /// `swaps`: a defect, two operations get each other's answer.
+    /// `swaps`: a defect, the first two operations of one kind get each other's answer. Until there are two, none is
+    /// answered.
     pub(crate) fn new(inner: Arc<dyn Engine>, swaps: bool) -> Late {
         let (jobs, taken) = channel();
         let engine = inner.clone();
@@ -35,6 +62,9 @@ impl Late {
 }
 
 fn answer(engine: &dyn Engine, taken: &Receiver<Job>, swaps: bool) {
+    if swaps {
+        swap(engine, taken);
+    }
     while let Ok(first) = taken.recv() {
         let mut jobs = vec![first];
         while jobs.len() < TOGETHER_MAX
@@ -44,28 +74,99 @@ fn answer(engine: &dyn Engine, taken: &Receiver<Job>, swaps: bool) {
         }
         let (mut operations, mut replies): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();
         operations.reverse();
-        if !swaps {
-            replies.reverse();
-        }
+        replies.reverse();
         for (operation, reply) in operations.into_iter().zip(replies) {
-            engine.execute(operation, Arc::new(Scattered(reply)));
+            engine.execute(gather(operation), Arc::new(Scattered(reply)));
         }
     }
 }
 
-/// Passes a result on with a version that shows no order.
+/// Waits for two operations of one kind, whatever the machine does meanwhile, and gives each the answer of the other.
+/// Answers of different kinds would end the server, before a client could notice anything.
+fn swap(engine: &dyn Engine, taken: &Receiver<Job>) {
+    let mut jobs: Vec<Job> = Vec::new();
+    while let Ok(next) = taken.recv() {
+        let same = jobs.iter().position(|job| kind(job) == kind(&next));
+        jobs.push(next);
+        if let Some(first) = same {
+            let last = jobs.len() - 1;
+            let (mut operations, replies): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();
+            operations.swap(first, last);
+            for (operation, reply) in operations.into_iter().zip(replies) {
+                engine.execute(operation, Arc::new(Scattered(reply)));
+            }
+            return;
+        }
+    }
+}
+
+/// The version that a client sees.
+fn scattered(version: Version) -> Version {
+    Version::new(version.get().wrapping_mul(SCATTER))
+}
+
+/// The version that the engine has chosen. Newton's method doubles the valid bits of the inverse of `SCATTER`; an odd
+/// number is its own inverse in the lowest three.
+fn gathered(version: Version) -> Version {
+    let inverse =
+        (0..5).fold(SCATTER, |inverse, _| inverse.wrapping_mul(2_u64.wrapping_sub(SCATTER.wrapping_mul(inverse))));
+    Version::new(version.get().wrapping_mul(inverse))
+}
+
+/// The operation with the engine's versions.
+fn gather(mut operation: Operation) -> Operation {
+    if let Operation::Write(write) = &mut operation {
+        for change in &mut write.changes {
+            if let Some(Condition::Is(version)) = &mut change.condition {
+                *version = gathered(*version);
+            }
+        }
+    }
+    operation
+}
+
+fn scatter_error(error: ChangeError) -> ChangeError {
+    match error {
+        ChangeError::Condition { current } => ChangeError::Condition { current: current.map(scattered) },
+        other => other,
+    }
+}
+
+fn scatter_result(result: ChangeResult) -> ChangeResult {
+    match result {
+        ChangeResult::Done { version, existed, number } => {
+            ChangeResult::Done { version: scattered(version), existed, number }
+        }
+        ChangeResult::Read(found) => ChangeResult::Read(found.map(|(version, value)| (scattered(version), value))),
+        ChangeResult::Failed(error) => ChangeResult::Failed(scatter_error(error)),
+    }
+}
+
+fn scatter(outcome: Outcome) -> Outcome {
+    let all = |results: Vec<ChangeResult>| results.into_iter().map(scatter_result).collect();
+    match outcome {
+        Outcome::Found { version, value } => Outcome::Found { version: scattered(version), value },
+        Outcome::FoundMany(results) => Outcome::FoundMany(all(results)),
+        Outcome::Written { version, durability, results } => {
+            Outcome::Written { version: scattered(version), durability, results: all(results) }
+        }
+        Outcome::Failed { index, error } => Outcome::Failed { index, error: scatter_error(error) },
+        Outcome::Page(Page::Entries { mut entries, next, snapshot }) => {
+            for entry in &mut entries {
+                entry.version = scattered(entry.version);
+            }
+            Outcome::Page(Page::Entries { entries, next, snapshot })
+        }
+        Outcome::NotFound | Outcome::Page(Page::TooLarge { .. }) | Outcome::Changes(_) => outcome,
+    }
+}
+
+/// Passes a result on with versions that show no order.
 struct Scattered(Arc<dyn Reply>);
 
 impl Reply for Scattered {
     fn complete(&self, result: Result) {
-        let scattered = |version: Version| Version::new(version.get().wrapping_mul(SCATTER));
-        self.0.complete(result.map(|outcome| match outcome {
-            Outcome::Found { version, value } => Outcome::Found { version: scattered(version), value },
-            Outcome::Written { version, durability, results } => {
-                Outcome::Written { version: scattered(version), durability, results }
-            }
-            other => other,
-        }));
+        self.0.complete(result.map(scatter));
     }
 
     fn admits(&self, value_bytes: usize) -> bool {
@@ -112,5 +213,12 @@ impl Engine for Late {
 
     fn local_disk(&self) -> Option<&dyn LocalDisk> {
         self.inner.local_disk()
+    }
+}
+
+#[test]
+fn scattered_versions_are_gathered_again() {
+    for version in [1, 2, 3, 258, u64::MAX].map(Version::new) {
+        assert_eq!(gathered(scattered(version)), version);
     }
 }

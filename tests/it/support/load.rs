@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const IDLE_MAX: Duration = Duration::from_millis(150);
 
 /// A server that does not answer within this time hangs.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+const SILENCE_MAX: Duration = Duration::from_mins(5);
 
 /// The number of requests in a pipeline.
 const TOGETHER: usize = 8;
@@ -46,6 +46,15 @@ pub(crate) enum Kind {
 /// All kinds.
 pub(crate) const KINDS: [Kind; 5] = [Kind::KeepsAlive, Kind::Thinks, Kind::Connects, Kind::Pipelines, Kind::Dawdles];
 
+/// One life of klad, from its start to its stop, as all clients and the caller share it.
+#[derive(Default)]
+pub(crate) struct Round {
+    /// Set before klad is told to stop.
+    pub(crate) stopping: AtomicBool,
+    /// The number of answered requests.
+    pub(crate) answered: AtomicU64,
+}
+
 /// A client. It keeps its state over restarts of klad.
 pub(crate) struct Client {
     kind: Kind,
@@ -55,8 +64,6 @@ pub(crate) struct Client {
     /// them.
     keys: BTreeMap<u32, (u64, u64)>,
     writes: u64,
-    /// The number of answered requests.
-    pub(crate) answered: u64,
     /// The number of requests that were refused with 503.
     pub(crate) refused: u64,
 }
@@ -95,27 +102,26 @@ impl Client {
             random: random.fork(),
             keys: BTreeMap::new(),
             writes: 0,
-            answered: 0,
             refused: 0,
         };
         kinds.iter().enumerate().map(client).collect()
     }
 
-    /// Sends requests until connections are refused, which is allowed once `stopping` is set.
+    /// Sends requests until connections are refused, which is allowed once [`Round::stopping`] is set.
     ///
     /// # Errors
     /// The first failure, in words.
-    pub(crate) fn run(&mut self, address: SocketAddr, stopping: &AtomicBool) -> Result<(), String> {
+    pub(crate) fn run(&mut self, address: SocketAddr, round: &Round) -> Result<(), String> {
         loop {
             let stream = match TcpStream::connect_timeout(&address, SILENCE_MAX) {
                 Ok(stream) => stream,
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused && stopping.load(Ordering::SeqCst) => {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused && round.stopping.load(Ordering::SeqCst) => {
                     return Ok(());
                 }
                 Err(error) => return Err(format!("{:?}: cannot connect: {error}", self.kind)),
             };
             let prepared = Connection::new(stream).map_err(|error| error.to_string());
-            match prepared.map_or_else(End::Failed, |mut connection| self.use_up(&mut connection)) {
+            match prepared.map_or_else(End::Failed, |mut connection| self.use_up(&mut connection, round)) {
                 End::Closed => {}
                 End::Failed(why) => return Err(format!("{:?}: {why}", self.kind)),
             }
@@ -123,7 +129,7 @@ impl Client {
     }
 
     /// Sends requests until the connection ends.
-    fn use_up(&mut self, connection: &mut Connection) -> End {
+    fn use_up(&mut self, connection: &mut Connection, round: &Round) -> End {
         let mut idle_since = Instant::now();
         loop {
             if self.kind == Kind::Thinks {
@@ -136,11 +142,14 @@ impl Client {
             }
             let count = if self.kind == Kind::Pipelines { TOGETHER } else { 1 };
             let requests: Vec<Request> = (0..count).map(|_| self.next_request()).collect();
-            if let Err(error) = self.send(connection, &requests) {
-                return End::Failed(format!("cannot send: {error}"));
-            }
+            let sent = self.send(connection, &requests);
             // On a busy machine this thread may have paused so long that the server took the connection for idle.
             let was_idle = idle_since.elapsed() > IDLE_MAX;
+            match sent {
+                Ok(()) => {}
+                Err(_) if was_idle => return End::Closed,
+                Err(error) => return End::Failed(format!("cannot send: {error}")),
+            }
             for (position, request) in requests.iter().enumerate() {
                 let answer = match connection.answer() {
                     Ok(answer) => answer,
@@ -149,6 +158,7 @@ impl Client {
                         return End::Failed(format!("request {position} of {count} has no answer: {error}"));
                     }
                 };
+                round.answered.fetch_add(1, Ordering::Relaxed);
                 if let Err(why) = self.take(*request, &answer) {
                     return End::Failed(why);
                 }
@@ -207,7 +217,6 @@ impl Client {
 
     /// Checks an answer.
     fn take(&mut self, request: Request, answer: &Answer) -> Result<(), String> {
-        self.answered += 1;
         match (request, answer.status) {
             (Request::Put { key, write }, 201) => {
                 self.keys.entry(key).or_default().0 = write;

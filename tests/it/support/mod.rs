@@ -1,22 +1,31 @@
 //! Starts servers, sends requests to them, and plants defects in them.
 
+pub(crate) mod batches;
 pub(crate) mod bencher;
 pub(crate) mod client;
+#[cfg(target_os = "linux")]
+pub(crate) mod clock;
 pub(crate) mod command;
+pub(crate) mod engine;
+pub(crate) mod history;
 pub(crate) mod lab;
 pub(crate) mod late;
 pub(crate) mod load;
 #[cfg(target_os = "linux")]
 pub(crate) mod loaded;
 pub(crate) mod metrics;
+pub(crate) mod one_key;
 #[cfg(target_os = "linux")]
 pub(crate) mod pages;
 pub(crate) mod planted;
+pub(crate) mod planted_changes;
 pub(crate) mod plants;
-pub(crate) mod promtool;
+pub(crate) mod programs;
+pub(crate) mod proxies;
 pub(crate) mod queueing;
 pub(crate) mod results;
 pub(crate) mod rights;
+pub(crate) mod scanning;
 pub(crate) mod scrape;
 pub(crate) mod scripted;
 pub(crate) mod server;

@@ -21,11 +21,11 @@ use klad_server::net::listen;
 use klad_storage::changes::{Changes, ChangesPage};
 use klad_storage::maintenance::{self, Checkpoint, Compaction};
 use klad_storage::memory::MemoryEngine;
-use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version};
+use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Page, ScanStep, Version, View};
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result};
 
 use super::late::Late;
-use super::plants;
+use super::{planted_changes, plants};
 
 /// The defect of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub(crate) enum Defect {
     InclusiveEnd,
     /// The first entry of each scan step except the first one is missing.
     SkipsAtSteps,
+    /// Each scan step reads the state at its own time.
+    ForgetsSnapshots,
     /// A read from the disk is slow. This is a slow disk, not a defect.
     SlowDisk,
     /// A read on the worker is slow.
@@ -85,11 +87,20 @@ pub(crate) enum Defect {
     /// Answers come from another thread, late and out of order, as from an engine across a network. This is not a
     /// defect.
     AnswersLate,
-    /// Like `AnswersLate`, but two operations that end together get each other's answer.
+    /// Like `AnswersLate`, but the first two reads, or the first two writes, get each other's answer.
     SwapsAnswers,
+    /// The engine has no conditions, expiry, metadata, batches and range removals. This is not a defect.
+    StoresPlainValuesOnly,
+    /// The engine evaluates a condition before the commit section, and then commits the change without it.
+    ChecksConditionsEarly,
+    /// One addition in 20 is acknowledged with its sum, but not stored.
+    ForgetsAdditions,
 }
 
-const ALL: [Defect; 28] = [
+const ALL: [Defect; 32] = [
+    Defect::StoresPlainValuesOnly,
+    Defect::ChecksConditionsEarly,
+    Defect::ForgetsAdditions,
     Defect::AnswersLate,
     Defect::SwapsAnswers,
     Defect::Plants,
@@ -112,6 +123,7 @@ const ALL: [Defect; 28] = [
     Defect::SyncsEachWrite,
     Defect::InclusiveEnd,
     Defect::SkipsAtSteps,
+    Defect::ForgetsSnapshots,
     Defect::FailsInMidRange,
     Defect::SlowDisk,
     Defect::SlowCachedReads,
@@ -249,7 +261,7 @@ struct Defective {
 }
 
 /// Passes a result to the thread that waits for it.
-struct Collect(mpsc::SyncSender<Result>);
+pub(super) struct Collect(pub(super) mpsc::SyncSender<Result>);
 
 impl Reply for Collect {
     fn complete(&self, result: Result) {
@@ -258,9 +270,9 @@ impl Reply for Collect {
 }
 
 /// Changes a result before passing it on.
-struct Changed<F> {
-    reply: Arc<dyn Reply>,
-    change: F,
+pub(super) struct Changed<F> {
+    pub(super) reply: Arc<dyn Reply>,
+    pub(super) change: F,
 }
 
 impl<F: Fn(Result) -> Result + Send + Sync> Reply for Changed<F> {
@@ -301,7 +313,7 @@ impl Defective {
 
     fn scan_one(&self, step: &ScanStep) -> Result {
         let (sender, receiver) = mpsc::sync_channel(1);
-        self.inner.execute(Operation::Scan(step.clone()), Arc::new(Collect(sender)));
+        self.inner.execute(Operation::Scan(Box::new(step.clone())), Arc::new(Collect(sender)));
         receiver.recv().expect("completed")
     }
 
@@ -340,6 +352,10 @@ impl Defective {
                 write.reply = Arc::new(Changed { reply, change });
                 self.inner.commit(vec![write]);
             }
+            Defect::ChecksConditionsEarly => planted_changes::commit_after_check(&*self.inner, write),
+            Defect::ForgetsAdditions if number.is_multiple_of(20) => {
+                planted_changes::forget_addition(&*self.inner, write);
+            }
             Defect::RejectsExecutedWrites => {
                 let begun = std::time::Instant::now();
                 let done = self.commit_one(write);
@@ -373,6 +389,9 @@ impl Defective {
         let mut step = step.clone();
         if self.defect == Defect::InclusiveEnd {
             step.end = step.end.map(|end| [&end[..], b"\0"].concat().into());
+        }
+        if self.defect == Defect::ForgetsSnapshots {
+            step.view = View::Latest;
         }
         let mut result = self.scan_one(&step);
         match (&mut result, self.defect) {
@@ -413,7 +432,12 @@ impl Engine for Defective {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let all = self.inner.capabilities();
+        if self.defect == Defect::StoresPlainValuesOnly {
+            let Capabilities { blocks, global_order, checkpoints, compactions, .. } = all;
+            return Capabilities { blocks, global_order, checkpoints, compactions, ..Capabilities::default() };
+        }
+        all
     }
 
     fn read_cached(&self, key: &[u8]) -> Option<Result> {
@@ -457,7 +481,9 @@ impl Engine for Defective {
 
     fn commit(&self, writes: Vec<Pending>) {
         match self.defect {
-            Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::FailsInMidRange => self.inner.commit(writes),
+            Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::ForgetsSnapshots | Defect::FailsInMidRange => {
+                self.inner.commit(writes);
+            }
             _ => writes.into_iter().for_each(|write| self.commit_defectively(write)),
         }
     }

@@ -1,11 +1,11 @@
 //! A preloaded library between klad and the kernel. It delays or fails the syncs and writes of an engine's log, and
 //! can delay the syncs of RocksDB's tables. The test that uses it compiles it from `shim.c`.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use tempfile::TempDir;
 
+use super::programs::compile_library;
 use super::{ServerBuilder, wait_until};
 
 /// Controls the library with files, which it reads at each call.
@@ -16,15 +16,7 @@ pub(crate) struct Shim {
 impl Shim {
     pub(crate) fn new() -> Shim {
         let directory = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/shim.c");
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
-            .arg(directory.path().join("shim.so"))
-            .arg(source)
-            .arg("-ldl")
-            .status()
-            .expect("a C compiler, which is also needed to build klad");
-        assert!(compiled.success(), "the shim does not compile");
+        compile_library("shim.c", &directory.path().join("shim.so"));
         let shim = Shim { directory };
         shim.pass();
         shim

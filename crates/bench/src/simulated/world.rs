@@ -233,6 +233,7 @@ impl<S: ServerBehaviour> Scenario<S> {
             weights: vec![(Operation::Get, 1.0)],
             template: Template { target: vec![b"/".to_vec(), Vec::new()], headers: b"Host: h\r\n".to_vec() },
             fixed: None,
+            batch: None,
             keys: Keys::new(KeyNames::Format("{}".parse().expect("valid")), Order::Sequential, 0, None),
             zipf_exponent: 1.0,
             values: Values::Format("{}".parse().expect("valid")),

@@ -131,7 +131,7 @@ fn error_answer(error: &Error) -> Response<String> {
         Error::Idle => (StatusCode::CONFLICT, "idle"),
         Error::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
         Error::Maintenance(error) => match error {
-            M::NotSupported { .. } => (StatusCode::NOT_IMPLEMENTED, "not-supported"),
+            M::NotSupported { .. } => (StatusCode::NOT_IMPLEMENTED, "not-supported-by-engine"),
             M::NotWritable(error) => {
                 let api_error = ApiError::Operation(error.clone());
                 (api_error.status(), api_error.code())

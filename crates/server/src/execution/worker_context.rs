@@ -327,11 +327,11 @@ impl WorkerContext {
     /// Does one step of a range.
     ///
     /// # Errors
-    /// The engine's error, or [`Error::Stopping`].
-    pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, phases: &Phases) -> Result {
+    /// The engine's error, [`Error::Stopping`], or [`Error::DeadlinePassed`].
+    pub async fn scan(&self, permit: &ScanPermit, step: ScanStep, deadline: Deadline, phases: &Phases) -> Result {
         let permits = Permits::of_scan(permit.clone());
-        let pending = PendingOperation::new(permits, None, clock::now(), self.completions.clone(), true, None);
-        self.executor.run(Task { operation: Operation::Scan(step), pending: pending.clone() })?;
+        let pending = PendingOperation::new(permits, deadline, clock::now(), self.completions.clone(), true, None);
+        self.executor.run(Task { operation: Operation::Scan(Box::new(step)), pending: pending.clone() })?;
         pending.completion(phases).await
     }
 }

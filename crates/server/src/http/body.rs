@@ -1,4 +1,4 @@
-//! Bodies of answers: empty, a value in frames, or a range.
+//! Bodies of answers: empty, a value in frames, a range, or a scan.
 //!
 //! hyper copies each frame into the connection's write buffer, and asks for the next one while the buffer is below its
 //! limit. So a large value must be sent in pieces. `service` creates a body; the connection, or hyper, reads it.
@@ -13,7 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use crate::exchange::Exchange;
 use crate::execution::admission::BodyPermit;
 use crate::http::range::RangeBody;
-use crate::http::v1::FeedBody;
+use crate::http::v1::{FeedBody, ScanBody};
 use crate::limits::RESPONSE_FRAME_BYTES_MAX;
 use crate::request_metrics::Outcome;
 use klad_storage::operation;
@@ -29,6 +29,8 @@ pub(super) enum Content {
     },
     /// A range in progress.
     Range(RangeBody),
+    /// A scan of `/v1` in progress.
+    Scan(Box<ScanBody>),
     /// A change feed.
     Feed(Box<FeedBody>),
 }
@@ -43,6 +45,7 @@ impl Content {
         match self {
             Content::Bytes { permit, .. } => permit.as_ref().map_or(0, BodyPermit::bytes),
             Content::Range(range) => range.permit_bytes(),
+            Content::Scan(scan) => scan.permit_bytes(),
             Content::Feed(feed) => feed.permit_bytes(),
         }
     }
@@ -67,12 +70,14 @@ impl ResponseBody {
     /// The number of bytes that are left, for a connection that sends the answer without hyper.
     ///
     /// # Panics
-    /// For a range, whose length is unknown.
+    /// For a range or a scan, whose length is unknown.
     #[must_use]
     pub fn length(&self) -> usize {
         match &self.content {
             Content::Bytes { rest, .. } => rest.len(),
-            Content::Range(_) | Content::Feed(_) => unreachable!("a request for a range is not plain"),
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => {
+                unreachable!("a request for a range is not plain")
+            }
         }
     }
 
@@ -80,7 +85,7 @@ impl ResponseBody {
     /// body, not with these bytes.
     ///
     /// # Panics
-    /// For a range.
+    /// For a range or a scan.
     #[must_use]
     pub fn take_frame(&mut self) -> Bytes {
         self.begun = true;
@@ -90,7 +95,9 @@ impl ResponseBody {
                 self.exchange.request().sent(frame.len());
                 frame
             }
-            Content::Range(_) | Content::Feed(_) => unreachable!("a request for a range is not plain"),
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => {
+                unreachable!("a request for a range is not plain")
+            }
         }
     }
 }
@@ -101,6 +108,7 @@ impl Drop for ResponseBody {
             // A body that was never read was not wanted: the answer to HEAD, or to a client that has left.
             Content::Bytes { rest, .. } => rest.is_empty() || !self.begun,
             Content::Range(range) => range.has_ended(),
+            Content::Scan(scan) => scan.has_ended() || !self.begun,
             // A feed has no end of its own: the client leaves when it wants.
             Content::Feed(_) => true,
         };
@@ -141,6 +149,19 @@ impl Body for ResponseBody {
                     entry.map(|entry| entry.map(|entry| Frame::data(Piece::entry(entry.key, entry.value.payload))))
                 })
             }
+            Content::Scan(scan) => {
+                let polled = scan.poll_bytes(context);
+                this.exchange.set_body_permit(scan.permit_bytes());
+                polled.map(|frame| {
+                    let mut record = this.exchange.request();
+                    match &frame {
+                        Some(Ok(frame)) => record.sent(frame.len()),
+                        Some(Err(_)) => record.cut(Outcome::Error),
+                        None => {}
+                    }
+                    frame.map(|frame| frame.map(|frame| Frame::data(Piece::Bytes(frame))))
+                })
+            }
             Content::Feed(feed) => {
                 let polled = feed.poll_frame(context);
                 this.exchange.set_body_permit(feed.permit_bytes());
@@ -157,14 +178,14 @@ impl Body for ResponseBody {
         match &self.content {
             Content::Bytes { rest, .. } => rest.is_empty(),
             // Unknown until it is asked; an empty range is an empty chunked body.
-            Content::Range(_) | Content::Feed(_) => false,
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Bytes { rest, .. } => SizeHint::with_exact(rest.len() as u64),
-            Content::Range(_) | Content::Feed(_) => SizeHint::default(),
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => SizeHint::default(),
         }
     }
 }

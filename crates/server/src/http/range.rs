@@ -120,7 +120,7 @@ impl Scan {
             view: View::Latest,
         };
         loop {
-            match self.worker_context.scan(&self.permit, step.clone(), self.exchange.phases()).await? {
+            match self.worker_context.scan(&self.permit, step.clone(), None, self.exchange.phases()).await? {
                 Outcome::Page(Page::Entries { entries, next, .. }) => return Ok(Step { entries, next, held }),
                 Outcome::Page(Page::TooLarge { bytes }) => {
                     // The entry is in memory twice: as it was read, and in hyper's write buffer.

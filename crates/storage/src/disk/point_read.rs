@@ -64,7 +64,8 @@ impl ReadMany {
             self.results.push(ChangeResult::Read(None));
             return Ok(());
         };
-        self.results.push(match self.bytes_left.checked_sub(record.payload.len()) {
+        let bytes = record.payload.len() + record.metadata.len();
+        self.results.push(match self.bytes_left.checked_sub(bytes) {
             Some(left) => {
                 self.bytes_left = left;
                 ChangeResult::Read(Some((record.version, record.value())))

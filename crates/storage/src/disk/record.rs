@@ -230,6 +230,17 @@ mod tests {
         let mut head = Vec::new();
         write_head(version, &Value::default(), &mut head);
         assert_eq!(&bytes[..10], head);
+        let own = Attributes {
+            expires_at_ms: NonZeroU64::new(2_000_000_000_000),
+            modified_ms: NonZeroU64::new(1_800_000_000_000),
+            metadata: Bytes::from_static(b"m"),
+        };
+        let value = Value { payload: Bytes::from_static(b"hello"), attributes: Some(Box::new(own)) };
+        write_head(version, &value, &mut head);
+        let (versions, times) = (b"\x01\x07\x02\x01\x00\x00\x00\x00\x00\x00", b"\x00\x20\x4a\xa9\xd1\x01\x00\x00");
+        let documented = [&versions[..], times, b"\x00\x50\x5c\x18\xa3\x01\x00\x00\x01\x00\x00\x00m"].concat();
+        assert_eq!(head, documented);
+        assert_eq!(Record::decode(&[&head[..], b"hello"].concat()).expect("valid").value(), value);
     }
 
     #[test]

@@ -79,6 +79,9 @@ const CATCH_UP_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The number of keys that one removal of a range may remove: its batch is in memory as a whole.
 const RANGE_REMOVAL_KEYS_MAX: usize = 100_000;
 
+/// The number of keys that a removal of a range reads at a time.
+const RANGE_REMOVAL_STEP_KEYS_MAX: usize = 1_000;
+
 /// The configuration of this engine.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -219,10 +222,10 @@ impl FjallEngine {
             let stored = self.keyspace.get(concat(&[CLIENT_KEY_PREFIX], key)).map_err(|error| read_failed(&error))?;
             stored.map(|stored| Ok(Record::decode(&stored)?.current(whole))).transpose()
         });
-        if plan.stores_nothing() {
+        if plan.storing() == 0 {
             return Ok(CommittedBatch { plan, now: clock::now(), sync_time: Duration::ZERO, perf: None });
         }
-        let sync = writes.iter().any(|one| one.write.durability == Durability::Sync);
+        let sync = plan.needs_sync();
         let (batch, bytes) = self.batch(plan.stores(writes), last);
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
         // fjall writes the journal, syncs it and fills the memtable in one call. With a sync, all of it counts as the
@@ -243,7 +246,7 @@ impl FjallEngine {
         if let Some(time) = sync_time {
             self.commits.synced(time);
         }
-        self.commits.committed(writes.len(), sync);
+        self.commits.committed(plan.storing(), sync);
         self.written.store(last, Ordering::Release);
         if sync {
             // The sync covers the whole journal up to this write. The mark is raised before any reply.
@@ -329,13 +332,14 @@ impl FjallEngine {
     /// key. The keys are collected in the commit section, so that no key is written in between.
     fn remove_range(&self, removal: &RangeRemoval) -> Result {
         let (mut section, _) = commit_section::enter(&self.section);
-        let first = removal.from.clone();
+        self.gate.check_stopped()?;
         let mut step = ScanStep {
-            from: first,
+            from: removal.from.clone(),
             end: removal.end.clone(),
             reverse: false,
             keys_only: true,
-            entries_max: RANGE_REMOVAL_KEYS_MAX + 1,
+            // The metadata of a page is in memory, too.
+            entries_max: RANGE_REMOVAL_STEP_KEYS_MAX,
             bytes_max: usize::MAX,
             view: View::Latest,
         };
@@ -422,8 +426,9 @@ fn fill(
             }
             continue;
         }
-        if !page.fits(key, record.payload.len()) {
-            return Ok(page.stop_before(key, record.payload.len(), reverse));
+        let charge = page.charge(key, record.payload, record.metadata);
+        if !page.fits(charge) {
+            return Ok(page.stop_before(key, charge, reverse));
         }
         page.add_copy(key, &record);
     }
@@ -556,98 +561,4 @@ impl LocalDisk for FjallEngine {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A reply that stores the result of one operation.
-    #[derive(Default)]
-    struct StoredReply(Mutex<Option<Result>>);
-
-    impl Reply for StoredReply {
-        fn complete(&self, result: Result) {
-            assert!(self.0.lock().replace(result).is_none(), "once");
-        }
-    }
-
-    impl StoredReply {
-        fn outcome(&self) -> Outcome {
-            self.0.lock().take().expect("completed").expect("well")
-        }
-    }
-
-    fn open(path: &Path) -> FjallEngine {
-        let options = Options {
-            cache_bytes: 16 << 20,
-            memtable_bytes: 4 << 20,
-            background_threads: 1,
-            disk_reserve_bytes: 0,
-            compression: Compression::Lz4,
-            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
-        };
-        FjallEngine::open(path, &options).expect("opens")
-    }
-
-    /// Commits all `changes` as one batch, and returns their versions.
-    fn commit(engine: &FjallEngine, changes: &[(&'static str, Option<&'static str>)]) -> Vec<Version> {
-        let replies: Vec<_> = changes.iter().map(|_| Arc::new(StoredReply::default())).collect();
-        let write = |((key, value), reply): (&(&'static str, Option<&'static str>), &Arc<StoredReply>)| {
-            let put = |value: &'static str| Effect::Put(Bytes::from_static(value.as_bytes()).into());
-            let key = Bytes::from_static(key.as_bytes());
-            let write = Write::of(key, value.map_or(Effect::Delete, put), Durability::Async);
-            Pending { write, reply: reply.clone() }
-        };
-        engine.commit(changes.iter().zip(&replies).map(write).collect());
-        let version = |reply: &Arc<StoredReply>| match reply.outcome() {
-            Outcome::Written { version, durability: Durability::Async, .. } => version,
-            other => panic!("{other:?}"),
-        };
-        replies.iter().map(version).collect()
-    }
-
-    fn read(engine: &FjallEngine, key: &str) -> Option<(Version, Bytes)> {
-        match engine.read(key.as_bytes(), &StoredReply::default()).expect("it is read") {
-            Outcome::Found { version, value } => Some((version, value.payload)),
-            Outcome::NotFound => None,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_last_change_of_a_key_in_a_batch_wins() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let engine = open(directory.path());
-        let changes =
-            [("a", Some("1")), ("b", Some("1")), ("a", None), ("c", Some("1")), ("a", Some("2")), ("b", None)];
-        let versions = commit(&engine, &changes);
-        assert!(versions.is_sorted_by(|one, next| one.get() + 1 == next.get()), "{versions:?}");
-        let expected = |engine: &FjallEngine| {
-            assert_eq!(read(engine, "a"), Some((versions[4], Bytes::from_static(b"2"))));
-            assert_eq!(read(engine, "b"), None);
-            assert_eq!(read(engine, "c"), Some((versions[3], Bytes::from_static(b"1"))));
-        };
-        expected(&engine);
-        drop(engine);
-        expected(&open(directory.path()));
-    }
-
-    /// A batch of removals alone leaves no entry in the tables, but its sequence number must not be used again.
-    #[test]
-    fn batches_of_removals_stay_newer_than_the_removed_entries() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let mut last = 0;
-        for round in 0..4 {
-            let engine = open(directory.path());
-            assert_eq!(read(&engine, "k"), None, "{round}");
-            let put = commit(&engine, &[("k", Some("v"))])[0];
-            assert!(put.get() > last, "{put:?} after {last:?}");
-            assert_eq!(read(&engine, "k"), Some((put, Bytes::from_static(b"v"))), "{round}");
-            last = commit(&engine, &[("k", None)])[0].get();
-            assert_eq!(read(&engine, "k"), None);
-            if round % 2 == 0 {
-                engine.keyspace.rotate_memtable_and_wait().expect("flushed");
-                engine.keyspace.major_compact().expect("compacted");
-            }
-            engine.sync().expect("synced");
-        }
-    }
-}
+mod tests;

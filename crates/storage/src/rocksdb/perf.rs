@@ -9,7 +9,7 @@
 //!
 //! Called by `rocksdb`.
 
-use rust_rocksdb::perf::{PerfMetric, PerfStatsLevel, set_perf_stats, with_thread_local};
+use rust_rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats, with_thread_local};
 
 use crate::perf::{Figure, Perf};
 
@@ -58,8 +58,28 @@ const SYNCED_BATCH: &[(Figure, PerfMetric)] = &[
 const BATCH: &[(Figure, PerfMetric)] =
     &[(Figure::MemtableWriteTime, PerfMetric::WriteMemtableTime), (Figure::WriteDelayTime, PerfMetric::WriteDelayTime)];
 
+/// The entries that RocksDB's iterators have passed on this thread since the operation began: removed, overwritten, or
+/// newer than the snapshot. A removed entry may count twice.
+pub(super) struct Passed<'p>(&'p PerfContext);
+
+impl Passed<'_> {
+    pub(super) fn count(&self) -> u64 {
+        const PASSED: [PerfMetric; 3] = [
+            PerfMetric::InternalDeleteSkippedCount,
+            PerfMetric::InternalKeySkippedCount,
+            PerfMetric::InternalRecentSkippedCount,
+        ];
+        PASSED.into_iter().map(|metric| self.0.metric(metric)).sum()
+    }
+}
+
 /// Runs `operation`, which calls RocksDB on this thread, and measures it. `operation` must not call this function.
 pub(super) fn measure<T>(work: Work, operation: impl FnOnce() -> T) -> (T, Perf) {
+    measure_with(work, |_| operation())
+}
+
+/// As [`measure`], but `operation` may also ask how many entries it has passed.
+pub(super) fn measure_with<T>(work: Work, operation: impl FnOnce(&Passed<'_>) -> T) -> (T, Perf) {
     let shared_by = |writes| u32::try_from(writes).unwrap_or(u32::MAX);
     let (level, shared_by, figures) = match work {
         Work::Read => (PerfStatsLevel::EnableTimeExceptForMutex, 1, READ),
@@ -69,7 +89,7 @@ pub(super) fn measure<T>(work: Work, operation: impl FnOnce() -> T) -> (T, Perf)
     };
     set_perf_stats(level);
     let measured = with_thread_local(|context| {
-        let result = operation();
+        let result = operation(&Passed(context));
         let add = |perf: Perf, (figure, metric): &(Figure, PerfMetric)| perf.with(*figure, context.metric(*metric));
         (result, figures.iter().fold(Perf::new(shared_by), add))
     });

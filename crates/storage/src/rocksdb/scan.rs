@@ -1,10 +1,17 @@
 //! Reads with an iterator: steps of ranges, and point reads if the option `iterator_reads` is set. Called by `rocksdb`.
 //!
-//! A step passes a bounded number of removed entries. RocksDB stops an iterator that has passed too many
+//! A step passes a bounded number of removed entries. RocksDB stops an iterator that has passed too many at a time
 //! (`max_skippable_internal_keys`), but does not say at which key. So the step tries again with a nearer bound, until
-//! an attempt reaches its bound; then the scan continues there. `reach` says how near: the bound differs from the start
-//! of the attempt in bit `reach` of the key. The engine keeps the last reach, because neighbouring ranges often have
-//! as many removed entries.
+//! an attempt reaches its bound; then the scan continues there, with bounds that are farther again. `reach` says how
+//! near: the bound differs from the start of the attempt in bit `reach` of the key. The engine keeps the last reach,
+//! because neighbouring ranges often have as many removed entries.
+//!
+//! ```text
+//!   low ├──────────────── 1: too many ────────────────┤ high
+//!       ├── 2: too many ──┤
+//!       ├─ 3 ─┤                        the bound differs in a later bit; the attempt reaches it
+//!             ├── 4: too many ──┤
+//! ```
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,9 +21,10 @@ use rust_rocksdb::{DB, ErrorKind, ReadOptions};
 use self_cell::self_cell;
 
 use crate::disk::record::Record;
-use crate::limits::{REMOVED_PER_ATTEMPT_MAX, SCAN_REACH_MAX, SCAN_STEP_TIME_MAX};
+use crate::limits::{PASSED_PER_STEP_MAX, REMOVED_PER_ATTEMPT_MAX, SCAN_REACH_MAX, SCAN_STEP_TIME_MAX};
 use crate::operation::{Error, Outcome, ScanStep, Snapshot, View};
 use crate::rocksdb::options;
+use crate::rocksdb::perf::Passed;
 use crate::rocksdb::{self, RocksDbEngine};
 use crate::{PageBuilder, Result};
 use klad_base::clock;
@@ -32,15 +40,18 @@ self_cell!(
     }
 );
 
+/// The number of bits by which the bound of an attempt comes nearer at first.
+const REACH_STRIDE: u32 = 8;
+
 /// What an attempt has met.
 enum Attempt {
-    /// The page ends before this entry, which does not fit: its key and the size of its value.
+    /// The page ends before this entry, which does not fit: its key and its charge.
     Full(Bytes, usize),
     /// All entries up to the bound of the attempt are in the page.
     Done,
-    /// The attempt has passed many expired entries. The scan continues with this key.
-    ManyExpired(Bytes),
-    /// The iterator has passed too many removed entries. With the last key that it has added, if any.
+    /// The step has passed [`PASSED_PER_STEP_MAX`] entries. The scan continues with this key.
+    PassedMany(Bytes),
+    /// The iterator has passed too many removed entries at a time. With the last key that it has added, if any.
     TooManyRemoved(Option<Bytes>),
 }
 
@@ -60,105 +71,96 @@ impl RocksDbEngine {
         iterator.status().map(|()| None)
     }
 
-    pub(super) fn scan_step(&self, step: &ScanStep) -> Result {
-        let snapshot = match &step.view {
+    /// Reads one step of a range. `passed` belongs to this operation.
+    pub(super) fn scan_step(&self, step: &ScanStep, passed: &Passed<'_>) -> Result {
+        let take = || Snapshot(Arc::new(OwnedSnapshot::new(self.db.clone(), |db| db.snapshot())));
+        let returned = match &step.view {
             View::Latest => None,
-            View::Take => {
-                let owned = OwnedSnapshot::new(self.db.clone(), |db| db.snapshot());
-                Some(Snapshot(Arc::new(owned)))
-            }
+            View::Take => Some(take()),
             View::At(snapshot) => Some(snapshot.clone()),
         };
+        let mut snapshot = returned.clone();
+        let mut page = PageBuilder::new(step, returned);
+        let mut rest = Rest { low: step.from.clone(), high: step.end.clone(), reverse: step.reverse };
+        if rest.high.as_ref().is_some_and(|high| rest.low >= *high) {
+            return Ok(Outcome::Page(page.finish()));
+        }
         let until = clock::now() + SCAN_STEP_TIME_MAX;
-        let mut page = PageBuilder::new(step, snapshot.clone());
-        let (mut low, mut high) = (step.from.clone(), step.end.clone());
-        let (mut reach, mut stride) = (0, 8);
-        loop {
-            let bound = if reach == 0 { None } else { bound(&low, high.as_deref(), reach, step.reverse) };
-            let (from, end) = match (&bound, step.reverse) {
-                (None, _) => (&low, high.as_ref()),
-                (Some(bound), false) => (&low, Some(bound)),
-                (Some(bound), true) => (bound, high.as_ref()),
-            };
-            let skips_max = if reach > SCAN_REACH_MAX { 0 } else { REMOVED_PER_ATTEMPT_MAX };
-            let mut read = options::scan(from, end.map(|end| &**end));
-            read.set_max_skippable_internal_keys(skips_max);
-            let attempt = match &snapshot {
-                None => self.attempt(read, step.reverse, &mut page),
-                Some(snapshot) => {
-                    let owned = snapshot.0.downcast_ref::<OwnedSnapshot>().expect("the engine made it");
-                    read.set_snapshot(owned.borrow_dependent());
-                    self.attempt(read, step.reverse, &mut page)
+        let is_long = || passed.count() >= PASSED_PER_STEP_MAX || clock::now() >= until;
+        let (mut reach, mut stride, mut widening, mut advanced) = (0, REACH_STRIDE, 1, false);
+        let page = loop {
+            let bound = if reach == 0 { None } else { rest.nearer(reach) };
+            // Beyond the last bit, an attempt passes all removed entries, so that the scan gets on.
+            let removed_max = if reach > SCAN_REACH_MAX { 0 } else { REMOVED_PER_ATTEMPT_MAX };
+            let options = rest.read_options(bound.as_deref(), removed_max);
+            let passed_before = passed.count();
+            match self.attempt(options, snapshot.as_ref(), step.reverse, &mut page, passed)? {
+                Attempt::Full(key, charge) => break page.stop_before(&key, charge, step.reverse),
+                Attempt::PassedMany(key) => break page.stop_at(PageBuilder::bound(&key, step.reverse)),
+                // `last` as an exclusive end, or its successor as an inclusive start.
+                Attempt::TooManyRemoved(Some(last)) => break page.stop_at(PageBuilder::bound(&last, !step.reverse)),
+                Attempt::TooManyRemoved(None) if advanced && (!page.is_empty() || is_long()) => {
+                    break page.stop_at(rest.start());
                 }
-            };
-            match attempt? {
-                Attempt::Full(key, value_bytes) => {
-                    return Ok(Outcome::Page(page.stop_before(&key, value_bytes, step.reverse)));
+                Attempt::TooManyRemoved(None) => {
+                    // This attempt has added nothing. Those that do must read one state.
+                    snapshot.get_or_insert_with(take);
+                    let last = self.scan_reach.load(Ordering::Relaxed).max(REACH_STRIDE);
+                    reach = if reach == 0 { last } else { reach + stride };
+                    (stride, widening) = (stride * 2, 1);
                 }
                 Attempt::Done => {
-                    let Some(bound) = &bound else { return Ok(Outcome::Page(page.finish())) };
+                    let Some(bound) = bound else { break page.finish() };
                     self.scan_reach.store(reach, Ordering::Relaxed);
-                    (reach, stride) = (reach - 1, 8);
-                    if step.reverse {
-                        high = Some(bound.clone());
-                    } else {
-                        low = bound.clone();
+                    // After a bound that was much too near, the next ones become farther in growing strides.
+                    let few = passed.count() - passed_before < REMOVED_PER_ATTEMPT_MAX / 8;
+                    widening = if few { widening * 2 } else { 1 };
+                    (reach, stride, advanced) = (reach.saturating_sub(widening), REACH_STRIDE, true);
+                    rest.advance(bound);
+                    if is_long() {
+                        break page.stop_at(rest.start());
                     }
-                }
-                Attempt::ManyExpired(key) => {
-                    if step.reverse {
-                        high = Some(PageBuilder::bound(&key, true));
-                    } else {
-                        low = key;
-                    }
-                }
-                Attempt::TooManyRemoved(last) => {
-                    match last {
-                        Some(last) if step.reverse => high = Some(last),
-                        Some(last) => low = PageBuilder::bound(&last, true),
-                        None => {}
-                    }
-                    reach = if reach == 0 { self.scan_reach.load(Ordering::Relaxed).max(8) } else { reach + stride };
-                    stride *= 2;
                 }
             }
-            if clock::now() >= until {
-                let next = if step.reverse { high.clone() } else { Some(low.clone()) };
-                // Backwards without an end, no attempt has reached a bound yet, so there is no place to continue.
-                if let Some(next) = next {
-                    return Ok(Outcome::Page(page.stop_at(next)));
-                }
-            }
-        }
+        };
+        Ok(Outcome::Page(page))
     }
 
     /// Adds the entries within the bounds of `options` to the page.
     fn attempt(
         &self,
-        options: ReadOptions,
+        mut options: ReadOptions,
+        snapshot: Option<&Snapshot>,
         reverse: bool,
         page: &mut PageBuilder,
+        passed: &Passed<'_>,
     ) -> std::result::Result<Attempt, Error> {
+        if let Some(Snapshot(snapshot)) = snapshot {
+            let owned = snapshot.downcast_ref::<OwnedSnapshot>().expect("the engine made it");
+            options.set_snapshot(owned.borrow_dependent());
+        }
         let mut iterator = self.db.raw_iterator_opt(options);
         if reverse {
             iterator.seek_to_last();
         } else {
             iterator.seek_to_first();
         }
-        let (mut added, mut expired) = (false, 0);
+        let (mut first, mut added) = (true, false);
         while let Some((key, stored)) = iterator.item() {
+            // Not before the first entry, so that each step gets on.
+            if !first && passed.count() >= PASSED_PER_STEP_MAX {
+                return Ok(Attempt::PassedMany(Bytes::copy_from_slice(key)));
+            }
+            first = false;
             let record = Record::decode(stored)?;
             if !record.expired(clock::unix_ms) {
                 // Checked before the copy, because a value may be large.
-                if !page.fits(key, record.payload.len()) {
-                    return Ok(Attempt::Full(Bytes::copy_from_slice(key), record.payload.len()));
+                let charge = page.charge(key, record.payload, record.metadata);
+                if !page.fits(charge) {
+                    return Ok(Attempt::Full(Bytes::copy_from_slice(key), charge));
                 }
                 page.add_copy(key, &record);
                 added = true;
-            } else if expired < REMOVED_PER_ATTEMPT_MAX {
-                expired += 1;
-            } else {
-                return Ok(Attempt::ManyExpired(Bytes::copy_from_slice(key)));
             }
             if reverse {
                 iterator.prev();
@@ -177,24 +179,62 @@ impl RocksDbEngine {
     }
 }
 
-/// A key between `low` and `high` that differs from the start of the scan, `low` or with `reverse` `high`, by one unit
-/// of bit `reach` (0 is the highest bit of the first byte). `None` if there is none.
-fn bound(low: &[u8], high: Option<&[u8]>, reach: u32, reverse: bool) -> Option<Bytes> {
-    let (byte, bit) = ((reach / 8) as usize, 0x80_u8 >> (reach % 8));
-    let start = if reverse { high.unwrap_or(&[]) } else { low };
-    let fill = if reverse && high.is_none() { 0xFF } else { 0 };
-    let mut key = start.to_vec();
-    key.resize(byte + 1, fill);
-    // Addition or subtraction with carry; a carry out of the first byte leaves `unit` at 1.
-    let mut unit = bit;
-    for digit in key.iter_mut().rev() {
-        let (sum, carry) = if reverse { digit.overflowing_sub(unit) } else { digit.overflowing_add(unit) };
-        *digit = sum;
-        unit = u8::from(carry);
-        if !carry {
-            break;
+/// The part of a step's range that is not read yet.
+struct Rest {
+    low: Bytes,
+    high: Option<Bytes>,
+    reverse: bool,
+}
+
+impl Rest {
+    /// The bound at which the next step begins.
+    fn start(&self) -> Bytes {
+        if self.reverse { self.high.clone().expect("an attempt has reached its bound") } else { self.low.clone() }
+    }
+
+    /// Removes what lies before `bound`, which an attempt has reached.
+    fn advance(&mut self, bound: Bytes) {
+        if self.reverse {
+            self.high = Some(bound);
+        } else {
+            self.low = bound;
         }
     }
-    let inside = unit == 0 && *key > *low && high.is_none_or(|high| *key < *high);
-    inside.then(|| key.into())
+
+    /// The options of an attempt up to `bound`, or to the end.
+    fn read_options(&self, bound: Option<&[u8]>, removed_max: u64) -> ReadOptions {
+        let (low, high) = (&*self.low, self.high.as_deref());
+        let mut options = match (bound, self.reverse) {
+            (None, _) => options::scan(low, high),
+            (Some(bound), false) => options::scan(low, Some(bound)),
+            (Some(bound), true) => options::scan(bound, high),
+        };
+        options.set_max_skippable_internal_keys(removed_max);
+        options
+    }
+
+    /// A key inside that differs from the start, `low` or with `reverse` `high`, by one unit of bit `reach` (0 is the
+    /// highest bit of the first byte). `None` if there is none.
+    fn nearer(&self, reach: u32) -> Option<Bytes> {
+        let (byte, bit) = ((reach / 8) as usize, 0x80_u8 >> (reach % 8));
+        let start = if self.reverse { self.high.as_deref().unwrap_or(&[]) } else { &*self.low };
+        let fill = if self.reverse && self.high.is_none() { 0xFF } else { 0 };
+        let mut key = start.to_vec();
+        key.resize(byte + 1, fill);
+        // Addition or subtraction with carry; a carry out of the first byte leaves `unit` at 1.
+        let mut unit = bit;
+        for digit in key.iter_mut().rev() {
+            let (sum, carry) = if self.reverse { digit.overflowing_sub(unit) } else { digit.overflowing_add(unit) };
+            *digit = sum;
+            unit = u8::from(carry);
+            if !carry {
+                break;
+            }
+        }
+        let inside = unit == 0 && *key > *self.low && self.high.as_ref().is_none_or(|high| *key < **high);
+        inside.then(|| key.into())
+    }
 }
+
+#[cfg(test)]
+mod tests;

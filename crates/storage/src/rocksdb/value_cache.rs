@@ -24,7 +24,6 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use quick_cache::unsync::{Cache, DefaultLifecycle};
 use quick_cache::{Equivalent, OptionsBuilder, Weighter};
 
@@ -265,8 +264,7 @@ impl ValueCache {
 
 /// Copies a value whose bytes may be a slice of a much larger receive buffer.
 fn copy_of(version: Version, value: &Value) -> Entry {
-    let value = Value { payload: Bytes::copy_from_slice(&value.payload), attributes: value.attributes.clone() };
-    Entry { version, value }
+    Entry { version, value: value.compact_copy() }
 }
 
 impl Shard {
@@ -357,12 +355,18 @@ impl Hasher for PrecomputedHasher {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     const KEY: &[u8] = b"key";
 
     fn cache() -> ValueCache {
         ValueCache::new(1 << 20).expect("not 0 bytes")
+    }
+
+    fn value(payload: &'static str) -> Value {
+        Bytes::from_static(payload.as_bytes()).into()
     }
 
     fn snapshot(cache: &ValueCache) -> Option<EpochSnapshot> {
@@ -379,23 +383,19 @@ mod tests {
         }
     }
 
-    fn stored(payload: &'static [u8]) -> Value {
-        Bytes::from_static(payload).into()
-    }
-
     /// Commits two changes of the key and one of another. `update` is that of the key's second change.
     fn commit(cache: &ValueCache, update: CacheUpdate<'_>, during: impl FnOnce()) {
         let mut hashes = Vec::new();
         let keys: [&[u8]; 3] = [KEY, KEY, b"other"];
-        let first = stored(b"first");
-        let first = CacheUpdate::Replace(Version::new(1000), &first);
+        let value = value("first");
+        let first = CacheUpdate::Replace(Version::new(1000), &value);
         cache.begin_commit(keys.into_iter(), &mut hashes);
         during();
         cache.end_commit(&hashes, keys.into_iter().zip([first, update, update]));
     }
 
     fn insert(cache: &ValueCache, snapshot: Option<EpochSnapshot>, version: u64) {
-        cache.insert(snapshot.expect("no commit is running"), KEY, Version::new(version), &stored(b"value"));
+        cache.insert(snapshot.expect("no commit is running"), KEY, Version::new(version), &value("value"));
     }
 
     #[test]
@@ -403,12 +403,12 @@ mod tests {
         let cache = cache();
         insert(&cache, snapshot(&cache), 1);
         assert_eq!(cached_version(&cache), Some(1));
-        let longer = stored(b"a longer value");
+        let longer = value("a longer value");
         let changed = CacheUpdate::Replace(Version::new(2), &longer);
         commit(&cache, changed, || assert_eq!(cached_version(&cache), None, "others may have seen the new value"));
-        let Lookup::Hit(version, value) = cache.lookup(KEY) else { panic!("the commit has updated it") };
+        let Lookup::Hit(version, found) = cache.lookup(KEY) else { panic!("the commit has updated it") };
         assert_eq!(version, Version::new(2));
-        assert_eq!(value, longer);
+        assert_eq!(found, longer);
         assert!(matches!(cache.lookup(b"other"), Lookup::Miss(_)), "a commit inserts no entry");
         commit(&cache, CacheUpdate::Remove, || ());
         assert_eq!(cached_version(&cache), None, "removed, or too large, or failed");
@@ -433,7 +433,8 @@ mod tests {
         let cache = cache();
         insert(&cache, snapshot(&cache), 1);
         let before = cache.stats().bytes;
-        commit(&cache, CacheUpdate::Replace(Version::new(2), &stored(&[7; 1000])), || ());
+        let thousand = Value::from(Bytes::from(vec![7; 1000]));
+        commit(&cache, CacheUpdate::Replace(Version::new(2), &thousand), || ());
         assert_eq!(cache.stats().bytes, before + 1000 - b"value".len() as u64);
     }
 
@@ -444,7 +445,7 @@ mod tests {
     ) -> Option<u64> {
         let cache = cache();
         let before = snapshot(&cache);
-        commit(&cache, CacheUpdate::Replace(Version::new(2), &stored(b"new")), || ());
+        commit(&cache, CacheUpdate::Replace(Version::new(2), &value("new")), || ());
         insert(&cache, choose(&cache, before), 1);
         cached_version(&cache)
     }

@@ -14,8 +14,18 @@ pub const TTL_HEADER: &str = "klad-ttl";
 
 /// Reads a time such as `60`, `0.5`, `60s` or `1h 30m`.
 pub(super) fn parse(text: &str) -> Result<Duration, ApiError> {
-    let seconds = || text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let ttl = seconds().or_else(|| humantime::parse_duration(text).ok());
+    match text.parse() {
+        Ok(seconds) => from_seconds(seconds),
+        Err(_) => checked(humantime::parse_duration(text).ok()),
+    }
+}
+
+/// Reads a number of seconds.
+pub(super) fn from_seconds(seconds: f64) -> Result<Duration, ApiError> {
+    checked(Duration::try_from_secs_f64(seconds).ok())
+}
+
+fn checked(ttl: Option<Duration>) -> Result<Duration, ApiError> {
     ttl.filter(|ttl| TTL_RANGE.contains(ttl)).ok_or(ApiError::BadTtl)
 }
 

@@ -4,7 +4,8 @@
 //!   head ─▶ route ─▶ point   one key
 //!                 ├▶ batch   many changes in one request
 //!                 ├▶ scan    ranges, and their removal
-//!                 └▶ changes the change feed
+//!                 ├▶ changes the change feed
+//!                 └▶ description   this interface as OpenAPI, and as a page
 //! ```
 //!
 //! `condition`, `expiry`, `metadata`, `byte_range` and `parameters` read the parts of a head. What an engine lacks is
@@ -35,6 +36,7 @@ pub mod route;
 
 mod batch;
 mod changes;
+mod description;
 mod point;
 mod scan;
 
@@ -48,10 +50,11 @@ pub use changes::FeedBody;
 pub use expiry::TTL_HEADER;
 pub use metadata::META_PREFIX;
 pub use route::{PREFIX, Request, op, route};
+pub(super) use scan::ScanBody;
 
 /// What a request is answered with.
 pub(super) struct Context<'c> {
-    pub(super) worker_context: &'c Rc<WorkerContext>,
+    pub(super) worker: &'c Rc<WorkerContext>,
     pub(super) exchange: &'c Rc<Exchange>,
     pub(super) options: Options,
     pub(super) deadline: Deadline,
@@ -63,7 +66,7 @@ impl Context<'_> {
     /// Takes a permit of the body budget.
     fn reserve(&self, bytes: usize, of: &'static str) -> Result<BodyPermit, ApiError> {
         let bytes = bytes as u64;
-        self.worker_context.executor().budget().try_take(bytes).ok_or(ApiError::NoRoom { bytes, of })
+        self.worker.executor().budget().try_take(bytes).ok_or(ApiError::NoRoom { bytes, of })
     }
 }
 
@@ -90,12 +93,13 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
         Action::RemoveRange { from, end, durability } => scan::remove(context, from, end, durability).await,
         Action::Changes(request) => changes::answer(context, *request).await,
         Action::Limits => Ok(limits(context)),
+        Action::Describe(description) => Ok(description::answer(description)),
     }
 }
 
 /// What this server takes, as JSON.
 fn limits(context: &Context<'_>) -> Reply {
-    let executor = context.worker_context.executor();
+    let executor = context.worker.executor();
     let options = context.options;
     json(&serde_json::json!({
         "engine": executor.engine_name(),

@@ -13,6 +13,7 @@ use crate::http::api_error::ApiError;
 use crate::http::query::{self, BadEscape};
 use crate::http::route::{DURABILITY_HEADER, Head};
 use crate::http::service::Options;
+use crate::http::v1::description::Description;
 use crate::http::v1::parameters::{Parameters, bad};
 use crate::http::v1::{batch, changes, condition, expiry, metadata, scan};
 use crate::request_metrics::Op;
@@ -22,6 +23,8 @@ use klad_storage::operation::{Condition, Durability, Effect};
 pub const PREFIX: &str = "/v1/";
 
 const KEYS: &str = "/v1/kv";
+
+const METHODS_OF_KEY: &str = "GET, HEAD, PUT, DELETE, POST";
 
 /// What a request asks for.
 pub(super) enum Action {
@@ -43,6 +46,8 @@ pub(super) enum Action {
     Changes(Box<changes::Request>),
     /// Says what this server takes.
     Limits,
+    /// Describes this interface.
+    Describe(Description),
 }
 
 /// A routed request.
@@ -57,7 +62,12 @@ impl Request {
     pub fn changes(&self) -> bool {
         match &self.action {
             Action::Put { .. } | Action::Delete { .. } | Action::Update { .. } | Action::RemoveRange { .. } => true,
-            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Changes(_) | Action::Limits => false,
+            Action::Get { .. }
+            | Action::Batch(_)
+            | Action::Scan(_)
+            | Action::Changes(_)
+            | Action::Limits
+            | Action::Describe(_) => false,
         }
     }
 
@@ -98,7 +108,7 @@ impl Request {
             | Action::Delete { key, .. }
             | Action::Update { key, .. }
             | Action::RemoveRange { from: key, .. } => key.len(),
-            Action::Batch(_) | Action::Scan(_) | Action::Changes(_) | Action::Limits => 0,
+            Action::Batch(_) | Action::Scan(_) | Action::Changes(_) | Action::Limits | Action::Describe(_) => 0,
         }
     }
 }
@@ -147,7 +157,8 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
         KEYS => match *head.method {
             Method::GET | Method::HEAD => Action::Scan(Box::new(scan::route(head.query, head.headers, options)?)),
             Method::DELETE => scan::route_removal(head.query, head.headers, options)?,
-            _ => return Err(ApiError::MethodNotAllowed("GET, HEAD, DELETE")),
+            Method::PUT | Method::POST => return Err(ApiError::MissingParameter("key64")),
+            _ => return Err(ApiError::MethodNotAllowed(METHODS_OF_KEY)),
         },
         "/v1/batch" if *head.method == Method::POST => Action::Batch(batch::route(head.query, head.headers, options)?),
         "/v1/batch" => return Err(ApiError::MethodNotAllowed("POST")),
@@ -155,11 +166,9 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
             Action::Changes(Box::new(changes::route(head.query, head.headers, options)?))
         }
         "/v1/changes" => return Err(ApiError::MethodNotAllowed("GET")),
-        "/v1/limits" if matches!(*head.method, Method::GET | Method::HEAD) => {
-            Parameters::read(head.query, &[])?;
-            Action::Limits
-        }
-        "/v1/limits" => return Err(ApiError::MethodNotAllowed("GET, HEAD")),
+        "/v1/limits" => without_parameters(head, Action::Limits)?,
+        "/v1/openapi.json" => without_parameters(head, Action::Describe(Description::OpenApi))?,
+        "/v1/docs" => without_parameters(head, Action::Describe(Description::Page))?,
         path => {
             let raw = path.strip_prefix("/v1/kv/").ok_or(ApiError::NoSuchPath)?;
             let allowed = parameters_of_key(head.method)?;
@@ -174,6 +183,15 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
     Ok(Request { action })
 }
 
+/// `action` if the request is a GET or HEAD without parameters.
+fn without_parameters(head: &Head<'_>, action: Action) -> Result<Action, ApiError> {
+    if !matches!(*head.method, Method::GET | Method::HEAD) {
+        return Err(ApiError::MethodNotAllowed("GET, HEAD"));
+    }
+    Parameters::read(head.query, &[])?;
+    Ok(action)
+}
+
 fn has_key64(query: &str) -> bool {
     query.split('&').any(|parameter| parameter.split_once('=').map_or(parameter, |(name, _)| name) == "key64")
 }
@@ -185,7 +203,7 @@ fn parameters_of_key(method: &Method) -> Result<&'static [&'static str], ApiErro
         Method::PUT => Ok(&["key64", "ttl", "durability"]),
         Method::DELETE => Ok(&["key64", "durability"]),
         Method::POST => Ok(&["key64", "op", "by", "ttl", "durability"]),
-        _ => Err(ApiError::MethodNotAllowed("GET, HEAD, PUT, DELETE, POST")),
+        _ => Err(ApiError::MethodNotAllowed(METHODS_OF_KEY)),
     }
 }
 
@@ -262,13 +280,13 @@ fn ttl(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Durati
     }
 }
 
-/// The durability that the parameter, otherwise the header, asks for.
+/// The durability that the parameter, otherwise the header, asks for. Both must be valid.
 pub(super) fn durability(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
-    let asked = match parameters.bytes("durability") {
-        Some(parameter) => Some(parameter),
-        None => headers.get(DURABILITY_HEADER).map(hyper::header::HeaderValue::as_bytes),
+    let read = |asked: &[u8]| {
+        let word = std::str::from_utf8(asked).ok();
+        word.and_then(Durability::from_request).ok_or(ApiError::BadDurability)
     };
-    let Some(asked) = asked else { return Ok(None) };
-    let word = std::str::from_utf8(asked).map_err(|_| ApiError::BadDurability)?;
-    Durability::from_request(word).map(Some).ok_or(ApiError::BadDurability)
+    let parameter = parameters.bytes("durability").map(read).transpose()?;
+    let header = headers.get(DURABILITY_HEADER).map(|value| read(value.as_bytes())).transpose()?;
+    Ok(parameter.or(header))
 }

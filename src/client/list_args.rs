@@ -1,0 +1,164 @@
+//! Command line of the client commands that read or write many entries: `klad scan`, `batch`, `watch`, `export` and
+//! `import`.
+
+#![expect(clippy::doc_markdown, reason = "the command line prints these comments as help, without markup")]
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::client::args::{Durability, KeyForm, ServerArgs};
+use crate::client::items::Format;
+
+/// Options that select entries.
+#[derive(Args, Debug)]
+pub struct RangeArgs {
+    /// First key [default: the first key of the store]. An empty key means the default.
+    #[arg(value_name = "START")]
+    pub start: Option<OsString>,
+    /// Key at which the range ends; this key is not part of it [default: after the last key].
+    #[arg(value_name = "END")]
+    pub end: Option<OsString>,
+    /// Only keys that begin with these bytes.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["start", "end"])]
+    pub prefix: Option<OsString>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub keys: KeyForm,
+}
+
+/// Options of `klad scan`.
+#[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct ScanArgs {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub range: RangeArgs,
+    /// Print only keys.
+    #[arg(long = "keys")]
+    pub keys_only: bool,
+    /// Stop after this number of entries.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// List the keys in descending order.
+    #[arg(long)]
+    pub reverse: bool,
+    /// Print keys that have these bytes behind --prefix, such as a slash, once, cut behind these bytes.
+    ///
+    /// It lists keys as directories. It is not interpreted by --key-hex and the like.
+    #[arg(long, value_name = "TEXT")]
+    pub delimiter: Option<OsString>,
+    /// Print only the number of entries.
+    #[arg(long, conflicts_with_all = ["keys_only", "limit", "reverse", "delimiter"])]
+    pub count: bool,
+    /// Print one JSON object per line for each entry, with "key" and "value" if the bytes are UTF-8, otherwise
+    /// "key64" and "value64" with the bytes in base64; and with etag, content_type, meta, ttl and modified_ms.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub server: ServerArgs,
+}
+
+/// Options of `klad batch`.
+#[derive(Args, Debug)]
+pub struct BatchArgs {
+    /// File with the items; `-`, or no file, reads them from the standard input.
+    #[arg(value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+    /// Do all items or none, in one commit. More items than the server takes in one request are an error.
+    #[arg(long)]
+    pub atomic: bool,
+    /// Durability that the writes must have before the server answers [default: the server's].
+    #[arg(long, value_enum, value_name = "WORD")]
+    pub durability: Option<Durability>,
+    /// Print no results.
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub server: ServerArgs,
+}
+
+/// Options of `klad watch`.
+#[derive(Args, Debug)]
+pub struct WatchArgs {
+    /// Only keys that begin with these bytes.
+    #[arg(long, value_name = "KEY")]
+    pub prefix: Option<OsString>,
+    /// Begin with the changes after this version, if the server still has them [default: the changes from now on].
+    #[arg(long, value_name = "VERSION")]
+    pub from: Option<u64>,
+    /// Print the stored values too.
+    #[arg(long)]
+    pub values: bool,
+    /// Stop after this number of changes.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Print each change as the JSON object that the server sends.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub keys: KeyForm,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub server: ServerArgs,
+}
+
+/// Options of `klad export`.
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub range: RangeArgs,
+    /// File to write, which must not exist [default: the standard output].
+    #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Continue an export that was interrupted: after the last complete entry of --output.
+    ///
+    /// Range and format must be the same as before. If the file does not exist, the export starts.
+    #[arg(long, requires = "output")]
+    pub resume: bool,
+    /// Form of the entries: ndjson (JSON lines) or cbor (a CBOR sequence, RFC 8742).
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Ndjson)]
+    pub format: Format,
+    /// Print nothing on success.
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub server: ServerArgs,
+}
+
+/// Options of `klad import`.
+#[derive(Args, Debug)]
+pub struct ImportArgs {
+    /// File to read [default: the standard input].
+    #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub input: Option<PathBuf>,
+    /// Form of the entries, ndjson or cbor [default: the first byte of the input tells it].
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// File in which klad records how far the import has come, and from which it continues.
+    ///
+    /// A complete import deletes it.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub resume_file: Option<PathBuf>,
+    /// Store only entries whose keys do not exist.
+    #[arg(long)]
+    pub if_absent: bool,
+    /// Accept an input that does not end as an export does, such as a list of entries that another program wrote.
+    #[arg(long)]
+    pub partial: bool,
+    /// Durability that each write must have before the server answers [default: the server's].
+    #[arg(long, value_enum, value_name = "WORD")]
+    pub durability: Option<Durability>,
+    /// Print nothing on success.
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub server: ServerArgs,
+}
