@@ -182,7 +182,15 @@ impl ChangeLog {
     /// Reads one step.
     pub(super) fn step(&self, step: &ChangesStep) -> Result<ChangesPage, Error> {
         let committed = self.last.lock().sequence;
-        self.read(step, committed).map_err(|error| Error::ReadFailed { why: error.to_string() })
+        let page = self.read(step, committed).and_then(|page| match page {
+            // The step has met a gap in front of the position. The logs after it have all that the feed needs.
+            ChangesPage::Gone { oldest } if step.position.after + 1 >= oldest => {
+                let position = Position::after(step.position.after);
+                self.read(&ChangesStep { position, ..step.clone() }, committed)
+            }
+            page => Ok(page),
+        });
+        page.map_err(|error| Error::ReadFailed { why: error.to_string() })
     }
 
     fn read(&self, step: &ChangesStep, committed: u64) -> io::Result<ChangesPage> {
