@@ -34,7 +34,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Error> {
     let session = Session::start(&args.server)?;
     let Some(path) = &args.output else {
         let mut out = BufWriter::with_capacity(WRITE_BYTES, lock()?);
-        return export(&session, range, args.format, Part::default(), &mut out, not_written).map(drop).map_err(
+        return export(&session, range, args.format, &Part::default(), &mut out, not_written).map(drop).map_err(
             |error| match error {
                 // A reader such as a compressor that ends early has not got the whole export.
                 Error::OutputClosed => Error::Failed("the output was closed before the export was complete".to_owned()),
@@ -55,7 +55,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Error> {
     file.set_len(part.bytes).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
     let mut out = BufWriter::with_capacity(WRITE_BYTES, &file);
     let before = part.entries;
-    let exported = export(&session, range, args.format, part, &mut out, failed);
+    let exported = export(&session, range, args.format, &part, &mut out, failed);
     let exported = exported.map_err(|error| match error {
         Error::Failed(text) => Error::Failed(format!("{text}; --resume continues the export")),
         Error::Refused(text) => Error::Refused(format!("{text}; --resume continues the export")),
@@ -72,7 +72,7 @@ fn export(
     session: &Session<'_>,
     range: Range,
     format: Format,
-    part: Part,
+    part: &Part,
     out: &mut dyn Write,
     failed: impl Fn(std::io::Error) -> Error,
 ) -> Result<String, Error> {

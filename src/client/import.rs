@@ -75,7 +75,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Error> {
         (kept, "had a key that exists, which was kept"),
     ] {
         if count > 0 {
-            line.push_str(&format!("; {count} {what}"));
+            line.extend(["; ".to_owned(), count.to_string(), format!(" {what}")]);
         }
     }
     print_line(args.quiet, &line)
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn an_expiry_in_the_past_is_no_time_to_live() {
-        let entry = |expires_at_ms, ttl_s| left(&Entry { expires_at_ms, ttl_s, ..Entry::default() });
+        let entry = |expires_at_ms, ttl_s| left(&Entry { ttl_s, expires_at_ms, ..Entry::default() });
         assert_eq!(entry(None, None), Left::Unlimited);
         assert_eq!(entry(Some(1), None), Left::Expired);
         assert_eq!(entry(None, Some(1.5)), Left::Time(Duration::from_millis(1_500)));

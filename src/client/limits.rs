@@ -47,7 +47,7 @@ pub(crate) const CLIENT_BATCH_BYTES: u64 = 1 << 20;
 
 /// How long `klad export` and `klad import` wait in all, without any progress, while the server rejects a request with
 /// 503. Then they fail.
-pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_mins(1);
 
 /// How long `klad export` and `klad import` wait after a rejection that does not say how long to wait, and at most.
 pub(crate) const CLIENT_PAUSE_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);

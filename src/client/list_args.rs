@@ -30,6 +30,7 @@ pub struct RangeArgs {
 
 /// Options of `klad scan`.
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct ScanArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become the help of the group")]

@@ -20,7 +20,7 @@ pub(super) struct Problem {
     pub(super) item: Option<u64>,
     /// What the answer is about, for the message: empty, or a text before it.
     pub(super) about: String,
-    /// The current ETag, for a condition that does not hold.
+    /// The current `ETag`, for a condition that does not hold.
     current_etag: Option<String>,
     /// Seconds, as the server wrote them.
     retry_after: Option<String>,

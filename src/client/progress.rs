@@ -33,7 +33,7 @@ impl Progress {
         self.entries += 1;
         self.bytes += bytes as u64;
         if let Some(bar) = &self.bar
-            && (self.entries.is_multiple_of(STEP) || bytes > STEP as usize)
+            && (self.entries.is_multiple_of(STEP) || bytes as u64 > STEP)
         {
             bar.set_position(self.entries);
             bar.set_message(ByteSize(self.bytes).to_string());

@@ -30,7 +30,7 @@ pub(super) fn condition(args: &ConditionArgs) -> Result<Option<Header>, Error> {
 /// Returns the header for a version, with or without quotes, or for `*`.
 ///
 /// # Errors
-/// The text is not an ETag.
+/// The text is not an `ETag`.
 pub(super) fn if_match(etag: Option<&str>) -> Result<Option<Header>, Error> {
     let Some(etag) = etag else { return Ok(None) };
     let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(etag);

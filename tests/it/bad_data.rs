@@ -42,6 +42,7 @@ fn rejected_and_restored_of(keys: usize, words: &[&str], tables: bool, break_it:
         assert!(changed.is_empty(), "changed: {:?}", changed.iter().map(|(path, _)| path).collect::<Vec<_>>());
     }
     for (path, bytes) in whole {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
     }
     holds(&builder, keys).unwrap();

@@ -7,9 +7,7 @@ use super::support::planted::Defect;
 use super::support::scanning::{
     FORMATS, Format, Listed, base64url, code, each, keys, read, scan, scan_all, store, store_all,
 };
-use super::support::{
-    DURABLE_ENGINES, ENGINES, LATE_SETUPS, SETUPS, ServerBuilder, encode, random, wait_until,
-};
+use super::support::{DURABLE_ENGINES, ENGINES, LATE_SETUPS, SETUPS, ServerBuilder, encode, random, wait_until};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -224,7 +222,7 @@ fn a_json_page_is_bounded() {
             store(client, format!("small/{number:04}").as_bytes(), b"v");
         }
         for number in 0..30 {
-            store(client, format!("wide/{number:02}").as_bytes(), &[b'w'; 60_000]);
+            store(client, format!("wide/{number:02}").as_bytes(), &vec![b'w'; 60_000]);
         }
         store(client, b"wide/05b", &vec![b'h'; 3 << 20]);
         let page = scan(client, "prefix=small/", Format::Page).unwrap();
@@ -335,6 +333,8 @@ fn bad_parameters_are_rejected() {
         let long = format!("/v1/kv?start={}", "a".repeat(4_200));
         assert_eq!(code(&client.get(&long)), (414, "key-too-long".to_owned()));
         let answer = client.request("PUT", "/v1/kv", &[], Some(b"v"));
+        assert_eq!(code(&answer), (400, "missing-parameter".to_owned()), "a value needs a key");
+        let answer = client.request("PATCH", "/v1/kv", &[], Some(b"v"));
         assert_eq!(code(&answer), (405, "method-not-allowed".to_owned()));
         for same in ["", "&prefix=", "&start=a&end=z", "&start64=YQ&reverse=false", "&limit=7&keys_only=true"] {
             let rest = scan(client, &format!("cursor={next}{same}"), Format::Page).unwrap();

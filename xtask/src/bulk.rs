@@ -85,8 +85,8 @@ fn batches(args: &Args, setup: &Setup, durability: &str) -> Result<bool> {
     let (mut single, mut batched) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
         single.push(cost(setup, &server, &format!("{common} --workload put --connections 64"), 1)?);
-        let batches = format!("{common} --workload put --connections 4 --batch {ITEMS}");
-        batched.push(cost(setup, &server, &batches, ITEMS)?);
+        let options = format!("{common} --workload put --connections 4 --batch {ITEMS}");
+        batched.push(cost(setup, &server, &options, ITEMS)?);
     }
     server.stop()?;
     let cpu = |costs: &[Cost]| median(costs.iter().map(|cost| cost.cpu_us_per_entry));
@@ -180,7 +180,7 @@ fn read_scan(address: SocketAddr) -> Result<u64> {
 }
 
 fn line_ends(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
+    bytes.split(|byte| *byte == b'\n').count() as u64 - 1
 }
 
 fn served(result: &RunResult) -> u64 {

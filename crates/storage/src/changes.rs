@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
+#[cfg(feature = "rocksdb")]
 pub(crate) use crate::operation::changes::{CHANGED_OVERHEAD_BYTES, Place};
 pub use crate::operation::changes::{Changed, ChangesPage, ChangesStep, Position, What};
 use klad_base::sync::RwLock;
@@ -70,6 +71,7 @@ impl Bell {
     }
 
     /// Calls the listeners if the bell was armed. The commit section calls it after a commit is visible.
+    #[cfg(feature = "rocksdb")]
     pub(crate) fn ring(&self) {
         // The commit became visible before this read. Without the fence the processor could read first, and a reader
         // that armed the bell in between would sleep although it has not seen the commit.

@@ -6,6 +6,11 @@
 //! A batch whose changes all are unconditional needs no plan: nothing is read, and the changes are stored as they are.
 //! Must never write and never block by itself; `read` may. Called by the engines.
 
+#![cfg_attr(
+    not(any(feature = "fjall", feature = "rocksdb")),
+    allow(dead_code, reason = "the memory engine uses a part of it")
+)]
+
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 

@@ -482,7 +482,7 @@ impl Engine for Defective {
     fn commit(&self, writes: Vec<Pending>) {
         match self.defect {
             Defect::InclusiveEnd | Defect::SkipsAtSteps | Defect::ForgetsSnapshots | Defect::FailsInMidRange => {
-                self.inner.commit(writes)
+                self.inner.commit(writes);
             }
             _ => writes.into_iter().for_each(|write| self.commit_defectively(write)),
         }

@@ -1,5 +1,5 @@
 //! Programs that tests run: Prometheus's `promtool`, which checks klad's metrics and the files for Prometheus, and
-//! `schemathesis`, which tests the OpenAPI document against a server. `tools/setup.sh` installs them. Also compiles
+//! `schemathesis`, which tests the `OpenAPI` document against a server. `tools/setup.sh` installs them. Also compiles
 //! libraries for preloading.
 
 use std::io::Write as _;

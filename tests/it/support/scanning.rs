@@ -131,13 +131,11 @@ fn listed(item: &Map<String, Value>) -> Listed {
         let url = BASE64_URL_SAFE_NO_PAD.decode(&encoded);
         Some(url.or_else(|_| BASE64_STANDARD.decode(&encoded)).expect("base64"))
     };
-    match bytes("prefix") {
-        Some(prefix) => Listed::Prefix(prefix),
-        None => {
-            let length = || usize::try_from(item["bytes"].as_u64().expect("a length")).expect("small");
-            Listed::Entry(bytes("key").expect("a key"), bytes("value").ok_or_else(length))
-        }
+    if let Some(prefix) = bytes("prefix") {
+        return Listed::Prefix(prefix);
     }
+    let length = || usize::try_from(item["bytes"].as_u64().expect("a length")).expect("small");
+    Listed::Entry(bytes("key").expect("a key"), bytes("value").ok_or_else(length))
 }
 
 /// Reads a CBOR sequence. Byte strings become base64 under the names that JSON has for them.

@@ -231,21 +231,23 @@ impl ApiError {
             | ApiError::BadCursor
             | ApiError::BodyBroken(_) => StatusCode::BAD_REQUEST,
             ApiError::NoSuchPath | ApiError::NotFound => StatusCode::NOT_FOUND,
-            ApiError::NotANumber | ApiError::NumberOverflow => StatusCode::CONFLICT,
             ApiError::VersionGone { .. } => StatusCode::GONE,
             ApiError::PreconditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
             ApiError::RangeNotSatisfiable { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             ApiError::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            ApiError::BatchTooLarge { .. } | ApiError::AnswerTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             ApiError::Item { error, .. } => error.status(),
-            ApiError::NeedsRestart(_) | ApiError::ProfileBusy(_) => StatusCode::CONFLICT,
+            ApiError::NeedsRestart(_) | ApiError::ProfileBusy(_) | ApiError::NotANumber | ApiError::NumberOverflow => {
+                StatusCode::CONFLICT
+            }
             ApiError::ProfileRefused(_) => StatusCode::NOT_IMPLEMENTED,
             ApiError::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             ApiError::HeadTimeout | ApiError::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             ApiError::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
             ApiError::ReadOnlyToken | ApiError::CrossOrigin => StatusCode::FORBIDDEN,
-            ApiError::ValueTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            ApiError::ValueTooLarge { .. } | ApiError::BatchTooLarge { .. } | ApiError::AnswerTooLarge { .. } => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
             ApiError::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
             ApiError::TooManyConnections | ApiError::NoRoom { .. } | ApiError::NotReady(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -417,11 +419,11 @@ impl ApiError {
         }
     }
 
-    /// The version of the present value, if a condition has failed.
-    fn precondition(&self) -> Option<Option<Version>> {
+    /// The tag of the present value, if a condition has failed: null if the key has none.
+    fn failed_condition(&self) -> Option<serde_json::Value> {
         match self {
-            ApiError::PreconditionFailed { current } => Some(*current),
-            ApiError::Item { error, .. } => error.precondition(),
+            ApiError::PreconditionFailed { current } => Some(current.map(|version| format!("\"{version}\"")).into()),
+            ApiError::Item { error, .. } => error.failed_condition(),
             _ => None,
         }
     }
@@ -467,12 +469,11 @@ impl ApiError {
         if status == StatusCode::UNAUTHORIZED {
             parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="klad""#));
         }
-        if let Some(current) = self.precondition() {
-            let tag = current.map(|version| format!("\"{version}\""));
-            if let Some(tag) = &tag {
+        if let Some(tag) = self.failed_condition() {
+            if let Some(tag) = tag.as_str() {
                 parts.headers.insert(ETAG, HeaderValue::try_from(tag).expect("digits and quotes are valid"));
             }
-            document["current_etag"] = tag.into();
+            document["current_etag"] = tag;
         }
         if let ApiError::RangeNotSatisfiable { length } = self {
             let range = HeaderValue::try_from(format!("bytes */{length}")).expect("digits and spaces are valid");

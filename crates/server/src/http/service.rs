@@ -288,8 +288,8 @@ impl Service {
             Ok(read) => read,
             Err(api_error) => return answer_from(Err(api_error), false, exchange),
         };
-        let (worker_context, options) = (&self.worker_context, self.options.get());
-        let context = v1::Context { worker_context, exchange, options, deadline, access };
+        let (worker, options) = (&self.worker_context, self.options.get());
+        let context = v1::Context { worker, exchange, options, deadline, access };
         answer_from(v1::answer(&context, request, upload).await, keep, exchange)
     }
 

@@ -22,11 +22,12 @@ pub const METADATA_ENTRIES_MAX: usize = 32;
 pub const METADATA_NAME_BYTES_MAX: usize = 255;
 // A cursor stores the length of a key in two bytes and that of a delimiter in one (`http/v1/scan/cursor.rs`). It has
 // two keys in base64, which take less space than one key with every byte percent-encoded.
-const _: () = assert!(KEY_BYTES_CEILING + 1 <= u16::MAX as u64 && SCAN_DELIMITER_BYTES_MAX <= u8::MAX as usize);
+const _: () = assert!(KEY_BYTES_CEILING < u16::MAX as u64 && SCAN_DELIMITER_BYTES_MAX <= u8::MAX as usize);
 
 // The lengths that are stored beside names and values (`http/v1/metadata.rs`).
 const _: () = assert!(METADATA_NAME_BYTES_MAX <= u8::MAX as usize);
-const _: () = assert!(METADATA_BYTES_MAX <= u16::MAX as usize && CONTENT_TYPE_BYTES_MAX <= u16::MAX as usize);
+const _: () = assert!(METADATA_BYTES_MAX <= u16::MAX as usize);
+const _: () = assert!(CONTENT_TYPE_BYTES_MAX <= u16::MAX as usize);
 
 /// Default of `--batch-items-max`: the number of items of one batch. klad answers more with 413.
 pub const BATCH_ITEMS_MAX: u64 = 10_000;
@@ -85,4 +86,4 @@ pub const SCAN_GROUP_STEP_ENTRIES_MAX: usize = 64;
 
 /// Default of `--scan-time-max`: how long one scan may take. Then it ends with a cursor. A scan holds a snapshot, for
 /// which the engine keeps overwritten values.
-pub const SCAN_TIME_MAX: Duration = Duration::from_secs(60);
+pub const SCAN_TIME_MAX: Duration = Duration::from_mins(1);

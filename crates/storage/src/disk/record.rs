@@ -14,6 +14,11 @@
 //! A record of another format or with an unknown flag is rejected: a newer klad wrote it, or it is damaged. Called by
 //! the engines on disk.
 
+#![cfg_attr(
+    not(any(feature = "fjall", feature = "rocksdb")),
+    allow(dead_code, reason = "the memory engine uses a part of it")
+)]
+
 use std::num::NonZeroU64;
 
 use bytes::Bytes;

@@ -257,19 +257,16 @@ impl RocksDbEngine {
     ) -> std::result::Result<(), String> {
         batch.clear();
         for Store { key, version, value } in plan.stores(writes) {
-            match value {
-                Some(value) => {
-                    record::write_head(version, value, head);
-                    batch
-                        .put_vectored(&[IoSlice::new(key)], &[IoSlice::new(head), IoSlice::new(&value.payload)])
-                        .map_err(rust_rocksdb::Error::into_string)?;
+            if let Some(value) = value {
+                record::write_head(version, value, head);
+                batch
+                    .put_vectored(&[IoSlice::new(key)], &[IoSlice::new(head), IoSlice::new(&value.payload)])
+                    .map_err(rust_rocksdb::Error::into_string)?;
+            } else {
+                if self.changes.is_on() {
+                    batch.put_log_data(change_log::note(version.get(), false));
                 }
-                None => {
-                    if self.changes.is_on() {
-                        batch.put_log_data(change_log::note(version.get(), false));
-                    }
-                    batch.delete(key);
-                }
+                batch.delete(key);
             }
         }
         Ok(())

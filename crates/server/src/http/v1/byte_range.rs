@@ -23,10 +23,10 @@ pub(super) fn part(headers: &HeaderMap, length: usize) -> Part {
     let (Some(header), None) = (all.next(), all.next()) else { return Part::Whole };
     let range = header.to_str().ok().and_then(|text| text.strip_prefix("bytes="));
     let Some((first, last)) = range.and_then(|range| range.trim().split_once('-')) else { return Part::Whole };
-    let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         // A number beyond the machine's is beyond every value.
-        true if !text.is_empty() => Some(text.parse().unwrap_or(usize::MAX)),
-        _ => None,
+        digits.then(|| text.parse().unwrap_or(usize::MAX))
     };
     let range = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),

@@ -1,4 +1,4 @@
-//! The description of this interface: `openapi.json`, an OpenAPI 3.1 document, and a page that shows it. Both are in
+//! The description of this interface: `openapi.json`, an `OpenAPI` 3.1 document, and a page that shows it. Both are in
 //! the binary. The tests below compare the document with `route` and with the error codes: change them together.
 //! `tests/it/v1_openapi.rs` compares it with a running server. `v1` calls this.
 
@@ -23,7 +23,7 @@ static PAGE: LazyLock<Bytes> = LazyLock::new(|| page(&document()).into());
 /// A form of the description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Description {
-    /// The OpenAPI document.
+    /// The `OpenAPI` document.
     OpenApi,
     /// A page for people.
     Page,
@@ -337,7 +337,9 @@ mod tests {
         let page = page(&document);
         let shown = |what: &str| assert!(page.contains(what), "{what} is not on the page");
         members(&document["paths"]).for_each(|(path, _)| shown(path));
-        ApiError::CODES.iter().for_each(|code| shown(code));
+        for code in ApiError::CODES {
+            shown(code);
+        }
         ["cursor", "key64", "If-Match", "application/x-ndjson"].into_iter().for_each(shown);
         assert!(!page.contains("<script"));
     }

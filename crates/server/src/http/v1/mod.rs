@@ -54,7 +54,7 @@ pub(super) use scan::ScanBody;
 
 /// What a request is answered with.
 pub(super) struct Context<'c> {
-    pub(super) worker_context: &'c Rc<WorkerContext>,
+    pub(super) worker: &'c Rc<WorkerContext>,
     pub(super) exchange: &'c Rc<Exchange>,
     pub(super) options: Options,
     pub(super) deadline: Deadline,
@@ -66,7 +66,7 @@ impl Context<'_> {
     /// Takes a permit of the body budget.
     fn reserve(&self, bytes: usize, of: &'static str) -> Result<BodyPermit, ApiError> {
         let bytes = bytes as u64;
-        self.worker_context.executor().budget().try_take(bytes).ok_or(ApiError::NoRoom { bytes, of })
+        self.worker.executor().budget().try_take(bytes).ok_or(ApiError::NoRoom { bytes, of })
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
 
 /// What this server takes, as JSON.
 fn limits(context: &Context<'_>) -> Reply {
-    let executor = context.worker_context.executor();
+    let executor = context.worker.executor();
     let options = context.options;
     json(&serde_json::json!({
         "engine": executor.engine_name(),

@@ -21,9 +21,9 @@ use klad_storage::operation::{Change, ChangeResult, Durability, Effect, Outcome,
 /// Reads one value.
 pub(super) async fn get(context: &Context<'_>, key: Bytes, headers: &HeaderMap) -> Result<Reply, ApiError> {
     let phases = context.exchange.phases();
-    let (outcome, permit) = match context.worker_context.get_from_memory(&key, phases) {
+    let (outcome, permit) = match context.worker.get_from_memory(&key, phases) {
         Some(outcome) => (outcome?, None),
-        None => context.worker_context.get(key, context.deadline, phases).await?,
+        None => context.worker.get(key, context.deadline, phases).await?,
     };
     match outcome {
         Outcome::Found { version, value } => found(context, version, &value, permit, headers),
@@ -67,10 +67,7 @@ fn found(
     others.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     metadata::write_headers(value.attributes.as_ref().map_or(&[], |own| &own.metadata), &mut others);
     let length = value.payload.len();
-    let part = match condition::allows_range(headers, version) {
-        true => byte_range::part(headers, length),
-        false => Part::Whole,
-    };
+    let part = if condition::allows_range(headers, version) { byte_range::part(headers, length) } else { Part::Whole };
     let permit = match permit {
         // A slow reader holds the value until the write timeout.
         None if length > CACHED_VALUE_BYTES_MAX => Some(context.reserve(length, "answer")?),
@@ -101,11 +98,11 @@ async fn change(
     // A PUT has asked before it read its body. A change in place stores a value too.
     match change.effect {
         Effect::Put(_) => {}
-        Effect::Delete => context.worker_context.executor().writable(ChangeKind::Delete)?,
-        _ => context.worker_context.executor().writable(ChangeKind::Put)?,
+        Effect::Delete => context.worker.executor().writable(ChangeKind::Delete)?,
+        _ => context.worker.executor().writable(ChangeKind::Put)?,
     }
     let write = Write::one(change, durability);
-    let written = context.worker_context.write_on_state(write, permit, context.deadline, context.exchange.phases());
+    let written = context.worker.write_on_state(write, permit, context.deadline, context.exchange.phases());
     match written.await? {
         Outcome::Written { durability, results, .. } => {
             context.exchange.request().written(durability);

@@ -62,8 +62,12 @@ impl Request {
     pub fn changes(&self) -> bool {
         match &self.action {
             Action::Put { .. } | Action::Delete { .. } | Action::Update { .. } | Action::RemoveRange { .. } => true,
-            Action::Get { .. } | Action::Batch(_) | Action::Scan(_) | Action::Changes(_) | Action::Limits => false,
-            Action::Describe(_) => false,
+            Action::Get { .. }
+            | Action::Batch(_)
+            | Action::Scan(_)
+            | Action::Changes(_)
+            | Action::Limits
+            | Action::Describe(_) => false,
         }
     }
 
@@ -104,8 +108,7 @@ impl Request {
             | Action::Delete { key, .. }
             | Action::Update { key, .. }
             | Action::RemoveRange { from: key, .. } => key.len(),
-            Action::Batch(_) | Action::Scan(_) | Action::Changes(_) => 0,
-            Action::Limits | Action::Describe(_) => 0,
+            Action::Batch(_) | Action::Scan(_) | Action::Changes(_) | Action::Limits | Action::Describe(_) => 0,
         }
     }
 }

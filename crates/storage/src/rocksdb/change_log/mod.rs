@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::changes::{Bell, Changed, Changes, ChangesPage, ChangesStep, Place, Position, Retention};
 use crate::limits::{CHANGES_LOG_BYTES_PER_STEP, CHECKPOINT_VERSIONS_AHEAD, SLOW_LOOK_INTERVAL};
@@ -160,7 +160,7 @@ impl ChangeLog {
 
     fn delete_oldest(&self, archive: &Path, old: &mut BTreeMap<u64, (u64, SystemTime)>) {
         let mut bytes: u64 = old.values().map(|(bytes, _)| bytes).sum();
-        let now = SystemTime::now();
+        let now = UNIX_EPOCH + Duration::from_millis(clock::unix_ms());
         while let Some((&number, &(own, modified))) = old.first_key_value() {
             let age = now.duration_since(modified).unwrap_or_default();
             if bytes <= self.retention.bytes && age <= self.retention.time {
@@ -182,7 +182,15 @@ impl ChangeLog {
     /// Reads one step.
     pub(super) fn step(&self, step: &ChangesStep) -> Result<ChangesPage, Error> {
         let committed = self.last.lock().sequence;
-        self.read(step, committed).map_err(|error| Error::ReadFailed { why: error.to_string() })
+        let page = self.read(step, committed).and_then(|page| match page {
+            // The step has met a gap in front of the position. The logs after it have all that the feed needs.
+            ChangesPage::Gone { oldest } if step.position.after + 1 >= oldest => {
+                let position = Position::after(step.position.after);
+                self.read(&ChangesStep { position, ..step.clone() }, committed)
+            }
+            page => Ok(page),
+        });
+        page.map_err(|error| Error::ReadFailed { why: error.to_string() })
     }
 
     fn read(&self, step: &ChangesStep, committed: u64) -> io::Result<ChangesPage> {
@@ -205,13 +213,11 @@ impl ChangeLog {
             let next = self.next_log(found.place.log);
             let end = next.map_or(committed, |(_, sequence)| committed.min(sequence - 1));
             match found.read_log(file, step, end, &mut log_bytes_left)? {
-                LogEnd::Pause => return Ok(found.page(true)),
                 LogEnd::TooLarge(bytes) if found.page.is_empty() => {
                     return Ok(ChangesPage::TooLarge { at: found.position(), bytes });
                 }
-                LogEnd::TooLarge(_) => return Ok(found.page(true)),
-                LogEnd::Gap(_) if !found.page.is_empty() => return Ok(found.page(true)),
-                LogEnd::Gap(sequence) => return self.gap(sequence),
+                LogEnd::Gap(sequence) if found.page.is_empty() => return self.gap(sequence),
+                LogEnd::Pause | LogEnd::TooLarge(_) | LogEnd::Gap(_) => return Ok(found.page(true)),
                 LogEnd::Over if found.place.sequence > committed => break,
                 LogEnd::Over => {}
             }

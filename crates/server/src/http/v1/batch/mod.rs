@@ -172,7 +172,7 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
 /// The bytes that a batch may read: a quarter of the body budget if that is less than the limit. Otherwise a small
 /// server could never read any.
 fn read_bytes_max(context: &Context<'_>) -> usize {
-    let quarter = context.worker_context.executor().budget().bytes() / 4;
+    let quarter = context.worker.executor().budget().bytes() / 4;
     usize::try_from(quarter).map_or(BATCH_READ_BYTES_MAX, |quarter| quarter.min(BATCH_READ_BYTES_MAX))
 }
 
@@ -184,7 +184,7 @@ async fn execute(
     read_bytes_max: usize,
     permit: Option<BodyPermit>,
 ) -> Result<Done, ApiError> {
-    let (worker_context, phases) = (context.worker_context, context.exchange.phases());
+    let (worker_context, phases) = (context.worker, context.exchange.phases());
     let failed = |item, error| {
         let error = match error {
             ChangeError::NoRoom => ApiError::AnswerTooLarge { limit_bytes: read_bytes_max as u64 },

@@ -100,7 +100,7 @@ impl Reader<'_> {
         let Some(kind) = op.change_kind() else { return Ok(()) };
         if !self.checked.contains(&kind) {
             authorization::may(self.context.access, true)?;
-            self.context.worker_context.executor().writable(kind)?;
+            self.context.worker.executor().writable(kind)?;
             self.checked.push(kind);
         }
         Ok(())

@@ -79,14 +79,14 @@ impl FeedBody {
     /// Begins a feed and does its first step, so that an error at the beginning still gets a status.
     pub(super) async fn begin(context: &Context<'_>, request: Request) -> Result<FeedBody, ApiError> {
         let Request { prefix, from, values, format } = request;
-        let executor = context.worker_context.executor();
+        let executor = context.worker.executor();
         let last = executor.last_version()?;
         let permit = executor.begin_watch()?;
         if from.is_some_and(|from| from > last) {
             return Err(bad("from", "a version that was given out"));
         }
         let feed = Rc::new(Feed {
-            worker_context: context.worker_context.clone(),
+            worker_context: context.worker.clone(),
             exchange: context.exchange.clone(),
             permit,
             prefix: prefix.into(),

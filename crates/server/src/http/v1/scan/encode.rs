@@ -291,16 +291,13 @@ impl<'m> Metadata<'m> {
 fn name(out: &mut Vec<u8>, member: &str, bytes: &[u8]) {
     out.push(b'"');
     out.extend_from_slice(member.as_bytes());
-    match std::str::from_utf8(bytes) {
-        Ok(text) => {
-            out.extend_from_slice(b"\":");
-            quoted(out, text);
-        }
-        Err(_) => {
-            out.extend_from_slice(b"64\":\"");
-            out.extend_from_slice(BASE64URL.encode(bytes).as_bytes());
-            out.push(b'"');
-        }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        out.extend_from_slice(b"\":");
+        quoted(out, text);
+    } else {
+        out.extend_from_slice(b"64\":\"");
+        out.extend_from_slice(BASE64URL.encode(bytes).as_bytes());
+        out.push(b'"');
     }
 }
 

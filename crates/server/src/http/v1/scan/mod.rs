@@ -194,9 +194,9 @@ pub(super) async fn remove(
     end: Option<Bytes>,
     durability: Durability,
 ) -> Result<Reply, ApiError> {
-    context.worker_context.executor().writable(ChangeKind::Delete)?;
+    context.worker.executor().writable(ChangeKind::Delete)?;
     let removal = RangeRemoval { from, end, durability };
-    let removed = context.worker_context.remove_range(removal, context.deadline, context.exchange.phases());
+    let removed = context.worker.remove_range(removal, context.deadline, context.exchange.phases());
     let Outcome::Written { version, durability, .. } = removed.await? else {
         unreachable!("a removal of a range is written")
     };
@@ -249,7 +249,9 @@ async fn page(context: &Context<'_>, request: Request) -> Result<Reply, ApiError
     if !request.keys.delimiter.is_empty() {
         behind.extend_from_slice(b"\"prefixes\":[");
         let mut listed = Encoder::new(Format::JsonPage, request.keys_only);
-        prefixes.into_iter().for_each(|prefix| listed.item(prefix));
+        for prefix in prefixes {
+            listed.item(prefix);
+        }
         behind.extend_from_slice(&listed.take());
         behind.extend_from_slice(b"],");
     }
@@ -302,7 +304,7 @@ async fn gather(context: &Context<'_>, scan: &Scan, request: &Request) -> Result
         page.rest = step.rest;
         if bytes > CACHED_VALUE_BYTES_MAX && page.permit.is_none() {
             // A slow reader holds the page until the write timeout. Without memory for it the page ends here.
-            page.permit = context.worker_context.executor().budget().try_take(SCAN_PAGE_BYTES_MAX);
+            page.permit = context.worker.executor().budget().try_take(SCAN_PAGE_BYTES_MAX);
             if page.permit.is_none() {
                 break;
             }

@@ -72,8 +72,8 @@ impl Scan {
     /// [`Error::Overloaded`].
     pub(super) fn begin(context: &Context<'_>, keys: Keys, keys_only: bool) -> Result<Rc<Scan>, Error> {
         Ok(Rc::new(Scan {
-            permit: context.worker_context.executor().begin_scan()?,
-            worker_context: context.worker_context.clone(),
+            permit: context.worker.executor().begin_scan()?,
+            worker_context: context.worker.clone(),
             exchange: context.exchange.clone(),
             keys,
             keys_only,
