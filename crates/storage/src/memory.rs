@@ -137,7 +137,11 @@ impl State {
         let writes = std::slice::from_ref(pending);
         let first = self.next_version;
         let plan = Plan::new(writes, first, clock::unix_ms, |key, _| {
-            Ok(self.map.get(key).map(|(version, value)| Current { version: *version, value: value.clone() }))
+            Ok(self.map.get(key).map(|(version, value)| Current {
+                version: *version,
+                value: value.clone(),
+                bytes: value.bytes(),
+            }))
         });
         while !self.has_space_for(&plan, writes, bytes_max) {
             if self.remove_expired() == 0 {

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::limits::COMMIT_BYTES_MAX;
+
 pub mod changes;
 
 use changes::{ChangesPage, ChangesStep};
@@ -257,7 +259,9 @@ impl Change {
             + match &self.effect {
                 Effect::Put(value) => value.bytes(),
                 Effect::Add { created, .. } => created.as_ref().map_or(0, |own| own.metadata.len()),
-                Effect::Delete | Effect::Expire(_) | Effect::Read => 0,
+                // It stores the value again, whose size is not known here. So the write is a batch by itself.
+                Effect::Expire(_) => COMMIT_BYTES_MAX,
+                Effect::Delete | Effect::Read => 0,
             }
     }
 }

@@ -17,6 +17,7 @@ use std::num::NonZeroU64;
 use bytes::Bytes;
 
 use crate::Pending;
+use crate::limits::COMMIT_BYTES_MAX;
 use crate::operation::{
     Attributes, Change, ChangeError, ChangeResult, Condition, Durability, Effect, Error, Outcome, Value, Version, Write,
 };
@@ -26,8 +27,10 @@ use crate::operation::{
 pub(crate) struct Current {
     /// The version of the change that stored it.
     pub(crate) version: Version,
-    /// The value. Its payload may be missing if it was not asked for.
+    /// The value. Its payload is missing if it was not asked for, or is larger than asked for.
     pub(crate) value: Value,
+    /// The size of the whole value with its metadata.
+    pub(crate) bytes: usize,
 }
 
 /// What one change stores.
@@ -76,19 +79,38 @@ enum WriteFailure {
     Read(Error),
 }
 
+/// The size of a counter's value with its metadata; a larger value is no counter.
+const COUNTER_BYTES_MAX: usize = 16 << 10;
+
+/// What one write may still read and rewrite.
+struct Room {
+    /// Bytes of values that its reads may return.
+    read_bytes: usize,
+    /// Bytes of values that its changes of expiry have stored again.
+    rewritten_bytes: usize,
+}
+
+impl Room {
+    /// The size of the next value whose expiry may change. The first may have any size; together they are bounded,
+    /// because the log has each of them again.
+    fn to_rewrite(&self) -> usize {
+        if self.rewritten_bytes == 0 { usize::MAX } else { COMMIT_BYTES_MAX.saturating_sub(self.rewritten_bytes) }
+    }
+}
+
 /// The number of versions that `writes` need: one for each change.
 pub(crate) fn versions_of(writes: &[Pending]) -> usize {
     writes.iter().map(|one| one.write.changes.len()).sum()
 }
 
 impl Plan {
-    /// Plans `writes`, whose first change has the version `first`. `read(key, whole)` returns the stored value of a
-    /// key, expired or not; without `whole` its payload may be empty. If it fails, only that write fails.
+    /// Plans `writes`, whose first change has the version `first`. `read(key, bytes_max)` returns the stored value of a
+    /// key, expired or not; its payload may be empty if the value has more than `bytes_max` bytes. If it fails, only that write fails.
     pub(crate) fn new(
         writes: &[Pending],
         first: u64,
         now_ms: impl FnOnce() -> u64,
-        read: impl FnMut(&[u8], bool) -> Result<Option<Current>, Error>,
+        read: impl FnMut(&[u8], usize) -> Result<Option<Current>, Error>,
     ) -> Plan {
         let asks_for_sync = |one: &Pending| one.write.durability == Durability::Sync;
         if !writes.iter().any(|one| one.write.depends_on_state()) {
@@ -175,15 +197,15 @@ struct Planner<'w, R> {
     stores: Vec<OwnedStore>,
 }
 
-impl<'w, R: FnMut(&[u8], bool) -> Result<Option<Current>, Error>> Planner<'w, R> {
+impl<'w, R: FnMut(&[u8], usize) -> Result<Option<Current>, Error>> Planner<'w, R> {
     fn write(&mut self, write: &'w Write, first: u64) -> Answer {
         let stores_before = self.stores.len();
         self.undo.clear();
-        let mut read_bytes_left = write.read_bytes_max;
+        let mut room = Room { read_bytes: write.read_bytes_max, rewritten_bytes: 0 };
         let depends_on_state = write.depends_on_state();
         let mut results = Vec::with_capacity(if depends_on_state { write.changes.len() } else { 0 });
         for (index, (change, version)) in write.changes.iter().zip(first..).enumerate() {
-            let failure = match self.change(change, Version::new(version), &mut read_bytes_left) {
+            let failure = match self.change(change, Version::new(version), &mut room) {
                 Ok(ChangeResult::Failed(error)) if write.atomic => WriteFailure::Change(index, error),
                 Ok(result) => {
                     if depends_on_state {
@@ -205,13 +227,8 @@ impl<'w, R: FnMut(&[u8], bool) -> Result<Option<Current>, Error>> Planner<'w, R>
         Ok(results)
     }
 
-    fn change(
-        &mut self,
-        change: &'w Change,
-        version: Version,
-        read_bytes_left: &mut usize,
-    ) -> Result<ChangeResult, Error> {
-        let current = if change.depends_on_state() { self.current(change)? } else { None };
+    fn change(&mut self, change: &'w Change, version: Version, room: &mut Room) -> Result<ChangeResult, Error> {
+        let current = if change.depends_on_state() { self.current(change, room)? } else { None };
         if let Some(condition) = change.condition {
             let found = current.as_ref().map(|current| current.version);
             let holds = match condition {
@@ -242,31 +259,39 @@ impl<'w, R: FnMut(&[u8], bool) -> Result<Option<Current>, Error>> Planner<'w, R>
             },
             Effect::Expire(expires_at_ms) => {
                 let Some(current) = current else { return Ok(ChangeResult::Failed(ChangeError::Absent)) };
+                if current.bytes > room.to_rewrite() {
+                    return Ok(ChangeResult::Failed(ChangeError::NoRoom));
+                }
+                room.rewritten_bytes += current.bytes;
                 let attributes = self.touched(current.value.attributes);
                 let attributes = Some(Box::new(Attributes { expires_at_ms: *expires_at_ms, ..attributes }));
                 Some(Value { payload: current.value.payload, attributes })
             }
             Effect::Read => {
-                let found = current.map(|current| (current.version, current.value));
-                let bytes = found.as_ref().map_or(0, |(_, value)| value.bytes());
-                let Some(left) = read_bytes_left.checked_sub(bytes) else {
+                let bytes = current.as_ref().map_or(0, |current| current.bytes);
+                let Some(left) = room.read_bytes.checked_sub(bytes) else {
                     return Ok(ChangeResult::Failed(ChangeError::NoRoom));
                 };
-                *read_bytes_left = left;
-                return Ok(ChangeResult::Read(found));
+                room.read_bytes = left;
+                return Ok(ChangeResult::Read(current.map(|current| (current.version, current.value))));
             }
         };
         self.store(change, version, value);
         Ok(ChangeResult::Done { version, existed, number })
     }
 
-    /// The value that `change` finds.
-    fn current(&mut self, change: &Change) -> Result<Option<Current>, Error> {
+    /// The value that `change` finds. A value that is too large for the change is not copied.
+    fn current(&mut self, change: &Change, room: &Room) -> Result<Option<Current>, Error> {
         let found = if let Some(Changed(current)) = self.changed.get(&*change.key) {
             current.clone()
         } else {
-            let whole = matches!(change.effect, Effect::Add { .. } | Effect::Expire(_) | Effect::Read);
-            (self.read)(&change.key, whole)?
+            let bytes_max = match change.effect {
+                Effect::Put(_) | Effect::Delete => 0,
+                Effect::Add { .. } => COUNTER_BYTES_MAX,
+                Effect::Expire(_) => room.to_rewrite(),
+                Effect::Read => room.read_bytes,
+            };
+            (self.read)(&change.key, bytes_max)?
         };
         Ok(found.filter(|current| !current.value.expired(|| self.now_ms)))
     }
@@ -278,7 +303,7 @@ impl<'w, R: FnMut(&[u8], bool) -> Result<Option<Current>, Error>> Planner<'w, R>
     }
 
     fn store(&mut self, change: &'w Change, version: Version, value: Option<Value>) {
-        let current = value.clone().map(|value| Current { version, value });
+        let current = value.clone().map(|value| Current { version, bytes: value.bytes(), value });
         let before = self.changed.insert(&change.key, Changed(current));
         self.undo.push((&change.key, before));
         self.stores.push(OwnedStore { key: change.key.clone(), version, value });

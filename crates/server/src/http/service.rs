@@ -19,6 +19,7 @@ use crate::http::answer::{Answer, Fields, Reply};
 use crate::http::api_error::ApiError;
 use crate::http::authorization::{self, Authorization};
 use crate::http::body::{Content, ResponseBody};
+use crate::http::duration;
 use crate::http::framing;
 use crate::http::plain::PlainRequest;
 use crate::http::range::RangeBody;
@@ -383,7 +384,7 @@ impl Service {
 /// Returns the deadline of a request whose head has just arrived.
 fn deadline(headers: &HeaderMap) -> Result<Deadline, ApiError> {
     let Some(header) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
-    let timeout = header.to_str().ok().and_then(|text| humantime::parse_duration(text).ok());
+    let timeout = header.to_str().ok().and_then(duration::parse);
     let timeout = timeout.filter(|timeout| TIMEOUT_RANGE.contains(timeout)).ok_or(ApiError::BadTimeout)?;
     Ok(Some(clock::now() + timeout))
 }

@@ -153,10 +153,12 @@ impl<'a> Record<'a> {
         Value { payload: Bytes::copy_from_slice(self.payload), attributes: self.attributes() }
     }
 
-    /// The value as a plan sees it, without its payload unless `whole`.
-    pub(crate) fn current(&self, whole: bool) -> Current {
+    /// The value as a plan sees it, without its payload if the value has more than `bytes_max` bytes.
+    pub(crate) fn current(&self, bytes_max: usize) -> Current {
+        let bytes = self.payload.len() + self.metadata.len();
+        let whole = bytes <= bytes_max;
         let value = if whole { self.value() } else { Value { attributes: self.attributes(), ..Value::default() } };
-        Current { version: self.version, value }
+        Current { version: self.version, value, bytes }
     }
 
     /// Whether the record counts as absent at `now_ms` (milliseconds since 1970).

@@ -218,9 +218,9 @@ impl FjallEngine {
         let count = plan::versions_of(writes);
         let first = self.versions.take(count).map_err(|error| Error::NoVersion { why: error.to_string() })?;
         let last = first + count as u64 - 1;
-        let plan = Plan::new(writes, first, clock::unix_ms, |key, whole| {
+        let plan = Plan::new(writes, first, clock::unix_ms, |key, bytes_max| {
             let stored = self.keyspace.get(concat(&[CLIENT_KEY_PREFIX], key)).map_err(|error| read_failed(&error))?;
-            stored.map(|stored| Ok(Record::decode(&stored)?.current(whole))).transpose()
+            stored.map(|stored| Ok(Record::decode(&stored)?.current(bytes_max))).transpose()
         });
         if plan.storing() == 0 {
             return Ok(CommittedBatch { plan, now: clock::now(), sync_time: Duration::ZERO, perf: None });

@@ -94,7 +94,8 @@ fn plan(stored: &Stored, writes: Vec<Write>) -> Planned {
         &writes,
         FIRST,
         || NOW_MS,
-        |key, whole| {
+        |key, bytes_max| {
+            let whole = bytes_max > 0;
             reads.borrow_mut().push((text(key), whole));
             if key == b"unreadable" {
                 return Err(Error::ReadFailed { why: "planted".to_owned() });
@@ -102,7 +103,7 @@ fn plan(stored: &Stored, writes: Vec<Write>) -> Planned {
             Ok(stored.0.get(&*text(key)).map(|(version, value)| {
                 // An engine may leave the payload out.
                 let value = if whole { value.clone() } else { Value { payload: Bytes::new(), ..value.clone() } };
-                Current { version: Version::new(*version), value }
+                Current { version: Version::new(*version), bytes: value.bytes(), value }
             }))
         },
     );

@@ -66,7 +66,8 @@ impl RocksDbEngine {
         // Nothing has been written yet, so a failed reservation only rejects these writes.
         let count = plan::versions_of(writes);
         let first = self.versions.take(count).map_err(|error| Error::NoVersion { why: error.to_string() })?;
-        let plan = Plan::new(writes, first, clock::unix_ms, |key, whole| self.current(key, whole, &self.read_all));
+        let plan =
+            Plan::new(writes, first, clock::unix_ms, |key, bytes_max| self.current(key, bytes_max, &self.read_all));
         if plan.storing() == 0 {
             return Ok(CommittedBatch { plan, now: clock::now(), sync_time: Duration::ZERO, perf: None });
         }
@@ -109,8 +110,8 @@ impl RocksDbEngine {
         let count = plan::versions_of(writes);
         let first = self.versions.try_take(count)?;
         let mut must_wait = false;
-        let plan = Plan::new(writes, first, clock::unix_ms, |key, whole| {
-            let current = self.current(key, whole, &self.read_cached);
+        let plan = Plan::new(writes, first, clock::unix_ms, |key, bytes_max| {
+            let current = self.current(key, bytes_max, &self.read_cached);
             must_wait |= current.is_err();
             current
         });
@@ -272,10 +273,15 @@ impl RocksDbEngine {
         Ok(())
     }
 
-    /// Reads the stored value of a key for a plan, without its payload if that is not needed.
-    fn current(&self, key: &[u8], whole: bool, options: &ReadOptions) -> std::result::Result<Option<Current>, Error> {
+    /// Reads the stored value of a key for a plan, without its payload if it is larger.
+    fn current(
+        &self,
+        key: &[u8],
+        bytes_max: usize,
+        options: &ReadOptions,
+    ) -> std::result::Result<Option<Current>, Error> {
         let stored = self.db.get_pinned_opt(key, options).map_err(read_failed)?;
-        stored.map(|stored| Ok(Record::decode(&stored)?.current(whole))).transpose()
+        stored.map(|stored| Ok(Record::decode(&stored)?.current(bytes_max))).transpose()
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::admin::pprof::form::Form;
 use crate::admin::pprof::kind::Kind;
 use crate::http::api_error::ApiError;
+use crate::http::duration;
 use crate::http::query;
 use crate::limits::{
     CPU_PROFILE_SECONDS, LOCK_PROFILE_SECONDS, LOCK_PROFILE_THRESHOLD, LOCK_PROFILE_THRESHOLD_MAX, PROFILE_HZ,
@@ -59,8 +60,8 @@ impl Parameters {
                     Ok(hz @ 1..=PROFILE_HZ_MAX) => parameters.hz = hz,
                     _ => return bad(format!("hz must be a whole number from 1 to {PROFILE_HZ_MAX}")),
                 },
-                "threshold" => match humantime::parse_duration(&value) {
-                    Ok(threshold) if threshold <= LOCK_PROFILE_THRESHOLD_MAX => parameters.threshold = threshold,
+                "threshold" => match duration::parse(&value) {
+                    Some(threshold) if threshold <= LOCK_PROFILE_THRESHOLD_MAX => parameters.threshold = threshold,
                     _ => return bad("threshold must be a time from 0s to 1s, such as 10us or 1ms".to_owned()),
                 },
                 "format" => {

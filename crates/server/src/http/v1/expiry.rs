@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::http::api_error::ApiError;
+use crate::http::duration;
 use crate::limits::TTL_RANGE;
 use klad_base::clock;
 use klad_storage::operation::Value;
@@ -16,7 +17,7 @@ pub const TTL_HEADER: &str = "klad-ttl";
 pub(super) fn parse(text: &str) -> Result<Duration, ApiError> {
     match text.parse() {
         Ok(seconds) => from_seconds(seconds),
-        Err(_) => checked(humantime::parse_duration(text).ok()),
+        Err(_) => checked(duration::parse(text)),
     }
 }
 

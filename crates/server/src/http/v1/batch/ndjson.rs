@@ -160,6 +160,8 @@ impl<'l> Deserialize<'l> for Texts<'l> {
 
 /// Reads the next item of `body`, from byte `from` on. Returns it and the end of its line, or `None` if there is none.
 pub(super) fn next(body: &Bytes, mut from: usize) -> Result<Option<(Members<'_>, usize)>, ApiError> {
+    // Blank lines in one pass: each of them as a line would keep the worker busy without an item.
+    from += body[from..].iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(body.len() - from);
     while from < body.len() {
         let rest = &body[from..];
         let length = memchr::memchr(b'\n', rest).unwrap_or(rest.len());

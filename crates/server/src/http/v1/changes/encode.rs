@@ -18,12 +18,13 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use serde_json::{Map, Value as Json};
 
 use crate::http::api_error::ApiError;
 use crate::http::v1::changes::Format;
 use crate::http::v1::parameters::BASE64URL;
+use crate::http::v1::scan::text_piece;
 use crate::http::v1::{expiry, metadata};
 use crate::limits::FEED_STEP_BYTES_MAX;
 use klad_storage::changes::{Changed, What};
@@ -50,10 +51,8 @@ impl Tail {
     /// last.
     pub(super) fn write(&mut self, out: &mut Vec<u8>) -> bool {
         if self.is_text {
-            let text = std::str::from_utf8(&self.value).expect("checked, and cut between characters");
-            let piece = text.floor_char_boundary(PIECE_BYTES);
-            escape(out, &text[..piece]);
-            self.value.advance(piece);
+            let piece = self.value.split_to(text_piece(&self.value, PIECE_BYTES));
+            escape(out, std::str::from_utf8(&piece).expect("checked, and cut between characters"));
         } else {
             let piece = self.value.split_to(self.value.len().min(PIECE_BYTES));
             out.extend_from_slice(BASE64_STANDARD.encode(&piece).as_bytes());

@@ -122,7 +122,7 @@ impl Encoder {
                     rest
                 }
                 Rest::Text(rest) => {
-                    let piece = rest.split_to(text_piece(rest));
+                    let piece = rest.split_to(text_piece(rest, PIECE_BYTES));
                     escaped(&mut self.out, std::str::from_utf8(&piece).expect("checked, and cut between characters"));
                     rest
                 }
@@ -325,13 +325,13 @@ fn number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// The length of the next piece of a text: it ends between two characters.
-fn text_piece(text: &[u8]) -> usize {
-    if text.len() <= PIECE_BYTES {
+/// The length of the next piece of a text, at most `bytes_max`: it ends between two characters.
+pub(in crate::http::v1) fn text_piece(text: &[u8], bytes_max: usize) -> usize {
+    if text.len() <= bytes_max {
         return text.len();
     }
     let is_inner = |position: usize| text[position] & 0xC0 == 0x80;
-    (0..=PIECE_BYTES).rev().find(|position| !is_inner(*position)).unwrap_or(PIECE_BYTES)
+    (0..=bytes_max).rev().find(|position| !is_inner(*position)).unwrap_or(bytes_max)
 }
 
 /// Writes the members of one CBOR map.

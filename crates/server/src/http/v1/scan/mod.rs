@@ -41,6 +41,8 @@ mod keys;
 mod pages;
 mod stream;
 
+pub(super) use encode::text_piece;
+
 pub(in crate::http) use stream::ScanBody;
 
 /// What the head of a scan says.

@@ -80,6 +80,9 @@ impl ScanBody {
 
     /// A stream that begins with the items of `first`, and may return `left` items behind them.
     pub(super) fn stream(encoder: Encoder, scan: Rc<Scan>, first: Step, left: u64) -> ScanBody {
+        if first.rest.is_none() {
+            scan.drop_snapshot();
+        }
         let ahead = Rc::<Ahead>::default();
         let watch = (first.rest.is_some() && scan.has_snapshot()).then(|| watch_time(&scan, &ahead));
         let Step { items, rest, permit } = first;
@@ -269,15 +272,6 @@ impl Drop for Steps {
 
 /// The limits of a stream's step that may return `left` items.
 pub(super) fn step_limits(left: u64) -> StepLimits {
-    // TEMPORARY
-    static STEP: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    let step = *STEP.get_or_init(|| std::env::var("SCANSTEP").ok().and_then(|t| t.parse().ok()).unwrap_or(0));
-    if step > 0 {
-        return StepLimits {
-            entries_max: usize::try_from(left).unwrap_or(usize::MAX).min(step),
-            bytes_max: step * 128,
-        };
-    }
     let entries_max = usize::try_from(left).unwrap_or(usize::MAX).min(SCAN_STREAM_STEP_ENTRIES_MAX);
     StepLimits { entries_max, bytes_max: SCAN_STREAM_STEP_BYTES_MAX }
 }
