@@ -218,6 +218,8 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, mut workload: Workload, whe
         workload.template.target = vec![plan.url.batch_target()];
         workload.batch = Some(BatchRequest { items });
     }
+    // Batches on several connections would together exceed the server's limit of operations.
+    let (threads, connections) = if items > 1 { (1, 1) } else { (plan.threads, plan.connections) };
     // The last batch begins again with the first keys, if it has more items than keys are left.
     let requests = keys.div_ceil(items);
     // The count of keys ends this phase, not its length.
@@ -232,7 +234,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, mut workload: Workload, whe
         good_within: shared.timeout,
         interval: SECOND,
         connections_max: None,
-        connections: AtomicUsize::new(plan.connections),
+        connections: AtomicUsize::new(connections),
         authors: Authors::default(),
         failure: Mutex::new(None),
         interrupted: AtomicU64::new(NEVER),
@@ -242,7 +244,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, mut workload: Workload, whe
     });
     let progress = Progress::of_fill(when, keys);
     let (mut filled, mut failed) = (0, false);
-    let finished = threads::drive(&filling, address, plan.threads, plan.connections, |_, interval, _| {
+    let finished = threads::drive(&filling, address, threads, connections, |_, interval, _| {
         filled += interval.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
         progress.filled((filled * items).min(keys));
         // A key that was not taken cannot be filled any more: end the fill.

@@ -102,8 +102,10 @@ fn plan(stored: &Stored, writes: Vec<Write>) -> Planned {
             }
             Ok(stored.0.get(&*text(key)).map(|(version, value)| {
                 // An engine may leave the payload out.
-                let value = if whole { value.clone() } else { Value { payload: Bytes::new(), ..value.clone() } };
-                Current { version: Version::new(*version), bytes: value.bytes(), value }
+                let bytes = value.bytes();
+                let value =
+                    if bytes <= bytes_max { value.clone() } else { Value { payload: Bytes::new(), ..value.clone() } };
+                Current { version: Version::new(*version), value, bytes }
             }))
         },
     );
