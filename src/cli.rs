@@ -328,7 +328,8 @@ pub struct ServeArgs {
     pub value_max: ByteSize,
     /// Maximum number of items of a batch. klad answers a batch with more items with 413.
     ///
-    /// A batch of N items takes N of the places of --operations-max.
+    /// A batch of N items takes N of the places of --operations-max, and is answered with 503 if fewer are free. Keep
+    /// this limit at a quarter of --operations-max or less.
     ///
     /// Range: 1 to 100,000.
     #[arg(long, value_name = "N", default_value_t = limits::BATCH_ITEMS_MAX, value_parser = clap::value_parser!(u64).range(1..=100_000), help_heading = BOUNDS)]

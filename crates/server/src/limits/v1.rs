@@ -29,8 +29,10 @@ const _: () = assert!(METADATA_NAME_BYTES_MAX <= u8::MAX as usize);
 const _: () = assert!(METADATA_BYTES_MAX <= u16::MAX as usize);
 const _: () = assert!(CONTENT_TYPE_BYTES_MAX <= u16::MAX as usize);
 
-/// Default of `--batch-items-max`: the number of items of one batch. klad answers more with 413.
-pub const BATCH_ITEMS_MAX: u64 = 10_000;
+/// Default of `--batch-items-max`: the number of items of one batch. klad answers more with 413. It is a quarter of
+/// `OPERATIONS_MAX`, because each item takes a place there: a batch that needs nearly all places finds them only
+/// while nothing else is in progress.
+pub const BATCH_ITEMS_MAX: u64 = super::OPERATIONS_MAX / 4;
 
 /// Default of `--batch-bytes-max`: bytes of the body of one batch. klad answers more with 413.
 pub const BATCH_BYTES_MAX: u64 = 16 << 20;
