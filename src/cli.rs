@@ -405,9 +405,10 @@ pub struct ServeArgs {
     pub write_timeout: Duration,
     /// Minimum average rate, bytes per second, at which a client must send a body or take an answer.
     ///
-    /// klad applies it to a body that takes longer than --body-timeout, and to an answer for which klad has waited
-    /// longer than --write-timeout in all. When the memory for bodies runs out, klad ends slow requests earlier. With 0
-    /// klad does neither: a client may be as slow as it likes as long as some bytes move.
+    /// klad ends a request below this rate if the body takes longer than --body-timeout, or if klad has waited longer
+    /// than --write-timeout in all for the client to take the answer. When the memory for bodies runs out, klad ends
+    /// slow requests before these times, also some above this rate. 0 switches both off: a client may be as slow as it
+    /// likes as long as it sends a byte within each --body-timeout, or takes one within each --write-timeout.
     ///
     /// Range: 0 to 1 MiB.
     #[arg(long, value_name = "SIZE", default_value = "1KiB", help_heading = DEADLINES)]
