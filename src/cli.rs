@@ -191,9 +191,10 @@ pub struct ServeArgs {
     pub async_sync_interval: Duration,
     /// Delay each commit by this time, so that more writes share one sync.
     ///
-    /// The commit thread waits this long after the first write of a batch, then writes the batch and syncs it. This
-    /// adds latency to each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it
-    /// if the disk, or a cloud provider's quota, limits the number of syncs a second.
+    /// Before each batch, the commit thread waits this long for more writes. The time begins with the first write, but
+    /// not before the previous batch is complete. The thread then writes the batch and syncs it. This adds latency to
+    /// each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it if the disk, or a
+    /// cloud provider's quota, limits the number of syncs a second.
     ///
     /// Range: up to 100 ms.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = commit_delay, help_heading = PLACES)]
