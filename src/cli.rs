@@ -191,9 +191,10 @@ pub struct ServeArgs {
     pub async_sync_interval: Duration,
     /// Delay each commit by this time, so that more writes share one sync.
     ///
-    /// The commit thread waits this long after the first write of a batch, then writes the batch and syncs it. This
-    /// adds latency to each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it
-    /// if the disk, or a cloud provider's quota, limits the number of syncs a second.
+    /// Before each batch, the commit thread waits this long for more writes. The time begins with the first write, but
+    /// not before the previous batch is complete. The thread then writes the batch and syncs it. This adds latency to
+    /// each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it if the disk, or a
+    /// cloud provider's quota, limits the number of syncs a second.
     ///
     /// Range: up to 100 ms.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = commit_delay, help_heading = PLACES)]
@@ -406,9 +407,10 @@ pub struct ServeArgs {
     pub write_timeout: Duration,
     /// Minimum average rate, bytes per second, at which a client must send a body or take an answer.
     ///
-    /// klad applies it to a body that takes longer than --body-timeout, and to an answer for which klad has waited
-    /// longer than --write-timeout in all. When the memory for bodies runs out, klad ends slow requests earlier. With 0
-    /// klad does neither: a client may be as slow as it likes as long as some bytes move.
+    /// klad ends a request below this rate if the body takes longer than --body-timeout, or if klad has waited longer
+    /// than --write-timeout in all for the client to take the answer. When the memory for bodies runs out, klad ends
+    /// slow requests before these times, also some above this rate. 0 switches both off: a client may be as slow as it
+    /// likes as long as it sends a byte within each --body-timeout, or takes one within each --write-timeout.
     ///
     /// Range: 0 to 1 MiB.
     #[arg(long, value_name = "SIZE", default_value = "1KiB", help_heading = DEADLINES)]

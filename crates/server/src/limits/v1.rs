@@ -37,7 +37,8 @@ pub const BATCH_ITEMS_MAX: u64 = super::OPERATIONS_MAX / 4;
 /// Default of `--batch-bytes-max`: bytes of the body of one batch. klad answers more with 413.
 pub const BATCH_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of all values and their metadata that one batch reads. klad answers the items that do not fit with 413.
+/// Bytes of all values and their metadata that one batch reads; a quarter of the body budget if that is less. klad
+/// answers an item that does not fit with 413. If the batch is atomic, klad rejects the whole batch with 413.
 pub const BATCH_READ_BYTES_MAX: usize = 16 << 20;
 
 /// What the body budget is charged for each item of a batch beyond the body, bytes: the change, its attributes, and what

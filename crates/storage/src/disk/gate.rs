@@ -170,7 +170,8 @@ impl WriteGate {
             ),
             gauge(
                 "klad_storage_writes_stopped",
-                "1 after a log write or sync has failed: klad takes no writes until it is started again.",
+                "1 after a write or sync of storage has failed, or the data directory is gone: klad takes no writes \
+                 until it is started again.",
                 f64::from(u8::from(self.is_stopped())),
             ),
             gauge(

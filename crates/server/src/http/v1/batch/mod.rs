@@ -78,7 +78,8 @@ impl Format {
         if quality(headers, self.other()) > quality(headers, self) { self.other() } else { self }
     }
 
-    /// How many times its size a value may take in an answer. `ndjson` writes texts with more escapes as base64.
+    /// The bytes of a value in an answer are at most its size times this, apart from a constant number of bytes.
+    /// `ndjson` writes a text as base64 if escapes would make it larger than that.
     const fn value_factor(self) -> usize {
         match self {
             Format::Ndjson => 2,
