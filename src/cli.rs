@@ -520,8 +520,8 @@ pub struct ServeArgs {
     /// Compression of the tables that are written from now on. klad reads existing tables in any case.
     ///
     /// Level 0 is never compressed. On few cores zstd takes CPU time from requests: compactions of small entries take
-    /// half as much time again. Give klad compact the same value. fjall has no zstd, and keeps the compression that a
-    /// directory was created with.
+    /// half as much time again as with lz4. Give klad compact the same value. fjall has no zstd, and keeps the
+    /// compression that a directory was created with.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4, help_heading = DISK)]
     pub compression: Compression,
     /// Average number of allocated bytes between two samples of the heap profile. 0: no sampling between profiles.

@@ -510,8 +510,8 @@ pub enum Error {
         /// The engine's share of the memory budget.
         limit_bytes: u64,
     },
-    /// An earlier log write or sync failed, or the data directory is gone. The engine takes no writes until the server
-    /// is started again.
+    /// An earlier log write or sync failed, a thread of fjall failed, or the data directory is gone. The engine takes
+    /// no writes until the server is started again.
     #[error("writes are refused until the server is started again, because {why}")]
     WritesStopped {
         /// The failure.

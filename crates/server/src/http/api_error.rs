@@ -91,7 +91,8 @@ pub enum ApiError {
     /// klad is not ready, although no operation is rejected. Only the admin listener says this.
     #[error("{0}")]
     NotReady(String),
-    /// A parameter of an admin request is unknown or malformed. Only the admin listener says this.
+    /// A parameter, or the header `Last-Event-ID`, has a value that it may not have. The admin listener says this for
+    /// an unknown parameter too; for `/v1` that is [`ApiError::UnknownParameter`].
     #[error("{0}")]
     BadParameter(String),
     /// Other profiles are running, and this one cannot run at the same time. Only the admin listener says this.

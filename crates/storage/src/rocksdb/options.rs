@@ -144,9 +144,9 @@ fn log(db: &mut RocksDbOptions, keeps_old: bool) {
     // The writes before the first hole are the prefix of the commit order that `async` promises.
     db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     // Before klad serves, a start writes the recovered writes into tables; they are at most the memtables' share of
-    // --memory. If the old log were kept, RocksDB would never sync it again: `async` writes from before a kill would
-    // be unsynced, while later `sync` writes are synced. RocksDB also does not notice writes that are missing between
-    // two logs.
+    // --memory. Otherwise they would be only in the old log, which RocksDB would never sync again: `async` writes from
+    // before a kill would be unsynced, while later `sync` writes are synced. RocksDB also does not notice writes that
+    // are missing between two logs.
     db.set_avoid_flush_during_recovery(false);
     // A stop need not write tables, because the log contains all writes.
     db.set_avoid_flush_during_shutdown(true);
