@@ -415,6 +415,9 @@ pub enum ChangeError {
     /// The value does not fit into what is left of `read_bytes_max`.
     #[error("the values that were read before leave no space for this one")]
     NoRoom,
+    /// The values whose expiry a write changes have more than [`COMMIT_BYTES_MAX`] bytes together.
+    #[error("the values whose expiry was changed before leave no space for this one")]
+    ExpiriesTooLarge,
     /// The sum of [`Effect::Add`] does not fit.
     #[error("the sum does not fit into 64 bits")]
     Overflow,

@@ -261,7 +261,7 @@ impl<'w, R: FnMut(&[u8], usize) -> Result<Option<Current>, Error>> Planner<'w, R
             Effect::Expire(expires_at_ms) => {
                 let Some(current) = current else { return Ok(ChangeResult::Failed(ChangeError::Absent)) };
                 if current.bytes > room.to_rewrite() {
-                    return Ok(ChangeResult::Failed(ChangeError::NoRoom));
+                    return Ok(ChangeResult::Failed(ChangeError::ExpiriesTooLarge));
                 }
                 room.rewritten_bytes += current.bytes;
                 let attributes = self.touched(current.value.attributes);

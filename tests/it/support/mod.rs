@@ -7,6 +7,8 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod command;
 pub(crate) mod engine;
+#[cfg(feature = "rocksdb")]
+pub(crate) mod feeds;
 pub(crate) mod history;
 pub(crate) mod lab;
 pub(crate) mod late;
@@ -34,6 +36,7 @@ pub(crate) mod shim;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod stores;
 pub(crate) mod tls;
+pub(crate) mod token_file;
 #[cfg(target_os = "linux")]
 pub(crate) mod tools;
 pub(crate) mod wrk2;

@@ -9,6 +9,7 @@ use hyper::StatusCode;
 use hyper::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use crate::limits::{BATCH_READ_BYTES_MAX, RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
+use klad_storage::limits::COMMIT_BYTES_MAX;
 use klad_storage::operation::{ChangeError, Error, Version};
 
 /// `Retry-After` in milliseconds.
@@ -174,7 +175,7 @@ pub enum ApiError {
     BatchTooLarge {
         /// The limit.
         limit: u64,
-        /// `items` or `bytes`.
+        /// What is limited, such as `items`.
         of: &'static str,
     },
     /// The values that a batch reads are too large together.
@@ -515,6 +516,10 @@ impl From<ChangeError> for ApiError {
             ChangeError::Absent => ApiError::NotFound,
             ChangeError::NotANumber => ApiError::NotANumber,
             ChangeError::Overflow => ApiError::NumberOverflow,
+            ChangeError::ExpiriesTooLarge => ApiError::BatchTooLarge {
+                limit: COMMIT_BYTES_MAX as u64,
+                of: "bytes of values whose expiry it changes",
+            },
             ChangeError::NoRoom => ApiError::AnswerTooLarge { limit_bytes: BATCH_READ_BYTES_MAX as u64 },
         }
     }

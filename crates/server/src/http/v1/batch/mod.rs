@@ -152,6 +152,7 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
     let read_bytes_max = if gets > 0 { read_bytes_max(context) } else { 0 };
     let mut answer_permit = context.reserve(results_bytes + read_bytes_max, "answer")?;
     let mut done = execute(context, &request, changes, read_bytes_max, permit).await?;
+    context.exchange.request().batch_items(ops.len());
     let larger = match &mut done.results {
         Results::Each(results) => {
             let factor = request.answer.value_factor();
