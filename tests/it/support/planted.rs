@@ -360,7 +360,8 @@ impl Defective {
         let before = self.steps.fetch_add(1, Ordering::Relaxed);
         let first = before == 0;
         let mut step = step.clone();
-        if self.defect == Defect::InclusiveEnd {
+        // Backwards, a scan would meet its last entry again and again.
+        if self.defect == Defect::InclusiveEnd && !step.reverse {
             step.end = step.end.map(|end| [&end[..], b"\0"].concat().into());
         }
         if self.defect == Defect::ForgetsSnapshots {
