@@ -109,6 +109,11 @@ pub struct PutArgs {
     /// Content type of the value, which the server gives back with it [default: none].
     #[arg(long, value_name = "TYPE")]
     pub content_type: Option<String>,
+    /// Content encoding of the value, such as gzip, which the server gives back with it [default: none].
+    ///
+    /// klad sends and stores the value as it is: it does not compress it.
+    #[arg(long, value_name = "CODING")]
+    pub content_encoding: Option<String>,
     /// An entry of metadata, which the server gives back with the value. The option may be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub meta: Vec<OsString>,

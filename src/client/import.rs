@@ -288,6 +288,7 @@ impl Import<'_> {
             let mut headers = durability(self.args.durability);
             headers.extend(left.map(ttl));
             headers.extend(entry.content_type.as_deref().map(|content_type| header("Content-Type", content_type)));
+            headers.extend(entry.content_encoding.as_deref().map(|coding| header("Content-Encoding", coding)));
             for (name, value) in &entry.meta {
                 let invalid = || Error::Failed(format!("entry {} has invalid metadata", self.entries + 1));
                 headers.push(metadata(name, value).ok_or_else(invalid)?);

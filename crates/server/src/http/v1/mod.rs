@@ -43,7 +43,7 @@ mod scan;
 mod byte_range;
 mod condition;
 mod expiry;
-mod metadata;
+pub mod metadata;
 mod parameters;
 
 pub use changes::FeedBody;
