@@ -65,8 +65,9 @@ pub enum ClientCommand {
     Batch(BatchArgs),
     /// Print the changes of a running server as they happen.
     ///
-    /// Prints a line for each change: version, tab, operation, tab, key. Exit codes: 0 after --limit changes; 1 failed,
-    /// or the server ended the stream; 2 wrong usage.
+    /// Prints a line for each change: version, tab, operation, tab, key. After a lost connection it connects again and
+    /// continues after the last change. Exit codes: 0 after --limit changes; 1 failed, or the server ended the stream; 2
+    /// wrong usage.
     Watch(WatchArgs),
     /// Write all entries of a running server, or of a range, to a file or to the standard output.
     ///

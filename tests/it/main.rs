@@ -119,3 +119,5 @@ mod v1_points;
 mod v1_proxies;
 mod v1_range_removal;
 mod v1_scan;
+#[cfg(feature = "rocksdb")]
+mod v1_watch;

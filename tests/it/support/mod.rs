@@ -7,6 +7,7 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod command;
 pub(crate) mod engine;
+pub(crate) mod exports;
 pub(crate) mod history;
 pub(crate) mod lab;
 pub(crate) mod late;
