@@ -46,7 +46,7 @@ pub(crate) const CLIENT_BATCH_ITEMS: u64 = 2_000;
 pub(crate) const CLIENT_BATCH_BYTES: u64 = 1 << 20;
 
 /// How long `klad export` and `klad import` wait in all, without any progress, while the server rejects a request with
-/// 503. Then they fail.
+/// 503, and `klad watch` while it cannot connect again. Then they fail.
 pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_mins(1);
 
 /// How long `klad export` and `klad import` wait after a rejection that does not say how long to wait, and at most.

@@ -289,6 +289,8 @@ fn the_head_of_a_batch_is_strict() {
             let answer = send(client, "", &headers, &body);
             assert_eq!((answer.status, document(&answer)["code"].as_str()), (415, Some("unsupported-media-type")));
         }
+        let answer = send(client, "", &[("Content-Type", NDJSON), ("Content-Encoding", "gzip")], &body);
+        assert_eq!((answer.status, document(&answer)["code"].as_str()), (415, Some("unsupported-media-type")));
         for (query, code) in [
             ("?atomc=true", "unknown-parameter"),
             ("?atomic=yes", "bad-parameter"),

@@ -7,6 +7,7 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod command;
 pub(crate) mod engine;
+pub(crate) mod exports;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod feeds;
 pub(crate) mod history;

@@ -164,7 +164,7 @@ pub enum ApiError {
         /// The length of the value.
         length: u64,
     },
-    /// The body has another type than a batch may have.
+    /// The body has another type or encoding than a batch may have.
     #[error("the body must be {0}")]
     UnsupportedMediaType(&'static str),
     /// An item of a batch is malformed.

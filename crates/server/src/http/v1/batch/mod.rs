@@ -8,7 +8,7 @@
 //! reads is one read of many keys. A batch never blocks its worker for long: between slices of it the worker's other
 //! requests run.
 
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 
 use crate::execution::admission::BodyPermit;
@@ -124,6 +124,9 @@ pub(super) fn route(query: &str, headers: &HeaderMap, options: &Options) -> Resu
     let durability = durability(&parameters, headers)?.unwrap_or(options.durability);
     let body = Format::of_body(headers)
         .ok_or(ApiError::UnsupportedMediaType("application/x-ndjson or application/cbor-seq"))?;
+    if headers.contains_key(CONTENT_ENCODING) {
+        return Err(ApiError::UnsupportedMediaType("without Content-Encoding, which klad does not decode"));
+    }
     Ok(Request { body, answer: body.of_answer(headers), atomic, durability })
 }
 
