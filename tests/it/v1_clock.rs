@@ -123,7 +123,7 @@ fn a_compaction_removes_expired_keys_for_good() {
     assert_eq!(client.get("/v0/entities?start=a").body, b"later\nvstays\nv");
 }
 
-/// Requests whose condition asks for the value with the ETag `tag`, or for any value.
+/// Requests whose condition asks for the value with the version `tag`, or for any value.
 fn conditional(client: &mut Client, tag: &str) -> Vec<(u16, String)> {
     let mut verdicts = Vec::new();
     for condition in [tag, "*"] {

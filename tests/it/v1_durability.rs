@@ -9,7 +9,9 @@ use super::support::batches::{NDJSON, batch, lines, results};
 use super::support::planted::Defect;
 use super::support::scanning::{Format, keys, scan};
 use super::support::shim::Shim;
-use super::support::{Client, DURABLE_ENGINES, PATIENCE, ServerBuilder, durable_setups, durable_strategies};
+use super::support::{
+    Client, DURABLE_ENGINES, PATIENCE, ServerBuilder, durable_setups, durable_strategies, wait_until,
+};
 
 const KEYS: [&str; 3] = ["k1", "k2", "k3"];
 
@@ -38,6 +40,9 @@ fn waits_for_its_sync(
         // The planted defects give no results, without which a PUT of `/v1` has no answer.
         assert_eq!(reader.put(&format!("/v0/entity?id={key}"), b"old").status, 201);
     }
+    wait_until("the first values are synced; a defective server may have answered before", || {
+        values(&mut reader) == ["old"; 3]
+    });
     shim.hold();
     let mut writer = server.client();
     writer.send(method, target, &[("Content-Type", NDJSON)], Some(body)).unwrap();

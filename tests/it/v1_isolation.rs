@@ -107,7 +107,7 @@ fn steps_see_one_state(engine: &str) -> Result<(), String> {
     // A few entries, which are several steps because they are large.
     let few: Vec<String> = (0..5).map(|number| format!("few{number}")).collect();
     for key in &few {
-        store(&mut client, key.as_bytes(), &[b'v'; 60_000]);
+        store(&mut client, key.as_bytes(), &vec![b'v'; 60_000]);
     }
     let mut check = |query: &str, format: Format, expected: &[String]| {
         for other in ["0", "z"] {

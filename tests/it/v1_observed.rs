@@ -13,7 +13,7 @@ use super::support::{Answer, Client, ENGINES, Server, ServerBuilder, wait_until}
 
 /// What klad must have counted.
 #[derive(Default)]
-struct Sent {
+struct Counts {
     /// Requests by op and outcome.
     requests: BTreeMap<(&'static str, &'static str), u64>,
     received_bytes: BTreeMap<&'static str, u64>,
@@ -21,7 +21,7 @@ struct Sent {
     items: u64,
 }
 
-impl Sent {
+impl Counts {
     /// Sends a request that must count as `op` and `outcome`.
     fn send(
         &mut self,
@@ -39,9 +39,12 @@ impl Sent {
     }
 }
 
+/// Op, outcome, method, target, headers and body of a request.
+type Row<'r> = (&'static str, &'static str, &'r str, &'r str, &'r [(&'r str, &'r str)], &'r [u8]);
+
 /// Sends requests of every kind, and `unannounced` further reads.
-fn send_all_kinds(client: &mut Client, unannounced: u64) -> Sent {
-    let mut sent = Sent::default();
+fn send_all_kinds(client: &mut Client, unannounced: u64) -> Counts {
+    let mut sent = Counts::default();
     let tag =
         sent.send(client, ("put", "ok"), ("PUT", "/v1/kv/k?ttl=1h"), &[], b"12345").header("etag").unwrap().to_owned();
     let json_lines = ("Accept", NDJSON);
@@ -55,7 +58,7 @@ fn send_all_kinds(client: &mut Client, unannounced: u64) -> Sent {
     ];
     let gets = [json!({"op":"get","key":"k"}), json!({"op":"get","key":"n"})];
     let bad = [json!({"op":"get","key":"k"}), json!({"op":"got","key":"k"})];
-    let rows: &[(&'static str, &'static str, &str, &str, &[(&str, &str)], &[u8])] = &[
+    let rows: &[Row<'_>] = &[
         ("put", "ok", "PUT", "/v1/kv?key64=aw&durability=async", &[], b"1234567"),
         ("put", "client_error", "PUT", "/v1/kv/k", &[("If-None-Match", "*")], b"v"),
         ("put", "client_error", "PUT", "/v1/kv/k?tll=1h", &[], b"v"),

@@ -135,8 +135,8 @@ fn deadlines_hold(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     let server = shim.preload(builder).start();
     let mut reader = server.client();
     for key in ["range1", "range2"] {
-        // Synced, so that no other sync is held.
-        assert_eq!(reader.put(&format!("/v1/kv/{key}"), b"v").status, 201);
+        // Synced, so that no other sync is held. A defective server may reject it on a busy machine.
+        wait_until("the key is stored", || [201, 204].contains(&reader.put(&format!("/v1/kv/{key}"), b"v").status));
     }
     let mut first = server.client();
     shim.hold();
@@ -206,7 +206,7 @@ fn the_deadline_of_a_scan_does_not_cut_its_stream() {
         let mut client = server.client();
         // More than the buffers of both sockets hold.
         for number in 0..800 {
-            client.store(&format!("/v0/entity?id={number:04}&durability=async"), &[b'v'; 30_000]);
+            client.store(&format!("/v0/entity?id={number:04}&durability=async"), &vec![b'v'; 30_000]);
         }
         let headers = [("Accept", Format::JsonLines.accept()), ("Klad-Timeout", "500ms")];
         let mut begun = None;

@@ -26,8 +26,11 @@ fn refused(answer: &Answer, what: &str) -> Found {
     Err(format!("{what}: {} {}", answer.status, answer.text()))
 }
 
+/// Method, target and headers of a request.
+type Row = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
 /// Requests that change something, with and without effect on what is stored.
-const CHANGES: &[(&str, &str, &[(&str, &str)])] = &[
+const CHANGES: &[Row] = &[
     ("PUT", "/v1/kv/k", &[]),
     ("PUT", "/v1/kv?key64=aw&ttl=1h", &[]),
     ("PUT", "/v1/kv/k", &[("If-None-Match", "*")]),
