@@ -376,10 +376,11 @@ pub struct ServeArgs {
     pub watchers_max: u64,
     /// Interval of the heartbeats of a change feed without changes.
     ///
-    /// A client that has received nothing for twice this time can assume that its connection is broken.
+    /// A client that has received nothing for twice this time can assume that its connection is broken. klad watch waits
+    /// 30 s.
     ///
-    /// Range: more than 0.
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = positive_duration, help_heading = BOUNDS)]
+    /// Range: more than 0, up to 15 s.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = changes_heartbeat, help_heading = BOUNDS)]
     pub changes_heartbeat: Duration,
     /// Maximum time from the first byte of a request's head to its last. Then klad answers 408.
     ///
@@ -574,6 +575,16 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text) {
         Ok(Duration::ZERO) => Err("must be more than 0s".to_owned()),
         parsed => parsed,
+    }
+}
+
+/// The longest `--changes-heartbeat`: half of the time after which client commands take a connection for broken.
+const CHANGES_HEARTBEAT_MAX: Duration = Duration::from_secs(15);
+
+fn changes_heartbeat(text: &str) -> Result<Duration, String> {
+    match positive_duration(text)? {
+        longer if longer > CHANGES_HEARTBEAT_MAX => Err(format!("must be at most {CHANGES_HEARTBEAT_MAX:?}")),
+        parsed => Ok(parsed),
     }
 }
 

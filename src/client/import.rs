@@ -12,6 +12,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use crate::client::Error;
+use crate::client::args::Durability;
 use crate::client::batch::open;
 use crate::client::bounds::Bounds;
 use crate::client::directory::ImportDirectory;
@@ -73,9 +74,16 @@ impl<I> Default for Batch<I> {
 /// [`Error`].
 pub(super) fn run(args: &ImportArgs) -> Result<(), Error> {
     check(args.quiet)?;
+    if args.data.is_some() && args.resume_file.is_some() && matches!(args.durability, Some(Durability::Async)) {
+        return Err(Error::Usage(
+            "--resume-file needs --durability sync with --data: after a crash of the machine it would skip lost entries"
+                .to_owned(),
+        ));
+    }
     if let Some(path) = &args.data {
-        let directory = ImportDirectory::open(path, args)?;
-        return import(args, Input::open(args)?, directory);
+        // First the input, so that a wrong name creates no directory.
+        let input = Input::open(args)?;
+        return import(args, input, ImportDirectory::open(path, args)?);
     }
     let session = Session::start(&args.server)?;
     let input = Input::open(args)?;

@@ -4,21 +4,26 @@
 //! the connection was lost, or the server was killed. Then the command connects again.
 
 use std::io::{BufWriter, StdoutLock, Write as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::client::answer::AnswerBody;
 use crate::client::exchange::{Request, Session, header};
 use crate::client::items::{Format, Items};
+use crate::client::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PATIENCE};
 use crate::client::list_args::WatchArgs;
 use crate::client::output::{lock, not_written};
-use crate::client::patience::Patience;
 use crate::client::problem::{Problem, rejection};
 use crate::client::{Error, key, show};
+use klad_base::clock;
+use klad_base::sync::Signal;
 
 /// Time between two attempts to connect again.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// Statuses after which the command tries again: klad is overloaded, or a proxy does not reach it.
+const TEMPORARY: [u16; 3] = [502, 503, 504];
 
 /// Prints changes.
 ///
@@ -28,8 +33,8 @@ pub(super) fn run(args: &WatchArgs) -> Result<(), Error> {
     let prefix = args.prefix.as_ref().map(|prefix| key::decode(prefix, args.keys)).transpose()?;
     let session = Session::start(&args.server)?;
     let out = BufWriter::new(lock()?);
-    let patience = Patience::new(&session, true);
-    let mut watch = Watch { args, prefix, session: &session, out, printed: 0, last: args.from, patience };
+    let heard = clock::now();
+    let mut watch = Watch { args, prefix, session: &session, out, printed: 0, last: args.from, heard };
     let mut body = session.send(watch.request())?;
     if body.answer.status != 200 {
         return Err(rejection(&mut body.connection, &mut body.answer, false));
@@ -55,8 +60,8 @@ struct Watch<'a> {
     printed: u64,
     /// The version up to which all changes were received.
     last: Option<u64>,
-    /// How long the server may still send nothing. It is full again when a line has arrived.
-    patience: Patience<'a>,
+    /// When the last line has arrived.
+    heard: Instant,
 }
 
 /// Why a feed ended.
@@ -99,7 +104,7 @@ impl Watch<'_> {
                 Ok(None) => return Ok(Ended::Lost("the stream ended without a reason".to_owned())),
                 Err(error) => return Ok(Ended::Lost(error.to_string())),
             };
-            self.patience = Patience::new(self.session, true);
+            self.heard = clock::now();
             let change: Value = match serde_json::from_slice(line) {
                 Ok(change) => change,
                 Err(error) => return Ok(Ended::ByServer(format!("the answer has an invalid change: {error}"))),
@@ -119,19 +124,27 @@ impl Watch<'_> {
         }
     }
 
-    /// Connects again after the last change. Gives up when no line has come for the whole time of [`Patience`].
+    /// Connects again after the last change. Gives up when no line has come for [`CLIENT_PATIENCE`].
     fn reconnect(&mut self, why: &str) -> Result<AnswerBody, Error> {
         // Before the first line a new feed would begin later, and miss changes.
-        let Some(last) = self.last else { return Err(self.failed(why)) };
+        let Some(last) = self.last.filter(|_| self.session.has_time_for(PAUSE)) else { return Err(self.failed(why)) };
         let message = show::printable(&format!("{why}; connecting again after version {last}"));
         let _ = writeln!(std::io::stderr(), "klad watch: {message}");
         let mut failure = self.failed(why);
-        while self.patience.wait(PAUSE) {
+        let until = self.heard.max(clock::now() - CLIENT_IDLE_TIMEOUT) + CLIENT_PATIENCE;
+        let mut pause = PAUSE;
+        while clock::now() + pause < until && self.session.has_time_for(pause) {
+            Signal::default().wait_timeout(pause);
+            pause = PAUSE;
             match self.session.send(self.request()) {
                 Ok(body) if body.answer.status == 200 => return Ok(body),
                 Ok(mut body) => {
                     let problem = Problem::read(&mut body.connection, &mut body.answer);
-                    self.patience.wait_after(problem, false)?;
+                    if !TEMPORARY.contains(&problem.status) {
+                        return Err(problem.into_error(false));
+                    }
+                    pause = PAUSE.max(problem.pause());
+                    failure = problem.into_error(false);
                 }
                 Err(Error::Failed(why)) => failure = self.failed(&why),
                 Err(other) => return Err(other),

@@ -103,8 +103,9 @@ impl WriteGate {
     /// All checks together, for [`Engine::writable`](crate::Engine::writable).
     pub(crate) fn check(&self, change: ChangeKind) -> Result<(), Error> {
         self.check_stopped()?;
-        self.check_stalled()?;
-        self.check_space(change)
+        // Before stalls: these end by themselves.
+        self.check_space(change)?;
+        self.check_stalled()
     }
 
     /// Each check with its name, for [`Engine::checks`](crate::Engine::checks).

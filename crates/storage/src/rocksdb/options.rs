@@ -9,7 +9,9 @@ use rust_rocksdb::{
 
 use crate::Compression;
 use crate::disk::record;
-use crate::limits::{EXPIRED_KEPT_MAX, LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
+use crate::limits::{
+    EXPIRED_KEPT_MAX, LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH, SCAN_STEP_BYTES_MAX,
+};
 use crate::rocksdb::Options;
 use klad_base::clock;
 
@@ -218,8 +220,8 @@ fn tables(cache: &Cache) -> BlockBasedOptions {
     tables
 }
 
-/// The read options of one scan step.
-pub(super) fn scan(from: &[u8], end: Option<&[u8]>) -> ReadOptions {
+/// The read options of one scan step of at most `entries_max` entries.
+pub(super) fn scan(from: &[u8], end: Option<&[u8]>, entries_max: usize) -> ReadOptions {
     let mut options = ReadOptions::default();
     options.set_iterate_lower_bound(from);
     if let Some(end) = end {
@@ -227,9 +229,9 @@ pub(super) fn scan(from: &[u8], end: Option<&[u8]>) -> ReadOptions {
     }
     // A large scan must not evict the blocks of point reads.
     options.fill_cache(false);
-    // Each step reads ahead in each table of the range, and most tables have few of its entries. 16 KiB hold 128 entries
-    // of 128 bytes.
-    options.set_readahead_size(16 << 10);
+    // Each step reads ahead in each table of the range, and most tables have few of its entries. Small entries have
+    // about 128 bytes.
+    options.set_readahead_size((entries_max.saturating_mul(128)).clamp(16 << 10, SCAN_STEP_BYTES_MAX));
     options
 }
 
