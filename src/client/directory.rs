@@ -23,8 +23,8 @@ use klad_server::limits::{KEY_BYTES_CEILING, TTL_RANGE, VALUE_BYTES_CEILING};
 use klad_storage::changes::Retention;
 use klad_storage::limits::{CHANGES_BYTES, CHANGES_TIME, HOUSEKEEPING_INTERVAL};
 use klad_storage::operation::{
-    self, Attributes, Change, ChangeResult, Condition, Durability, Effect, Operation, Outcome, Page, ScanStep, Value,
-    View, Write,
+    self, Attributes, Change, ChangeResult, Condition, Consistency, Durability, Effect, Operation, Outcome, Page,
+    ScanStep, Value, View, Write,
 };
 use klad_storage::{ChangeKind, Engine, Reply};
 
@@ -65,6 +65,7 @@ impl Directory {
             entries_max: STEP_ENTRIES_MAX,
             bytes_max: STEP_BYTES_MAX,
             view: View::Latest,
+            consistency: Consistency::Default,
         };
         loop {
             match self.execute(Operation::Scan(Box::new(step.clone())))? {
@@ -186,7 +187,7 @@ impl Target for ImportDirectory {
 
     fn store(&mut self, batch: Batch<Change>) -> Result<u64, Error> {
         self.check_writable()?;
-        let write = Write { changes: batch.items, atomic: false, read_bytes_max: 0, durability: self.durability };
+        let write = Write { changes: batch.items, durability: self.durability, ..Write::default() };
         match self.directory.execute(Operation::Write(write))? {
             Outcome::Written { results, .. } => {
                 let kept = results.iter().filter(|result| matches!(result, ChangeResult::Failed(_)));

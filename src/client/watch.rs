@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::client::answer::AnswerBody;
 use crate::client::exchange::{Request, Session, header};
 use crate::client::items::{Format, Items};
-use crate::client::limits::{CLIENT_IDLE_TIMEOUT, CLIENT_PATIENCE};
+use crate::client::limits::CLIENT_PATIENCE;
 use crate::client::list_args::WatchArgs;
 use crate::client::output::{lock, not_written};
 use crate::client::problem::{Problem, rejection};
@@ -33,8 +33,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<(), Error> {
     let prefix = args.prefix.as_ref().map(|prefix| key::decode(prefix, args.keys)).transpose()?;
     let session = Session::start(&args.server)?;
     let out = BufWriter::new(lock()?);
-    let heard = clock::now();
-    let mut watch = Watch { args, prefix, session: &session, out, printed: 0, last: args.from, heard };
+    let mut watch = Watch { args, prefix, session: &session, out, printed: 0, last: args.from, until: None };
     let mut body = session.send(watch.request())?;
     if body.answer.status != 200 {
         return Err(rejection(&mut body.connection, &mut body.answer, false));
@@ -60,8 +59,8 @@ struct Watch<'a> {
     printed: u64,
     /// The version up to which all changes were received.
     last: Option<u64>,
-    /// When the last line has arrived.
-    heard: Instant,
+    /// When to give up, if the connection was lost and no line has arrived since.
+    until: Option<Instant>,
 }
 
 /// Why a feed ended.
@@ -104,7 +103,7 @@ impl Watch<'_> {
                 Ok(None) => return Ok(Ended::Lost("the stream ended without a reason".to_owned())),
                 Err(error) => return Ok(Ended::Lost(error.to_string())),
             };
-            self.heard = clock::now();
+            self.until = None;
             let change: Value = match serde_json::from_slice(line) {
                 Ok(change) => change,
                 Err(error) => return Ok(Ended::ByServer(format!("the answer has an invalid change: {error}"))),
@@ -131,7 +130,7 @@ impl Watch<'_> {
         let message = show::printable(&format!("{why}; connecting again after version {last}"));
         let _ = writeln!(std::io::stderr(), "klad watch: {message}");
         let mut failure = self.failed(why);
-        let until = self.heard.max(clock::now() - CLIENT_IDLE_TIMEOUT) + CLIENT_PATIENCE;
+        let until = *self.until.get_or_insert_with(|| clock::now() + CLIENT_PATIENCE);
         let mut pause = PAUSE;
         while clock::now() + pause < until && self.session.has_time_for(pause) {
             Signal::default().wait_timeout(pause);

@@ -87,6 +87,7 @@ mod profile_live;
 mod ranges;
 #[cfg(feature = "rocksdb")]
 mod removed_entries;
+mod replicas;
 #[cfg(all(feature = "rocksdb", feature = "posix-locks", target_os = "linux"))]
 mod rocksdb_waits;
 mod slow;

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use bytes::Bytes;
 use klad_storage::memory::MemoryEngine;
 use klad_storage::operation::{
-    Change, Condition, Durability, Effect, Error, Operation, Outcome, Page, ScanStep, View, Write,
+    Change, Condition, Consistency, Durability, Effect, Error, Operation, Outcome, Page, ScanStep, View, Write,
 };
 use klad_storage::{Capabilities, ChangeKind, Engine, LocalDisk, Pending, Perf, Reply, Result};
 
@@ -161,7 +161,10 @@ impl Planted {
         match self.defect {
             Defect::ChecksConditionsOutside => {
                 for change in &mut write.changes {
-                    let current = match try_ask(&*self.inner, Operation::Get { key: change.key.clone() })? {
+                    let current = match try_ask(
+                        &*self.inner,
+                        Operation::Get { key: change.key.clone(), consistency: Consistency::Default },
+                    )? {
                         Outcome::Found { version, .. } => Some(version),
                         _ => None,
                     };

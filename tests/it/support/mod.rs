@@ -22,6 +22,7 @@ pub(crate) mod one_key;
 pub(crate) mod pages;
 pub(crate) mod planted;
 pub(crate) mod planted_changes;
+pub(crate) mod planted_replicas;
 pub(crate) mod plants;
 pub(crate) mod programs;
 pub(crate) mod proxies;

@@ -1,7 +1,7 @@
 //! All answers to a request that klad rejects or that fails, and the one table of their statuses.
 //!
 //! A status below 500, and 503, 504 and 507, means that nothing has happened. 500 on a write means that the outcome is
-//! undetermined. All of `http` calls this.
+//! undetermined, and so does 504 with `not-enough-replicas`. All of `http` calls this.
 
 use std::time::Duration;
 
@@ -57,6 +57,15 @@ pub enum ApiError {
     /// The durability is neither `sync` nor `async`.
     #[error("durability must be sync or async")]
     BadDurability,
+    /// The consistency level is unknown, or is given beside `ack`, `from` or `replicas`.
+    #[error("klad-consistency must be one, quorum, local_quorum, all or serial, without ack, from and replicas")]
+    BadConsistency,
+    /// So many copies cannot answer.
+    #[error("ack=A&from=F and replicas=A/F need 1 <= A <= F <= {copies}, the number of copies of each key")]
+    BadReplicas {
+        /// The number of copies that the store keeps.
+        copies: u8,
+    },
     /// The key is longer than `--key-max`.
     #[error("the key is longer than {limit_bytes} bytes")]
     KeyTooLong {
@@ -219,6 +228,8 @@ impl ApiError {
             | ApiError::EmptyParameter(_)
             | ApiError::BadEscape(_)
             | ApiError::BadDurability
+            | ApiError::BadConsistency
+            | ApiError::BadReplicas { .. }
             | ApiError::BadTimeout
             | ApiError::BadConfiguration(_)
             | ApiError::BadParameter(_)
@@ -263,7 +274,7 @@ impl ApiError {
                 | Error::NoVersion { .. } => StatusCode::SERVICE_UNAVAILABLE,
                 Error::NotSupported { .. } => StatusCode::NOT_IMPLEMENTED,
                 Error::RangeTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-                Error::DeadlinePassed => StatusCode::GATEWAY_TIMEOUT,
+                Error::DeadlinePassed | Error::NotEnoughReplicas { .. } => StatusCode::GATEWAY_TIMEOUT,
                 Error::NoSpace { .. } | Error::MemoryFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
                 Error::ReadFailed { .. } | Error::Unreadable { .. } | Error::Undetermined { .. } => {
                     StatusCode::INTERNAL_SERVER_ERROR
@@ -307,6 +318,8 @@ impl ApiError {
             ApiError::EmptyParameter(_) => "empty-parameter",
             ApiError::BadEscape(_) => "bad-escape",
             ApiError::BadDurability => "bad-durability",
+            ApiError::BadConsistency => "bad-consistency",
+            ApiError::BadReplicas { .. } => "bad-replicas",
             ApiError::BadTimeout => "bad-timeout",
             ApiError::KeyTooLong { .. } => "key-too-long",
             ApiError::ValueTooLarge { .. } => "value-too-large",
@@ -336,6 +349,7 @@ impl ApiError {
                 Error::NoVersion { .. } => "no-version",
                 Error::ReadFailed { .. } => "read-failed",
                 Error::Unreadable { .. } => "unreadable-record",
+                Error::NotEnoughReplicas { .. } => "not-enough-replicas",
                 Error::Undetermined { .. } => "undetermined",
             },
         }
@@ -349,6 +363,8 @@ impl ApiError {
         "empty-parameter",
         "bad-escape",
         "bad-durability",
+        "bad-consistency",
+        "bad-replicas",
         "bad-timeout",
         "key-too-long",
         "value-too-large",
@@ -367,6 +383,7 @@ impl ApiError {
         "no-version",
         "read-failed",
         "unreadable-record",
+        "not-enough-replicas",
         "undetermined",
         "malformed-head",
         "bad-host",
@@ -416,6 +433,7 @@ impl ApiError {
             | ApiError::AnswerTooLarge { limit_bytes } => Some(*limit_bytes),
             ApiError::BatchTooLarge { limit, .. }
             | ApiError::Operation(Error::Overloaded { limit, .. } | Error::RangeTooLarge { limit }) => Some(*limit),
+            ApiError::BadReplicas { copies } => Some((*copies).into()),
             ApiError::Item { error, .. } => error.limit(),
             _ => None,
         }
@@ -455,6 +473,9 @@ impl ApiError {
         }
         if let ApiError::Item { item, .. } = self {
             document["item"] = item.into();
+        }
+        if let ApiError::Operation(Error::NotEnoughReplicas { answered, asked }) = self {
+            (document["answered"], document["asked"]) = (answered.into(), asked.into());
         }
         if let ApiError::VersionGone { oldest } = self {
             document["oldest"] = oldest.into();
