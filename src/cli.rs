@@ -582,20 +582,18 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
 const CHANGES_HEARTBEAT_MAX: Duration = Duration::from_secs(15);
 
 fn changes_heartbeat(text: &str) -> Result<Duration, String> {
-    match positive_duration(text)? {
-        longer if longer > CHANGES_HEARTBEAT_MAX => Err(format!("must be at most {CHANGES_HEARTBEAT_MAX:?}")),
-        parsed => Ok(parsed),
-    }
+    positive_duration(text).and_then(|time| at_most(time, CHANGES_HEARTBEAT_MAX))
 }
 
 /// The longest `--commit-delay`. With a longer one, writers would wait mostly for the delay and not for the disk.
 const COMMIT_DELAY_MAX: Duration = Duration::from_millis(100);
 
 fn commit_delay(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        longer if longer > COMMIT_DELAY_MAX => Err(format!("must be at most {COMMIT_DELAY_MAX:?}")),
-        parsed => Ok(parsed),
-    }
+    duration(text).and_then(|time| at_most(time, COMMIT_DELAY_MAX))
+}
+
+fn at_most(time: Duration, max: Duration) -> Result<Duration, String> {
+    if time > max { Err(format!("must be at most {max:?}")) } else { Ok(time) }
 }
 
 #[cfg(test)]
