@@ -34,7 +34,7 @@ fn opened<E, F: std::fmt::Debug>(open: impl Fn() -> std::result::Result<E, F>) -
     for _ in 0..1_000 {
         match open() {
             Err(error) if format!("{error:?}").contains("InUse") => {
-                std::thread::sleep(std::time::Duration::from_millis(10))
+                std::thread::sleep(std::time::Duration::from_millis(10));
             }
             result => return result.unwrap(),
         }
