@@ -23,3 +23,5 @@ pub mod os;
 pub mod client;
 #[cfg(feature = "rocksdb")]
 pub mod offline;
+
+pub mod disk;

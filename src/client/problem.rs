@@ -76,10 +76,11 @@ impl Problem {
             Some(code) => format!("{about}{code}{detail} (status {status})"),
             None => format!("{about}the answer has status {status} and no reason"),
         };
-        // klad's own rejections had no effect, except the one with code "undetermined". The answer of a proxy says
-        // nothing about what klad did.
+        // klad's own rejections had no effect, except those with these codes. The answer of a proxy says nothing about
+        // what klad did.
         let code = self.code.as_deref();
-        if is_write && (code == Some("undetermined") || status < 400 || (status >= 500 && code.is_none())) {
+        let may_have_happened = matches!(code, Some("undetermined" | "not-enough-replicas"));
+        if is_write && (may_have_happened || status < 400 || (status >= 500 && code.is_none())) {
             return Error::Undetermined(text);
         }
         if code == Some("precondition-failed") {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use klad_storage::Engine;
 use klad_storage::operation::{
-    Attributes, Change, ChangeError, ChangeResult, Condition, Durability, Effect, Entry, Operation, Outcome, Page,
-    RangeRemoval, ScanStep, Snapshot, Value, Version, View, Write,
+    Attributes, Change, ChangeError, ChangeResult, Condition, Consistency, Durability, Effect, Entry, Operation,
+    Outcome, Page, RangeRemoval, ScanStep, Snapshot, Value, Version, View, Write,
 };
 
 use super::support::engine::{Defect, OPEN, Open, Planted, ask, commit, memory};
@@ -215,6 +215,7 @@ impl Run<'_> {
             atomic: self.random.bool(),
             read_bytes_max: [0, 50, 100_000][self.random.usize(..3)],
             durability: if self.random.u8(..20) == 0 { Durability::Sync } else { Durability::Async },
+            consistency: Consistency::Default,
         }
     }
 
@@ -267,7 +268,11 @@ impl Run<'_> {
         if let Some(cached) = self.engine().read_cached(&key) {
             same(&format!("cached {key:?}"), &found(cached.unwrap()), &expected)?;
         }
-        same(&format!("{key:?}"), &found(ask(self.engine(), Operation::Get { key: key.clone() })), &expected)?;
+        same(
+            &format!("{key:?}"),
+            &found(ask(self.engine(), Operation::Get { key: key.clone(), consistency: Consistency::Default })),
+            &expected,
+        )?;
         let keys: Vec<Bytes> = (0..4).map(|_| self.key()).collect();
         let bytes_max = self.random.usize(..200);
         let mut left = bytes_max;
@@ -282,7 +287,8 @@ impl Run<'_> {
             }
         });
         let expected: Vec<_> = expected.collect();
-        let many = ask(self.engine(), Operation::GetMany { keys: keys.clone(), bytes_max });
+        let many =
+            ask(self.engine(), Operation::GetMany { keys: keys.clone(), bytes_max, consistency: Consistency::Default });
         let Outcome::FoundMany(results) = many else { panic!("{many:?}") };
         same(&format!("{keys:?}"), &results.into_iter().map(normal_result).collect(), &expected)
     }
@@ -290,7 +296,8 @@ impl Run<'_> {
     fn remove_range(&mut self) -> Checked {
         let (from, end) = (self.bound(), (self.random.u8(..8) > 0).then(|| self.bound()));
         let durability = Durability::Async;
-        let removal = Operation::RemoveRange(RangeRemoval { from: from.clone(), end: end.clone(), durability });
+        let removal = RangeRemoval { from: from.clone(), end: end.clone(), durability, ..RangeRemoval::default() };
+        let removal = Operation::RemoveRange(removal);
         let outcome = ask(self.engine(), removal);
         let Outcome::Written { version, results, .. } = outcome else { panic!("{outcome:?}") };
         assert!(results.is_empty());
@@ -310,6 +317,7 @@ impl Run<'_> {
             entries_max: self.random.usize(1..5),
             bytes_max: self.random.usize(..150),
             view: View::Latest,
+            consistency: Consistency::Default,
         };
         let mut state = self.model.state.clone();
         if self.engine().capabilities().snapshots && self.random.bool() {

@@ -6,7 +6,8 @@ use std::num::NonZeroU64;
 use bytes::Bytes;
 use klad_storage::maintenance;
 use klad_storage::operation::{
-    Attributes, Change, ChangeResult, Condition, Durability, Effect, Operation, Outcome, RangeRemoval, Value, Write,
+    Attributes, Change, ChangeResult, Condition, Consistency, Durability, Effect, Operation, Outcome, RangeRemoval,
+    Value, Write,
 };
 use klad_storage::{Capabilities, Engine};
 
@@ -14,7 +15,7 @@ use super::support::Over;
 use super::support::engine::{Defect, Planted, ask, commit, each_engine, memory, put, try_ask, write};
 
 fn get(engine: &dyn Engine, key: &'static str) -> Option<(u64, Bytes)> {
-    match ask(engine, Operation::Get { key: Bytes::from_static(key.as_bytes()) }) {
+    match ask(engine, Operation::Get { key: Bytes::from_static(key.as_bytes()), consistency: Consistency::Default }) {
         Outcome::Found { version, value } => Some((version.get(), value.payload)),
         Outcome::NotFound => None,
         other => panic!("{other:?}"),
@@ -22,7 +23,7 @@ fn get(engine: &dyn Engine, key: &'static str) -> Option<(u64, Bytes)> {
 }
 
 fn batch(changes: Vec<Change>) -> Write {
-    Write { changes, atomic: true, read_bytes_max: 0, durability: Durability::Async }
+    Write { changes, atomic: true, durability: Durability::Async, ..Write::default() }
 }
 
 #[test]
@@ -142,7 +143,8 @@ fn torn_batch(engine: &dyn Engine) -> Option<String> {
             scope.spawn(|| {
                 while !over.load(std::sync::atomic::Ordering::SeqCst) {
                     let keys = vec![Bytes::from_static(b"left"), Bytes::from_static(b"right")];
-                    let found = ask(engine, Operation::GetMany { keys, bytes_max: 1_000 });
+                    let found =
+                        ask(engine, Operation::GetMany { keys, bytes_max: 1_000, consistency: Consistency::Default });
                     let Outcome::FoundMany(found) = found else { panic!("{found:?}") };
                     let payload = |result: &ChangeResult| match result {
                         ChangeResult::Read(found) => found.as_ref().map(|(_, value)| value.payload.clone()),
@@ -158,8 +160,8 @@ fn torn_batch(engine: &dyn Engine) -> Option<String> {
             let write = if round % 10 == 9 {
                 Operation::RemoveRange(RangeRemoval {
                     from: Bytes::from_static(b"left"),
-                    end: None,
                     durability: Durability::Async,
+                    ..RangeRemoval::default()
                 })
             } else {
                 Operation::Write(batch(vec![put("left", round.to_string()), put("right", round.to_string())]))

@@ -87,6 +87,7 @@ mod profile_live;
 mod ranges;
 #[cfg(feature = "rocksdb")]
 mod removed_entries;
+mod replicas;
 #[cfg(all(feature = "rocksdb", feature = "posix-locks", target_os = "linux"))]
 mod rocksdb_waits;
 mod slow;
@@ -107,6 +108,8 @@ mod v1_batch;
 #[cfg(feature = "rocksdb")]
 mod v1_changes;
 mod v1_client;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod v1_client_data;
 #[cfg(target_os = "linux")]
 mod v1_clock;
 mod v1_conditions;
@@ -130,3 +133,5 @@ mod v1_proxies;
 mod v1_range_removal;
 mod v1_scan;
 mod v1_tokens;
+#[cfg(feature = "rocksdb")]
+mod v1_watch;

@@ -44,12 +44,13 @@ fn request(random: &mut fastrand::Rng) -> Vec<u8> {
     let method = one(random, &["GET", "PUT", "DELETE", "PUT", "HEAD", "POST", "get"]);
     let id =
         one(random, &["kept", "new", "", "a%20b", "%zz", "a+b", "%6bept", "k\u{e9}", "\"k\"", "k#part", "k&id=kept"]);
+    let replicas = one(random, &["", "", "&ack=1&from=1", "&ack=2", "&replicas=2/3", "&%61ck=0", "&ack=%zz"]);
     let durability = one(random, &["", "", "&durability=async", "&durability=sync", "&durability=never", "&"]);
     let path =
         one(random, &["/v0/entity?id=", "/v0/entity", "/v0/entity?", "http://a/v0/entity?id=", "/v0/entities?start="]);
     let version = one(random, &["HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/1.2", "http/1.1"]);
     let end = one(random, &["\r\n", "\r\n", "\n"]);
-    let mut head = format!("{method} {path}{id}{durability} {version}{end}");
+    let mut head = format!("{method} {path}{id}{replicas}{durability} {version}{end}");
     // One Host header in most cases.
     for _ in 0..[1, 1, 1, 1, 1, 1, 0, 2][random.usize(..8)] {
         head += &format!("{}: localhost{end}", one(random, &["Host", "host", "HOST"]));
@@ -62,6 +63,8 @@ fn request(random: &mut fastrand::Rng) -> Vec<u8> {
             ("Connection", "close"),
             ("Klad-Durability", "async"),
             ("Klad-Durability", "never"),
+            ("Klad-Consistency", "all"),
+            ("Klad-Consistency", "most"),
             ("Klad-Timeout", "soon"),
             ("Klad-Timeout", "10s"),
             ("X-Request-Id", "a-b_c"),

@@ -5,8 +5,8 @@ use std::path::Path;
 use bytes::Bytes;
 use klad_storage::limits::{PASSED_PER_STEP_MAX, REMOVED_PER_ATTEMPT_MAX};
 use klad_storage::operation::{
-    Attributes, Change, Durability, Effect, Operation, Outcome, Page, RangeRemoval, ScanStep, Snapshot, Value, View,
-    Write,
+    Attributes, Change, Consistency, Durability, Effect, Operation, Outcome, Page, RangeRemoval, ScanStep, Snapshot,
+    Value, View, Write,
 };
 use klad_storage::perf::Figure;
 use klad_storage::rocksdb::RocksDbEngine;
@@ -50,7 +50,7 @@ fn write_all(engine: &dyn Engine, changes: &mut dyn Iterator<Item = Change>) {
         if changes.is_empty() {
             return;
         }
-        let write = Write { changes, atomic: true, read_bytes_max: 0, durability: Durability::Async };
+        let write = Write { changes, atomic: true, durability: Durability::Async, ..Write::default() };
         ask(engine, Operation::Write(write));
     }
 }
@@ -64,6 +64,7 @@ fn step(reverse: bool) -> ScanStep {
         entries_max: 1_000,
         bytes_max: 1 << 20,
         view: View::Latest,
+        consistency: Consistency::Default,
     }
 }
 
@@ -154,15 +155,16 @@ fn a_removal_up_to_the_last_key_reaches_it_behind_many_removed_ones() {
     let keys = || (0..3 * usize::try_from(REMOVED_PER_ATTEMPT_MAX).unwrap()).map(|number| format!("k{number:07}"));
     let removal = |from: &'static [u8]| {
         let (from, durability) = (Bytes::from_static(from), Durability::Sync);
-        Operation::RemoveRange(RangeRemoval { from, end: None, durability })
+        Operation::RemoveRange(RangeRemoval { from, durability, ..RangeRemoval::default() })
     };
     ask(&engine, removal(b""));
     write_all(&engine, &mut keys().chain(["a".to_owned(), "b".to_owned()]).map(|key| put(key, "v")));
     write_all(&engine, &mut keys().map(|key| Change::of(key.into(), Effect::Delete)));
     // The value cache must not keep what the removal hides.
-    ask(&engine, Operation::Get { key: Bytes::from_static(b"b") });
+    let read = || Operation::Get { key: Bytes::from_static(b"b"), consistency: Consistency::Default };
+    ask(&engine, read());
     ask(&engine, removal(b"b"));
-    assert!(matches!(ask(&engine, Operation::Get { key: Bytes::from_static(b"b") }), Outcome::NotFound));
+    assert!(matches!(ask(&engine, read()), Outcome::NotFound));
     write_all(&engine, &mut ["c".to_owned()].into_iter().map(|key| put(key, "v")));
     for reverse in [false, true] {
         let (mut keys, _) = scan(&engine, step(reverse));
@@ -204,7 +206,15 @@ fn expired_entries_and_removed_ranges_leave_the_disk() {
     assert_eq!(filled, (1_000, 500), "klad check counts expired entries");
     let range_removed = reported(at, |engine| {
         let (from, end) = (Bytes::from_static(b"0200"), Some(Bytes::from_static(b"0300")));
-        ask(engine, Operation::RemoveRange(RangeRemoval { from, end, durability: Durability::Async }));
+        ask(
+            engine,
+            Operation::RemoveRange(RangeRemoval {
+                from,
+                end,
+                durability: Durability::Async,
+                ..RangeRemoval::default()
+            }),
+        );
     });
     assert_eq!(range_removed, (900, 450), "klad check does not count removed ones");
     let compacted = reported(at, |engine| {

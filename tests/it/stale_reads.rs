@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
-use klad_storage::operation::{Durability, Effect, Operation, Outcome, Write};
+use klad_storage::operation::{Consistency, Durability, Effect, Operation, Outcome, Write};
 use klad_storage::rocksdb::{Options, RocksDbEngine};
 use klad_storage::{Compression, Engine as _, Pending, Reply, Result};
 
@@ -90,8 +90,10 @@ impl Store {
             Some(Ok(Outcome::Found { version, .. })) => version.get(),
             None => {
                 let (told, versions) = channel();
-                self.engine
-                    .execute(Operation::Get { key: Bytes::from_static(KEY) }, Arc::new(SendVersion(Mutex::new(told))));
+                self.engine.execute(
+                    Operation::Get { key: Bytes::from_static(KEY), consistency: Consistency::Default },
+                    Arc::new(SendVersion(Mutex::new(told))),
+                );
                 versions.recv().unwrap()
             }
             other => panic!("{other:?}"),

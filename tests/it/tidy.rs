@@ -17,6 +17,7 @@ const ROWS: &[(&str, &[&[&str]])] = &[
             &["config"],
             &["cli", "os"],
             &["client", "offline"],
+            &["disk"],
         ],
     ),
     (

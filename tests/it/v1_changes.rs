@@ -263,11 +263,12 @@ fn a_feed_without_from_has_only_what_comes_after_it() {
     let beginning = feed.json().unwrap();
     assert_eq!(beginning["heartbeat"].as_u64(), Some(before), "the position is told at once");
     let target = "/v1/kv/%FF?ttl=1h";
-    let headers = [("Content-Type", "text/plain"), ("Klad-Meta-Owner", "me")];
+    let headers = [("Content-Type", "text/plain"), ("Content-Encoding", "br"), ("Klad-Meta-Owner", "me")];
     client.request("PUT", target, &headers, Some(b"after"));
     let event = feed.json().unwrap();
     assert_eq!(event["key64"], "_w");
-    assert_eq!((&event["content_type"], &event["meta"]["owner"]), (&"text/plain".into(), &"me".into()));
+    assert_eq!((&event["content_type"], &event["content_encoding"]), (&"text/plain".into(), &"br".into()));
+    assert_eq!(event["meta"]["owner"], "me");
     assert!(event["ttl"].as_f64().is_some_and(|ttl| ttl > 3_000.0), "{event}");
     client.delete("/v1/kv/%FF");
     assert_eq!(feed.json().unwrap()["op"], "delete");
@@ -286,6 +287,59 @@ fn large_values_come_whole() {
         let change = feed.change().unwrap();
         assert!(change.value.as_deref() == Some(text), "{length} bytes");
     }
+}
+
+/// Compares the feed of a batch, a failed batch and two removals of ranges with what they have changed.
+fn batches_and_removals_are_in_the_feed(builder: &ServerBuilder) -> Found {
+    let server = builder.start();
+    let mut feed = Feed::lines(server.address, "");
+    let mut client = server.client();
+    let mut batch = |items: &[&str], status| {
+        let headers = [("Content-Type", "application/x-ndjson")];
+        let answer = client.request("POST", "/v1/batch?atomic=true", &headers, Some(items.join("\n").as_bytes()));
+        assert_eq!(answer.status, status, "{}", answer.text());
+    };
+    batch(
+        &[
+            r#"{"op":"put","key":"b/1","value":"1"}"#,
+            r#"{"op":"add","key":"b/n","by":5}"#,
+            r#"{"op":"delete","key":"b/1"}"#,
+            r#"{"op":"get","key":"b/n"}"#,
+        ],
+        200,
+    );
+    batch(&[r#"{"op":"put","key":"b/2","value":"1"}"#, r#"{"op":"delete","key":"b/3","if_match":"*"}"#], 412);
+    assert_eq!(client.delete("/v1/kv?prefix=b/").status, 204);
+    // No key is in this range, and none is behind it.
+    assert_eq!(client.delete("/v1/kv?start=z").status, 204);
+    // The twin's defect loses some changes, but not all of these.
+    (0..3).for_each(|_| client.store("/v0/entity?id=end", b""));
+    let events = std::iter::from_fn(|| feed.json()).filter(|event| event.get("heartbeat").is_none());
+    let changes: Vec<Json> = events.take_while(|event| event["key"] != "end").collect();
+    let text = |event: &Json, name: &str| event[name].as_str().unwrap_or("-").to_owned();
+    let words: Vec<String> =
+        changes.iter().map(|event| ["op", "key", "start", "end"].map(|name| text(event, name)).join(" ")).collect();
+    let expected = ["put b/1 - -", "put b/n - -", "delete b/1 - -", "delete_range - b/ b0"];
+    if words != expected {
+        return Err(format!("the feed has {words:?}, and {expected:?} was expected"));
+    }
+    let versions: Vec<_> = changes.iter().map(|event| event["version"].as_u64().expect("a version")).collect();
+    assert_eq!((versions[1], versions[2]), (versions[0] + 1, versions[0] + 2), "one commit");
+    Ok(())
+}
+
+#[test]
+fn batches_and_removals_of_ranges_are_changes() {
+    for setup in ROCKSDB_SETUPS {
+        batches_and_removals_are_in_the_feed(&ServerBuilder::new(setup))
+            .unwrap_or_else(|fault| panic!("{setup}: {fault}"));
+    }
+}
+
+#[test]
+fn twin_a_lost_change_of_a_batch_is_noticed() {
+    let lossy = ServerBuilder::new("rocksdb").defect(Some(Defect::LosesChanges));
+    batches_and_removals_are_in_the_feed(&lossy).unwrap_err();
 }
 
 /// Whether a feed from `from` begins; otherwise the problem document.

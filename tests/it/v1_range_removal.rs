@@ -102,7 +102,7 @@ fn a_range_with_too_many_keys_for_one_commit_stays() {
         let server = ServerBuilder::new(engine).start();
         let mut client = server.client();
         let put = |key: &usize| json!({"op": "put", "key": format!("k{key:06}"), "value": ""});
-        for some in (0..KEYS).collect::<Vec<_>>().chunks(10_000) {
+        for some in (0..KEYS).collect::<Vec<_>>().chunks(1_000) {
             let items: Vec<_> = some.iter().map(put).collect();
             wait_until("the keys are stored", || batch(&mut client, "?durability=async", &items).status == 200);
         }

@@ -318,7 +318,11 @@ impl Requests {
             in_flight,
         );
         let slow = self.sum(|worker| worker.slow.get());
-        page.counter("klad_slow_requests_total", "Requests that took longer than --slow-request.", slow);
+        page.counter(
+            "klad_slow_requests_total",
+            "Requests that took --slow-request or longer, except change feeds.",
+            slow,
+        );
         let late = self.sum(|worker| {
             worker.ended.iter().map(|outcomes| outcomes[Outcome::Deadline as usize].snapshot().count()).sum()
         });

@@ -46,6 +46,10 @@ impl Engine for Delayed {
         Capabilities { blocks: true, ..self.inner.capabilities() }
     }
 
+    fn copies(&self) -> u8 {
+        self.inner.copies()
+    }
+
     fn durability(&self, asked: Durability) -> Durability {
         self.inner.durability(asked)
     }

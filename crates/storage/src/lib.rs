@@ -162,6 +162,11 @@ pub trait Engine: Send + Sync + 'static {
     /// The engine's capabilities. They never change.
     fn capabilities(&self) -> Capabilities;
 
+    /// The number of copies that the engine keeps of each key, at least 1.
+    fn copies(&self) -> u8 {
+        1
+    }
+
     /// The durability that the engine acknowledges when a client asks for `asked`.
     fn durability(&self, asked: Durability) -> Durability;
 

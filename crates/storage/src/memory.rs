@@ -266,8 +266,8 @@ impl Engine for MemoryEngine {
 
     fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
         let result = match operation {
-            Operation::Get { key } => Ok(self.lookup(&key)),
-            Operation::GetMany { keys, bytes_max } => Ok(self.lookup_many(&keys, bytes_max)),
+            Operation::Get { key, .. } => Ok(self.lookup(&key)),
+            Operation::GetMany { keys, bytes_max, .. } => Ok(self.lookup_many(&keys, bytes_max)),
             Operation::Prefetch { .. } => Ok(Outcome::NotFound),
             Operation::Scan(step) => Ok(Outcome::Page(self.scan_step(&step))),
             Operation::Write(write) => {

@@ -14,8 +14,10 @@ use bytes::Bytes;
 use crate::limits::COMMIT_BYTES_MAX;
 
 pub mod changes;
+mod consistency;
 
 use changes::{ChangesPage, ChangesStep};
+pub use consistency::Consistency;
 
 /// The unique number of one write. No other write ever has it, not even after a crash. Clients see it as the `ETag`.
 ///
@@ -92,6 +94,8 @@ pub enum Operation {
     Get {
         /// The key's bytes.
         key: Bytes,
+        /// The copies that must answer.
+        consistency: Consistency,
     },
     /// Reads many keys. Ends with [`Outcome::FoundMany`].
     GetMany {
@@ -100,6 +104,8 @@ pub enum Operation {
         /// The maximum total size of the values with their metadata. What does not fit fails with
         /// [`ChangeError::NoRoom`].
         bytes_max: usize,
+        /// The copies that must answer.
+        consistency: Consistency,
     },
     /// Reads keys from the disk into the engine's caches and copies nothing, so that the commit section finds them in
     /// memory. Ends with [`Outcome::NotFound`].
@@ -130,6 +136,8 @@ pub struct Write {
     /// The least durability of what the write stores: `Sync` or `Async`. A write that stores nothing waits for no
     /// sync.
     pub durability: Durability,
+    /// The copies that must answer.
+    pub consistency: Consistency,
 }
 
 /// A change of one key.
@@ -174,8 +182,8 @@ pub enum Effect {
         /// The attributes of a counter that this change creates.
         created: Option<Box<Attributes>>,
     },
-    /// Changes only the expiry of an existing value; `None` removes it. Fails if the key is absent. Requires an engine
-    /// with conditions and expiry.
+    /// Changes the expiry of an existing value, and with it its version and `modified_ms`, but nothing else. `None`
+    /// removes the expiry. Fails if the key is absent. Requires an engine with conditions and expiry.
     Expire(Option<NonZeroU64>),
     /// Reads the value as it is after the changes before this one. Changes nothing. Requires an engine with conditions.
     Read,
@@ -276,7 +284,7 @@ impl Write {
     /// Makes a write of one change.
     #[must_use]
     pub fn one(change: Change, durability: Durability) -> Write {
-        Write { changes: vec![change], atomic: true, read_bytes_max: 0, durability }
+        Write { changes: vec![change], atomic: true, durability, ..Write::default() }
     }
 
     /// The total size of keys, values and metadata in bytes.
@@ -293,7 +301,7 @@ impl Write {
 }
 
 /// The removal of all keys of a range.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeRemoval {
     /// The start of the range, inclusive.
     pub from: Bytes,
@@ -301,6 +309,8 @@ pub struct RangeRemoval {
     pub end: Option<Bytes>,
     /// The least durability of the acknowledgement: `Sync` or `Async`.
     pub durability: Durability,
+    /// The copies that must answer.
+    pub consistency: Consistency,
 }
 
 /// The state of all keys at one moment, for the steps of one scan. The engine keeps that state until the last clone is
@@ -343,6 +353,8 @@ pub struct ScanStep {
     pub bytes_max: usize,
     /// The state that the step reads.
     pub view: View,
+    /// The copies that must answer.
+    pub consistency: Consistency,
 }
 
 /// One entry of a scan.
@@ -459,7 +471,8 @@ pub enum Outcome {
     Changes(ChangesPage),
 }
 
-/// The error of an operation that failed. An operation with any error but `Undetermined` has had no effect.
+/// The error of an operation that failed. An operation with any error but `Undetermined` has had no effect. After
+/// `NotEnoughReplicas` a write may still take effect, because a copy may have it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A limit was reached before the operation was started.
@@ -513,7 +526,8 @@ pub enum Error {
         /// The engine's share of the memory budget.
         limit_bytes: u64,
     },
-    /// An earlier log write or sync failed. The engine takes no writes until the server is started again.
+    /// An earlier log write or sync failed, a thread of fjall failed, or the data directory is gone. The engine takes
+    /// no writes until the server is started again.
     #[error("writes are refused until the server is started again, because {why}")]
     WritesStopped {
         /// The failure.
@@ -539,6 +553,14 @@ pub enum Error {
     Unreadable {
         /// The decoder's message.
         why: String,
+    },
+    /// Too few copies answered, or are reachable.
+    #[error("{answered} of the {asked} copies that must answer did")]
+    NotEnoughReplicas {
+        /// The number of copies that answered, or could have.
+        answered: u32,
+        /// The number of copies that must answer.
+        asked: u32,
     },
     /// The write failed after it was started. It may or may not be stored.
     #[error("the write failed and its outcome is undetermined: {why}")]

@@ -105,8 +105,8 @@ pub(crate) fn versions_of(writes: &[Pending]) -> usize {
 
 impl Plan {
     /// Plans `writes`, whose first change has the version `first`. `read(key, bytes_max)` returns the stored value of a
-    /// key, expired or not; its payload may be empty if the value has more than `bytes_max` bytes. If it fails, only that
-    /// write fails.
+    /// key, expired or not; its payload may be empty if the value has more than `bytes_max` bytes. If it fails, only
+    /// that write fails.
     pub(crate) fn new(
         writes: &[Pending],
         first: u64,

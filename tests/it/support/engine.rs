@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use bytes::Bytes;
 use klad_storage::memory::MemoryEngine;
 use klad_storage::operation::{
-    Change, Condition, Durability, Effect, Error, Operation, Outcome, Page, ScanStep, View, Write,
+    Change, Condition, Consistency, Durability, Effect, Error, Operation, Outcome, Page, ScanStep, View, Write,
 };
 use klad_storage::{Capabilities, ChangeKind, Engine, LocalDisk, Pending, Perf, Reply, Result};
 
@@ -27,6 +27,21 @@ pub(crate) fn memory(_: &Path) -> Arc<dyn Engine> {
     Arc::new(MemoryEngine::new(64 << 20))
 }
 
+/// Opens a directory, perhaps again. A program that another test starts holds a copy of the lock of this process for a
+/// moment, until it has begun to run.
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+fn opened<E, F: std::fmt::Debug>(open: impl Fn() -> std::result::Result<E, F>) -> E {
+    for _ in 0..1_000 {
+        match open() {
+            Err(error) if format!("{error:?}").contains("InUse") => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            result => return result.unwrap(),
+        }
+    }
+    panic!("the directory stays in use");
+}
+
 #[cfg(feature = "rocksdb")]
 pub(crate) fn rocksdb(directory: &Path) -> klad_storage::rocksdb::RocksDbEngine {
     let options = klad_storage::rocksdb::Options {
@@ -44,7 +59,7 @@ pub(crate) fn rocksdb(directory: &Path) -> klad_storage::rocksdb::RocksDbEngine 
         changes: klad_storage::changes::Retention::NOTHING,
         open_files_max: klad_base::limits::ENGINE_FILES_MAX,
     };
-    klad_storage::rocksdb::RocksDbEngine::open(directory, &options).unwrap()
+    opened(|| klad_storage::rocksdb::RocksDbEngine::open(directory, &options))
 }
 
 #[cfg(feature = "fjall")]
@@ -57,7 +72,7 @@ pub(crate) fn fjall(directory: &Path) -> klad_storage::fjall::FjallEngine {
         compression: klad_storage::Compression::None,
         open_files_max: klad_base::limits::ENGINE_FILES_MAX,
     };
-    klad_storage::fjall::FjallEngine::open(directory, &options).unwrap()
+    opened(|| klad_storage::fjall::FjallEngine::open(directory, &options))
 }
 
 /// Runs `check` with each engine, in a directory of its own.
@@ -161,7 +176,10 @@ impl Planted {
         match self.defect {
             Defect::ChecksConditionsOutside => {
                 for change in &mut write.changes {
-                    let current = match try_ask(&*self.inner, Operation::Get { key: change.key.clone() })? {
+                    let current = match try_ask(
+                        &*self.inner,
+                        Operation::Get { key: change.key.clone(), consistency: Consistency::Default },
+                    )? {
                         Outcome::Found { version, .. } => Some(version),
                         _ => None,
                     };

@@ -133,14 +133,14 @@ impl Recorder {
             });
             match answer {
                 // A rejected request has had no effect, and a read that ended early has told nothing.
-                Ok(answer) if answer.status == 503 => continue,
+                Ok(answer) if answer.status == 503 || (answer.status == 504 && chosen.op == "get") => continue,
                 Err(_) if chosen.op == "get" => return,
                 // The outcome of a change is unknown, and its end open.
                 Err(_) => {
                     self.requests.push(request);
                     return;
                 }
-                Ok(answer) if answer.status == 500 && chosen.op != "get" => {}
+                Ok(answer) if matches!(answer.status, 500 | 504) && chosen.op != "get" => {}
                 Ok(answer) => {
                     assert!(matches!(answer.status, 200 | 201 | 204 | 404 | 409 | 412), "{answer:?}");
                     let tag = answer.header("etag").map(str::to_owned);

@@ -7,6 +7,7 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod command;
 pub(crate) mod engine;
+pub(crate) mod exports;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod feeds;
 pub(crate) mod history;
@@ -21,6 +22,7 @@ pub(crate) mod one_key;
 pub(crate) mod pages;
 pub(crate) mod planted;
 pub(crate) mod planted_changes;
+pub(crate) mod planted_replicas;
 pub(crate) mod plants;
 pub(crate) mod programs;
 pub(crate) mod proxies;

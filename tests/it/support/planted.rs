@@ -25,6 +25,7 @@ use klad_storage::operation::{Durability, Effect, Error, Operation, Outcome, Pag
 use klad_storage::{Capabilities, ChangeKind, Check, Engine, LocalDisk, Observation, Pending, Reply, Result};
 
 use super::late::Late;
+use super::planted_replicas::Replicated;
 use super::{planted_changes, plants};
 
 /// The defect of an engine.
@@ -93,6 +94,10 @@ pub(crate) enum Defect {
     StoresPlainValuesOnly,
     /// The engine evaluates a condition before the commit section, and then commits the change without it.
     ChecksConditionsEarly,
+    /// The engine says that it keeps three copies, and confirms what one copy does.
+    ClaimsCopies,
+    /// The engine keeps three copies, of which one answers. This is not a defect.
+    MissesCopies,
     /// One addition in 20 is acknowledged with its sum, but not stored.
     ForgetsAdditions,
     /// An atomic batch without conditions is two commits.
@@ -160,6 +165,8 @@ fn serve_with_defect() {
     let engine: Arc<dyn Engine> = match defect {
         Defect::AnswersLate => Arc::new(Late::new(inner, false)),
         Defect::SwapsAnswers => Arc::new(Late::new(inner, true)),
+        Defect::ClaimsCopies => Arc::new(Replicated::new(inner, false)),
+        Defect::MissesCopies => Arc::new(Replicated::new(inner, true)),
         _ => Arc::new(Defective {
             inner,
             defect,
@@ -360,7 +367,7 @@ impl Defective {
         let before = self.steps.fetch_add(1, Ordering::Relaxed);
         let first = before == 0;
         let mut step = step.clone();
-        // Backwards the end is where the next step begins, and a large entry would be returned for ever.
+        // Backwards, a scan would meet its last entry again and again.
         if self.defect == Defect::InclusiveEnd && !step.reverse {
             step.end = step.end.map(|end| [&end[..], b"\0"].concat().into());
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use klad_storage::operation::{
-    Change, ChangeError, ChangeResult, Condition, Durability, Effect, Operation, Outcome, RangeRemoval, Value, Version,
-    Write,
+    Change, ChangeError, ChangeResult, Condition, Consistency, Durability, Effect, Operation, Outcome, RangeRemoval,
+    Value, Version, Write,
 };
 use klad_storage::{Engine, Pending, Reply, Result};
 
@@ -26,7 +26,7 @@ fn executed(engine: &dyn Engine, operation: Operation) -> Result {
 }
 
 fn read_one(engine: &dyn Engine, key: &Bytes) -> Option<(Version, Value)> {
-    match executed(engine, Operation::Get { key: key.clone() }) {
+    match executed(engine, Operation::Get { key: key.clone(), consistency: Consistency::Default }) {
         Ok(Outcome::Found { version, value }) => Some((version, value)),
         Ok(_) => None,
         Err(error) => panic!("the read of a planted defect failed: {error}"),
@@ -81,7 +81,7 @@ pub(crate) fn commit_in_halves(engine: &dyn Engine, mut write: Pending) {
     }
     let rest = changes.split_off(changes.len() / 2);
     let half =
-        Write { changes: std::mem::replace(changes, rest), atomic: true, read_bytes_max: 0, durability: *durability };
+        Write { changes: std::mem::replace(changes, rest), atomic: true, durability: *durability, ..Write::default() };
     match executed(engine, Operation::Write(half)) {
         Ok(_) => std::thread::sleep(HALVES),
         failed => return write.reply.complete(failed),

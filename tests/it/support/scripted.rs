@@ -278,3 +278,30 @@ fn answer(script: Script, number: usize, head: bool) -> (Vec<u8>, AfterAnswer) {
     };
     (text.into_bytes(), then)
 }
+
+/// Starts a server that gives one of the answers to each connection, in turn, and returns the requests at the end.
+pub(crate) fn answers(all: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = std::thread::spawn(move || {
+        let mut requests = Vec::new();
+        for answer in all {
+            let mut stream = listener.accept().unwrap().0;
+            let mut request = Vec::new();
+            let mut some = [0; 4096];
+            while !request.windows(4).any(|four| four == b"\r\n\r\n") {
+                let count = stream.read(&mut some).unwrap();
+                request.extend_from_slice(&some[..count]);
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            requests.push(String::from_utf8(request).unwrap());
+        }
+        requests
+    });
+    (address, thread)
+}
+
+/// An answer for [`answers`] with a length.
+pub(crate) fn whole_answer(status: &str, headers: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
+}

@@ -27,6 +27,7 @@ use crate::execution::Phases;
 use crate::limits::{GROWN_BYTES, OVERSIZED_BYTES};
 use crate::observe::RequestRecord;
 use crate::request_metrics::Op;
+use klad_storage::operation::Consistency;
 
 pub use verdict::{CloseReason, Deadlines, Draining, EvictionCandidate, Verdict};
 
@@ -197,6 +198,13 @@ impl Exchange {
     /// Records the contents of the head.
     pub fn head(&self, op: Op, method: &Method, path: &str, headers: &HeaderMap) {
         self.request().head(&self.phases, op, method, path, headers);
+    }
+
+    /// Records what the request asks of the copies, if it asks something.
+    pub fn asks(&self, consistency: Consistency) {
+        if consistency != Consistency::Default {
+            self.request().consistency(consistency);
+        }
     }
 
     /// The service waits for the client's bytes until [`Exchange::body_ends`]. It holds `permit_bytes` of the body

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use crate::execution::admission::Slots;
     use crate::execution::pending_operation::{PendingOperation, Permits};
-    use klad_storage::operation::Operation;
+    use klad_storage::operation::{Consistency, Operation};
 
     const QUEUES: Queues = Queues { target: Duration::from_millis(5), age_max: Duration::from_secs(1) };
 
@@ -306,12 +306,18 @@ mod tests {
     fn read_by(name: &'static str, deadline: Option<Instant>) -> Task {
         let permits = Permits::new(Slots::new(1).take(0).expect("free"), None);
         let pending = PendingOperation::new(permits, deadline, clock::now(), Arc::default(), true, None);
-        Task { operation: Operation::Get { key: bytes::Bytes::from_static(name.as_bytes()) }, pending }
+        Task {
+            operation: Operation::Get {
+                key: bytes::Bytes::from_static(name.as_bytes()),
+                consistency: Consistency::Default,
+            },
+            pending,
+        }
     }
 
     fn names(tasks: &[Task]) -> String {
         let name = |task: &Task| match &task.operation {
-            Operation::Get { key } => String::from_utf8_lossy(key).into_owned(),
+            Operation::Get { key, .. } => String::from_utf8_lossy(key).into_owned(),
             other => unreachable!("only reads are queued here, not {other:?}"),
         };
         tasks.iter().map(name).collect::<Vec<_>>().join(" ")

@@ -89,6 +89,12 @@ impl Executor {
         self.capabilities
     }
 
+    /// The number of copies that the engine keeps of each key.
+    #[must_use]
+    pub fn copies(&self) -> u8 {
+        self.engine.copies()
+    }
+
     /// The name of the strategy, as in `--execution`.
     #[must_use]
     pub fn strategy_name(&self) -> &'static str {

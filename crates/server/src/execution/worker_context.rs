@@ -26,7 +26,7 @@ use crate::limits::FEED_STEPS_PER_WORKER;
 use klad_base::clock;
 use klad_storage::Result;
 use klad_storage::changes::ChangesStep;
-use klad_storage::operation::{Error, Operation, Outcome, RangeRemoval, ScanStep, Write};
+use klad_storage::operation::{Consistency, Error, Operation, Outcome, RangeRemoval, ScanStep, Write};
 
 /// The executor as one worker sees it.
 pub struct WorkerContext {
@@ -176,6 +176,7 @@ impl WorkerContext {
     pub async fn get(
         &self,
         key: Bytes,
+        consistency: Consistency,
         deadline: Deadline,
         phases: &Phases,
     ) -> std::result::Result<(Outcome, Option<BodyPermit>), Error> {
@@ -183,7 +184,7 @@ impl WorkerContext {
         let permits = self.executor.permits(1, key.len(), None, deadline, || self.executor.read_wait())?;
         let (completions, budget) = (self.completions.clone(), self.executor.budget.clone());
         let pending = PendingOperation::new(permits, deadline, phases.since(), completions, true, Some(budget));
-        self.executor.run(Task { operation: Operation::Get { key }, pending: pending.clone() })?;
+        self.executor.run(Task { operation: Operation::Get { key, consistency }, pending: pending.clone() })?;
         let outcome = pending.clone().completion(phases).await?;
         Ok((outcome, pending.take_answer_permit()))
     }
@@ -250,11 +251,12 @@ impl WorkerContext {
         &self,
         keys: Vec<Bytes>,
         bytes_max: usize,
+        consistency: Consistency,
         permit: Option<BodyPermit>,
         deadline: Deadline,
         phases: &Phases,
     ) -> Result {
-        self.run(keys.len(), Operation::GetMany { keys, bytes_max }, permit, deadline, phases).await
+        self.run(keys.len(), Operation::GetMany { keys, bytes_max, consistency }, permit, deadline, phases).await
     }
 
     /// Removes all keys of a range.

@@ -1,7 +1,7 @@
 //! All answers to a request that klad rejects or that fails, and the one table of their statuses.
 //!
 //! A status below 500, and 503, 504 and 507, means that nothing has happened. 500 on a write means that the outcome is
-//! undetermined. All of `http` calls this.
+//! undetermined, and so does 504 with `not-enough-replicas`. All of `http` calls this.
 
 use std::time::Duration;
 
@@ -57,6 +57,15 @@ pub enum ApiError {
     /// The durability is neither `sync` nor `async`.
     #[error("durability must be sync or async")]
     BadDurability,
+    /// The consistency level is unknown, or is given beside `ack`, `from` or `replicas`.
+    #[error("klad-consistency must be one, quorum, local_quorum, all or serial, without ack, from and replicas")]
+    BadConsistency,
+    /// So many copies cannot answer.
+    #[error("ack=A&from=F and replicas=A/F need 1 <= A <= F <= {copies}, the number of copies of each key")]
+    BadReplicas {
+        /// The number of copies that the store keeps.
+        copies: u8,
+    },
     /// The key is longer than `--key-max`.
     #[error("the key is longer than {limit_bytes} bytes")]
     KeyTooLong {
@@ -92,7 +101,8 @@ pub enum ApiError {
     /// klad is not ready, although no operation is rejected. Only the admin listener says this.
     #[error("{0}")]
     NotReady(String),
-    /// A parameter of an admin request is unknown or malformed. Only the admin listener says this.
+    /// A parameter, or the header `Last-Event-ID`, has a value that it may not have. The admin listener says this for
+    /// an unknown parameter too; for `/v1` that is [`ApiError::UnknownParameter`].
     #[error("{0}")]
     BadParameter(String),
     /// Other profiles are running, and this one cannot run at the same time. Only the admin listener says this.
@@ -163,7 +173,7 @@ pub enum ApiError {
         /// The length of the value.
         length: u64,
     },
-    /// The body has another type than a batch may have.
+    /// The body has another type or encoding than a batch may have.
     #[error("the body must be {0}")]
     UnsupportedMediaType(&'static str),
     /// An item of a batch is malformed.
@@ -218,6 +228,8 @@ impl ApiError {
             | ApiError::EmptyParameter(_)
             | ApiError::BadEscape(_)
             | ApiError::BadDurability
+            | ApiError::BadConsistency
+            | ApiError::BadReplicas { .. }
             | ApiError::BadTimeout
             | ApiError::BadConfiguration(_)
             | ApiError::BadParameter(_)
@@ -262,7 +274,7 @@ impl ApiError {
                 | Error::NoVersion { .. } => StatusCode::SERVICE_UNAVAILABLE,
                 Error::NotSupported { .. } => StatusCode::NOT_IMPLEMENTED,
                 Error::RangeTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-                Error::DeadlinePassed => StatusCode::GATEWAY_TIMEOUT,
+                Error::DeadlinePassed | Error::NotEnoughReplicas { .. } => StatusCode::GATEWAY_TIMEOUT,
                 Error::NoSpace { .. } | Error::MemoryFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
                 Error::ReadFailed { .. } | Error::Unreadable { .. } | Error::Undetermined { .. } => {
                     StatusCode::INTERNAL_SERVER_ERROR
@@ -306,6 +318,8 @@ impl ApiError {
             ApiError::EmptyParameter(_) => "empty-parameter",
             ApiError::BadEscape(_) => "bad-escape",
             ApiError::BadDurability => "bad-durability",
+            ApiError::BadConsistency => "bad-consistency",
+            ApiError::BadReplicas { .. } => "bad-replicas",
             ApiError::BadTimeout => "bad-timeout",
             ApiError::KeyTooLong { .. } => "key-too-long",
             ApiError::ValueTooLarge { .. } => "value-too-large",
@@ -335,6 +349,7 @@ impl ApiError {
                 Error::NoVersion { .. } => "no-version",
                 Error::ReadFailed { .. } => "read-failed",
                 Error::Unreadable { .. } => "unreadable-record",
+                Error::NotEnoughReplicas { .. } => "not-enough-replicas",
                 Error::Undetermined { .. } => "undetermined",
             },
         }
@@ -348,6 +363,8 @@ impl ApiError {
         "empty-parameter",
         "bad-escape",
         "bad-durability",
+        "bad-consistency",
+        "bad-replicas",
         "bad-timeout",
         "key-too-long",
         "value-too-large",
@@ -366,6 +383,7 @@ impl ApiError {
         "no-version",
         "read-failed",
         "unreadable-record",
+        "not-enough-replicas",
         "undetermined",
         "malformed-head",
         "bad-host",
@@ -415,6 +433,7 @@ impl ApiError {
             | ApiError::AnswerTooLarge { limit_bytes } => Some(*limit_bytes),
             ApiError::BatchTooLarge { limit, .. }
             | ApiError::Operation(Error::Overloaded { limit, .. } | Error::RangeTooLarge { limit }) => Some(*limit),
+            ApiError::BadReplicas { copies } => Some((*copies).into()),
             ApiError::Item { error, .. } => error.limit(),
             _ => None,
         }
@@ -454,6 +473,9 @@ impl ApiError {
         }
         if let ApiError::Item { item, .. } = self {
             document["item"] = item.into();
+        }
+        if let ApiError::Operation(Error::NotEnoughReplicas { answered, asked }) = self {
+            (document["answered"], document["asked"]) = (answered.into(), asked.into());
         }
         if let ApiError::VersionGone { oldest } = self {
             document["oldest"] = oldest.into();

@@ -7,6 +7,7 @@ pub mod answer;
 pub mod api_error;
 pub mod authorization;
 pub mod body;
+pub mod consistency;
 pub mod duration;
 pub mod framing;
 pub mod plain;

@@ -7,6 +7,8 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode;
 
+use crate::http::api_error::ApiError;
+
 /// A `%` without two hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadEscape;
@@ -55,6 +57,27 @@ pub fn first<'q>(query: &'q str, name: &str) -> Result<Option<Cow<'q, [u8]>>, Ba
         }
     }
     Ok(None)
+}
+
+/// Returns the decoded value of the first parameter of each name, in one pass.
+///
+/// # Errors
+/// [`ApiError::BadEscape`] in one of these values.
+pub fn first_of_each<'q, const N: usize>(
+    query: &'q str,
+    names: [&'static str; N],
+) -> Result<[Option<Cow<'q, [u8]>>; N], ApiError> {
+    let mut values = [const { None }; N];
+    for parameter in query.split('&') {
+        let (raw_name, raw_value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let Ok(name) = decode(raw_name.as_bytes()) else { continue };
+        let Some(index) = names.iter().position(|known| known.as_bytes() == &*name) else { continue };
+        if values[index].is_none() {
+            let value = decode(raw_value.as_bytes()).map_err(|BadEscape| ApiError::BadEscape(names[index]))?;
+            values[index] = Some(value);
+        }
+    }
+    Ok(values)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::execution::admission::BodyPermit;
 use crate::execution::{ScanPermit, WorkerContext};
 use crate::limits::{BODY_BUDGET_TIMEOUT, SCAN_STEP_ENTRIES_MAX};
 use klad_storage::limits::SCAN_STEP_BYTES_MAX;
-use klad_storage::operation::{Entry, Error, Outcome, Page, ScanStep, View};
+use klad_storage::operation::{Consistency, Entry, Error, Outcome, Page, ScanStep, View};
 
 /// The body of a range's answer.
 pub(super) struct RangeBody {
@@ -36,6 +36,7 @@ struct Scan {
     exchange: Rc<Exchange>,
     permit: ScanPermit,
     end: Option<Bytes>,
+    consistency: Consistency,
 }
 
 struct Step {
@@ -57,9 +58,10 @@ impl RangeBody {
         exchange: Rc<Exchange>,
         start: Bytes,
         end: Option<Bytes>,
+        consistency: Consistency,
     ) -> Result<RangeBody, Error> {
         let permit = worker_context.executor().begin_scan()?;
-        let scan = Rc::new(Scan { worker_context, exchange, permit, end });
+        let scan = Rc::new(Scan { worker_context, exchange, permit, end, consistency });
         let first = scan.step(start, None).await?;
         let entries = first.entries.into_iter();
         Ok(RangeBody { scan, entries, next: first.next, held: first.held, step: None, ended: false })
@@ -118,6 +120,7 @@ impl Scan {
             reverse: false,
             keys_only: false,
             view: View::Latest,
+            consistency: self.consistency,
         };
         loop {
             match self.worker_context.scan(&self.permit, step.clone(), None, self.exchange.phases()).await? {

@@ -147,6 +147,8 @@ fn parameter<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<O
 
 /// Returns what the parameter asks for, otherwise what the header asks for.
 fn durability(query: &str, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
+    // A query with one parameter has only the key.
+    let query = if query.contains('&') { query } else { "" };
     let asked = match query::first(query, "durability").map_err(|BadEscape| ApiError::BadEscape("durability"))? {
         Some(parameter) => Some(parameter),
         None => headers.get(DURABILITY_HEADER).map(|header| Cow::Borrowed(header.as_bytes())),

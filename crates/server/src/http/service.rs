@@ -19,6 +19,7 @@ use crate::http::answer::{Answer, Fields, Reply};
 use crate::http::api_error::ApiError;
 use crate::http::authorization::{self, Authorization};
 use crate::http::body::{Content, ResponseBody};
+use crate::http::consistency;
 use crate::http::duration;
 use crate::http::framing;
 use crate::http::plain::PlainRequest;
@@ -31,7 +32,7 @@ use crate::tokens::Access;
 use klad_base::clock;
 use klad_storage::ChangeKind;
 use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
-use klad_storage::operation::{Durability, Effect, Outcome, Version, Write};
+use klad_storage::operation::{Consistency, Durability, Effect, Outcome, Version, Write};
 
 /// How long a request may wait until its operation begins, counted from the arrival of its head.
 pub const TIMEOUT_HEADER: &str = "klad-timeout";
@@ -79,6 +80,7 @@ pub struct V1Request {
     request: v1::Request,
     access: Access,
     deadline: Deadline,
+    consistency: Consistency,
     body: UnwantedBody,
     permit: Option<BodyPermit>,
     body_bytes_max: u64,
@@ -89,6 +91,7 @@ pub struct PutRequest {
     key: Bytes,
     durability: Durability,
     deadline: Deadline,
+    consistency: Consistency,
     body: RequestBody,
     permit: Option<BodyPermit>,
     value_bytes_max: u64,
@@ -105,16 +108,19 @@ enum Action {
     Get {
         key: Bytes,
         deadline: Deadline,
+        consistency: Consistency,
         memory_asked: bool,
     },
     Delete {
         key: Bytes,
         durability: Durability,
         deadline: Deadline,
+        consistency: Consistency,
     },
     Range {
         start: Bytes,
         end: Option<Bytes>,
+        consistency: Consistency,
     },
     Status,
     Reject(ApiError),
@@ -174,11 +180,12 @@ impl Service {
         }
         let routed = granted.and_then(|access| {
             let route = route(head, options.key_bytes_max)?;
+            let consistency = self.consistency(head, !matches!(route, Route::Status), exchange)?;
             authorization::may(access, route.changes())?;
-            Ok((route, deadline(head.headers)?))
+            Ok((route, deadline(head.headers)?, consistency))
         });
-        let (route, deadline) = match routed {
-            Ok(both) => both,
+        let (route, deadline, consistency) = match routed {
+            Ok(routed) => routed,
             Err(api_error) => return other(body, Action::Reject(api_error)),
         };
         if deadline.is_some() {
@@ -192,7 +199,8 @@ impl Service {
                         let durability = durability.unwrap_or(options.durability);
                         let key = Bytes::copy_from_slice(&key);
                         let value_bytes_max = options.value_bytes_max;
-                        StartedRequest::Put(PutRequest { key, durability, deadline, body, permit, value_bytes_max })
+                        let put = PutRequest { key, durability, deadline, consistency, body, permit, value_bytes_max };
+                        StartedRequest::Put(put)
                     }
                     Err(api_error) => other(body, Action::Reject(api_error)),
                 }
@@ -202,27 +210,39 @@ impl Service {
                 let memory_asked = body.is_end_stream();
                 let ask_memory = || self.worker_context.get_from_memory(&key, exchange.phases());
                 let answered = if memory_asked { ask_memory() } else { None };
-                match answered {
-                    Some(outcome) => {
-                        let answered =
-                            outcome.map_err(ApiError::from).and_then(|outcome| self.get_answer(outcome, None));
-                        StartedRequest::Answered(answer_from(answered, true, exchange))
-                    }
-                    None => other(body, Action::Get { key: Bytes::copy_from_slice(&key), deadline, memory_asked }),
+                if let Some(outcome) = answered {
+                    let answered = outcome.map_err(ApiError::from).and_then(|outcome| self.get_answer(outcome, None));
+                    StartedRequest::Answered(answer_from(answered, true, exchange))
+                } else {
+                    let key = Bytes::copy_from_slice(&key);
+                    other(body, Action::Get { key, deadline, consistency, memory_asked })
                 }
             }
             Route::Delete { key, durability } => {
                 exchange.request().key(key.len());
                 let durability = durability.unwrap_or(options.durability);
-                other(body, Action::Delete { key: Bytes::copy_from_slice(&key), durability, deadline })
+                let key = Bytes::copy_from_slice(&key);
+                other(body, Action::Delete { key, durability, deadline, consistency })
             }
             Route::Range { start, end } => {
                 exchange.request().key(start.len());
                 let end = end.map(|end| Bytes::copy_from_slice(&end));
-                other(body, Action::Range { start: Bytes::copy_from_slice(&start), end })
+                let start = Bytes::copy_from_slice(&start);
+                other(body, Action::Range { start, end, consistency })
             }
             Route::Status => other(body, Action::Status),
         }
+    }
+
+    /// The copies that must answer a request. With `of_keys` its parameters may say it too.
+    fn consistency(&self, head: &Head<'_>, of_keys: bool, exchange: &Exchange) -> Result<Consistency, ApiError> {
+        let asked = if of_keys {
+            consistency::of_keys(head, || self.worker_context.executor().copies())?
+        } else {
+            consistency::level(head)?
+        };
+        exchange.asks(asked);
+        Ok(asked)
     }
 
     /// Completes a request that [`Service::begin`] returned.
@@ -247,6 +267,7 @@ impl Service {
         let options = self.options.get();
         let routed = granted.and_then(|access| {
             let request = v1::route(head, &options)?;
+            let consistency = self.consistency(head, request.takes_replicas(), exchange)?;
             authorization::may(access, request.changes())?;
             let deadline = deadline(head.headers)?;
             exchange.request().key(request.key_bytes());
@@ -260,15 +281,15 @@ impl Service {
             } else {
                 None
             };
-            Ok((access, request, deadline, permit, body_bytes_max))
+            Ok((access, request, deadline, consistency, permit, body_bytes_max))
         });
         let body = UnwantedBody { body, expects_continue: head.headers.contains_key(EXPECT) };
         match routed {
-            Ok((access, request, deadline, permit, body_bytes_max)) => {
+            Ok((access, request, deadline, consistency, permit, body_bytes_max)) => {
                 if deadline.is_some() {
                     self.worker_context.request_has_deadline();
                 }
-                let request = V1Request { request, access, deadline, body, permit, body_bytes_max };
+                let request = V1Request { request, access, deadline, consistency, body, permit, body_bytes_max };
                 StartedRequest::V1(Box::new(request))
             }
             Err(api_error) => StartedRequest::Other(Box::new(OtherRequest { body, action: Action::Reject(api_error) })),
@@ -276,7 +297,7 @@ impl Service {
     }
 
     async fn v1(&self, started: V1Request, exchange: &Rc<Exchange>) -> Answer {
-        let V1Request { request, access, deadline, body, permit, body_bytes_max } = started;
+        let V1Request { request, access, deadline, consistency, body, permit, body_bytes_max } = started;
         let read = if request.needs_body() {
             let read = upload::read(body.body, permit, body_bytes_max, exchange).await;
             read.map(|upload| (upload, true)).map_err(|error| request.too_large(error))
@@ -290,7 +311,7 @@ impl Service {
             Err(api_error) => return answer_from(Err(api_error), false, exchange),
         };
         let (worker, options) = (&self.worker_context, self.options.get());
-        let context = v1::Context { worker, exchange, options, deadline, access };
+        let context = v1::Context { worker, exchange, options, deadline, consistency, access };
         answer_from(v1::answer(&context, request, upload).await, keep, exchange)
     }
 
@@ -301,10 +322,10 @@ impl Service {
     }
 
     async fn put(&self, put: PutRequest, exchange: &Rc<Exchange>) -> Answer {
-        let PutRequest { key, durability, deadline, body, permit, value_bytes_max } = put;
+        let PutRequest { key, durability, deadline, consistency, body, permit, value_bytes_max } = put;
         match upload::read(body, permit, value_bytes_max, exchange).await {
             Ok(upload) => {
-                let write = Write::of(key, Effect::Put(upload.value.into()), durability);
+                let write = Write { consistency, ..Write::of(key, Effect::Put(upload.value.into()), durability) };
                 let phases = exchange.phases();
                 let written = match self.worker_context.write(write, upload.permit, deadline, phases) {
                     Ok(writing) => writing.await,
@@ -335,21 +356,22 @@ impl Service {
     async fn without_body(&self, action: Action, exchange: &Rc<Exchange>) -> Result<Reply, ApiError> {
         let phases = exchange.phases();
         match action {
-            Action::Get { key, deadline, memory_asked } => {
+            Action::Get { key, deadline, consistency, memory_asked } => {
                 if !memory_asked && let Some(answered) = self.worker_context.get_from_memory(&key, phases) {
                     return self.get_answer(answered?, None);
                 }
-                let (outcome, permit) = self.worker_context.get(key, deadline, phases).await?;
+                let (outcome, permit) = self.worker_context.get(key, consistency, deadline, phases).await?;
                 self.get_answer(outcome, permit)
             }
-            Action::Delete { key, durability, deadline } => {
+            Action::Delete { key, durability, deadline, consistency } => {
                 self.worker_context.executor().writable(ChangeKind::Delete)?;
-                let write = Write::of(key, Effect::Delete, durability);
+                let write = Write { consistency, ..Write::of(key, Effect::Delete, durability) };
                 let outcome = self.worker_context.write(write, None, deadline, phases)?.await?;
                 Ok(delete_answer(&outcome, exchange))
             }
-            Action::Range { start, end } => {
-                let range = RangeBody::begin(self.worker_context.clone(), exchange.clone(), start, end).await?;
+            Action::Range { start, end, consistency } => {
+                let (worker_context, exchange) = (self.worker_context.clone(), exchange.clone());
+                let range = RangeBody::begin(worker_context, exchange, start, end, consistency).await?;
                 Ok(Reply::new(StatusCode::OK, Content::Range(range)).with(Fields { octets: true, ..Fields::default() }))
             }
             Action::Status => Ok(Reply::new(StatusCode::OK, Content::bytes(Bytes::new()))),

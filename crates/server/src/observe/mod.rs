@@ -30,7 +30,7 @@ use crate::observe::identity::{REQUEST_ID_HEADER, TRACE_HEADER, request_id, trac
 use crate::observe::slowest::{SlowRequest, Slowest, WorkerSlowest};
 use crate::request_metrics::{EndedRequest, Op, Outcome, Phase, Requests, WorkerRequests};
 use klad_base::clock;
-use klad_storage::operation::Durability;
+use klad_storage::operation::{Consistency, Durability};
 
 pub mod identity;
 mod lines;
@@ -38,6 +38,9 @@ pub mod slowest;
 
 /// The request header that, with the value `on`, asks for `Server-Timing` in the answer.
 pub const TIMING_HEADER: &str = "klad-server-timing";
+
+/// The header that asks for a consistency level. An answer to such a request repeats it.
+pub const CONSISTENCY_HEADER: &str = "klad-consistency";
 
 /// The answer's header with the times of the request's phases so far, in milliseconds (W3C Server Timing).
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -124,6 +127,8 @@ struct Facts {
     /// If set, replaces the outcome that follows from the status.
     outcome: Option<Outcome>,
     durability: Option<Durability>,
+    /// What the answer's header repeats.
+    consistency: Consistency,
     key_bytes: usize,
     received_bytes: u64,
     sent_bytes: u64,
@@ -225,6 +230,11 @@ impl RequestRecord {
         self.facts.key_bytes = bytes;
     }
 
+    /// Records what the request asks of the copies.
+    pub fn consistency(&mut self, asked: Consistency) {
+        self.facts.consistency = asked;
+    }
+
     /// Counts bytes of the request's body.
     pub fn received(&mut self, bytes: usize) {
         self.facts.received_bytes += bytes as u64;
@@ -260,10 +270,15 @@ impl RequestRecord {
         self.observer.rejected(code);
     }
 
-    /// Records that the answer is about to be handed over. Adds the headers `X-Request-Id` and `Server-Timing`, if the
-    /// answer should have them.
+    /// Records that the answer is about to be handed over. Adds the headers `Klad-Consistency`, `X-Request-Id` and
+    /// `Server-Timing`, if the answer should have them.
     pub fn answers(&mut self, phases: &Phases, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
         self.facts.status = status.as_u16();
+        if self.facts.consistency != Consistency::Default
+            && let Some(word) = self.facts.consistency.word()
+        {
+            headers.get_or_insert_default().insert(CONSISTENCY_HEADER, HeaderValue::from_static(word));
+        }
         if let Some(details) = &self.details {
             self.label(phases, details, headers.get_or_insert_default());
         }

@@ -342,6 +342,7 @@ impl FjallEngine {
             entries_max: RANGE_REMOVAL_STEP_KEYS_MAX,
             bytes_max: usize::MAX,
             view: View::Latest,
+            consistency: removal.consistency,
         };
         let mut changes = Vec::new();
         while let Outcome::Page(Page::Entries { entries, next, .. }) = self.scan_step(&step)? {
@@ -357,7 +358,7 @@ impl FjallEngine {
             let (version, durability) = (Version::new(version), removal.durability);
             return Ok(Outcome::Written { version, durability, results: Vec::new() });
         }
-        let write = Write { changes, atomic: true, read_bytes_max: 0, durability: removal.durability };
+        let write = Write { changes, atomic: true, durability: removal.durability, ..Write::default() };
         let writes = [Pending { write, reply: Arc::new(NoReply) }];
         let committed = self.write_in(&mut section, &writes, Duration::ZERO)?;
         committed.plan.outcomes(&writes).next().expect("one for each write")
@@ -469,8 +470,8 @@ impl Engine for FjallEngine {
 
     fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
         match operation {
-            Operation::Get { key } => reply.complete(self.read(&key, &*reply)),
-            Operation::GetMany { keys, bytes_max } => reply.complete(self.read_many(&keys, bytes_max)),
+            Operation::Get { key, .. } => reply.complete(self.read(&key, &*reply)),
+            Operation::GetMany { keys, bytes_max, .. } => reply.complete(self.read_many(&keys, bytes_max)),
             Operation::Prefetch { keys } => {
                 let read = |key: &Bytes| self.keyspace.get(concat(&[CLIENT_KEY_PREFIX], key)).map(|_| ());
                 let read = keys.iter().try_for_each(read);

@@ -122,7 +122,7 @@ fn expired_entries_leave_the_disk_by_compaction() {
 
 fn remove_range(engine: &FjallEngine, from: &'static str, end: Option<&'static str>) -> Result {
     let (from, end) = (Bytes::from_static(from.as_bytes()), end.map(|end| Bytes::from_static(end.as_bytes())));
-    engine.remove_range(&RangeRemoval { from, end, durability: Durability::Async })
+    engine.remove_range(&RangeRemoval { from, end, durability: Durability::Async, ..RangeRemoval::default() })
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_range_of_too_many_keys_is_removed_as_a_whole_or_not_at_all() {
     let engine = open(directory.path());
     let put = |number: usize| Change::of(format!("{number:06}").into(), Effect::Put(Bytes::new().into()));
     let changes = (0..=RANGE_REMOVAL_KEYS_MAX).map(put).collect();
-    let write = Write { changes, atomic: true, read_bytes_max: 0, durability: Durability::Async };
+    let write = Write { changes, atomic: true, durability: Durability::Async, ..Write::default() };
     engine.commit(vec![Pending { write, reply: Arc::new(StoredReply::default()) }]);
     let limit = RANGE_REMOVAL_KEYS_MAX as u64;
     assert_eq!(remove_range(&engine, "", None).expect_err("too many"), Error::RangeTooLarge { limit });

@@ -1,5 +1,5 @@
 use super::*;
-use crate::operation::{Change, Condition, Effect, Write};
+use crate::operation::{Change, Condition, Consistency, Effect, Write};
 
 struct NoReply;
 
@@ -8,7 +8,8 @@ impl Reply for NoReply {
 }
 
 fn write(engine: &MemoryEngine, changes: Vec<Change>) -> Result {
-    let write = Write { changes, atomic: true, read_bytes_max: 1 << 20, durability: Durability::Async };
+    let write =
+        Write { changes, atomic: true, read_bytes_max: 1 << 20, durability: Durability::Async, ..Write::default() };
     engine.state.write().apply(&Pending { write, reply: Arc::new(NoReply) }, engine.bytes_max())
 }
 
@@ -53,11 +54,16 @@ fn the_sums_follow_every_change() {
         let _ = write(&engine, vec![change, put(next(50), 20, None)]);
         if next(100) == 0 {
             let (from, end) = (name(next(50)), Some(name(next(50))));
-            engine.state.write().remove_range(&RangeRemoval { from, end, durability: Durability::Async });
+            engine.state.write().remove_range(&RangeRemoval {
+                from,
+                end,
+                durability: Durability::Async,
+                ..RangeRemoval::default()
+            });
         }
         check(&engine);
     }
-    let all = RangeRemoval { from: Bytes::new(), end: None, durability: Durability::Async };
+    let all = RangeRemoval { durability: Durability::Async, ..RangeRemoval::default() };
     engine.state.write().remove_range(&all);
     check(&engine);
     assert_eq!(engine.state.read().bytes, 0);
@@ -122,6 +128,7 @@ fn a_scan_step_passes_a_bounded_number_of_expired_entries() {
             entries_max: 1,
             bytes_max: 100,
             view: crate::operation::View::Latest,
+            consistency: Consistency::Default,
         };
         let mut steps = 1;
         while let Page::Entries { entries, next: Some(next), .. } = engine.scan_step(&step) {

@@ -63,7 +63,7 @@ fn only_if(condition: Condition, change: Change) -> Change {
 }
 
 fn atomic(changes: Vec<Change>) -> Write {
-    Write { changes, atomic: true, read_bytes_max: 1_000, durability: Durability::Async }
+    Write { changes, atomic: true, read_bytes_max: 1_000, durability: Durability::Async, ..Write::default() }
 }
 
 fn separate(changes: Vec<Change>) -> Write {

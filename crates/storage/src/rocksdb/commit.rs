@@ -146,7 +146,7 @@ impl RocksDbEngine {
     pub(super) fn remove_range(&self, removal: &RangeRemoval) -> Result {
         let mut section = self.section.lock();
         self.gate.check_stopped()?;
-        let RangeRemoval { from, end, durability } = removal;
+        let RangeRemoval { from, end, durability, .. } = removal;
         let sync = *durability == Durability::Sync;
         let first = self.versions.take(1).map_err(|error| Error::NoVersion { why: error.to_string() })?;
         let end = match end {

@@ -282,13 +282,13 @@ impl Engine for RocksDbEngine {
 
     fn execute(&self, operation: Operation, reply: Arc<dyn Reply>) {
         match operation {
-            Operation::Get { key } => reply.complete(self.read(&key, &*reply)),
+            Operation::Get { key, .. } => reply.complete(self.read(&key, &*reply)),
             Operation::Scan(step) => {
                 let (page, perf) = measure_with(Work::Scan, |passed| self.scan_step(&step, passed));
                 reply.measured(&perf);
                 reply.complete(page);
             }
-            Operation::GetMany { keys, bytes_max } => {
+            Operation::GetMany { keys, bytes_max, .. } => {
                 let (found, perf) = measure(Work::Read, || self.read_many(&keys, bytes_max));
                 reply.measured(&perf);
                 reply.complete(found);

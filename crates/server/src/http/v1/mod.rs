@@ -30,7 +30,7 @@ use crate::http::v1::route::Action;
 use crate::limits::{METADATA_BYTES_MAX, METADATA_ENTRIES_MAX, SCAN_PAGE_BYTES_MAX, SCAN_PAGE_ENTRIES_MAX, TTL_RANGE};
 use crate::tokens::Access;
 use klad_base::clock;
-use klad_storage::operation::{Attributes, Change, Effect, Value};
+use klad_storage::operation::{Attributes, Change, Consistency, Effect, RangeRemoval, Value};
 
 pub mod route;
 
@@ -43,7 +43,7 @@ mod scan;
 mod byte_range;
 mod condition;
 mod expiry;
-mod metadata;
+pub mod metadata;
 mod parameters;
 
 pub use changes::FeedBody;
@@ -58,6 +58,7 @@ pub(super) struct Context<'c> {
     pub(super) exchange: &'c Rc<Exchange>,
     pub(super) options: Options,
     pub(super) deadline: Deadline,
+    pub(super) consistency: Consistency,
     /// What the request's token allows.
     pub(super) access: Access,
 }
@@ -90,7 +91,10 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
         }
         Action::Batch(request) => batch::answer(context, request, upload).await,
         Action::Scan(request) => scan::answer(context, *request).await,
-        Action::RemoveRange { from, end, durability } => scan::remove(context, from, end, durability).await,
+        Action::RemoveRange { from, end, durability } => {
+            let consistency = context.consistency;
+            scan::remove(context, RangeRemoval { from, end, durability, consistency }).await
+        }
         Action::Changes(request) => changes::answer(context, *request).await,
         Action::Limits => Ok(limits(context)),
         Action::Describe(description) => Ok(description::answer(description)),
@@ -104,6 +108,7 @@ fn limits(context: &Context<'_>) -> Reply {
     json(&serde_json::json!({
         "engine": executor.engine_name(),
         "capabilities": executor.capabilities(),
+        "copies": executor.copies(),
         "durability": options.durability.as_str(),
         "key_bytes_max": options.key_bytes_max,
         "value_bytes_max": options.value_bytes_max,
@@ -115,6 +120,7 @@ fn limits(context: &Context<'_>) -> Reply {
         "scan_page_entries_max": SCAN_PAGE_ENTRIES_MAX,
         "scan_page_bytes_max": SCAN_PAGE_BYTES_MAX,
         "scan_time_s_max": options.scan_time_max.as_secs_f64(),
+        "changes_heartbeat_s": options.heartbeat.as_secs_f64(),
     }))
 }
 

@@ -23,7 +23,7 @@ pub(super) async fn get(context: &Context<'_>, key: Bytes, headers: &HeaderMap) 
     let phases = context.exchange.phases();
     let (outcome, permit) = match context.worker.get_from_memory(&key, phases) {
         Some(outcome) => (outcome?, None),
-        None => context.worker.get(key, context.deadline, phases).await?,
+        None => context.worker.get(key, context.consistency, context.deadline, phases).await?,
     };
     match outcome {
         Outcome::Found { version, value } => found(context, version, &value, permit, headers),
@@ -101,7 +101,7 @@ async fn change(
         Effect::Delete => context.worker.executor().writable(ChangeKind::Delete)?,
         _ => context.worker.executor().writable(ChangeKind::Put)?,
     }
-    let write = Write::one(change, durability);
+    let write = Write { consistency: context.consistency, ..Write::one(change, durability) };
     let written = context.worker.write_on_state(write, permit, context.deadline, context.exchange.phases());
     match written.await? {
         Outcome::Written { durability, results, .. } => {

@@ -71,6 +71,23 @@ impl Request {
         }
     }
 
+    /// Whether the parameters `ack`, `from` and `replicas` say how many copies must answer.
+    #[must_use]
+    pub fn takes_replicas(&self) -> bool {
+        match &self.action {
+            Action::Get { .. }
+            | Action::Put { .. }
+            | Action::Delete { .. }
+            | Action::Update { .. }
+            | Action::Batch(_) => true,
+            Action::Scan(_)
+            | Action::RemoveRange { .. }
+            | Action::Changes(_)
+            | Action::Limits
+            | Action::Describe(_) => false,
+        }
+    }
+
     /// Whether the body has a meaning.
     pub(in crate::http) fn needs_body(&self) -> bool {
         matches!(self.action, Action::Put { .. } | Action::Batch(_))
@@ -199,10 +216,10 @@ fn has_key64(query: &str) -> bool {
 /// The parameters that a method takes on one key. The first is `key64`.
 fn parameters_of_key(method: &Method) -> Result<&'static [&'static str], ApiError> {
     match *method {
-        Method::GET | Method::HEAD => Ok(&["key64"]),
-        Method::PUT => Ok(&["key64", "ttl", "durability"]),
-        Method::DELETE => Ok(&["key64", "durability"]),
-        Method::POST => Ok(&["key64", "op", "by", "ttl", "durability"]),
+        Method::GET | Method::HEAD => Ok(&["key64", "ack", "from", "replicas"]),
+        Method::PUT => Ok(&["key64", "ttl", "durability", "ack", "from", "replicas"]),
+        Method::DELETE => Ok(&["key64", "durability", "ack", "from", "replicas"]),
+        Method::POST => Ok(&["key64", "op", "by", "ttl", "durability", "ack", "from", "replicas"]),
         _ => Err(ApiError::MethodNotAllowed(METHODS_OF_KEY)),
     }
 }

@@ -8,7 +8,7 @@
 //! reads is one read of many keys. A batch never blocks its worker for long: between slices of it the worker's other
 //! requests run.
 
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 
 use crate::execution::admission::BodyPermit;
@@ -78,7 +78,8 @@ impl Format {
         if quality(headers, self.other()) > quality(headers, self) { self.other() } else { self }
     }
 
-    /// How many times its size a value may take in an answer. `ndjson` writes texts with more escapes as base64.
+    /// The bytes of a value in an answer are at most its size times this, apart from a constant number of bytes.
+    /// `ndjson` writes a text as base64 if escapes would make it larger than that.
     const fn value_factor(self) -> usize {
         match self {
             Format::Ndjson => 2,
@@ -118,11 +119,14 @@ fn quality(headers: &HeaderMap, format: Format) -> f32 {
 
 /// Reads the head of a batch.
 pub(super) fn route(query: &str, headers: &HeaderMap, options: &Options) -> Result<Request, ApiError> {
-    let parameters = Parameters::read(query, &["atomic", "durability"])?;
+    let parameters = Parameters::read(query, &["atomic", "durability", "ack", "from", "replicas"])?;
     let atomic = parameters.switch("atomic")?;
     let durability = durability(&parameters, headers)?.unwrap_or(options.durability);
     let body = Format::of_body(headers)
         .ok_or(ApiError::UnsupportedMediaType("application/x-ndjson or application/cbor-seq"))?;
+    if headers.contains_key(CONTENT_ENCODING) {
+        return Err(ApiError::UnsupportedMediaType("without Content-Encoding, which klad does not decode"));
+    }
     Ok(Request { body, answer: body.of_answer(headers), atomic, durability })
 }
 
@@ -185,7 +189,7 @@ async fn execute(
     read_bytes_max: usize,
     permit: Option<BodyPermit>,
 ) -> Result<Done, ApiError> {
-    let (worker_context, phases) = (context.worker, context.exchange.phases());
+    let (worker_context, phases, consistency) = (context.worker, context.exchange.phases(), context.consistency);
     let failed = |item, error| {
         let error = match error {
             ChangeError::NoRoom => ApiError::AnswerTooLarge { limit_bytes: read_bytes_max as u64 },
@@ -198,7 +202,7 @@ async fn execute(
     }
     if changes.iter().all(|change| change.effect == Effect::Read) {
         let keys = changes.into_iter().map(|change| change.key).collect();
-        let reading = worker_context.get_many(keys, read_bytes_max, permit, context.deadline, phases);
+        let reading = worker_context.get_many(keys, read_bytes_max, consistency, permit, context.deadline, phases);
         let Outcome::FoundMany(results) = reading.await? else { unreachable!("a read of many keys returns each") };
         if request.atomic {
             for (item, result) in results.iter().enumerate() {
@@ -209,7 +213,8 @@ async fn execute(
         }
         return Ok(Done { results: Results::Each(results), durability: None });
     }
-    let write = Write { changes, atomic: request.atomic, read_bytes_max, durability: request.durability };
+    let (atomic, durability) = (request.atomic, request.durability);
+    let write = Write { changes, atomic, read_bytes_max, durability, consistency };
     match worker_context.write_on_state(write, permit, context.deadline, phases).await? {
         Outcome::Written { version, durability, results } => {
             context.exchange.request().written(durability);

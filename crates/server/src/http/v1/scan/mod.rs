@@ -33,7 +33,7 @@ use crate::limits::{
 };
 use klad_storage::ChangeKind;
 use klad_storage::limits::{CACHED_VALUE_BYTES_MAX, SCAN_STEP_BYTES_MAX};
-use klad_storage::operation::{Durability, Outcome, RangeRemoval};
+use klad_storage::operation::{Outcome, RangeRemoval};
 
 mod cursor;
 mod encode;
@@ -190,14 +190,8 @@ pub(super) fn route_removal(query: &str, headers: &HeaderMap, options: &Options)
 }
 
 /// Removes a range: 204.
-pub(super) async fn remove(
-    context: &Context<'_>,
-    from: Bytes,
-    end: Option<Bytes>,
-    durability: Durability,
-) -> Result<Reply, ApiError> {
+pub(super) async fn remove(context: &Context<'_>, removal: RangeRemoval) -> Result<Reply, ApiError> {
     context.worker.executor().writable(ChangeKind::Delete)?;
-    let removal = RangeRemoval { from, end, durability };
     let removed = context.worker.remove_range(removal, context.deadline, context.exchange.phases());
     let Outcome::Written { version, durability, .. } = removed.await? else {
         unreachable!("a removal of a range is written")

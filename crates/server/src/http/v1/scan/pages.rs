@@ -17,7 +17,7 @@ use crate::http::v1::Context;
 use crate::http::v1::scan::keys::{Keys, Range};
 use crate::limits::{BODY_BUDGET_TIMEOUT, SCAN_GROUP_STEP_ENTRIES_MAX};
 use klad_base::clock;
-use klad_storage::operation::{Entry, Error, Outcome, Page, ScanStep, Snapshot, View};
+use klad_storage::operation::{Consistency, Entry, Error, Outcome, Page, ScanStep, Snapshot, View};
 
 /// A scan in progress.
 pub(super) struct Scan {
@@ -26,6 +26,7 @@ pub(super) struct Scan {
     permit: ScanPermit,
     pub(super) keys: Keys,
     keys_only: bool,
+    consistency: Consistency,
     /// The state that all steps read, from the first step on. `None` later: the engine has no snapshots, or the scan's
     /// time is over.
     snapshot: RefCell<Option<Snapshot>>,
@@ -75,6 +76,7 @@ impl Scan {
             permit: context.worker.executor().begin_scan()?,
             worker_context: context.worker.clone(),
             exchange: context.exchange.clone(),
+            consistency: context.consistency,
             keys,
             keys_only,
             snapshot: RefCell::default(),
@@ -137,6 +139,7 @@ impl Scan {
             entries_max: entries_max.min(grouped_max),
             bytes_max,
             view,
+            consistency: self.consistency,
         };
         let outcome = self.worker_context.scan(&self.permit, step, deadline, self.exchange.phases()).await?;
         match outcome {
