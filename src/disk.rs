@@ -14,7 +14,6 @@ use klad_storage::disk::directory::{self, Error as DirectoryError};
 #[cfg(feature = "fjall")]
 use klad_storage::fjall::{FjallEngine, OpenError as FjallError, Options as FjallOptions};
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
-use klad_storage::limits::OFFLINE_CACHE_BYTES;
 #[cfg(feature = "rocksdb")]
 use klad_storage::rocksdb::{OpenError as RocksDbError, Options as RocksDbOptions, RocksDbEngine};
 use klad_storage::{Compression, Engine};
@@ -132,31 +131,23 @@ fn open_with(path: &Path, engine: &str, options: Options) -> Result<Arc<dyn Engi
 #[must_use]
 pub fn rocksdb_options(options: Options) -> RocksDbOptions {
     RocksDbOptions {
-        cache_bytes: OFFLINE_CACHE_BYTES,
-        memtable_bytes: OFFLINE_CACHE_BYTES / 4,
-        value_cache_percent: 0,
         background_threads: threads(),
         disk_reserve_bytes: options.disk_reserve_bytes,
         compression: options.compression,
-        direct_reads: false,
-        iterator_reads: false,
-        log_preallocation: false,
-        compaction_rate_bytes: 0,
-        delete_rate_bytes: 0,
         changes: options.changes,
         open_files_max: files(),
+        ..RocksDbOptions::default()
     }
 }
 
 #[cfg(feature = "fjall")]
 fn fjall_options(options: Options) -> FjallOptions {
     FjallOptions {
-        cache_bytes: OFFLINE_CACHE_BYTES,
-        memtable_bytes: OFFLINE_CACHE_BYTES / 4,
         background_threads: threads(),
         disk_reserve_bytes: options.disk_reserve_bytes,
         compression: options.compression,
         open_files_max: files(),
+        ..FjallOptions::default()
     }
 }
 

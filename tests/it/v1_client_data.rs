@@ -151,9 +151,17 @@ fn a_directory_in_use_or_of_another_kind_is_refused() {
             let line = klad("import --partial --engine", &data).arg(other).input(entry).fails(66);
             assert!(line.contains(&format!("was written by --engine {engine}")), "{line}");
         }
-        for wrong in ["export --url http://127.0.0.1:1", "export --timeout 1s", "import --engine memory"] {
+        for wrong in [
+            "export --url http://127.0.0.1:1",
+            "export --timeout 1s",
+            "import --engine memory",
+            "import --resume-file position --durability async",
+        ] {
             assert_eq!(klad(wrong, &data).run().code, Some(2), "{wrong}");
         }
+        let line = klad("import --input no-such-file", &place.path().join("new")).fails(1);
+        assert!(line.contains("no-such-file"), "{line}");
+        assert!(!place.path().join("new").exists(), "the input is opened first");
         assert_eq!(Klad::new("import --engine").arg(engine).run().code, Some(2), "without --data");
         std::fs::create_dir(place.path().join("photos")).unwrap();
         std::fs::write(place.path().join("photos/cat.jpg"), b"").unwrap();

@@ -26,6 +26,11 @@ fn in_flight(server: &Server, count: u64) {
     wait_until("the requests have arrived", || Metrics::scrape(server).in_flight() == count);
 }
 
+/// Waits until so many slots are taken. A request can have arrived and not yet have its slots.
+fn slots_taken(server: &Server, count: u64) {
+    wait_until("the slots are taken", || Metrics::scrape(server).count("klad_operations_in_use", &[]) == count);
+}
+
 /// Sends a write whose sync is held.
 fn held(server: &Server, shim: &Shim) -> Client {
     let mut client = server.client();
@@ -55,14 +60,14 @@ fn a_batch_needs_a_slot_for_each_item() {
         let server = shim.preload(builder).start();
         let mut first = held(&server, &shim);
         let mut client = server.client();
-        // One of four slots is taken.
+        slots_taken(&server, 1);
         for (query, items) in [("", puts(4)), ("?atomic=true", puts(4)), ("", gets(4)), ("?durability=async", puts(9))]
         {
             assert_overloaded(&batch(&mut client, query, &items), 4);
         }
         let mut fits = server.client();
         fits.send("POST", "/v1/batch", &[("Content-Type", NDJSON)], Some(&lines(&puts(3)[1..]))).unwrap();
-        in_flight(&server, 2);
+        slots_taken(&server, 3);
         assert_overloaded(&batch(&mut client, "", &puts(2)), 4);
         shim.pass();
         assert_eq!(first.answer().unwrap().status, 201);
@@ -85,7 +90,7 @@ fn a_batch_beyond_the_slots_of_the_memory_engine_is_503() {
         let server = builder.start();
         let mut first = server.client();
         first.send("PUT", "/v1/kv/first", &[], Some(b"v")).unwrap();
-        in_flight(&server, 1);
+        slots_taken(&server, 1);
         let mut client = server.client();
         let answer = batch(&mut client, "", &puts(4));
         if answer.status == 200 {

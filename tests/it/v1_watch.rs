@@ -150,12 +150,15 @@ fn run(options: &str, all: Vec<String>) -> (Output, Vec<String>) {
 #[test]
 fn a_lost_connection_is_replaced_from_the_last_version_on() {
     let busy = whole_answer("503 Busy", "Klad-Retry-After-Ms: 1\r\n", "{\"code\":\"overloaded\"}");
+    let proxies = ["502 Bad Gateway", "504 Gateway Timeout"].map(|status| whole_answer(status, "", "none answered"));
     let gone = whole_answer("410 Gone", "", "{\"code\":\"version-gone\",\"detail\":\"too late\"}");
     let error = "{\"error\":{\"code\":\"read-failed\",\"detail\":\"why\"}}\n";
     let feeds = vec![
         // Cut within a line, after a heartbeat, and before the first line.
         cut(&format!("{{\"heartbeat\":4}}\n{}{{\"op\":\"pu", change(5))),
         busy,
+        proxies[0].clone(),
+        proxies[1].clone(),
         cut("{\"heartbeat\":9}\n"),
         cut(""),
         cut(&format!("{}{error}", change(12))),
@@ -163,7 +166,7 @@ fn a_lost_connection_is_replaced_from_the_last_version_on() {
     let (said, targets) = run("--prefix k", feeds);
     assert_eq!(said.stdout, b"5\tput\tk\n12\tput\tk\n", "{said:?}");
     let from = |version: u64| format!("/v1/changes?prefix64=aw&from={version}");
-    assert_eq!(targets, ["/v1/changes?prefix64=aw".to_owned(), from(5), from(5), from(9), from(9)]);
+    assert_eq!(targets, ["/v1/changes?prefix64=aw".to_owned(), from(5), from(5), from(5), from(5), from(9), from(9)]);
     let lines: Vec<_> = said.stderr.lines().collect();
     assert_eq!((said.code, lines.len()), (Some(1), 4), "{said:?}");
     assert!(lines[..3].iter().all(|line| line.contains("; connecting again after version ")), "{said:?}");

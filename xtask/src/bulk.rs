@@ -25,7 +25,7 @@ use klad_storage::changes::Retention;
 use klad_storage::limits::{MEMTABLE_BYTES_MAX, MEMTABLES};
 use klad_storage::operation::{Change, Durability, Effect, Write};
 use klad_storage::rocksdb::{Options, RocksDbEngine};
-use klad_storage::{Compression, Engine as _, Pending, Reply};
+use klad_storage::{Engine as _, Pending, Reply};
 use rustix::process::{Pid, getpid};
 use tempfile::TempDir;
 
@@ -174,23 +174,15 @@ impl Control {
             cache_bytes: 1536 << 20,
             memtable_bytes: MEMTABLES * MEMTABLE_BYTES_MAX,
             value_cache_percent: 25,
-            background_threads: 1,
-            disk_reserve_bytes: 0,
-            compression: Compression::Lz4,
-            direct_reads: false,
-            iterator_reads: false,
-            log_preallocation: false,
-            compaction_rate_bytes: 0,
-            delete_rate_bytes: 0,
             changes: Retention { bytes: 256 << 20, time: Duration::from_hours(24) },
-            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
+            ..Options::default()
         };
         let engine = RocksDbEngine::open(directory.path(), &options).map_err(|error| anyhow!("{error}"))?;
         let durability = if durability == "sync" { Durability::Sync } else { Durability::Async };
         Ok(Control { engine, durability, _directory: directory })
     }
 
-    /// Stores so many entries in batches.
+    /// Stores `entries` entries in batches of 1,000, and returns what they cost.
     #[expect(clippy::cast_precision_loss, reason = "entries of seconds are far below 2^52")]
     fn cost(&self, entries: u64) -> Result<Cost> {
         let (before, began) = (cpu_of(getpid())?, Instant::now());

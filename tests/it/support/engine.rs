@@ -48,16 +48,8 @@ pub(crate) fn rocksdb(directory: &Path) -> klad_storage::rocksdb::RocksDbEngine 
         cache_bytes: 16 << 20,
         memtable_bytes: 8 << 20,
         value_cache_percent: 20,
-        background_threads: 1,
-        disk_reserve_bytes: 0,
         compression: klad_storage::Compression::None,
-        direct_reads: false,
-        iterator_reads: false,
-        log_preallocation: false,
-        compaction_rate_bytes: 0,
-        delete_rate_bytes: 0,
-        changes: klad_storage::changes::Retention::NOTHING,
-        open_files_max: klad_base::limits::ENGINE_FILES_MAX,
+        ..klad_storage::rocksdb::Options::default()
     };
     opened(|| klad_storage::rocksdb::RocksDbEngine::open(directory, &options))
 }
@@ -67,10 +59,8 @@ pub(crate) fn fjall(directory: &Path) -> klad_storage::fjall::FjallEngine {
     let options = klad_storage::fjall::Options {
         cache_bytes: 16 << 20,
         memtable_bytes: 4 << 20,
-        background_threads: 1,
-        disk_reserve_bytes: 0,
         compression: klad_storage::Compression::None,
-        open_files_max: klad_base::limits::ENGINE_FILES_MAX,
+        ..klad_storage::fjall::Options::default()
     };
     opened(|| klad_storage::fjall::FjallEngine::open(directory, &options))
 }

@@ -50,8 +50,8 @@ pub(crate) enum Script {
     Silent,
     /// Reads bodies in pieces with pauses, then answers.
     ReadsSlowly,
-    /// Answers every tenth request after `tenth` milliseconds, and all others after `others`.
-    Takes { tenth: u64, others: u64 },
+    /// Answers after so many milliseconds.
+    Takes(u64),
     /// Answers 503 after the head, and closes the connection without reading the body, which resets the connection.
     RefusesBeforeTheBody,
 }
@@ -173,8 +173,7 @@ impl Connection {
                 record.requests.push(request);
                 record.requests.len()
             };
-            if let Script::Takes { tenth, others } = self.script {
-                let milliseconds = if number.is_multiple_of(10) { tenth } else { others };
+            if let Script::Takes(milliseconds) = self.script {
                 std::thread::sleep(Duration::from_millis(milliseconds));
             }
             let (answer, then) = answer(self.script, number, head);
@@ -250,7 +249,7 @@ fn answer(script: Script, number: usize, head: bool) -> (Vec<u8>, AfterAnswer) {
         | Script::RefusesEveryTenth
         | Script::ResetsEveryTenth
         | Script::ByteByByte
-        | Script::Takes { .. }
+        | Script::Takes(_)
         | Script::ReadsSlowly => (plain(200), AfterAnswer::Continues),
         Script::GivesToken => (plain(201).replace("\r\n\r\n", "\r\nX-Token: t7\r\n\r\n"), AfterAnswer::Continues),
         Script::AnswersWith(status) => (plain(status), AfterAnswer::Continues),

@@ -251,17 +251,8 @@ mod tests {
         Options {
             cache_bytes: 64 << 20,
             memtable_bytes: 32 << 20,
-            value_cache_percent: 0,
-            background_threads: 1,
-            disk_reserve_bytes: 0,
             compression: Compression::None,
-            direct_reads: false,
-            iterator_reads: false,
-            log_preallocation: false,
-            compaction_rate_bytes: 0,
-            delete_rate_bytes: 0,
-            changes: crate::changes::Retention::NOTHING,
-            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
+            ..Options::default()
         }
     }
 
