@@ -199,9 +199,10 @@ pub struct ServeArgs {
     pub async_sync_interval: Duration,
     /// Delay each commit by this time, so that more writes share one sync.
     ///
-    /// The commit thread waits this long after the first write of a batch, then writes the batch and syncs it. This
-    /// adds latency to each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it
-    /// if the disk, or a cloud provider's quota, limits the number of syncs a second.
+    /// Before each batch, the commit thread waits this long for more writes. The time begins with the first write, but
+    /// not before the previous batch is complete. The thread then writes the batch and syncs it. This adds latency to
+    /// each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it if the disk, or a
+    /// cloud provider's quota, limits the number of syncs a second.
     ///
     /// Range: up to 100 ms.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = commit_delay, help_heading = PLACES)]
@@ -336,7 +337,8 @@ pub struct ServeArgs {
     pub value_max: ByteSize,
     /// Maximum number of items of a batch. klad answers a batch with more items with 413.
     ///
-    /// A batch of N items takes N of the places of --operations-max.
+    /// A batch of N items takes N of the places of --operations-max, and is answered with 503 if fewer are free. Keep
+    /// this limit at a quarter of --operations-max or less.
     ///
     /// Range: 1 to 100,000.
     #[arg(long, value_name = "N", default_value_t = limits::BATCH_ITEMS_MAX, value_parser = clap::value_parser!(u64).range(1..=100_000), help_heading = BOUNDS)]
@@ -382,10 +384,11 @@ pub struct ServeArgs {
     pub watchers_max: u64,
     /// Interval of the heartbeats of a change feed without changes.
     ///
-    /// A client that has received nothing for twice this time can assume that its connection is broken.
+    /// A client that has received nothing for twice this time can assume that its connection is broken. klad watch waits
+    /// 30 s.
     ///
-    /// Range: more than 0.
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = positive_duration, help_heading = BOUNDS)]
+    /// Range: more than 0, up to 15 s.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = changes_heartbeat, help_heading = BOUNDS)]
     pub changes_heartbeat: Duration,
     /// Maximum time from the first byte of a request's head to its last. Then klad answers 408.
     ///
@@ -413,9 +416,10 @@ pub struct ServeArgs {
     pub write_timeout: Duration,
     /// Minimum average rate, bytes per second, at which a client must send a body or take an answer.
     ///
-    /// klad applies it to a body that takes longer than --body-timeout, and to an answer for which klad has waited
-    /// longer than --write-timeout in all. When the memory for bodies runs out, klad ends slow requests earlier. With 0
-    /// klad does neither: a client may be as slow as it likes as long as some bytes move.
+    /// klad ends a request below this rate if the body takes longer than --body-timeout, or if klad has waited longer
+    /// than --write-timeout in all for the client to take the answer. When the memory for bodies runs out, klad ends
+    /// slow requests before these times, also some above this rate. 0 switches both off: a client may be as slow as it
+    /// likes as long as it sends a byte within each --body-timeout, or takes one within each --write-timeout.
     ///
     /// Range: 0 to 1 MiB.
     #[arg(long, value_name = "SIZE", default_value = "1KiB", help_heading = DEADLINES)]
@@ -525,8 +529,8 @@ pub struct ServeArgs {
     /// Compression of the tables that are written from now on. klad reads existing tables in any case.
     ///
     /// Level 0 is never compressed. On few cores zstd takes CPU time from requests: compactions of small entries take
-    /// half as much time again. Give klad compact the same value. fjall has no zstd, and keeps the compression that a
-    /// directory was created with.
+    /// half as much time again as with lz4. Give klad compact the same value. fjall has no zstd, and keeps the
+    /// compression that a directory was created with.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4, help_heading = DISK)]
     pub compression: Compression,
     /// Average number of allocated bytes between two samples of the heap profile. 0: no sampling between profiles.
@@ -582,14 +586,22 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The longest `--changes-heartbeat`: half of the time after which client commands take a connection for broken.
+const CHANGES_HEARTBEAT_MAX: Duration = Duration::from_secs(15);
+
+fn changes_heartbeat(text: &str) -> Result<Duration, String> {
+    positive_duration(text).and_then(|time| at_most(time, CHANGES_HEARTBEAT_MAX))
+}
+
 /// The longest `--commit-delay`. With a longer one, writers would wait mostly for the delay and not for the disk.
 const COMMIT_DELAY_MAX: Duration = Duration::from_millis(100);
 
 fn commit_delay(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        longer if longer > COMMIT_DELAY_MAX => Err(format!("must be at most {COMMIT_DELAY_MAX:?}")),
-        parsed => Ok(parsed),
-    }
+    duration(text).and_then(|time| at_most(time, COMMIT_DELAY_MAX))
+}
+
+fn at_most(time: Duration, max: Duration) -> Result<Duration, String> {
+    if time > max { Err(format!("must be at most {max:?}")) } else { Ok(time) }
 }
 
 #[cfg(test)]

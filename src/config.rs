@@ -335,13 +335,16 @@ fn resolve_links(path: &Path) -> PathBuf {
     }
 }
 
-/// Returns, as words for people, why the default of `--connections-max` has its value.
+/// Returns, as words for people, why the default of `--connections-max` has its value. It does not know whether TLS is
+/// on, so the words cover both cases.
 pub(crate) fn connections_max_reason(memory: u64, workers: usize) -> &'static str {
     let available = descriptors::Shares::new(descriptors::raise_limit(), workers as u64).connections();
     match (memory / 6 / CONNECTION_BYTES, available) {
-        (by_memory, available) if by_memory.min(available) >= CONNECTIONS_MAX => "the maximum without the option",
+        (by_memory, available) if by_memory.min(available) >= CONNECTIONS_MAX => {
+            "the maximum without the option, or with TLS as many as a sixth of the memory holds, if fewer"
+        }
         (by_memory, available) if by_memory <= available => "as many as a sixth of the memory holds",
-        _ => "as many as the limit of open files allows",
+        _ => "as many as the limit of open files allows, or with TLS as many as a sixth of the memory holds, if fewer",
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The last line on stderr is a message for people that ends with the word for programs: `klad: cannot listen on ...:
 //! ... [port-in-use]`. Codes from 64 on are those of BSD's `sysexits.h` if one of them fits. `klad bench`
-//! (docs/bench.md), `klad lab` (docs/lab.md) and the client commands (docs/command-line.md) have their own codes.
+//! (docs/bench.md), `klad lab` (docs/lab.md) and the client commands (docs/command-line.md) have their own codes, but
+//! `klad export` and `klad import` end with one of these if their data directory does not open.
 //!
 //! Called by `main`. `reference` prints the table for the documents.
 
@@ -10,6 +11,7 @@ use std::io;
 
 #[cfg(feature = "cassandra")]
 use crate::cluster;
+use crate::disk;
 #[cfg(feature = "rocksdb")]
 use crate::offline;
 use crate::settings;
@@ -146,7 +148,8 @@ impl Exit {
     }
 }
 
-/// An error that ends a subcommand, except `klad bench`, `klad lab` and the client commands.
+/// An error that ends a subcommand, except `klad bench`, `klad lab` and the client commands. Of the latter it has only
+/// the errors of a data directory that does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The configuration is invalid.
@@ -174,6 +177,9 @@ pub enum Failure {
     #[cfg(feature = "cassandra")]
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
+    /// The data directory of `klad export` or `klad import` did not open.
+    #[error(transparent)]
+    Data(#[from] disk::OpenError),
     /// `klad check` or `klad compact` failed.
     #[cfg(feature = "rocksdb")]
     #[error(transparent)]
@@ -228,6 +234,7 @@ impl Failure {
                 cluster::Error::NotPrinted(_) => Exit::Failed,
                 _ => Exit::BadConfiguration,
             },
+            Failure::Data(error) => of_data(error),
             #[cfg(feature = "rocksdb")]
             Failure::Offline(error) => of_offline(error),
             Failure::Threads { .. } => Exit::TooFewThreads,
@@ -256,6 +263,16 @@ fn of_directory(error: &directory::Error) -> Exit {
         | directory::Error::OtherEngine { .. } => Exit::DataForeign,
         directory::Error::NewerFormat { .. } => Exit::DataNewer,
         directory::Error::Damaged { .. } => Exit::DataDamaged,
+    }
+}
+
+fn of_data(error: &disk::OpenError) -> Exit {
+    match error {
+        disk::OpenError::Directory(error) => of_directory(error),
+        #[cfg(feature = "rocksdb")]
+        disk::OpenError::RocksDb(error) => of_engine(error),
+        #[cfg(feature = "fjall")]
+        disk::OpenError::Fjall(error) => of_fjall(error),
     }
 }
 

@@ -26,3 +26,5 @@ pub mod cluster;
 pub mod client;
 #[cfg(feature = "rocksdb")]
 pub mod offline;
+
+pub mod disk;

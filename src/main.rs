@@ -93,7 +93,9 @@ fn main() -> ExitCode {
     logs::end_the_process_on_panic();
     let command_line = || CommandLine::of(innermost(&matches));
     #[cfg(feature = "rocksdb")]
-    if matches!(cli.command, Command::Check(_) | Command::Compact(_)) {
+    if matches!(cli.command, Command::Check(_) | Command::Compact(_))
+        || matches!(&cli.command, Command::Client(command) if command.opens_data())
+    {
         // RocksDB opens a file for each table, and there may be thousands of tables.
         let _ = descriptors::raise_limit();
         if let Err(failure) = can_start_threads(THREADS_OWN) {
@@ -115,7 +117,10 @@ fn main() -> ExitCode {
         Command::Compact(args) => klad::offline::compact(&args).map_err(Failure::from),
         #[cfg(feature = "cassandra")]
         Command::Cluster(command) => klad::cluster::run(&command).map_err(Failure::from),
-        Command::Client(command) => return klad::client::run(&command),
+        Command::Client(command) => match klad::client::run(&command) {
+            Ok(code) => return code,
+            Err(error) => Err(Failure::from(error)),
+        },
         Command::Manual(command) => klad::manual::write(&command).map_err(|error| Failure::Other(format!("{error:#}"))),
     };
     match result {

@@ -13,16 +13,15 @@ use bytesize::ByteSize;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::disk;
 use klad_base::clock;
-use klad_base::os::descriptors;
 use klad_base::os::output;
 use klad_base::sync::{self, Signal};
 use klad_server::limits::DISK_RESERVE_BYTES;
 use klad_storage::disk::directory;
-use klad_storage::limits::OFFLINE_CACHE_BYTES;
 use klad_storage::maintenance::{self, Compaction};
 use klad_storage::rocksdb::check::{self, Kind, Progress, Report};
-use klad_storage::rocksdb::{OpenError, Options, RocksDbEngine};
+use klad_storage::rocksdb::{OpenError, RocksDbEngine};
 use klad_storage::{Compression, LocalDisk as _};
 
 /// Options of `klad check`.
@@ -164,25 +163,9 @@ pub fn compact(args: &CompactArgs) -> Result<(), Error> {
 /// Opens the directory with the same checks as `klad serve`, but does not create one.
 fn open(args: &CompactArgs) -> Result<RocksDbEngine, OpenError> {
     drop(directory::DataDirectory::open_existing(&args.data, "rocksdb")?);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    RocksDbEngine::open(
-        &args.data,
-        &Options {
-            cache_bytes: OFFLINE_CACHE_BYTES,
-            memtable_bytes: OFFLINE_CACHE_BYTES / 4,
-            value_cache_percent: 0,
-            background_threads: threads,
-            disk_reserve_bytes: args.disk_reserve.0,
-            compression: args.compression,
-            direct_reads: false,
-            iterator_reads: false,
-            log_preallocation: false,
-            compaction_rate_bytes: 0,
-            delete_rate_bytes: 0,
-            changes: klad_storage::changes::Retention::EVERYTHING,
-            open_files_max: descriptors::raise_limit() / 2,
-        },
-    )
+    let (disk_reserve_bytes, compression) = (args.disk_reserve.0, args.compression);
+    let options = disk::Options { disk_reserve_bytes, compression, ..disk::Options::default() };
+    RocksDbEngine::open(&args.data, &disk::rocksdb_options(options))
 }
 
 /// Runs `work` on its own thread and returns its result. Meanwhile draws a progress bar, if stderr is a terminal.

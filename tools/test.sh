@@ -34,7 +34,7 @@ command_of() {
     memory-engine)
         echo cargo test --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine" --test it -- contract
         ;;
-    test) echo cargo test --release --locked --workspace ;;
+    test) echo tools/cargo-test.sh --release --locked --workspace ;;
     # Tests packages of the program that an earlier phase has built.
     dist) echo tools/dist-test.sh ;;
     *) return 1 ;;

@@ -35,6 +35,19 @@ fn defaults_are_those_of_limits() {
 }
 
 #[test]
+fn durations_have_limits() {
+    for (valid, invalid) in [
+        (["--changes-heartbeat", "15s"], ["--changes-heartbeat", "15001ms"]),
+        (["--changes-heartbeat", "1ms"], ["--changes-heartbeat", "0s"]),
+        (["--commit-delay", "100ms"], ["--commit-delay", "101ms"]),
+    ] {
+        serve(&valid);
+        let error = Cli::try_parse_from(["klad", "serve"].into_iter().chain(invalid)).expect_err("rejected");
+        assert!(error.to_string().contains(invalid[1]), "{error}");
+    }
+}
+
+#[test]
 fn sizes_have_units() {
     let args = serve(&["--memory", "1GiB", "--value-max", "64KiB"]);
     assert_eq!(args.memory, Some(ByteSize(1 << 30)));

@@ -65,18 +65,20 @@ pub enum ClientCommand {
     Batch(BatchArgs),
     /// Print the changes of a running server as they happen.
     ///
-    /// Prints a line for each change: version, tab, operation, tab, key. Exit codes: 0 after --limit changes; 1 failed,
-    /// or the server ended the stream; 2 wrong usage.
+    /// Prints a line for each change: version, tab, operation, tab, key. After a lost connection it connects again and
+    /// continues after the last change. Exit codes: 0 after --limit changes; 1 failed, or the server ended the stream; 2
+    /// wrong usage.
     Watch(WatchArgs),
-    /// Write all entries of a running server, or of a range, to a file or to the standard output.
+    /// Write the entries of a running server, or of a data directory, to a file or to the standard output.
     ///
-    /// Values, content types, metadata and expiry are kept byte for byte. The last line says that the export is
-    /// complete. Exit codes: 0 complete; 1 failed, perhaps after a part, from which --resume continues; 2 wrong usage.
+    /// Without START, END and --prefix it writes all entries. Values, content types, metadata and expiry are kept byte for byte. The last line says that the export is
+    /// complete. Exit codes: 0 complete; 1 failed, perhaps after a part, from which --resume continues; 2 wrong usage;
+    /// with --data also those of klad serve, such as 75: a process serves the directory.
     Export(ExportArgs),
-    /// Store the entries of an export in a running server.
+    /// Store the entries of an export in a running server or in a data directory.
     ///
     /// Repeating an import changes nothing more. Exit codes: 0 all entries were stored; 1 failed, perhaps after some of
-    /// them; 2 wrong usage.
+    /// them; 2 wrong usage; with --data also those of klad serve, such as 75: a process serves the directory.
     Import(ImportArgs),
     /// Ask the admin address of a running server whether it accepts requests.
     ///
@@ -89,6 +91,18 @@ pub enum ClientCommand {
     ///
     /// Exit codes: 0 taken; 1 failed, for example while another profile is being taken; 2 wrong usage.
     Profile(ProfileArgs),
+}
+
+impl ClientCommand {
+    /// Whether the command opens a data directory in this process.
+    #[must_use]
+    pub fn opens_data(&self) -> bool {
+        match self {
+            ClientCommand::Export(args) => args.data.is_some(),
+            ClientCommand::Import(args) => args.data.is_some(),
+            _ => false,
+        }
+    }
 }
 
 /// Options of `klad put`.
@@ -109,6 +123,11 @@ pub struct PutArgs {
     /// Content type of the value, which the server gives back with it [default: none].
     #[arg(long, value_name = "TYPE")]
     pub content_type: Option<String>,
+    /// Content encoding of the value, such as gzip, which the server gives back with it [default: none].
+    ///
+    /// klad sends and stores the value as it is: it does not compress it.
+    #[arg(long, value_name = "CODING")]
+    pub content_encoding: Option<String>,
     /// An entry of metadata, which the server gives back with the value. The option may be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub meta: Vec<OsString>,

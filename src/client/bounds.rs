@@ -1,4 +1,4 @@
-//! What one batch may contain, from the server's `/v1/limits`. Called by `batch` and `import`.
+//! What one batch may contain, from the server's `/v1/limits`. Called by `batch`, `upload` and `directory`.
 
 use std::io::Read as _;
 

@@ -32,6 +32,7 @@ fn encode_entry(op: Option<&str>, entry: &Entry<'_>, if_absent: bool, out: &mut 
     let mut map = Map::new();
     map.text("op", op).bytes("key", Some(&entry.key)).bytes("value", entry.value.as_deref());
     map.text("etag", entry.etag.as_deref()).text("content_type", entry.content_type.as_deref());
+    map.text("content_encoding", entry.content_encoding.as_deref());
     if !entry.meta.is_empty() {
         map.pair("meta", |encoder| {
             encoder.map(entry.meta.len() as u64)?;
@@ -130,6 +131,7 @@ fn item<'a>(decoder: &mut Decoder<'a>) -> Result<Item<'a>, Error> {
             "prefix" => prefix = Some(bytes(decoder)?),
             "etag" => entry.etag = Some(Cow::Borrowed(decoder.str()?)),
             "content_type" => entry.content_type = Some(Cow::Borrowed(decoder.str()?)),
+            "content_encoding" => entry.content_encoding = Some(Cow::Borrowed(decoder.str()?)),
             "meta" => meta(decoder, &mut entry)?,
             "ttl" => entry.ttl_s = Some(seconds(decoder)?),
             "expires_at_ms" => entry.expires_at_ms = Some(decoder.u64()?),

@@ -27,7 +27,7 @@ pub(super) fn put(args: &PutArgs) -> Result<(), Error> {
     let mut headers = durability(args.write.durability);
     headers.extend(condition(&args.condition)?);
     headers.extend(args.ttl.map(ttl));
-    headers.extend(described(args.content_type.as_deref(), &args.meta)?);
+    headers.extend(described(args.content_type.as_deref(), args.content_encoding.as_deref(), &args.meta)?);
     check(args.write.quiet)?;
     let body = Some(value(args)?);
     let request = Request { method: "PUT", target: key::target(&key, ""), headers, body };
@@ -130,7 +130,7 @@ pub(super) fn get(args: &GetArgs) -> Result<(), Error> {
 /// Returns the headers that describe a value, and an empty line.
 fn value_headers(answer: &Answer) -> String {
     let describes = |name: &str| {
-        ["etag", "last-modified", "content-type", "content-length", "klad-ttl"].contains(&name)
+        ["etag", "last-modified", "content-type", "content-encoding", "content-length", "klad-ttl"].contains(&name)
             || name.starts_with("klad-meta-")
     };
     let mut text = String::new();

@@ -22,6 +22,7 @@ pub(super) struct Entry<'a> {
     /// With its quotes, as in headers.
     pub(super) etag: Option<Cow<'a, str>>,
     pub(super) content_type: Option<Cow<'a, str>>,
+    pub(super) content_encoding: Option<Cow<'a, str>>,
     /// User metadata by name.
     pub(super) meta: BTreeMap<String, Vec<u8>>,
     /// The time that the value has left, seconds. Exports have `expires_at_ms` instead.
@@ -113,6 +114,8 @@ struct Json<'a> {
     value64: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content_type: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_encoding: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     meta: BTreeMap<String, String>,
     /// Values of metadata that are not UTF-8, in base64.
@@ -154,6 +157,7 @@ impl<'a> Json<'a> {
             value: bytes("value", self.value, self.value64)?,
             etag: self.etag,
             content_type: self.content_type,
+            content_encoding: self.content_encoding,
             meta,
             ttl_s: self.ttl,
             expires_at_ms: self.expires_at_ms,
@@ -188,6 +192,7 @@ impl<'a> Json<'a> {
             value64,
             etag: entry.etag.as_deref().map(Cow::Borrowed),
             content_type: entry.content_type.as_deref().map(Cow::Borrowed),
+            content_encoding: entry.content_encoding.as_deref().map(Cow::Borrowed),
             ttl: entry.ttl_s,
             expires_at_ms: entry.expires_at_ms,
             modified_ms: entry.modified_ms,
@@ -242,6 +247,7 @@ mod tests {
             value: Some(Cow::Borrowed(b"v")),
             etag: Some(Cow::Borrowed("\"7\"")),
             content_type: Some(Cow::Borrowed("text/plain")),
+            content_encoding: Some(Cow::Borrowed("gzip")),
             meta: [("a".to_owned(), b"1".to_vec()), ("b".to_owned(), vec![0xe9])].into(),
             expires_at_ms: Some(1_700_000_000_000),
             ttl_s: Some(1.5),
@@ -274,7 +280,7 @@ mod tests {
         let mut line = Vec::new();
         encode_put(Format::Ndjson, &Entry { meta: BTreeMap::new(), ..entry() }, Some(2.25), true, &mut line);
         let expected = concat!(
-            r#"{"op":"put","key64":"a_8","value":"v","content_type":"text/plain","#,
+            r#"{"op":"put","key64":"a_8","value":"v","content_type":"text/plain","content_encoding":"gzip","#,
             r#""ttl":2.25,"if_none_match":"*"}"#,
             "\n"
         );

@@ -2,7 +2,8 @@
 //! `client::run`.
 //!
 //! ```text
-//!   list ──▶ entry, with the time at which it expires instead of the time left ──▶ file ──▶ the end, with the count
+//!   list       a server ─────────────────────────────────────┐
+//!   directory  a data directory that no process serves ──────┴──▶ entry ──▶ file ──▶ the end, with the count
 //! ```
 //!
 //! The file grows in place and not under another name, so that `--resume` finds what there is. The end tells whether it
@@ -13,6 +14,7 @@ use std::io::{BufReader, BufWriter, Seek as _, SeekFrom, Write};
 use std::path::Path;
 
 use crate::client::Error;
+use crate::client::directory::Directory;
 use crate::client::entry::{self, End, Entry, Item};
 use crate::client::exchange::Session;
 use crate::client::items::{Format, ItemError, Items};
@@ -31,10 +33,17 @@ const WRITE_BYTES: usize = 256 << 10;
 /// [`Error`].
 pub(super) fn run(args: &ExportArgs) -> Result<(), Error> {
     let range = Range::of(&args.range)?;
-    let session = Session::start(&args.server)?;
+    let exists = args.output.as_ref().is_some_and(|path| path.exists());
+    if let Some(path) = args.output.as_ref().filter(|_| exists && !args.resume) {
+        return Err(Error::Usage(format!("{} exists: delete it, or continue it with --resume", path.display())));
+    }
+    let source = match &args.data {
+        Some(path) => Source::Directory(Directory::open(path)?),
+        None => Source::Server(Session::start(&args.server)?),
+    };
     let Some(path) = &args.output else {
         let mut out = BufWriter::with_capacity(WRITE_BYTES, lock()?);
-        return export(&session, range, args.format, &Part::default(), &mut out, not_written).map(drop).map_err(
+        return export(&source, range, args.format, &Part::default(), &mut out, not_written).map(drop).map_err(
             |error| match error {
                 // A reader such as a compressor that ends early has not got the whole export.
                 Error::OutputClosed => Error::Failed("the output was closed before the export was complete".to_owned()),
@@ -43,10 +52,6 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Error> {
         );
     };
     let failed = |why| Error::File { what: format!("cannot write {}", path.display()), why };
-    let exists = path.exists();
-    if exists && !args.resume {
-        return Err(Error::Usage(format!("{} exists: delete it, or continue it with --resume", path.display())));
-    }
     let part = if exists { Part::read(path, args.format, &range)? } else { Part::default() };
     if part.is_complete {
         return print_line(args.quiet, &format!("the export is complete: {} entries", part.entries));
@@ -55,7 +60,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Error> {
     file.set_len(part.bytes).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
     let mut out = BufWriter::with_capacity(WRITE_BYTES, &file);
     let before = part.entries;
-    let exported = export(&session, range, args.format, &part, &mut out, failed);
+    let exported = export(&source, range, args.format, &part, &mut out, failed);
     let exported = exported.map_err(|error| match error {
         Error::Failed(text) => Error::Failed(format!("{text}; --resume continues the export")),
         Error::Refused(text) => Error::Refused(format!("{text}; --resume continues the export")),
@@ -67,9 +72,37 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Error> {
     print_line(args.quiet, &format!("exported {exported}{resumed}"))
 }
 
+/// Where entries come from.
+enum Source<'a> {
+    Server(Session<'a>),
+    Directory(Directory),
+}
+
+impl Source<'_> {
+    /// Passes the entries of a range to `sink`, in the order of their keys.
+    fn entries(
+        &self,
+        range: Range,
+        format: Format,
+        sink: &mut dyn FnMut(Entry<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let session = match self {
+            Source::Server(session) => session,
+            Source::Directory(directory) => return directory.entries(&range, sink),
+        };
+        let list = List { range, patient: true, ..List::default() };
+        let listed = list.run(session, format, |event| match event {
+            Event::Item(Item::Entry(entry)) if entry.value.is_some() => sink(with_expiry(entry)),
+            Event::Item(_) => Err(Error::Failed("the answer has an item that is not an entry with a value".to_owned())),
+            Event::Waiting => Ok(()),
+        });
+        listed.map(drop)
+    }
+}
+
 /// Writes the entries behind `part`, and the end. Returns the counts in words.
 fn export(
-    session: &Session<'_>,
+    source: &Source<'_>,
     range: Range,
     format: Format,
     part: &Part,
@@ -77,23 +110,14 @@ fn export(
     failed: impl Fn(std::io::Error) -> Error,
 ) -> Result<String, Error> {
     let range = if part.last_key.is_empty() { range } else { range.starting_at(&part.last_key) };
-    let list = List { range, patient: true, ..List::default() };
     let mut progress = Progress::start("exporting");
     let mut bytes = Vec::new();
-    let listed = list.run(session, format, |event| {
-        let entry = match event {
-            Event::Item(Item::Entry(entry)) => entry,
-            Event::Item(_) => return Err(Error::Failed("the answer has an item that is not an entry".to_owned())),
-            Event::Waiting => return Ok(()),
-        };
+    let listed = source.entries(range, format, &mut |entry| {
         if *entry.key == *part.last_key {
             return Ok(());
         }
-        if entry.value.is_none() {
-            return Err(Error::Failed("the answer has an entry without a value".to_owned()));
-        }
         bytes.clear();
-        entry::encode(format, &Item::Entry(with_expiry(entry)), &mut bytes);
+        entry::encode(format, &Item::Entry(entry), &mut bytes);
         progress.add(bytes.len());
         out.write_all(&bytes).map_err(&failed)
     });

@@ -1,48 +1,126 @@
-//! `klad import`: stores the entries of an export by batches. Called by `client::run`.
+//! `klad import`: reads the entries of an export, and stores them by batches. Called by `client::run`.
 //!
-//! Storing an entry twice changes nothing more, so a request that the server rejects with 503 is repeated, and an
-//! import can be repeated as a whole. `import_state` records how far it has come.
+//! ```text
+//!   items ──▶ entry ──▶ batch ──┬──▶ upload       a server
+//!                               └──▶ directory    a data directory that no process serves
+//! ```
+//!
+//! Storing an entry twice changes nothing more, so an import can be repeated as a whole. `import_state` records how far
+//! it has come.
 
+use std::io::Read;
 use std::time::Duration;
 
 use crate::client::Error;
-use crate::client::batch::{each_result, open};
+use crate::client::args::Durability;
+use crate::client::batch::open;
 use crate::client::bounds::Bounds;
+use crate::client::directory::ImportDirectory;
 use crate::client::entry::{self, End, Entry, Item};
-use crate::client::exchange::{Body, Request, Session, header};
+use crate::client::exchange::Session;
 use crate::client::import_state::ImportState;
 use crate::client::items::{Format, ItemError, Items};
 use crate::client::list_args::ImportArgs;
 use crate::client::output::{check, print_line};
-use crate::client::patience::Patience;
-use crate::client::problem::Problem;
 use crate::client::progress::Progress;
-use crate::client::write_headers::{durability, metadata, ttl};
-use crate::client::{key, show};
+use crate::client::upload::Upload;
 use klad_base::clock;
+
+/// Where an import stores entries.
+pub(super) trait Target {
+    /// An entry in the form in which it is stored.
+    type Item;
+
+    /// What a batch may contain. A larger item is a batch by itself.
+    fn bounds(&self) -> Bounds;
+
+    /// Makes the item of an entry, which has a value. An error says why the entry cannot be stored.
+    fn item(&self, entry: &Entry<'_>, expires_at_ms: Option<u64>) -> Result<Self::Item, String>;
+
+    /// Returns the size of an item.
+    fn bytes(item: &Self::Item) -> usize;
+
+    /// Stores a batch. Returns the number of entries whose keys exist, and were kept because the command asks for it.
+    ///
+    /// # Errors
+    /// [`Error`]. Some of the entries may be stored.
+    fn store(&mut self, batch: Batch<Self::Item>) -> Result<u64, Error>;
+
+    /// Ends a complete import.
+    ///
+    /// # Errors
+    /// [`Error`].
+    fn finish(&mut self) -> Result<(), Error>;
+}
+
+/// Entries that are stored together.
+pub(super) struct Batch<I> {
+    pub(super) items: Vec<I>,
+    /// The number of each item's entry in the input.
+    pub(super) numbers: Vec<u64>,
+    /// The size of each item.
+    sizes: Vec<usize>,
+}
+
+impl<I> Default for Batch<I> {
+    fn default() -> Batch<I> {
+        Batch { items: Vec::new(), numbers: Vec::new(), sizes: Vec::new() }
+    }
+}
 
 /// Imports entries.
 ///
 /// # Errors
 /// [`Error`].
 pub(super) fn run(args: &ImportArgs) -> Result<(), Error> {
-    let session = Session::start(&args.server)?;
     check(args.quiet)?;
-    let state = match &args.resume_file {
-        Some(path) => ImportState::load(path)?,
-        None => ImportState::default(),
-    };
-    let source = open(args.input.as_deref())?;
-    let mut items = match args.format {
-        Some(format) => Items::new(source, format),
-        None => Items::detect(source).map_err(unread)?,
-    };
+    if args.data.is_some() && args.resume_file.is_some() && matches!(args.durability, Some(Durability::Async)) {
+        return Err(Error::Usage(
+            "--resume-file needs --durability sync with --data: after a crash of the machine it would skip lost entries"
+                .to_owned(),
+        ));
+    }
+    if let Some(path) = &args.data {
+        // First the input, so that a wrong name creates no directory.
+        let input = Input::open(args)?;
+        return import(args, input, ImportDirectory::open(path, args)?);
+    }
+    let session = Session::start(&args.server)?;
+    let input = Input::open(args)?;
+    let upload = Upload::start(&session, args, input.items.format())?;
+    import(args, input, upload)
+}
+
+/// What an import reads.
+struct Input {
+    items: Items<Box<dyn Read>>,
+    /// How far an earlier import of it has come.
+    state: ImportState,
+}
+
+impl Input {
+    fn open(args: &ImportArgs) -> Result<Input, Error> {
+        let state = match &args.resume_file {
+            Some(path) => ImportState::load(path)?,
+            None => ImportState::default(),
+        };
+        let source = open(args.input.as_deref())?;
+        let items = match args.format {
+            Some(format) => Items::new(source, format),
+            None => Items::detect(source).map_err(unread)?,
+        };
+        Ok(Input { items, state })
+    }
+}
+
+fn import(args: &ImportArgs, mut input: Input, target: impl Target) -> Result<(), Error> {
     let mut import = Import {
         args,
-        format: items.format(),
-        bounds: Bounds::ask(&session)?,
-        session: &session,
+        format: input.items.format(),
+        bounds: target.bounds(),
+        target,
         batch: Batch::default(),
+        batch_bytes: 0,
         entries: 0,
         last_key: Vec::new(),
         since_end: 0,
@@ -50,10 +128,10 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Error> {
         counts: Counts::default(),
         progress: Progress::start("importing"),
     };
-    let read = import.all(&mut items, &state);
+    let read = import.all(&mut input);
     // What was read before an error is stored, so that the next import continues from there.
-    let sent = import.send();
-    read.and(sent)?;
+    let stored = import.store().and_then(|()| import.target.finish());
+    read.and(stored)?;
     if !import.ended && !args.partial {
         return Err(Error::Failed(format!(
             "the input does not end as an export does: it is cut, or another program wrote it, which --partial allows; \
@@ -70,7 +148,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Error> {
     let Counts { expired, kept } = import.counts;
     let mut line = format!("imported {}", import.progress.finish());
     for (count, what) in [
-        (state.entries, "were imported before"),
+        (input.state.entries, "were imported before"),
         (expired, "had expired"),
         (kept, "had a key that exists, which was kept"),
     ] {
@@ -96,20 +174,14 @@ struct Counts {
     kept: u64,
 }
 
-/// The items of the next request.
-#[derive(Default)]
-struct Batch {
-    body: Vec<u8>,
-    /// The number of each item's entry in the input, and its length.
-    entries: Vec<(u64, usize)>,
-}
-
-struct Import<'a> {
+struct Import<'a, T: Target> {
     args: &'a ImportArgs,
     format: Format,
+    target: T,
     bounds: Bounds,
-    session: &'a Session<'a>,
-    batch: Batch,
+    /// The items that are stored next, and their size.
+    batch: Batch<T::Item>,
+    batch_bytes: u64,
     /// The number of entries that were read.
     entries: u64,
     /// The key of the last of them.
@@ -122,21 +194,16 @@ struct Import<'a> {
     progress: Progress,
 }
 
-impl Import<'_> {
-    /// Reads all items, and sends them except for the last batch.
-    fn all(&mut self, items: &mut Items<impl std::io::Read>, state: &ImportState) -> Result<(), Error> {
-        let mut put = Vec::new();
+impl<T: Target> Import<'_, T> {
+    /// Reads all items, and stores them except for the last batch.
+    fn all(&mut self, input: &mut Input) -> Result<(), Error> {
+        let Input { items, state } = input;
         while let Some(bytes) = items.next().map_err(unread)? {
             let number = self.entries + 1;
             let invalid = |why: &str| Error::Failed(format!("the item after entry {} is invalid: {why}", number - 1));
             match entry::decode(self.format, bytes).map_err(|why| invalid(&why))? {
-                Item::Entry(entry) => {
-                    if number <= state.entries {
-                        self.skip(&entry, state)?;
-                    } else {
-                        self.add(&entry, &mut put)?;
-                    }
-                }
+                Item::Entry(entry) if number <= state.entries => self.skip(&entry, state)?,
+                Item::Entry(entry) => self.add(&entry)?,
                 Item::Prefix(_) => return Err(invalid("it is a common prefix of keys and not an entry")),
                 Item::End(end) => self.end(&end)?,
             }
@@ -164,36 +231,29 @@ impl Import<'_> {
         self.last_key.extend_from_slice(&entry.key);
     }
 
-    /// Adds an entry to the batch. `put` is scratch memory.
-    fn add(&mut self, entry: &Entry<'_>, put: &mut Vec<u8>) -> Result<(), Error> {
+    /// Adds an entry to the batch, and stores the batch before if the entry does not fit.
+    fn add(&mut self, entry: &Entry<'_>) -> Result<(), Error> {
         let number = self.entries + 1;
         if entry.value.is_none() {
             return Err(Error::Failed(format!("entry {number} has no value: it is from a list of keys only")));
         }
-        let left = match left(entry) {
-            Left::Expired => {
-                self.count(entry);
-                self.counts.expired += 1;
-                return Ok(());
-            }
-            Left::Unlimited => None,
-            Left::Time(left) => Some(left),
-        };
-        put.clear();
-        entry::encode_put(self.format, entry, left.map(|left| left.as_secs_f64()), self.args.if_absent, put);
-        let length = put.len() as u64;
-        if length > self.bounds.bytes_max {
-            self.send()?;
-            self.put_alone(entry, left)?;
+        let expires_at_ms = expires_at_ms(entry);
+        if expires_at_ms.is_some_and(|at| at <= clock::unix_ms()) {
             self.count(entry);
-            return self.save();
+            self.counts.expired += 1;
+            return Ok(());
         }
-        if self.bounds.is_enough(self.batch.entries.len() as u64, self.batch.body.len() as u64, length) {
-            self.send()?;
+        let item = self.target.item(entry, expires_at_ms);
+        let item = item.map_err(|why| Error::Failed(format!("entry {number}: {why}")))?;
+        let bytes = T::bytes(&item);
+        if self.bounds.is_enough(self.batch.items.len() as u64, self.batch_bytes, bytes as u64) {
+            self.store()?;
         }
         self.count(entry);
-        self.batch.body.extend_from_slice(put);
-        self.batch.entries.push((self.entries, put.len()));
+        self.batch.items.push(item);
+        self.batch.numbers.push(number);
+        self.batch.sizes.push(bytes);
+        self.batch_bytes += bytes as u64;
         Ok(())
     }
 
@@ -212,136 +272,33 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Sends the batch, and records how far the import has come.
-    fn send(&mut self) -> Result<(), Error> {
-        if self.batch.entries.is_empty() {
+    /// Stores the batch, and records how far the import has come.
+    fn store(&mut self) -> Result<(), Error> {
+        if self.batch.items.is_empty() {
             return Ok(());
         }
-        // Taken out, so that it is not sent again after an error.
-        let batch = std::mem::take(&mut self.batch);
-        let mut patience = Patience::new(self.session, true);
-        while self.try_send(&batch, &mut patience)? == Sent::Busy {}
-        for (_, length) in batch.entries {
-            self.progress.add(length);
+        // Taken out, so that it is not stored again after an error.
+        let mut batch = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        let sizes = std::mem::take(&mut batch.sizes);
+        self.counts.kept += self.target.store(batch)?;
+        for bytes in sizes {
+            self.progress.add(bytes);
         }
-        self.save()
-    }
-
-    fn save(&self) -> Result<(), Error> {
         match &self.args.resume_file {
             Some(path) => ImportState::save(path, self.entries, &self.last_key),
             None => Ok(()),
         }
     }
-
-    fn try_send(&mut self, batch: &Batch, patience: &mut Patience<'_>) -> Result<Sent, Error> {
-        let mut headers = durability(self.args.durability);
-        headers.push(header("Content-Type", self.format.media_type()));
-        headers.push(header("Accept", Format::Ndjson.media_type()));
-        let body = Some(Body::Bytes(batch.body.clone()));
-        let request = Request { method: "POST", target: "/v1/batch".to_owned(), headers, body };
-        let mut body = self.session.send(request).map_err(harmless)?;
-        let entries = &batch.entries;
-        let number = |item: usize| entries.get(item).map_or(0, |(number, _)| *number);
-        if body.answer.status != 200 {
-            let mut problem = Problem::read(&mut body.connection, &mut body.answer);
-            if let Some(item) = problem.item.and_then(|item| usize::try_from(item).ok()) {
-                problem.about = format!("entry {}: ", number(item));
-            }
-            patience.wait_after(problem, true).map_err(harmless)?;
-            return Ok(Sent::Busy);
-        }
-        let (mut results, mut kept, mut failed, mut busy) = (0, 0, None, false);
-        let read = each_result(body, |_, result| {
-            match result.status {
-                200..300 => {}
-                412 if self.args.if_absent => kept += 1,
-                503 => busy = true,
-                status => {
-                    let code = show::printable(result.code.as_deref().unwrap_or("no code"));
-                    failed = failed.take().or(Some(format!("entry {}: {code} (status {status})", number(results))));
-                }
-            }
-            results += 1;
-            Ok(())
-        });
-        read.map_err(harmless)?;
-        if let Some(why) = failed {
-            return Err(Error::Failed(format!("{why}; other entries of its batch were stored")));
-        }
-        if results != entries.len() {
-            return Err(harmless(Error::Undetermined("the answer has not all results".to_owned())));
-        }
-        if busy {
-            let text = "overloaded: the server rejects entries with status 503";
-            return if patience.wait(PAUSE) { Ok(Sent::Busy) } else { Err(Error::Refused(text.to_owned())) };
-        }
-        self.counts.kept += kept;
-        Ok(Sent::Stored)
-    }
-
-    /// Stores an entry that is larger than a batch.
-    fn put_alone(&mut self, entry: &Entry<'_>, left: Option<Duration>) -> Result<(), Error> {
-        let mut patience = Patience::new(self.session, true);
-        let value = entry.value.as_deref().unwrap_or_default();
-        loop {
-            let mut headers = durability(self.args.durability);
-            headers.extend(left.map(ttl));
-            headers.extend(entry.content_type.as_deref().map(|content_type| header("Content-Type", content_type)));
-            for (name, value) in &entry.meta {
-                let invalid = || Error::Failed(format!("entry {} has invalid metadata", self.entries + 1));
-                headers.push(metadata(name, value).ok_or_else(invalid)?);
-            }
-            if self.args.if_absent {
-                headers.push(header("If-None-Match", "*"));
-            }
-            let body = Some(Body::Bytes(value.to_vec()));
-            let request = Request { method: "PUT", target: key::target(&entry.key, ""), headers, body };
-            let mut body = self.session.send(request).map_err(harmless)?;
-            match body.answer.status {
-                201 | 204 => break,
-                412 if self.args.if_absent => {
-                    self.counts.kept += 1;
-                    break;
-                }
-                _ => {
-                    let mut problem = Problem::read(&mut body.connection, &mut body.answer);
-                    problem.about = format!("entry {}: ", self.entries + 1);
-                    patience.wait_after(problem, true).map_err(harmless)?;
-                }
-            }
-        }
-        self.progress.add(value.len());
-        Ok(())
-    }
 }
 
-/// How long to wait if single items of a batch were rejected with 503.
-const PAUSE: Duration = Duration::from_millis(500);
-
-/// What happened to a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
-    Stored,
-    /// The batch is to be sent again.
-    Busy,
-}
-
-/// The time that a value has left.
-#[derive(Debug, PartialEq)]
-enum Left {
-    Unlimited,
-    Time(Duration),
-    Expired,
-}
-
-fn left(entry: &Entry<'_>) -> Left {
-    let left = match (entry.expires_at_ms, entry.ttl_s) {
-        (Some(at), _) => Duration::from_millis(at.saturating_sub(clock::unix_ms())),
-        (None, Some(ttl_s)) => Duration::try_from_secs_f64(ttl_s).unwrap_or_default(),
-        (None, None) => return Left::Unlimited,
+/// Returns the time at which an entry expires, milliseconds since 1970.
+fn expires_at_ms(entry: &Entry<'_>) -> Option<u64> {
+    let after = |ttl_s| {
+        let left = Duration::try_from_secs_f64(ttl_s).unwrap_or_default();
+        clock::unix_ms().saturating_add(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
     };
-    if left.as_millis() == 0 { Left::Expired } else { Left::Time(left) }
+    entry.expires_at_ms.or_else(|| entry.ttl_s.map(after))
 }
 
 fn other_input(args: &ImportArgs) -> Error {
@@ -349,27 +306,22 @@ fn other_input(args: &ImportArgs) -> Error {
     Error::Usage(format!("{} records the import of another input", path.display()))
 }
 
-/// An unknown outcome does no harm here.
-fn harmless(error: Error) -> Error {
-    match error {
-        Error::Undetermined(why) => {
-            Error::Failed(format!("{why}; the last entries may or may not be stored, and the import may be repeated"))
-        }
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_expiry_in_the_past_is_no_time_to_live() {
-        let entry = |expires_at_ms, ttl_s| left(&Entry { ttl_s, expires_at_ms, ..Entry::default() });
-        assert_eq!(entry(None, None), Left::Unlimited);
-        assert_eq!(entry(Some(1), None), Left::Expired);
-        assert_eq!(entry(None, Some(1.5)), Left::Time(Duration::from_millis(1_500)));
-        assert_eq!(entry(None, Some(-1.0)), Left::Expired);
-        assert!(matches!(entry(Some(u64::MAX), Some(1.0)), Left::Time(left) if left > Duration::from_hours(1)));
+    fn an_expiry_is_a_time_or_a_time_left() {
+        let at = |expires_at_ms, ttl_s| expires_at_ms_of(expires_at_ms, ttl_s);
+        let now = clock::unix_ms();
+        assert_eq!(at(None, None), None);
+        assert_eq!(at(Some(1), Some(9.0)), Some(1));
+        assert!(at(None, Some(1.5)).is_some_and(|at| at >= now + 1_500));
+        assert!(at(None, Some(-1.0)).is_some_and(|at| (now..now + 1_000_000).contains(&at)));
+        assert_eq!(at(None, Some(1e18)), Some(u64::MAX));
+    }
+
+    fn expires_at_ms_of(expires_at_ms: Option<u64>, ttl_s: Option<f64>) -> Option<u64> {
+        super::expires_at_ms(&Entry { ttl_s, expires_at_ms, ..Entry::default() })
     }
 }

@@ -46,10 +46,10 @@ pub(crate) const CLIENT_BATCH_ITEMS: u64 = 2_000;
 pub(crate) const CLIENT_BATCH_BYTES: u64 = 1 << 20;
 
 /// How long `klad export` and `klad import` wait in all, without any progress, while the server rejects a request with
-/// 503. Then they fail.
+/// 503, and `klad watch` while it cannot connect again. Then they fail.
 pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_mins(1);
 
-/// How long `klad export` and `klad import` wait after a rejection that does not say how long to wait, and at most.
+/// How long `klad export`, `klad import` and `klad watch` wait after a rejection that does not say how long to wait, and at most.
 pub(crate) const CLIENT_PAUSE_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
 
 /// Bytes of a JSON answer such as the one of `/v1/limits` that client commands accept.

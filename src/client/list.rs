@@ -68,6 +68,7 @@ pub(super) struct List {
 }
 
 /// What [`List::run`] reports.
+#[expect(clippy::large_enum_variant, reason = "an event is passed on at once, and never stored")]
 pub(super) enum Event<'a> {
     /// An entry or a common prefix.
     Item(Item<'a>),

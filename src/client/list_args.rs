@@ -10,6 +10,10 @@ use clap::Args;
 
 use crate::client::args::{Durability, KeyForm, ServerArgs};
 use crate::client::items::Format;
+use crate::disk;
+
+/// Options that have no meaning for a data directory.
+const OF_SERVER: [&str; 4] = ["url", "token_file", "ca", "timeout"];
 
 /// Options that select entries.
 #[derive(Args, Debug)]
@@ -53,7 +57,8 @@ pub struct ScanArgs {
     #[arg(long, conflicts_with_all = ["keys_only", "limit", "reverse", "delimiter"])]
     pub count: bool,
     /// Print one JSON object per line for each entry, with "key" and "value" if the bytes are UTF-8, otherwise
-    /// "key64" and "value64" with the bytes in base64; and with etag, content_type, meta, ttl and modified_ms.
+    /// "key64" and "value64" with the bytes in base64; and with etag, content_type, content_encoding, meta, ttl and
+    /// modified_ms.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -113,6 +118,11 @@ pub struct ExportArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become the help of the group")]
     pub range: RangeArgs,
+    /// Export this data directory, which no process serves, instead of asking a server.
+    ///
+    /// klad opens it as klad serve does. A checkpoint becomes an ordinary data directory by that.
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, conflicts_with_all = OF_SERVER)]
+    pub data: Option<PathBuf>,
     /// File to write, which must not exist [default: the standard output].
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub output: Option<PathBuf>,
@@ -135,6 +145,14 @@ pub struct ExportArgs {
 /// Options of `klad import`.
 #[derive(Args, Debug)]
 pub struct ImportArgs {
+    /// Import into this data directory, which no process serves, instead of a server.
+    ///
+    /// klad creates the directory if it does not exist or is empty.
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, conflicts_with_all = OF_SERVER)]
+    pub data: Option<PathBuf>,
+    /// Engine of a directory that --data creates [default: the default engine of klad serve].
+    #[arg(long, value_name = "NAME", requires = "data", value_parser = engines())]
+    pub engine: Option<String>,
     /// File to read [default: the standard input].
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub input: Option<PathBuf>,
@@ -152,7 +170,7 @@ pub struct ImportArgs {
     /// Accept an input that does not end as an export does, such as a list of entries that another program wrote.
     #[arg(long)]
     pub partial: bool,
-    /// Durability that each write must have before the server answers [default: the server's].
+    /// Durability that each write must have before the import goes on [default: the server's; with --data: sync].
     #[arg(long, value_enum, value_name = "WORD")]
     pub durability: Option<Durability>,
     /// Print nothing on success.
@@ -161,4 +179,8 @@ pub struct ImportArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "it would become the help of the group")]
     pub server: ServerArgs,
+}
+
+fn engines() -> clap::builder::PossibleValuesParser {
+    disk::ENGINES.iter().copied().into()
 }

@@ -2,15 +2,16 @@
 //! `health` and `profile`.
 //!
 //! ```text
-//!   one request    commands, profile ────────┬─▶ exchange (one request, one answer) ─▶ connection (socket, TLS, time)
-//!   many requests  scan, export ─▶ list ─────┤      └── answer (framing: head, length, chunks)
-//!                  batch, import ─▶ bounds ──┤
-//!                  watch ────────────────────┘
+//!   one request    commands, profile ─────────────────┬─▶ exchange (one request, one answer) ─▶ connection (socket,
+//!   many requests  scan, export ─▶ list ──────────────┤      └── answer (framing: head, length, chunks)      TLS, time)
+//!                  batch, import ─▶ upload ─▶ bounds ─┤
+//!                  watch ─────────────────────────────┘
+//!   no request     export, import ─▶ directory ─▶ the engine of a data directory that no process serves
 //!   the items of an answer or a file: items (where one ends) ─▶ entry (JSON), cbor
 //!   output without loss, for people and programs: show
 //! ```
 //!
-//! Each request has its own connection: no pool, no threads. Only `export` and `import` repeat a rejected request,
+//! Each request has its own connection: no pool, no threads. Only `export`, `import` and `watch` repeat a request,
 //! because for them a repetition has no further effect. (`klad profile diff` sends no request.) The HTTP code is shared
 //! neither with the server nor with the load tester: with shared code the same mistake in framing would be at both
 //! ends, and no test would notice it. The same holds for the forms of entries. If the outcome of a write is unknown, the
@@ -23,6 +24,7 @@ mod bounds;
 mod cbor;
 mod commands;
 mod connection;
+mod directory;
 mod entry;
 mod exchange;
 mod export;
@@ -45,6 +47,7 @@ mod scan;
 mod show;
 mod tls;
 mod token;
+mod upload;
 mod url;
 mod watch;
 mod write_headers;
@@ -52,6 +55,7 @@ mod write_headers;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use crate::disk;
 use args::ClientCommand;
 
 /// Environment variables of these commands: the server, its admin address, the file with the token to send. `klad
@@ -91,28 +95,20 @@ pub enum Error {
         /// The error of the system.
         why: std::io::Error,
     },
+    /// The data directory of `--data` did not open. `exit` has the exit codes.
+    #[error(transparent)]
+    Directory(#[from] disk::OpenError),
     /// The reader closed the standard output, as `head` does.
     #[error("the output was closed")]
     OutputClosed,
 }
 
-impl Error {
-    /// Returns the exit code. docs/command-line.md promises that these codes do not change.
-    fn exit_code(&self) -> u8 {
-        match self {
-            Error::OutputClosed => 0,
-            Error::Refused(_) | Error::Failed(_) | Error::File { .. } => 1,
-            Error::Usage(_) => 2,
-            Error::Undetermined(_) => 3,
-            Error::NotFound => 4,
-            Error::Unmet(_) => 5,
-        }
-    }
-}
-
-/// Runs a command. Messages go to the standard error output.
-#[must_use]
-pub fn run(command: &ClientCommand) -> ExitCode {
+/// Runs a command. Messages go to the standard error output. docs/command-line.md promises that the exit codes do not
+/// change.
+///
+/// # Errors
+/// The data directory of `--data` did not open. The caller prints the message.
+pub fn run(command: &ClientCommand) -> Result<ExitCode, disk::OpenError> {
     let (name, ended) = match command {
         ClientCommand::Put(args) => ("put", commands::put(args)),
         ClientCommand::Get(args) => ("get", commands::get(args)),
@@ -127,11 +123,18 @@ pub fn run(command: &ClientCommand) -> ExitCode {
         ClientCommand::Health(args) => ("health", commands::health(args)),
         ClientCommand::Profile(args) => ("profile", profile::run(args)),
     };
-    let Err(error) = ended else { return ExitCode::SUCCESS };
-    if !matches!(error, Error::OutputClosed) {
-        // A message may contain text of the server, which must not control the terminal.
-        let message = show::printable(&error.to_string());
-        let _ = writeln!(std::io::stderr(), "klad {name}: {message}");
-    }
-    ExitCode::from(error.exit_code())
+    let Err(error) = ended else { return Ok(ExitCode::SUCCESS) };
+    let code = match error {
+        Error::Directory(error) => return Err(error),
+        Error::OutputClosed => return Ok(ExitCode::SUCCESS),
+        Error::Refused(_) | Error::Failed(_) | Error::File { .. } => 1,
+        Error::Usage(_) => 2,
+        Error::Undetermined(_) => 3,
+        Error::NotFound => 4,
+        Error::Unmet(_) => 5,
+    };
+    // A message may contain text of the server, which must not control the terminal.
+    let message = show::printable(&error.to_string());
+    let _ = writeln!(std::io::stderr(), "klad {name}: {message}");
+    Ok(ExitCode::from(code))
 }

@@ -1,4 +1,4 @@
-//! Waits between repetitions of a request that the server rejects with 503. Called by `list` and `import`.
+//! Waits between repetitions of a request that the server rejects with 503. Called by `list` and `upload`.
 
 use std::time::Duration;
 

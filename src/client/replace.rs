@@ -19,7 +19,7 @@ use crate::client::output::CopyError;
 /// Maximum length of a chain of symbolic links, as in Linux.
 const LINKS_MAX: usize = 40;
 
-/// Replaces the content of `path` with `bytes`, as a whole or not at all.
+/// Replaces the content of `path` with `bytes`, as a whole or not at all, with the exceptions of [`write_file`].
 ///
 /// # Errors
 /// [`Error::File`].

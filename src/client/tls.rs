@@ -10,8 +10,9 @@ use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
 use crate::client::Error;
 
-/// Files with the certificates that a system trusts: Debian, Fedora (two), SUSE, Alpine and BSD. A list compiled into
-/// klad would keep trusting certificates that the system has removed.
+/// Files with the certificates that a system trusts, in the order in which klad tries them: one of Debian, two of
+/// Fedora, one of SUSE, one of Alpine and BSD. A list compiled into klad would keep trusting certificates that the
+/// system has removed.
 const SYSTEM_FILES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",

@@ -1,78 +1,161 @@
 //! `klad watch`: prints changes as the server sends them. Called by `client::run`.
+//!
+//! A feed that the server ends has a reason as its last line, with which the command fails. A feed without it was cut:
+//! the connection was lost, or the server was killed. Then the command connects again.
 
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, StdoutLock, Write as _};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::client::answer::AnswerBody;
 use crate::client::exchange::{Request, Session, header};
 use crate::client::items::{Format, Items};
+use crate::client::limits::CLIENT_PATIENCE;
 use crate::client::list_args::WatchArgs;
 use crate::client::output::{lock, not_written};
-use crate::client::problem::rejection;
+use crate::client::problem::{Problem, rejection};
 use crate::client::{Error, key, show};
+use klad_base::clock;
+use klad_base::sync::Signal;
+
+/// Time between two attempts to connect again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Statuses after which the command tries again: klad is overloaded, or a proxy does not reach it.
+const TEMPORARY: [u16; 3] = [502, 503, 504];
 
 /// Prints changes.
 ///
 /// # Errors
 /// [`Error`].
 pub(super) fn run(args: &WatchArgs) -> Result<(), Error> {
-    let target = target(args)?;
+    let prefix = args.prefix.as_ref().map(|prefix| key::decode(prefix, args.keys)).transpose()?;
     let session = Session::start(&args.server)?;
-    let headers = vec![header("Accept", Format::Ndjson.media_type())];
-    let mut body = session.send(Request { method: "GET", target, headers, body: None })?;
+    let out = BufWriter::new(lock()?);
+    let mut watch = Watch { args, prefix, session: &session, out, printed: 0, last: args.from, until: None };
+    let mut body = session.send(watch.request())?;
     if body.answer.status != 200 {
         return Err(rejection(&mut body.connection, &mut body.answer, false));
     }
-    let mut out = BufWriter::new(lock()?);
-    let mut items = Items::new(body, Format::Ndjson);
-    let (mut printed, mut last) = (0, args.from);
-    let why = loop {
-        if args.limit == Some(printed) {
-            return out.flush().map_err(not_written);
-        }
-        match items.is_ready() {
-            Ok(true) => {}
-            Ok(false) => out.flush().map_err(not_written)?,
-            Err(error) => break error.to_string(),
-        }
-        let line = match items.next() {
-            Ok(Some(line)) => line,
-            Ok(None) => break "the server ended the stream".to_owned(),
-            Err(error) => break error.to_string(),
+    loop {
+        let ended = watch.follow(body);
+        watch.out.flush().map_err(not_written)?;
+        let why = match ended? {
+            Ended::AtLimit => return Ok(()),
+            Ended::ByServer(why) => return Err(watch.failed(&why)),
+            Ended::Lost(why) => why,
         };
-        let change: Value = match serde_json::from_slice(line) {
-            Ok(change) => change,
-            Err(error) => break format!("the answer has an invalid change: {error}"),
-        };
-        let text = match in_words(&change) {
-            Ok(Line::Change(text)) => text,
-            Ok(Line::SignOfLife) => {
-                last = change["heartbeat"].as_u64().or(last);
-                continue;
-            }
-            Err(why) => break why,
-        };
-        last = change["version"].as_u64().or(last);
-        let line = if args.json { line } else { text.as_bytes() };
-        out.write_all(line).and_then(|()| out.write_all(b"\n")).map_err(not_written)?;
-        printed += 1;
-    };
-    out.flush().map_err(not_written)?;
-    let rest = last.map(|version| format!("; --from {version} continues after the last change")).unwrap_or_default();
-    Err(Error::Failed(format!("{why}{rest}")))
+        body = watch.reconnect(&why)?;
+    }
 }
 
-fn target(args: &WatchArgs) -> Result<String, Error> {
-    let mut parameters = Vec::new();
-    if let Some(prefix) = &args.prefix {
-        parameters.push(format!("prefix64={}", key::to_base64url(&key::decode(prefix, args.keys)?)));
+struct Watch<'a> {
+    args: &'a WatchArgs,
+    prefix: Option<Vec<u8>>,
+    session: &'a Session<'a>,
+    out: BufWriter<StdoutLock<'static>>,
+    /// The number of changes that were printed.
+    printed: u64,
+    /// The version up to which all changes were received.
+    last: Option<u64>,
+    /// When to give up, if the connection was lost and no line has arrived since.
+    until: Option<Instant>,
+}
+
+/// Why a feed ended.
+enum Ended {
+    /// The feed has `--limit` changes.
+    AtLimit,
+    /// The server ended it with this reason, or sent what klad cannot read.
+    ByServer(String),
+    /// The connection was lost.
+    Lost(String),
+}
+
+impl Watch<'_> {
+    /// The request for the changes after the last one.
+    fn request(&self) -> Request {
+        let mut parameters = Vec::new();
+        parameters.extend(self.prefix.as_ref().map(|prefix| format!("prefix64={}", key::to_base64url(prefix))));
+        parameters.extend(self.last.map(|version| format!("from={version}")));
+        parameters.extend(self.args.values.then(|| "values=true".to_owned()));
+        let question = if parameters.is_empty() { "" } else { "?" };
+        let target = format!("/v1/changes{question}{}", parameters.join("&"));
+        let headers = vec![header("Accept", Format::Ndjson.media_type())];
+        Request { method: "GET", target, headers, body: None }
     }
-    parameters.extend(args.from.map(|version| format!("from={version}")));
-    if args.values {
-        parameters.push("values=true".to_owned());
+
+    /// Prints the changes of a feed up to its end.
+    fn follow(&mut self, body: AnswerBody) -> Result<Ended, Error> {
+        let mut items = Items::new(body, Format::Ndjson);
+        loop {
+            if self.args.limit == Some(self.printed) {
+                return Ok(Ended::AtLimit);
+            }
+            match items.is_ready() {
+                Ok(true) => {}
+                Ok(false) => self.out.flush().map_err(not_written)?,
+                Err(error) => return Ok(Ended::Lost(error.to_string())),
+            }
+            let line = match items.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(Ended::Lost("the stream ended without a reason".to_owned())),
+                Err(error) => return Ok(Ended::Lost(error.to_string())),
+            };
+            self.until = None;
+            let change: Value = match serde_json::from_slice(line) {
+                Ok(change) => change,
+                Err(error) => return Ok(Ended::ByServer(format!("the answer has an invalid change: {error}"))),
+            };
+            let text = match in_words(&change) {
+                Ok(Line::Change(text)) => text,
+                Ok(Line::SignOfLife) => {
+                    self.last = change["heartbeat"].as_u64().or(self.last);
+                    continue;
+                }
+                Err(why) => return Ok(Ended::ByServer(why)),
+            };
+            self.last = change["version"].as_u64().or(self.last);
+            let line = if self.args.json { line } else { text.as_bytes() };
+            self.out.write_all(line).and_then(|()| self.out.write_all(b"\n")).map_err(not_written)?;
+            self.printed += 1;
+        }
     }
-    let question = if parameters.is_empty() { "" } else { "?" };
-    Ok(format!("/v1/changes{question}{}", parameters.join("&")))
+
+    /// Connects again after the last change. Gives up when no line has come for [`CLIENT_PATIENCE`].
+    fn reconnect(&mut self, why: &str) -> Result<AnswerBody, Error> {
+        // Before the first line a new feed would begin later, and miss changes.
+        let Some(last) = self.last.filter(|_| self.session.has_time_for(PAUSE)) else { return Err(self.failed(why)) };
+        let message = show::printable(&format!("{why}; connecting again after version {last}"));
+        let _ = writeln!(std::io::stderr(), "klad watch: {message}");
+        let mut failure = self.failed(why);
+        let until = *self.until.get_or_insert_with(|| clock::now() + CLIENT_PATIENCE);
+        let mut pause = PAUSE;
+        while clock::now() + pause < until && self.session.has_time_for(pause) {
+            Signal::default().wait_timeout(pause);
+            pause = PAUSE;
+            match self.session.send(self.request()) {
+                Ok(body) if body.answer.status == 200 => return Ok(body),
+                Ok(mut body) => {
+                    let problem = Problem::read(&mut body.connection, &mut body.answer);
+                    if !TEMPORARY.contains(&problem.status) {
+                        return Err(problem.into_error(false));
+                    }
+                    pause = PAUSE.max(problem.pause());
+                    failure = problem.into_error(false);
+                }
+                Err(Error::Failed(why)) => failure = self.failed(&why),
+                Err(other) => return Err(other),
+            }
+        }
+        Err(failure)
+    }
+
+    fn failed(&self, why: &str) -> Error {
+        let rest = self.last.map(|version| format!("; --from {version} continues after the last change"));
+        Error::Failed(format!("{why}{}", rest.unwrap_or_default()))
+    }
 }
 
 /// A line of the server.

@@ -1,5 +1,5 @@
-//! Headers of writes: durability, condition, time to live, content type and metadata. Called by `commands`, `batch` and
-//! `import`.
+//! Headers of writes: durability, condition, time to live, content type and encoding, and metadata. Called by
+//! `commands`, `batch` and `upload`.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -47,17 +47,26 @@ pub(super) fn ttl(ttl: Duration) -> Header {
     header("Klad-TTL", ttl.as_secs_f64().to_string())
 }
 
-/// Returns the headers for a content type and metadata of the command line.
+/// Returns the headers for a content type, a content encoding and metadata of the command line.
 ///
 /// # Errors
 /// A header cannot contain them.
-pub(super) fn described(content_type: Option<&str>, meta: &[OsString]) -> Result<Vec<Header>, Error> {
+pub(super) fn described(
+    content_type: Option<&str>,
+    content_encoding: Option<&str>,
+    meta: &[OsString],
+) -> Result<Vec<Header>, Error> {
     let mut headers = Vec::new();
-    if let Some(content_type) = content_type {
-        if !content_type.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-            return Err(Error::Usage(format!("--content-type {content_type:?} contains more than visible ASCII")));
+    let texts = [
+        ("--content-type", "Content-Type", content_type),
+        ("--content-encoding", "Content-Encoding", content_encoding),
+    ];
+    for (option, name, text) in texts {
+        let Some(text) = text else { continue };
+        if !text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            return Err(Error::Usage(format!("{option} {text:?} contains more than visible ASCII")));
         }
-        headers.push(header("Content-Type", content_type));
+        headers.push(header(name, text));
     }
     for entry in meta {
         let bytes = entry.as_bytes();
@@ -96,12 +105,13 @@ mod tests {
 
     #[test]
     fn only_what_a_header_can_contain_is_sent() {
-        let sent = |entry: &str| described(None, &[entry.into()]).ok();
+        let sent = |entry: &str| described(None, None, &[entry.into()]).ok();
         assert_eq!(sent("a=b=c"), Some(vec![(Cow::Borrowed("Klad-Meta-a"), b"b=c".to_vec())]));
         assert_eq!(sent("a="), Some(vec![(Cow::Borrowed("Klad-Meta-a"), Vec::new())]));
         for wrong in ["a", "=b", "a b=c", "a=b\nc", "a:=b"] {
             assert_eq!(sent(wrong), None, "{wrong}");
         }
-        assert!(described(Some("text/plain\r\nX: y"), &[]).is_err());
+        assert!(described(Some("text/plain\r\nX: y"), None, &[]).is_err());
+        assert!(described(None, Some("gzip\r\nX: y"), &[]).is_err());
     }
 }

@@ -38,6 +38,7 @@ pub const LIVE: &[&str] = &[
     "access-log",
     "body-rate-min",
     "body-timeout",
+    "changes-heartbeat",
     "connections-max",
     "connections-per-peer",
     "disk-reserve",
@@ -57,6 +58,7 @@ pub const LIVE: &[&str] = &[
     "slow-request",
     "turn-max",
     "value-max",
+    "watchers-max",
     "write-timeout",
 ];
 

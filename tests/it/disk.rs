@@ -4,6 +4,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use serde_json::json;
+
+use super::support::batches::batch;
 use super::support::{DURABLE_ENGINES, Server, ServerBuilder, random, wait_until};
 
 /// More than what other programs write to the disk during the test.
@@ -32,6 +35,15 @@ fn keeps_the_reserve(engine: &str) {
     wait_until("writes are rejected", || client.put("/v0/entity?id=k", b"w").status == 507);
     assert_eq!(client.get("/v0/entity?id=k").status, 200, "reads go on");
     assert_eq!(client.delete("/v0/entity?id=other").status, 202, "removing is how space is won back");
+    let (get, delete) = (json!({"op": "get", "key": "k"}), json!({"op": "delete", "key": "b"}));
+    let put = json!({"op": "put", "key": "b", "value": "v"});
+    for query in ["", "?atomic=true"] {
+        assert_eq!(batch(&mut client, query, &[get.clone(), delete.clone()]).status, 200);
+        let full = batch(&mut client, query, &[get.clone(), delete.clone(), put.clone()]);
+        assert!(full.status == 507 && full.text().contains("no-space"), "{}", full.text());
+    }
+    assert_eq!(client.delete("/v1/kv?prefix=other").status, 204);
+    assert_eq!(client.request("POST", "/v1/kv/n?op=add&by=1", &[], None).status, 507);
     let ready = server.admin("/readyz");
     assert!(ready.status == 507 && ready.text().contains("no-space"), "{} {}", ready.status, ready.text());
     std::fs::remove_file(path).unwrap();

@@ -200,7 +200,8 @@ impl Run<'_> {
         let condition = match self.random.u8(..10) {
             0 => Some(Condition::Present),
             1 => Some(Condition::Absent),
-            2 => Some(Condition::Is(present.unwrap_or(Version::new(1)))),
+            // For an absent key a version that no engine gives out; a new engine gives out low ones.
+            2 => Some(Condition::Is(present.unwrap_or(Version::new(u64::MAX)))),
             3 if self.random.u8(..4) == 0 => Some(Condition::Never),
             _ => None,
         };

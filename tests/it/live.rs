@@ -171,6 +171,38 @@ fn deadlines_and_the_log_level_can_change() {
     assert_eq!(option(&server, "log-level")["value"], "debug");
 }
 
+#[cfg(feature = "rocksdb")]
+#[test]
+fn the_number_of_change_feeds_and_their_heartbeats_can_change() {
+    // One worker: the others may learn the new heartbeat a moment later.
+    let builder = ServerBuilder::new("rocksdb").arg("--threads", "1");
+    let server = builder.arg("--watchers-max", "1").arg("--changes-heartbeat", "15s").start();
+    let heartbeat_s = || {
+        let limits: Value = serde_json::from_slice(&server.client().get("/v1/limits").body).unwrap();
+        limits["changes_heartbeat_s"].as_f64().unwrap()
+    };
+    let open = || {
+        let mut client = server.client();
+        client.send("GET", "/v1/changes", &[("Accept", "application/x-ndjson")], None).unwrap();
+        let status = client.head().unwrap().0;
+        (client, status)
+    };
+    let beat = |client: &mut Client| {
+        let chunk = client.chunk().unwrap().expect("a heartbeat");
+        assert!(chunk.starts_with(b"{\"heartbeat\":"), "{}", String::from_utf8_lossy(&chunk));
+    };
+    let (mut first, status) = open();
+    assert_eq!((status, open().1, heartbeat_s()), (200, 503, 15.0));
+    beat(&mut first);
+    assert_eq!(patch(&server, &json!({ "watchers-max": 2, "changes-heartbeat": "20ms" })).status, 200);
+    wait_until("the new heartbeat is told", || heartbeat_s() < 1.0);
+    let (mut second, status) = open();
+    assert_eq!((status, open().1), (200, 503));
+    // The first comes at once, the others by the new interval.
+    (0..3).for_each(|_| beat(&mut second));
+    assert_eq!(option(&server, "watchers-max")["value"], "2");
+}
+
 #[test]
 fn pages_in_a_browser_change_nothing() {
     let server = ServerBuilder::new("memory").start();

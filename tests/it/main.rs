@@ -114,15 +114,30 @@ mod v1_batch;
 #[cfg(feature = "rocksdb")]
 mod v1_changes;
 mod v1_client;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod v1_client_data;
 #[cfg(target_os = "linux")]
 mod v1_clock;
 mod v1_conditions;
 mod v1_counters;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod v1_durability;
+#[cfg(feature = "rocksdb")]
+mod v1_events;
 mod v1_expiry;
+mod v1_isolation;
 mod v1_keys;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod v1_kill;
 mod v1_metadata;
+mod v1_observed;
 mod v1_openapi;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod v1_overload;
 mod v1_points;
 mod v1_proxies;
 mod v1_range_removal;
 mod v1_scan;
+mod v1_tokens;
+#[cfg(feature = "rocksdb")]
+mod v1_watch;

@@ -190,8 +190,11 @@ fn connections_and_descriptors_are_counted_exactly() {
     // A worker that has answered has started and has opened all its descriptors.
     let first = [server.client(), server.client()].map(|mut client| client.get("/v0/status").status);
     assert_eq!(first, [200, 200]);
-    // Each page is requested on a new connection, so that it counts the same each time.
+    // Each page is requested on a new connection. The one of an earlier page may still be open on a busy machine, so the
+    // least of some pages counts.
+    let descriptors = || (0..9).map(|_| Scrape::of(&server).value("process_open_fds")).fold(f64::INFINITY, f64::min);
     let before = wait_for_page(&server, "they are closed", |page| page.value("klad_connections_closed_total") == 2.0);
+    let descriptors_before = descriptors();
     let rise = |page: &Scrape, name: &str| page.value(name) - before.value(name);
     let mut clients: Vec<Client> = (0..5).map(|_| server.client()).collect();
     for client in &mut clients {
@@ -201,7 +204,7 @@ fn connections_and_descriptors_are_counted_exactly() {
     assert_eq!(page.value("klad_connections_open"), 5.0);
     assert_eq!(rise(&page, "klad_connections_accepted_total"), 5.0);
     assert_eq!(page.value("klad_worker_connections"), 5.0);
-    assert_eq!(rise(&page, "process_open_fds"), 5.0);
+    assert_eq!(descriptors() - descriptors_before, 5.0);
     assert_eq!(server.client().answer().unwrap().status, 503, "one too many");
     clients.truncate(3);
     let closed = |page: &Scrape| page.sum("klad_connections_closed_total", &[("reason", "client")]);
@@ -209,7 +212,7 @@ fn connections_and_descriptors_are_counted_exactly() {
     assert_eq!(page.value("klad_connections_open"), 3.0);
     assert_eq!(page.value("klad_connections_refused_total"), 1.0);
     assert_eq!(page.value("klad_connections_closed_total"), 4.0, "for no other reason");
-    wait_for_page(&server, "their descriptors are free", |page| rise(page, "process_open_fds") == 3.0);
+    wait_until("their descriptors are free", || descriptors() - descriptors_before == 3.0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use klad_profile::symbols::Symbols;
 use klad_profile::{Name, Profile, Sample};
 use klad_storage::operation::{Durability, Effect, Write};
 use klad_storage::rocksdb::{Options, RocksDbEngine};
-use klad_storage::{Compression, Engine as _, LocalDisk as _, Pending, Reply, Result};
+use klad_storage::{Engine as _, LocalDisk as _, Pending, Reply, Result};
 
 /// Functions in which idle threads of RocksDB wait.
 const IDLE: [&str; 2] = ["rocksdb::ThreadPoolImpl::Impl::BGThread", "rocksdb::Timer::Run"];
@@ -37,21 +37,8 @@ fn write(engine: &RocksDbEngine, writer: u64) {
 #[test]
 fn rocksdb_s_waits_are_named_and_idle_ones_are_separate() {
     let directory = tempfile::tempdir().expect("a directory");
-    let options = Options {
-        cache_bytes: 8 << 20,
-        memtable_bytes: 8 << 20,
-        value_cache_percent: 0,
-        background_threads: 2,
-        disk_reserve_bytes: 0,
-        compression: Compression::Lz4,
-        direct_reads: false,
-        iterator_reads: false,
-        log_preallocation: false,
-        compaction_rate_bytes: 0,
-        delete_rate_bytes: 0,
-        changes: klad_storage::changes::Retention::NOTHING,
-        open_files_max: klad_base::limits::ENGINE_FILES_MAX,
-    };
+    let options =
+        Options { cache_bytes: 8 << 20, memtable_bytes: 8 << 20, background_threads: 2, ..Options::default() };
     let engine = Arc::new(RocksDbEngine::open(directory.path(), &options).expect("opens"));
     let window = Window::start(Duration::from_micros(10)).expect("no other profile has another threshold");
     {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
 use klad_storage::operation::{Consistency, Durability, Effect, Operation, Outcome, Write};
 use klad_storage::rocksdb::{Options, RocksDbEngine};
-use klad_storage::{Compression, Engine as _, Pending, Reply, Result};
+use klad_storage::{Engine as _, Pending, Reply, Result};
 
 use super::support::metrics::Metrics;
 use super::support::{Over, ServerBuilder, wait_until};
@@ -40,21 +40,8 @@ struct Store {
 impl Store {
     fn new(value_cache_percent: u64) -> Store {
         let directory = tempfile::tempdir().unwrap();
-        let options = Options {
-            cache_bytes: 16 << 20,
-            memtable_bytes: 8 << 20,
-            value_cache_percent,
-            background_threads: 1,
-            disk_reserve_bytes: 0,
-            compression: Compression::Lz4,
-            direct_reads: false,
-            iterator_reads: false,
-            log_preallocation: false,
-            compaction_rate_bytes: 0,
-            delete_rate_bytes: 0,
-            changes: klad_storage::changes::Retention::NOTHING,
-            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
-        };
+        let options =
+            Options { cache_bytes: 16 << 20, memtable_bytes: 8 << 20, value_cache_percent, ..Options::default() };
         let engine = RocksDbEngine::open(directory.path(), &options).unwrap();
         Store { engine, _directory: directory }
     }

@@ -18,6 +18,7 @@ const ROWS: &[(&str, &[&[&str]])] = &[
             &["cli", "os"],
             &["cluster"],
             &["client", "offline"],
+            &["disk"],
         ],
     ),
     (

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use rcgen::KeyPair;
 use rustix::process::Signal;
+use serde_json::json;
 
+use super::support::batches::{batch, results};
+use super::support::scanning::{Format, scan_all};
 use super::support::tls::{Authority, connect, shake};
 use super::support::{Client, PATIENCE, Server, ServerBuilder, encode, wait_until};
 
@@ -39,6 +42,25 @@ fn all_requests_are_served_with_both_versions_of_tls() {
             assert_eq!(client.delete("/v0/entity?id=e").status, 202);
             assert_eq!(client.get("/v0/entity?id=e").status, 404);
         }
+    }
+}
+
+#[test]
+fn v1_is_served_with_tls() {
+    let authority = Authority::new();
+    for engine in super::support::ENGINES {
+        let server = authority.server_of(engine).start();
+        let mut client = authority.client(&server);
+        let value = "v".repeat(40_000);
+        let items: Vec<_> = (0..60).map(|n| json!({"op": "put", "key": format!("k{n:02}"), "value": value})).collect();
+        assert_eq!(results(&batch(&mut client, "?atomic=true", &items)).len(), 60);
+        for format in [Format::Page, Format::JsonLines, Format::CborSequence] {
+            assert_eq!(scan_all(&mut client, "", format).unwrap().0.len(), 60, "{engine} {format:?}");
+        }
+        assert_eq!(client.request("GET", "/v1/kv/k00", &[("Range", "bytes=0-2")], None).body, b"vvv");
+        assert_eq!(client.request("PUT", "/v1/kv/k00", &[("If-None-Match", "*")], Some(b"w")).status, 412);
+        assert_eq!(client.delete("/v1/kv?prefix=k").status, 204);
+        assert_eq!(client.get("/v1/kv/k00").status, 404);
     }
 }
 

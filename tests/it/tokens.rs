@@ -1,46 +1,14 @@
 //! Tokens: what each allows on both listeners, and that a request without one learns nothing.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 
 use rustix::process::Signal;
 
 use super::support::bencher::Bencher;
+use super::support::token_file::{READER, TokenFile, WRITER, both};
 use super::support::{Answer, Client, Server, ServerBuilder, encode, wait_until};
 
-const WRITER: &str = "writer-0123456789abcdef";
-const READER: &str = "reader-0123456789abcdef";
-
 type Found = Result<(), String>;
-
-/// A token file that a test changes.
-struct TokenFile {
-    path: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-impl TokenFile {
-    fn new(text: &str) -> TokenFile {
-        let directory = tempfile::tempdir().unwrap();
-        let file = TokenFile { path: directory.path().join("tokens"), _directory: directory };
-        file.write(text);
-        std::fs::set_permissions(&file.path, PermissionsExt::from_mode(0o600)).unwrap();
-        file
-    }
-
-    fn write(&self, text: &str) {
-        std::fs::write(&self.path, text).unwrap();
-    }
-
-    fn builder(&self, setup: &str) -> ServerBuilder {
-        ServerBuilder::new(setup).arg("--token-file", self.path.to_str().unwrap())
-    }
-}
-
-fn both() -> TokenFile {
-    TokenFile::new(&format!("read-write {WRITER} writer\nread-only {READER}\n"))
-}
 
 fn with(client: &mut Client, method: &str, target: &str, token: &str, body: Option<&[u8]>) -> Answer {
     client.request(method, target, &[("Authorization", &format!("Bearer {token}"))], body)

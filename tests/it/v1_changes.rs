@@ -9,101 +9,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
+use super::support::feeds::{Change, Feed, LINES};
 use super::support::planted::Defect;
 use super::support::{Answer, Client, Over, ROCKSDB_SETUPS, Server, ServerBuilder, random, wait_until};
 
 type Found = Result<(), String>;
-
-const LINES: (&str, &str) = ("Accept", "application/x-ndjson");
-
-/// A feed of JSON lines or of server-sent events.
-struct Feed {
-    client: Client,
-    text: String,
-    ended: bool,
-}
-
-/// A change as a client sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Change {
-    version: u64,
-    op: String,
-    key: String,
-    value: Option<String>,
-}
-
-impl Feed {
-    fn open(address: SocketAddr, query: &str, headers: &[(&str, &str)]) -> Feed {
-        let mut client = Client::connect(address);
-        client.send("GET", &format!("/v1/changes{query}"), headers, None).unwrap();
-        let (status, headers) = client.head().unwrap();
-        assert_eq!(status, 200, "{headers:?}");
-        Feed { client, text: String::new(), ended: false }
-    }
-
-    fn lines(address: SocketAddr, query: &str) -> Feed {
-        Feed::open(address, query, &[LINES])
-    }
-
-    /// Reads up to the next `end`; `None` at the end of the feed.
-    fn until(&mut self, end: &str) -> Option<String> {
-        loop {
-            if let Some(position) = self.text.find(end) {
-                let rest = self.text.split_off(position + end.len());
-                let mut part = std::mem::replace(&mut self.text, rest);
-                part.truncate(position);
-                return Some(part);
-            }
-            if self.ended {
-                assert_eq!(self.text, "", "a feed does not end within an event");
-                return None;
-            }
-            match self.client.chunk() {
-                Ok(Some(chunk)) => self.text.push_str(std::str::from_utf8(&chunk).expect("no event is split")),
-                Ok(None) => self.ended = true,
-                Err(error) => panic!("the feed broke: {error}"),
-            }
-        }
-    }
-
-    fn json(&mut self) -> Option<Json> {
-        self.until("\n").map(|line| serde_json::from_str(&line).expect("a line is JSON"))
-    }
-
-    /// Reads the next change and skips heartbeats; `Err` is the event that ends the feed.
-    fn change(&mut self) -> Result<Change, Json> {
-        loop {
-            let event = self.json().expect("a feed says why it ends");
-            if event.get("heartbeat").is_some() {
-                continue;
-            }
-            if let Some(error) = event.get("error") {
-                assert_eq!(self.json(), None, "nothing follows");
-                return Err(error.clone());
-            }
-            return Ok(change(&event));
-        }
-    }
-
-    /// Reads all changes up to the one of the key `end`.
-    fn up_to(&mut self, end: &str) -> Vec<Change> {
-        let mut changes = Vec::new();
-        loop {
-            let next = self.change().expect("a change");
-            if next.key == end {
-                return changes;
-            }
-            changes.push(next);
-        }
-    }
-}
-
-fn change(event: &Json) -> Change {
-    let text = |name: &str| event[name].as_str().map(str::to_owned);
-    let version = event["version"].as_u64().expect("a version");
-    assert_eq!(text("etag"), Some(format!("\"{version}\"")));
-    Change { version, op: text("op").expect("an op"), key: text("key").expect("a key"), value: text("value") }
-}
 
 fn code(answer: &Answer) -> String {
     let document: Json = serde_json::from_slice(&answer.body).expect("a problem document");
@@ -353,11 +263,12 @@ fn a_feed_without_from_has_only_what_comes_after_it() {
     let beginning = feed.json().unwrap();
     assert_eq!(beginning["heartbeat"].as_u64(), Some(before), "the position is told at once");
     let target = "/v1/kv/%FF?ttl=1h";
-    let headers = [("Content-Type", "text/plain"), ("Klad-Meta-Owner", "me")];
+    let headers = [("Content-Type", "text/plain"), ("Content-Encoding", "br"), ("Klad-Meta-Owner", "me")];
     client.request("PUT", target, &headers, Some(b"after"));
     let event = feed.json().unwrap();
     assert_eq!(event["key64"], "_w");
-    assert_eq!((&event["content_type"], &event["meta"]["owner"]), (&"text/plain".into(), &"me".into()));
+    assert_eq!((&event["content_type"], &event["content_encoding"]), (&"text/plain".into(), &"br".into()));
+    assert_eq!(event["meta"]["owner"], "me");
     assert!(event["ttl"].as_f64().is_some_and(|ttl| ttl > 3_000.0), "{event}");
     client.delete("/v1/kv/%FF");
     assert_eq!(feed.json().unwrap()["op"], "delete");
@@ -376,6 +287,59 @@ fn large_values_come_whole() {
         let change = feed.change().unwrap();
         assert!(change.value.as_deref() == Some(text), "{length} bytes");
     }
+}
+
+/// Compares the feed of a batch, a failed batch and two removals of ranges with what they have changed.
+fn batches_and_removals_are_in_the_feed(builder: &ServerBuilder) -> Found {
+    let server = builder.start();
+    let mut feed = Feed::lines(server.address, "");
+    let mut client = server.client();
+    let mut batch = |items: &[&str], status| {
+        let headers = [("Content-Type", "application/x-ndjson")];
+        let answer = client.request("POST", "/v1/batch?atomic=true", &headers, Some(items.join("\n").as_bytes()));
+        assert_eq!(answer.status, status, "{}", answer.text());
+    };
+    batch(
+        &[
+            r#"{"op":"put","key":"b/1","value":"1"}"#,
+            r#"{"op":"add","key":"b/n","by":5}"#,
+            r#"{"op":"delete","key":"b/1"}"#,
+            r#"{"op":"get","key":"b/n"}"#,
+        ],
+        200,
+    );
+    batch(&[r#"{"op":"put","key":"b/2","value":"1"}"#, r#"{"op":"delete","key":"b/3","if_match":"*"}"#], 412);
+    assert_eq!(client.delete("/v1/kv?prefix=b/").status, 204);
+    // No key is in this range, and none is behind it.
+    assert_eq!(client.delete("/v1/kv?start=z").status, 204);
+    // The twin's defect loses some changes, but not all of these.
+    (0..3).for_each(|_| client.store("/v0/entity?id=end", b""));
+    let events = std::iter::from_fn(|| feed.json()).filter(|event| event.get("heartbeat").is_none());
+    let changes: Vec<Json> = events.take_while(|event| event["key"] != "end").collect();
+    let text = |event: &Json, name: &str| event[name].as_str().unwrap_or("-").to_owned();
+    let words: Vec<String> =
+        changes.iter().map(|event| ["op", "key", "start", "end"].map(|name| text(event, name)).join(" ")).collect();
+    let expected = ["put b/1 - -", "put b/n - -", "delete b/1 - -", "delete_range - b/ b0"];
+    if words != expected {
+        return Err(format!("the feed has {words:?}, and {expected:?} was expected"));
+    }
+    let versions: Vec<_> = changes.iter().map(|event| event["version"].as_u64().expect("a version")).collect();
+    assert_eq!((versions[1], versions[2]), (versions[0] + 1, versions[0] + 2), "one commit");
+    Ok(())
+}
+
+#[test]
+fn batches_and_removals_of_ranges_are_changes() {
+    for setup in ROCKSDB_SETUPS {
+        batches_and_removals_are_in_the_feed(&ServerBuilder::new(setup))
+            .unwrap_or_else(|fault| panic!("{setup}: {fault}"));
+    }
+}
+
+#[test]
+fn twin_a_lost_change_of_a_batch_is_noticed() {
+    let lossy = ServerBuilder::new("rocksdb").defect(Some(Defect::LosesChanges));
+    batches_and_removals_are_in_the_feed(&lossy).unwrap_err();
 }
 
 /// Whether a feed from `from` begins; otherwise the problem document.
@@ -491,7 +455,8 @@ fn a_stopping_server_ends_its_feeds_with_a_reason() {
 
 #[test]
 fn the_number_of_feeds_is_limited() {
-    let server = ServerBuilder::new("rocksdb").arg("--watchers-max", "1").start();
+    // klad notices that a client has gone when it sends the next heartbeat.
+    let server = ServerBuilder::new("rocksdb").arg("--watchers-max", "1").arg("--changes-heartbeat", "50ms").start();
     let mut feed = Feed::lines(server.address, "");
     feed.json().unwrap();
     assert_eq!(refused(&server, ""), (503, "overloaded".to_owned()));

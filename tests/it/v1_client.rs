@@ -2,17 +2,15 @@
 //! which lose nothing, continue after an interruption, and can be repeated.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::support::command::Klad;
+use super::support::exports::{FORMATS, fill_randomly, put_latin1, store};
 use super::support::planted::Defect;
-use super::support::{Client, ENGINES, Server, ServerBuilder, random};
-
-const FORMATS: [&str; 2] = ["ndjson", "cbor"];
+use super::support::scripted::{answers, whole_answer};
+use super::support::{ENGINES, Server, ServerBuilder, random};
 
 fn server() -> Server {
     ServerBuilder::new(ENGINES[0]).start()
@@ -25,32 +23,6 @@ fn text(command: Klad, server: &Server) -> String {
 /// The version in the output of a write.
 fn version(said: &str) -> String {
     said.strip_prefix("version ").and_then(|rest| rest.split(',').next()).unwrap().to_owned()
-}
-
-/// Starts a server that gives one of the answers to each connection, in turn, and returns the requests at the end.
-fn answers(all: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let thread = std::thread::spawn(move || {
-        let mut requests = Vec::new();
-        for answer in all {
-            let mut stream = listener.accept().unwrap().0;
-            let mut request = Vec::new();
-            let mut some = [0; 4096];
-            while !request.windows(4).any(|four| four == b"\r\n\r\n") {
-                let count = stream.read(&mut some).unwrap();
-                request.extend_from_slice(&some[..count]);
-            }
-            stream.write_all(answer.as_bytes()).unwrap();
-            requests.push(String::from_utf8(request).unwrap());
-        }
-        requests
-    });
-    (address, thread)
-}
-
-fn answer(status: &str, headers: &str, body: &str) -> String {
-    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
 }
 
 #[test]
@@ -101,7 +73,8 @@ fn counters_are_added_to_and_keep_to_their_range() {
 #[test]
 fn expiry_content_type_and_metadata_are_shown_before_the_value() {
     let server = server();
-    let put = Klad::new("put a hello --ttl 1h --content-type text/x-a --meta one=1 --meta").arg("Two=2 and 3");
+    let put = Klad::new("put a hello --ttl 1h --content-type text/x-a --content-encoding br --meta one=1 --meta")
+        .arg("Two=2 and 3");
     let etag = version(&text(put, &server));
     let headers = |options: &str| -> (BTreeMap<String, String>, String) {
         let said = text(Klad::new(&format!("get -i a {options}")), &server);
@@ -111,8 +84,9 @@ fn expiry_content_type_and_metadata_are_shown_before_the_value() {
     };
     let (found, value) = headers("");
     assert_eq!(value, "hello");
-    let expected = [("etag", format!("\"{etag}\"")), ("content-type", "text/x-a".to_owned())];
-    for (name, value) in expected.into_iter().chain([("klad-meta-one", "1".to_owned())]) {
+    let expected = [("content-type", "text/x-a"), ("content-encoding", "br"), ("klad-meta-one", "1")];
+    let expected = expected.map(|(name, value)| (name, value.to_owned()));
+    for (name, value) in expected.into_iter().chain([("etag", format!("\"{etag}\""))]) {
         assert_eq!(found.get(name), Some(&value), "{found:?}");
     }
     assert_eq!(found["klad-meta-two"], "2 and 3");
@@ -247,61 +221,6 @@ fn a_long_batch_is_sent_in_pieces_that_the_server_takes() {
     let done = lines(&said.stdout).len();
     assert!((400..=550).contains(&done), "{done}");
     assert_eq!(text(Klad::new("scan --count --prefix n"), &server), format!("{done}\n"));
-}
-
-/// Everything that a server has, by key: value, content type, metadata, and whether the entry expires.
-type Store = BTreeMap<Vec<u8>, (Vec<u8>, Option<String>, BTreeMap<String, Value>, bool)>;
-
-/// Reads a server by single requests, so that neither scans nor batches are trusted.
-fn store(server: &Server, keys: impl IntoIterator<Item = Vec<u8>>) -> Store {
-    let mut client = server.client();
-    let mut store = Store::new();
-    for key in keys {
-        let answer = client.get(&format!("/v1/kv/{}", super::support::encode(&key)));
-        if answer.status == 404 {
-            continue;
-        }
-        assert_eq!(answer.status, 200, "{key:?}");
-        let meta = answer.headers.iter().filter_map(|(name, value)| {
-            let name = name.to_ascii_lowercase();
-            Some((name.strip_prefix("klad-meta-")?.to_owned(), json!(value)))
-        });
-        let content_type = answer.header("content-type").map(str::to_owned);
-        let entry = (answer.body.clone(), content_type, meta.collect(), answer.header("klad-ttl").is_some());
-        store.insert(key, entry);
-    }
-    store
-}
-
-/// Stores random entries by single requests. Returns their keys.
-fn fill_randomly(client: &mut Client, count: usize) -> Vec<Vec<u8>> {
-    let mut random = random();
-    let mut keys = Vec::new();
-    for _ in 0..count {
-        let mut bytes = |most: usize| -> Vec<u8> { (0..random.usize(0..most)).map(|_| random.u8(..)).collect() };
-        let (key, value) = ([&b"k"[..], &bytes(8)].concat(), bytes(400));
-        let mut headers = Vec::new();
-        if random.bool() {
-            headers.push(("Content-Type", "text/x-\"quoted\"; a=b"));
-        }
-        if random.bool() {
-            headers.push(("Klad-Meta-One", "with \\ and \" and \t"));
-            headers.push(("Klad-Meta-Two", "Grüße"));
-        }
-        let ttl = if random.bool() { "&ttl=1h" } else { "" };
-        let target = format!("/v1/kv/{}?durability=async{ttl}", super::support::encode(&key));
-        let status = client.request("PUT", &target, &headers, Some(&value)).status;
-        assert!([201, 204].contains(&status), "{status}");
-        keys.push(key);
-    }
-    keys
-}
-
-/// Stores a value whose metadata is not UTF-8.
-fn put_latin1(client: &mut Client) -> Vec<u8> {
-    client.send_raw(b"PUT /v1/kv/latin1 HTTP/1.1\r\nHost: h\r\nKlad-Meta-Name: caf\xe9\r\nContent-Length: 1\r\n\r\nx");
-    assert_eq!(client.answer().unwrap().status, 201);
-    b"latin1".to_vec()
 }
 
 /// Exports one server, imports into another, and compares.
@@ -514,7 +433,7 @@ fn an_entry_that_is_larger_than_a_batch_is_imported_too() {
     let source = server();
     let mut client = source.client();
     let large: Vec<u8> = (0..100_000_u32).map(|n| n.to_le_bytes()[0]).collect();
-    let headers = [("Content-Type", "image/x"), ("Klad-Meta-A", "b"), ("Klad-TTL", "1h")];
+    let headers = [("Content-Type", "image/x"), ("Content-Encoding", "br"), ("Klad-Meta-A", "b"), ("Klad-TTL", "1h")];
     assert_eq!(client.request("PUT", "/v1/kv/b//large", &headers, Some(&large)).status, 201);
     fill(&source, 10);
     let keys = || (0..10).map(|n| format!("k{n:05}").into_bytes()).chain([b"b//large".to_vec()]);
@@ -532,10 +451,10 @@ fn an_entry_that_is_larger_than_a_batch_is_imported_too() {
 
 #[test]
 fn an_export_waits_for_a_busy_server_and_reports_a_cut_answer() {
-    let busy = answer("503 Busy", "Klad-Retry-After-Ms: 1\r\n", "{\"code\":\"overloaded\"}");
+    let busy = whole_answer("503 Busy", "Klad-Retry-After-Ms: 1\r\n", "{\"code\":\"overloaded\"}");
     let entry = "{\"key\":\"a\",\"value\":\"1\"}\n";
-    let whole = answer("200 OK", "", &format!("{entry}{{\"next\":\"c=\",\"complete\":false}}\n"));
-    let end = answer("200 OK", "", "{\"next\":null,\"complete\":true}\n");
+    let whole = whole_answer("200 OK", "", &format!("{entry}{{\"next\":\"c=\",\"complete\":false}}\n"));
+    let end = whole_answer("200 OK", "", "{\"next\":null,\"complete\":true}\n");
     let (address, thread) = answers(vec![busy.clone(), whole.clone(), busy.clone(), end]);
     let said = Klad::new("export").at(address).succeeds();
     assert_eq!(said, format!("{entry}{{\"complete\":true,\"entries\":1}}\n").as_bytes());
@@ -545,7 +464,7 @@ fn an_export_waits_for_a_busy_server_and_reports_a_cut_answer() {
 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out");
-    let (address, thread) = answers(vec![answer("200 OK", "", entry)]);
+    let (address, thread) = answers(vec![whole_answer("200 OK", "", entry)]);
     let line = Klad::new("export --output").arg(&path).at(address).fails(1);
     assert!(line.contains("incomplete") && line.contains("--resume"), "{line}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), entry, "no end");
@@ -554,32 +473,4 @@ fn an_export_waits_for_a_busy_server_and_reports_a_cut_answer() {
     let (address, thread) = answers(vec![busy]);
     assert!(Klad::new("scan").at(address).fails(1).contains("overloaded"));
     thread.join().unwrap();
-}
-
-/// Runs only if the server has the change feed.
-#[test]
-fn a_watch_prints_changes_in_their_order() {
-    let server = server();
-    let mut client = server.client();
-    let from = version(&text(Klad::new("put before 1"), &server));
-    for number in 0..3 {
-        text(Klad::new(&format!("put w/{number} v")), &server);
-    }
-    text(Klad::new("put other x"), &server);
-    text(Klad::new("del w/0"), &server);
-    client.send("GET", &format!("/v1/changes?from={from}"), &[("Accept", "application/x-ndjson")], None).unwrap();
-    if client.head().unwrap().0 == 404 {
-        println!("the server has no change feed: nothing is checked");
-        return;
-    }
-    let watch = |options: &str| text(Klad::new(&format!("watch --from {from} {options}")), &server);
-    let said = watch("--prefix w/ --values --limit 4");
-    let changes: Vec<Vec<&str>> = said.lines().map(|line| line.split('\t').skip(1).collect()).collect();
-    assert_eq!(
-        changes,
-        [vec!["put", "w/0", "v"], vec!["put", "w/1", "v"], vec!["put", "w/2", "v"], vec!["delete", "w/0"]]
-    );
-    let versions: Vec<u64> = said.lines().map(|line| line.split('\t').next().unwrap().parse().unwrap()).collect();
-    assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
-    assert_eq!(lines(watch("--limit 5 --json").as_bytes()).len(), 5);
 }

@@ -2,6 +2,9 @@
 
 use std::io::{Read as _, Write as _};
 
+use serde_json::{Value, json};
+
+use super::support::batches::done;
 use super::support::one_key::{assert_rejected, document, each, head};
 use super::support::{DURABLE_ENGINES, ENGINES, SETUPS, ServerBuilder};
 
@@ -38,6 +41,38 @@ fn metadata_is_kept_until_the_next_put() {
         assert_eq!(answer.header("klad-meta-owner"), None, "all of it is replaced");
         assert_eq!(answer.header("klad-meta-new"), Some("1"));
         assert_eq!(answer.header("content-type"), Some("application/octet-stream"));
+    });
+}
+
+#[test]
+fn a_content_encoding_is_kept_with_the_value_and_changes_no_byte() {
+    each(SETUPS, |_, client| {
+        // Not gzip: klad neither decodes nor checks it.
+        let headers = [("Content-Encoding", "gzip"), ("Content-Type", "text/plain")];
+        client.request("PUT", "/v1/kv/k", &headers, Some(b"0123456789"));
+        let accepts = [("Accept-Encoding", "identity")];
+        for answer in [client.request("GET", "/v1/kv/k", &accepts, None), head(client, "/v1/kv/k", &[])] {
+            assert_eq!((answer.status, answer.header("content-encoding")), (200, Some("gzip")));
+            assert_eq!(answer.header("content-length"), Some("10"));
+        }
+        assert_eq!(client.get("/v1/kv/k").body, b"0123456789");
+        let part = client.request("GET", "/v1/kv/k", &[("Range", "bytes=2-3")], None);
+        assert_eq!((part.status, &part.body[..], part.header("content-encoding")), (206, &b"23"[..], Some("gzip")));
+        let members = [("content_type", json!("text/plain")), ("content_encoding", json!("gzip"))];
+        let listed = client.get("/v1/kv?prefix=k");
+        let listed: Value = serde_json::from_slice(&listed.body).unwrap();
+        let put = json!({"op": "put", "key": "b", "value": "v", "content_encoding": "br"});
+        let read = [json!({"op": "get", "key": "k"}), json!({"op": "get", "key": "b"})];
+        let results = done(client, "", &[put, read[0].clone(), read[1].clone()]);
+        for (name, value) in members {
+            assert_eq!((&listed["entries"][0][name], &results[1][name]), (&value, &value));
+        }
+        assert_eq!(results[2], json!({"status": 200, "value": "v", "content_encoding": "br"}));
+        assert_eq!(client.get("/v1/kv/b").header("content-encoding"), Some("br"));
+        client.put("/v1/kv/k", b"plain");
+        assert_eq!(client.get("/v1/kv/k").header("content-encoding"), None, "it is replaced");
+        // The answers of /v0 do not change.
+        assert_eq!(client.get("/v0/entity?id=b").header("content-encoding"), None);
     });
 }
 
@@ -96,6 +131,8 @@ fn too_much_or_bad_metadata_is_400_and_nothing_is_stored() {
             &[("Content-Type", "text/\u{e9}")],
             &[("Content-Type", "a\tb")],
             &[("Content-Type", "text/plain"), ("Content-Type", "text/html")],
+            &[("Content-Encoding", &*long_type)],
+            &[("Content-Encoding", "gzip"), ("Content-Encoding", "br")],
             &[("Klad-Meta-", "v")],
             &[(&*long_name, "v")],
         ] {
@@ -112,7 +149,8 @@ fn metadata_and_times_survive_a_kill() {
         let data = tempfile::tempdir().unwrap();
         let builder = ServerBuilder::new(engine).data(data.path());
         let server = builder.start();
-        let headers = [("Content-Type", "text/plain"), ("Klad-Meta-A", "b"), ("Klad-TTL", "1h")];
+        let headers =
+            [("Content-Type", "text/plain"), ("Content-Encoding", "br"), ("Klad-Meta-A", "b"), ("Klad-TTL", "1h")];
         let mut client = server.client();
         client.request("PUT", "/v1/kv/k", &headers, Some(b"v"));
         let modified = client.get("/v1/kv/k").header("last-modified").map(str::to_owned);
@@ -120,6 +158,7 @@ fn metadata_and_times_survive_a_kill() {
         let server = builder.start();
         let read = server.client().get("/v1/kv/k");
         assert_eq!(read.header("content-type").zip(read.header("klad-meta-a")), Some(("text/plain", "b")), "{engine}");
+        assert_eq!(read.header("content-encoding"), Some("br"), "{engine}");
         assert_eq!(read.header("last-modified"), modified.as_deref(), "{engine}");
         assert!(modified.is_some() && read.header("klad-ttl").is_some(), "{engine}");
     }

@@ -1,8 +1,10 @@
 //! Reads and writes of one key through `/v1`, the answers on a connection that goes on, and parts of values.
 
 use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt;
 
+use serde_json::json;
+
+use super::support::batches::batch;
 use super::support::one_key::{assert_rejected, by_key64, document, each, head};
 use super::support::planted::Defect;
 use super::support::{ENGINES, SETUPS, ServerBuilder, keeps_nothing};
@@ -278,32 +280,6 @@ fn errors_say_what_a_program_needs() {
 }
 
 #[test]
-fn a_read_only_token_may_only_read() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("tokens");
-    std::fs::write(&path, "read-write writer-0123456789abcdef w\nread-only reader-0123456789abcdef r\n").unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    let server = ServerBuilder::new(ENGINES[0]).arg("--token-file", path.to_str().unwrap()).start();
-    let mut client = server.client();
-    let writer = ("Authorization", "Bearer writer-0123456789abcdef");
-    let reader = ("Authorization", "Bearer reader-0123456789abcdef");
-    assert_eq!(client.request("PUT", "/v1/kv/k", &[writer], Some(b"1")).status, 201);
-    for (method, target, of_reader) in [
-        ("GET", "/v1/kv/k", 200),
-        ("GET", "/v1/limits", 200),
-        ("PUT", "/v1/kv/k", 403),
-        ("DELETE", "/v1/kv/k", 403),
-        ("POST", "/v1/kv/k?op=add&by=1", 403),
-        ("POST", "/v1/kv/k?op=expire&ttl=1s", 403),
-    ] {
-        assert_eq!(client.request(method, target, &[reader], None).status, of_reader, "{method} {target}");
-        assert_rejected(&client.request(method, target, &[], None), 401, "unauthorized", target);
-    }
-    assert_rejected(&client.get("/v1/nothing"), 401, "unauthorized", "an unknown path");
-    assert_eq!(client.request("GET", "/v1/kv/k", &[reader], None).body, b"1");
-}
-
-#[test]
 fn what_an_engine_lacks_is_501() {
     let server = ServerBuilder::new("memory").defect(Some(Defect::StoresPlainValuesOnly)).start();
     let mut client = server.client();
@@ -320,6 +296,19 @@ fn what_an_engine_lacks_is_501() {
         let answer = client.request(method, target, headers, None);
         assert_rejected(&answer, 501, "not-supported-by-engine", target);
     }
+    let removal = client.delete("/v1/kv?prefix=k");
+    assert_rejected(&removal, 501, "not-supported-by-engine", "DELETE /v1/kv");
+    for item in [
+        json!({"op":"put","key":"k","value":"w","if_match":"*"}),
+        json!({"op":"put","key":"k","value":"w","ttl":1}),
+        json!({"op":"add","key":"k","by":1}),
+        json!({"op":"expire","key":"k","ttl":1}),
+    ] {
+        let answer = batch(&mut client, "", &[json!({"op":"delete","key":"other"}), item.clone()]);
+        assert_rejected(&answer, 501, "not-supported-by-engine", &item.to_string());
+    }
+    let several = [json!({"op":"put","key":"k","value":"w"}), json!({"op":"put","key":"l","value":"w"})];
+    assert_rejected(&batch(&mut client, "?atomic=true", &several), 501, "not-supported-by-engine", "an atomic batch");
     assert_eq!(client.get("/v1/kv/k").body, b"v");
 }
 
@@ -330,6 +319,35 @@ fn a_value_is_given_back_whatever_the_client_accepts() {
         let accepts = [("Accept-Encoding", "br, gzip"), ("Accept", "image/png")];
         let answer = client.request("GET", "/v1/kv/k", &accepts, None);
         assert_eq!((answer.status, &answer.body[..]), (200, b"not gzip".as_slice()));
-        assert_eq!(answer.header("content-encoding").or(answer.header("vary")), None);
+        assert_eq!((answer.header("content-encoding"), answer.header("vary")), (Some("gzip"), None));
     });
+}
+
+/// A client of HTTP/1.0 knows no chunks: the end of the connection is the end of a stream.
+#[test]
+fn clients_of_http_1_0_and_offers_of_an_upgrade_are_served() {
+    for setup in SETUPS {
+        let server = ServerBuilder::new(setup).start();
+        let ask = |head: &str, body: &str| {
+            let mut stream = server.client().stream;
+            std::io::Write::write_all(&mut stream, format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+            let mut told = String::new();
+            stream.read_to_string(&mut told).unwrap();
+            let (head, body) = told.split_once("\r\n\r\n").expect("a head");
+            assert!(!head.to_ascii_lowercase().contains("transfer-encoding"), "{setup}: {head}");
+            (head[9..12].to_owned(), body.to_owned())
+        };
+        assert_eq!(ask("PUT /v1/kv/k HTTP/1.0\r\nContent-Length: 5", "value").0, "201", "{setup}");
+        assert_eq!(ask("GET /v1/kv/k HTTP/1.0", ""), ("200".to_owned(), "value".to_owned()), "{setup}");
+        let (status, body) = ask("GET /v1/kv?prefix=k HTTP/1.0\r\nAccept: application/x-ndjson", "");
+        assert!(status == "200" && body.ends_with("{\"next\":null,\"complete\":true}\n"), "{setup}: {body}");
+        let item = "{\"op\":\"get\",\"key\":\"k\"}";
+        let batch =
+            format!("POST /v1/batch HTTP/1.0\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}", item.len());
+        let (status, body) = ask(&batch, item);
+        assert!(status == "200" && body.contains("\"value\":\"value\""), "{setup}: {body}");
+        let upgrade =
+            [("Upgrade", "h2c"), ("Connection", "Upgrade, HTTP2-Settings"), ("HTTP2-Settings", "AAMAAABkAAQ")];
+        assert_eq!(server.client().request("GET", "/v1/kv/k", &upgrade, None).body, b"value", "{setup}");
+    }
 }

@@ -1,7 +1,10 @@
 //! `DELETE /v1/kv`: removals of ranges.
 
+use serde_json::json;
+
+use super::support::batches::batch;
 use super::support::scanning::{Format, code, each, keys, scan, scan_all, store, store_all};
-use super::support::{DURABLE_ENGINES, ENGINES, ServerBuilder};
+use super::support::{DURABLE_ENGINES, ENGINES, SETUPS, ServerBuilder, keeps_nothing, wait_until};
 
 #[test]
 fn a_range_is_removed_and_stays_removed() {
@@ -64,4 +67,56 @@ fn a_removal_must_name_its_range() {
         }
         assert_eq!(client.get("/v1/kv/a").status, 200, "nothing was removed");
     });
+}
+
+#[test]
+fn a_removal_is_one_change_with_its_durability_in_every_setup() {
+    for setup in SETUPS {
+        println!("setup {setup}");
+        let server = ServerBuilder::new(setup).start();
+        let mut client = server.client();
+        for asked in ["sync", "async"] {
+            store_all(&mut client, &["a", "b/1", "b/2", "c"]);
+            // What a cache may hold.
+            assert_eq!(client.get("/v1/kv/b/1").status, 200);
+            let before = client.put("/v1/kv/c", b"v").version();
+            let removed = client.delete(&format!("/v1/kv?prefix=b/&durability={asked}"));
+            let durability = if keeps_nothing(setup) { "none" } else { asked };
+            assert_eq!((removed.status, removed.header("klad-durability")), (204, Some(durability)));
+            assert!(removed.version() > before || setup.starts_with("late"), "{setup}");
+            for (key, status) in [("a", 200), ("b/1", 404), ("b/2", 404), ("c", 200)] {
+                assert_eq!(client.get(&format!("/v1/kv/{key}")).status, status, "{setup} {key}");
+            }
+            // What is written behind it stays.
+            assert_eq!(client.put("/v1/kv/b/1", b"new").status, 201);
+            assert_eq!(client.get("/v1/kv/b/1").body, b"new");
+            assert_eq!(client.delete("/v1/kv?prefix=b/").status, 204);
+        }
+    }
+}
+
+#[test]
+fn a_range_with_too_many_keys_for_one_commit_stays() {
+    const KEYS: usize = 100_001;
+    for engine in ENGINES {
+        let server = ServerBuilder::new(engine).start();
+        let mut client = server.client();
+        let put = |key: &usize| json!({"op": "put", "key": format!("k{key:06}"), "value": ""});
+        for some in (0..KEYS).collect::<Vec<_>>().chunks(1_000) {
+            let items: Vec<_> = some.iter().map(put).collect();
+            wait_until("the keys are stored", || batch(&mut client, "?durability=async", &items).status == 200);
+        }
+        let removed = client.delete("/v1/kv?prefix=k");
+        // fjall has no removal of a range: its commit has one removal for each key.
+        if *engine == "fjall" {
+            assert_eq!(code(&removed), (413, "range-too-large".to_owned()));
+            assert!(removed.text().contains("\"limit\":100000"), "{}", removed.text());
+            assert!(client.get("/v1/kv?count=true").text().contains("\"count\":100001,"));
+            assert_eq!(client.delete("/v1/kv?start=k000001").status, 204, "in parts");
+            assert!(client.get("/v1/kv?count=true").text().contains("\"count\":1,"));
+        } else {
+            assert_eq!(removed.status, 204, "{engine}: {}", removed.text());
+            assert!(client.get("/v1/kv?count=true").text().contains("\"count\":0,"));
+        }
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! They measure what no test may assert: times, memory and CPU cost. Results go to stdout, messages to stderr. The
 //! exit code is 0 when every bound is kept, 1 when one is exceeded or the measurement failed, 2 for wrong usage.
-//! xtask uses the load tester and the process handling of klad, but none of its server and storage code: it sees of
-//! klad what a client sees.
+//! xtask sees of klad what a client sees. Only `bulk` opens an engine, as the control of what a server adds to it. It uses
+//! the load tester and the process handling of klad, but none of its server code.
 
 use std::process::ExitCode;
 

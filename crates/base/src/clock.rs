@@ -18,8 +18,9 @@ pub fn nanoseconds_between(earlier: Instant, later: Instant) -> u64 {
     between.as_secs() * 1_000_000_000 + u64::from(between.subsec_nanos())
 }
 
-/// Returns the wall-clock time in milliseconds since 1970, for times that people read, for the expiry of certificates,
-/// and for the versions of the memory engine. Returns 0 if the clock is set to a time before 1970.
+/// Returns the wall-clock time in milliseconds since 1970, for times that people read or that klad stores, for the
+/// expiry of values and of certificates, and for the versions of the memory engine. Returns 0 if the clock is set to a
+/// time before 1970.
 #[must_use]
 pub fn unix_ms() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]

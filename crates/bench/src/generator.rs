@@ -443,8 +443,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// Takes those of the first `count` bytes of the buffer that belong to answers to the slot's request. Returns
-    /// their number, and the last answer if all answers have arrived.
+    /// Reads answers to the slot's request (several for a pipeline) from the buffer's first `count` bytes. Returns how
+    /// many bytes are theirs and, when all have arrived, the last answer, with the highest status of all.
     fn feed(&mut self, slot: usize, count: usize) -> Result<(usize, Option<Answer>), Failure> {
         let mut taken = 0;
         while let Some(current) = self.slots[slot].current.filter(|_| taken < count) {

@@ -72,7 +72,7 @@ impl KeyFormat {
     }
 }
 
-/// Appends `number` in decimal, with leading zeros up to `width` digits (at most [`DIGITS_MAX`]).
+/// Appends `number` in decimal. If it has fewer than `width` digits (at most [`DIGITS_MAX`]), zeros come before it.
 pub(super) fn write_number(mut number: u64, width: usize, into: &mut Vec<u8>) {
     let mut digits = [b'0'; DIGITS_MAX];
     let mut at = DIGITS_MAX;

@@ -85,8 +85,8 @@ struct Thread {
 
 impl Script {
     /// Runs the script once for the run and once for each of `threads` threads, including `setup` and `init`. Returns
-    /// the script and one author for each thread. As in wrk, calls the first thread's `request` once, to inspect its
-    /// result, which is not sent.
+    /// the script and one author for each thread. As in wrk, calls the first thread's `request` once, to check its
+    /// result and to count the requests in it. This result is not sent.
     ///
     /// # Errors
     /// If the script cannot be read, fails, or makes text that is not an HTTP request.

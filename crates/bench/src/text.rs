@@ -1,5 +1,6 @@
-//! The result as text. It has the lines of wrk2's output, in wrk2's order and formats, so that programs that read
-//! wrk2's output can read it. Between wrk2's parts it has lines that wrk2 does not print.
+//! The result as text. It has the parts of wrk2's output, in wrk2's order and formats, so that programs that read
+//! wrk2's output can read it. Before and between wrk2's parts it has lines that wrk2 does not print. It lacks wrk2's
+//! lines about the calibration of threads.
 //!
 //! wrk2's parts are the head, `Thread Stats`, `Latency Distribution`, `Detailed Percentile spectrum`, and the lines
 //! at the end. Their formats come from wrk2's source. Called by `runner`.

@@ -146,7 +146,8 @@ impl<'r> VariantRuns<'r> {
         used.map(|used| TICK_US / used.max(TICK_US)).fold(0.0, f64::max)
     }
 
-    /// Returns the 99.9th percentile of how late requests were sent, in the worst run, microseconds.
+    /// Returns p99.9 of the send lag in the worst of the used runs, microseconds. The send lag is the time from the
+    /// moment when a request was due and a connection was free to the moment when it was sent.
     pub(super) fn send_lag(&self) -> Option<f64> {
         let lags = self.used.iter().filter_map(|(_, bench)| Some(bench.measured.send_lag.at(99.9)?.value_us));
         lags.reduce(f64::max)

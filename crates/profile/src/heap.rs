@@ -78,10 +78,12 @@ impl Heap {
         switch(&mut state, true)
     }
 
-    /// Returns a profile of the samples so far. `view` selects memory in use or all allocations.
+    /// Returns a profile of the samples since sampling was switched on. It has the values of memory in use and of all
+    /// allocations; `view` selects which of them flame graphs and tables show.
     ///
     /// # Errors
-    /// [`Error::Refused`] if jemalloc cannot write the dump.
+    /// [`Error::Refused`] if jemalloc cannot write the dump, or klad cannot read it. [`Error::Malformed`] if the dump
+    /// has another format.
     pub fn now(view: View) -> Result<Profile<Address>, Error> {
         let dump = dump(&STATE.lock())?;
         Ok(dump.profile(view, None))

@@ -249,8 +249,8 @@ pub const EVICTION_AGE_MIN: Duration = Duration::from_secs(1);
 /// megabit a second: at this rate the largest value by default takes four minutes.
 pub const EVICTION_RATE_BYTES_MAX: u64 = 64 << 10;
 
-/// When the body budget runs out, klad first ends uploads that bring at most this many bytes a second, and answers that
-/// their clients do not take, on all workers.
+/// When the body budget runs out, every worker at first ends only uploads that bring at most this many bytes a second,
+/// and answers whose clients take nothing.
 pub const EVICTION_RATE_FIRST_BYTES_MAX: u64 = BODY_RATE_BYTES_MIN;
 
 /// After a lack of body budget has lasted this long, every worker has looked for very slow requests among its
@@ -356,9 +356,9 @@ pub const HEAP_SAMPLE_BYTES_MIN: u64 = 4 << 10;
 /// The largest `--heap-sample`, bytes. Above it a process of any size has no sample.
 pub const HEAP_SAMPLE_BYTES_CEILING: u64 = 1 << 30;
 
-/// Default of `--slow-request`. On a healthy machine no request takes a second (a sync takes some ms, and nothing
-/// waits longer than `--queue-age-max` for storage), and people notice a second. etcd warns at 100 ms, `MySQL` at 10 s
-/// by default, `PostgreSQL` never.
+/// Default of `--slow-request`. People notice a second. On a healthy machine a point operation takes less: a sync takes
+/// some ms. A request that takes longer has waited for something, is a long range, or has a slow client. By default
+/// etcd warns at 100 ms, `MySQL` at 10 s, `PostgreSQL` never.
 pub const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
 /// `/debug/slow` keeps the slowest requests of each op, separately for each of the last [`SLOWEST_WINDOWS`] windows of

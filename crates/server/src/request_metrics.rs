@@ -141,6 +141,7 @@ pub struct WorkerRequests {
     phases: [[Histogram<21>; PHASES]; OPS],
     received_bytes: [Counter; OPS],
     sent_bytes: [Counter; OPS],
+    batch_items: Counter,
     slow: Counter,
     rejected: [Counter; REASONS_MAX + 1],
     reasons: &'static [&'static str],
@@ -156,6 +157,7 @@ impl WorkerRequests {
             phases: [const { [const { Histogram::times() }; PHASES] }; OPS],
             received_bytes: [const { Counter::new() }; OPS],
             sent_bytes: [const { Counter::new() }; OPS],
+            batch_items: Counter::new(),
             slow: Counter::new(),
             rejected: [const { Counter::new() }; REASONS_MAX + 1],
             reasons,
@@ -195,6 +197,11 @@ impl WorkerRequests {
     pub fn rejected(&self, reason: &str) {
         let index = self.reasons.iter().position(|known| *known == reason).unwrap_or(REASONS_MAX);
         self.rejected[index].add_owned(1);
+    }
+
+    /// Counts the items of a batch that was carried out.
+    pub fn batch_items(&self, items: usize) {
+        self.batch_items.add_owned(items as u64);
     }
 
     /// Counts a request that took at least `--slow-request`.
@@ -311,7 +318,11 @@ impl Requests {
             in_flight,
         );
         let slow = self.sum(|worker| worker.slow.get());
-        page.counter("klad_slow_requests_total", "Requests that took longer than --slow-request.", slow);
+        page.counter(
+            "klad_slow_requests_total",
+            "Requests that took --slow-request or longer, except change feeds.",
+            slow,
+        );
         let late = self.sum(|worker| {
             worker.ended.iter().map(|outcomes| outcomes[Outcome::Deadline as usize].snapshot().count()).sum()
         });
@@ -337,6 +348,11 @@ impl Requests {
         for op in Op::ALL {
             family.whole(&[("op", op.as_str())], self.sum(|worker| worker.sent_bytes[*op as usize].get()));
         }
+        page.counter(
+            "klad_batch_items_total",
+            "Items of batches that klad has carried out, also items that failed alone.",
+            self.sum(|worker| worker.batch_items.get()),
+        );
         let mut family = page.family(
             "klad_refused_total",
             Kind::Counter,

@@ -22,7 +22,8 @@ pub struct Checkpoint {
     pub files: u64,
     /// The engine's sequence number of the last write that it certainly contains.
     pub sequence: u64,
-    /// The first version that klad gives out when it serves the checkpoint, above all versions given out before.
+    /// The first version that klad gives out when it serves the checkpoint. It is far above every version that klad
+    /// had given out when it made the checkpoint.
     pub versions_begin: u64,
 }
 

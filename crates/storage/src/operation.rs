@@ -195,8 +195,8 @@ pub enum Effect {
         /// The attributes of a counter that this change creates.
         created: Option<Box<Attributes>>,
     },
-    /// Changes only the expiry of an existing value; `None` removes it. Fails if the key is absent. Requires an engine
-    /// with conditions and expiry.
+    /// Changes the expiry of an existing value, and with it its version and `modified_ms`, but nothing else. `None`
+    /// removes the expiry. Fails if the key is absent. Requires an engine with conditions and expiry.
     Expire(Option<NonZeroU64>),
     /// Reads the value as it is after the changes before this one. Changes nothing. Requires an engine with conditions.
     Read,
@@ -441,6 +441,9 @@ pub enum ChangeError {
     /// The value does not fit into what is left of `read_bytes_max`.
     #[error("the values that were read before leave no space for this one")]
     NoRoom,
+    /// The values whose expiry a write changes have more than [`COMMIT_BYTES_MAX`] bytes together.
+    #[error("the values whose expiry was changed before leave no space for this one")]
+    ExpiriesTooLarge,
     /// The sum of [`Effect::Add`] does not fit.
     #[error("the sum does not fit into 64 bits")]
     Overflow,
@@ -537,7 +540,8 @@ pub enum Error {
         /// The engine's share of the memory budget.
         limit_bytes: u64,
     },
-    /// An earlier log write or sync failed. The engine takes no writes until the server is started again.
+    /// An earlier log write or sync failed, a thread of fjall failed, or the data directory is gone. The engine takes
+    /// no writes until the server is started again.
     #[error("writes are refused until the server is started again, because {why}")]
     WritesStopped {
         /// The failure.

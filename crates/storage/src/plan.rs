@@ -105,7 +105,8 @@ pub(crate) fn versions_of(writes: &[Pending]) -> usize {
 
 impl Plan {
     /// Plans `writes`, whose first change has the version `first`. `read(key, bytes_max)` returns the stored value of a
-    /// key, expired or not; its payload may be empty if the value has more than `bytes_max` bytes. If it fails, only that write fails.
+    /// key, expired or not; its payload may be empty if the value has more than `bytes_max` bytes. If it fails, only
+    /// that write fails.
     pub(crate) fn new(
         writes: &[Pending],
         first: u64,
@@ -260,7 +261,7 @@ impl<'w, R: FnMut(&[u8], usize) -> Result<Option<Current>, Error>> Planner<'w, R
             Effect::Expire(expires_at_ms) => {
                 let Some(current) = current else { return Ok(ChangeResult::Failed(ChangeError::Absent)) };
                 if current.bytes > room.to_rewrite() {
-                    return Ok(ChangeResult::Failed(ChangeError::NoRoom));
+                    return Ok(ChangeResult::Failed(ChangeError::ExpiriesTooLarge));
                 }
                 room.rewritten_bytes += current.bytes;
                 let attributes = self.touched(current.value.attributes);

@@ -31,7 +31,7 @@ impl Clock {
     /// Returns `builder` with this clock.
     pub(crate) fn preload(&self, builder: ServerBuilder) -> ServerBuilder {
         let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
-        builder.env("LD_PRELOAD", &path("clock.so")).env("KLAD_TEST_CLOCK", &path("offset"))
+        builder.preload(&path("clock.so")).env("KLAD_TEST_CLOCK", &path("offset"))
     }
 
     /// Steps the clock to the real time plus so many minutes.

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// A command to run.
 pub(crate) struct Klad {
@@ -52,9 +52,13 @@ impl Klad {
         self
     }
 
+    /// Starts the command. Its input and its outputs are pipes.
+    pub(crate) fn spawn(&mut self) -> Child {
+        self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
     pub(crate) fn run(mut self) -> Output {
-        self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = self.command.spawn().unwrap();
+        let mut child = self.spawn();
         let mut input = child.stdin.take().unwrap();
         // A command that does not read all its input closes the pipe.
         let writer = std::thread::spawn(move || drop(input.write_all(&self.input)));

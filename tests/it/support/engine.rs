@@ -27,24 +27,31 @@ pub(crate) fn memory(_: &Path) -> Arc<dyn Engine> {
     Arc::new(MemoryEngine::new(64 << 20))
 }
 
+/// Opens a directory, perhaps again. A program that another test starts holds a copy of the lock of this process for a
+/// moment, until it has begun to run.
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+fn opened<E, F: std::fmt::Debug>(open: impl Fn() -> std::result::Result<E, F>) -> E {
+    for _ in 0..1_000 {
+        match open() {
+            Err(error) if format!("{error:?}").contains("InUse") => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            result => return result.unwrap(),
+        }
+    }
+    panic!("the directory stays in use");
+}
+
 #[cfg(feature = "rocksdb")]
 pub(crate) fn rocksdb(directory: &Path) -> klad_storage::rocksdb::RocksDbEngine {
     let options = klad_storage::rocksdb::Options {
         cache_bytes: 16 << 20,
         memtable_bytes: 8 << 20,
         value_cache_percent: 20,
-        background_threads: 1,
-        disk_reserve_bytes: 0,
         compression: klad_storage::Compression::None,
-        direct_reads: false,
-        iterator_reads: false,
-        log_preallocation: false,
-        compaction_rate_bytes: 0,
-        delete_rate_bytes: 0,
-        changes: klad_storage::changes::Retention::NOTHING,
-        open_files_max: klad_base::limits::ENGINE_FILES_MAX,
+        ..klad_storage::rocksdb::Options::default()
     };
-    klad_storage::rocksdb::RocksDbEngine::open(directory, &options).unwrap()
+    opened(|| klad_storage::rocksdb::RocksDbEngine::open(directory, &options))
 }
 
 #[cfg(feature = "fjall")]
@@ -52,12 +59,10 @@ pub(crate) fn fjall(directory: &Path) -> klad_storage::fjall::FjallEngine {
     let options = klad_storage::fjall::Options {
         cache_bytes: 16 << 20,
         memtable_bytes: 4 << 20,
-        background_threads: 1,
-        disk_reserve_bytes: 0,
         compression: klad_storage::Compression::None,
-        open_files_max: klad_base::limits::ENGINE_FILES_MAX,
+        ..klad_storage::fjall::Options::default()
     };
-    klad_storage::fjall::FjallEngine::open(directory, &options).unwrap()
+    opened(|| klad_storage::fjall::FjallEngine::open(directory, &options))
 }
 
 /// Runs `check` with each engine, in a directory of its own.

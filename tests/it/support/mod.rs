@@ -9,6 +9,9 @@ pub(crate) mod clock;
 pub(crate) mod command;
 pub(crate) mod conformance;
 pub(crate) mod engine;
+pub(crate) mod exports;
+#[cfg(feature = "rocksdb")]
+pub(crate) mod feeds;
 pub(crate) mod history;
 pub(crate) mod lab;
 pub(crate) mod late;
@@ -37,6 +40,7 @@ pub(crate) mod shim;
 #[cfg(feature = "rocksdb")]
 pub(crate) mod stores;
 pub(crate) mod tls;
+pub(crate) mod token_file;
 #[cfg(target_os = "linux")]
 pub(crate) mod tools;
 pub(crate) mod wrk2;

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use clap::CommandFactory as _;
+use clap::{CommandFactory as _, ValueEnum as _};
 use klad::cli;
 use klad::config::Config;
 use klad::control::Controller;
@@ -29,13 +29,13 @@ use super::planted_replicas::Replicated;
 use super::{planted_changes, plants};
 
 /// The defect of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Defect {
     /// A `sync` write is acknowledged before its sync has succeeded.
     AcknowledgesBeforeSync,
     /// A `sync` write can be read before its sync has succeeded.
     VisibleBeforeSync,
-    /// One acknowledged write in 50 is not stored.
+    /// One acknowledged write in 50 is not stored, unless its answer depends on what is stored.
     LosesWrites,
     /// Versions begin again at each start.
     RepeatsVersions,
@@ -43,7 +43,7 @@ pub(crate) enum Defect {
     ForgetsFailure,
     /// Writes that arrive together are committed one by one.
     SyncsEachWrite,
-    /// The end of a range is included in the range.
+    /// The end of a range is included in the range, unless it is read backwards.
     InclusiveEnd,
     /// The first entry of each scan step except the first one is missing.
     SkipsAtSteps,
@@ -102,45 +102,13 @@ pub(crate) enum Defect {
     RepeatsWrites,
     /// One addition in 20 is acknowledged with its sum, but not stored.
     ForgetsAdditions,
+    /// An atomic batch without conditions is two commits.
+    SplitsBatches,
+    /// The removal of a range is two commits.
+    SplitsRemovals,
+    /// Another client writes after each scan step. This is not a defect.
+    WritesBetweenSteps,
 }
-
-const ALL: [Defect; 35] = [
-    Defect::RepeatsWrites,
-    Defect::ClaimsCopies,
-    Defect::MissesCopies,
-    Defect::StoresPlainValuesOnly,
-    Defect::ChecksConditionsEarly,
-    Defect::ForgetsAdditions,
-    Defect::AnswersLate,
-    Defect::SwapsAnswers,
-    Defect::Plants,
-    Defect::PlantsHookOff,
-    Defect::FrozenObservation,
-    Defect::SlowObservation,
-    Defect::HidesSync,
-    Defect::LogsSynchronously,
-    Defect::Panics,
-    Defect::SkipsMaintenance,
-    Defect::ClosesIdleAtOnce,
-    Defect::DropsUnacceptedConnections,
-    Defect::CopiesWithoutPermit,
-    Defect::WaitsOnWorker,
-    Defect::AcknowledgesBeforeSync,
-    Defect::VisibleBeforeSync,
-    Defect::LosesWrites,
-    Defect::RepeatsVersions,
-    Defect::ForgetsFailure,
-    Defect::SyncsEachWrite,
-    Defect::InclusiveEnd,
-    Defect::SkipsAtSteps,
-    Defect::ForgetsSnapshots,
-    Defect::FailsInMidRange,
-    Defect::SlowDisk,
-    Defect::SlowCachedReads,
-    Defect::RejectsExecutedWrites,
-    Defect::LosesReplies,
-    Defect::LosesChanges,
-];
 
 /// Time of a slow read.
 const SLOW: Duration = Duration::from_millis(500);
@@ -168,7 +136,8 @@ pub(crate) fn command(defect: Defect, arguments: &[String]) -> Command {
 #[test]
 fn serve_with_defect() {
     let (Ok(defect), Ok(arguments)) = (std::env::var(DEFECT), std::env::var(ARGUMENTS)) else { return };
-    let defect = ALL.into_iter().find(|one| format!("{one:?}") == defect).expect("a known defect");
+    let mut all = Defect::value_variants().iter().copied();
+    let defect = all.find(|one| format!("{one:?}") == defect).expect("a known defect");
     let arguments = ["klad"].into_iter().chain(arguments.lines());
     let matches = cli::Cli::command().try_get_matches_from(arguments).expect("valid");
     let (_, serve) = matches.subcommand().expect("the arguments are those of serve");
@@ -350,7 +319,7 @@ impl Defective {
                     (_, Err(why)) => Err(Error::Undetermined { why }),
                 });
             }
-            Defect::LosesWrites if number.is_multiple_of(50) => {
+            Defect::LosesWrites if number.is_multiple_of(50) && !write.write.depends_on_state() => {
                 // The lost write gets a version, so that only the loss can be noticed.
                 let key = b"klad-test-lost".as_slice().into();
                 write.write = klad_storage::operation::Write::of(key, Effect::Delete, asked);
@@ -371,6 +340,7 @@ impl Defective {
                 planted_changes::forget_addition(&*self.inner, write);
             }
             Defect::RepeatsWrites if number.is_multiple_of(20) => planted_changes::commit_twice(&*self.inner, write),
+            Defect::SplitsBatches => planted_changes::commit_in_halves(&*self.inner, write),
             Defect::RejectsExecutedWrites => {
                 let begun = std::time::Instant::now();
                 let done = self.commit_one(write);
@@ -402,7 +372,8 @@ impl Defective {
         let before = self.steps.fetch_add(1, Ordering::Relaxed);
         let first = before == 0;
         let mut step = step.clone();
-        if self.defect == Defect::InclusiveEnd {
+        // Backwards, a scan would meet its last entry again and again.
+        if self.defect == Defect::InclusiveEnd && !step.reverse {
             step.end = step.end.map(|end| [&end[..], b"\0"].concat().into());
         }
         if self.defect == Defect::ForgetsSnapshots {
@@ -415,6 +386,7 @@ impl Defective {
             {
                 entries.remove(0);
             }
+            (Ok(_), Defect::WritesBetweenSteps) => planted_changes::write_around(&*self.inner),
             (_, Defect::FailsInMidRange) if before >= 2 => {
                 return Err(Error::ReadFailed { why: "planted".to_owned() });
             }
@@ -469,6 +441,9 @@ impl Engine for Defective {
             }
             Operation::Scan(step) => reply.complete(self.scan_defectively(&step)),
             Operation::Write(write) => self.commit(vec![Pending { write, reply }]),
+            Operation::RemoveRange(removal) if self.defect == Defect::SplitsRemovals => {
+                planted_changes::remove_in_halves(&*self.inner, removal, reply);
+            }
             Operation::Changes(_) if self.defect == Defect::LosesChanges => {
                 self.inner.execute(operation, Arc::new(Changed { reply, change: planted_changes::lose_a_change }));
             }

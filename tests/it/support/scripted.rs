@@ -50,8 +50,8 @@ pub(crate) enum Script {
     Silent,
     /// Reads bodies in pieces with pauses, then answers.
     ReadsSlowly,
-    /// Answers every tenth request after `tenth` milliseconds, and all others after `others`.
-    Takes { tenth: u64, others: u64 },
+    /// Answers after so many milliseconds.
+    Takes(u64),
     /// Answers 503 after the head, and closes the connection without reading the body, which resets the connection.
     RefusesBeforeTheBody,
 }
@@ -173,8 +173,7 @@ impl Connection {
                 record.requests.push(request);
                 record.requests.len()
             };
-            if let Script::Takes { tenth, others } = self.script {
-                let milliseconds = if number.is_multiple_of(10) { tenth } else { others };
+            if let Script::Takes(milliseconds) = self.script {
                 std::thread::sleep(Duration::from_millis(milliseconds));
             }
             let (answer, then) = answer(self.script, number, head);
@@ -250,7 +249,7 @@ fn answer(script: Script, number: usize, head: bool) -> (Vec<u8>, AfterAnswer) {
         | Script::RefusesEveryTenth
         | Script::ResetsEveryTenth
         | Script::ByteByByte
-        | Script::Takes { .. }
+        | Script::Takes(_)
         | Script::ReadsSlowly => (plain(200), AfterAnswer::Continues),
         Script::GivesToken => (plain(201).replace("\r\n\r\n", "\r\nX-Token: t7\r\n\r\n"), AfterAnswer::Continues),
         Script::AnswersWith(status) => (plain(status), AfterAnswer::Continues),
@@ -277,4 +276,31 @@ fn answer(script: Script, number: usize, head: bool) -> (Vec<u8>, AfterAnswer) {
         }
     };
     (text.into_bytes(), then)
+}
+
+/// Starts a server that gives one of the answers to each connection, in turn, and returns the requests at the end.
+pub(crate) fn answers(all: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = std::thread::spawn(move || {
+        let mut requests = Vec::new();
+        for answer in all {
+            let mut stream = listener.accept().unwrap().0;
+            let mut request = Vec::new();
+            let mut some = [0; 4096];
+            while !request.windows(4).any(|four| four == b"\r\n\r\n") {
+                let count = stream.read(&mut some).unwrap();
+                request.extend_from_slice(&some[..count]);
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            requests.push(String::from_utf8(request).unwrap());
+        }
+        requests
+    });
+    (address, thread)
+}
+
+/// An answer for [`answers`] with a length.
+pub(crate) fn whole_answer(status: &str, headers: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
 }

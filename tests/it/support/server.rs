@@ -67,6 +67,15 @@ impl ServerBuilder {
         self
     }
 
+    /// Preloads a library, behind those of earlier calls.
+    pub(crate) fn preload(mut self, library: &str) -> ServerBuilder {
+        match self.environment.iter_mut().find(|(name, _)| name == "LD_PRELOAD") {
+            Some((_, libraries)) => *libraries = format!("{libraries}:{library}"),
+            None => return self.env("LD_PRELOAD", library),
+        }
+        self
+    }
+
     pub(crate) fn data(mut self, path: &Path) -> ServerBuilder {
         self.data = Some(path.to_owned());
         self

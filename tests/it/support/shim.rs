@@ -25,7 +25,7 @@ impl Shim {
     /// Returns `builder` with the library preloaded.
     pub(crate) fn preload(&self, builder: ServerBuilder) -> ServerBuilder {
         let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
-        builder.env("LD_PRELOAD", &path("shim.so")).env("KLAD_TEST_SHIM", self.directory.path().to_str().unwrap())
+        builder.preload(&path("shim.so")).env("KLAD_TEST_SHIM", self.directory.path().to_str().unwrap())
     }
 
     /// Makes syncs wait until the mode changes.

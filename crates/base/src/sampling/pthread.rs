@@ -56,8 +56,8 @@ static CLOCKWAIT: LibraryFunction = LibraryFunction::new(c"pthread_cond_clockwai
 struct LibraryFunction {
     name: &'static CStr,
     /// Whether the C library has two versions of the function. On x86-64 there are two layouts of condition
-    /// variables, and a lookup without a version could find the function for the older layout. Other processors have
-    /// only the newer one.
+    /// variables, and a lookup without a version could find the function for the older layout. 64-bit Arm, for example,
+    /// has only the newer one.
     two_versions: bool,
     address: AtomicPtr<c_void>,
 }

@@ -21,8 +21,8 @@ impl ThreadTimer {
     /// thread has used `first` of CPU time from now on, then after each `period` of CPU time. Neither may be zero.
     ///
     /// # Errors
-    /// `EINVAL` or `ESRCH` if the thread does not exist (any more); `EAGAIN` if the process has too many timers
-    /// (`RLIMIT_SIGPENDING`).
+    /// `EINVAL` or `ESRCH` if the thread does not exist (any more); `EAGAIN` if the user of the process has too
+    /// many timers and pending signals (`RLIMIT_SIGPENDING`).
     pub fn start(tid: i32, first: Duration, period: Duration, session: u64) -> std::io::Result<ThreadTimer> {
         // The kernel's identifier of a thread's CPU clock (MAKE_THREAD_CPUCLOCK of `linux/posix-timers.h`).
         let clock: libc::clockid_t = ((!tid) << 3) | 6;

@@ -94,7 +94,7 @@ impl Figures {
         page.counter("klad_connections_accepted_total", "Connections handed to a worker.", self.accept.accepted.get());
         page.counter(
             "klad_connections_refused_total",
-            "Connections answered 503 because their address already had --connections-per-peer.",
+            "Connections rejected with 503 or a TLS alert because their address already had --connections-per-peer.",
             self.accept.rejected.get(),
         );
         page.counter(

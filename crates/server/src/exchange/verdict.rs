@@ -107,7 +107,8 @@ impl Exchange {
         true
     }
 
-    /// What [`Exchange::evict`] would free. `None`: nothing, or klad has not waited long enough to know the rate.
+    /// What [`Exchange::evict`] would free. `None`: nothing, or klad is not waiting for the client, or not yet long
+    /// enough to know its rate.
     #[must_use]
     pub fn eviction_candidate(&self) -> Option<EvictionCandidate> {
         let (state, now_ms) = (self.state(), self.now_ms.get());

@@ -9,6 +9,7 @@ use hyper::StatusCode;
 use hyper::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use crate::limits::{BATCH_READ_BYTES_MAX, RETRY_AFTER_MAX, RETRY_AFTER_MIN, RETRY_AFTER_UNKNOWN};
+use klad_storage::limits::COMMIT_BYTES_MAX;
 use klad_storage::operation::{ChangeError, Error, Version};
 
 /// `Retry-After` in milliseconds.
@@ -100,7 +101,8 @@ pub enum ApiError {
     /// klad is not ready, although no operation is rejected. Only the admin listener says this.
     #[error("{0}")]
     NotReady(String),
-    /// A parameter of an admin request is unknown or malformed. Only the admin listener says this.
+    /// A parameter, or the header `Last-Event-ID`, has a value that it may not have. The admin listener says this for
+    /// an unknown parameter too; for `/v1` that is [`ApiError::UnknownParameter`].
     #[error("{0}")]
     BadParameter(String),
     /// Other profiles are running, and this one cannot run at the same time. Only the admin listener says this.
@@ -171,7 +173,7 @@ pub enum ApiError {
         /// The length of the value.
         length: u64,
     },
-    /// The body has another type than a batch may have.
+    /// The body has another type or encoding than a batch may have.
     #[error("the body must be {0}")]
     UnsupportedMediaType(&'static str),
     /// An item of a batch is malformed.
@@ -182,7 +184,7 @@ pub enum ApiError {
     BatchTooLarge {
         /// The limit.
         limit: u64,
-        /// `items` or `bytes`.
+        /// What is limited, such as `items`.
         of: &'static str,
     },
     /// The values that a batch reads are too large together.
@@ -535,6 +537,10 @@ impl From<ChangeError> for ApiError {
             ChangeError::Absent => ApiError::NotFound,
             ChangeError::NotANumber => ApiError::NotANumber,
             ChangeError::Overflow => ApiError::NumberOverflow,
+            ChangeError::ExpiriesTooLarge => ApiError::BatchTooLarge {
+                limit: COMMIT_BYTES_MAX as u64,
+                of: "bytes of values whose expiry it changes",
+            },
             ChangeError::NoRoom => ApiError::AnswerTooLarge { limit_bytes: BATCH_READ_BYTES_MAX as u64 },
         }
     }

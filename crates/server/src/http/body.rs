@@ -70,7 +70,7 @@ impl ResponseBody {
     /// The number of bytes that are left, for a connection that sends the answer without hyper.
     ///
     /// # Panics
-    /// For a range or a scan, whose length is unknown.
+    /// For a range, a scan or a change feed, whose length is unknown.
     #[must_use]
     pub fn length(&self) -> usize {
         match &self.content {

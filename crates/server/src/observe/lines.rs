@@ -62,9 +62,22 @@ impl RequestLine<'_> {
     }
 }
 
-/// Returns `path` as log lines show it. An unknown path may contain a key, if the client takes klad for another store.
-/// So log lines show of an unknown path only whether it begins with `/v0/`.
+/// Returns `path` as log lines show it. Paths of `/v1` contain keys, and an unknown path may contain one, if the client
+/// takes klad for another store. So log lines show of such a path only how it begins.
 pub(super) fn logged_path(path: &str) -> &'static str {
-    let known = ["/v0/entity", "/v0/entities", "/v0/status"].into_iter().find(|known| *known == path);
-    known.unwrap_or(if path.starts_with("/v0/") { "/v0/…" } else { "/…" })
+    const KNOWN: [&str; 9] = [
+        "/v0/entity",
+        "/v0/entities",
+        "/v0/status",
+        "/v1/kv",
+        "/v1/batch",
+        "/v1/changes",
+        "/v1/limits",
+        "/v1/openapi.json",
+        "/v1/docs",
+    ];
+    const BEGINNINGS: [(&str, &str); 4] = [("/v1/kv/", "/v1/kv/…"), ("/v1/", "/v1/…"), ("/v0/", "/v0/…"), ("", "/…")];
+    let known = KNOWN.into_iter().find(|known| *known == path);
+    let begins = || BEGINNINGS.into_iter().find(|(beginning, _)| path.starts_with(beginning));
+    known.or_else(|| begins().map(|(_, shown)| shown)).unwrap_or_default()
 }

@@ -260,6 +260,11 @@ impl RequestRecord {
         self.facts.durability = Some(durability);
     }
 
+    /// Counts the items of a batch that was carried out.
+    pub fn batch_items(&self, items: usize) {
+        self.observer.counters().batch_items(items);
+    }
+
     /// Counts a rejection of the request, by the code in the answer.
     pub fn rejected(&self, code: &'static str) {
         self.observer.rejected(code);

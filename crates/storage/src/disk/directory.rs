@@ -161,14 +161,7 @@ impl DataDirectory {
     /// # Errors
     /// [`Error`]; [`Error::Missing`] if there is no data directory.
     pub fn open_existing(path: &Path, engine: &str) -> Result<DataDirectory, Error> {
-        let manifest_path = path.join(MANIFEST);
-        let text = match fs::read_to_string(&manifest_path) {
-            Ok(text) => text,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Err(Error::Missing { path: path.to_owned() });
-            }
-            Err(cause) => return Err(Error::io("read", &manifest_path, cause)),
-        };
+        let (manifest_path, text) = read_manifest(path)?;
         let lock = match take_lock(path) {
             Err(Error::Io { cause, .. }) if is_write_protected(&cause) => take_lock_read_only(path)?,
             taken => taken?,
@@ -292,6 +285,27 @@ impl Manifest {
             File::open(directory)?.sync_all()
         };
         write().map_err(|cause| Error::io("write", &path, cause))
+    }
+}
+
+/// The name of the engine that wrote the data directory `path`. Does not lock the directory.
+///
+/// # Errors
+/// [`Error`]; [`Error::Missing`] if there is no data directory.
+pub fn engine_of(path: &Path) -> Result<String, Error> {
+    let (manifest_path, text) = read_manifest(path)?;
+    Manifest::parse(&text, &manifest_path).map(|manifest| manifest.engine)
+}
+
+/// Reads the manifest of `path`. Returns its path, too.
+fn read_manifest(path: &Path) -> Result<(PathBuf, String), Error> {
+    let manifest_path = path.join(MANIFEST);
+    match fs::read_to_string(&manifest_path) {
+        Ok(text) => Ok((manifest_path, text)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(Error::Missing { path: path.to_owned() })
+        }
+        Err(cause) => Err(Error::io("read", &manifest_path, cause)),
     }
 }
 

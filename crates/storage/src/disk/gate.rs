@@ -103,8 +103,9 @@ impl WriteGate {
     /// All checks together, for [`Engine::writable`](crate::Engine::writable).
     pub(crate) fn check(&self, change: ChangeKind) -> Result<(), Error> {
         self.check_stopped()?;
-        self.check_stalled()?;
-        self.check_space(change)
+        // Before stalls: these end by themselves.
+        self.check_space(change)?;
+        self.check_stalled()
     }
 
     /// Each check with its name, for [`Engine::checks`](crate::Engine::checks).
@@ -170,7 +171,8 @@ impl WriteGate {
             ),
             gauge(
                 "klad_storage_writes_stopped",
-                "1 after a log write or sync has failed: klad takes no writes until it is started again.",
+                "1 after a write or sync of storage has failed, or the data directory is gone: klad takes no writes \
+                 until it is started again.",
                 f64::from(u8::from(self.is_stopped())),
             ),
             gauge(

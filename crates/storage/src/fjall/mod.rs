@@ -40,7 +40,7 @@ use crate::fjall::observation::Monitor;
 pub use crate::fjall::open::OpenError;
 use crate::fjall::open::{Opened, message};
 use crate::fjall::options::{LEVEL_0_TABLES_MAX, MEMTABLES, MEMTABLES_SEALED_MAX};
-use crate::limits::REMOVED_PER_ATTEMPT_MAX;
+use crate::limits::{OFFLINE_CACHE_BYTES, REMOVED_PER_ATTEMPT_MAX};
 use crate::operation::{
     Change, Durability, Effect, Error, Operation, Outcome, Page, RangeRemoval, ScanStep, Snapshot, Version, View, Write,
 };
@@ -51,6 +51,7 @@ use crate::{
     Result,
 };
 use klad_base::clock;
+use klad_base::limits::ENGINE_FILES_MAX;
 use klad_base::sync::{Mutex, Signal};
 
 /// fjall's directory in the data directory.
@@ -95,8 +96,22 @@ pub struct Options {
     pub disk_reserve_bytes: u64,
     /// The compression of tables. It takes effect only in a new directory. The configuration excludes ZSTD.
     pub compression: Compression,
-    /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`](klad_base::limits::ENGINE_FILES_MAX).
+    /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`].
     pub open_files_max: u64,
+}
+
+impl Default for Options {
+    /// For commands and tests: a small cache, one thread, LZ4. fjall may fill the disk.
+    fn default() -> Options {
+        Options {
+            cache_bytes: OFFLINE_CACHE_BYTES,
+            memtable_bytes: OFFLINE_CACHE_BYTES / 4,
+            background_threads: 1,
+            disk_reserve_bytes: 0,
+            compression: Compression::Lz4,
+            open_files_max: ENGINE_FILES_MAX,
+        }
+    }
 }
 
 /// The engine.

@@ -175,8 +175,8 @@ fn truncate_torn_tail(scan: &JournalScan) -> io::Result<()> {
     torn_tail.truncate()
 }
 
-/// Deletes the files of an interrupted first start, because fjall cannot open them. No version was ever given out, so
-/// there is no data.
+/// Deletes the files of an interrupted first start, because fjall cannot open them. klad has not given out a version
+/// yet, so they should contain no writes. If they do, deletes nothing and returns [`OpenError::Damaged`].
 fn clear_interrupted_start(files: &Path, scan: &JournalScan) -> Result<(), OpenError> {
     let tables = keyspaces(files).unwrap_or_default().into_iter().any(|keyspace| {
         let tables = fs::read_dir(files.join(keyspace).join("tables"));

@@ -19,14 +19,7 @@ impl StoredReply {
 }
 
 fn open(path: &Path) -> FjallEngine {
-    let options = Options {
-        cache_bytes: 16 << 20,
-        memtable_bytes: 4 << 20,
-        background_threads: 1,
-        disk_reserve_bytes: 0,
-        compression: Compression::Lz4,
-        open_files_max: klad_base::limits::ENGINE_FILES_MAX,
-    };
+    let options = Options { cache_bytes: 16 << 20, memtable_bytes: 4 << 20, ..Options::default() };
     FjallEngine::open(path, &options).expect("opens")
 }
 

@@ -79,8 +79,8 @@ struct Planned {
     outcomes: Vec<Result<Outcome, Error>>,
     storing: usize,
     needs_sync: bool,
-    /// The keys that were read, and whether with their payload.
-    reads: Vec<(String, bool)>,
+    /// The keys that were read, and the largest value that was asked for.
+    asked: Vec<(String, usize)>,
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -88,15 +88,14 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn plan(stored: &Stored, writes: Vec<Write>) -> Planned {
-    let reads = RefCell::new(Vec::new());
+    let asked = RefCell::new(Vec::new());
     let writes: Vec<Pending> = writes.into_iter().map(|write| Pending { write, reply: Arc::new(NoReply) }).collect();
     let plan = Plan::new(
         &writes,
         FIRST,
         || NOW_MS,
         |key, bytes_max| {
-            let whole = bytes_max > 0;
-            reads.borrow_mut().push((text(key), whole));
+            asked.borrow_mut().push((text(key), bytes_max));
             if key == b"unreadable" {
                 return Err(Error::ReadFailed { why: "planted".to_owned() });
             }
@@ -117,7 +116,7 @@ fn plan(stored: &Stored, writes: Vec<Write>) -> Planned {
         .collect();
     let (storing, needs_sync) = (plan.storing(), plan.needs_sync());
     let outcomes = plan.outcomes(&writes).collect();
-    Planned { stores, values, outcomes, storing, needs_sync, reads: reads.into_inner() }
+    Planned { stores, values, outcomes, storing, needs_sync, asked: asked.into_inner() }
 }
 
 impl Planned {
@@ -157,7 +156,7 @@ fn unconditional_writes_need_no_reads_and_no_results() {
     let planned = plan(&Stored::default(), vec![atomic(vec![put("a", "1"), delete("b")]), atomic(vec![put("a", "2")])]);
     let stored = |key: &str, version, payload: Option<&str>| (key.to_owned(), version, payload.map(str::to_owned));
     assert_eq!(planned.stores, [stored("a", 100, Some("1")), stored("b", 101, None), stored("a", 102, Some("2"))]);
-    assert_eq!((planned.storing, planned.reads.len()), (2, 0));
+    assert_eq!((planned.storing, planned.asked.len()), (2, 0));
     for (outcome, first) in planned.outcomes.iter().zip([100, 102]) {
         let Ok(Outcome::Written { version, results, .. }) = outcome else { panic!("{outcome:?}") };
         assert_eq!((version.get(), results.len()), (first, 0));
@@ -192,7 +191,7 @@ fn each_condition_holds_for_its_state_alone() {
                 }
                 Err(current) => assert_eq!(planned.failure(), (0, mismatch(current)), "{key} {condition:?}"),
             }
-            assert_eq!(planned.reads, [(key.to_owned(), false)], "no payload is needed");
+            assert_eq!(planned.asked, [(key.to_owned(), 0)], "no payload is needed");
         }
     }
 }
@@ -409,6 +408,60 @@ fn reads_stop_at_their_limit() {
     assert_eq!(reads(10, separate).results(), [found(1, "12345"), full.clone(), none.clone(), last]);
     assert_eq!(reads(0, separate).results(), [full.clone(), full.clone(), none, full]);
     assert_eq!(reads(15, atomic).failure(), (3, ChangeError::NoRoom));
+}
+
+/// The values whose expiry changes are in the log again, so one write bounds them.
+#[test]
+fn changes_of_expiry_stop_at_their_limit() {
+    let sized = |bytes: usize| Value::from(Bytes::from(vec![b'v'; bytes]));
+    let half = COMMIT_BYTES_MAX / 2;
+    let stored = Stored::default()
+        .with_value("a", 1, sized(half))
+        .with_value("b", 2, sized(half + 1))
+        .with_value("c", 3, sized(half))
+        .with_value("larger", 4, sized(COMMIT_BYTES_MAX + 1))
+        .with("small", 5, "v");
+    let expire = |key| change(key, Effect::Expire(NonZeroU64::new(NOW_MS + 5)));
+    let full = || ChangeResult::Failed(ChangeError::ExpiriesTooLarge);
+    let planned = plan(&stored, vec![separate(["a", "b", "c", "small"].map(expire).to_vec())]);
+    assert_eq!(planned.results(), [done(100, true), full(), done(102, true), full()], "up to the limit");
+    let lengths: Vec<_> = planned.values.iter().map(|value| value.as_ref().map(|value| value.payload.len())).collect();
+    assert_eq!(lengths, [Some(half); 2], "whole values");
+    // A value alone may have any size, and then nothing fits beside it.
+    let planned = plan(&stored, vec![separate(["larger", "small"].map(expire).to_vec())]);
+    assert_eq!(planned.results(), [done(100, true), full()]);
+    // One that this write has stored before counts, too. A condition that fails, and an absent key, do not.
+    let twice = vec![expire("a"), expire("a"), expire("small")];
+    assert_eq!(plan(&stored, vec![separate(twice)]).results(), [done(100, true), done(101, true), full()]);
+    let nothing = vec![only_if(Condition::Absent, expire("larger")), expire("gone"), expire("b")];
+    let failed = [ChangeResult::Failed(mismatch(Some(4))), ChangeResult::Failed(ChangeError::Absent), done(102, true)];
+    assert_eq!(plan(&stored, vec![separate(nothing)]).results(), failed);
+    let whole = vec![put("k", "v"), expire("a"), expire("b")];
+    assert_eq!(plan(&stored, vec![atomic(whole)]).failure(), (2, ChangeError::ExpiriesTooLarge));
+    // Each write has its own limit.
+    let planned = plan(&stored, vec![separate(vec![expire("a")]), separate(vec![expire("b")])]);
+    assert_eq!(planned.stores.len(), 2);
+}
+
+/// In the commit section, a value that is too large for what asks for it is not copied.
+#[test]
+fn no_more_is_read_than_a_change_may_use() {
+    let large = Value::from(Bytes::from(vec![b'1'; COUNTER_BYTES_MAX + 1]));
+    let stored = Stored::default().with_value("large", 1, large).with("small", 2, "12345");
+    let asked = |changes: Vec<Change>| plan(&stored, vec![separate(changes)]).asked;
+    let bytes_max = |changes| asked(changes).into_iter().map(|(_, bytes_max)| bytes_max).collect::<Vec<_>>();
+    assert_eq!(
+        bytes_max(vec![only_if(Condition::Present, put("large", "v")), only_if(Condition::Present, delete("small"))]),
+        [0, 0]
+    );
+    assert_eq!(bytes_max(vec![add("large", 1)]), [COUNTER_BYTES_MAX]);
+    assert_eq!(bytes_max(vec![read("small"), read("gone"), read("large"), read("small")]), [1_000, 995, 995, 995]);
+    let expire = |key| change(key, Effect::Expire(None));
+    assert_eq!(bytes_max(vec![expire("small"), expire("gone")]), [usize::MAX, COMMIT_BYTES_MAX - 5]);
+    // A value whose payload was left out is neither a counter nor stored.
+    let planned = plan(&stored, vec![separate(vec![add("large", 1), read("large")])]);
+    let failed = [ChangeError::NotANumber, ChangeError::NoRoom].map(ChangeResult::Failed);
+    assert_eq!((planned.results(), planned.stores.len()), (&failed[..], 0));
 }
 
 #[test]

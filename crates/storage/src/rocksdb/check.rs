@@ -19,12 +19,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rust_rocksdb::{DB, DBRecoveryMode, ReadOptions, properties};
 use serde::Serialize;
 
-use crate::Compression;
-use crate::changes::Retention;
 use crate::disk::directory::{self, DataDirectory};
 use crate::disk::high_water;
 use crate::disk::record::Record;
-use crate::limits::{CHECK_FINDINGS_MAX, OFFLINE_CACHE_BYTES};
+use crate::limits::CHECK_FINDINGS_MAX;
 use crate::rocksdb::Options;
 use crate::rocksdb::log_records;
 use crate::rocksdb::open::{OpenError, check_current, check_logs};
@@ -254,7 +252,7 @@ impl Report {
     /// Reads all filters. During reads RocksDB ignores a damaged filter, so only opening a table reports it. The
     /// caller skips this check after other findings, because it would report them again.
     fn read_filters(&mut self, files: &Path, bounds: &[Vec<u8>]) -> Result<(), Error> {
-        let options = options::database_with_pinned_filters(&engine_options());
+        let options = options::database_with_pinned_filters(&Options::default());
         let db = match DB::open_for_read_only(&options, files, false) {
             Ok(db) => db,
             Err(error) => {
@@ -317,26 +315,8 @@ impl Report {
     }
 }
 
-fn engine_options() -> Options {
-    Options {
-        cache_bytes: OFFLINE_CACHE_BYTES,
-        memtable_bytes: OFFLINE_CACHE_BYTES / 4,
-        value_cache_percent: 0,
-        background_threads: 1,
-        disk_reserve_bytes: 0,
-        compression: Compression::Lz4,
-        direct_reads: false,
-        iterator_reads: false,
-        log_preallocation: false,
-        compaction_rate_bytes: 0,
-        delete_rate_bytes: 0,
-        changes: Retention::NOTHING,
-        open_files_max: klad_base::limits::ENGINE_FILES_MAX,
-    }
-}
-
 fn open(files: &Path, mode: DBRecoveryMode) -> Result<DB, rust_rocksdb::Error> {
-    let options = engine_options();
+    let options = Options::default();
     let mut options = options::database(&options, &SharedMemory::new(&options));
     options.set_wal_recovery_mode(mode);
     // The check reads one table after another, so few need to be open.

@@ -34,7 +34,8 @@ pub(super) const BATCH_START_TYPES: [u8; 2] = [1, 2];
 /// The types of records that continue a batch: a middle part, or the last part.
 pub(super) const BATCH_CONTINUATION_TYPES: [u8; 2] = [3, 4];
 
-/// The size of a batch's header, which contains its sequence numbers. It may be split over several records.
+/// The size of a batch's header: the sequence number of its first write, and the number of its writes. The header may
+/// be split over several records.
 pub(super) const BATCH_HEADER_BYTES: usize = 12;
 
 /// A defect of the logs that RocksDB does not handle.

@@ -35,7 +35,7 @@ use crate::disk::gate::{WriteGate, WriteProgress};
 use crate::disk::high_water::HighWater;
 use crate::disk::point_read::{PointRead, ReadMany};
 use crate::disk::versions::Versions;
-use crate::limits::CACHED_VALUE_BYTES_MAX;
+use crate::limits::{CACHED_VALUE_BYTES_MAX, OFFLINE_CACHE_BYTES};
 use crate::maintenance::{Checkpoint, Compaction, Error as MaintenanceError};
 use crate::operation::{Durability, Error, Operation, Outcome};
 use crate::rocksdb::change_log::ChangeLog;
@@ -48,6 +48,7 @@ use crate::rocksdb::preallocation::Preallocation;
 use crate::rocksdb::value_cache::{EpochSnapshot, Lookup, ValueCache};
 use crate::{Capabilities, ChangeKind, Check, Compression, Engine, LocalDisk, Observation, Pending, Reply, Result};
 use klad_base::clock;
+use klad_base::limits::ENGINE_FILES_MAX;
 use klad_base::metrics::Counter;
 use klad_base::sync::Mutex;
 
@@ -78,8 +79,30 @@ pub struct Options {
     pub delete_rate_bytes: u64,
     /// How much of the changes is kept for change feeds.
     pub changes: Retention,
-    /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`](klad_base::limits::ENGINE_FILES_MAX).
+    /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`].
     pub open_files_max: u64,
+}
+
+impl Default for Options {
+    /// For commands and tests: a small cache, one thread, LZ4, no rate limits. RocksDB may fill the disk, and keeps no
+    /// change once it is a table.
+    fn default() -> Options {
+        Options {
+            cache_bytes: OFFLINE_CACHE_BYTES,
+            memtable_bytes: OFFLINE_CACHE_BYTES / 4,
+            value_cache_percent: 0,
+            background_threads: 1,
+            disk_reserve_bytes: 0,
+            direct_reads: false,
+            compression: Compression::Lz4,
+            iterator_reads: false,
+            log_preallocation: false,
+            compaction_rate_bytes: 0,
+            delete_rate_bytes: 0,
+            changes: Retention::NOTHING,
+            open_files_max: ENGINE_FILES_MAX,
+        }
+    }
 }
 
 /// Splits `cache_bytes` into the part for blocks and memtables, and the part for the value cache.

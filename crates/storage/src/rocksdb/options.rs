@@ -9,7 +9,9 @@ use rust_rocksdb::{
 
 use crate::Compression;
 use crate::disk::record;
-use crate::limits::{EXPIRED_KEPT_MAX, LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH};
+use crate::limits::{
+    EXPIRED_KEPT_MAX, LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH, SCAN_STEP_BYTES_MAX,
+};
 use crate::rocksdb::Options;
 use klad_base::clock;
 
@@ -144,9 +146,9 @@ fn log(db: &mut RocksDbOptions, keeps_old: bool) {
     // The writes before the first hole are the prefix of the commit order that `async` promises.
     db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     // Before klad serves, a start writes the recovered writes into tables; they are at most the memtables' share of
-    // --memory. If the old log were kept, RocksDB would never sync it again: `async` writes from before a kill would
-    // be unsynced, while later `sync` writes are synced. RocksDB also does not notice writes that are missing between
-    // two logs.
+    // --memory. Otherwise they would be only in the old log, which RocksDB would never sync again: `async` writes from
+    // before a kill would be unsynced, while later `sync` writes are synced. RocksDB also does not notice writes that
+    // are missing between two logs.
     db.set_avoid_flush_during_recovery(false);
     // A stop need not write tables, because the log contains all writes.
     db.set_avoid_flush_during_shutdown(true);
@@ -218,8 +220,8 @@ fn tables(cache: &Cache) -> BlockBasedOptions {
     tables
 }
 
-/// The read options of one scan step.
-pub(super) fn scan(from: &[u8], end: Option<&[u8]>) -> ReadOptions {
+/// The read options of one scan step of at most `entries_max` entries.
+pub(super) fn scan(from: &[u8], end: Option<&[u8]>, entries_max: usize) -> ReadOptions {
     let mut options = ReadOptions::default();
     options.set_iterate_lower_bound(from);
     if let Some(end) = end {
@@ -227,8 +229,9 @@ pub(super) fn scan(from: &[u8], end: Option<&[u8]>) -> ReadOptions {
     }
     // A large scan must not evict the blocks of point reads.
     options.fill_cache(false);
-    // One read-ahead covers the maximum size of a step.
-    options.set_readahead_size(crate::limits::SCAN_STEP_BYTES_MAX);
+    // Each step reads ahead in each table of the range, and most tables have few of its entries. Small entries have
+    // about 128 bytes.
+    options.set_readahead_size((entries_max.saturating_mul(128)).clamp(16 << 10, SCAN_STEP_BYTES_MAX));
     options
 }
 
@@ -248,17 +251,8 @@ mod tests {
         Options {
             cache_bytes: 64 << 20,
             memtable_bytes: 32 << 20,
-            value_cache_percent: 0,
-            background_threads: 1,
-            disk_reserve_bytes: 0,
             compression: Compression::None,
-            direct_reads: false,
-            iterator_reads: false,
-            log_preallocation: false,
-            compaction_rate_bytes: 0,
-            delete_rate_bytes: 0,
-            changes: crate::changes::Retention::NOTHING,
-            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
+            ..Options::default()
         }
     }
 

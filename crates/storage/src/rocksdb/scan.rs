@@ -92,7 +92,7 @@ impl RocksDbEngine {
             let bound = if reach == 0 { None } else { rest.nearer(reach) };
             // Beyond the last bit, an attempt passes all removed entries, so that the scan gets on.
             let removed_max = if reach > SCAN_REACH_MAX { 0 } else { REMOVED_PER_ATTEMPT_MAX };
-            let options = rest.read_options(bound.as_deref(), removed_max);
+            let options = rest.read_options(bound.as_deref(), removed_max, step.entries_max);
             let passed_before = passed.count();
             match self.attempt(options, snapshot.as_ref(), step.reverse, &mut page, passed)? {
                 Attempt::Full(key, charge) => break page.stop_before(&key, charge, step.reverse),
@@ -202,12 +202,12 @@ impl Rest {
     }
 
     /// The options of an attempt up to `bound`, or to the end.
-    fn read_options(&self, bound: Option<&[u8]>, removed_max: u64) -> ReadOptions {
+    fn read_options(&self, bound: Option<&[u8]>, removed_max: u64, entries_max: usize) -> ReadOptions {
         let (low, high) = (&*self.low, self.high.as_deref());
         let mut options = match (bound, self.reverse) {
-            (None, _) => options::scan(low, high),
-            (Some(bound), false) => options::scan(low, Some(bound)),
-            (Some(bound), true) => options::scan(bound, high),
+            (None, _) => options::scan(low, high, entries_max),
+            (Some(bound), false) => options::scan(low, Some(bound), entries_max),
+            (Some(bound), true) => options::scan(bound, high, entries_max),
         };
         options.set_max_skippable_internal_keys(removed_max);
         options

@@ -45,7 +45,8 @@ const BYTES_PER_EPOCH: u64 = 512;
 /// fit in a core's own CPU cache.
 const EPOCHS_MAX: u64 = 1 << 16;
 
-/// The maximum size of a shard. A shard grows under its lock; at this size that takes at most some 100 µs.
+/// The cache has about one shard for each of this many bytes, up to [`SHARDS_MAX`]. When the tables of a shard are
+/// full, they are copied into larger ones under the shard's lock; at this size that takes at most some 100 µs.
 const SHARD_BYTES_MAX: u64 = 1 << 20;
 
 /// The maximum number of shards: 16 bits of the hash select one. Together they hold 64 GiB.

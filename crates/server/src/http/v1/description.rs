@@ -77,14 +77,21 @@ fn page(document: &Value) -> String {
         }
     };
     let mut page = Page::new(text(information, "title")).with(header);
-    for (path, item) in members(&document["paths"]) {
-        let operations = members(item).filter(|(method, _)| *method != "parameters");
+    let mut paths: Vec<_> = members(&document["paths"]).collect();
+    paths.sort_by_key(|(_, item)| position_of_tag(document, item));
+    for (path, item) in paths {
         let content = html! {
-            @for (method, it) in operations { (operation(document, method, item, it)) }
+            @for (method, it) in members(item) { (operation(document, method, it)) }
         };
         page = page.section(path, &content);
     }
-    page.section("Errors", &errors(document)).into_static_html()
+    page.section("Types", &types(document)).section("Errors", &errors(document)).into_static_html()
+}
+
+/// The position of the first tag of a path in the document's list of tags.
+fn position_of_tag(document: &Value, item: &Value) -> Option<usize> {
+    let (_, operation) = members(item).next()?;
+    document["tags"].as_array()?.iter().position(|tag| tag["name"] == operation["tags"][0])
 }
 
 /// Text with `code` in backticks.
@@ -96,8 +103,8 @@ fn marked(text: &str) -> Markup {
     }
 }
 
-fn operation(document: &Value, method: &str, item: &Value, operation: &Value) -> Markup {
-    let own = [item, operation].into_iter().filter_map(|of| of["parameters"].as_array()).flatten();
+fn operation(document: &Value, method: &str, operation: &Value) -> Markup {
+    let own = operation["parameters"].as_array().into_iter().flatten();
     let parameters = own.map(|parameter| parameter_row(document, resolved(document, parameter))).collect::<Vec<_>>();
     let bodies = members(&operation["requestBody"]["content"])
         .map(|(kind, body)| vec![Cell::from(kind.as_str()), Cell::from(schema(document, &body["schema"]))]);
@@ -154,7 +161,32 @@ fn schema(document: &Value, schema_or_reference: &Value) -> String {
     if let Some(members) = schema_itself["properties"].as_object() {
         return format!("object: {}", members.keys().map(String::as_str).collect::<Vec<_>>().join(", "));
     }
-    text(schema_itself, "type").to_owned()
+    if let Some(items) = schema_itself.get("items") {
+        return format!("array of {}", schema(document, items));
+    }
+    match &schema_itself["type"] {
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" | "),
+        kind => kind.as_str().unwrap_or("anything").to_owned(),
+    }
+}
+
+/// The schemas that have members.
+fn types(document: &Value) -> Markup {
+    let with_members =
+        members(&document["components"]["schemas"]).filter(|(_, schema)| schema["properties"].is_object());
+    html! {
+        @for (name, it) in with_members {
+            h3 { (name) }
+            p { (marked(text(it, "description"))) }
+            @let rows = members(&it["properties"]).map(|(member, of)| {
+                // The codes have a table of their own.
+                let kind = if member == "code" { "string".to_owned() } else { schema(document, of) };
+                let of = if of["description"].is_null() { resolved(document, of) } else { of };
+                [member.as_str(), &kind, &plain(text(of, "description"))].map(Cell::from).to_vec()
+            });
+            (parts::table(name, &["Member", "Type", "Meaning"].map(Column::Words), &rows.collect::<Vec<_>>()))
+        }
+    }
 }
 
 /// Cells of tables are plain text.

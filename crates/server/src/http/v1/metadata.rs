@@ -1,16 +1,20 @@
-//! Content type and user metadata of a value: from headers or a batch item to the bytes that are stored, and back.
+//! Content type, content encoding and user metadata of a value: from headers, a batch item or an imported entry to the
+//! bytes that are stored, and back.
 //!
 //! ```text
 //!   stored: entries, each │ length of the name 1 │ length of the value 2, little-endian │ name │ value │
-//!           the entry with the empty name is the content type
+//!           the entry with the empty name is the content type, the one with the name ":" the content encoding
 //! ```
 //!
-//! The bytes of a value are given back as they came; names are in lower case, as HTTP reads them.
-//! `docs/storage-format.md` describes the form too. `route`, `point`, `batch` and `scan` call this.
+//! The bytes of a value are given back as they came; names are in lower case, as HTTP reads them. klad does not code
+//! or decode a value: the content encoding only describes it. `docs/storage-format.md` describes the form too.
+//! `route`, `point`, `batch`, `scan` and `changes` call this, and so do `klad export` and `klad import`.
+
+use std::borrow::Cow;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use hyper::HeaderMap;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
 
 use crate::http::api_error::ApiError;
 use crate::limits::{CONTENT_TYPE_BYTES_MAX, METADATA_BYTES_MAX, METADATA_ENTRIES_MAX, METADATA_NAME_BYTES_MAX};
@@ -21,9 +25,13 @@ pub const META_PREFIX: &str = "klad-meta-";
 /// What klad answers as the type of a value that was stored without one.
 pub(super) const DEFAULT_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
+/// The names of entries that are no user metadata. No header has such a name.
+const TYPE_NAME: &[u8] = b"";
+const ENCODING_NAME: &[u8] = b":";
+
 /// Metadata that is being encoded.
-#[derive(Default)]
-pub(super) struct Encoder {
+#[derive(Debug, Default)]
+pub struct Encoder {
     encoded: BytesMut,
     user_entries: usize,
     user_bytes: usize,
@@ -31,16 +39,34 @@ pub(super) struct Encoder {
 
 impl Encoder {
     /// Adds the content type.
-    pub(super) fn content_type(&mut self, value: &[u8]) -> Result<(), ApiError> {
-        if value.len() > CONTENT_TYPE_BYTES_MAX || !value.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+    ///
+    /// # Errors
+    /// [`ApiError::BadMetadata`].
+    pub fn content_type(&mut self, value: &[u8]) -> Result<(), ApiError> {
+        if !is_short_text(value) {
             return Err(ApiError::BadMetadata("a content type has at most 256 visible ASCII characters"));
         }
-        self.put(b"", value);
+        self.put(TYPE_NAME, value);
+        Ok(())
+    }
+
+    /// Adds the content encoding.
+    ///
+    /// # Errors
+    /// [`ApiError::BadMetadata`].
+    pub fn content_encoding(&mut self, value: &[u8]) -> Result<(), ApiError> {
+        if !is_short_text(value) {
+            return Err(ApiError::BadMetadata("a content encoding has at most 256 visible ASCII characters"));
+        }
+        self.put(ENCODING_NAME, value);
         Ok(())
     }
 
     /// Adds an entry of user metadata, whose name has no prefix.
-    pub(super) fn user(&mut self, name: &str, value: &[u8]) -> Result<(), ApiError> {
+    ///
+    /// # Errors
+    /// [`ApiError::BadMetadata`] or [`ApiError::MetadataTooLarge`].
+    pub fn user(&mut self, name: &str, value: &[u8]) -> Result<(), ApiError> {
         let name = name.to_ascii_lowercase();
         let named = format!("{META_PREFIX}{name}");
         if name.is_empty() || HeaderName::from_bytes(named.as_bytes()).is_err() {
@@ -68,20 +94,25 @@ impl Encoder {
         self.encoded.put_slice(value);
     }
 
-    pub(super) fn finish(self) -> Bytes {
+    /// The bytes to store.
+    #[must_use]
+    pub fn finish(self) -> Bytes {
         self.encoded.freeze()
     }
+}
+
+fn is_short_text(value: &[u8]) -> bool {
+    value.len() <= CONTENT_TYPE_BYTES_MAX && value.iter().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 /// Encodes what the headers of a request say.
 pub(super) fn from_headers(headers: &HeaderMap) -> Result<Bytes, ApiError> {
     let mut encoder = Encoder::default();
-    let mut types = headers.get_all(CONTENT_TYPE).iter();
-    if let Some(value) = types.next() {
-        if types.next().is_some() {
-            return Err(ApiError::BadMetadata("a value has one content type"));
-        }
+    if let Some(value) = only(headers, &CONTENT_TYPE, "a value has one content type")? {
         encoder.content_type(value.as_bytes())?;
+    }
+    if let Some(value) = only(headers, &CONTENT_ENCODING, "several content encodings belong into one header")? {
+        encoder.content_encoding(value.as_bytes())?;
     }
     for (name, value) in headers {
         if let Some(name) = name.as_str().strip_prefix(META_PREFIX) {
@@ -91,8 +122,58 @@ pub(super) fn from_headers(headers: &HeaderMap) -> Result<Bytes, ApiError> {
     Ok(encoder.finish())
 }
 
+/// The value of a header that may be given once.
+fn only<'h>(headers: &'h HeaderMap, name: &HeaderName, why: &'static str) -> Result<Option<&'h HeaderValue>, ApiError> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (_, Some(_)) => Err(ApiError::BadMetadata(why)),
+        (value, None) => Ok(value),
+    }
+}
+
+/// Decoded metadata.
+#[derive(Debug, Default)]
+pub struct Metadata<'m> {
+    /// The content type.
+    pub content_type: Option<&'m str>,
+    /// The content encoding.
+    pub content_encoding: Option<&'m str>,
+    /// User metadata: each name once, and its value. Values of one name are joined by a comma, as in a list of headers
+    /// (RFC 9110, 5.3).
+    pub user: Vec<(&'m str, Cow<'m, [u8]>)>,
+}
+
+impl<'m> Metadata<'m> {
+    /// Decodes stored bytes.
+    #[must_use]
+    pub fn read(stored: &'m [u8]) -> Metadata<'m> {
+        let mut read = Metadata::default();
+        for (name, value) in entries(stored) {
+            match name {
+                TYPE_NAME => read.content_type = std::str::from_utf8(value).ok(),
+                ENCODING_NAME => read.content_encoding = std::str::from_utf8(value).ok(),
+                _ => {
+                    let Ok(name) = std::str::from_utf8(name) else { continue };
+                    match read.user.iter_mut().find(|(before, _)| *before == name) {
+                        Some((_, before)) => before.to_mut().extend_from_slice(&[b", ", value].concat()),
+                        None => read.user.push((name, Cow::Borrowed(value))),
+                    }
+                }
+            }
+        }
+        read
+    }
+
+    /// The members of a JSON object or a CBOR map that are one text each: `content_type` and `content_encoding`, if the
+    /// value has them.
+    pub fn texts(&self) -> impl Iterator<Item = (&'static str, &'m str)> + use<'m> {
+        let texts = [("content_type", self.content_type), ("content_encoding", self.content_encoding)];
+        texts.into_iter().filter_map(|(name, text)| Some((name, text?)))
+    }
+}
+
 /// The stored entries as names and values. Bytes that klad did not write end the list.
-pub(super) fn entries(mut stored: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+fn entries(mut stored: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     std::iter::from_fn(move || {
         let (head, rest) = stored.split_first_chunk::<3>()?;
         let (name, rest) = rest.split_at_checked(usize::from(head[0]))?;
@@ -107,8 +188,10 @@ pub(super) fn write_headers(stored: &[u8], headers: &mut HeaderMap) {
     headers.insert(CONTENT_TYPE, DEFAULT_CONTENT_TYPE);
     for (name, value) in entries(stored) {
         let Ok(value) = HeaderValue::from_bytes(value) else { continue };
-        if name.is_empty() {
+        if name == TYPE_NAME {
             headers.insert(CONTENT_TYPE, value);
+        } else if name == ENCODING_NAME {
+            headers.insert(CONTENT_ENCODING, value);
         } else if let Ok(name) = HeaderName::from_bytes(&[META_PREFIX.as_bytes(), name].concat()) {
             headers.append(name, value);
         }
@@ -123,6 +206,7 @@ mod tests {
     fn metadata_is_given_back() {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip, br"));
         headers.append("klad-meta-owner", HeaderValue::from_bytes(b"\xC3\xA9\ttab").expect("a value"));
         headers.append("klad-meta-empty", HeaderValue::from_static(""));
         let encoded = from_headers(&headers).expect("it fits");
@@ -145,7 +229,7 @@ mod tests {
             assert_eq!(code(encoder.user(&number.to_string(), b"")), "ok");
         }
         assert_eq!(code(encoder.user("more", b"")), "metadata-too-large");
-        for (name, value) in [("", ""), ("a b", ""), ("a", "line\nfeed")] {
+        for (name, value) in [("", ""), (":", ""), ("a b", ""), ("a", "line\nfeed")] {
             assert_eq!(code(Encoder::default().user(name, value.as_bytes())), "bad-metadata", "{name:?}");
         }
         let named = |bytes| Encoder::default().user(&"n".repeat(bytes), b"");
@@ -153,6 +237,20 @@ mod tests {
         assert_eq!(code(named(METADATA_NAME_BYTES_MAX + 1)), "bad-metadata");
         assert_eq!(code(Encoder::default().content_type(&[b'a'; CONTENT_TYPE_BYTES_MAX + 1])), "bad-metadata");
         assert_eq!(code(Encoder::default().content_type(b"a\tb")), "bad-metadata");
+        assert_eq!(code(Encoder::default().content_encoding(b"gzip\n")), "bad-metadata");
+    }
+
+    #[test]
+    fn values_of_one_name_are_joined() {
+        let mut encoder = Encoder::default();
+        encoder.content_encoding(b"gzip").expect("short");
+        for (name, value) in [("a", "1"), ("b", "2"), ("A", "3")] {
+            encoder.user(name, value.as_bytes()).expect("short");
+        }
+        let encoded = encoder.finish();
+        let read = Metadata::read(&encoded);
+        assert_eq!(read.texts().collect::<Vec<_>>(), [("content_encoding", "gzip")]);
+        assert_eq!(read.user, [("a", Cow::Borrowed(&b"1, 3"[..])), ("b", Cow::Borrowed(b"2"))]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ mod scan;
 mod byte_range;
 mod condition;
 mod expiry;
-mod metadata;
+pub mod metadata;
 mod parameters;
 
 pub use changes::FeedBody;
@@ -120,6 +120,7 @@ fn limits(context: &Context<'_>) -> Reply {
         "scan_page_entries_max": SCAN_PAGE_ENTRIES_MAX,
         "scan_page_bytes_max": SCAN_PAGE_BYTES_MAX,
         "scan_time_s_max": options.scan_time_max.as_secs_f64(),
+        "changes_heartbeat_s": options.heartbeat.as_secs_f64(),
     }))
 }
 

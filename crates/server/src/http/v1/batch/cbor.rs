@@ -49,6 +49,7 @@ fn member<'b>(members: &mut Members<'b>, decoder: &mut Decoder<'b>, name: &str, 
         "key" => once(&mut members.key, shared(bytes(decoder)?, body), name),
         "value" => once(&mut members.value, shared(bytes(decoder)?, body), name),
         "content_type" => once(&mut members.content_type, text(decoder)?, name),
+        "content_encoding" => once(&mut members.content_encoding, text(decoder)?, name),
         "meta" => {
             let mut meta = Meta::new();
             map(decoder, |decoder, name| add_meta(&mut meta, name, bytes(decoder)?).map_err(bad))?;
@@ -143,16 +144,16 @@ fn encode(result: &ItemResult, to: &mut Encoder<&mut Vec<u8>>) -> Written {
             to.str("value")?.i64(*number)?;
         }
         Answered::Value(value) => {
-            let (content_type, meta) = (value.content_type(), value.meta());
-            let more = [content_type.is_some(), !meta.is_empty(), value.left_s.is_some()];
-            head(to, 1 + more.into_iter().map(u64::from).sum::<u64>())?;
+            let stored = value.metadata();
+            let more = [!stored.user.is_empty(), value.left_s.is_some()];
+            head(to, 1 + stored.texts().count() as u64 + more.into_iter().map(u64::from).sum::<u64>())?;
             to.str("value")?.bytes(&value.payload)?;
-            if let Some(content_type) = content_type {
-                string(to.str("content_type")?, content_type)?;
+            for (member, text) in stored.texts() {
+                to.str(member)?.str(text)?;
             }
-            if !meta.is_empty() {
-                to.str("meta")?.map(meta.len() as u64)?;
-                for (name, value) in &meta {
+            if !stored.user.is_empty() {
+                to.str("meta")?.map(stored.user.len() as u64)?;
+                for (name, value) in &stored.user {
                     string(to.str(name)?, value)?;
                 }
             }

@@ -60,7 +60,7 @@ impl Op {
     /// The members that an item takes beside `op` and its key.
     const fn members(self) -> &'static str {
         match self {
-            Op::Put => "a put takes a value, content_type, meta, ttl, and if_match or if_none_match",
+            Op::Put => "a put takes a value, content_type, content_encoding, meta, ttl, and if_match or if_none_match",
             Op::Get => "a get takes only a key",
             Op::Delete => "a delete takes only a key and if_match",
             Op::Add => "an add takes by, ttl, and if_match or if_none_match",
@@ -90,6 +90,7 @@ pub(super) struct Members<'m> {
     pub(super) key: Option<Bytes>,
     pub(super) value: Option<Bytes>,
     pub(super) content_type: Option<Cow<'m, str>>,
+    pub(super) content_encoding: Option<Cow<'m, str>>,
     pub(super) meta: Option<Meta<'m>>,
     pub(super) ttl: Option<Ttl<'m>>,
     pub(super) by: Option<i64>,
@@ -144,7 +145,11 @@ impl Members<'_> {
                 if self.ttl == Some(Ttl::Never) {
                     return Err(bad("the ttl of a put is a text or a number; without a ttl the value does not expire"));
                 }
-                let metadata = encode(self.content_type.as_deref(), self.meta.as_deref().unwrap_or_default())?;
+                let metadata = encode(
+                    self.content_type.as_deref(),
+                    self.content_encoding.as_deref(),
+                    self.meta.as_deref().unwrap_or_default(),
+                )?;
                 let attributes = Attributes { modified_ms: now, expires_at_ms: lives(self.ttl)?, metadata };
                 Effect::Put(Value { payload, attributes: Some(Box::new(attributes)) })
             }
@@ -166,7 +171,8 @@ impl Members<'_> {
 
     /// Checks that the item has no members that its op does not use.
     fn check_members(&self, op: Op) -> Result<(), ApiError> {
-        let value = self.value.is_some() || self.content_type.is_some() || self.meta.is_some();
+        let described = self.content_type.is_some() || self.content_encoding.is_some() || self.meta.is_some();
+        let value = self.value.is_some() || described;
         let (ttl, by) = (self.ttl.is_some(), self.by.is_some());
         let condition = self.if_match.is_some() || self.if_none_match.is_some();
         let useless = match op {
@@ -190,13 +196,18 @@ impl Members<'_> {
     }
 }
 
-fn encode(content_type: Option<&str>, meta: &[(Cow<'_, str>, Cow<'_, [u8]>)]) -> Result<Bytes, ApiError> {
-    if content_type.is_none() && meta.is_empty() {
-        return Ok(Bytes::new());
-    }
+/// What is stored beside the value of a put.
+fn encode(
+    content_type: Option<&str>,
+    content_encoding: Option<&str>,
+    meta: &[(Cow<'_, str>, Cow<'_, [u8]>)],
+) -> Result<Bytes, ApiError> {
     let mut encoder = metadata::Encoder::default();
     if let Some(content_type) = content_type {
         encoder.content_type(content_type.as_bytes())?;
+    }
+    if let Some(content_encoding) = content_encoding {
+        encoder.content_encoding(content_encoding.as_bytes())?;
     }
     for (name, value) in meta {
         encoder.user(name, value)?;

@@ -8,7 +8,7 @@
 //! reads is one read of many keys. A batch never blocks its worker for long: between slices of it the worker's other
 //! requests run.
 
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 
 use crate::execution::admission::BodyPermit;
@@ -78,7 +78,8 @@ impl Format {
         if quality(headers, self.other()) > quality(headers, self) { self.other() } else { self }
     }
 
-    /// How many times its size a value may take in an answer. `ndjson` writes texts with more escapes as base64.
+    /// The bytes of a value in an answer are at most its size times this, apart from a constant number of bytes.
+    /// `ndjson` writes a text as base64 if escapes would make it larger than that.
     const fn value_factor(self) -> usize {
         match self {
             Format::Ndjson => 2,
@@ -123,6 +124,9 @@ pub(super) fn route(query: &str, headers: &HeaderMap, options: &Options) -> Resu
     let durability = durability(&parameters, headers)?.unwrap_or(options.durability);
     let body = Format::of_body(headers)
         .ok_or(ApiError::UnsupportedMediaType("application/x-ndjson or application/cbor-seq"))?;
+    if headers.contains_key(CONTENT_ENCODING) {
+        return Err(ApiError::UnsupportedMediaType("without Content-Encoding, which klad does not decode"));
+    }
     Ok(Request { body, answer: body.of_answer(headers), atomic, durability })
 }
 
@@ -151,6 +155,7 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
     let read_bytes_max = if gets > 0 { read_bytes_max(context) } else { 0 };
     let mut answer_permit = context.reserve(results_bytes + read_bytes_max, "answer")?;
     let mut done = execute(context, &request, changes, read_bytes_max, permit).await?;
+    context.exchange.request().batch_items(ops.len());
     let larger = match &mut done.results {
         Results::Each(results) => {
             let factor = request.answer.value_factor();

@@ -41,6 +41,8 @@ struct Line<'l> {
     #[serde(borrow, default, deserialize_with = "given")]
     content_type: Option<Text<'l>>,
     #[serde(borrow, default, deserialize_with = "given")]
+    content_encoding: Option<Text<'l>>,
+    #[serde(borrow, default, deserialize_with = "given")]
     meta: Option<Texts<'l>>,
     #[serde(borrow, default, deserialize_with = "given")]
     meta64: Option<Texts<'l>>,
@@ -186,6 +188,7 @@ fn members<'l>(body: &Bytes, line: Line<'l>) -> Result<Members<'l>, ApiError> {
         key: either(body, line.key, line.key64, "key")?,
         value: either(body, line.value, line.value64, "value")?,
         content_type: line.content_type.map(|text| text.0),
+        content_encoding: line.content_encoding.map(|text| text.0),
         meta: both(line.meta, line.meta64)?,
         ttl: line.ttl,
         by: line.by,
@@ -245,11 +248,11 @@ pub(super) fn write(result: &ItemResult, out: &mut Vec<u8>) {
         }
         Answered::Value(value) => {
             write_bytes("value", &value.payload, out);
-            if let Some(content_type) = value.content_type() {
-                write_bytes("content_type", content_type, out);
+            let stored = value.metadata();
+            for (member, text) in stored.texts() {
+                write_member(member, text, out);
             }
-            let (texts, others): (Vec<_>, Vec<_>) =
-                value.meta().into_iter().partition(|(_, value)| text(value).is_some());
+            let (texts, others): (Vec<_>, Vec<_>) = stored.user.iter().partition(|(_, value)| text(value).is_some());
             for (name, entries) in [(",\"meta\":{", texts), (",\"meta64\":{", others)] {
                 for (index, (key, value)) in entries.iter().enumerate() {
                     out.extend_from_slice(if index == 0 { name.as_bytes() } else { b"," });

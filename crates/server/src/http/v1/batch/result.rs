@@ -1,13 +1,12 @@
 //! The result of one item: from what storage returns to what a format writes. `batch` calls this.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use hyper::StatusCode;
 
 use crate::http::api_error::ApiError;
 use crate::http::v1::batch::item::Op;
-use crate::http::v1::{expiry, metadata};
+use crate::http::v1::expiry;
+use crate::http::v1::metadata::Metadata;
 use klad_storage::operation::{ChangeResult, Value, Version};
 
 /// The result of one item.
@@ -90,22 +89,8 @@ impl Found {
         Found { payload: value.payload, metadata, left_s }
     }
 
-    /// The stored content type.
-    pub(super) fn content_type(&self) -> Option<&[u8]> {
-        metadata::entries(&self.metadata).find(|(name, _)| name.is_empty()).map(|(_, value)| value)
-    }
-
-    /// The user metadata. Values of the same name are joined by a comma, as in HTTP (RFC 9110, 5.3): a name occurs only
-    /// once in a map.
-    pub(super) fn meta(&self) -> Vec<(&str, Cow<'_, [u8]>)> {
-        let mut meta: Vec<(&str, Cow<'_, [u8]>)> = Vec::new();
-        for (name, value) in metadata::entries(&self.metadata).filter(|(name, _)| !name.is_empty()) {
-            let Ok(name) = std::str::from_utf8(name) else { continue };
-            match meta.iter_mut().find(|(before, _)| *before == name) {
-                Some((_, before)) => *before = Cow::Owned([before, &b", "[..], value].concat()),
-                None => meta.push((name, Cow::Borrowed(value))),
-            }
-        }
-        meta
+    /// What is stored beside the value.
+    pub(super) fn metadata(&self) -> Metadata<'_> {
+        Metadata::read(&self.metadata)
     }
 }

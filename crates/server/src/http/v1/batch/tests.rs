@@ -54,6 +54,7 @@ struct Meant {
     key: Vec<u8>,
     value: Vec<u8>,
     content_type: Option<String>,
+    content_encoding: Option<String>,
     meta: Vec<(String, Vec<u8>)>,
     by: i64,
     condition: Option<Condition>,
@@ -65,6 +66,9 @@ impl Meant {
             let mut encoder = metadata::Encoder::default();
             if let Some(content_type) = &self.content_type {
                 encoder.content_type(content_type.as_bytes()).expect("valid");
+            }
+            if let Some(content_encoding) = &self.content_encoding {
+                encoder.content_encoding(content_encoding.as_bytes()).expect("valid");
             }
             for (name, value) in &self.meta {
                 encoder.user(name, value).expect("valid");
@@ -104,6 +108,9 @@ impl Meant {
             put("value", &self.value);
             if let Some(content_type) = &self.content_type {
                 item["content_type"] = content_type.as_str().into();
+            }
+            if let Some(content_encoding) = &self.content_encoding {
+                item["content_encoding"] = content_encoding.as_str().into();
             }
             // The order of both objects together is the order of the entries.
             let texts = self.meta.iter().take_while(|(_, value)| std::str::from_utf8(value).is_ok());
@@ -167,6 +174,10 @@ impl Meant {
                     members += 1;
                     to.str("content_type").unwrap().str(content_type).unwrap();
                 }
+                if let Some(content_encoding) = &self.content_encoding {
+                    members += 1;
+                    to.str("content_encoding").unwrap().str(content_encoding).unwrap();
+                }
             }
             if self.op == Op::Add {
                 members += 1;
@@ -210,16 +221,17 @@ fn meant() -> impl Strategy<Value = Meant> {
     let value_of_meta = vec(prop_oneof![Just(b'\t'), b' '..=b'~', 0x80_u8..=0xFF], 0..20);
     let meta = proptest::collection::btree_map("[a-z0-9_-]{1,8}", value_of_meta, 0..5);
     let op = proptest::sample::select(Op::ALL.to_vec());
-    let texts = (proptest::option::of("[ -~]{0,20}"), meta);
+    let texts = (proptest::option::of("[ -~]{0,20}"), proptest::option::of("[ -~]{0,20}"), meta);
     (op, bytes(1..60), bytes(0..200), texts, any::<i64>(), condition).prop_map(
-        |(op, key, value, (content_type, meta), by, condition)| {
+        |(op, key, value, (content_type, content_encoding, meta), by, condition)| {
             let takes = match op {
                 Op::Get => false,
                 Op::Delete => condition != Some(Condition::Absent),
                 Op::Put | Op::Add | Op::Expire => true,
             };
             let condition = condition.filter(|_| takes);
-            Meant { op, key, value, content_type, meta: meta.into_iter().collect(), by, condition }
+            let meta = meta.into_iter().collect();
+            Meant { op, key, value, content_type, content_encoding, meta, by, condition }
         },
     )
 }
@@ -279,6 +291,7 @@ proptest! {
     ) {
         let mut encoder = metadata::Encoder::default();
         encoder.content_type(b"text/plain").expect("valid");
+        encoder.content_encoding(b"gzip").expect("valid");
         for (name, value) in &meta {
             encoder.user(name, value).expect("valid");
         }
@@ -296,6 +309,7 @@ proptest! {
             };
             prop_assert_eq!(bytes_of(&document, "value", &document["value64"]), payload.clone());
             prop_assert_eq!(document["content_type"].as_str(), Some("text/plain"));
+            prop_assert_eq!(document["content_encoding"].as_str(), Some("gzip"));
             prop_assert_eq!(document["etag"].as_str(), Some("\"18446744073709551615\""));
             for (name, value) in &meta {
                 prop_assert_eq!(&bytes_of(&document["meta"], name, &document["meta64"][name]), value);
@@ -384,6 +398,8 @@ fn lines_are_strict() {
         (r#"{"op":"put","key":"k","value":"v","ttl":-1}"#, "bad-ttl"),
         (r#"{"op":"put","key":"k","value":"v","ttl":1e300}"#, "bad-ttl"),
         (r#"{"op":"put","key":"k","value":"v","content_type":"é"}"#, "bad-metadata"),
+        (r#"{"op":"put","key":"k","value":"v","content_encoding":"é"}"#, "bad-metadata"),
+        (r#"{"op":"get","key":"k","content_encoding":"gzip"}"#, "bad-item"),
         (r#"{"op":"put","key":"k","value":"v","meta":{"a b":""}}"#, "bad-metadata"),
         (r#"{"op":"put","key":"k","value":"v","if_match":"7"}"#, "bad-condition"),
         (r#"{"op":"put","key":"k","value":"v","if_match":"*","if_none_match":"*"}"#, "bad-condition"),
@@ -493,17 +509,6 @@ fn results_stay_below_their_limit() {
         assert_eq!(decoder.position(), map.len());
         assert!(line.len() <= BATCH_RESULT_BYTES_MAX && map.len() <= line.len(), "{document}");
     }
-}
-
-#[test]
-fn values_of_one_name_are_joined() {
-    let mut encoder = metadata::Encoder::default();
-    for (name, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
-        encoder.user(name, value.as_bytes()).expect("valid");
-    }
-    let found = Found { payload: Bytes::new(), metadata: encoder.finish(), left_s: None };
-    let meta: Vec<(&str, Vec<u8>)> = found.meta().into_iter().map(|(name, value)| (name, value.to_vec())).collect();
-    assert_eq!(meta, [("a", b"1, 3".to_vec()), ("b", b"2".to_vec())]);
 }
 
 #[test]

@@ -14,8 +14,6 @@
 //! Bytes that are not UTF-8 are base64: base64url in members that name keys, the standard alphabet for values. `feed`
 //! calls this.
 
-use std::borrow::Cow;
-
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
@@ -23,9 +21,10 @@ use serde_json::{Map, Value as Json};
 
 use crate::http::api_error::ApiError;
 use crate::http::v1::changes::Format;
+use crate::http::v1::expiry;
+use crate::http::v1::metadata::Metadata;
 use crate::http::v1::parameters::BASE64URL;
 use crate::http::v1::scan::text_piece;
-use crate::http::v1::{expiry, metadata};
 use crate::limits::FEED_STEP_BYTES_MAX;
 use klad_storage::changes::{Changed, What};
 use klad_storage::operation::Value;
@@ -175,23 +174,15 @@ fn attributes(event: &mut Map<String, Json>, value: &Value) {
     if let Some(left_s) = expiry::left_s(value) {
         event.insert("ttl".to_owned(), left_s.into());
     }
-    let mut user: Vec<(&[u8], Cow<'_, [u8]>)> = Vec::new();
-    for (name, value) in metadata::entries(&own.metadata) {
-        if name.is_empty() {
-            event.insert("content_type".to_owned(), String::from_utf8_lossy(value).into());
-        } else if let Some((_, before)) = user.iter_mut().find(|(known, _)| *known == name) {
-            // Values of one name are one value, as in a list of headers (RFC 9110, 5.3).
-            before.to_mut().extend_from_slice(&[b", ", value].concat());
-        } else {
-            user.push((name, Cow::Borrowed(value)));
-        }
+    let stored = Metadata::read(&own.metadata);
+    for (member, text) in stored.texts() {
+        event.insert(member.to_owned(), text.into());
     }
     let (mut texts, mut encoded) = (Map::new(), Map::new());
-    for (name, value) in user {
-        let name = String::from_utf8_lossy(name).into_owned();
+    for (name, value) in stored.user {
         match std::str::from_utf8(&value) {
-            Ok(text) => texts.insert(name, text.into()),
-            Err(_) => encoded.insert(name, BASE64_STANDARD.encode(&value).into()),
+            Ok(text) => texts.insert(name.to_owned(), text.into()),
+            Err(_) => encoded.insert(name.to_owned(), BASE64_STANDARD.encode(&value).into()),
         };
     }
     for (member, entries) in [("meta", texts), ("meta64", encoded)] {

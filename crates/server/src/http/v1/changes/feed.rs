@@ -159,9 +159,6 @@ impl Feed {
     async fn next_or_error(&self, position: &mut Position) -> Result<Chunk, ApiError> {
         let beat_at = clock::now() + self.heartbeat;
         loop {
-            if self.worker_context.is_stopping() {
-                return Err(Error::Stopping.into());
-            }
             // Under load every commit would otherwise cause a step of each feed.
             if let Some(until) = self.pause_until.take() {
                 tokio::time::sleep_until(until.into()).await;
@@ -169,6 +166,10 @@ impl Feed {
             // Armed before the step, so that a commit that the step does not see completes `changed`.
             let mut changed = pin!(self.worker_context.changed());
             changed.as_mut().enable();
+            // Only now: a stop during the pause would not complete `changed`.
+            if self.worker_context.is_stopping() {
+                return Err(Error::Stopping.into());
+            }
             self.worker_context.arm_changes();
             match self.step(*position, FEED_STEP_BYTES_MAX).await? {
                 Step::Changes { changes, permit, next } => {

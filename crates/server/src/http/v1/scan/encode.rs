@@ -10,16 +10,16 @@
 //! keys, prefixes and values are always byte strings. The value is the last member, so that a large value is encoded
 //! piece by piece: the encoder never holds more than one frame and one piece. `stream` and `scan` call this.
 
-use std::borrow::Cow;
 use std::io::Write as _;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 
+use crate::http::v1::expiry;
+use crate::http::v1::metadata::Metadata;
 use crate::http::v1::parameters::BASE64URL;
 use crate::http::v1::scan::pages::Item;
-use crate::http::v1::{expiry, metadata};
 use klad_storage::operation::Entry;
 
 /// Bytes of a value that are encoded at once. JSON needs at most six bytes for one. A multiple of 3, so that base64
@@ -203,9 +203,9 @@ fn json_head(out: &mut Vec<u8>, entry: &Entry) {
         write!(out, ",\"ttl\":{left_s}").expect("a vector takes everything");
     }
     let stored = Metadata::read(&own.metadata);
-    if let Some(content_type) = &stored.content_type {
-        out.extend_from_slice(b",\"content_type\":");
-        quoted(out, &String::from_utf8_lossy(content_type));
+    for (member, text) in stored.texts() {
+        write!(out, ",\"{member}\":").expect("a vector takes everything");
+        quoted(out, text);
     }
     for (member, texts) in [("meta", true), ("meta64", false)] {
         let mut entries =
@@ -216,7 +216,7 @@ fn json_head(out: &mut Vec<u8>, entry: &Entry) {
         write!(out, ",\"{member}\":").expect("a vector takes everything");
         for (position, (name, value)) in entries.enumerate() {
             out.push(if position == 0 { b'{' } else { b',' });
-            quoted(out, &String::from_utf8_lossy(name));
+            quoted(out, name);
             out.push(b':');
             match std::str::from_utf8(value) {
                 Ok(text) => quoted(out, text),
@@ -232,8 +232,8 @@ fn cbor_head(out: &mut Vec<u8>, entry: &Entry, keys_only: bool) -> bool {
     let own = entry.value.attributes.as_deref();
     let stored = own.map(|own| Metadata::read(&own.metadata)).unwrap_or_default();
     let (modified_ms, left_s) = (own.and_then(|own| own.modified_ms), expiry::left_s(&entry.value));
-    let optional = [modified_ms.is_some(), left_s.is_some(), stored.content_type.is_some(), !stored.user.is_empty()];
-    let members = 3 + optional.iter().filter(|present| **present).count();
+    let optional = [modified_ms.is_some(), left_s.is_some(), !stored.user.is_empty()];
+    let members = 3 + optional.iter().filter(|present| **present).count() + stored.texts().count();
     let mut map = Cbor::map(out, members);
     map.bytes("key", &entry.key);
     map.etag(entry.version.get());
@@ -243,16 +243,15 @@ fn cbor_head(out: &mut Vec<u8>, entry: &Entry, keys_only: bool) -> bool {
     if let Some(left_s) = left_s {
         map.float("ttl", left_s);
     }
-    if let Some(content_type) = &stored.content_type {
-        map.text("content_type", &String::from_utf8_lossy(content_type));
+    for (member, text) in stored.texts() {
+        map.text(member, text);
     }
     if !stored.user.is_empty() {
         let mut user = map.inner("meta", stored.user.len());
         for (name, value) in &stored.user {
-            let name = String::from_utf8_lossy(name);
             match std::str::from_utf8(value) {
-                Ok(text) => user.text(&name, text),
-                Err(_) => user.bytes(&name, value),
+                Ok(text) => user.text(name, text),
+                Err(_) => user.bytes(name, value),
             }
         }
     }
@@ -262,29 +261,6 @@ fn cbor_head(out: &mut Vec<u8>, entry: &Entry, keys_only: bool) -> bool {
         map.bytes_follow("value", entry.value.payload.len());
     }
     !keys_only && !entry.value.payload.is_empty()
-}
-
-/// Decoded metadata. Values of one name are one value, as in a list of headers (RFC 9110, 5.3).
-#[derive(Default)]
-struct Metadata<'m> {
-    content_type: Option<&'m [u8]>,
-    user: Vec<(&'m [u8], Cow<'m, [u8]>)>,
-}
-
-impl<'m> Metadata<'m> {
-    fn read(stored: &'m [u8]) -> Metadata<'m> {
-        let mut read = Metadata::default();
-        for (name, value) in metadata::entries(stored) {
-            if name.is_empty() {
-                read.content_type = Some(value);
-            } else if let Some((_, before)) = read.user.iter_mut().find(|(known, _)| *known == name) {
-                before.to_mut().extend_from_slice(&[b", ", value].concat());
-            } else {
-                read.user.push((name, Cow::Borrowed(value)));
-            }
-        }
-        read
-    }
 }
 
 /// Writes a member with bytes: as text, or as base64url under the name with `64`.

@@ -17,7 +17,8 @@ use crate::http::v1::scan::cursor;
 use crate::http::v1::scan::encode::Encoder;
 use crate::http::v1::scan::keys::Range;
 use crate::http::v1::scan::pages::{Item, Scan, Step, StepLimits, Tried};
-use crate::limits::{RESPONSE_FRAME_BYTES_MAX, SCAN_STREAM_STEP_BYTES_MAX, SCAN_STREAM_STEP_ENTRIES_MAX};
+use crate::limits::{RESPONSE_FRAME_BYTES_MAX, SCAN_STREAM_STEP_ENTRIES_MAX};
+use klad_storage::limits::SCAN_STEP_BYTES_MAX;
 use klad_storage::operation::Error;
 
 /// A frame ends with the entry that reaches this length, so that most frames are not longer than
@@ -273,5 +274,5 @@ impl Drop for Steps {
 /// The limits of a stream's step that may return `left` items.
 pub(super) fn step_limits(left: u64) -> StepLimits {
     let entries_max = usize::try_from(left).unwrap_or(usize::MAX).min(SCAN_STREAM_STEP_ENTRIES_MAX);
-    StepLimits { entries_max, bytes_max: SCAN_STREAM_STEP_BYTES_MAX }
+    StepLimits { entries_max, bytes_max: SCAN_STEP_BYTES_MAX }
 }
