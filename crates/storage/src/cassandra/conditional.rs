@@ -5,11 +5,14 @@
 //! nothing: the outcome is unknown. Then a serial read shows the value, which carries its version and the versions that
 //! it has replaced. From these klad decides whether the write took effect, unless too much has happened since.
 //!
+//! A node that was frozen may execute a write long after klad has given it up. So a write without any answer stays open
+//! until the value that it replaces is known to be gone. If the tries end before that, the outcome is unknown.
+//!
 //! Cassandra itself chooses the timestamp of a conditional write, from the clock of a node in whole milliseconds. It
 //! must be above the timestamp of a plain write that it replaces, so klad waits a moment if that is very recent.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use scylla::statement::batch::{Batch, BatchType};
@@ -21,17 +24,11 @@ use crate::cassandra::level::Level;
 use crate::cassandra::read::{Columns, Stored, unreadable};
 use crate::cassandra::row::Head;
 use crate::cassandra::schema::is_applied;
-use crate::cassandra::versions::{now_us, timestamp_us};
+use crate::cassandra::versions::{CLOCK_ERROR, CLOCK_SKEW, micros, now_us, timestamp_us, wrong_clock};
 use crate::cassandra::write::{Stores, blob, columns, plan, replicated, ttl_s};
 use crate::cassandra::{Cluster, bucket, row};
-use crate::operation::{Error, Version};
+use crate::operation::{Error, Outcome, Version};
 use klad_base::clock;
-
-/// The difference between the clocks of klads and nodes up to which a conditional write replaces a plain one.
-const CLOCK_SKEW: Duration = Duration::from_millis(10);
-
-/// If a value is from this far in the future, a clock is wrong, and klad rejects conditional writes of it.
-const CLOCK_ERROR: Duration = Duration::from_secs(1);
 
 /// The random time before another try is at first up to this.
 const PAUSE_MIN: Duration = Duration::from_millis(4);
@@ -43,7 +40,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Applied,
+    /// The value that it replaces is gone, so it never will.
     NotApplied,
+    /// The value that it replaces is still there.
+    Unchanged,
     Unknown,
 }
 
@@ -51,6 +51,17 @@ enum Verdict {
 enum Tried {
     Applied,
     OtherState,
+    /// It has not happened, and still may.
+    Open,
+}
+
+/// A try that still may happen.
+struct Open {
+    key: Bytes,
+    /// The version that it stores; `None`: it removes the key.
+    ours: Option<Version>,
+    expected: Option<Head>,
+    outcome: Outcome,
 }
 
 impl Cluster {
@@ -60,8 +71,33 @@ impl Cluster {
         let level = self.levels.of_conditional_write(write.consistency);
         let place = bucket::of(&write.changes[0].key, self.buckets);
         let queue = &self.queues[usize::try_from(place).expect("not negative")];
-        let _turn = queue.acquire().await.expect("it is never closed");
         let deadline = clock::now() + 2 * self.timeout;
+        let Ok(turn) = tokio::time::timeout_at(deadline.into(), queue.acquire()).await else {
+            return Err(contention());
+        };
+        let _turn = turn.expect("it is never closed");
+        let mut open = Vec::new();
+        match self.tries(pending, level, deadline, &mut open).await {
+            Ok(Ended::Stored(outcome)) => Ok(replicated(outcome, level)),
+            Ok(Ended::Unchanged(outcome)) if open.is_empty() => Ok(replicated(outcome, level)),
+            Err(error) if open.is_empty() => Err(error),
+            Ok(Ended::Unchanged(_)) | Err(_) => {
+                let why = "a node has not answered a conditional write, and may still do it".to_owned();
+                Err(self.counters.failed(&Error::Undetermined { why }))
+            }
+        }
+    }
+
+    /// Tries until a try takes effect, or the state of the keys says that nothing is to be stored. Leaves in `open` the
+    /// tries that still may happen.
+    async fn tries(
+        &self,
+        pending: &[Pending; 1],
+        level: Level,
+        deadline: Instant,
+        open: &mut Vec<Open>,
+    ) -> Result<Ended, Error> {
+        let write = &pending[0].write;
         let mut pause = PAUSE_MIN;
         loop {
             let began_us = now_us();
@@ -73,19 +109,31 @@ impl Cluster {
                 *own = if needed == Columns::All { needed } else { *own };
             }
             let stored = self.read_all(keys, level).await?;
-            let first = self.versions.reserve(write.changes.len(), 0);
+            if let Some(outcome) = settle(open, &stored) {
+                return Ok(Ended::Stored(outcome));
+            }
+            let first = self.versions.reserve(write.changes.len());
             let (outcome, stores) = plan(pending, first, &stored)?;
             if stores.is_empty() {
-                return Ok(replicated(outcome, level));
+                return Ok(Ended::Unchanged(outcome));
             }
             wait_for_clocks(began_us, &stores, &stored).await?;
             match self.try_store(&stores, &stored, level).await? {
-                Tried::Applied => return Ok(replicated(outcome, level)),
-                Tried::OtherState => self.counters.conditional_retries.add(1),
+                Tried::Applied => return Ok(Ended::Stored(outcome)),
+                Tried::OtherState => {}
+                Tried::Open => {
+                    let own = shown(&stores);
+                    open.push(Open {
+                        key: own.key.clone(),
+                        ours: own.value.as_ref().map(|_| own.version),
+                        expected: stored.get(&own.key).map(|stored| stored.head.clone()),
+                        outcome,
+                    });
+                }
             }
+            self.counters.conditional_retries.add(1);
             if clock::now() >= deadline {
-                let what = "others change this key, or keys of its directory, all the time";
-                return Err(Error::Overloaded { what, limit: 0, retry_after: Some(PAUSE_MAX) });
+                return Err(contention());
             }
             tokio::time::sleep(random_up_to(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -117,11 +165,20 @@ impl Cluster {
             return Err(self.counters.failed(&failure.into_write_error()));
         }
         self.counters.conditional_unknown.add(1);
-        // A part that stores a value is known by its version. The others of a batch have the same outcome.
-        let shown = stores.iter().find(|own| own.value.is_some()).unwrap_or(&stores[0]);
+        let shown = shown(stores);
         match self.decide(shown, stored.get(&shown.key)).await {
-            Verdict::Applied => Ok(Tried::Applied),
+            Verdict::Applied => {
+                // The serial read knows of a majority only.
+                let answered = self.levels.serial().acks;
+                if level.acks > answered {
+                    let (answered, asked) = (answered.into(), level.acks.into());
+                    return Err(self.counters.failed(&Error::NotEnoughReplicas { answered, asked }));
+                }
+                Ok(Tried::Applied)
+            }
             Verdict::NotApplied => Ok(Tried::OtherState),
+            Verdict::Unchanged if failure.coordinator_has_ended() => Ok(Tried::OtherState),
+            Verdict::Unchanged => Ok(Tried::Open),
             Verdict::Unknown => {
                 let why = format!("the copies did not agree in time on a conditional write ({failure:?})");
                 Err(self.counters.failed(&Error::Undetermined { why }))
@@ -180,7 +237,7 @@ impl Cluster {
         (batch, values)
     }
 
-    /// Finds out by serial reads whether a write took effect. After such a read it no longer can.
+    /// Finds out by serial reads whether a write took effect. Such a read ends the transactions that have begun.
     async fn decide(&self, own: &Stores, before: Option<&Stored>) -> Verdict {
         let deadline = clock::now() + self.timeout;
         while clock::now() < deadline {
@@ -195,6 +252,34 @@ impl Cluster {
     }
 }
 
+/// What tries ended with.
+enum Ended {
+    Stored(Outcome),
+    /// Nothing was to be stored.
+    Unchanged(Outcome),
+}
+
+/// Returns the outcome of an open try that has taken effect. Forgets those that no longer can.
+fn settle(open: &mut Vec<Open>, stored: &HashMap<Bytes, Stored>) -> Option<Outcome> {
+    let verdict = |own: &Open| judge(own.ours, own.expected.as_ref(), stored.get(&own.key).map(|found| &found.head));
+    if let Some(index) = open.iter().position(|own| verdict(own) == Verdict::Applied) {
+        return Some(open.swap_remove(index).outcome);
+    }
+    open.retain(|own| verdict(own) != Verdict::NotApplied);
+    None
+}
+
+/// The part that shows whether a statement took effect: one that stores a value, because its version is there then. All
+/// parts of a batch have the same outcome.
+fn shown(stores: &[Stores]) -> &Stores {
+    stores.iter().find(|own| own.value.is_some()).unwrap_or(&stores[0])
+}
+
+fn contention() -> Error {
+    let what = "others change this key, or keys of its directory, all the time";
+    Error::Overloaded { what, limit: 0, retry_after: Some(PAUSE_MAX) }
+}
+
 /// Decides whether a write took effect that stored the version `ours` (`None`: a removal) in place of `expected`, if
 /// `found` is there now.
 fn judge(ours: Option<Version>, expected: Option<&Head>, found: Option<&Head>) -> Verdict {
@@ -202,6 +287,7 @@ fn judge(ours: Option<Version>, expected: Option<&Head>, found: Option<&Head>) -
     let has = |version: Version| found.version == version || found.earlier().any(|own| own == version.get());
     match (ours, expected) {
         (Some(ours), _) if has(ours) => Verdict::Applied,
+        (_, Some(expected)) if found.version == expected.version => Verdict::Unchanged,
         // All that has replaced the expected value since is known, and the write is not among it.
         (_, Some(expected)) if has(expected.version) => Verdict::NotApplied,
         _ => Verdict::Unknown,
@@ -216,30 +302,27 @@ fn replaced(before: Option<&Stored>) -> Vec<u64> {
 }
 
 /// Waits until the clocks of the nodes are past the timestamps of the plain writes that `stores` replace. `began_us` is
-/// from before these were read, so it is after every removal that was acknowledged before.
+/// from before these were read. So if a key is absent, it was removed before `began_us`, by a clock that may be ahead.
 async fn wait_for_clocks(began_us: u64, stores: &[Stores], stored: &HashMap<Bytes, Stored>) -> Result<(), Error> {
     let mut until_us = (began_us / 1_000 + 1) * 1_000;
     for own in stores {
-        if let Some(stored) = stored.get(&own.key)
-            && stored.written_us == timestamp_us(stored.head.version)
-        {
-            let written_us = u64::try_from(stored.written_us).unwrap_or(0);
-            until_us = until_us.max(written_us + micros(CLOCK_SKEW));
-        }
+        let written_us = match stored.get(&own.key) {
+            None => began_us,
+            Some(stored) if stored.written_us == timestamp_us(stored.head.version) => {
+                u64::try_from(stored.written_us).unwrap_or(0)
+            }
+            Some(_) => continue,
+        };
+        until_us = until_us.max(written_us + micros(CLOCK_SKEW));
     }
     let wait_us = until_us.saturating_sub(now_us());
     if wait_us > micros(CLOCK_ERROR) {
-        let why = format!("the value was written {wait_us} microseconds in the future: a klad's clock is wrong");
-        return Err(Error::ReadFailed { why });
+        return Err(wrong_clock(wait_us));
     }
     if wait_us > 0 {
         tokio::time::sleep(Duration::from_micros(wait_us)).await;
     }
     Ok(())
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).expect("at most some seconds")
 }
 
 fn random_up_to(most: Duration) -> Duration {
@@ -257,12 +340,12 @@ mod tests {
 
     #[test]
     fn a_serial_read_decides_an_unknown_outcome() {
-        use Verdict::{Applied, NotApplied, Unknown};
+        use Verdict::{Applied, NotApplied, Unchanged, Unknown};
         let expected = head(1, &[]);
         for (found, verdict) in [
             (Some(head(2, &[1])), Applied),
             (Some(head(4, &[3, 2, 1])), Applied),
-            (Some(head(1, &[])), NotApplied),
+            (Some(head(1, &[])), Unchanged),
             (Some(head(4, &[3, 1])), NotApplied),
             // A plain write forgets what was before it.
             (Some(head(4, &[])), Unknown),
@@ -275,12 +358,43 @@ mod tests {
 
     #[test]
     fn an_absent_key_shows_nothing_of_a_removal_or_a_creation() {
-        use Verdict::{Applied, NotApplied, Unknown};
+        use Verdict::{Applied, NotApplied, Unchanged, Unknown};
         let expected = head(1, &[]);
         assert_eq!(judge(None, Some(&expected), None), Unknown);
-        assert_eq!(judge(None, Some(&expected), Some(&head(1, &[]))), NotApplied);
+        assert_eq!(judge(None, Some(&expected), Some(&head(1, &[]))), Unchanged);
         assert_eq!(judge(None, Some(&expected), Some(&head(3, &[1]))), NotApplied);
         assert_eq!(judge(Some(Version::new(2)), None, None), Unknown);
         assert_eq!(judge(Some(Version::new(2)), None, Some(&head(2, &[]))), Applied);
+    }
+
+    /// A node that was frozen executes the first try after klad has sent a second one.
+    #[test]
+    fn a_try_that_happens_late_is_not_done_again() {
+        let key = Bytes::from_static(b"k");
+        let stored = |head: Head| HashMap::from([(key.clone(), Stored { head, beside: None, written_us: 0 })]);
+        let outcome = || Outcome::Written {
+            version: Version::new(2),
+            durability: crate::operation::Durability::Replicated(2),
+            results: Vec::new(),
+        };
+        let open = |ours: Option<u64>| {
+            let ours = ours.map(Version::new);
+            vec![Open { key: key.clone(), ours, expected: Some(head(1, &[])), outcome: outcome() }]
+        };
+        for late in [head(2, &[1]), head(5, &[2, 1])] {
+            let settled = settle(&mut open(Some(2)), &stored(late));
+            assert!(matches!(settled, Some(Outcome::Written { version, .. }) if version == Version::new(2)));
+        }
+        for (ours, found, left) in [
+            (Some(2), stored(head(1, &[])), 1),
+            (Some(2), stored(head(3, &[1])), 0),
+            (None, stored(head(3, &[1])), 0),
+            (None, HashMap::new(), 1),
+            (Some(2), HashMap::new(), 1),
+        ] {
+            let mut open = open(ours);
+            assert!(settle(&mut open, &found).is_none());
+            assert_eq!(open.len(), left, "{ours:?} {found:?}");
+        }
     }
 }

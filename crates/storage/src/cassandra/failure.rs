@@ -44,9 +44,11 @@ impl Failure {
                 DbError::Unavailable { required, alive, .. } => {
                     Failure::Unavailable { answered: count(*alive), asked: count(*required) }
                 }
-                DbError::ReadTimeout { received, required, .. } | DbError::WriteTimeout { received, required, .. }
-                    if received < required =>
-                {
+                // A read also times out if enough copies answered and none of them with the row.
+                DbError::ReadTimeout { received, required, .. } => {
+                    Failure::TooFewAnswers { answered: count(*received), asked: count(*required) }
+                }
+                DbError::WriteTimeout { received, required, .. } if received < required => {
                     Failure::TooFewAnswers { answered: count(*received), asked: count(*required) }
                 }
                 DbError::Invalid if why.contains("atch too large") => Failure::BatchTooLarge,
@@ -92,6 +94,11 @@ impl Failure {
             Failure::Unknown(why) | Failure::Rejected(why) => Error::Undetermined { why },
             Failure::BatchTooLarge => Error::NotSupported { engine: NAME, what: LARGE_BATCHES },
         }
+    }
+
+    /// Whether the node that got the request no longer works on it. Its copies may still do.
+    pub(super) fn coordinator_has_ended(&self) -> bool {
+        matches!(self, Failure::TooFewAnswers { .. })
     }
 
     /// Whether the request has certainly had no effect.

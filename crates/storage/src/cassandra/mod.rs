@@ -165,9 +165,9 @@ impl Cluster {
         }
     }
 
-    /// The number of nodes that klad has a connection to.
-    fn connected(&self) -> usize {
-        self.session.get_cluster_state().get_nodes_info().iter().filter(|node| node.is_connected()).count()
+    /// Whether klad has a connection to a node.
+    fn is_connected(&self) -> bool {
+        self.session.get_cluster_state().get_nodes_info().iter().any(|node| node.is_connected())
     }
 }
 
@@ -207,7 +207,7 @@ impl Engine for CassandraEngine {
 
     /// Only a klad without any node rejects writes: whether enough nodes of a key are up is known to the cluster.
     fn writable(&self, _change: ChangeKind) -> Result<(), Error> {
-        if self.cluster.connected() > 0 {
+        if self.cluster.is_connected() {
             return Ok(());
         }
         let asked = self.cluster.levels.of_write(crate::operation::Consistency::Default).acks.into();

@@ -21,7 +21,7 @@ use klad_base::clock;
 pub(super) struct Stored {
     pub(super) head: Head,
     /// The column `value`, if it was read.
-    beside: Option<Bytes>,
+    pub(super) beside: Option<Bytes>,
     /// The timestamp of the write in Cassandra, microseconds.
     pub(super) written_us: i64,
 }

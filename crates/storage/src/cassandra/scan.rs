@@ -114,11 +114,11 @@ impl Ahead {
         }
     }
 
-    /// Adds what a lane has read.
-    fn add(&mut self, index: usize, rows: Vec<(Bytes, Head)>) {
+    /// Adds what a lane has read. A row without a head has expired in part, and counts as absent.
+    fn add(&mut self, index: usize, rows: Vec<(Bytes, Option<Head>)>) {
         let active = self.lanes.iter().filter(|lane| lane.more).count();
         let lane = &mut self.lanes[index];
-        let bytes: usize = rows.iter().map(|(key, head)| key.len() + head.raw.len()).sum();
+        let bytes: usize = rows.iter().map(|(key, head)| key.len() + head.as_ref().map_or(0, |head| head.raw.len())).sum();
         lane.more = rows.len() >= lane.limit;
         if bytes > LANE_BYTES_MAX {
             lane.limit = (lane.limit / 2).max(1);
@@ -126,7 +126,7 @@ impl Ahead {
             lane.limit = (lane.limit * 2).min((ROWS_AHEAD_MAX / active.max(1)).max(FIRST_ROWS.0));
         }
         lane.last = rows.last().map(|(key, _)| key.clone()).or(lane.last.take());
-        lane.rows.extend(rows);
+        lane.rows.extend(rows.into_iter().filter_map(|(key, head)| Some((key, head?))));
     }
 
     /// The lane with the next row. Every lane has a row, or none is left in its bucket.
@@ -286,7 +286,7 @@ impl Cluster {
         reverse: bool,
         limit: usize,
         level: Level,
-    ) -> Result<Vec<(Bytes, Head)>, Error> {
+    ) -> Result<Vec<(Bytes, Option<Head>)>, Error> {
         if end.as_ref().is_some_and(|end| *end <= from) {
             return Ok(Vec::new());
         }
@@ -304,8 +304,7 @@ impl Cluster {
         let mut heads = Vec::with_capacity(rows.rows_num());
         for row in rows.rows::<(Bytes, Option<Bytes>)>().map_err(unreadable)? {
             let (key, head) = row.map_err(unreadable)?;
-            let head = head.ok_or_else(|| unreadable("a row has no head"))?;
-            heads.push((key, Head::decode(head)?));
+            heads.push((key, head.map(Head::decode).transpose()?));
         }
         Ok(heads)
     }

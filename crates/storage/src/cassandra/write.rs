@@ -13,6 +13,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -22,7 +23,7 @@ use scylla::value::CqlValue;
 use crate::cassandra::failure::Failure;
 use crate::cassandra::level::Level;
 use crate::cassandra::read::{Columns, Stored};
-use crate::cassandra::versions::timestamp_us;
+use crate::cassandra::versions::{CLOCK_SKEW, micros, now_us, timestamp_us};
 use crate::cassandra::{AT_ONCE, Cluster, NAME, bucket, row};
 use crate::operation::{
     Change, ChangeError, ChangeResult, Condition, Durability, Effect, Error, Outcome, RangeRemoval, Value, Version,
@@ -102,7 +103,7 @@ impl Cluster {
         };
         let mut running = futures_util::stream::iter(units.into_iter().map(run)).buffered(AT_ONCE);
         let mut results: Vec<Option<ChangeResult>> = vec![None; count];
-        let (mut done, mut failure, mut read_bytes) = (false, None, write.read_bytes_max);
+        let (mut done, mut failure, mut read_bytes) = (false, None::<(usize, Error)>, write.read_bytes_max);
         while let Some((indexes, outcome)) = running.next().await {
             match outcome {
                 Ok(outcome) => {
@@ -112,7 +113,11 @@ impl Cluster {
                         results[index] = Some(limited(result, &mut read_bytes));
                     }
                 }
-                Err(error) => failure = Some((indexes[0], error)),
+                // One unknown outcome makes that of the batch unknown.
+                Err(error) if failure.is_none() || matches!(error, Error::Undetermined { .. }) => {
+                    failure = Some((indexes[0], error));
+                }
+                Err(_) => {}
             }
         }
         if let Some((item, error)) = failure {
@@ -128,7 +133,7 @@ impl Cluster {
             ChangeResult::Done { version, .. } => Some(*version),
             _ => None,
         });
-        let version = version.unwrap_or_else(|| self.versions.reserve(1, 0));
+        let version = version.unwrap_or_else(|| self.versions.reserve(1));
         Ok(Outcome::Written { version, durability: Durability::Replicated(level.acks), results })
     }
 
@@ -146,7 +151,7 @@ impl Cluster {
         };
         // The timestamps must be above those of the values that are replaced, whatever the clocks say.
         let after_us = stored.values().map(|stored| stored.written_us).max().unwrap_or(0);
-        let first = self.versions.reserve(write.changes.len(), after_us);
+        let first = self.versions.reserve_after(write.changes.len(), after_us)?;
         let (outcome, stores) = plan(&pending, first, &stored)?;
         let level = self.levels.of_write(write.consistency);
         self.store(stores, level).await?;
@@ -204,10 +209,12 @@ impl Cluster {
         (batch, values)
     }
 
-    /// Removes all keys of a range, bucket by bucket and not at once.
+    /// Removes all keys of a range, bucket by bucket and not at once. Its timestamp is ahead by [`CLOCK_SKEW`], to
+    /// remove what klads with clocks ahead have written. It ends only then, so that it hides no write that begins later.
     pub(super) async fn remove_range(&self, removal: RangeRemoval) -> crate::Result {
         let level = self.levels.of_write(removal.consistency);
-        let version = self.versions.reserve(1, 0);
+        let until_us = now_us() + micros(CLOCK_SKEW);
+        let version = self.versions.reserve_after(1, i64::try_from(until_us).expect("63 bits"))?;
         let written = Outcome::Written { version, durability: Durability::Replicated(level.acks), results: Vec::new() };
         let RangeRemoval { from, end, .. } = removal;
         if end.as_ref().is_some_and(|end| *end <= from) {
@@ -232,6 +239,7 @@ impl Cluster {
                 Err(error) => failure = Some(Failure::of(&error, level).into_write_error()),
             }
         }
+        tokio::time::sleep(Duration::from_micros(until_us.saturating_sub(now_us()))).await;
         match failure {
             None => Ok(written),
             Some(error @ Error::NotEnoughReplicas { .. }) if !done => Err(self.counters.failed(&error)),
