@@ -20,7 +20,10 @@ const KEYS: usize = 10;
 /// What the clients have seen in the present phase.
 #[derive(Default)]
 struct Seen {
-    /// The number of answers with each status. 0 stands for a connection that ended or could not be opened.
+    /// The number of the phase.
+    phase: u64,
+    /// The number of answers with each status to requests of this phase. 0 stands for a connection that ended or could
+    /// not be opened.
     statuses: BTreeMap<u16, u64>,
     longest: Duration,
     wrong: Vec<String>,
@@ -75,6 +78,7 @@ impl Journal<'_> {
         let (klad, shared) = (klad % NODES, self.shared);
         let target = format!("/v0/entity?id=client{}key{key}{}", self.number, shared.more);
         let began = Instant::now();
+        let phase = shared.seen.lock().unwrap().phase;
         let connection = self.connections[klad].take().or_else(|| Client::try_connect(shared.klads[klad]).ok());
         let answer = connection.and_then(|mut connection| {
             let answer = connection.try_request(method, &target, &[], body).ok()?;
@@ -82,8 +86,11 @@ impl Journal<'_> {
             Some((answer.status, answer.text()))
         });
         let mut seen = shared.seen.lock().unwrap();
-        *seen.statuses.entry(answer.as_ref().map_or(0, |(status, _)| *status)).or_default() += 1;
-        seen.longest = seen.longest.max(began.elapsed());
+        // A request that began before the phase may have the answer of an earlier one.
+        if seen.phase == phase {
+            *seen.statuses.entry(answer.as_ref().map_or(0, |(status, _)| *status)).or_default() += 1;
+            seen.longest = seen.longest.max(began.elapsed());
+        }
         drop(seen);
         if answer.is_none() {
             std::thread::sleep(Duration::from_millis(10));
@@ -112,7 +119,10 @@ impl Shared {
 
     /// Ends a phase: prints what the clients have seen, and checks that they have seen only `allowed` statuses.
     fn ends(&self, phase: &str, allowed: &[u16]) {
-        let Seen { statuses, longest, wrong } = std::mem::take(&mut *self.seen.lock().unwrap());
+        let mut seen = self.seen.lock().unwrap();
+        let next = Seen { phase: seen.phase + 1, ..Seen::default() };
+        let Seen { statuses, longest, wrong, .. } = std::mem::replace(&mut *seen, next);
+        drop(seen);
         println!("{phase}: statuses {statuses:?}, longest request {longest:?}");
         assert!(statuses.keys().all(|status| allowed.contains(status)), "{phase}: {statuses:?}");
         assert_eq!(wrong, Vec::<String>::new(), "{phase}");

@@ -46,6 +46,12 @@ hinted_handoff_enabled: ${CASSANDRA_HINTS:-true}
 # Notices within seconds that a node is down.
 phi_convict_threshold: 5
 END
+# How long a node waits for others. The tests wait longer, for machines that are busy.
+if [ -n "${CASSANDRA_TIMEOUT:-}" ]; then
+    for name in read_request_timeout write_request_timeout range_request_timeout cas_contention_timeout; do
+        echo "$name: $CASSANDRA_TIMEOUT" >>"$directory/cassandra.yaml"
+    done
+fi
 cat >"$directory/logback.xml" <<'END'
 <configuration>
   <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">

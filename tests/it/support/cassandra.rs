@@ -117,6 +117,7 @@ impl Cluster {
             .arg("--contact-points", &self.contact_points())
             .arg("--local-datacenter", "datacenter1")
             .arg("--keyspace", keyspace)
+            .arg("--cluster-timeout", "15s")
     }
 
     fn node_directory(&self, node: usize) -> PathBuf {
@@ -137,6 +138,7 @@ impl Cluster {
             .args([self.block.to_string(), (node + 1).to_string(), NODES.to_string()])
             // Hints would bring a copy what it has missed, and so hide reads that ask too few copies.
             .env("CASSANDRA_HINTS", "false")
+            .env("CASSANDRA_TIMEOUT", "10s")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
