@@ -564,8 +564,8 @@ pub struct ServeArgs {
     /// Log each request that takes at least this long, with the time of each phase. 0s: log none.
     ///
     /// The time runs from the arrival of the request's head to the last byte of the answer, so it includes slow
-    /// clients. klad logs at most 10 such requests a second, and one line with the number of the others
-    /// (`klad_slow_requests_total` counts all). You can change it while klad runs.
+    /// clients. A change feed never counts as slow. klad logs at most 10 slow requests a second, and one line with the
+    /// number of the others (`klad_slow_requests_total` counts all). You can change it while klad runs.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, help_heading = LOGS)]
     pub slow_request: Duration,
 }

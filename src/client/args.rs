@@ -49,8 +49,8 @@ pub enum ClientCommand {
     /// List keys and values of a running server, in the order of the keys' bytes.
     ///
     /// Prints a line for each entry: key, tab, value. It writes a backslash, and each byte that is not part of a
-    /// printable character, as \\, \n, \r, \t or \xHH. printf '%b' restores the bytes. The output is the same on a
-    /// terminal and in a pipe.
+    /// printable character, as \\, \n, \r, \t or \xHH. In bash, printf '%b' restores the bytes. The output is the
+    /// same on a terminal and in a pipe.
     ///
     /// Exit codes: 0 listed to the end or to --limit; 1 failed, perhaps after part of the list; 2 wrong usage.
     Scan(ScanArgs),

@@ -39,7 +39,8 @@ pub(crate) const CLIENT_PROFILE_BYTES_MAX: usize = 64 << 20;
 /// metadata and names add less than 1 MiB.
 pub(crate) const CLIENT_ITEM_BYTES_MAX: u64 = 6 * (VALUE_BYTES_CEILING + KEY_BYTES_CEILING) + (1 << 20);
 
-/// Items that client commands send in one batch, if `/v1/limits` allows as many. More would not make a batch cheaper.
+/// Items that client commands send in one batch, if `/v1/limits` allows as many. More would not make an item cheaper.
+/// `klad batch --atomic` sends all items in one batch.
 pub(crate) const CLIENT_BATCH_ITEMS: u64 = 2_000;
 
 /// Bytes of the body of a batch from which client commands add no further item, if `/v1/limits` allows as many.

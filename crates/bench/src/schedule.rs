@@ -204,7 +204,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of these phases before its first start. The same `seed` gives the same starts on every machine.
+    /// Returns the schedule of `phases`, at its first start. The same `seed` gives the same starts on every machine.
     #[must_use]
     pub fn new(phases: Phases, arrival: Arrival, seed: u64) -> Schedule {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);

@@ -160,7 +160,8 @@ pub struct TakenProfile {
     pub events: u64,
     /// The 99th percentile of the response times, microseconds.
     pub p99_us: Option<f64>,
-    /// CPU time of the server during the run, warm-up included, divided by the number of served requests, microseconds.
+    /// CPU time of the server during the run, divided by the number of served requests, microseconds. Both include the
+    /// warm-up.
     pub server_cpu_us_per_served: Option<f64>,
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use klad_base::metrics::Histogram;
 use klad_base::metrics::text::{Kind, Page, SECONDS_OF_NS};
 
-/// Histograms of an engine's batches and syncs. They use atomic read-modify-write instructions: one or two per batch
-/// are cheap enough.
+/// Histograms of the writes in an engine's batches and of the durations of its syncs. They use atomic read-modify-write
+/// instructions: two to four per batch are cheap enough.
 #[derive(Debug)]
 pub struct Commits {
     sync_batches: Histogram<11>,

@@ -283,8 +283,8 @@ impl Pass {
         Some(since)
     }
 
-    /// Gives up the place in the queue. Returns the place, and since when the connection has waited; `None` if it did
-    /// not wait.
+    /// Removes the connection from the queue. Returns its place, and since when it has waited; `None` if it did not
+    /// wait.
     fn leave(&self) -> Option<(u64, Instant)> {
         let State::Waits(arrival) = self.state.replace(State::Outside) else { return None };
         self.gate.waiting.borrow_mut().remove(&arrival).map(|waiter| (arrival, waiter.since))

@@ -172,7 +172,8 @@ impl RequestRecord {
 
     /// Begins the record of a request whose whole head was read. Returns the time that counts as the arrival of the
     /// head. In a loop iteration, which began at `iteration_began`, a worker serves one request after the other. So
-    /// this time is when the previous request ended, or when the iteration began, and no clock reading is needed.
+    /// this time is when the previous request ended, or when the iteration began, and no clock reading is needed. If
+    /// `iteration_began` is `None`, the clock is read.
     pub fn begins(&mut self, phases: &Phases, iteration_began: Option<Instant>) -> Instant {
         let now = iteration_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
         if self.stage != Stage::Idle {

@@ -97,8 +97,9 @@ pub(super) fn fails_if_absent(headers: &HeaderMap) -> bool {
     headers.contains_key(IF_MATCH)
 }
 
-/// Whether `If-Range` allows to answer with a part of the value. A date never does: the value may have changed twice in
-/// its second, and the client would join parts of two values (RFC 9110, section 13.1.5).
+/// Whether klad may answer with a part of the value: `If-Range` is absent, or has the value's tag. A date never
+/// suffices: the value may have changed twice in its second, and the client would join parts of two values (RFC 9110,
+/// section 13.1.5).
 pub(super) fn allows_range(headers: &HeaderMap, tag: Version) -> bool {
     let Some(value) = headers.get(IF_RANGE) else { return true };
     strong_tag(value.as_bytes().trim_ascii()).is_some_and(|given| version(given) == Some(tag))
