@@ -118,7 +118,8 @@ impl Ahead {
     fn add(&mut self, index: usize, rows: Vec<(Bytes, Option<Head>)>) {
         let active = self.lanes.iter().filter(|lane| lane.more).count();
         let lane = &mut self.lanes[index];
-        let bytes: usize = rows.iter().map(|(key, head)| key.len() + head.as_ref().map_or(0, |head| head.raw.len())).sum();
+        let bytes: usize =
+            rows.iter().map(|(key, head)| key.len() + head.as_ref().map_or(0, |head| head.raw.len())).sum();
         lane.more = rows.len() >= lane.limit;
         if bytes > LANE_BYTES_MAX {
             lane.limit = (lane.limit / 2).max(1);
