@@ -1,11 +1,20 @@
 //! How many copies must answer: `ack` and `from`, `replicas`, and `Klad-Consistency`. Engines with one copy reject what
 //! one copy cannot do.
 
-use super::support::one_key::{assert_rejected, document, each};
+use super::support::one_key::{assert_rejected, document};
 use super::support::planted::Defect;
 use super::support::{Answer, Client, ENGINES, SETUPS, Server, ServerBuilder};
 
 const LEVELS: [&str; 5] = ["one", "quorum", "local_quorum", "all", "serial"];
+
+/// Runs `check` against a new server of each setup with one copy.
+fn each(setups: &[&str], check: impl Fn(&Server, &mut Client)) {
+    for setup in setups {
+        println!("setup {setup}");
+        let server = ServerBuilder::new(setup).start();
+        check(&server, &mut server.client());
+    }
+}
 
 /// The requests that read and write a key, each with its target up to the parameters that a test adds.
 const REQUESTS: [(&str, &str, Option<&[u8]>); 12] = [
