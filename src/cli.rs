@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 
+use self::durations::{changes_heartbeat, commit_delay, duration, positive_duration};
 use self::names::DEFAULT_ENGINE;
 pub use self::names::{
     AccessLogName, AdminTlsName, DurabilityName, EngineName, ExecutionName, LogFormatName, LogLevelName,
@@ -15,6 +16,7 @@ pub use self::names::{
 use klad_server::limits;
 use klad_storage::Compression;
 
+mod durations;
 mod names;
 
 /// A durable key-value store with an HTTP interface.
@@ -568,40 +570,6 @@ pub struct ServeArgs {
     /// number of the others (`klad_slow_requests_total` counts all). You can change it while klad runs.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, help_heading = LOGS)]
     pub slow_request: Duration,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        // Far more than any use needs, and far less than what overflows a clock.
-        Ok(duration) if duration > limits::OPTION_TIME_MAX => Err("must be at most 365 days".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(format!("{error}; use for example 500ms or 10s")),
-    }
-}
-
-fn positive_duration(text: &str) -> Result<Duration, String> {
-    match duration(text) {
-        Ok(Duration::ZERO) => Err("must be more than 0s".to_owned()),
-        parsed => parsed,
-    }
-}
-
-/// The longest `--changes-heartbeat`: half of the time after which client commands take a connection for broken.
-const CHANGES_HEARTBEAT_MAX: Duration = Duration::from_secs(15);
-
-fn changes_heartbeat(text: &str) -> Result<Duration, String> {
-    positive_duration(text).and_then(|time| at_most(time, CHANGES_HEARTBEAT_MAX))
-}
-
-/// The longest `--commit-delay`. With a longer one, writers would wait mostly for the delay and not for the disk.
-const COMMIT_DELAY_MAX: Duration = Duration::from_millis(100);
-
-fn commit_delay(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|time| at_most(time, COMMIT_DELAY_MAX))
-}
-
-fn at_most(time: Duration, max: Duration) -> Result<Duration, String> {
-    if time > max { Err(format!("must be at most {max:?}")) } else { Ok(time) }
 }
 
 #[cfg(test)]

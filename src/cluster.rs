@@ -11,6 +11,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use klad_base::os::output;
 use klad_storage::cassandra::{self, Ask, BUCKETS_MAX, BadName, Contact, Keyspace, Node, OpenError, Replication};
 use klad_storage::operation::Consistency;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 
 const HEADING: &str = "Cassandra cluster";
 
@@ -48,8 +51,7 @@ pub struct ContactArgs {
     pub cluster_password_file: Option<PathBuf>,
     /// Speak TLS to the nodes, and accept certificates that these authorities have signed, PEM.
     ///
-    /// The certificate of a node must contain its address. Without this option klad speaks to the nodes in clear. Only
-    /// a build with the feature cluster-tls has TLS to the cluster.
+    /// The certificate of a node must contain its address. Without this option klad speaks to the nodes in clear.
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     pub cluster_ca: Option<PathBuf>,
 }
@@ -226,18 +228,8 @@ impl ServeClusterArgs {
     }
 }
 
-#[cfg(not(feature = "cluster-tls"))]
-fn with_tls(_contact: Contact, path: &Path) -> Result<Contact, Error> {
-    Err(bad_file("cluster-ca", path, &"this klad was built without TLS to the cluster (feature cluster-tls)"))
-}
-
 /// Speaks TLS, and trusts the authorities in a file.
-#[cfg(feature = "cluster-tls")]
 fn with_tls(contact: Contact, path: &Path) -> Result<Contact, Error> {
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject as _;
-    use rustls::{ClientConfig, RootCertStore};
-
     let wrong = |why: &dyn std::fmt::Display| bad_file("cluster-ca", path, why);
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {

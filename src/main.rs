@@ -256,7 +256,7 @@ fn serve(command_line: &CommandLine) -> Result<(), Failure> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    log_start(&config, &server, name, durability);
+    log_start(&config, &server, &*engine, durability);
     if durability == Durability::None {
         tracing::warn!("the memory engine does not store data on disk: all data is lost when this process ends");
     }
@@ -290,14 +290,16 @@ fn end_at_once() -> ! {
 }
 
 /// Logs the main facts about this process, for people who read the log later.
-fn log_start(config: &Config, server: &Server, engine: &str, durability: Durability) {
+fn log_start(config: &Config, server: &Server, engine: &dyn Engine, durability: Durability) {
     let limits = &config.server.limits;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         pid = std::process::id(),
         listen = %server.address(),
         admin = %server.admin_address(),
-        engine,
+        engine = engine.name(),
+        capabilities = engine.capabilities().names(),
+        copies = engine.copies(),
         data = %config.data.display(),
         %durability,
         execution = config.server.execution.strategy.name(),

@@ -142,11 +142,15 @@ fn as_many_copies_as_asked_must_answer() {
     let Some(cluster) = cassandra::alone() else { return };
     let klads = Klads::start(&cluster);
     statuses_are_right(&klads, 3);
+    let ready = |status| wait_until("/readyz says it", || (0..3).all(|klad| klads.ready(klad) == status));
     cluster.kill(2);
     statuses_are_right(&klads, 2);
+    ready(200);
     cluster.kill(0);
     statuses_are_right(&klads, 1);
+    ready(504);
     cluster.restart(&[0, 2]);
+    ready(200);
     statuses_are_right(&klads, 3);
 }
 

@@ -40,8 +40,12 @@ mod check;
 mod checkpoint;
 #[cfg(feature = "cassandra")]
 mod cluster_failures;
+#[cfg(all(feature = "cassandra", feature = "fjall", feature = "rocksdb"))]
+mod cluster_moves;
 #[cfg(feature = "cassandra")]
 mod cluster_replicas;
+#[cfg(feature = "cassandra")]
+mod cluster_security;
 mod command_line;
 mod command_line_tls;
 #[cfg(feature = "rocksdb")]

@@ -6,12 +6,17 @@ use std::path::Path;
 
 use serde_json::Value;
 
+#[cfg(feature = "cassandra")]
+use super::support::cassandra::{self, Klads};
 use super::support::programs::promtool;
 use super::support::scrape::{Family, Scrape};
 use super::support::{ENGINES, SETUPS, ServerBuilder};
 
 /// Labels that Prometheus adds, and the label of buckets.
 const OTHER_LABELS: &[&str] = &["job", "instance", "le"];
+
+/// How the names of the metrics of `--engine cassandra` begin.
+const OF_A_CLUSTER: &str = "klad_cluster_";
 
 /// Returns the families of all setups together.
 fn everything() -> Scrape {
@@ -79,8 +84,8 @@ fn differences(document: &BTreeMap<String, Family>, shown: &Scrape) -> Vec<Strin
     let of_this_build = |name: &str| {
         (cfg!(feature = "rocksdb") || !name.starts_with("klad_rocksdb_") && !name.starts_with("klad_value_cache_"))
             && (cfg!(feature = "fjall") || !name.starts_with("klad_fjall_"))
-            // `cassandra` checks these, where there is a cluster.
-            && !name.starts_with("klad_cluster_")
+            // Another test checks these, where there is a cluster.
+            && !name.starts_with(OF_A_CLUSTER)
             && (ENGINES.len() > 1 || !name.starts_with("klad_storage_"))
     };
     let gone = document.keys().filter(|name| !shown.families.contains_key(*name) && of_this_build(name));
@@ -92,6 +97,20 @@ fn differences(document: &BTreeMap<String, Family>, shown: &Scrape) -> Vec<Strin
 fn the_documented_metrics_are_exactly_the_existing_ones() {
     let found = differences(&documented(&file("docs/metrics.md")), &everything());
     assert_eq!(found, Vec::<String>::new(), "docs/metrics.md must be:\n{}", found.join("\n"));
+}
+
+#[cfg(feature = "cassandra")]
+#[test]
+fn the_documented_metrics_of_a_cluster_are_exactly_the_existing_ones() {
+    let Some(cluster) = cassandra::whole() else { return };
+    let klads = Klads::start(&cluster);
+    assert_eq!(klads.client(0).put("/v1/kv/k", b"v").status, 201);
+    let mut page = Scrape::of(klads.server(0));
+    assert_eq!(promtool(&["check", "metrics"], &page.text).as_deref(), Ok(""));
+    let mut document = documented(&file("docs/metrics.md"));
+    document.retain(|name, _| name.starts_with(OF_A_CLUSTER));
+    page.families.retain(|name, _| name.starts_with(OF_A_CLUSTER));
+    assert!(document == page.families, "docs/metrics.md must be:\n{:#?}", page.families);
 }
 
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
@@ -185,7 +204,9 @@ fn plain(query: &str) -> String {
 #[cfg(feature = "rocksdb")]
 #[test]
 fn the_dashboard_and_the_alerts_use_existing_metrics_and_labels() {
-    let shown = everything();
+    let mut shown = everything();
+    let documented = documented(&file("docs/metrics.md")).into_iter();
+    shown.families.extend(documented.filter(|(name, _)| name.starts_with(OF_A_CLUSTER)));
     let queries = queries(&dashboard());
     assert!(queries.len() > 80, "{}", queries.len());
     let alerts = file("deploy/prometheus-alerts.yml");
@@ -260,7 +281,7 @@ fn the_dashboard_has_the_current_schema_of_grafana() {
     let panels = dashboard["panels"].as_array().unwrap();
     let rows: Vec<_> =
         panels.iter().filter(|panel| panel["type"] == "row").map(|row| row["title"].as_str().unwrap()).collect();
-    assert_eq!(rows, ["Overview", "Latency by phase", "Overload", "Durability", "RocksDB", "Process"]);
+    assert_eq!(rows, ["Overview", "Latency by phase", "Overload", "Durability", "RocksDB", "Cassandra cluster", "Process"]);
     let mut identities = BTreeSet::new();
     for panel in panels {
         assert!(identities.insert(panel["id"].as_u64().unwrap()), "each panel has a unique id");

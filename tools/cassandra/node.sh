@@ -41,17 +41,11 @@ commitlog_sync: batch
 storage_compatibility_mode: NONE
 paxos_variant: v2
 paxos_state_purging: repaired
-# Whether the others keep for a node that is down what it misses.
-hinted_handoff_enabled: ${CASSANDRA_HINTS:-true}
 # Notices within seconds that a node is down.
 phi_convict_threshold: 5
 END
-# How long a node waits for others. The tests wait longer, for machines that are busy.
-if [ -n "${CASSANDRA_TIMEOUT:-}" ]; then
-    for name in read_request_timeout write_request_timeout range_request_timeout cas_contention_timeout; do
-        echo "$name: $CASSANDRA_TIMEOUT" >>"$directory/cassandra.yaml"
-    done
-fi
+# Settings of the tests, one on each line.
+echo "${CASSANDRA_YAML:-}" >>"$directory/cassandra.yaml"
 cat >"$directory/logback.xml" <<'END'
 <configuration>
   <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
@@ -77,4 +71,5 @@ exec "$java" -Xms256M -Xmx256M -Xss512k -XX:+UseSerialGC -XX:TieredStopAtLevel=1
     -XX:ReservedCodeCacheSize=96m -XX:+ExitOnOutOfMemoryError -Djdk.attach.allowAttachSelf=true "$@" \
     -Dcassandra.config="file://$directory/cassandra.yaml" -Dcassandra.storagedir="$directory" \
     -Dcassandra.logdir="$directory" -Dcassandra-foreground=yes -Dcassandra.skip_wait_for_gossip_to_settle=0 \
+    -Dcassandra.superuser_setup_delay_ms=0 \
     -Dlogback.configurationFile="$directory/logback.xml" -cp "$jars/*" org.apache.cassandra.service.CassandraDaemon

@@ -128,6 +128,23 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Returns the names of what users notice, separated by spaces.
+    #[must_use]
+    pub fn names(&self) -> String {
+        let all = [
+            ("conditions", self.conditions),
+            ("expiry", self.expiry),
+            ("metadata", self.metadata),
+            ("batches", self.batches),
+            ("range-removals", self.range_removals),
+            ("snapshots", self.snapshots),
+            ("changes", self.changes),
+            ("checkpoints", self.checkpoints),
+            ("compactions", self.compactions),
+        ];
+        all.into_iter().filter_map(|(name, has)| has.then_some(name)).collect::<Vec<_>>().join(" ")
+    }
+
     /// The first capability that `write` needs and the engine lacks.
     #[must_use]
     pub fn lacks(&self, write: &Write) -> Option<&'static str> {

@@ -1,4 +1,4 @@
-//! A Cassandra cluster of three nodes on this machine, which all tests of one run share. `tools/cassandra/node.sh` runs
+//! A Cassandra cluster of three nodes on this machine, which nearly all tests of one run share. `tools/cassandra/node.sh` runs
 //! a node, here as in `make cluster`.
 //!
 //! A test takes the cluster with [`whole`], together with others, or with [`alone`] if it harms nodes. When the run ends,
@@ -6,18 +6,20 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use rcgen::SanType;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::command::Klad;
 use super::programs::program;
+use super::tls::Authority;
 use super::{Client, PATIENCE, Server, ServerBuilder, wait_until};
 
 /// The number of nodes, and of copies of each key.
@@ -28,11 +30,21 @@ pub(crate) struct Cluster {
     block: u8,
     directory: PathBuf,
     nodes: Vec<Mutex<Option<Child>>>,
+    /// Lines for `cassandra.yaml`.
+    settings: String,
     /// Its end ends the nodes.
     _guard: Child,
 }
 
-static CLUSTER: LazyLock<RwLock<Cluster>> = LazyLock::new(|| RwLock::new(Cluster::start()));
+static CLUSTER: LazyLock<RwLock<Cluster>> = LazyLock::new(|| RwLock::new(Cluster::start(NODES, |_| SETTINGS.to_owned())));
+
+/// Hints would bring a copy what it has missed, and so hide reads that ask too few copies. The timeouts are for machines
+/// that are busy.
+const SETTINGS: &str = "hinted_handoff_enabled: false
+read_request_timeout: 10s
+write_request_timeout: 10s
+range_request_timeout: 10s
+cas_contention_timeout: 10s";
 
 /// Returns the cluster with all nodes up. `None`: the machine has no Cassandra, and the test is to be skipped.
 pub(crate) fn whole() -> Option<RwLockReadGuard<'static, Cluster>> {
@@ -42,6 +54,30 @@ pub(crate) fn whole() -> Option<RwLockReadGuard<'static, Cluster>> {
 /// Returns the cluster for a test that harms nodes. They are all up again when it drops the cluster.
 pub(crate) fn alone() -> Option<Alone> {
     is_here().then(|| Alone(CLUSTER.write().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// Returns a node of its own that serves only clients with TLS and a password. `authority` signs its certificate. The
+/// user is `cassandra`, the password too.
+pub(crate) fn secured(authority: &Authority) -> Option<Cluster> {
+    let settings = |block| {
+        let pair = authority.pair_with("node", |params| {
+            params.subject_alt_names = vec![SanType::IpAddress(IpAddr::from([127, 0, block, 1]))];
+        });
+        let chain = authority.path("node.chain");
+        let parts = [pair.key, pair.certificate].map(|path| std::fs::read_to_string(path).unwrap());
+        std::fs::write(&chain, parts.concat()).unwrap();
+        format!(
+            "authenticator: PasswordAuthenticator
+client_encryption_options:
+  enabled: true
+  optional: false
+  ssl_context_factory:
+    class_name: org.apache.cassandra.security.PEMBasedSslContextFactory
+  keystore: {}",
+            chain.display()
+        )
+    };
+    is_here().then(|| Cluster::start(1, settings))
 }
 
 /// The cluster for one test. Mends it when dropped.
@@ -80,7 +116,8 @@ fn is_here() -> bool {
 }
 
 impl Cluster {
-    fn start() -> Cluster {
+    /// Starts `count` nodes. `settings` makes lines for `cassandra.yaml` from the third number of their addresses.
+    fn start(count: usize, settings: impl FnOnce(u8) -> String) -> Cluster {
         let directory = tempfile::Builder::new().prefix("klad-cluster-").tempdir().unwrap();
         let directory = TempDir::keep(directory);
         // The shell waits for the end of its input, which is the end of this process.
@@ -92,9 +129,10 @@ impl Cluster {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let nodes = (0..NODES).map(|_| Mutex::new(None)).collect();
-        let cluster = Cluster { block: free_block(), directory, nodes, _guard: guard };
-        for node in 0..NODES {
+        let nodes = (0..count).map(|_| Mutex::new(None)).collect();
+        let block = free_block();
+        let cluster = Cluster { block, directory, nodes, settings: settings(block), _guard: guard };
+        for node in 0..count {
             cluster.spawn(node);
         }
         cluster.wait();
@@ -108,7 +146,7 @@ impl Cluster {
 
     /// The addresses as `--contact-points` takes them.
     pub(crate) fn contact_points(&self) -> String {
-        (0..NODES).map(|node| self.address(node).to_string()).collect::<Vec<_>>().join(",")
+        (0..self.nodes.len()).map(|node| self.address(node).to_string()).collect::<Vec<_>>().join(",")
     }
 
     /// Returns what starts a klad for a keyspace.
@@ -135,10 +173,8 @@ impl Cluster {
         let log = File::create(directory.join("log")).unwrap();
         let child = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/cassandra/node.sh"))
             .arg(&directory)
-            .args([self.block.to_string(), (node + 1).to_string(), NODES.to_string()])
-            // Hints would bring a copy what it has missed, and so hide reads that ask too few copies.
-            .env("CASSANDRA_HINTS", "false")
-            .env("CASSANDRA_TIMEOUT", "10s")
+            .args([self.block.to_string(), (node + 1).to_string(), self.nodes.len().to_string()])
+            .env("CASSANDRA_YAML", &self.settings)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -150,12 +186,15 @@ impl Cluster {
     /// Waits until each node that runs serves, lists the others, and knows that those that run are up.
     fn wait(&self) {
         let running = |node: &usize| self.nodes[*node].lock().unwrap().is_some();
-        let running: Vec<usize> = (0..NODES).filter(running).collect();
+        let running: Vec<usize> = (0..self.nodes.len()).filter(running).collect();
         for &node in &running {
             wait_until(&format!("Cassandra node {node} serves"), || {
                 let ended = self.nodes[node].lock().unwrap().as_mut().unwrap().try_wait().unwrap();
                 assert_eq!(ended, None, "Cassandra has ended:\n{}", self.log(node));
-                self.log(node).contains("Startup complete") && peers(self.address(node)) == Some(NODES - 1)
+                // A single node waits for no others, and may not answer without TLS.
+                let others = self.nodes.len() - 1;
+                self.log(node).contains("Startup complete")
+                    && (others == 0 || peers(self.address(node)) == Some(others))
             });
         }
         for &node in &running {
@@ -245,9 +284,18 @@ impl Klads {
         self.0[klad].address
     }
 
+    pub(crate) fn server(&self, klad: usize) -> &Server {
+        &self.0[klad]
+    }
+
     /// Connects to one of the klads, which count from 0.
     pub(crate) fn client(&self, klad: usize) -> Client {
         self.0[klad].client()
+    }
+
+    /// Returns what `/readyz` of a klad answers.
+    pub(crate) fn ready(&self, klad: usize) -> u16 {
+        self.0[klad].admin("/readyz").status
     }
 
     /// Kills the last klad.

@@ -18,7 +18,7 @@ use scylla::statement::SerialConsistency;
 use tokio::runtime::{self, Handle, Runtime};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::operation::{Durability, Error, Operation, Outcome};
+use crate::operation::{Consistency, Durability, Error, Operation, Outcome};
 use crate::{Capabilities, ChangeKind, Check, Engine, Observation, Reply};
 use klad_base::sync;
 
@@ -165,9 +165,15 @@ impl Cluster {
         }
     }
 
-    /// Whether klad has a connection to a node.
-    fn is_connected(&self) -> bool {
-        self.session.get_cluster_state().get_nodes_info().iter().any(|node| node.is_connected())
+    /// Checks that klad has a connection to at least `asked` nodes. Fewer cannot answer for any key.
+    fn reaches(&self, asked: u8) -> Result<(), Error> {
+        let state = self.session.get_cluster_state();
+        let connected = state.get_nodes_info().iter().filter(|node| node.is_connected());
+        let answered = connected.take(asked.into()).count();
+        if answered >= asked.into() {
+            return Ok(());
+        }
+        Err(Error::NotEnoughReplicas { answered: u32::try_from(answered).expect("few"), asked: asked.into() })
     }
 }
 
@@ -192,7 +198,7 @@ impl Engine for CassandraEngine {
     }
 
     fn durability(&self, _asked: Durability) -> Durability {
-        Durability::Replicated(self.cluster.levels.of_write(crate::operation::Consistency::Default).acks)
+        Durability::Replicated(self.cluster.levels.of_write(Consistency::Default).acks)
     }
 
     /// Always unknown: other klads may have written the key.
@@ -205,19 +211,15 @@ impl Engine for CassandraEngine {
         self.runtime.spawn(async move { reply.complete(cluster.execute(operation, &reply).await) });
     }
 
-    /// Only a klad without any node rejects writes: whether enough nodes of a key are up is known to the cluster.
+    /// Only a klad without any node rejects writes: the level of a write and the nodes of its key are not known here.
     fn writable(&self, _change: ChangeKind) -> Result<(), Error> {
-        if self.cluster.is_connected() {
-            return Ok(());
-        }
-        let asked = self.cluster.levels.of_write(crate::operation::Consistency::Default).acks.into();
-        Err(Error::NotEnoughReplicas { answered: 0, asked })
+        self.cluster.reaches(1)
     }
 
     fn set_cache_bytes(&self, _bytes: u64) {}
 
     fn checks(&self) -> Vec<Check> {
-        vec![Check::of("cluster", self.writable(ChangeKind::Put))]
+        vec![Check::of("cluster", self.cluster.reaches(self.cluster.levels.of_write(Consistency::Default).acks))]
     }
 
     fn observe(&self) -> Arc<Observation> {

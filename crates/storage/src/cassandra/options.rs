@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-#[cfg(feature = "cluster-tls")]
 use scylla::client::session::TlsContext;
 
 use crate::operation::Consistency;
@@ -19,7 +18,6 @@ pub struct Contact {
     pub(super) keyspace: String,
     /// User name and password.
     pub(super) user: Option<(String, String)>,
-    #[cfg(feature = "cluster-tls")]
     pub(super) tls: Option<TlsContext>,
     /// The time for one request.
     pub(super) timeout: Duration,
@@ -53,7 +51,6 @@ impl Contact {
                 local_datacenter,
                 keyspace,
                 user: None,
-                #[cfg(feature = "cluster-tls")]
                 tls: None,
                 timeout,
             })
@@ -70,7 +67,6 @@ impl Contact {
 
     /// Speaks TLS to the nodes.
     #[must_use]
-    #[cfg(feature = "cluster-tls")]
     pub fn with_tls(self, tls: std::sync::Arc<rustls::ClientConfig>) -> Contact {
         Contact { tls: Some(tls.into()), ..self }
     }

@@ -45,10 +45,7 @@ pub(super) async fn connect(contact: &Contact) -> Result<Session, NewSessionErro
         .keepalive_interval(KEEPALIVE)
         .keepalive_timeout(KEEPALIVE)
         .pool_size(PoolSize::PerHost(NonZeroUsize::MIN));
-    #[cfg(feature = "cluster-tls")]
-    {
-        builder = builder.tls_context(contact.tls.clone());
-    }
+    builder = builder.tls_context(contact.tls.clone());
     if let Some((user, password)) = &contact.user {
         builder = builder.user(user, password);
     }
