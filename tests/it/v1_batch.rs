@@ -50,6 +50,26 @@ fn get(key: &str) -> Value {
 }
 
 #[test]
+fn a_long_answer_is_a_stream_in_the_order_of_the_items() {
+    each(SETUPS, |setup, _, client| {
+        let keys: Vec<String> = (0..20).map(|number| format!("k{number:02}")).collect();
+        let puts: Vec<Value> = keys.iter().map(|key| put(key, &format!("{key}{}", "v".repeat(10_000)))).collect();
+        let short = batch(client, "?durability=async", &puts);
+        assert!(short.header("content-length").is_some() && short.chunks.is_none(), "{setup}");
+        let gets: Vec<Value> = (0..60).map(|number| get(&keys[number * 7 % 20])).collect();
+        let long = batch(client, "", &gets);
+        let chunks = long.chunks.as_ref().expect("a stream");
+        assert!(chunks.len() > 1 && chunks.iter().all(|chunk| chunk.len() < 512 << 10), "{setup}");
+        for (number, result) in results(&long).iter().enumerate() {
+            let value = result["value"].as_str().expect("text");
+            assert!(value.starts_with(&keys[number * 7 % 20]) && value.len() == 10_003, "{setup} {number}");
+        }
+        // The connection goes on.
+        assert_eq!(client.get("/v1/kv/k00").status, 200);
+    });
+}
+
+#[test]
 fn a_batch_does_its_items_in_their_order() {
     each(SETUPS, |setup, _, client| {
         let puts = batch(client, "", &[put("a", "1"), put("b", "2"), put("a", "3"), json!({"op":"delete","key":"b"})]);

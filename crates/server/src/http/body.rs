@@ -1,4 +1,4 @@
-//! Bodies of answers: empty, a value in frames, a range, or a scan.
+//! Bodies of answers: empty, a value in frames, a range, a scan, a change feed, or the results of a batch.
 //!
 //! hyper copies each frame into the connection's write buffer, and asks for the next one while the buffer is below its
 //! limit. So a large value must be sent in pieces. `service` creates a body; the connection, or hyper, reads it.
@@ -13,7 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use crate::exchange::Exchange;
 use crate::execution::admission::BodyPermit;
 use crate::http::range::RangeBody;
-use crate::http::v1::{FeedBody, ScanBody};
+use crate::http::v1::{FeedBody, ResultsBody, ScanBody};
 use crate::limits::RESPONSE_FRAME_BYTES_MAX;
 use crate::request_metrics::Outcome;
 use klad_storage::operation;
@@ -33,6 +33,8 @@ pub(super) enum Content {
     Scan(Box<ScanBody>),
     /// A change feed.
     Feed(Box<FeedBody>),
+    /// The results of a batch.
+    Results(Box<ResultsBody>),
 }
 
 impl Content {
@@ -47,6 +49,7 @@ impl Content {
             Content::Range(range) => range.permit_bytes(),
             Content::Scan(scan) => scan.permit_bytes(),
             Content::Feed(feed) => feed.permit_bytes(),
+            Content::Results(results) => results.permit_bytes(),
         }
     }
 }
@@ -70,13 +73,13 @@ impl ResponseBody {
     /// The number of bytes that are left, for a connection that sends the answer without hyper.
     ///
     /// # Panics
-    /// For a range, a scan or a change feed, whose length is unknown.
+    /// For a body of unknown length.
     #[must_use]
     pub fn length(&self) -> usize {
         match &self.content {
             Content::Bytes { rest, .. } => rest.len(),
-            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => {
-                unreachable!("a request for a range is not plain")
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) | Content::Results(_) => {
+                unreachable!("only requests for one entity are plain")
             }
         }
     }
@@ -85,7 +88,7 @@ impl ResponseBody {
     /// body, not with these bytes.
     ///
     /// # Panics
-    /// For a range or a scan.
+    /// For a body of unknown length.
     #[must_use]
     pub fn take_frame(&mut self) -> Bytes {
         self.begun = true;
@@ -95,8 +98,8 @@ impl ResponseBody {
                 self.exchange.request().sent(frame.len());
                 frame
             }
-            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => {
-                unreachable!("a request for a range is not plain")
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) | Content::Results(_) => {
+                unreachable!("only requests for one entity are plain")
             }
         }
     }
@@ -111,6 +114,7 @@ impl Drop for ResponseBody {
             Content::Scan(scan) => scan.has_ended() || !self.begun,
             // A feed has no end of its own: the client leaves when it wants.
             Content::Feed(_) => true,
+            Content::Results(results) => results.has_ended() || !self.begun,
         };
         if !whole {
             self.exchange.request().cut(Outcome::Aborted);
@@ -171,6 +175,11 @@ impl Body for ResponseBody {
                     Some(Ok(Frame::data(Piece::Bytes(frame))))
                 })
             }
+            Content::Results(results) => results.poll_slice(context).map(|slice| {
+                let slice = slice?;
+                this.exchange.request().sent(slice.len());
+                Some(Ok(Frame::data(Piece::Bytes(slice))))
+            }),
         }
     }
 
@@ -178,14 +187,14 @@ impl Body for ResponseBody {
         match &self.content {
             Content::Bytes { rest, .. } => rest.is_empty(),
             // Unknown until it is asked; an empty range is an empty chunked body.
-            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => false,
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) | Content::Results(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Bytes { rest, .. } => SizeHint::with_exact(rest.len() as u64),
-            Content::Range(_) | Content::Scan(_) | Content::Feed(_) => SizeHint::default(),
+            Content::Range(_) | Content::Scan(_) | Content::Feed(_) | Content::Results(_) => SizeHint::default(),
         }
     }
 }

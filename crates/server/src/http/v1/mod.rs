@@ -50,6 +50,7 @@ pub use changes::FeedBody;
 pub use expiry::TTL_HEADER;
 pub use metadata::META_PREFIX;
 pub use route::{PREFIX, Request, op, route};
+pub(super) use batch::ResultsBody;
 pub(super) use scan::ScanBody;
 
 /// What a request is answered with.

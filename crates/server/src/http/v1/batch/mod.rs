@@ -14,18 +14,17 @@ use hyper::{HeaderMap, StatusCode};
 use crate::execution::admission::BodyPermit;
 use crate::http::answer::{Fields, Reply};
 use crate::http::api_error::ApiError;
-use crate::http::body::Content;
 use crate::http::service::Options;
 use crate::http::upload::Upload;
 use crate::http::v1::Context;
 use crate::http::v1::batch::item::Op;
 use crate::http::v1::batch::read::Items;
-use crate::http::v1::batch::result::ItemResult;
 use crate::http::v1::parameters::Parameters;
 use crate::http::v1::route::durability;
-use crate::limits::{BATCH_READ_BYTES_MAX, BATCH_RESULT_BYTES_MAX, BATCH_SLICE_BYTES, BATCH_SLICE_ITEMS};
+use crate::limits::{BATCH_READ_BYTES_MAX, BATCH_RESULT_BYTES_MAX};
 use klad_storage::operation::{Change, ChangeError, ChangeResult, Durability, Effect, Outcome, Version, Write};
 
+mod answer;
 mod cbor;
 mod item;
 mod ndjson;
@@ -33,6 +32,8 @@ mod read;
 mod result;
 #[cfg(test)]
 mod tests;
+
+pub(in crate::http) use answer::ResultsBody;
 
 /// What the head of a batch says.
 pub(super) struct Request {
@@ -163,15 +164,14 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
         }
         Results::AllDone(_) => None,
     };
-    let out = encode(request.answer, &ops, done.results).await;
     drop(permits);
     if let Some(larger) = larger {
         answer_permit = larger;
     }
-    answer_permit.shrink(out.len() as u64);
+    let content = answer::content(request.answer, ops, done.results, answer_permit).await;
     let others = [(CONTENT_TYPE, HeaderValue::from_static(request.answer.media_type()))].into_iter().collect();
     let fields = Fields { durability: done.durability, others: Some(Box::new(others)), ..Fields::default() };
-    Ok(Reply::new(StatusCode::OK, Content::Bytes { rest: out.into(), permit: Some(answer_permit) }).with(fields))
+    Ok(Reply::new(StatusCode::OK, content).with(fields))
 }
 
 /// The bytes that a batch may read: a quarter of the body budget if that is less than the limit. Otherwise a small
@@ -260,29 +260,4 @@ fn memory_for(
         }
     }
     Ok(None)
-}
-
-/// Writes the results in the order of the items.
-async fn encode(format: Format, ops: &[Op], results: Results) -> Vec<u8> {
-    let mut out = Vec::with_capacity(ops.len() * 48);
-    let (mut all, mut first) = match results {
-        Results::Each(results) => (results.into_iter(), 0),
-        Results::AllDone(first) => (Vec::new().into_iter(), first.get()),
-    };
-    let (mut items, mut begin) = (0, 0);
-    for op in ops {
-        let result = all.next().unwrap_or_else(|| {
-            let version = Version::new(first);
-            first = first.saturating_add(1);
-            ChangeResult::Done { version, existed: None, number: None }
-        });
-        format.write(&ItemResult::new(*op, result), &mut out);
-        items += 1;
-        if items == BATCH_SLICE_ITEMS || out.len() - begin >= BATCH_SLICE_BYTES {
-            (items, begin) = (0, out.len());
-            tokio::task::yield_now().await;
-        }
-    }
-    out.shrink_to_fit();
-    out
 }

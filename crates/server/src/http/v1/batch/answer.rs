@@ -1,0 +1,110 @@
+//! The body of an answer to a batch: the results in the order of the items.
+//!
+//! A short one has a length. A long one is a stream: klad makes a slice of it while the client takes the one before, so
+//! only one slice is in memory beside the values. `batch` creates it; `body` reads it.
+
+use std::task::{Context, Poll};
+use std::vec::IntoIter;
+
+use bytes::Bytes;
+
+use crate::execution::admission::BodyPermit;
+use crate::http::body::Content;
+use crate::http::v1::batch::item::Op;
+use crate::http::v1::batch::result::ItemResult;
+use crate::http::v1::batch::{Format, Results};
+use crate::limits::{BATCH_SLICE_BYTES, BATCH_SLICE_ITEMS};
+use klad_storage::operation::{ChangeResult, Version};
+
+/// The results that have not been written.
+struct Writer {
+    format: Format,
+    ops: IntoIter<Op>,
+    results: IntoIter<ChangeResult>,
+    /// The version of the next item, if there are no `results` because all changes have taken effect.
+    version: u64,
+}
+
+/// A long answer, of which the client has taken a part.
+pub(in crate::http) struct ResultsBody {
+    /// What was written before the answer began.
+    first: Option<Bytes>,
+    writer: Writer,
+    permit: BodyPermit,
+    /// Whether the worker's other requests have not run since the last slice.
+    others_wait: bool,
+}
+
+/// Writes the results until they are complete or fill a slice. A client takes the rest as a stream. `permit` covers the
+/// values in `results` and their written form.
+pub(super) async fn content(format: Format, ops: Vec<Op>, results: Results, mut permit: BodyPermit) -> Content {
+    let count = ops.len();
+    let (results, version) = match results {
+        Results::Each(results) => (results.into_iter(), 0),
+        Results::AllDone(first) => (Vec::new().into_iter(), first.get()),
+    };
+    let mut writer = Writer { format, ops: ops.into_iter(), results, version };
+    let mut out = Vec::with_capacity(count * 48);
+    while !writer.has_ended() {
+        if out.len() >= BATCH_SLICE_BYTES {
+            let first = Some(out.into());
+            return Content::Results(Box::new(ResultsBody { first, writer, permit, others_wait: true }));
+        }
+        writer.write_slice(&mut out);
+        tokio::task::yield_now().await;
+    }
+    out.shrink_to_fit();
+    permit.shrink(out.len() as u64);
+    Content::Bytes { rest: out.into(), permit: Some(permit) }
+}
+
+impl Writer {
+    fn has_ended(&self) -> bool {
+        self.ops.len() == 0
+    }
+
+    fn write_slice(&mut self, out: &mut Vec<u8>) {
+        let begin = out.len();
+        for op in self.ops.by_ref().take(BATCH_SLICE_ITEMS) {
+            let result = self.results.next().unwrap_or_else(|| {
+                let version = Version::new(self.version);
+                self.version = self.version.saturating_add(1);
+                ChangeResult::Done { version, existed: None, number: None }
+            });
+            self.format.write(&ItemResult::new(op, result), out);
+            if out.len() - begin >= BATCH_SLICE_BYTES {
+                return;
+            }
+        }
+    }
+}
+
+impl ResultsBody {
+    /// Makes the next slice; `None` after the last one.
+    pub(in crate::http) fn poll_slice(&mut self, context: &Context<'_>) -> Poll<Option<Bytes>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(first));
+        }
+        if self.writer.has_ended() {
+            return Poll::Ready(None);
+        }
+        self.others_wait = !self.others_wait;
+        if !self.others_wait {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let mut out = Vec::new();
+        self.writer.write_slice(&mut out);
+        Poll::Ready(Some(out.into()))
+    }
+
+    /// Whether all results were handed over.
+    pub(in crate::http) fn has_ended(&self) -> bool {
+        self.first.is_none() && self.writer.has_ended()
+    }
+
+    /// Bytes of the body budget that it holds.
+    pub(in crate::http) fn permit_bytes(&self) -> u64 {
+        self.permit.bytes()
+    }
+}
