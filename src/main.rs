@@ -244,7 +244,6 @@ fn serve(command_line: &CommandLine) -> Result<(), Failure> {
         engine = Arc::new(Delayed::new(engine, config.engine_delay, config.engine_delay_every));
     }
     let durability = engine.durability(config.server.limits.service.durability);
-    let name = engine.name();
     let controller = OnceLock::new();
     let control = |limits| -> Arc<dyn Control> {
         controller

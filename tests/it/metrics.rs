@@ -281,7 +281,10 @@ fn the_dashboard_has_the_current_schema_of_grafana() {
     let panels = dashboard["panels"].as_array().unwrap();
     let rows: Vec<_> =
         panels.iter().filter(|panel| panel["type"] == "row").map(|row| row["title"].as_str().unwrap()).collect();
-    assert_eq!(rows, ["Overview", "Latency by phase", "Overload", "Durability", "RocksDB", "Cassandra cluster", "Process"]);
+    assert_eq!(
+        rows,
+        ["Overview", "Latency by phase", "Overload", "Durability", "RocksDB", "Cassandra cluster", "Process"]
+    );
     let mut identities = BTreeSet::new();
     for panel in panels {
         assert!(identities.insert(panel["id"].as_u64().unwrap()), "each panel has a unique id");

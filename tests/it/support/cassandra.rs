@@ -36,7 +36,8 @@ pub(crate) struct Cluster {
     _guard: Child,
 }
 
-static CLUSTER: LazyLock<RwLock<Cluster>> = LazyLock::new(|| RwLock::new(Cluster::start(NODES, |_| SETTINGS.to_owned())));
+static CLUSTER: LazyLock<RwLock<Cluster>> =
+    LazyLock::new(|| RwLock::new(Cluster::start(NODES, |_| SETTINGS.to_owned())));
 
 /// Hints would bring a copy what it has missed, and so hide reads that ask too few copies. The timeouts are for machines
 /// that are busy.
@@ -229,6 +230,14 @@ impl Cluster {
         child.wait().unwrap();
         // The number may belong to another process when the run ends.
         std::fs::remove_file(self.node_directory(node).join("pid")).unwrap();
+    }
+
+    /// Waits until the nodes that run know that `node` is down. Until then they keep writes for it for a while.
+    pub(crate) fn wait_until_missed(&self, node: usize) {
+        let running = |other: &usize| self.nodes[*other].lock().unwrap().is_some();
+        for other in (0..self.nodes.len()).filter(running) {
+            wait_until(&format!("node {other} knows that node {node} is down"), || !self.sees(other, node));
+        }
     }
 
     /// Stops all threads of a node. Its connections stay open.

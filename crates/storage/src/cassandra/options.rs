@@ -46,14 +46,7 @@ impl Contact {
     ) -> Result<Contact, BadName> {
         let points = points.iter().map(|point| with_port(point)).collect();
         if is_name(&keyspace) {
-            Ok(Contact {
-                points,
-                local_datacenter,
-                keyspace,
-                user: None,
-                tls: None,
-                timeout,
-            })
+            Ok(Contact { points, local_datacenter, keyspace, user: None, tls: None, timeout })
         } else {
             Err(BadName(keyspace))
         }

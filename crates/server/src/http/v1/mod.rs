@@ -46,11 +46,11 @@ mod expiry;
 pub mod metadata;
 mod parameters;
 
+pub(super) use batch::ResultsBody;
 pub use changes::FeedBody;
 pub use expiry::TTL_HEADER;
 pub use metadata::META_PREFIX;
 pub use route::{PREFIX, Request, op, route};
-pub(super) use batch::ResultsBody;
 pub(super) use scan::ScanBody;
 
 /// What a request is answered with.

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::http::v1::batch::item::Op;
 use crate::http::v1::batch::result::{Answered, Found};
 use crate::http::v1::metadata;
 use crate::limits::{METADATA_BYTES_MAX, METADATA_ENTRIES_MAX};
