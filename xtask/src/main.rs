@@ -2,8 +2,10 @@
 //!
 //! They measure what no test may assert: times, memory and CPU cost. Results go to stdout, messages to stderr. The
 //! exit code is 0 when every bound is kept, 1 when one is exceeded or the measurement failed, 2 for wrong usage.
-//! xtask sees of klad what a client sees. Only `bulk` opens an engine, as the control of what a server adds to it. It uses
-//! the load tester and the process handling of klad, but none of its server code.
+//! `cluster` only prints whether its bounds are kept: its figures depend on how many cores three nodes share.
+//! xtask sees of klad what a client sees. Only `bulk` opens an engine, and `cluster` a session with Cassandra, as the
+//! control of what a server adds to it. xtask uses the load tester and the process handling of klad, but none of its
+//! server code.
 
 use std::process::ExitCode;
 
@@ -11,6 +13,7 @@ use clap::{Parser, Subcommand};
 
 mod bench_truth;
 mod bulk;
+mod cluster;
 mod memory;
 mod profile_cost;
 mod restart;
@@ -34,6 +37,13 @@ enum Chore {
     BenchTruth(bench_truth::Args),
     /// Measure what batches and scans cost beside single requests.
     Bulk(bulk::Args),
+    /// Measure klad on Cassandra beside the same requests without klad.
+    ///
+    /// Starts three Cassandra nodes and up to three klads on this machine, and ends them. `tools/setup.sh cluster`
+    /// installs what it needs. Takes about ten minutes and 3 GB of memory. Prints tables in markdown, and a verdict for
+    /// each bound: within, EXCEEDED, or NOT SHOWN if only some rounds keep it. The exit code is 0 whatever the verdicts
+    /// are, and 1 if an answer of klad is wrong or the measurement fails.
+    Cluster(cluster::Args),
     /// Check that klad's resident memory stays within its budget.
     Memory(memory::Args),
     /// Measure the CPU time that profiles and heap samples cost per request.
@@ -71,6 +81,7 @@ fn main() -> ExitCode {
     let ended = match Cli::parse().chore {
         Chore::BenchTruth(args) => bench_truth::run(&args),
         Chore::Bulk(args) => bulk::run(&args),
+        Chore::Cluster(args) => cluster::run(&args),
         Chore::Memory(args) => memory::run(&args),
         Chore::ProfileCost(args) => profile_cost::run(&args),
         Chore::Restart(args) => restart::run(&args),

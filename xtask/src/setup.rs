@@ -1,6 +1,6 @@
 //! What every measurement needs: the klad to measure, a directory that is removed at the end, cores, servers and loads.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -45,6 +45,29 @@ impl Setup {
         let (server_cores, load_cores) =
             split_cores(Pin::Split).map_or_else(Default::default, |cores| (cores.server, cores.load));
         Ok(Setup { program, directory, server_cores, load_cores, watch: watch()? })
+    }
+
+    /// As [`Setup::new`], but servers and loads share all cores.
+    pub(crate) fn unpinned(args: &ProgramArgs) -> Result<Setup> {
+        Ok(Setup { server_cores: Vec::new(), load_cores: Vec::new(), ..Setup::new(args)? })
+    }
+
+    /// The directory of the measurement.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Starts a program on all cores. Dropping it kills it.
+    pub(crate) fn start(&self, command: Command) -> Result<RunningProcess> {
+        RunningProcess::start(command, &[], &self.watch)
+    }
+
+    /// Runs a command of klad to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<()> {
+        let output = Command::new(&self.program).args(arguments).output().context("cannot run klad")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "klad {} failed: {}", arguments.join(" "), said.trim());
+        Ok(())
     }
 
     /// Starts `klad serve` on the data directory `name`, and waits until it is ready.
