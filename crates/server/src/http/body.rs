@@ -175,10 +175,10 @@ impl Body for ResponseBody {
                     Some(Ok(Frame::data(Piece::Bytes(frame))))
                 })
             }
-            Content::Results(results) => results.poll_slice(context).map(|slice| {
-                let slice = slice?;
-                this.exchange.request().sent(slice.len());
-                Some(Ok(Frame::data(Piece::Bytes(slice))))
+            Content::Results(results) => results.poll_frame(context).map(|frame| {
+                let frame = frame?;
+                this.exchange.request().sent(frame.len());
+                Some(Ok(Frame::data(Piece::Bytes(frame))))
             }),
         }
     }

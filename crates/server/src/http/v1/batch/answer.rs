@@ -13,7 +13,7 @@ use crate::http::body::Content;
 use crate::http::v1::batch::item::Op;
 use crate::http::v1::batch::result::ItemResult;
 use crate::http::v1::batch::{Format, Results};
-use crate::limits::{BATCH_SLICE_BYTES, BATCH_SLICE_ITEMS};
+use crate::limits::{BATCH_SLICE_BYTES, BATCH_SLICE_ITEMS, RESPONSE_FRAME_BYTES_MAX};
 use klad_storage::operation::{ChangeResult, Version};
 
 /// The results that have not been written.
@@ -27,8 +27,8 @@ struct Writer {
 
 /// A long answer, of which the client has taken a part.
 pub(in crate::http) struct ResultsBody {
-    /// What was written before the answer began.
-    first: Option<Bytes>,
+    /// What is written and not handed over.
+    slice: Bytes,
     writer: Writer,
     permit: BodyPermit,
     /// Whether the worker's other requests have not run since the last slice.
@@ -47,8 +47,8 @@ pub(super) async fn content(format: Format, ops: Vec<Op>, results: Results, mut 
     let mut out = Vec::with_capacity(count * 48);
     while !writer.has_ended() {
         if out.len() >= BATCH_SLICE_BYTES {
-            let first = Some(out.into());
-            return Content::Results(Box::new(ResultsBody { first, writer, permit, others_wait: true }));
+            let slice = out.into();
+            return Content::Results(Box::new(ResultsBody { slice, writer, permit, others_wait: true }));
         }
         writer.write_slice(&mut out);
         tokio::task::yield_now().await;
@@ -80,27 +80,25 @@ impl Writer {
 }
 
 impl ResultsBody {
-    /// Makes the next slice; `None` after the last one.
-    pub(in crate::http) fn poll_slice(&mut self, context: &Context<'_>) -> Poll<Option<Bytes>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(first));
+    /// Takes the next bytes, at most [`RESPONSE_FRAME_BYTES_MAX`]; `None` at the end.
+    pub(in crate::http) fn poll_frame(&mut self, context: &Context<'_>) -> Poll<Option<Bytes>> {
+        if self.slice.is_empty() && !self.writer.has_ended() {
+            self.others_wait = !self.others_wait;
+            if !self.others_wait {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let mut out = Vec::new();
+            self.writer.write_slice(&mut out);
+            self.slice = out.into();
         }
-        if self.writer.has_ended() {
-            return Poll::Ready(None);
-        }
-        self.others_wait = !self.others_wait;
-        if !self.others_wait {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let mut out = Vec::new();
-        self.writer.write_slice(&mut out);
-        Poll::Ready(Some(out.into()))
+        let frame = self.slice.split_to(self.slice.len().min(RESPONSE_FRAME_BYTES_MAX));
+        Poll::Ready((!frame.is_empty()).then_some(frame))
     }
 
     /// Whether all results were handed over.
     pub(in crate::http) fn has_ended(&self) -> bool {
-        self.first.is_none() && self.writer.has_ended()
+        self.slice.is_empty() && self.writer.has_ended()
     }
 
     /// Bytes of the body budget that it holds.
