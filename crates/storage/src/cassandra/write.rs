@@ -52,6 +52,16 @@ const TTL_S_MAX: u64 = 20 * 365 * 24 * 60 * 60;
 /// The last expiry that every Cassandra can store: early on 18 January 2038, seconds since 1970.
 const EXPIRY_S_MAX: u64 = 2_147_400_000;
 
+/// The bytes of plain changes that klad sends as one request. Cassandra logs a warning above 5 KiB
+/// (`batch_size_warn_threshold`), and rejects requests above 50 KiB.
+const TOGETHER_BYTES_MAX: usize = 4 << 10;
+
+/// What a row takes in a request beyond its key and value, bytes.
+const ROW_BYTES: usize = 64;
+
+/// The numbers of items, and their changes, which are done together.
+type Unit = (Vec<usize>, Vec<Change>);
+
 /// What one write makes of a key.
 pub(super) struct Stores {
     pub(super) key: Bytes,
@@ -88,7 +98,7 @@ impl Cluster {
         let count = changes.len();
         let level = self.levels.of_write(write.consistency);
         let mut places: HashMap<Bytes, usize> = HashMap::new();
-        let mut units: Vec<(Vec<usize>, Vec<Change>)> = Vec::new();
+        let mut units: Vec<Unit> = Vec::new();
         for (index, change) in changes.into_iter().enumerate() {
             let place = *places.entry(change.key.clone()).or_insert(units.len());
             if place == units.len() {
@@ -97,7 +107,8 @@ impl Cluster {
             units[place].0.push(index);
             units[place].1.push(change);
         }
-        let run = |(indexes, changes): (Vec<usize>, Vec<Change>)| {
+        let units = if self.levels.is_serial(write.consistency) { units } else { self.together(units) };
+        let run = |(indexes, changes): Unit| {
             let unit = Write { changes, ..write.clone() };
             async move { (indexes, self.unit(unit, reply).await) }
         };
@@ -137,7 +148,32 @@ impl Cluster {
         Ok(Outcome::Written { version, durability: Durability::Replicated(level.acks), results })
     }
 
-    /// Does the changes of one key, or of an atomic batch within one bucket.
+    /// Joins the units of a bucket that need not know its state, because one request for several rows of a partition
+    /// costs Cassandra much less than one for each.
+    fn together(&self, units: Vec<Unit>) -> Vec<Unit> {
+        let mut joined: Vec<Unit> = Vec::new();
+        // For each bucket, the unit that takes more, and its bytes.
+        let mut open: HashMap<i32, (usize, usize)> = HashMap::new();
+        for (indexes, changes) in units {
+            let bytes: usize = changes.iter().map(|change| change.bytes() + ROW_BYTES).sum();
+            if bytes > TOGETHER_BYTES_MAX || changes.iter().any(Change::depends_on_state) {
+                joined.push((indexes, changes));
+                continue;
+            }
+            let place = open.entry(bucket::of(&changes[0].key, self.buckets)).or_insert((joined.len(), 0));
+            if place.0 == joined.len() || place.1 + bytes > TOGETHER_BYTES_MAX {
+                *place = (joined.len(), bytes);
+                joined.push((indexes, changes));
+            } else {
+                place.1 += bytes;
+                joined[place.0].0.extend(indexes);
+                joined[place.0].1.extend(changes);
+            }
+        }
+        joined
+    }
+
+    /// Does the changes of one key, or of several keys of one bucket at once.
     async fn unit(&self, write: Write, reply: &Arc<dyn Reply>) -> crate::Result {
         let pending = [Pending { write, reply: reply.clone() }];
         let write = &pending[0].write;
