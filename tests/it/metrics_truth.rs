@@ -5,10 +5,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
+use super::support::batches::batch;
 use super::support::planted::Defect;
 use super::support::scrape::Scrape;
 use super::support::shim::Shim;
-use super::support::{Client, PATIENCE, Server, ServerBuilder, resident_bytes, wait_until};
+use super::support::{Answer, Client, PATIENCE, Server, ServerBuilder, resident_bytes, wait_until};
 
 fn entity(key: impl std::fmt::Display) -> String {
     format!("/v0/entity?id={key}")
@@ -272,6 +275,34 @@ fn a_stall_is_visible_while_it_lasts_and_counted() {
         let after =
             wait_for_page(&server, "writes go on", |page| stall(page, "") == 0.0 && page.value("klad_ready") == 1.0);
         assert!(stall(&after, "_seconds_total") >= stall(&later, "_seconds_total"));
+    });
+}
+
+/// Batches, and removals of ranges, while RocksDB has stopped writes.
+#[test]
+fn what_a_stall_rejects_is_503_and_has_no_effect() {
+    let shim = Shim::new();
+    let server = shim.preload(small_memtables()).start();
+    let mut client = server.client();
+    client.store("/v0/entity?id=kept", b"v");
+    shim.hold_tables();
+    let rejected = |answer: &Answer| {
+        let document: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let told = (answer.status, document["code"].as_str(), document["retryable"].as_bool());
+        assert_eq!(told, (503, Some("stalled"), Some(true)), "{document}");
+        assert!(answer.header("retry-after").is_some(), "{answer:?}");
+    };
+    let puts: Vec<_> = (0..3).map(|number| json!({"op": "put", "key": format!("b{number}"), "value": "v"})).collect();
+    while_values_come(&server, asynchronous, || {
+        wait_for_page(&server, "writes are stopped", |page| stall(page, "") == 1.0);
+        for query in ["", "?atomic=true", "?durability=async"] {
+            rejected(&batch(&mut client, query, &puts));
+        }
+        rejected(&client.delete("/v1/kv?prefix=kept"));
+        assert_eq!(client.get("/v1/kv/b0").status, 404);
+        assert_eq!(client.get("/v1/kv/kept").status, 200);
+        shim.pass();
+        wait_until("batches are stored again", || batch(&mut client, "?atomic=true", &puts).status == 200);
     });
 }
 
