@@ -67,6 +67,14 @@ for number in 1 2 3; do
     wait_for "node $number" "$log" "${nodes[number - 1]}" grep -q 'Startup complete' "$log"
 done
 
+for number in 1 2 3; do
+    for other in 1 2 3; do
+        [ "$number" = "$other" ] && continue
+        log="$directory/node$number.log"
+        wait_for "node $number" "$log" "${nodes[number - 1]}" grep -q "/127.0.$block.$other:7000 .*now UP" "$log"
+    done
+done
+
 points="127.0.$block.1,127.0.$block.2,127.0.$block.3"
 "$program" cluster init --contact-points "$points" --replication datacenter1:3
 

@@ -165,11 +165,10 @@ fn large_and_expiring_values_are_stored_as_they_are() {
 }
 
 /// Runs clients that write with and without conditions, count, remove and read few keys through three klads.
-fn history(level: &str) -> History {
+fn history(cluster: &Cluster, level: &str) -> History {
     static KEYSPACES: AtomicUsize = AtomicUsize::new(0);
-    let cluster = cassandra::whole().expect("the caller has it too");
     let keyspace = format!("history{}", KEYSPACES.fetch_add(1, Ordering::Relaxed));
-    cluster_command(&cluster, "init").arg("--keyspace").arg(&keyspace).arg("--replication").arg("datacenter1:3").run();
+    cluster_command(cluster, "init").arg("--keyspace").arg(&keyspace).arg("--replication").arg("datacenter1:3").run();
     let start = || cluster.builder(&keyspace).arg("--consistency", level).start();
     let klads: Vec<Server> = (0..cassandra::NODES).map(|_| start()).collect();
     let (mut history, mut random, sent) = (History::new(), random(), AtomicUsize::new(0));
@@ -189,15 +188,15 @@ fn history(level: &str) -> History {
 
 #[test]
 fn at_the_level_serial_all_requests_of_a_key_are_linearizable() {
-    let Some(_cluster) = cassandra::whole() else { return };
-    history("serial").check().unwrap_or_else(|found| panic!("{found}"));
+    let Some(cluster) = cassandra::whole() else { return };
+    history(&cluster, "serial").check().unwrap_or_else(|found| panic!("{found}"));
 }
 
 /// With one copy asked, reads are stale, and plain writes do not know of conditional ones.
 #[test]
 fn twin_at_the_level_one_they_are_not() {
-    let Some(_cluster) = cassandra::whole() else { return };
-    let found = (0..20).find_map(|_| history("one").check().err()).expect("not linearizable");
+    let Some(cluster) = cassandra::whole() else { return };
+    let found = (0..20).find_map(|_| history(&cluster, "one").check().err()).expect("not linearizable");
     assert!(found.starts_with("not linearizable"), "{found}");
 }
 

@@ -568,6 +568,12 @@ pub enum Error {
         /// The decoder's message.
         why: String,
     },
+    /// The cluster rejected the request, for example because the user may not write. It was not executed.
+    #[error("the cluster rejected the request: {why}")]
+    RejectedByCluster {
+        /// The cluster's message.
+        why: String,
+    },
     /// Too few copies answered, or are reachable.
     #[error("{answered} of the {asked} copies that must answer did")]
     NotEnoughReplicas {

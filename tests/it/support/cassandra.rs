@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,6 +33,8 @@ pub(crate) struct Cluster {
     nodes: Vec<Mutex<Option<Child>>>,
     /// Lines for `cassandra.yaml`.
     settings: String,
+    /// Keeps others from the addresses.
+    _reservation: TcpListener,
     /// Its end ends the nodes.
     _guard: Child,
 }
@@ -94,7 +97,13 @@ impl std::ops::Deref for Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        self.0.mend();
+        let mended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.0.mend()));
+        // A second panic would end all tests.
+        if let Err(cause) = mended
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(cause);
+        }
     }
 }
 
@@ -128,11 +137,14 @@ impl Cluster {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            // Ctrl-C ends the tests, and not the guard.
+            .process_group(0)
             .spawn()
             .unwrap();
         let nodes = (0..count).map(|_| Mutex::new(None)).collect();
-        let block = free_block();
-        let cluster = Cluster { block, directory, nodes, settings: settings(block), _guard: guard };
+        let (block, reservation) = free_block();
+        let settings = settings(block);
+        let cluster = Cluster { block, directory, nodes, settings, _reservation: reservation, _guard: guard };
         for node in 0..count {
             cluster.spawn(node);
         }
@@ -313,12 +325,15 @@ impl Klads {
     }
 }
 
-/// Returns a number whose addresses no other cluster of this machine has.
-fn free_block() -> u8 {
+/// Returns a number whose addresses no other cluster of this machine has, and a listener that reserves them.
+fn free_block() -> (u8, TcpListener) {
     let mut blocks = std::iter::repeat_with(|| fastrand::u8(10..250));
-    blocks
-        .find(|block| TcpListener::bind(SocketAddr::from(([127, 0, *block, 1], 7000))).is_ok())
-        .expect("the iterator is endless")
+    let reserve = |block: u8| {
+        let listen = |port| TcpListener::bind(SocketAddr::from(([127, 0, block, 1], port))).ok();
+        // 7000 is that of a node, 7999 that of no program.
+        listen(7000).and(listen(7999)).map(|reservation| (block, reservation))
+    };
+    blocks.find_map(reserve).expect("the iterator is endless")
 }
 
 /// Asks a node how many others it lists; `None` if it does not answer. Speaks version 4 of CQL's protocol.

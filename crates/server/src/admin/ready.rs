@@ -25,7 +25,11 @@ impl Admin {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Error::Stopping.into());
         }
-        self.executor.writable(ChangeKind::Put)?;
+        match self.executor.writable(ChangeKind::Put) {
+            // 504 would say that this request has taken too long. A check below has the reason.
+            Ok(()) | Err(Error::NotEnoughReplicas { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
         // Then the checks that no error of an operation covers.
         match self.checks().into_iter().find_map(|check| check.fault) {
             Some(fault) => Err(ApiError::NotReady(fault)),

@@ -276,9 +276,10 @@ impl ApiError {
                 Error::RangeTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
                 Error::DeadlinePassed | Error::NotEnoughReplicas { .. } => StatusCode::GATEWAY_TIMEOUT,
                 Error::NoSpace { .. } | Error::MemoryFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
-                Error::ReadFailed { .. } | Error::Unreadable { .. } | Error::Undetermined { .. } => {
-                    StatusCode::INTERNAL_SERVER_ERROR
-                }
+                Error::ReadFailed { .. }
+                | Error::Unreadable { .. }
+                | Error::RejectedByCluster { .. }
+                | Error::Undetermined { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             },
         }
     }
@@ -349,6 +350,7 @@ impl ApiError {
                 Error::NoVersion { .. } => "no-version",
                 Error::ReadFailed { .. } => "read-failed",
                 Error::Unreadable { .. } => "unreadable-record",
+                Error::RejectedByCluster { .. } => "rejected-by-cluster",
                 Error::NotEnoughReplicas { .. } => "not-enough-replicas",
                 Error::Undetermined { .. } => "undetermined",
             },
@@ -383,6 +385,7 @@ impl ApiError {
         "no-version",
         "read-failed",
         "unreadable-record",
+        "rejected-by-cluster",
         "not-enough-replicas",
         "undetermined",
         "malformed-head",

@@ -81,10 +81,7 @@ impl Cluster {
             Ok(Ended::Stored(outcome)) => Ok(replicated(outcome, level)),
             Ok(Ended::Unchanged(outcome)) if open.is_empty() => Ok(replicated(outcome, level)),
             Err(error) if open.is_empty() => Err(error),
-            Ok(Ended::Unchanged(_)) | Err(_) => {
-                let why = "a node has not answered a conditional write, and may still do it".to_owned();
-                Err(self.counters.failed(&Error::Undetermined { why }))
-            }
+            Ok(Ended::Unchanged(_)) | Err(_) => Err(self.counters.failed(&unanswered())),
         }
     }
 
@@ -109,8 +106,8 @@ impl Cluster {
                 *own = if needed == Columns::All { needed } else { *own };
             }
             let stored = self.read_all(keys, level).await?;
-            if let Some(outcome) = settle(open, &stored) {
-                return Ok(Ended::Stored(outcome));
+            if let Some(ended) = settle(open, &stored) {
+                return ended.map(Ended::Stored);
             }
             let first = self.versions.reserve(write.changes.len());
             let (outcome, stores) = plan(pending, first, &stored)?;
@@ -118,11 +115,14 @@ impl Cluster {
                 return Ok(Ended::Unchanged(outcome));
             }
             wait_for_clocks(began_us, &stores, &stored).await?;
+            if clock::now() >= deadline {
+                return Err(contention());
+            }
             match self.try_store(&stores, &stored, level).await? {
                 Tried::Applied => return Ok(Ended::Stored(outcome)),
                 Tried::OtherState => {}
                 Tried::Open => {
-                    let own = shown(&stores);
+                    let own = shown(&stores, &stored);
                     open.push(Open {
                         key: own.key.clone(),
                         ours: own.value.as_ref().map(|_| own.version),
@@ -132,9 +132,6 @@ impl Cluster {
                 }
             }
             self.counters.conditional_retries.add(1);
-            if clock::now() >= deadline {
-                return Err(contention());
-            }
             tokio::time::sleep(random_up_to(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -161,11 +158,11 @@ impl Cluster {
             }
             Err(error) => Failure::of(&error, level),
         };
-        if failure.had_no_effect() {
+        if failure.is_final() {
             return Err(self.counters.failed(&failure.into_write_error()));
         }
         self.counters.conditional_unknown.add(1);
-        let shown = shown(stores);
+        let shown = shown(stores, stored);
         match self.decide(shown, stored.get(&shown.key)).await {
             Verdict::Applied => {
                 // The serial read knows of a majority only.
@@ -259,24 +256,33 @@ enum Ended {
     Unchanged(Outcome),
 }
 
-/// Returns the outcome of an open try that has taken effect. Forgets those that no longer can.
-fn settle(open: &mut Vec<Open>, stored: &HashMap<Bytes, Stored>) -> Option<Outcome> {
+/// Returns the outcome of an open try that has taken effect, or an error if that can no longer be told. Forgets the tries
+/// that can no longer take effect.
+fn settle(open: &mut Vec<Open>, stored: &HashMap<Bytes, Stored>) -> Option<Result<Outcome, Error>> {
     let verdict = |own: &Open| judge(own.ours, own.expected.as_ref(), stored.get(&own.key).map(|found| &found.head));
     if let Some(index) = open.iter().position(|own| verdict(own) == Verdict::Applied) {
-        return Some(open.swap_remove(index).outcome);
+        return Some(Ok(open.swap_remove(index).outcome));
     }
     open.retain(|own| verdict(own) != Verdict::NotApplied);
-    None
+    // Another write has hidden whether it happened. Another try could do it twice.
+    let unknown = open.iter().any(|own| verdict(own) == Verdict::Unknown);
+    unknown.then(|| Err(unanswered()))
 }
 
-/// The part that shows whether a statement took effect: one that stores a value, because its version is there then. All
-/// parts of a batch have the same outcome.
-fn shown(stores: &[Stores]) -> &Stores {
-    stores.iter().find(|own| own.value.is_some()).unwrap_or(&stores[0])
+/// The part that shows best whether a statement took effect: one that stores a value, because its version is there then,
+/// in place of another value. All parts of a batch have the same outcome.
+fn shown<'s>(stores: &'s [Stores], stored: &HashMap<Bytes, Stored>) -> &'s Stores {
+    let value = |own: &&Stores| own.value.is_some();
+    let best = stores.iter().find(|own| value(own) && stored.contains_key(&own.key));
+    best.or_else(|| stores.iter().find(value)).unwrap_or(&stores[0])
+}
+
+fn unanswered() -> Error {
+    Error::Undetermined { why: "a node has not answered a conditional write, and may still do it".to_owned() }
 }
 
 fn contention() -> Error {
-    let what = "others change this key, or keys of its directory, all the time";
+    let what = "conditional writes of this key, or of keys in its bucket, take too long";
     Error::Overloaded { what, limit: 0, retry_after: Some(PAUSE_MAX) }
 }
 
@@ -383,18 +389,18 @@ mod tests {
         };
         for late in [head(2, &[1]), head(5, &[2, 1])] {
             let settled = settle(&mut open(Some(2)), &stored(late));
-            assert!(matches!(settled, Some(Outcome::Written { version, .. }) if version == Version::new(2)));
+            assert!(matches!(settled, Some(Ok(Outcome::Written { version, .. })) if version == Version::new(2)));
         }
-        for (ours, found, left) in [
-            (Some(2), stored(head(1, &[])), 1),
-            (Some(2), stored(head(3, &[1])), 0),
-            (None, stored(head(3, &[1])), 0),
-            (None, HashMap::new(), 1),
-            (Some(2), HashMap::new(), 1),
-        ] {
+        for (ours, found, left) in
+            [(Some(2), stored(head(1, &[])), 1), (Some(2), stored(head(3, &[1])), 0), (None, stored(head(3, &[1])), 0)]
+        {
             let mut open = open(ours);
             assert!(settle(&mut open, &found).is_none());
             assert_eq!(open.len(), left, "{ours:?} {found:?}");
+        }
+        // A plain write or a removal of another client hides whether it happened.
+        for (ours, found) in [(Some(2), stored(head(9, &[]))), (Some(2), HashMap::new()), (None, HashMap::new())] {
+            assert!(matches!(settle(&mut open(ours), &found), Some(Err(Error::Undetermined { .. }))), "{found:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ const LARGE_BATCHES: &str = "atomic batches above batch_size_fail_threshold of c
 /// Why a request failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Too few copies are reachable. The request was not executed.
+    /// Too few copies are reachable. A part of the request may have been executed before.
     Unavailable { answered: u32, asked: u32 },
     /// The request was executed, and too few copies answered in time.
     TooFewAnswers { answered: u32, asked: u32 },
@@ -57,7 +57,6 @@ impl Failure {
                 | DbError::AlreadyExists { .. }
                 | DbError::Unauthorized
                 | DbError::ConfigError
-                | DbError::Overloaded
                 | DbError::IsBootstrapping => Failure::Rejected(format!("{error}: {why}")),
                 _ => Failure::Unknown(format!("{error}: {why}")),
             },
@@ -79,7 +78,7 @@ impl Failure {
     /// The error of a read.
     pub(super) fn into_read_error(self) -> Error {
         match self {
-            Failure::Unknown(why) | Failure::Rejected(why) => Error::ReadFailed { why },
+            Failure::Unknown(why) => Error::ReadFailed { why },
             other => other.into_write_error(),
         }
     }
@@ -91,7 +90,8 @@ impl Failure {
                 Error::NotEnoughReplicas { answered, asked }
             }
             Failure::NoAnswer { asked } => Error::NotEnoughReplicas { answered: 0, asked },
-            Failure::Unknown(why) | Failure::Rejected(why) => Error::Undetermined { why },
+            Failure::Unknown(why) => Error::Undetermined { why },
+            Failure::Rejected(why) => Error::RejectedByCluster { why },
             Failure::BatchTooLarge => Error::NotSupported { engine: NAME, what: LARGE_BATCHES },
         }
     }
@@ -101,8 +101,8 @@ impl Failure {
         matches!(self, Failure::TooFewAnswers { .. })
     }
 
-    /// Whether the request has certainly had no effect.
-    pub(super) fn had_no_effect(&self) -> bool {
+    /// Whether a serial read could tell no more: the request had no effect, or too few copies are reachable.
+    pub(super) fn is_final(&self) -> bool {
         matches!(self, Failure::Unavailable { .. } | Failure::Rejected(_) | Failure::BatchTooLarge)
     }
 }

@@ -33,8 +33,8 @@ impl Levels {
         }
     }
 
-    /// The level of a write, or of a step of a scan. Both have no serial form: a serial read sees what a majority has
-    /// acknowledged.
+    /// The level of a write, or of a step of a scan. CQL has no serial level for them: a serial read sees what a majority
+    /// has acknowledged. At `serial`, klad makes each write conditional.
     pub(super) fn of_write(self, asked: Consistency) -> Level {
         match self.or_default(asked) {
             Consistency::Serial if self.local_serial => self.of(Consistency::LocalQuorum),

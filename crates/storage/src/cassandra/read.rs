@@ -10,11 +10,17 @@ use crate::Reply;
 use crate::cassandra::failure::Failure;
 use crate::cassandra::level::Level;
 use crate::cassandra::row::Head;
-use crate::cassandra::{AT_ONCE, Cluster, bucket};
+use crate::cassandra::{AT_ONCE, Cluster, NAME, bucket};
 use crate::limits::CACHED_VALUE_BYTES_MAX;
 use crate::operation::{ChangeError, ChangeResult, Error, Outcome, Value};
 use crate::plan::Current;
 use klad_base::clock;
+
+/// The bytes of values that one atomic batch reads at most, beyond small ones.
+const READ_TOGETHER_BYTES_MAX: usize = 20 << 20;
+
+/// What klad says of a batch that reads more.
+const LARGE_READS: &str = "atomic batches that read more than 20 MiB: read fewer values, or leave out atomic";
 
 /// What the cluster has of a key.
 #[derive(Clone, Debug)]
@@ -77,13 +83,22 @@ impl Cluster {
         Ok(Outcome::Found { version: stored.head.version, value: stored.value()? })
     }
 
-    /// Reads many keys. Of those that do not fit into `bytes_left`, the answer says only that.
+    /// Reads many keys. Of those that do not fit into `bytes_left`, the answer says only that. Large values are read one
+    /// after the other, once their length is known.
     pub(super) async fn get_many(&self, keys: Vec<Bytes>, mut bytes_left: usize, level: Level) -> crate::Result {
         let mut results = Vec::with_capacity(keys.len());
-        let reads = keys.into_iter().map(|key| async move { self.read(&key, Columns::All, level).await });
-        let mut reads = futures_util::stream::iter(reads).buffered(AT_ONCE);
-        while let Some(stored) = reads.next().await {
-            let stored = stored?.filter(|stored| !stored.head.expired(clock::unix_ms()));
+        let read = async |key: Bytes| {
+            let stored = self.read(&key, Columns::Head, level).await;
+            stored.map(|stored| (key, stored))
+        };
+        let mut reads = futures_util::stream::iter(keys.into_iter().map(read)).buffered(AT_ONCE);
+        while let Some(read) = reads.next().await {
+            let (key, mut stored) = read?;
+            let is_beside = |stored: &Stored| stored.head.value().is_none() && stored.head.bytes() <= bytes_left;
+            if stored.as_ref().is_some_and(is_beside) {
+                stored = self.read(&key, Columns::All, level).await?;
+            }
+            let stored = stored.filter(|stored| !stored.head.expired(clock::unix_ms()));
             let bytes = stored.as_ref().map_or(0, |stored| stored.head.bytes());
             results.push(match bytes_left.checked_sub(bytes) {
                 None => ChangeResult::Failed(ChangeError::NoRoom),
@@ -107,10 +122,29 @@ impl Cluster {
             let stored = self.read(&key, columns, level).await?;
             Ok::<_, Error>(stored.map(|stored| (key, stored)))
         };
-        let mut reads = futures_util::stream::iter(keys.into_iter().map(read)).buffer_unordered(AT_ONCE);
+        // Of several keys the heads first, which say how large the values are.
+        let several = keys.len() > 1;
+        let column = |columns: Columns| if several { Columns::Head } else { columns };
+        let first: Vec<_> = keys.iter().map(|(key, columns)| (key.clone(), column(*columns))).collect();
+        let mut reads = futures_util::stream::iter(first.into_iter().map(read)).buffer_unordered(AT_ONCE);
         let mut all = HashMap::new();
         while let Some(found) = reads.next().await {
             all.extend(found?);
+        }
+        if !several {
+            return Ok(all);
+        }
+        let is_needed = |(key, stored): &(&Bytes, &Stored)| keys[*key] == Columns::All && stored.head.value().is_none();
+        let needed: Vec<(Bytes, usize)> =
+            all.iter().filter(is_needed).map(|(key, stored)| (key.clone(), stored.head.bytes())).collect();
+        if needed.iter().map(|(_, bytes)| bytes).sum::<usize>() > READ_TOGETHER_BYTES_MAX {
+            return Err(Error::NotSupported { engine: NAME, what: LARGE_READS });
+        }
+        for (key, _) in needed {
+            match self.read(&key, Columns::All, level).await? {
+                Some(stored) => all.insert(key, stored),
+                None => all.remove(&key),
+            };
         }
         Ok(all)
     }

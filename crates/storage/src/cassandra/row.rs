@@ -3,7 +3,7 @@
 //! ```text
 //!   head   8 bytes    version, big-endian, so that the larger version has the larger bytes (see `versions`)
 //!          1 byte     bit 7: the payload is in `value`; bits 0..4: the number n of earlier versions
-//!          n x 8      the versions that this value replaced by conditional writes, the newest first; 0: no value
+//!          n x 8      the versions that this value replaced by conditional writes, the newest first
 //!          4 bytes    length of the payload, big-endian (with bit 7)
 //!          the rest   a record as the engines on disk store it (`disk::record`), without its payload if bit 7 is set
 //!   value  empty, or  8 bytes version and the payload (with bit 7)
@@ -17,8 +17,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use crate::disk::record::{self, Record};
 use crate::operation::{Attributes, Error, Value, Version};
 
-/// The largest payload that `head` holds, bytes. A step of a scan reads up to
-/// [`ROWS_AHEAD_MAX`](crate::cassandra::scan) heads, 1 MiB in all.
+/// The largest payload that `head` holds, bytes.
 pub(super) const PAYLOAD_IN_HEAD_MAX: usize = 512;
 
 /// The number of earlier versions that a row keeps. They let a klad decide whether its conditional write with an

@@ -24,7 +24,8 @@ use crate::operation::{Entry, Error, Outcome, Page, ScanStep, Snapshot, View};
 use klad_base::clock;
 use klad_base::sync::Mutex;
 
-/// The number of heads that the lanes of one scan hold at most: a few more than the entries of the largest step.
+/// The number of heads that the lanes of one scan hold at most, or four of each bucket if that is more. A head has a
+/// payload of up to 512 bytes, and all metadata. Lanes with large heads read fewer.
 const ROWS_AHEAD_MAX: usize = 2_048;
 
 /// The number of heads that the first read of a lane asks for, at least and at most.

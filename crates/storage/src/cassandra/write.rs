@@ -1,18 +1,18 @@
 //! Writes: single changes, batches, and removals of ranges.
 //!
 //! ```text
-//!   write ─▶ units: the changes of one key, or of an atomic batch
+//!   write ─▶ units: the changes of one key, of an atomic batch, or plain ones of a bucket
 //!              unit ─▶ read the keys whose state matters ─▶ plan ─▶ store
 //!                                                                    ├▶ plain: with a timestamp of this klad
 //!                                                                    └▶ conditional (see `conditional`)
 //! ```
 //!
 //! A unit that needs the state only to answer whether a value existed is stored plainly, unless its level is `serial`.
-//! A plain write may be sent
-//! twice without harm, because its timestamp makes both the same write.
+//! A plain write may be sent twice without harm, because its timestamp makes both the same write.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -108,27 +108,37 @@ impl Cluster {
             units[place].1.push(change);
         }
         let units = if self.levels.is_serial(write.consistency) { units } else { self.together(units) };
+        let failed = AtomicBool::new(false);
         let run = |(indexes, changes): Unit| {
-            let unit = Write { changes, ..write.clone() };
-            async move { (indexes, self.unit(unit, reply).await) }
+            let (unit, failed) = (Write { changes, ..write.clone() }, &failed);
+            async move {
+                // The answer to the batch will be an error.
+                if failed.load(Ordering::Relaxed) {
+                    return (indexes, None);
+                }
+                let outcome = self.unit(unit, reply).await;
+                failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
+                (indexes, Some(outcome))
+            }
         };
         let mut running = futures_util::stream::iter(units.into_iter().map(run)).buffered(AT_ONCE);
         let mut results: Vec<Option<ChangeResult>> = vec![None; count];
         let (mut done, mut failure, mut read_bytes) = (false, None::<(usize, Error)>, write.read_bytes_max);
         while let Some((indexes, outcome)) = running.next().await {
             match outcome {
-                Ok(outcome) => {
+                None => {}
+                Some(Ok(outcome)) => {
                     let own = results_of(outcome, indexes.len());
                     done |= own.iter().any(|result| matches!(result, ChangeResult::Done { .. }));
                     for (index, result) in indexes.into_iter().zip(own) {
                         results[index] = Some(limited(result, &mut read_bytes));
                     }
                 }
-                // One unknown outcome makes that of the batch unknown.
-                Err(error) if failure.is_none() || matches!(error, Error::Undetermined { .. }) => {
-                    failure = Some((indexes[0], error));
+                Some(Err(error)) => {
+                    if failure.as_ref().is_none_or(|(_, worst)| unknown(&error) > unknown(worst)) {
+                        failure = Some((indexes[0], error));
+                    }
                 }
-                Err(_) => {}
             }
         }
         if let Some((item, error)) = failure {
@@ -190,7 +200,10 @@ impl Cluster {
         let first = self.versions.reserve_after(write.changes.len(), after_us)?;
         let (outcome, stores) = plan(&pending, first, &stored)?;
         let level = self.levels.of_write(write.consistency);
+        let last_us = stores.iter().map(|own| timestamp_us(own.version)).max().unwrap_or(0);
         self.store(stores, level).await?;
+        // Otherwise it would hide what another klad writes next.
+        wait_until(u64::try_from(last_us).unwrap_or(0)).await;
         Ok(replicated(outcome, level))
     }
 
@@ -245,18 +258,19 @@ impl Cluster {
         (batch, values)
     }
 
-    /// Removes all keys of a range, bucket by bucket and not at once. Its timestamp is ahead by [`CLOCK_SKEW`], to
-    /// remove what klads with clocks ahead have written. It ends only then, so that it hides no write that begins later.
+    /// Removes all keys of a range, bucket by bucket and not at once. Its timestamp is ahead by [`CLOCK_SKEW`], to remove
+    /// what klads with clocks ahead have written. It ends after twice that time, so that it hides no later write of a klad
+    /// whose clock is behind.
     pub(super) async fn remove_range(&self, removal: RangeRemoval) -> crate::Result {
         let level = self.levels.of_write(removal.consistency);
-        let until_us = now_us() + micros(CLOCK_SKEW);
-        let version = self.versions.reserve_after(1, i64::try_from(until_us).expect("63 bits"))?;
+        let version = self.versions.reserve(1);
+        let time_us = now_us() + micros(CLOCK_SKEW);
         let written = Outcome::Written { version, durability: Durability::Replicated(level.acks), results: Vec::new() };
         let RangeRemoval { from, end, .. } = removal;
         if end.as_ref().is_some_and(|end| *end <= from) {
             return Ok(written);
         }
-        let (time, from, end) = (timestamp_us(version), &from[..], end.as_deref());
+        let (time, from, end) = (i64::try_from(time_us).expect("63 bits"), &from[..], end.as_deref());
         let buckets = 0..i32::try_from(self.buckets).expect("at most BUCKETS_MAX");
         let remove = |bucket| async move {
             if let Some(end) = end {
@@ -275,7 +289,7 @@ impl Cluster {
                 Err(error) => failure = Some(Failure::of(&error, level).into_write_error()),
             }
         }
-        tokio::time::sleep(Duration::from_micros(until_us.saturating_sub(now_us()))).await;
+        wait_until(time_us + micros(CLOCK_SKEW)).await;
         match failure {
             None => Ok(written),
             Some(error @ Error::NotEnoughReplicas { .. }) if !done => Err(self.counters.failed(&error)),
@@ -284,6 +298,23 @@ impl Cluster {
                 Err(self.counters.failed(&Error::Undetermined { why }))
             }
         }
+    }
+}
+
+/// Waits until the clock shows this time, microseconds since 1970.
+async fn wait_until(time_us: u64) {
+    let left_us = time_us.saturating_sub(now_us());
+    if left_us > 0 {
+        tokio::time::sleep(Duration::from_micros(left_us)).await;
+    }
+}
+
+/// How much is unknown after an error: of several, the answer tells the one with the most.
+fn unknown(error: &Error) -> u8 {
+    match error {
+        Error::Undetermined { .. } => 2,
+        Error::NotEnoughReplicas { .. } => 1,
+        _ => 0,
     }
 }
 

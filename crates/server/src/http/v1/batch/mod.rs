@@ -157,17 +157,19 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
     let mut answer_permit = context.reserve(results_bytes + read_bytes_max, "answer")?;
     let mut done = execute(context, &request, changes, read_bytes_max, permit).await?;
     context.exchange.request().batch_items(ops.len());
-    let larger = match &mut done.results {
+    let needed = match &mut done.results {
         Results::Each(results) => {
             let factor = request.answer.value_factor();
-            memory_for(context, results, results_bytes, factor, &answer_permit, done.durability.is_none())?
+            let only_reads = done.durability.is_none();
+            if let Some(larger) = memory_for(context, results, results_bytes, factor, &answer_permit, only_reads)? {
+                answer_permit = larger;
+            }
+            results_bytes + results.iter().map(|result| factor * value_bytes(result)).sum::<usize>()
         }
-        Results::AllDone(_) => None,
+        Results::AllDone(_) => results_bytes,
     };
+    answer_permit.shrink(needed as u64);
     drop(permits);
-    if let Some(larger) = larger {
-        answer_permit = larger;
-    }
     let content = answer::content(request.answer, ops, done.results, answer_permit).await;
     let others = [(CONTENT_TYPE, HeaderValue::from_static(request.answer.media_type()))].into_iter().collect();
     let fields = Fields { durability: done.durability, others: Some(Box::new(others)), ..Fields::default() };
@@ -226,6 +228,16 @@ async fn execute(
     }
 }
 
+/// The bytes of the value that an item has read.
+fn value_bytes(result: &ChangeResult) -> usize {
+    match result {
+        ChangeResult::Read(Some((_, value))) => {
+            value.payload.len() + value.attributes.as_ref().map_or(0, |own| own.metadata.len())
+        }
+        _ => 0,
+    }
+}
+
 /// Takes a permit for the answer if values of `results` need more than `permit` in it. They may take `factor` times
 /// their size. Without memory for it, a batch that `only_reads` is rejected. After a change it must be answered: then
 /// the gets whose values do not fit fail.
@@ -237,12 +249,7 @@ fn memory_for(
     permit: &BodyPermit,
     only_reads: bool,
 ) -> Result<Option<BodyPermit>, ApiError> {
-    let bytes = |result: &ChangeResult| match result {
-        ChangeResult::Read(Some((_, value))) => {
-            factor * (value.payload.len() + value.attributes.as_ref().map_or(0, |own| own.metadata.len()))
-        }
-        _ => 0,
-    };
+    let bytes = |result: &ChangeResult| factor * value_bytes(result);
     let needed = results_bytes + results.iter().map(bytes).sum::<usize>();
     if needed as u64 <= permit.bytes() {
         return Ok(None);
