@@ -17,7 +17,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 const HEADING: &str = "Cassandra cluster";
 
-/// The shortest and the longest `--cluster-timeout`.
+/// The shortest and the longest `--request-timeout`.
 const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_mins(1));
 
 /// How to reach the cluster.
@@ -42,7 +42,7 @@ pub struct ContactArgs {
     ///
     /// Range: 100ms to 1m.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = timeout, help_heading = HEADING)]
-    pub cluster_timeout: Duration,
+    pub request_timeout: Duration,
     /// Authenticate with this user name. It needs --cluster-password-file too.
     #[arg(long, value_name = "NAME", help_heading = HEADING)]
     pub cluster_user: Option<String>,
@@ -183,7 +183,7 @@ impl ContactArgs {
             return Err(Error::NoContactPoints);
         }
         let mut contact =
-            Contact::new(&points, self.local_datacenter.clone(), self.keyspace.clone(), self.cluster_timeout)?;
+            Contact::new(&points, self.local_datacenter.clone(), self.keyspace.clone(), self.request_timeout)?;
         match (&self.cluster_user, &self.cluster_password_file) {
             (None, None) => {}
             (Some(user), Some(path)) => {

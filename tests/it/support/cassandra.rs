@@ -168,7 +168,7 @@ impl Cluster {
             .arg("--contact-points", &self.contact_points())
             .arg("--local-datacenter", "datacenter1")
             .arg("--keyspace", keyspace)
-            .arg("--cluster-timeout", "15s")
+            .arg("--request-timeout", "15s")
     }
 
     fn node_directory(&self, node: usize) -> PathBuf {

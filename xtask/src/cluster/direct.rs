@@ -34,7 +34,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::nodes::DATACENTER;
 use super::{VALUE_BYTES, go_on};
 
-/// klad's `--cluster-timeout`.
+/// klad's `--request-timeout`.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// klad's interval of keepalives.

@@ -126,7 +126,6 @@ impl Cluster {
         let (mut done, mut failure, mut read_bytes) = (false, None::<(usize, Error)>, write.read_bytes_max);
         while let Some((indexes, outcome)) = running.next().await {
             match outcome {
-                None => {}
                 Some(Ok(outcome)) => {
                     let own = results_of(outcome, indexes.len());
                     done |= own.iter().any(|result| matches!(result, ChangeResult::Done { .. }));
@@ -134,11 +133,10 @@ impl Cluster {
                         results[index] = Some(limited(result, &mut read_bytes));
                     }
                 }
-                Some(Err(error)) => {
-                    if failure.as_ref().is_none_or(|(_, worst)| unknown(&error) > unknown(worst)) {
-                        failure = Some((indexes[0], error));
-                    }
+                Some(Err(error)) if failure.as_ref().is_none_or(|(_, worst)| unknown(&error) > unknown(worst)) => {
+                    failure = Some((indexes[0], error));
                 }
+                None | Some(Err(_)) => {}
             }
         }
         if let Some((item, error)) = failure {
