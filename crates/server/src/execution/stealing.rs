@@ -131,9 +131,21 @@ impl Stealing {
     /// before. So a thread that is about to sleep either sees the task, or is seen here.
     fn wake_one(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 && !self.waking.swap(true, Ordering::SeqCst) {
-            self.sleep.lock().submissions += 1;
-            self.wake.notify_one();
+            self.wake_sleeper();
         }
+    }
+
+    /// Wakes a sleeping thread, if one still sleeps. Otherwise all threads search again before they sleep, and `waking`
+    /// must not stay set: then no later submission would wake a thread.
+    fn wake_sleeper(&self) {
+        let mut sleep = self.sleep.lock();
+        if self.sleepers.load(Ordering::SeqCst) == 0 {
+            self.waking.store(false, Ordering::SeqCst);
+            return;
+        }
+        sleep.submissions += 1;
+        drop(sleep);
+        self.wake.notify_one();
     }
 
     pub(super) fn start(self: &Arc<Self>, engine: &Arc<dyn Engine>) -> Vec<JoinHandle<()>> {
@@ -228,5 +240,19 @@ impl Stealing {
         let _sleep = self.sleep.lock();
         self.closed.store(true, Ordering::SeqCst);
         self.wake.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A submission has seen a sleeping thread, which goes on by itself before the submission wakes it.
+    #[test]
+    fn later_submissions_wake_threads_although_one_found_no_sleeper() {
+        let pool = Stealing::new(10, 1);
+        pool.waking.store(true, Ordering::SeqCst);
+        pool.wake_sleeper();
+        assert!(!pool.waking.load(Ordering::SeqCst), "nobody would clear it");
     }
 }
