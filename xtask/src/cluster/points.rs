@@ -61,10 +61,7 @@ impl<'a> Points<'a> {
         let stored = fill(setup, &klads[0].url(), "key{}", through_klad, VALUE_BYTES)?;
         let key = |number: u64| format!("key{number}");
         store(&nodes.addresses(), KEYSPACE, &key(0), (through_klad..args.keys).map(key), VALUE_BYTES)?;
-        println!(
-            "\nkeys stored through batches of one klad, which reads each key first: {stored:.0} per second ({} keys)",
-            grouped(through_klad)
-        );
+        println!("\nkeys stored through batches of one klad: {stored:.0} per second ({} keys)", grouped(through_klad));
         let direct = Direct::connect(&nodes.addresses(), KEYSPACE, args.keys)?;
         let points = Points { args, setup, nodes, klads, direct };
         // So that the JVMs have compiled what the requests need.
