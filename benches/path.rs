@@ -146,28 +146,14 @@ fn memory_writes(asked: Asked<MemoryEngine>) -> Asked<MemoryEngine> {
 
 #[cfg(feature = "rocksdb")]
 mod rocksdb {
-    use klad_storage::Compression;
     use klad_storage::rocksdb::{Options, RocksDbEngine};
 
     use super::{Asked, library_benchmark};
 
     /// Left behind in the directory for temporary files: its end would be counted.
     pub(super) fn engine(value_cache_percent: u64) -> RocksDbEngine {
-        let options = Options {
-            cache_bytes: 64 << 20,
-            memtable_bytes: 32 << 20,
-            value_cache_percent,
-            background_threads: 1,
-            disk_reserve_bytes: 0,
-            direct_reads: false,
-            compression: Compression::Lz4,
-            iterator_reads: false,
-            log_preallocation: false,
-            compaction_rate_bytes: 0,
-            delete_rate_bytes: 0,
-            changes: klad_storage::changes::Retention::NOTHING,
-            open_files_max: klad_base::limits::ENGINE_FILES_MAX,
-        };
+        let options =
+            Options { cache_bytes: 64 << 20, memtable_bytes: 32 << 20, value_cache_percent, ..Options::default() };
         let directory = tempfile::tempdir().expect("a directory").keep();
         RocksDbEngine::open(&directory, &options).expect("a new store")
     }
