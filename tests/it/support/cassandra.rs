@@ -42,6 +42,9 @@ pub(crate) struct Cluster {
 static CLUSTER: LazyLock<RwLock<Cluster>> =
     LazyLock::new(|| RwLock::new(Cluster::start(NODES, |_| SETTINGS.to_owned())));
 
+/// The read timeout of [`SETTINGS`].
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Hints would bring a copy what it has missed, and so hide reads that ask too few copies. The timeouts are for machines
 /// that are busy.
 const SETTINGS: &str = "hinted_handoff_enabled: false
