@@ -124,6 +124,10 @@ pub struct RequestArgs {
     /// Put N operations into each request: a batch of klad, sent to /v1/batch. Rates and figures count requests.
     #[arg(long, value_name = "N", value_parser = units::count, requires = "workload", help_heading = "Workload")]
     pub batch: Option<u64>,
+    /// Send N requests of one operation in a pipeline, as one start: 1 to 64. It ends with the last answer.
+    #[arg(long, value_name = "N", default_value = "1", conflicts_with_all = ["script", "batch"], help_heading = "Workload")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pipeline: u32,
     /// Method of the fixed request.
     #[arg(long, value_name = "METHOD", default_value = "GET", conflicts_with = "workload", help_heading = "Workload")]
     pub method: String,

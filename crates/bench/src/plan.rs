@@ -191,11 +191,13 @@ fn workload(args: &RequestArgs, url: &Url, keys: Keys) -> anyhow::Result<Workloa
             (vec![url.batch_target()], Some(BatchRequest { items }))
         }
     };
+    ensure!(args.pipeline == 1 || keys.order() != Order::Latest, "--pipeline does not work with --key-order latest");
     Ok(Workload {
         weights,
         template: Template { target, headers: headers(args, url)? },
         fixed,
         batch,
+        pipeline: args.pipeline,
         keys,
         zipf_exponent: args.zipf_exponent,
         values: values(args),
@@ -218,6 +220,7 @@ fn fill_workload(args: &RequestArgs, url: &Url, count: u64) -> anyhow::Result<Wo
         template: Template { target: url.target(true)?, headers: headers(args, url)? },
         fixed: None,
         batch: None,
+        pipeline: 1,
         keys: Keys::new(names, Order::Sequential, args.key_start, Some(count)),
         zipf_exponent: args.zipf_exponent,
         values: values(args),
@@ -292,7 +295,7 @@ fn load(args: &BenchArgs, phases: &Phases, mode: Mode, threads: usize, connectio
         threads,
         polls: args.requests.poll == Poll::On,
         script: args.requests.script.as_ref().map(|script| script.display().to_string()),
-        requests_per_start: 1,
+        requests_per_start: args.requests.pipeline,
         workload: describe(args),
     }
 }
@@ -315,6 +318,10 @@ fn describe(args: &BenchArgs) -> String {
         (None, sizes) => format!(", values of {} to {} bytes", sizes.min, sizes.max),
     };
     let order = format!("{:?}", order(requests)).to_lowercase();
-    let batch = requests.batch.map_or_else(String::new, |items| format!(" in batches of {items}"));
-    format!("{}{batch}, keys {order}{count}{values}", mix.name)
+    let together = match (requests.batch, requests.pipeline) {
+        (Some(items), _) => format!(" in batches of {items}"),
+        (None, 1) => String::new(),
+        (None, each) => format!(" in pipelines of {each}"),
+    };
+    format!("{}{together}, keys {order}{count}{values}", mix.name)
 }

@@ -143,7 +143,7 @@ pub struct Load {
     /// separately.
     #[serde(default)]
     pub script: Option<String>,
-    /// Requests of each start, as in the first start: more than 1 if a script sends several in a pipeline. All counts
+    /// Requests of each start, as in the first start: more than 1 with `--pipeline`, or if a script sends several. All counts
     /// and rates of requests and answers in this result then count starts. The status of a start is the highest
     /// status among its answers.
     #[serde(default = "one")]

@@ -119,6 +119,8 @@ pub struct Workload {
     pub fixed: Option<FixedRequest>,
     /// Puts many operations into each request; `None` without `--batch`.
     pub batch: Option<BatchRequest>,
+    /// The number of requests that are sent together, 1 to 64.
+    pub pipeline: u32,
     /// The keys to choose from.
     pub keys: Keys,
     /// The exponent of zipfian and latest keys.
@@ -136,7 +138,7 @@ pub struct Request {
     pub operation: Operation,
     /// The number of the request's key; 0 if the request has no key.
     pub key: u64,
-    /// The number of answers to expect: more than one if a script sends requests in a pipeline.
+    /// The number of answers to expect: more than one for a pipeline.
     pub answers: u32,
     /// A bit mask of those among the first 64 answers that have no body because they answer a HEAD; bit 0 is the
     /// first.
@@ -224,13 +226,22 @@ impl Requests {
             return Ok(Some(self.write_batch(items, into)));
         }
         let operation = self.operation();
+        let mut request = self.write_next(operation, into);
+        for number in 1..self.workload.pipeline {
+            request.bodiless |= self.write_next(operation, into).bodiless << number;
+            request.answers += 1;
+        }
+        Ok(Some(request))
+    }
+
+    fn write_next(&mut self, operation: Operation, into: &mut Vec<u8>) -> Request {
         let keys = &self.workload.keys;
         let key = match operation {
             Operation::Put => self.chooser.put(keys, &mut self.random),
             Operation::Request if self.workload.template.target.len() == 1 => 0,
             _ => self.chooser.existing(keys, &mut self.random),
         };
-        Ok(Some(self.write(operation, key, into)))
+        self.write(operation, key, into)
     }
 
     /// Records that a request has ended, so that the order `latest` may request the key of a PUT.
@@ -363,6 +374,7 @@ mod tests {
             },
             fixed,
             batch: None,
+            pipeline: 1,
             keys: Keys::new(KeyNames::Format("k {}".parse().expect("valid")), Order::Sequential, 0, None),
             zipf_exponent: 0.99,
             values: Values::Format("v{}".parse().expect("valid")),
@@ -403,6 +415,22 @@ mod tests {
         let body = &sent[sent.windows(4).position(|end| end == b"\r\n\r\n").expect("a head") + 4..];
         let expected = [b"\xA3", item(0).as_bytes(), b"\xA3", item(1).as_bytes()].concat();
         assert_eq!(body.escape_ascii().to_string(), expected.escape_ascii().to_string());
+    }
+
+    #[test]
+    fn a_pipeline_is_several_requests_of_one_operation() {
+        let one = Arc::into_inner(workload("get", &["/", ""], None)).expect("not shared");
+        let mut requests = Requests::new(Arc::new(Workload { pipeline: 3, ..one }), 0);
+        let (mut sent, get) = (Vec::new(), |key| format!("GET /k%20{key} HTTP/1.1\r\nHost: h\r\n\r\n"));
+        let request = requests.next(&mut sent).expect("no script").expect("no end");
+        assert_eq!((request.operation, request.answers, request.bodiless), (Operation::Get, 3, 0));
+        assert_eq!(String::from_utf8_lossy(&sent), [get(0), get(1), get(2)].concat());
+        let head = FixedRequest { method: "HEAD".to_owned(), body: None };
+        let one = Arc::into_inner(workload("get", &["/"], Some(head))).expect("not shared");
+        let weights = vec![(Operation::Request, 1.0)];
+        let mut requests = Requests::new(Arc::new(Workload { pipeline: 64, weights, ..one }), 0);
+        let request = requests.next(&mut Vec::new()).expect("no script").expect("no end");
+        assert_eq!((request.answers, request.bodiless), (64, u64::MAX));
     }
 
     #[test]

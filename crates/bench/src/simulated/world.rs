@@ -234,6 +234,7 @@ impl<S: ServerBehaviour> Scenario<S> {
             template: Template { target: vec![b"/".to_vec(), Vec::new()], headers: b"Host: h\r\n".to_vec() },
             fixed: None,
             batch: None,
+            pipeline: 1,
             keys: Keys::new(KeyNames::Format("{}".parse().expect("valid")), Order::Sequential, 0, None),
             zipf_exponent: 1.0,
             values: Values::Format("{}".parse().expect("valid")),
