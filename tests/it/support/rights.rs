@@ -1,7 +1,7 @@
 //! Runs klad as a user without rights, even if root runs the tests.
 
 use std::ffi::OsStr;
-use std::fs::{self, Permissions};
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -16,7 +16,10 @@ pub(crate) const USER: u32 = 65_534;
 pub(crate) fn reachable() -> (TempDir, PathBuf) {
     let place = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap();
     let program = place.path().join("klad");
-    fs::copy(env!("CARGO_BIN_EXE_klad"), &program).unwrap();
+    // A process that another test starts meanwhile would inherit a file that this process writes. A file that is open
+    // for writing cannot be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_klad")).arg(&program).status().unwrap();
+    assert!(copied.success());
     (place, program)
 }
 
