@@ -86,6 +86,7 @@ mod metrics;
 #[cfg(feature = "rocksdb")]
 mod metrics_truth;
 mod observed;
+mod pipelines;
 mod plain;
 mod profile_command;
 #[cfg(target_os = "linux")]

@@ -1,5 +1,6 @@
 //! The fast path answers like hyper, byte for byte: a klad with it and one with `--fast-path off` get the same bytes.
 
+use std::cell::Cell;
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::thread::sleep;
@@ -10,7 +11,7 @@ use super::support::{Server, ServerBuilder, random};
 
 /// Returns everything up to the end of the connection, without the parts that vary. `cut`: send this number of bytes
 /// first, and the rest a moment later.
-fn reply(server: &Server, request: &[u8], cut: Option<usize>) -> String {
+pub(crate) fn reply(server: &Server, request: &[u8], cut: Option<usize>) -> String {
     let mut stream = server.client().stream;
     let request = cut.map_or(request, |cut| {
         let (begin, rest) = request.split_at(cut);
@@ -30,7 +31,7 @@ fn reply(server: &Server, request: &[u8], cut: Option<usize>) -> String {
     lines.chain([end.as_str()]).collect::<Vec<_>>().join("\n")
 }
 
-fn plain(server: &Server) -> u64 {
+pub(crate) fn plain(server: &Server) -> u64 {
     Metrics::scrape(server).count("klad_worker_plain_requests_total", &[])
 }
 
@@ -40,7 +41,7 @@ fn one<'a>(random: &mut fastrand::Rng, all: &[&'a str]) -> &'a str {
 }
 
 /// Returns a request that clients could send, or an almost valid one.
-fn request(random: &mut fastrand::Rng) -> Vec<u8> {
+pub(crate) fn request(random: &mut fastrand::Rng) -> Vec<u8> {
     let method = one(random, &["GET", "PUT", "DELETE", "PUT", "HEAD", "POST", "get"]);
     let id =
         one(random, &["kept", "new", "", "a%20b", "%zz", "a+b", "%6bept", "k\u{e9}", "\"k\"", "k#part", "k&id=kept"]);
@@ -111,41 +112,50 @@ fn requests(random: &mut fastrand::Rng) -> Vec<u8> {
     (0..count).flat_map(|_| request(random)).collect()
 }
 
-/// Sends `count` requests to both servers. Returns the number that took the fast path, and those with different
-/// answers; `spoil` changes what hyper gets.
-fn differences(count: usize, spoil: impl Fn(Vec<u8>) -> Vec<u8>) -> (u64, Vec<String>) {
-    let [with, without] = ["on", "off"].map(|switch| ServerBuilder::new("memory").arg("--fast-path", switch).start());
+/// Sends what `requests` returns to both servers, `count` times. Returns the number of requests that took the fast
+/// path, and those with different answers; `spoil` changes what hyper gets.
+pub(crate) fn differences(
+    setup: &str,
+    count: usize,
+    requests: impl Fn(&mut fastrand::Rng) -> Vec<u8>,
+    spoil: impl Fn(Vec<u8>) -> Vec<u8>,
+) -> (u64, Vec<String>) {
+    let [with, without] = ["on", "off"].map(|switch| ServerBuilder::new(setup).arg("--fast-path", switch).start());
     let mut random = random();
-    let mut differences = Vec::new();
+    let (mut differences, rounds) = (Vec::new(), Cell::new(0));
     let before = plain(&with);
     for _ in 0..count {
         let request = requests(&mut random);
         let cut = (random.u8(..8) == 0).then(|| random.usize(1..request.len()));
-        let [fast, by_hyper] =
+        let ask = || {
             [(&with, request.clone()), (&without, spoil(request.clone()))].map(|(server, request)| {
                 // Written on another connection with plain requests.
                 assert_eq!(server.client().put("/v0/entity?id=kept", b"old").status, 201);
+                rounds.set(rounds.get() + 1);
                 reply(server, &request, cut.map(|cut| cut.min(request.len())))
-            });
+            })
+        };
+        // Whether hyper still answers bytes behind the last request depends on when the client's end arrives.
+        let [fast, by_hyper] = (0..5).map(|_| ask()).find(|[fast, by_hyper]| fast == by_hyper).unwrap_or_else(ask);
         if fast != by_hyper {
             let request = String::from_utf8_lossy(&request).into_owned();
             differences.push(format!("{request:?}\n  fast: {fast:?}\n  by hyper: {by_hyper:?}"));
         }
     }
     assert_eq!(plain(&without), 0, "--fast-path off: hyper reads everything");
-    (plain(&with) - before - count as u64, differences)
+    (plain(&with) - before - rounds.get() / 2, differences)
 }
 
 #[test]
 fn requests_get_the_same_answers_with_and_without_hyper() {
-    let (plain, differences) = differences(400, |request| request);
+    let (plain, differences) = differences("memory", 400, requests, |request| request);
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert!(plain > 10, "{plain} of 400 were plain: too few to say anything");
 }
 
 #[test]
 fn twin_an_ignored_header_is_noticed() {
-    let (_, differences) = differences(300, |request| {
+    let (_, differences) = differences("memory", 300, requests, |request| {
         let mut text = String::from_utf8_lossy(&request).into_owned();
         for name in ["Klad-", "klad-", "KLAD-", "X-Request-", "x-request-", "X-REQUEST-"] {
             text = text.replace(name, "Other-");
@@ -166,7 +176,7 @@ fn a_connection_switches_between_fast_path_and_hyper_without_losing_a_request() 
     let get = "GET /v0/entity?id=k HTTP/1.1\r\nHost: h\r\n\r\n";
     for round in 0..100 {
         let value = format!("value {round}");
-        // Alone: plain. Two together: hyper. In pieces: hyper.
+        // Alone or together: plain. In pieces: hyper.
         client.send_raw(put(&value));
         assert_eq!(client.answer().expect("an answer").status, 201);
         client.send_raw([put(&value), get.to_owned()].concat());

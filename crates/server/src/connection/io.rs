@@ -99,14 +99,34 @@ impl Io {
         }
     }
 
-    /// Puts back bytes that were read from here. The next read returns them.
-    pub(crate) fn put_back(&mut self, bytes: Bytes) {
-        self.unread = bytes;
+    /// Puts back the last bytes that were read from here. The next read returns them.
+    pub(crate) fn put_back(&mut self, bytes: &[u8]) {
+        self.unread = [bytes, &self.unread].concat().into();
+    }
+
+    /// Whether there are bytes that were put back and not read again.
+    pub(crate) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
     }
 
     /// Takes the bytes that were put back and not read again.
     pub(crate) fn take_unread(&mut self) -> Bytes {
         std::mem::take(&mut self.unread)
+    }
+
+    /// Reads bytes that were put back, and behind them what has arrived since: they may be the beginning of a request.
+    pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let continues = !self.unread.is_empty();
+        ready!(Pin::new(&mut *self).poll_read(context, buffer))?;
+        if continues
+            && self.unread.is_empty()
+            && buffer.remaining() > 0
+            // The next read finds an end of the stream again.
+            && let Poll::Ready(Ok(count @ 1..)) = self.poll_socket(context, buffer)
+        {
+            self.exchange.bytes_read(count);
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Reads from the socket. Before the first byte of a request, waits until the gate admits the request. Returns the

@@ -229,11 +229,11 @@ impl Connection {
             let read_ahead = [parts.read_buf, parts.io.inner_mut().take_unread()].concat();
             if let End::BackToFastPath = end {
                 requests.set(0);
-                if read_ahead.is_empty() && !self.exchange.oversized() {
+                parts.io.inner_mut().put_back(&read_ahead);
+                if !self.exchange.oversized() {
                     self.exchange.buffers_are_gone();
                     return Ok(parts.io.into_inner());
                 }
-                parts.io.inner_mut().put_back(read_ahead.into());
             } else if read_ahead.iter().any(|byte| !b"\r\n".contains(byte)) {
                 self.exchange.set_close_reason(Some(CloseReason::HeadTimeout));
                 return Err(End::Verdict(Verdict::HeadTimedOut));

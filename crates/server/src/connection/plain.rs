@@ -1,5 +1,9 @@
-//! The fast path: answers plain requests of a connection one after the other, without hyper. hyper gets each request
-//! that is not plain, from its first byte on.
+//! The fast path: answers plain requests of a connection without hyper. hyper gets each request that is not plain, from
+//! its first byte on.
+//!
+//! Requests that have arrived together (a pipeline) are answered in one turn: one read, one write. A request that memory
+//! cannot answer ends the turn, and so do [`PIPELINE_REQUESTS_MAX`] requests: then the other connections have theirs.
+//! Writes one behind the other become one write of storage ([`WriteRun`]).
 //!
 //! A connection that waits for a request holds no buffer here. The worker has one buffer to read into and one to write
 //! from, because it reads or writes only one connection at a time. If the client does not take the whole answer at
@@ -13,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{Buf as _, Bytes};
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::io::{AsyncWrite as _, ReadBuf};
 
 use crate::connection::io::Io;
 use crate::connection::worker::Worker;
@@ -23,7 +27,8 @@ use crate::http::answer::{Answer, Date};
 use crate::http::body::ResponseBody;
 use crate::http::plain;
 use crate::http::service::StartedRequest;
-use crate::limits::PLAIN_REQUEST_BYTES_MAX;
+use crate::http::write_run::WriteRun;
+use crate::limits::{PIPELINE_REQUESTS_MAX, PLAIN_REQUEST_BYTES_MAX, RESPONSE_FRAME_BYTES_MAX};
 use crate::net::stream::Stream;
 use klad_base::clock;
 
@@ -67,44 +72,109 @@ enum FastPathEnd {
     End(End),
 }
 
+/// What a turn leaves to do.
+struct Turn {
+    /// What the client has not taken of the turn's answers. `None`: nothing.
+    rest: Option<Rest>,
+    next: Next,
+}
+
+enum Next {
+    /// Nothing waits.
+    Request,
+    /// The connection ends after the answers.
+    Close,
+    /// The last request of the turn has no answer yet, or a large one.
+    Started(StartedRequest),
+    /// The writes at the end of the turn.
+    Writes(WriteRun),
+}
+
 impl Connection {
     /// Answers plain requests until something else arrives or the connection ends. `None`: a request is not plain, and
     /// hyper must continue; its bytes were put back into `io`.
     pub(super) async fn serve_plain(&self, worker: &Worker, io: &mut Io, stream: &RefCell<Stream>) -> Option<End> {
         loop {
-            let started = match poll_fn(|context| self.poll_plain(worker, io, stream, context)).await {
-                Ok(started) => started,
+            match self.serve_turn(worker, io, stream).await {
+                // The next requests have arrived. The other connections have their turn first.
+                Ok(()) if io.has_unread() => tokio::task::yield_now().await,
+                Ok(()) => {}
                 Err(FastPathEnd::ForHyper) => return None,
                 Err(FastPathEnd::End(end)) => return Some(end),
-            };
-            let mut answer = if let StartedRequest::Answered(answer) = started {
-                answer
-            } else {
-                let mut answering = pin!(worker.service.end(started, &self.exchange));
-                match poll_fn(|context| self.poll_unless(context, |context| answering.as_mut().poll(context))).await {
-                    Ok(answer) => answer,
-                    Err(end) => return Some(end),
-                }
-            };
-            answer.fields.closes |= worker.draining().is_some();
-            let closes = answer.fields.closes;
-            let mut writer = AnswerWriter::new(answer);
-            match poll_fn(|context| self.poll_unless(context, |context| writer.poll(worker, io, context))).await {
-                Ok(Ok(())) if !closes => {}
-                Ok(sent) => return Some(End::Finished { by_error: sent.is_err() }),
-                Err(end) => return Some(end),
             }
         }
     }
 
-    /// Waits for a request, and begins it if it is plain.
-    fn poll_plain(
+    async fn serve_turn(&self, worker: &Worker, io: &mut Io, stream: &RefCell<Stream>) -> Result<(), FastPathEnd> {
+        let Turn { rest, next } = poll_fn(|context| self.poll_turn(worker, io, stream, context)).await?;
+        if let Some(mut rest) = rest {
+            self.finish(|context| rest.poll(io, context)).await?;
+        }
+        match next {
+            Next::Request => Ok(()),
+            Next::Close => Err(FastPathEnd::End(End::Finished { by_error: false })),
+            Next::Started(started) => {
+                let mut answer = if let StartedRequest::Answered(answer) = started {
+                    answer
+                } else {
+                    let mut answering = pin!(worker.service.end(started, &self.exchange));
+                    poll_fn(|context| self.poll_unless(context, |context| answering.as_mut().poll(context))).await?
+                };
+                answer.fields.closes |= worker.draining().is_some();
+                let closes = answer.fields.closes;
+                self.send(worker, io, closes, |out| begin(answer, &worker.workspace.date.get(), out)).await
+            }
+            Next::Writes(mut run) => {
+                let written = {
+                    let mut writing = pin!(worker.service.execute_run(&mut run));
+                    poll_fn(|context| self.poll_unless(context, |context| writing.as_mut().poll(context))).await?
+                };
+                let closes = worker.draining().is_some();
+                let write = |out: &mut Vec<u8>| {
+                    run.answers(&written, closes, &worker.workspace.date.get(), out);
+                    None
+                };
+                self.send(worker, io, closes, write).await
+            }
+        }
+    }
+
+    /// Sends what `write` appends, and then the body that it returns. `closes`: the connection ends after it.
+    async fn send(
+        &self,
+        worker: &Worker,
+        io: &mut Io,
+        closes: bool,
+        write: impl FnOnce(&mut Vec<u8>) -> Option<ResponseBody>,
+    ) -> Result<(), FastPathEnd> {
+        let (mut write, mut rest) = (Some(write), Rest::default());
+        let sent = |context: &mut Context<'_>| {
+            if let Some(write) = write.take() {
+                let mut out = worker.workspace.answer.borrow_mut();
+                out.clear();
+                rest.body = write(&mut out);
+                rest.begin(io, context, &out)?;
+            }
+            rest.poll(io, context)
+        };
+        self.finish(sent).await?;
+        if closes { Err(FastPathEnd::End(End::Finished { by_error: false })) } else { Ok(()) }
+    }
+
+    /// Waits until `poll` has sent everything.
+    async fn finish(&self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>) -> Result<(), End> {
+        let sent = poll_fn(|context| self.poll_unless(context, &mut poll)).await?;
+        sent.map_err(|_| End::Finished { by_error: true })
+    }
+
+    /// Waits for requests, and begins those that are plain. Sends the answers that memory gives.
+    fn poll_turn(
         &self,
         worker: &Worker,
         io: &mut Io,
         stream: &RefCell<Stream>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<StartedRequest, FastPathEnd>> {
+    ) -> Poll<Result<Turn, FastPathEnd>> {
         self.remember(context.waker());
         match self.exchange.take_verdict() {
             // The fast path holds no bytes of a half-read request.
@@ -117,18 +187,78 @@ impl Connection {
         }
         let mut space = worker.workspace.request.borrow_mut();
         let mut buffer = ReadBuf::new(&mut space);
-        let read = ready!(Pin::new(&mut *io).poll_read(context, &mut buffer));
+        let read = ready!(io.poll_fill(context, &mut buffer));
         let bytes = buffer.filled();
         if read.is_err() || bytes.is_empty() {
             // A client may leave between two requests.
             return Poll::Ready(Err(FastPathEnd::End(End::Finished { by_error: false })));
         }
-        let Some(request) = plain::read(bytes, worker.head_bytes_max()) else {
-            io.put_back(Bytes::copy_from_slice(bytes));
+        let mut out = worker.workspace.answer.borrow_mut();
+        out.clear();
+        let (begun, next) = self.begin_all(worker, bytes, &mut out);
+        if begun == 0 {
+            io.put_back(bytes);
             return Poll::Ready(Err(FastPathEnd::ForHyper));
+        }
+        if begun < bytes.len() && !matches!(next, Next::Close) {
+            io.put_back(&bytes[begun..]);
+        }
+        let mut rest = Rest::default();
+        let sent = if out.is_empty() {
+            Poll::Ready(Ok(()))
+        } else {
+            match rest.begin(io, context, &out) {
+                Ok(()) => rest.poll(io, context),
+                Err(error) => Poll::Ready(Err(error)),
+            }
         };
-        worker.count_plain();
-        Poll::Ready(Ok(worker.service.begin_plain(&request, &self.exchange)))
+        Poll::Ready(match sent {
+            Poll::Ready(Ok(())) => Ok(Turn { rest: None, next }),
+            Poll::Ready(Err(_)) => Err(FastPathEnd::End(End::Finished { by_error: true })),
+            Poll::Pending => Ok(Turn { rest: Some(rest), next }),
+        })
+    }
+
+    /// Begins the plain requests of `bytes`, and writes the answers that memory gives to `out`. Returns the length of
+    /// the requests that were begun, and what follows.
+    fn begin_all(&self, worker: &Worker, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Next) {
+        let (mut at, mut begun) = (0, 0);
+        while at < bytes.len() && begun < PIPELINE_REQUESTS_MAX && out.len() < RESPONSE_FRAME_BYTES_MAX {
+            let Some(request) = plain::read(&bytes[at..], worker.head_bytes_max()) else { break };
+            let is_last = at + request.bytes == bytes.len();
+            if request.writes()
+                && !is_last
+                && let Some(run) = worker.service.begin_run(&bytes[at..], worker.head_bytes_max(), &self.exchange)
+            {
+                at += run.bytes;
+                worker.count_plain(run.requests());
+                if at < bytes.len() {
+                    self.exchange.next_has_begun();
+                }
+                return (at, Next::Writes(run));
+            }
+            at += request.bytes;
+            begun += 1;
+            worker.count_plain(1);
+            let started = worker.service.begin_plain(&request, &self.exchange);
+            if !is_last {
+                self.exchange.next_has_begun();
+            }
+            match started {
+                StartedRequest::Answered(mut answer)
+                    if out.len() + answer.body.length() <= RESPONSE_FRAME_BYTES_MAX =>
+                {
+                    answer.fields.closes |= worker.draining().is_some();
+                    let closes = answer.fields.closes;
+                    begin(answer, &worker.workspace.date.get(), out);
+                    if closes {
+                        return (at, Next::Close);
+                    }
+                }
+                started => return (at, Next::Started(started)),
+            }
+        }
+        (at, Next::Request)
     }
 
     /// Calls `poll`, which advances a request, unless the sweep has decided that the connection ends.
@@ -146,32 +276,34 @@ impl Connection {
     }
 }
 
-/// Writes one answer.
-struct AnswerWriter {
-    answer: Option<Answer>,
-    /// Bytes that the client has not taken yet.
+impl From<End> for FastPathEnd {
+    fn from(end: End) -> FastPathEnd {
+        FastPathEnd::End(end)
+    }
+}
+
+/// What the client has not taken of one or several answers.
+#[derive(Default)]
+struct Rest {
     left: Bytes,
     /// The rest of a large value, with its memory permit.
     body: Option<ResponseBody>,
 }
 
-impl AnswerWriter {
-    fn new(answer: Answer) -> AnswerWriter {
-        AnswerWriter { answer: Some(answer), left: Bytes::new(), body: None }
+impl Rest {
+    /// Sends as much of `out` as the client takes now, and keeps the rest.
+    fn begin(&mut self, io: &mut Io, context: &mut Context<'_>, out: &[u8]) -> io::Result<()> {
+        let sent = match io.poll_send(context, out) {
+            Poll::Ready(sent) => sent?,
+            Poll::Pending => 0,
+        };
+        if sent < out.len() {
+            self.left = Bytes::copy_from_slice(&out[sent..]);
+        }
+        Ok(())
     }
 
-    fn poll(&mut self, worker: &Worker, io: &mut Io, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(answer) = self.answer.take() {
-            let mut out = worker.workspace.answer.borrow_mut();
-            self.begin(answer, &worker.workspace.date.get(), &mut out);
-            let sent = match io.poll_send(context, &out) {
-                Poll::Ready(sent) => sent?,
-                Poll::Pending => 0,
-            };
-            if sent < out.len() {
-                self.left = Bytes::copy_from_slice(&out[sent..]);
-            }
-        }
+    fn poll(&mut self, io: &mut Io, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             while !self.left.is_empty() {
                 let sent = ready!(io.poll_send(context, &self.left))?;
@@ -187,15 +319,12 @@ impl AnswerWriter {
         }
         Pin::new(io).poll_flush(context)
     }
+}
 
-    /// Writes the head and a small value, or the first frame of a large one, to `out`. After this, only a large value
-    /// holds a memory permit.
-    fn begin(&mut self, mut answer: Answer, date: &Date, out: &mut Vec<u8>) {
-        out.clear();
-        answer.write_head(answer.body.length(), date, out);
-        out.extend_from_slice(&answer.body.take_frame());
-        if answer.body.length() > 0 {
-            self.body = Some(answer.body);
-        }
-    }
+/// Writes the head and a small value, or the first frame of a large one, to `out`. Returns the rest of a large value.
+/// After this, only that holds a memory permit.
+fn begin(mut answer: Answer, date: &Date, out: &mut Vec<u8>) -> Option<ResponseBody> {
+    answer.write_head(answer.body.length(), date, out);
+    out.extend_from_slice(&answer.body.take_frame());
+    (answer.body.length() > 0).then_some(answer.body)
 }

@@ -240,9 +240,9 @@ impl Worker {
         self.draining.get()
     }
 
-    /// Counts a request that was read without hyper.
-    pub(crate) fn count_plain(&self) {
-        self.figures.plain.add_owned(1);
+    /// Counts requests that were read without hyper.
+    pub(crate) fn count_plain(&self, requests: u64) {
+        self.figures.plain.add_owned(requests);
     }
 
     /// The maximum of bytes of a head, `--head-max`. The fast path leaves a longer head to hyper, which rejects it.

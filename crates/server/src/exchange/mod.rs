@@ -195,6 +195,11 @@ impl Exchange {
         state.request.begins(&self.phases, iteration_began)
     }
 
+    /// Bytes of the next request have arrived together with the current one.
+    pub fn next_has_begun(&self) {
+        self.change().read_ahead = true;
+    }
+
     /// Records the contents of the head.
     pub fn head(&self, op: Op, method: &Method, path: &str, headers: &HeaderMap) {
         self.request().head(&self.phases, op, method, path, headers);
@@ -345,7 +350,7 @@ impl Exchange {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let state = self.state();
-        state.phase == Phase::Idle && state.taken.waits_since_ms().is_none()
+        state.phase == Phase::Idle && !state.answer_leaves && state.taken.waits_since_ms().is_none()
     }
 
     /// Restarts the idle time. Called while the gate is closed: klad itself does not read requests then.

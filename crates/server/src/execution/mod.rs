@@ -324,6 +324,12 @@ impl Executor {
         Ok(Permits::new(slot, body))
     }
 
+    /// The number of slots that are free now.
+    #[must_use]
+    pub fn free_slots(&self) -> usize {
+        self.operations.limit().saturating_sub(self.operations.taken())
+    }
+
     fn run(&self, task: Task) -> Result<(), Error> {
         let pushed = match &self.runner {
             Runner::Here => {

@@ -75,7 +75,24 @@ impl Answer {
 
     /// Appends the head for a body of `length` bytes, as hyper would write it.
     pub fn write_head(&self, length: usize, date: &Date, out: &mut Vec<u8>) {
-        match self.status {
+        self.fields.write_head(self.status, length, date, out);
+    }
+}
+
+impl Fields {
+    /// The status and the fields of the answer to a PUT, or to a DELETE, that has taken effect.
+    pub(super) fn of_write(put: bool, version: Version, durability: Durability) -> (StatusCode, Fields) {
+        let fields = Fields { durability: Some(durability), ..Fields::default() };
+        if put {
+            (StatusCode::CREATED, Fields { tag: Some(version), ..fields })
+        } else {
+            (StatusCode::ACCEPTED, Fields { removal: Some(version), ..fields })
+        }
+    }
+
+    /// Appends the head for a body of `length` bytes, as hyper would write it.
+    pub(super) fn write_head(&self, status: StatusCode, length: usize, date: &Date, out: &mut Vec<u8>) {
+        match status {
             StatusCode::OK => out.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
             StatusCode::CREATED => out.extend_from_slice(b"HTTP/1.1 201 Created\r\n"),
             status => {
@@ -86,15 +103,13 @@ impl Answer {
                 out.extend_from_slice(b"\r\n");
             }
         }
-        self.fields.write(out);
+        self.write(out);
         write_field(out, "content-length", itoa::Buffer::new().format(length).as_bytes());
         out.extend_from_slice(b"date: ");
         out.extend_from_slice(date);
         out.extend_from_slice(b"\r\n\r\n");
     }
-}
 
-impl Fields {
     fn write(&self, out: &mut Vec<u8>) {
         if self.octets {
             write_field(out, CONTENT_TYPE.as_str(), OCTETS.as_bytes());

@@ -17,3 +17,4 @@ pub mod route;
 pub mod service;
 mod upload;
 pub mod v1;
+pub mod write_run;

@@ -1,5 +1,5 @@
 //! Plain requests: HTTP/1.1 requests for one entity that are completely in the buffer, and whose head does not change
-//! the framing of the request or of its answer.
+//! the framing of the request or of its answer. Other requests may follow in the buffer (a pipeline).
 //!
 //! Most requests are plain. Reading them here costs a third of what a general library needs. hyper gets everything
 //! else, from its first byte on. This module never decides about malformed, unusual or incomplete requests.
@@ -13,7 +13,7 @@ use hyper::{HeaderMap, Method};
 use crate::http::route::Head;
 use crate::limits::{PLAIN_HEAD_BYTES_MAX, PLAIN_HEADERS_MAX};
 
-/// A complete request with nothing behind it.
+/// A complete request.
 #[derive(Debug)]
 pub struct PlainRequest<'b> {
     method: Method,
@@ -22,6 +22,8 @@ pub struct PlainRequest<'b> {
     headers: HeaderMap,
     /// The body of a PUT; otherwise empty.
     pub body: &'b [u8],
+    /// The length of head and body, with empty lines behind them. What follows belongs to the next request.
+    pub bytes: usize,
 }
 
 impl PlainRequest<'_> {
@@ -30,11 +32,17 @@ impl PlainRequest<'_> {
     pub fn head(&self) -> Head<'_> {
         Head { method: &self.method, path: PATH, query: self.query, headers: &self.headers }
     }
+
+    /// Whether it is a PUT or a DELETE.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        self.method != Method::GET
+    }
 }
 
 const PATH: &str = "/v0/entity";
 
-/// Reads `bytes` as one plain request. `None`: it is not plain. A head of more than `head_bytes_max` bytes is not.
+/// Reads the first request of `bytes`. `None`: it is not plain. A head of more than `head_bytes_max` bytes is not.
 #[must_use]
 pub fn read(bytes: &[u8], head_bytes_max: usize) -> Option<PlainRequest<'_>> {
     let method = match bytes {
@@ -55,9 +63,17 @@ pub fn read(bytes: &[u8], head_bytes_max: usize) -> Option<PlainRequest<'_>> {
         return None;
     }
     let (headers, length) = read_headers(request.headers)?;
-    let body = &bytes[head_bytes..];
-    let fits = body.len() == length.unwrap_or(0) && (length.unwrap_or(0) == 0 || method == Method::PUT);
-    fits.then_some(PlainRequest { method, query, headers, body })
+    let length = length.unwrap_or(0);
+    if length > 0 && method != Method::PUT {
+        return None;
+    }
+    let body = bytes.get(head_bytes..head_bytes + length)?;
+    // Some clients send an empty line after a body (RFC 9112, 2.2).
+    let mut end = head_bytes + length;
+    while bytes[end..].starts_with(b"\r\n") {
+        end += 2;
+    }
+    Some(PlainRequest { method, query, headers, body, bytes: end })
 }
 
 /// Whether a byte of a query is allowed by RFC 3986, and means the same to every program.
@@ -114,13 +130,14 @@ mod tests {
 
     use super::*;
 
-    /// Formats what is read from `bytes`: method, query, headers and body.
+    /// Formats what is read from `bytes`: method, query, headers, body, and what follows.
     fn summary(bytes: &[u8]) -> Option<String> {
         let plain = read(bytes, PLAIN_HEAD_BYTES_MAX)?;
         let head = plain.head();
         let headers: Vec<_> = head.headers.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
-        let body = String::from_utf8_lossy(plain.body);
-        Some(format!("{} {}?{} [{}] {body}", head.method, head.path, head.query, headers.join(" ")))
+        let [body, rest] = [plain.body, &bytes[plain.bytes..]].map(String::from_utf8_lossy);
+        let rest = if rest.is_empty() { String::new() } else { format!(" | {rest}") };
+        Some(format!("{} {}?{} [{}] {body}{rest}", head.method, head.path, head.query, headers.join(" ")))
     }
 
     fn of(line: &str, headers: &str, body: &str) -> Option<String> {
@@ -135,6 +152,10 @@ mod tests {
         let put = "PUT /v0/entity?id=k HTTP/1.1";
         assert_eq!(of(put, "content-LENGTH: 5\r\n", "value").as_deref(), Some("PUT /v0/entity?id=k [] value"));
         assert_eq!(of(put, "", "").as_deref(), Some("PUT /v0/entity?id=k [] "));
+        assert_eq!(of(put, "Content-Length: 4\r\n", "value").as_deref(), Some("PUT /v0/entity?id=k [] valu | e"));
+        assert_eq!(of(put, "", "value").as_deref(), Some("PUT /v0/entity?id=k []  | value"));
+        assert_eq!(of(put, "", "\r\n\r\n").as_deref(), of(put, "", "").as_deref());
+        assert_eq!(of(get, "", get).as_deref(), Some(&*format!("GET /v0/entity?id=a%20b []  | {get}")));
         let delete = of("DELETE /v0/entity?id=k HTTP/1.1", "Klad-Durability:  async \r\nContent-Length: 0\r\n", "");
         assert_eq!(delete.as_deref(), Some("DELETE /v0/entity?id=k [klad-durability=\"async\"] "));
         let twice = of(get, "Authorization: a\r\nX-Own: 1\r\nAUTHORIZATION: b\r\n", "");
@@ -164,7 +185,6 @@ mod tests {
             assert_eq!(of(line, "", ""), None, "{line}");
         }
         for headers in [
-            "Content-Length: 4\r\n",
             "Content-Length: 6\r\n",
             "Content-Length: 5\r\nContent-Length: 5\r\n",
             "Content-Length: 5, 5\r\n",
@@ -180,7 +200,6 @@ mod tests {
             "Content-Length: 5\r\nTE: trailers\r\n",
             "Content-Length : 5\r\n",
             "Content-Length: 5\r\n folded: x\r\n",
-            "",
         ] {
             assert_eq!(of("PUT /v0/entity?id=k HTTP/1.1", headers, "value"), None, "{headers}");
             assert_eq!(of("GET /v0/entity?id=k HTTP/1.1", headers, "value"), None, "{headers}");
@@ -200,7 +219,7 @@ mod tests {
     }
 
     proptest! {
-        /// A part of a request, or a request with bytes behind it, is never plain.
+        /// A part of a request is never plain. What follows a request does not change it.
         #[test]
         fn only_a_whole_request_is_plain(value in proptest::collection::vec(any::<u8>(), 0..40), cut in 1_usize..50) {
             let head = "PUT /v0/entity?id=k HTTP/1.1\r\nHost: a\r\nContent-Length:";
@@ -208,8 +227,10 @@ mod tests {
             request.extend_from_slice(&value);
             prop_assert_eq!(read(&request, 4_096).map(|plain| plain.body), Some(&value[..]));
             prop_assert!(read(&request[..request.len() - cut], 4_096).is_none());
-            request.resize(request.len() + cut, b'\n');
-            prop_assert!(read(&request, 4_096).is_none());
+            let whole = request.len();
+            request.resize(whole + cut, b'\n');
+            let plain = read(&request, 4_096);
+            prop_assert_eq!(plain.map(|plain| (plain.body, plain.bytes)), Some((&value[..], whole)));
         }
     }
 }

@@ -133,6 +133,18 @@ impl Service {
         Service { worker_context, options: Cell::new(options), authorization }
     }
 
+    pub(super) fn worker_context(&self) -> &WorkerContext {
+        &self.worker_context
+    }
+
+    pub(super) fn authorization(&self) -> &Authorization {
+        &self.authorization
+    }
+
+    pub(super) fn options(&self) -> Options {
+        self.options.get()
+    }
+
     /// Changes limits and defaults for new requests.
     pub fn set_options(&self, options: Options) {
         self.options.set(options);
@@ -235,7 +247,12 @@ impl Service {
     }
 
     /// The copies that must answer a request. With `of_keys` its parameters may say it too.
-    fn consistency(&self, head: &Head<'_>, of_keys: bool, exchange: &Exchange) -> Result<Consistency, ApiError> {
+    pub(super) fn consistency(
+        &self,
+        head: &Head<'_>,
+        of_keys: bool,
+        exchange: &Exchange,
+    ) -> Result<Consistency, ApiError> {
         let asked = if of_keys {
             consistency::of_keys(head, || self.worker_context.executor().copies())?
         } else {
@@ -331,7 +348,7 @@ impl Service {
                     Ok(writing) => writing.await,
                     Err(error) => Err(error),
                 };
-                let answered = written.map_err(ApiError::from).map(|outcome| put_answer(&outcome, exchange));
+                let answered = written.map_err(ApiError::from).map(|outcome| write_answer(true, &outcome, exchange));
                 answer_from(answered, true, exchange)
             }
             // The rest of this body would be read as the next request.
@@ -367,7 +384,7 @@ impl Service {
                 self.worker_context.executor().writable(ChangeKind::Delete)?;
                 let write = Write { consistency, ..Write::of(key, Effect::Delete, durability) };
                 let outcome = self.worker_context.write(write, None, deadline, phases)?.await?;
-                Ok(delete_answer(&outcome, exchange))
+                Ok(write_answer(false, &outcome, exchange))
             }
             Action::Range { start, end, consistency } => {
                 let (worker_context, exchange) = (self.worker_context.clone(), exchange.clone());
@@ -428,24 +445,11 @@ fn begin_record(exchange: &Exchange, head: &Head<'_>) {
     exchange.head(op, head.method, head.path, head.headers);
 }
 
-fn put_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
+fn write_answer(put: bool, outcome: &Outcome, exchange: &Exchange) -> Reply {
     let (version, durability) = written(outcome);
     exchange.request().written(durability);
-    Reply::new(StatusCode::CREATED, Content::bytes(Bytes::new())).with(Fields {
-        durability: Some(durability),
-        tag: Some(version),
-        ..Fields::default()
-    })
-}
-
-fn delete_answer(outcome: &Outcome, exchange: &Exchange) -> Reply {
-    let (version, durability) = written(outcome);
-    exchange.request().written(durability);
-    Reply::new(StatusCode::ACCEPTED, Content::bytes(Bytes::new())).with(Fields {
-        durability: Some(durability),
-        removal: Some(version),
-        ..Fields::default()
-    })
+    let (status, fields) = Fields::of_write(put, version, durability);
+    Reply::new(status, Content::bytes(Bytes::new())).with(fields)
 }
 
 fn answer_from(answered: Result<Reply, ApiError>, keep: bool, exchange: &Rc<Exchange>) -> Answer {

@@ -165,6 +165,12 @@ impl RequestRecord {
         }
     }
 
+    /// Creates the record of another request of the same connection.
+    #[must_use]
+    pub fn of_same_connection(&self) -> RequestRecord {
+        RequestRecord::new(self.observer.clone(), self.peer)
+    }
+
     /// Records that the next request has waited at the gate since `since`.
     pub fn waited_at_gate(&mut self, since: Instant) {
         self.at_gate = Some(since);
@@ -172,13 +178,14 @@ impl RequestRecord {
 
     /// Begins the record of a request whose whole head was read. Returns the time that counts as the arrival of the
     /// head. In a loop iteration, which began at `iteration_began`, a worker serves one request after the other. So
-    /// this time is when the previous request ended, or when the iteration began, and no clock reading is needed. If
-    /// `iteration_began` is `None`, the clock is read.
+    /// this time is when the previous request ended, or when the iteration began, and no clock reading is needed. The
+    /// clock is read if `iteration_began` is `None`, or if the request ends the one before it.
     pub fn begins(&mut self, phases: &Phases, iteration_began: Option<Instant>) -> Instant {
+        let iteration_began = iteration_began.filter(|_| self.stage == Stage::Idle);
         let now = iteration_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
         if self.stage != Stage::Idle {
-            // The request was pipelined behind one whose answer the socket had not taken at once: hyper gives both
-            // answers to the socket together. The wait so far belongs to the earlier request.
+            // The request was pipelined behind one whose answer the socket has not taken yet: it gets both answers
+            // together. The wait so far belongs to the earlier request.
             if let Some(since) = self.blocked_since.take() {
                 self.facts.write_ns += clock::nanoseconds_between(since, now);
                 self.blocked_since = Some(now);
@@ -362,6 +369,11 @@ impl RequestRecord {
             self.facts.write_ns += clock::nanoseconds_between(since, now);
         }
         self.cut(Outcome::Aborted);
+        self.ends(phases, now);
+    }
+
+    /// Records at `now` the end of a request whose answer goes to the socket together with those of later requests.
+    pub fn ends_before_others(&mut self, phases: &Phases, now: Instant) {
         self.ends(phases, now);
     }
 
