@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use super::plain::{differences, plain, reply};
 use super::support::metrics::Metrics;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 use super::support::shim::Shim;
 use super::support::{Client, DURABLE_ENGINES, SETUPS, Server, ServerBuilder, durable_strategies, wait_until};
 
@@ -203,6 +204,7 @@ fn requests_of_a_pipeline_are_counted_one_by_one() {
 }
 
 /// A client leaves while the writes of its pipeline wait for their sync: each counts as aborted, and still happens.
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
 #[test]
 fn a_pipeline_whose_client_has_left_is_carried_out_and_counted() {
     let Some(engine) = DURABLE_ENGINES.first() else { return };
