@@ -47,10 +47,20 @@ fn pipeline(random: &mut fastrand::Rng) -> Vec<u8> {
     (0..count).flat_map(|_| request(random)).collect()
 }
 
+/// A request in the middle may end the connection. Whether the bytes behind it then cause a reset depends on when they
+/// arrive.
+fn without_reset(mut reply: String) -> String {
+    if let Some(answers) = reply.strip_suffix("ConnectionReset").map(str::len) {
+        reply.truncate(answers);
+        reply.push_str("end");
+    }
+    reply
+}
+
 #[test]
 fn pipelines_get_the_same_answers_with_and_without_hyper() {
     for setup in ["memory", DURABLE_ENGINES.first().copied().unwrap_or("memory"), "late"] {
-        let (plain, differences) = differences(setup, 60, pipeline, |pipeline| pipeline);
+        let (plain, differences) = differences(setup, 60, pipeline, |pipeline| pipeline, without_reset);
         assert!(differences.is_empty(), "{setup}: {}", differences.join("\n"));
         assert!(plain > 120, "{setup}: {plain} requests were plain: too few to say anything");
     }
@@ -58,13 +68,19 @@ fn pipelines_get_the_same_answers_with_and_without_hyper() {
 
 #[test]
 fn twin_another_order_of_a_pipeline_is_noticed() {
-    let (_, differences) = differences("memory", 60, pipeline, |pipeline| {
-        let text = String::from_utf8_lossy(&pipeline).into_owned();
-        // GETs before the PUTs that they were behind.
-        let mut requests: Vec<&str> = text.split_inclusive("\r\n\r\n").collect();
-        requests.reverse();
-        requests.concat().into_bytes()
-    });
+    let (_, differences) = differences(
+        "memory",
+        60,
+        pipeline,
+        |pipeline| {
+            let text = String::from_utf8_lossy(&pipeline).into_owned();
+            // GETs before the PUTs that they were behind.
+            let mut requests: Vec<&str> = text.split_inclusive("\r\n\r\n").collect();
+            requests.reverse();
+            requests.concat().into_bytes()
+        },
+        without_reset,
+    );
     assert!(!differences.is_empty());
 }
 
