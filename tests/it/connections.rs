@@ -47,9 +47,10 @@ fn a_stalled_head_that_came_with_the_request_before_it_is_408() {
 fn a_connection_without_a_further_request_is_idle() {
     let server = ServerBuilder::new("memory").arg("--head-timeout", "100ms").start();
     let mut client = server.client();
-    for _ in 0..3 {
+    for line in ["\r\n", "\n", "\r\n\r\n"] {
         // Some clients send an empty line after a body.
-        client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv\r\n");
+        let put = "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv";
+        client.send_raw([put, line].concat());
         assert_eq!(client.answer().unwrap().status, 201);
         assert!(client.is_silent_for(Duration::from_millis(400)));
         assert_eq!(client.get("/v0/entity?id=k").body, b"v");

@@ -115,8 +115,15 @@ impl Io {
     }
 
     /// Reads bytes that were put back, and behind them what has arrived since: they may be the beginning of a request.
+    /// Bytes that were put back wait at the gate as bytes from the socket do.
     pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let continues = !self.unread.is_empty();
+        if continues {
+            ready!(self.pass.poll(context));
+            if let Some(since) = self.pass.used() {
+                self.exchange.request().waited_at_gate(since);
+            }
+        }
         ready!(Pin::new(&mut *self).poll_read(context, buffer))?;
         if continues
             && self.unread.is_empty()

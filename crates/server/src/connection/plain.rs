@@ -1,9 +1,9 @@
 //! The fast path: answers plain requests of a connection without hyper. hyper gets each request that is not plain, from
 //! its first byte on.
 //!
-//! Requests that have arrived together (a pipeline) are answered in one turn: one read, one write. A request that memory
-//! cannot answer ends the turn, and so do [`PIPELINE_REQUESTS_MAX`] requests: then the other connections have theirs.
-//! Writes one behind the other become one write of storage ([`WriteRun`]).
+//! Requests that have arrived together (a pipeline) are answered in one turn: one read, one write. A turn ends behind a
+//! request that memory cannot answer, in front of a write, and after [`PIPELINE_REQUESTS_MAX`] requests; then the other
+//! connections have theirs. Writes one behind the other become one write of storage ([`WriteRun`]).
 //!
 //! A connection that waits for a request holds no buffer here. The worker has one buffer to read into and one to write
 //! from, because it reads or writes only one connection at a time. If the client does not take the whole answer at
@@ -109,6 +109,8 @@ impl Connection {
         let Turn { rest, next } = poll_fn(|context| self.poll_turn(worker, io, stream, context)).await?;
         if let Some(mut rest) = rest {
             self.finish(|context| rest.poll(io, context)).await?;
+            // The next request has waited for the client, not for storage.
+            self.exchange.phases().go_on(clock::now());
         }
         match next {
             Next::Request => Ok(()),
@@ -180,6 +182,8 @@ impl Connection {
             // The fast path holds no bytes of a half-read request.
             None | Some(Verdict::CheckHead) => {}
             Some(Verdict::CloseIfIdle) if self.is_wanted(&stream.borrow()) => self.exchange.set_close_reason(None),
+            // The unread bytes may be whole requests. If they are not, hyper gets them, and the sweep decides again.
+            Some(Verdict::HeadTimedOut) if io.has_unread() => self.exchange.set_close_reason(None),
             Some(Verdict::FinishRequest) => {
                 return Poll::Ready(Err(FastPathEnd::End(End::Finished { by_error: false })));
             }
@@ -195,7 +199,7 @@ impl Connection {
         }
         let mut out = worker.workspace.answer.borrow_mut();
         out.clear();
-        let (begun, next) = self.begin_all(worker, bytes, &mut out);
+        let (begun, next) = self.begin_all(worker, bytes, io.has_unread(), &mut out);
         if begun == 0 {
             io.put_back(bytes);
             return Poll::Ready(Err(FastPathEnd::ForHyper));
@@ -219,20 +223,25 @@ impl Connection {
         })
     }
 
-    /// Begins the plain requests of `bytes`, and writes the answers that memory gives to `out`. Returns the length of
-    /// the requests that were begun, and what follows.
-    fn begin_all(&self, worker: &Worker, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Next) {
+    /// Begins the plain requests of `bytes`, and writes the answers that memory gives to `out`. `more`: further bytes
+    /// have arrived. Returns the length of the requests that were begun, and what follows.
+    fn begin_all(&self, worker: &Worker, bytes: &[u8], more: bool, out: &mut Vec<u8>) -> (usize, Next) {
+        // Some clients send an empty line behind a body (RFC 9112, 2.2). It is not the beginning of a request.
+        let is_end = |at: usize| !more && bytes[at..].iter().all(|byte| b"\r\n".contains(byte));
         let (mut at, mut begun) = (0, 0);
         while at < bytes.len() && begun < PIPELINE_REQUESTS_MAX && out.len() < RESPONSE_FRAME_BYTES_MAX {
             let Some(request) = plain::read(&bytes[at..], worker.head_bytes_max()) else { break };
-            let is_last = at + request.bytes == bytes.len();
+            if request.writes() && !out.is_empty() {
+                // The earlier answers go out first. A write holds memory, also while a client does not take them.
+                break;
+            }
             if request.writes()
-                && !is_last
+                && at + request.bytes < bytes.len()
                 && let Some(run) = worker.service.begin_run(&bytes[at..], worker.head_bytes_max(), &self.exchange)
             {
                 at += run.bytes;
                 worker.count_plain(run.requests());
-                if at < bytes.len() {
+                if !is_end(at) {
                     self.exchange.next_has_begun();
                 }
                 return (at, Next::Writes(run));
@@ -241,7 +250,7 @@ impl Connection {
             begun += 1;
             worker.count_plain(1);
             let started = worker.service.begin_plain(&request, &self.exchange);
-            if !is_last {
+            if !is_end(at) {
                 self.exchange.next_has_begun();
             }
             match started {

@@ -178,13 +178,18 @@ impl BodyBudget {
         (units * parts).div_ceil(parts - 1 - parts / SMALL_BODY_BUDGET_PARTS) * BODY_BUDGET_UNIT_BYTES
     }
 
+    /// Whether a permit for `bytes` is free now.
+    #[must_use]
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.free_bytes(bytes) >= self.needed_bytes(bytes)
+    }
+
     /// Takes a permit for `bytes` if they are free, with what must be left free. Otherwise returns `None`, and notes
     /// the shortage for the sweeps if a permit of this size is possible at all.
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> Option<BodyPermit> {
         let units = self.share(bytes).units_of(bytes)?;
-        let fits = self.free_bytes(bytes) >= self.needed_bytes(bytes);
-        let taken = if fits { self.take_now(bytes, units) } else { None };
+        let taken = if self.has_room(bytes) { self.take_now(bytes, units) } else { None };
         if taken.is_none() {
             self.note_shortage(bytes);
         }

@@ -22,7 +22,7 @@ pub struct PlainRequest<'b> {
     headers: HeaderMap,
     /// The body of a PUT; otherwise empty.
     pub body: &'b [u8],
-    /// The length of head and body, with empty lines behind them. What follows belongs to the next request.
+    /// The length of head and body. What follows belongs to the next request.
     pub bytes: usize,
 }
 
@@ -68,12 +68,7 @@ pub fn read(bytes: &[u8], head_bytes_max: usize) -> Option<PlainRequest<'_>> {
         return None;
     }
     let body = bytes.get(head_bytes..head_bytes + length)?;
-    // Some clients send an empty line after a body (RFC 9112, 2.2).
-    let mut end = head_bytes + length;
-    while bytes[end..].starts_with(b"\r\n") {
-        end += 2;
-    }
-    Some(PlainRequest { method, query, headers, body, bytes: end })
+    Some(PlainRequest { method, query, headers, body, bytes: head_bytes + length })
 }
 
 /// Whether a byte of a query is allowed by RFC 3986, and means the same to every program.
@@ -154,7 +149,6 @@ mod tests {
         assert_eq!(of(put, "", "").as_deref(), Some("PUT /v0/entity?id=k [] "));
         assert_eq!(of(put, "Content-Length: 4\r\n", "value").as_deref(), Some("PUT /v0/entity?id=k [] valu | e"));
         assert_eq!(of(put, "", "value").as_deref(), Some("PUT /v0/entity?id=k []  | value"));
-        assert_eq!(of(put, "", "\r\n\r\n").as_deref(), of(put, "", "").as_deref());
         assert_eq!(of(get, "", get).as_deref(), Some(&*format!("GET /v0/entity?id=a%20b []  | {get}")));
         let delete = of("DELETE /v0/entity?id=k HTTP/1.1", "Klad-Durability:  async \r\nContent-Length: 0\r\n", "");
         assert_eq!(delete.as_deref(), Some("DELETE /v0/entity?id=k [klad-durability=\"async\"] "));

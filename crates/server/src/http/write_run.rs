@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hyper::Method;
 
 use crate::exchange::Exchange;
+use crate::execution::Phases;
 use crate::execution::admission::BodyPermit;
 use crate::http::answer::{Date, Fields};
 use crate::http::api_error::ApiError;
@@ -15,7 +16,7 @@ use crate::http::authorization;
 use crate::http::plain::{self, PlainRequest};
 use crate::http::route::{Route, op, route};
 use crate::http::service::{Service, TIMEOUT_HEADER};
-use crate::limits::PIPELINE_REQUESTS_MAX;
+use crate::limits::{PIPELINE_REQUESTS_MAX, PLAIN_REQUEST_BYTES_MAX, SMALL_BODY_BYTES};
 use crate::observe::RequestRecord;
 use klad_base::clock;
 use klad_storage::ChangeKind;
@@ -42,19 +43,22 @@ struct Member {
 
 impl Service {
     /// Begins the run of writes at the start of `bytes`. `None`: fewer than two, or they need the common way, which
-    /// also gives all errors.
+    /// also gives all errors. Only for engines on a disk: others have no commit to share.
     pub fn begin_run(&self, bytes: &[u8], head_bytes_max: usize, exchange: &Rc<Exchange>) -> Option<WriteRun> {
         let executor = self.worker_context().executor();
-        if !executor.capabilities().batches || !executor.capabilities().global_order {
+        if !executor.capabilities().blocks || !executor.capabilities().batches {
             return None;
         }
-        // Without free slots the common way rejects each request for itself.
+        // A run takes only what is free. Beyond that the common way decides for each request.
         let most = PIPELINE_REQUESTS_MAX.min(executor.free_slots());
+        let whole = PLAIN_REQUEST_BYTES_MAX as u64;
+        let room = if executor.budget().has_room(whole) { whole } else { SMALL_BODY_BYTES };
         let (mut requests, mut changes, mut length, mut body_bytes) = (Vec::new(), Vec::new(), 0, 0);
         let mut durability = None;
         while requests.len() < most
             && let Some(request) = plain::read(&bytes[length..], head_bytes_max)
             && request.writes()
+            && body_bytes + request.body.len() as u64 <= room
             && let Some(member) = self.member(&request, exchange)
             && *durability.get_or_insert(member.durability) == member.durability
         {
@@ -68,13 +72,15 @@ impl Service {
         }
         let permit = if body_bytes > 0 { Some(executor.budget().try_take(body_bytes)?) } else { None };
         let now = exchange.request_begins(self.worker_context().iteration_began());
+        // The phases are those of the one write. The exchange's record has begun them.
+        let unused = Phases::default();
         let mut others = Vec::with_capacity(requests.len() - 1);
         for (index, request) in requests.iter().enumerate() {
             let head = request.head();
             self.worker_context().request_begins(now);
             if index > 0 {
                 let mut record = exchange.request().of_same_connection();
-                record.begins(exchange.phases(), Some(now));
+                record.begins(&unused, Some(now));
                 others.push(record);
             }
             let mut own = exchange.request();
