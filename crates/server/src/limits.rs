@@ -54,7 +54,7 @@ pub const PLAIN_HEADERS_MAX: usize = 32;
 pub const HYPER_REQUESTS_MIN: u32 = 16;
 
 /// The maximum of pipelined requests that the fast path answers before the other connections of its worker have a turn:
-/// some 0.2 ms of GETs from memory.
+/// some 0.1 ms of GETs from memory.
 pub const PIPELINE_REQUESTS_MAX: usize = 128;
 
 /// The maximum of bytes of a value that klad writes in one piece, with or without hyper. hyper's flat write buffer

@@ -97,6 +97,13 @@ fn check(profile: &Profile<Address>, thread: &str, truth_ns: u64) -> Result<(), 
     }
 }
 
+/// Lets one test with plants run at a time: a profile is of the whole process, and their threads have the same names.
+#[expect(clippy::disallowed_types, reason = "a lock that no profile sees")]
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 fn profiles_of(run: impl FnOnce()) -> LockProfiles {
     let window = Window::start(THRESHOLD).expect("all tests use this threshold");
     run();
@@ -215,6 +222,7 @@ fn both<T>(value: T) -> (Arc<T>, Arc<T>) {
 
 #[test]
 fn waits_for_klads_locks_have_their_place_and_time() {
+    let _alone = alone();
     for plant in own_plants() {
         let (thread, mut truth_ns) = (plant.thread, 0);
         let seen = profiles_of(|| truth_ns = run(plant));
@@ -225,6 +233,7 @@ fn waits_for_klads_locks_have_their_place_and_time() {
 
 #[test]
 fn idle_waits_are_in_block_and_not_in_mutex() {
+    let _alone = alone();
     let mut truth_ns = 0;
     let seen = profiles_of(|| truth_ns = run(idle_plant()));
     assert_eq!(check(&seen.block, "own-queue", truth_ns), Ok(()));
@@ -234,6 +243,7 @@ fn idle_waits_are_in_block_and_not_in_mutex() {
 
 #[test]
 fn waits_for_posix_locks_have_their_place_and_time() {
+    let _alone = alone();
     for plant in posix_locks() {
         let (thread, mut truth_ns) = (plant.thread, 0);
         let seen = profiles_of(|| truth_ns = run(plant));
@@ -252,6 +262,7 @@ fn waits_for_posix_locks_have_their_place_and_time() {
 
 #[test]
 fn twin_waits_past_the_hooks_are_not_found() {
+    let _alone = alone();
     for plant in unwatched_plants() {
         let (thread, mut truth_ns) = (plant.thread, 0);
         let seen = profiles_of(|| truth_ns = run(plant));

@@ -184,8 +184,8 @@ impl RequestRecord {
         let iteration_began = iteration_began.filter(|_| self.stage == Stage::Idle);
         let now = iteration_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
         if self.stage != Stage::Idle {
-            // The request was pipelined behind one whose answer the socket has not taken yet: it gets both answers
-            // together. The wait so far belongs to the earlier request.
+            // The request was pipelined behind one whose answer the socket has not taken yet. The socket gets both
+            // answers together. The wait so far belongs to the earlier request.
             if let Some(since) = self.blocked_since.take() {
                 self.facts.write_ns += clock::nanoseconds_between(since, now);
                 self.blocked_since = Some(now);

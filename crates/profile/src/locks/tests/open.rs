@@ -55,6 +55,7 @@ fn begins_with_call(profile: &Profile<Name>, thread: &str, leaf: &str) -> Result
 
 #[test]
 fn waits_that_span_the_window_cover_all_of_it() {
+    let _alone = alone();
     for plant in own_plants().into_iter().chain(posix_locks()) {
         let thread = plant.thread;
         let seen = profiles_during_wait(plant);
@@ -74,6 +75,7 @@ fn waits_that_span_the_window_cover_all_of_it() {
 
 #[test]
 fn twin_open_waits_past_the_hooks_are_not_found() {
+    let _alone = alone();
     for plant in unwatched_plants() {
         let thread = plant.thread;
         assert!(covers_window(&profiles_during_wait(plant).block, thread).is_err(), "{thread}");
@@ -82,6 +84,7 @@ fn twin_open_waits_past_the_hooks_are_not_found() {
 
 #[test]
 fn stacks_begin_with_the_called_function() {
+    let _alone = alone();
     let symbols = Symbols::of_this_process().expect("there is /proc");
     let plants = own_plants().into_iter().chain([idle_plant()]).chain(posix_locks());
     for plant in plants.chain(posix_conditions()) {
